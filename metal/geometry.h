@@ -1,0 +1,82 @@
+// Where a sliding window sits: the one definition, compiled as MSL, as CUDA and as C++.
+// Lengths and positions are in elements along one spatial axis; window.py makes the numbers.
+#ifndef MPSF_GEOMETRY_H
+#define MPSF_GEOMETRY_H
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define MPSF_FN __device__ inline
+#elif defined(__METAL_VERSION__)
+#define MPSF_FN inline
+#else
+#define MPSF_FN static inline
+#endif
+
+struct Axis {
+  int n_in, n_out;      // lengths of the input and the output side
+  int size;             // taps per window
+  int stride;           // input elements between two windows
+  int dilation;         // input elements between two taps
+  int pad;              // output 0 starts at input -pad; negative when it starts inside
+  int edge;             // 0: a tap outside reads zero and counts, 1: the window shrinks to the image
+  int zero_pad;         // zeros on both sides that still count when the window shrinks
+  int begin, end;       // outputs outside [begin, end) do not exist for values or gradients
+};
+
+// Axis number `which` of the packed int32 parameters. The pointer type is a template argument because
+// MSL spells its address space in the type.
+template <typename Params>
+MPSF_FN Axis axis_at(Params params, int which) {
+  int i = which * 10;
+  Axis a = {params[i],     params[i + 1], params[i + 2], params[i + 3], params[i + 4],
+            params[i + 5], params[i + 6], params[i + 7], params[i + 8], params[i + 9]};
+  return a;
+}
+
+MPSF_FN int lesser(int a, int b) { return a < b ? a : b; }
+MPSF_FN int greater(int a, int b) { return a > b ? a : b; }
+// Quotients of a by b > 0, rounded down and up, without a sum that could overflow.
+// Plain C division rounds toward zero.
+MPSF_FN int floor_div(int a, int b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
+MPSF_FN int ceil_div(int a, int b) { return a > 0 ? 1 + (a - 1) / b : -(-a / b); }
+
+MPSF_FN bool selected(Axis a, int o) { return o >= a.begin && o < a.end; }
+
+// Input position of the first tap of output o; may lie outside the image.
+MPSF_FN int first(Axis a, int o) { return o * a.stride - a.pad; }
+
+// The taps of output o that lie inside the image are [tap_begin, tap_end).
+MPSF_FN int tap_begin(Axis a, int o) { return greater(0, ceil_div(-first(a, o), a.dilation)); }
+MPSF_FN int tap_end(Axis a, int o) {
+  return greater(tap_begin(a, o), lesser(a.size, floor_div(a.n_in - 1 - first(a, o), a.dilation) + 1));
+}
+
+// Input read by tap k of output o, or -1 outside the image.
+MPSF_FN int source(Axis a, int o, int k) {
+  int i = first(a, o) + k * a.dilation;
+  return i >= 0 && i < a.n_in ? i : -1;
+}
+
+// Output whose tap k reads input i, or -1. The inverse of source, for selected outputs.
+MPSF_FN int target(Axis a, int i, int k) {
+  int t = i + a.pad - k * a.dilation;
+  if (t < 0 || t % a.stride != 0) return -1;
+  int o = t / a.stride;
+  return selected(a, o) ? o : -1;
+}
+
+// The selected outputs whose window spans input i are [reader_begin, reader_end).
+// With dilation 1 each of them reads i exactly once; otherwise ask reads().
+MPSF_FN int reader_begin(Axis a, int i) {
+  return greater(a.begin, ceil_div(i + a.pad - (a.size - 1) * a.dilation, a.stride));
+}
+MPSF_FN int reader_end(Axis a, int i) { return lesser(a.end, floor_div(i + a.pad, a.stride) + 1); }
+MPSF_FN bool reads(Axis a, int o, int i) { return a.dilation == 1 || (i - first(a, o)) % a.dilation == 0; }
+
+// What an average over output o is divided by along this axis; 0 when the shrunken window is empty.
+MPSF_FN int divisor(Axis a, int o) {
+  if (a.edge == 0) return a.size;
+  int low = -a.zero_pad - first(a, o), high = a.n_in - 1 + a.zero_pad - first(a, o);
+  int from = greater(0, ceil_div(low, a.dilation)), to = lesser(a.size - 1, floor_div(high, a.dilation));
+  return greater(0, to - from + 1);
+}
+
+#endif

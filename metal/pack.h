@@ -1,0 +1,42 @@
+// Sixteen bytes at a time where the pointer allows it.
+#ifndef MPSF_PACK_H
+#define MPSF_PACK_H
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// A wide access faults on NVIDIA unless the address is a multiple of its width, and a view may start anywhere.
+template <typename T, int V>
+struct alignas(sizeof(T) * V) Pack {
+  T v[V];
+};
+template <int V, typename T>
+MPSF_FN Pack<T, V> load(const T* p) {
+  if (reinterpret_cast<size_t>(p) % sizeof(Pack<T, V>) == 0) return *reinterpret_cast<const Pack<T, V>*>(p);
+  Pack<T, V> r;
+  for (int j = 0; j < V; ++j) r.v[j] = p[j];
+  return r;
+}
+#else
+// A Pack is aligned as its element, which MSL loads in one instruction from any such address.
+template <typename T, int V>
+struct Pack {
+  T v[V];
+};
+template <int V, typename T>
+MPSF_FN Pack<T, V> load(const device T* p) {
+  return *(const device Pack<T, V>*)p;
+}
+#if defined(__METAL_VERSION__) || defined(MPSF_ADDRESS_SPACES)
+template <int V, typename T>
+MPSF_FN Pack<T, V> load(const constant T* p) {  // arrays under eight elements
+  return *(const constant Pack<T, V>*)p;
+}
+#endif
+#endif
+
+// Results are whole allocations, so they are aligned.
+template <typename T, int V>
+MPSF_FN void store(device T* p, Pack<T, V> r) {
+  *(device Pack<T, V>*)p = r;
+}
+
+#endif

@@ -1,0 +1,29 @@
+"""Convolutional-network operations of Apple's MPSCNN, forward and gradient, as pure functions on MLX arrays."""
+
+from mpsfunc import _version as _version  # first: compares the MLX version before anything else loads
+from mpsfunc._launch import get_num_threads as get_num_threads
+from mpsfunc._launch import set_num_threads as set_num_threads
+from mpsfunc._bn_state import BatchNormState as BatchNormState
+from mpsfunc.batch_norm import batch_norm as batch_norm
+from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
+from mpsfunc._bn_state import bn_frozen as bn_frozen
+from mpsfunc.batch_norm import bn_grad as bn_grad
+from mpsfunc._bn_state import bn_merge as bn_merge
+from mpsfunc.batch_norm import bn_normalize as bn_normalize
+from mpsfunc._bn_state import bn_reset as bn_reset
+from mpsfunc._bn_state import bn_stats as bn_stats
+from mpsfunc.batch_norm import bn_stats_grad as bn_stats_grad
+from mpsfunc.convolution import ConvState as ConvState
+from mpsfunc.convolution import conv as conv
+from mpsfunc.convolution import conv_fwd as conv_fwd
+from mpsfunc.convolution import conv_grad_input as conv_grad_input
+from mpsfunc.convolution import conv_grad_weights as conv_grad_weights
+from mpsfunc.convolution import conv_state as conv_state
+from mpsfunc.pooling import AvgPoolState as AvgPoolState
+from mpsfunc.pooling import avg_pool as avg_pool
+from mpsfunc.pooling import avg_pool_fwd as avg_pool_fwd
+from mpsfunc.pooling import avg_pool_grad as avg_pool_grad
+from mpsfunc.pooling import avg_pool_state as avg_pool_state
+from mpsfunc.window import PaddingPolicy as PaddingPolicy
+
+__version__ = _version.VERSION

@@ -1,0 +1,241 @@
+"""Batch statistics as a value: what one batch normalization knows of its images, made, merged and reset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _check, _launch
+from mpsfunc._channels import On, moments
+from mpsfunc._launch import StreamLike
+
+
+class BatchNormState(NamedTuple):
+    """Statistics of a batch and the gradients of its scale and shift, as they accumulate.
+
+    Fields:
+        mean: Mean of each channel (c,), float32 (float64 for float64 images).
+        var: Population variance of each channel (c,).
+        count: Elements a channel that the statistics cover, a 0-d int64 array; 0 in a fresh state.
+        dgamma: Gradient of the scale (c,).
+        dbeta: Gradient of the shift (c,).
+        op: "batch_norm".
+        eps: Added to the variance under the root.
+        frozen: The statistics are given and do not depend on the images.
+    """
+
+    mean: mx.array
+    var: mx.array
+    count: mx.array
+    dgamma: mx.array
+    dbeta: mx.array
+    op: str
+    eps: float
+    frozen: bool
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(mean, var, count, dgamma, dbeta), for the transforms that take arrays only."""
+        return self[:5]
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
+        """This state with other arrays, in the order of `arrays`."""
+        if len(arrays) != 5:
+            raise ValueError(f"BatchNormState: wrong number of arrays; got {len(arrays)} arrays, expected 5")
+        return BatchNormState(*arrays, *self[5:])
+
+
+def bn_stats(
+    x: mx.array, state: BatchNormState | None = None, eps: float | None = None, *, stream: StreamLike = None
+) -> BatchNormState:
+    """Mean and variance of each channel, merged with those that a state already holds.
+
+    ``mean[c] = sum x / M`` and ``var[c] = sum (x - mean)**2 / M`` over the M elements of every image seen so far, so
+    micro-batches give the statistics of the whole batch, and the same bits for the same partition. Two sets merge by
+    the pairwise rule of Chan, Golub and LeVeque (1979). Differentiable in x and in the state's arrays.
+
+    Source: ``MPSCNNBatchNormalizationStatistics``.
+
+    Args:
+        x: Images (n, h, w, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
+        state: Earlier statistics of the same batch. Default: none.
+        eps: Added to the variance under the root. Default: the state's, or 1e-5. (MPS's own default is 1.17549435e-38.)
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state over all images; gradients that the earlier state held are kept.
+
+    Raises:
+        TypeError: x is not a floating array, or state is not a BatchNormState.
+        ValueError: x is not NHWC or has no elements, the channels differ, the statistics are frozen, or eps is
+            negative, not finite, or not the state's.
+
+    Example:
+        >>> state = bn_stats(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1))
+        >>> state.mean.item(), state.var.item()
+        (3.0, 3.5)
+    """
+    run_on = _launch.resolve(stream)
+    _check.image("bn_stats", "x", x, stream=run_on)
+    check_filled("bn_stats", x)
+    if state is not None:
+        check_owned("bn_stats", x, state)
+        if state.frozen:
+            raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
+        if eps is not None and eps != state.eps:
+            raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
+    new = fresh(*moments(x, On(run_on)), x, checked_eps("bn_stats", 1e-5 if eps is None else eps), run_on)
+    return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
+
+
+def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: StreamLike = None) -> BatchNormState:
+    """A state with given statistics, as for inference or for training with frozen ones.
+
+    Args:
+        mean: Mean of each channel (c,).
+        var: Variance of each channel (c,).
+        eps: Added to the variance under the root. Default 1e-5.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        A state with ``frozen`` True and zero gradients, float32 (float64 where mean or var is).
+
+    Raises:
+        TypeError: mean or var is not a floating array.
+        ValueError: They are not vectors of one length, or eps is negative or not finite.
+
+    Example:
+        >>> state = bn_frozen(mx.array([3.0]), mx.array([3.0]), eps=1.0)
+        >>> bn_normalize(mx.array([7.0]).reshape(1, 1, 1, 1), state).item()
+        2.0
+    """
+    run_on = _launch.resolve(stream)
+    _check.array("bn_frozen", "mean", mean, stream=run_on)
+    _check.array("bn_frozen", "var", var, stream=run_on)
+    _check.shape("bn_frozen", "mean", mean, ("c",), "mean is not a vector")
+    _check.shape("bn_frozen", "var", var, (mean.shape[0],), "mean and var differ in length")
+    with mx.stream(run_on):
+        dtype = mx.float64 if mx.float64 in (mean.dtype, var.dtype) else mx.float32
+        none = mx.zeros(mean.shape, dtype)
+        count = mx.array(0, mx.int64)
+        return BatchNormState(
+            mean.astype(dtype),
+            var.astype(dtype),
+            count,
+            none,
+            none,
+            "batch_norm",
+            checked_eps("bn_frozen", eps),
+            True,
+        )
+
+
+def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:
+    """The state over the images of two states, such as two devices' parts of a batch.
+
+    With ``M = Ma + Mb``: ``mean = mean_a + (mean_b - mean_a) * Mb / M`` and
+    ``var = (Ma * var_a + Mb * var_b) / M + (mean_b - mean_a)**2 * Ma * Mb / M**2``; gradients add up. A state that
+    covers nothing changes nothing.
+
+    Args:
+        a: One state.
+        b: The other.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The merged state.
+
+    Raises:
+        TypeError: One is not a BatchNormState.
+        ValueError: They differ in channels or eps, or one is frozen.
+
+    Example:
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
+        >>> bn_merge(bn_stats(x[:1]), bn_stats(x[1:])).var.item()
+        3.5
+    """
+    run_on = _launch.resolve(stream)
+    for state in (a, b):
+        _check.state("bn_merge", state, BatchNormState)
+        if state.frozen:
+            raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
+    if a.mean.shape != b.mean.shape:
+        raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
+    if a.eps != b.eps:
+        raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
+    with mx.stream(run_on):
+        dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
+        count = mx.stop_gradient(a.count + b.count)
+        both = mx.maximum(count, 1).astype(dtype)
+        share_a, share_b = a.count.astype(dtype) / both, b.count.astype(dtype) / both
+        apart = b.mean - a.mean
+        return BatchNormState(
+            mx.where(a.count == 0, b.mean, a.mean + apart * share_b),
+            mx.where(a.count == 0, b.var, a.var * share_a + b.var * share_b + apart * apart * (share_a * share_b)),
+            count,
+            a.dgamma + b.dgamma,
+            a.dbeta + b.dbeta,
+            *a[5:],
+        )
+
+
+def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:
+    """A state for the next batch: what accumulated is zero again; frozen statistics stay.
+
+    Source: ``reset`` of ``MPSCNNBatchNormalizationState``.
+
+    Args:
+        state: Any batch normalization state.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state with count, gradients and, unless frozen, statistics at zero.
+
+    Raises:
+        TypeError: state is not a BatchNormState.
+
+    Example:
+        >>> bn_reset(bn_stats(mx.ones((1, 2, 2, 1)))).count.item()
+        0
+    """
+    _check.state("bn_reset", state, BatchNormState)
+    with mx.stream(_launch.resolve(stream)):
+        none = mx.zeros_like(state.mean)
+        if state.frozen:
+            return state._replace(dgamma=none, dbeta=none)
+        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))
+
+
+# Checks and parts ---------------------------------------------------------------------------------------
+
+
+def check_filled(op: str, x: mx.array) -> None:
+    """Refuses a batch without images, which has no statistics."""
+    if x.shape[0] == 0:
+        raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
+
+
+def checked_eps(op: str, eps: float) -> float:
+    """A finite eps >= 0, as a float."""
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
+        raise TypeError(f"{op}: eps is not a number; got eps={eps!r}, expected a float")
+    if not 0 <= eps < float("inf"):
+        raise ValueError(f"{op}: eps is out of range; got eps={eps}, expected a finite number >= 0")
+    return float(eps)
+
+
+def check_owned(op: str, x: mx.array, state: BatchNormState) -> None:
+    """A batch normalization state with as many channels as x."""
+    _check.state(op, state, BatchNormState)
+    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
+
+
+def fresh(mean: mx.array, var: mx.array, x: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
+    """A state of these statistics with zero gradients."""
+    n, h, w, _ = x.shape
+    with mx.stream(stream):
+        none = mx.zeros_like(mean)
+        count = mx.stop_gradient(mx.array(n * h * w, mx.int64))
+    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

@@ -1,0 +1,71 @@
+"""The errors, worded once: ``{op}: {what is wrong}; got {argument}={value}, expected {rule}``.
+
+Everything here looks at shapes and dtypes only, so bad input is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
+
+# Positions inside one image are int32 in the kernels; the batch may take an array past that.
+_IMAGE_ELEMENTS = 2**31 - 1
+
+
+def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
+    """An mx.array of a floating dtype that the stream's device has."""
+    if not isinstance(value, mx.array):
+        raise TypeError(f"{op}: {name} is not an array; got {name}={value!r}, expected an mx.array")
+    if value.dtype not in FLOATING:
+        raise TypeError(
+            f"{op}: {name} has no floating dtype; got {name}.dtype={value.dtype}, "
+            "expected float32, float16, bfloat16 or float64"
+        )
+    if value.dtype == mx.float64 and stream is not None and stream.device != mx.Device(mx.cpu):
+        raise TypeError(
+            f"{op}: float64 runs on the CPU only; got {name}.dtype={value.dtype} on {stream.device}, "
+            "expected stream=mx.cpu or another dtype"
+        )
+
+
+def image(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
+    """An NHWC batch. The batch may be empty or past 2**31 elements, an image may not."""
+    array(op, name, value, stream=stream)
+    image_shape(op, f"{name}.shape", value.shape)
+
+
+def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
+    """The shape of an NHWC batch."""
+    if len(shape) != 4 or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
+        raise ValueError(f"{op}: not an image batch; got {name}={tuple(shape)}, expected (n, h, w, c)")
+    _, h, w, c = shape
+    if 0 in (h, w, c):
+        raise ValueError(f"{op}: an image has no elements; got {name}={tuple(shape)}, expected h, w, c >= 1")
+    if h * w * c > _IMAGE_ELEMENTS:
+        raise ValueError(f"{op}: an image is too large; got {name}={tuple(shape)}, expected h * w * c < 2**31")
+
+
+def shape(op: str, name: str, value: mx.array, expected: tuple[int | str, ...], why: str) -> None:
+    """A shape that another argument decides; words in ``expected`` stand for any length."""
+    if value.ndim != len(expected) or any(
+        isinstance(e, int) and d != e for d, e in zip(value.shape, expected, strict=False)
+    ):
+        rule = "(" + ", ".join(str(e) for e in expected) + ("," if len(expected) == 1 else "") + ")"
+        raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}")
+
+
+def same_dtype(op: str, name: str, value: mx.array, other: str, dtype: mx.Dtype) -> None:
+    """A cotangent has the dtype of the image it belongs to."""
+    if value.dtype != dtype:
+        raise TypeError(f"{op}: {name} and {other} differ in dtype; got {name}.dtype={value.dtype}, expected {dtype}")
+
+
+def state(op: str, value: Any, kind: type) -> None:
+    """A state that the matching forward function made."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{op}: not a state of this operation; got state of type {type(value).__name__}, expected {kind.__name__}"
+        )

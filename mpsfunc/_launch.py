@@ -1,0 +1,245 @@
+"""Runs one operation on the device a stream names: the only file that knows there are three backends.
+
+An operation has one name and up to three homes: a CPU primitive ``_primitives.<name>``, and kernel bodies
+``metal/<body>.metal`` that ``mx.fast.metal_kernel`` runs on Apple GPUs and ``mx.fast.cuda_kernel``, with the
+prologue ``cuda.h``, on NVIDIA GPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import mlx.core as mx
+
+try:
+    import mpsfunc._primitives as _primitives
+except ImportError as error:  # a GPU-only install; launching on the CPU says so
+    _primitives = None  # type: ignore[assignment]
+    _why_no_primitives = str(error)
+
+StreamLike = mx.Stream | mx.Device | None
+Output = tuple[tuple[int, ...], mx.Dtype]
+
+# Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
+_INT_MAX = 2**31 - 1
+_BLOCKS_YZ = 65535
+# Threadgroups of 256 that keep the largest GPU busy; each leaves one partial sum.
+_FILL = 1056
+
+
+class Stage(NamedTuple):
+    """One GPU kernel launch. The first stage reads the operation's arrays, each later one the results before it."""
+
+    body: str  # metal/<body>.metal
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    results: tuple[Output, ...]
+    grid: tuple[int, int, int]  # threads
+    threadgroup: tuple[int, int, int]
+    params: tuple[int, ...] = ()
+    template: tuple[tuple[str, mx.Dtype | int], ...] = ()
+
+
+def resolve(stream: StreamLike) -> mx.Stream:
+    """The stream that ``stream=`` means at this moment; None is the current default."""
+    if isinstance(stream, mx.Stream):
+        return stream
+    if stream is not None and not isinstance(stream, mx.Device):
+        raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, an mx.Device or an mx.Stream")
+    return mx.default_stream(mx.default_device() if stream is None else stream)
+
+
+def backend(stream: mx.Stream) -> Literal["cpu", "metal", "cuda"]:
+    """What runs the work of this resolved stream."""
+    if stream.device == mx.Device(mx.cpu):
+        return "cpu"
+    return "metal" if mx.metal.is_available() else "cuda"
+
+
+def routed(stream: mx.Stream, *backends: str) -> bool:
+    """Whether the stream's backend is one of these, where MLX reaches a vendor library that beats our kernel.
+
+    ``MPSFUNC_DETERMINISTIC=1`` forbids every such route.
+    """
+    return backend(stream) in backends and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
+
+
+def accumulator(dtype: mx.Dtype) -> mx.Dtype:
+    """The dtype of sums, statistics and parameter gradients of an image: float32, or float64 for float64."""
+    return mx.float64 if dtype == mx.float64 else mx.float32
+
+
+def launch(
+    op: str,
+    arrays: Sequence[mx.array],
+    params: tuple[int, ...],
+    outputs: tuple[Output, ...],
+    stages: Callable[[], tuple[Stage, ...]],
+    stream: mx.Stream,
+) -> list[mx.array]:
+    """Runs ``op`` on ``arrays`` and returns its outputs.
+
+    Args:
+        op: The operation's name.
+        arrays: Its inputs, in the order of ``_primitives.<op>`` and of the first stage.
+        params: Ints for the CPU primitive: spatial axes, ten ints each, then what the operation adds.
+        outputs: Shape and dtype of each result.
+        stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
+        stream: A resolved stream; everything runs there.
+    """
+    if backend(stream) == "cpu":
+        shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]
+        return list(getattr(_cpu(op), op)(list(arrays), list(params), shapes, dtypes, stream))
+    if any(a.size == 0 for a in arrays) or any(
+        0 in shape for shape, _ in outputs
+    ):  # nothing to read: images are empty, sums are zero
+        return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
+    results = list(arrays)
+    for stage in stages():
+        results = run_stage(stage, results, stream)
+    if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
+        ends = list(itertools.accumulate(math.prod(shape) for shape, _ in outputs))
+        parts = mx.split(results[0], ends[:-1], stream=stream)
+        results = [mx.reshape(part, shape, stream=stream) for part, (shape, _) in zip(parts, outputs, strict=True)]
+    return results
+
+
+def run_stage(
+    stage: Stage,
+    arrays: Sequence[mx.array],
+    stream: mx.Stream,
+    *,
+    metal: bool | None = None,
+    **options: Any,
+) -> list[mx.array]:
+    """Launches one kernel body on a GPU. ``metal`` is for tests that ask for the text on a machine without one."""
+    kernel = _kernel(stage.body, stage.inputs, stage.outputs, mx.metal.is_available() if metal is None else metal)
+    return list(
+        kernel(
+            inputs=[*arrays, packed(stage.params)],
+            template=[("T", arrays[0].dtype), *stage.template],
+            output_shapes=[shape for shape, _ in stage.results],
+            output_dtypes=[dtype for _, dtype in stage.results],
+            grid=stage.grid,
+            threadgroup=stage.threadgroup,
+            stream=stream,
+            **options,
+        )
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def packed(params: tuple[int, ...]) -> mx.array:
+    """The parameters as an int32 array of at least eight entries, so that Metal hands every body a device pointer."""
+    return mx.array([*params, *[0] * (8 - len(params))], dtype=mx.int32)
+
+
+@functools.cache
+def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal: bool) -> Any:
+    make = mx.fast.metal_kernel if metal else mx.fast.cuda_kernel
+    prologue = () if metal else ("cuda.h",)
+    return make(
+        name=f"mpsfunc_{body}",
+        input_names=[*inputs, "params"],
+        output_names=list(outputs),
+        source=text(f"{body}.metal"),
+        header="".join(text(name) for name in (*prologue, "geometry.h", "pack.h", "moments.h")),
+    )
+
+
+@functools.cache
+def text(name: str) -> str:
+    """A file of ``metal/``: inside an installed package, or beside it in a checkout."""
+    packaged = importlib.resources.files("mpsfunc") / "metal" / name
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return (Path(__file__).parent.parent / "metal" / name).read_text(encoding="utf-8")
+
+
+# Launch shapes ------------------------------------------------------------------------------------------
+
+
+def lanes(dtype: mx.Dtype, channels: int, size: int) -> int:
+    """Channels one thread owns: sixteen bytes of them where they divide evenly, else one.
+
+    Metal hands arrays under eight elements over in another address space; those go one by one too.
+    """
+    wide = 16 // dtype.size
+    return wide if channels % wide == 0 and size >= 8 else 1
+
+
+def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid for x by y by z items and its threadgroup of 256; bodies stride over what y and z leave over."""
+    if x > _INT_MAX:
+        raise ValueError(f"launch: a row is too long for a GPU; got {x} elements, expected at most {_INT_MAX}")
+    tx = min(256, _power_of_two(x))
+    ty = min(256 // tx, _power_of_two(y))
+    return (x, min(y, _BLOCKS_YZ * ty), min(z, _BLOCKS_YZ)), (tx, ty, 1)
+
+
+def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid that sums x columns over many rows: whole threadgroups of 256, about as many as fill a large GPU."""
+    tx = min(256, _power_of_two(x))
+    ty = 256 // tx
+    across = -(-x // tx)
+    down = min(max(1, _FILL // across), -(-rows // ty))
+    return (x, down * ty, 1), (tx, ty, 1)
+
+
+def sum_partials(length: int) -> Stage:
+    """The stage that adds rows of ``length`` partial sums in a fixed order."""
+    result = ((length,), mx.float32)
+    return Stage("sum_partials", ("partial",), ("total",), (result,), (length, 32, 1), (8, 32, 1))
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+# Threads ------------------------------------------------------------------------------------------------
+
+
+def set_num_threads(count: int) -> None:
+    """Sets how many CPU threads an operation may use.
+
+    Default: ``MPSFUNC_NUM_THREADS``, or the processors that this process may run on. Results do not depend on it.
+
+    Args:
+        count: Threads, at least 1.
+
+    Raises:
+        TypeError: count is not an int.
+        ValueError: count is under 1.
+        RuntimeError: This install has no CPU module.
+
+    Example:
+        >>> set_num_threads(2)
+        >>> get_num_threads()
+        2
+    """
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"set_num_threads: not a number of threads; got count={count!r}, expected an int")
+    if count < 1:
+        raise ValueError(f"set_num_threads: too few threads; got count={count}, expected at least 1")
+    _cpu("set_num_threads").set_num_threads(count)
+
+
+def get_num_threads() -> int:
+    """How many CPU threads an operation may use; see `set_num_threads`."""
+    return int(_cpu("get_num_threads").get_num_threads())
+
+
+def _cpu(op: str) -> Any:
+    if _primitives is None:
+        raise RuntimeError(
+            f"{op}: this mpsfunc was built without its CPU module; got the CPU, expected a GPU stream or an install "
+            f"with a C++ compiler ({_why_no_primitives})"
+        )
+    return _primitives

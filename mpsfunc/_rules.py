@@ -1,0 +1,82 @@
+"""Gives an operation its derivative and batching rules: the only file that calls ``mx.custom_function``.
+
+MLX checks nothing that a rule returns. A missing or extra gradient shifts the others into the wrong argument, a
+wrong shape or dtype goes through, and without a vmap rule the vjp rule is dropped. So every operation declares all
+three rules, and what they return is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+Rule = Callable[..., Any]
+
+
+def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) -> Callable[..., Any]:
+    """Wraps ``run(*arrays, spec)`` with its rules.
+
+    Args:
+        name: The operation, for errors.
+        run: Computes one array or a tuple of arrays from arrays and one hashable record of statics, always last. The
+            record's ``stream`` is where everything runs, the rules included.
+        vjp: ``vjp(arrays, cotangents, outputs, spec)`` returns one gradient an array, None where it is zero.
+        jvp: ``jvp(arrays, tangents, spec)`` returns one tangent an output. A tangent is None where an argument is
+            not differentiated; ``jvp`` is not called when all are.
+        vmap: ``vmap(arrays, mapped, size, spec)`` returns the outputs with the mapped axis first. Where ``mapped`` is
+            True an array comes with its mapped axis, of length ``size``, moved to the front.
+
+    Returns:
+        The function of ``(*arrays, spec)`` that MLX differentiates and maps by these rules.
+    """
+
+    def forward(*args: Any) -> Any:
+        with mx.stream(args[-1].stream):
+            return run(*args)
+
+    def pull(primals: Any, cotangents: Any, outputs: Any) -> Any:
+        *arrays, spec = primals
+        if not isinstance(outputs, tuple):
+            cotangents, outputs = (cotangents,), (outputs,)
+        with mx.stream(spec.stream):
+            grads = vjp(tuple(arrays), cotangents, outputs, spec)
+            if len(grads) != len(arrays):
+                raise AssertionError(f"{name}: vjp returned {len(grads)} gradients for {len(arrays)} arrays")
+            return (*[_gradient(name, a, g) for a, g in zip(arrays, grads, strict=True)], None)
+
+    def push(primals: Any, tangents: Any) -> Any:
+        *arrays, spec = primals
+        with mx.stream(spec.stream):
+            return jvp(tuple(arrays), tuple(tangents[: len(arrays)]), spec)
+
+    def batch(args: Any, axes: Any) -> Any:
+        *arrays, spec = args
+        mapped = axes[: len(arrays)]
+        with mx.stream(spec.stream):
+            front = [a if i is None else mx.moveaxis(a, i, 0) for a, i in zip(arrays, mapped, strict=True)]
+            size = next(a.shape[0] for a, i in zip(front, mapped, strict=True) if i is not None)
+            if size == 0:  # map over one zero, so that the shapes come out, and keep none of it
+                front = [
+                    a if i is None else mx.zeros((1, *a.shape[1:]), a.dtype) for a, i in zip(front, mapped, strict=True)
+                ]
+            out = vmap(tuple(front), tuple(i is not None for i in mapped), max(size, 1), spec)
+            outs = out if isinstance(out, tuple) else (out,)
+            if size == 0:
+                outs = tuple(o[:0] for o in outs)
+        return (outs, tuple(0 for _ in outs)) if isinstance(out, tuple) else (outs[0], 0)
+
+    function = mx.custom_function(forward)
+    function.vjp(pull)
+    function.jvp(push)
+    function.vmap(batch)
+    return function
+
+
+def _gradient(name: str, primal: mx.array, gradient: mx.array | None) -> mx.array:
+    if gradient is None:
+        return mx.zeros_like(primal)
+    if gradient.shape != primal.shape or not mx.issubdtype(gradient.dtype, mx.floating):
+        raise AssertionError(f"{name}: vjp returned {gradient.dtype}{gradient.shape} for {primal.dtype}{primal.shape}")
+    return gradient.astype(primal.dtype)

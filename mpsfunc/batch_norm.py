@@ -1,0 +1,317 @@
+"""Batch normalization the MPS way: statistics, normalization and both gradients as four functions over one state.
+
+``MPSCNNBatchNormalizationStatistics``, ``...Normalization``, ``...StatisticsGradient``, ``...Gradient`` and
+``...State``. `batch_norm` composes them for ``mx.grad``.
+
+Four kernels over images carry everything, at every order of derivative: the moments of a channel, an affine map of
+one image (`_affine`) or of two (`_combine`), and two channel sums (`_sums`). Each one's rules use the others; what
+remains is arithmetic on vectors with one entry a channel.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _check, _launch
+from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh
+from mpsfunc._channels import On, affine, combine, moments, sums
+from mpsfunc._launch import StreamLike
+from mpsfunc._rules import differentiable
+
+
+def bn_normalize(
+    x: mx.array,
+    state: BatchNormState,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    neuron: None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Normalizes images by a state's statistics, then scales and shifts them.
+
+    ``y = gamma * (x - mean) / sqrt(var + eps) + beta``. Differentiable in x, in the state's mean and var, and in gamma
+    and beta; mean and var count as inputs of their own (`batch_norm` has the derivative through the statistics).
+
+    Source: ``MPSCNNBatchNormalization``.
+
+    Args:
+        x: Images (n, h, w, c).
+        state: Statistics from `bn_stats` or `bn_frozen`; the normalized values of one that covers nothing are undefined.
+        gamma: Scale (c,). Default: ones.
+        beta: Shift (c,). Default: zeros.
+        neuron: The fused activation; the family that brings it is not there yet, so only None.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images of x's shape and dtype.
+
+    Raises:
+        TypeError: An argument is not a floating array, or state is not a BatchNormState.
+        ValueError: x is not NHWC, lengths differ, or neuron is given.
+
+    Example:
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
+        >>> y = bn_normalize(x, bn_stats(x, eps=1.0), mx.array([2.0]), mx.array([0.5]))
+        >>> round(y[1, 0, 1, 0].item(), 6)
+        3.328427
+    """
+    run_on = _launch.resolve(stream)
+    _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
+    with mx.stream(run_on):
+        mean, root, scale, shift = _vectors(x, state, gamma, beta)
+        return affine(x, mean, scale * root, shift, On(run_on))
+
+
+def bn_stats_grad(
+    dy: mx.array,
+    x: mx.array,
+    state: BatchNormState,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    neuron: None = None,
+    stream: StreamLike = None,
+) -> BatchNormState:
+    """Gradients of the scale and the shift, added to those that the state holds.
+
+    ``dbeta[c] += sum dy`` and ``dgamma[c] += sum dy * (x - mean) / sqrt(var + eps)``: sums, not means. They also carry
+    the gradients of the statistics, ``dL/dmean = -gamma * dbeta / sqrt(var + eps)`` and
+    ``dL/dvar = -gamma * dgamma / (2 * (var + eps))``. Call it for every part of the batch before `bn_grad`.
+
+    Source: ``MPSCNNBatchNormalizationStatisticsGradient``.
+
+    Args:
+        dy: Gradient of the normalized images (n, h, w, c).
+        x: The images that were normalized.
+        state: Statistics of the whole batch.
+        gamma: Scale (c,), which only a fused activation needs.
+        beta: Shift (c,), likewise.
+        neuron: As for `bn_normalize`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state with ``dgamma`` and ``dbeta`` grown.
+
+    Raises:
+        TypeError: As for `bn_normalize`, or dy and x differ in dtype.
+        ValueError: As for `bn_normalize`, or dy and x differ in shape.
+
+    Example:
+        >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
+        >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
+        >>> round(state.dgamma.item(), 6), state.dbeta.item()
+        (0.471405, 4.0)
+    """
+    run_on = _launch.resolve(stream)
+    _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    with mx.stream(run_on):
+        mean, root, _, _ = _vectors(x, state, gamma, beta)
+        total, dot = sums(dy, x, mean, On(run_on))
+        return state._replace(dgamma=state.dgamma + dot * root, dbeta=state.dbeta + total)
+
+
+def bn_grad(
+    dy: mx.array,
+    x: mx.array,
+    state: BatchNormState,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    neuron: None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Gradient of batch normalization with respect to its images.
+
+    ``dx = gamma / sqrt(var + eps) * (dy - dbeta / M - xhat * dgamma / M)`` with ``xhat = (x - mean) / sqrt(var + eps)``
+    and M the state's count; with frozen statistics ``dx = gamma / sqrt(var + eps) * dy``. Takes the images of the
+    batch all at once or in parts, since all sums come from the state.
+
+    Source: ``MPSCNNBatchNormalizationGradient``.
+
+    Args:
+        dy: Gradient of the normalized images (n, h, w, c).
+        x: The images that were normalized.
+        state: The state after `bn_stats_grad` has seen the whole batch; one that covers nothing gives no usable result.
+        gamma: Scale (c,). Default: ones.
+        beta: Shift (c,), which only a fused activation needs.
+        neuron: As for `bn_normalize`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient of x's shape and dtype.
+
+    Raises:
+        TypeError: As for `bn_stats_grad`.
+        ValueError: As for `bn_stats_grad`.
+
+    Example:
+        >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
+        >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
+        >>> round(bn_grad(dy, x, state, mx.array([2.0]))[0, 0, 1, 0].item(), 6)
+        -2.828427
+    """
+    run_on = _launch.resolve(stream)
+    _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
+    with mx.stream(run_on):
+        mean, root, scale, _ = _vectors(x, state, gamma, beta)
+        slope, none = scale * root, mx.zeros_like(mean)
+        if state.frozen:
+            return affine(dy, none, slope, none, On(run_on))
+        share = slope / state.count.astype(mean.dtype)
+        dgamma, dbeta = state.dgamma.astype(mean.dtype), state.dbeta.astype(mean.dtype)
+        return combine(dy, x, mean, slope, -share * root * dgamma, -share * dbeta, On(run_on))
+
+
+def batch_norm(
+    x: mx.array,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    eps: float = 1e-5,
+    neuron: None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Normalizes images by their own statistics, then scales and shifts them; differentiable through the statistics.
+
+    ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each channel of x.
+    The VJP is `bn_stats_grad` and `bn_grad` in one: it reads x and dy twice.
+
+    Args:
+        x: Images (n, h, w, c) with n >= 1.
+        gamma: Scale (c,). Default: ones.
+        beta: Shift (c,). Default: zeros.
+        eps: Added to the variance under the root. Default 1e-5.
+        neuron: As for `bn_normalize`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images of x's shape and dtype.
+
+    Raises:
+        TypeError: As for `bn_normalize`.
+        ValueError: As for `bn_normalize`, or x has no elements.
+
+    Example:
+        >>> batch_norm(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1), eps=0.0).reshape(-1)
+        array([-1, 1], dtype=float32)
+    """
+    return batch_norm_fwd(x, gamma, beta, eps=eps, neuron=neuron, stream=stream)[0]
+
+
+def batch_norm_fwd(
+    x: mx.array,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    eps: float = 1e-5,
+    neuron: None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array, BatchNormState]:
+    """`batch_norm`, and the state with the batch's statistics. Arguments and errors are those of `batch_norm`.
+
+    Returns:
+        The normalized images and the state, which `bn_stats_grad` and `bn_grad` take and running averages are made of.
+
+    Example:
+        >>> _, state = batch_norm_fwd(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1))
+        >>> state.mean.item(), state.count.item()
+        (2.0, 2)
+    """
+    run_on = _launch.resolve(stream)
+    _check.image("batch_norm", "x", x, stream=run_on)
+    check_filled("batch_norm", x)
+    _parameters("batch_norm", run_on, x, gamma, beta, neuron)
+    with mx.stream(run_on):
+        scale, shift = _defaults(x, gamma, beta)
+        y, mean, var = _batch_norm(x, scale, shift, _Spec(checked_eps("batch_norm", eps), run_on))
+        return y, fresh(mean, var, x, eps, run_on)
+
+
+# Checks and vectors -------------------------------------------------------------------------------------
+
+
+def _parameters(
+    op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | None, beta: mx.array | None, neuron: None
+) -> None:
+    if neuron is not None:
+        raise ValueError(f"{op}: no fused activation exists yet; got neuron={neuron!r}, expected None")
+    for name, vector in (("gamma", gamma), ("beta", beta)):
+        if vector is not None:
+            _check.array(op, name, vector, stream=stream)
+            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels")
+
+
+def _images(
+    op: str,
+    stream: mx.Stream,
+    x: mx.array,
+    dy: mx.array | None,
+    state: BatchNormState,
+    gamma: mx.array | None,
+    beta: mx.array | None,
+    neuron: None,
+) -> None:
+    _check.image(op, "x", x, stream=stream)
+    check_owned(op, x, state)
+    if dy is not None:
+        _check.array(op, "dy", dy, stream=stream)
+        _check.shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
+        _check.same_dtype(op, "dy", dy, "x", x.dtype)
+    _parameters(op, stream, x, gamma, beta, neuron)
+
+
+def _defaults(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
+    dtype, channels = _launch.accumulator(x.dtype), x.shape[3]
+    scale = mx.ones((channels,), dtype) if gamma is None else gamma.astype(dtype)
+    shift = mx.zeros((channels,), dtype) if beta is None else beta.astype(dtype)
+    return scale, shift
+
+
+def _vectors(
+    x: mx.array, state: BatchNormState, gamma: mx.array | None, beta: mx.array | None
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Mean, 1 / sqrt(var + eps), gamma and beta in the accumulator's dtype."""
+    scale, shift = _defaults(x, gamma, beta)
+    root = mx.rsqrt(state.var.astype(scale.dtype) + state.eps)
+    return state.mean.astype(scale.dtype), root, scale, shift
+
+
+# The four composed --------------------------------------------------------------------------------------
+
+
+class _Spec(NamedTuple):
+    eps: float
+    stream: mx.Stream
+
+
+def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tuple[mx.array, mx.array, mx.array]:
+    mean, var = moments(x, On(spec.stream))
+    return affine(x, mean, gamma * mx.rsqrt(var + spec.eps), beta, On(spec.stream)), mean, var
+
+
+def _composed_vjp(arrays: tuple, cotangents: tuple, outputs: tuple, spec: _Spec) -> tuple:  # type: ignore[type-arg]
+    (x, gamma, _), (dy, dmean, dvar), (_, mean, var) = arrays, cotangents, outputs
+    n, h, w, _ = x.shape
+    count, root = n * h * w, mx.rsqrt(var + spec.eps)
+    dbeta, dot = sums(dy, x, mean, On(spec.stream))
+    dgamma, slope = dot * root, gamma * root
+    from_x = (2 * dvar - slope * root * dgamma) / count
+    level = (dmean - slope * dbeta) / count
+    return combine(dy, x, mean, slope, from_x, level, On(spec.stream)), dgamma, dbeta
+
+
+def _composed_jvp(arrays: tuple, tangents: tuple, spec: _Spec) -> tuple:  # type: ignore[type-arg]
+    known = [mx.zeros_like(a) if t is None else t for a, t in zip(arrays, tangents, strict=True)]
+    _, out = mx.jvp(lambda *args: _composed(*args, spec), list(arrays), known)
+    return tuple(out)
+
+
+def _composed_vmap(arrays: tuple, mapped: tuple, size: int, spec: _Spec) -> tuple:  # type: ignore[type-arg]
+    axes = tuple(0 if m else None for m in mapped)
+    return tuple(mx.vmap(lambda *args: _composed(*args, spec), in_axes=axes)(*arrays))
+
+
+_batch_norm = differentiable("batch_norm", _composed, vjp=_composed_vjp, jvp=_composed_jvp, vmap=_composed_vmap)

@@ -1,0 +1,274 @@
+"""Average pooling and its gradient (``MPSCNNPoolingAverage``, ``MPSCNNPoolingAverageGradient``).
+
+Both are linear and each is the other's VJP, so derivatives of every order run through these two kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _check, _launch, window
+from mpsfunc._launch import Stage, StreamLike
+from mpsfunc._rules import differentiable
+from mpsfunc.window import Axis, IntOrPair, Padding
+
+
+class AvgPoolState(NamedTuple):
+    """Where the windows of an average pooling sat, which is all that its gradient needs.
+
+    Fields:
+        op: "avg_pool".
+        channels: Channels of the image.
+        rows: Windows along y.
+        cols: Windows along x.
+    """
+
+    op: str
+    channels: int
+    rows: Axis
+    cols: Axis
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """No arrays: average pooling is linear."""
+        return ()
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> AvgPoolState:
+        """This state; it has no arrays to replace."""
+        if len(arrays) != 0:
+            raise ValueError(f"AvgPoolState: wrong number of arrays; got {len(arrays)} arrays, expected 0")
+        return self
+
+
+def avg_pool(
+    x: mx.array,
+    kernel_size: IntOrPair,
+    *,
+    stride: IntOrPair | None = None,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
+    zero_pad: IntOrPair = 0,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Mean over sliding windows.
+
+    ``y[n,j,i,c] = (sum of x over the taps of window (j, i) inside the image) / (N(j) * N(i))``, where along an axis
+    N is ``kernel_size`` with edge mode "zero", and with "clamp" the number of taps within ``zero_pad`` pixels of the
+    image. A window without such a tap gives 0. Sums are float32 (float64 for float64 images) and rounded once.
+
+    Source: ``MPSCNNPoolingAverage``. ``edge_mode="clamp"`` is PyTorch's ``count_include_pad=False``; with
+    ``zero_pad=padding`` it is its ``count_include_pad=True``, in ceil mode too.
+
+    Args:
+        x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
+        kernel_size: Taps in a window, an int or (y, x).
+        stride: Pixels between two windows. Default: ``kernel_size``.
+        padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "valid", "full" or a
+            `PaddingPolicy`. Default 0.
+        dilation: Pixels between two taps. Default 1.
+        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
+        out_size: With ``offset``: the output's size (y, x).
+        edge_mode: "zero" (default) or "clamp", as above.
+        zero_pad: With "clamp": pixels of zeros around the image that count, an int or (y, x). Default 0.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images (n, out_h, out_w, c) of x's dtype.
+
+    Raises:
+        TypeError: x is not a floating array, or float64 on a GPU; a size is not an int.
+        ValueError: x is not NHWC, windows do not fit, or arguments exclude each other.
+
+    Example:
+        >>> x = mx.arange(1.0, 13.0).reshape(1, 3, 4, 1)
+        >>> avg_pool(x, 2, offset=(0, 0), out_size=(2, 2), edge_mode="clamp").reshape(2, 2)
+        array([[1, 2.5],
+               [7, 8.5]], dtype=float32)
+    """
+    y, _ = avg_pool_fwd(
+        x,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+        zero_pad=zero_pad,
+        stream=stream,
+    )
+    return y
+
+
+def avg_pool_fwd(
+    x: mx.array,
+    kernel_size: IntOrPair,
+    *,
+    stream: StreamLike = None,
+    **placement: Any,
+) -> tuple[mx.array, AvgPoolState]:
+    """`avg_pool`, and the state that `avg_pool_grad` needs. Arguments and errors are those of `avg_pool`.
+
+    Returns:
+        The pooled images and the state.
+
+    Example:
+        >>> y, state = avg_pool_fwd(mx.ones((1, 4, 4, 1)), 2)
+        >>> avg_pool_grad(mx.ones_like(y), state)[0, 0, 0].item()
+        0.25
+    """
+    run_on = _launch.resolve(stream)
+    _check.image("avg_pool", "x", x, stream=run_on)
+    state = _state("avg_pool", x.shape, kernel_size, **placement)
+    return _avg_pool(x, _Spec(state.rows, state.cols, run_on)), state
+
+
+def avg_pool_state(x_shape: Sequence[int], kernel_size: IntOrPair, **placement: Any) -> AvgPoolState:
+    """The state of `avg_pool_fwd` for images of a shape, without running it.
+
+    Args:
+        x_shape: (n, h, w, c) of the images.
+        kernel_size: As for `avg_pool`.
+        **placement: As for `avg_pool`: ``stride``, ``padding``, ``dilation``, ``ceil_mode``, ``offset``, ``out_size``,
+            ``edge_mode``, ``zero_pad``.
+
+    Returns:
+        The state.
+
+    Raises:
+        TypeError: A size is not an int.
+        ValueError: As for `avg_pool`.
+
+    Example:
+        >>> avg_pool_state((8, 6, 6, 3), 3, stride=2, padding=1).rows.n_out
+        3
+    """
+    _check.image_shape("avg_pool_state", "x_shape", tuple(x_shape))
+    return _state("avg_pool_state", x_shape, kernel_size, **placement)
+
+
+def avg_pool_grad(
+    dy: mx.array,
+    state: AvgPoolState,
+    *,
+    source_window: Sequence[Sequence[int]] | None = None,
+    kernel_offset: None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Gradient of `avg_pool` with respect to its images.
+
+    ``dx[n,h,w,c] = sum over the windows (j, i) that read (h, w) of dy[n,j,i,c] / (N(j) * N(i))``. The images' values
+    do not matter, only their size; pixels that no window read get 0.
+
+    Source: ``MPSCNNPoolingAverageGradient``; ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
+    ``MPSCNNPoolingGradient``.
+
+    Args:
+        dy: Gradient of the pooled images (n, out_h, out_w, c).
+        state: From `avg_pool_fwd` or `avg_pool_state`.
+        source_window: ((y, x), (height, width)): only these outputs propagate, as if dy were 0 elsewhere.
+            Default: all.
+        kernel_offset: Refused: pooling inserts no zeros, so MPS's ``kernelOffset`` has no meaning here.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient (n, h, w, c) of dy's dtype.
+
+    Raises:
+        TypeError: dy is not a floating array, or state is not an AvgPoolState.
+        ValueError: dy does not belong to the state.
+
+    Example:
+        >>> state = avg_pool_state((1, 1, 4, 1), (1, 3), stride=(1, 2), offset=(0, 0), out_size=(1, 3))
+        >>> avg_pool_grad(mx.full((1, 1, 3, 1), 6.0), state).reshape(-1)
+        array([2, 4, 2, 4], dtype=float32)
+    """
+    run_on = _launch.resolve(stream)
+    _check.array("avg_pool_grad", "dy", dy, stream=run_on)
+    _check.state("avg_pool_grad", state, AvgPoolState)
+    window.refuse_kernel_offset("avg_pool_grad", kernel_offset)
+    expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
+    _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
+    rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
+    return _avg_pool_grad(dy, _Spec(rows, cols, run_on))
+
+
+def _state(
+    op: str, x_shape: Sequence[int], kernel_size: IntOrPair, *, zero_pad: IntOrPair = 0, **placement: Any
+) -> AvgPoolState:
+    _, h, w, channels = x_shape
+    rows, cols = window.place(op, (h, w), kernel_size, zero_pad=zero_pad, edge_modes=window.EDGE_MODES, **placement)
+    _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
+    return AvgPoolState("avg_pool", channels, rows, cols)
+
+
+# Kernels and rules --------------------------------------------------------------------------------------
+
+
+class _Spec(NamedTuple):
+    rows: Axis
+    cols: Axis
+    stream: mx.Stream
+
+
+def _run(op: str, given: str, made: str, x: mx.array, height: int, width: int, spec: _Spec) -> mx.array:
+    n, _, _, channels = x.shape
+    result = ((n, height, width, channels), x.dtype)
+    params = (*spec.rows, *spec.cols)
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = _launch.lanes(x.dtype, channels, x.size)
+        across = width * (channels // per_thread)
+        together = 4 if n >= 4 else 1
+        # Images that share a thread share its geometry; half a million threads fill any GPU.
+        images = min(-(-n // together), max(1, -(-(2**19) // (across * height))))
+        grid, group = _launch.threads(across, height, images)
+        unroll = (("V", per_thread), ("B", together))
+        return (Stage(op, (given,), (made,), (result,), grid, group, params, unroll),)
+
+    return _launch.launch(op, [x], params, (result,), stages, spec.stream)[0]
+
+
+def _run_avg_pool(x: mx.array, spec: _Spec) -> mx.array:
+    return _run("avg_pool", "x", "y", x, spec.rows.n_out, spec.cols.n_out, spec)
+
+
+def _run_avg_pool_grad(dy: mx.array, spec: _Spec) -> mx.array:
+    return _run("avg_pool_grad", "dy", "dx", dy, spec.rows.n_in, spec.cols.n_in, spec)
+
+
+def _fold(function: Any) -> Any:
+    """Mapping over images is pooling a longer batch."""
+
+    def rule(arrays: tuple[mx.array], mapped: tuple[bool], size: int, spec: _Spec) -> mx.array:
+        (x,) = arrays
+        y = function(x.reshape(size * x.shape[1], *x.shape[2:]), spec)
+        return y.reshape(size, x.shape[1], *y.shape[1:])
+
+    return rule
+
+
+_avg_pool = differentiable(
+    "avg_pool",
+    _run_avg_pool,
+    vjp=lambda arrays, cotangents, outputs, spec: (_avg_pool_grad(cotangents[0], spec),),
+    jvp=lambda arrays, tangents, spec: _avg_pool(tangents[0], spec),
+    vmap=_fold(lambda x, spec: _avg_pool(x, spec)),
+)
+
+_avg_pool_grad = differentiable(
+    "avg_pool_grad",
+    _run_avg_pool_grad,
+    vjp=lambda arrays, cotangents, outputs, spec: (_avg_pool(cotangents[0], spec),),
+    jvp=lambda arrays, tangents, spec: _avg_pool_grad(tangents[0], spec),
+    vmap=_fold(lambda dy, spec: _avg_pool_grad(dy, spec)),
+)

@@ -1,0 +1,68 @@
+// mpsfunc._primitives: one lazy function an operation, and the settings of the pool and the dispatch.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "check.h"
+#include "cpu_op.h"
+#include "mlx/ops.h"
+#include "mlx/utils.h"
+#include "mlx/version.h"
+#include "parallel.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace mpsf {
+namespace {
+
+using Shapes = std::vector<std::vector<int>>;
+
+std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,
+                            const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice where) {
+  std::vector<mx::Shape> in, out;
+  for (const auto& shape : out_shapes) out.emplace_back(shape.begin(), shape.end());
+  check({op, inputs, params, out, out_dtypes});
+  mx::Stream stream = mx::to_stream(where, mx::Device::cpu);
+  if (stream.device != mx::Device::cpu) {
+    throw std::invalid_argument(std::string(op_name(op)) + ": expected a stream of the CPU");
+  }
+  for (mx::array& a : inputs) {
+    a = mx::contiguous(a, /* allow_col_major = */ false, stream);
+    in.push_back(a.shape());
+  }
+  auto primitive = std::make_shared<CpuOp>(stream, op, std::move(params), std::move(in), out);
+  return mx::array::make_arrays(std::move(out), out_dtypes, primitive, inputs);
+}
+
+}  // namespace
+}  // namespace mpsf
+
+NB_MODULE(_primitives, m) {
+  using namespace mpsf;
+  m.doc() = "CPU kernels of mpsfunc as lazy MLX primitives.";
+  m.attr("mlx_version") = std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) + "." +
+                          std::to_string(MLX_VERSION_PATCH);
+
+#define MPSF_BIND(op)                                                                                        \
+  m.def(                                                                                                     \
+      #op,                                                                                                   \
+      [](std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,                   \
+         const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice stream) {                              \
+        return make(Op::op, std::move(inputs), std::move(params), out_shapes, out_dtypes, stream);           \
+      },                                                                                                     \
+      "inputs"_a, "params"_a, "out_shapes"_a, "out_dtypes"_a, "stream"_a = nb::none());
+  MPSF_KERNELS(MPSF_BIND)
+#undef MPSF_BIND
+
+  m.def("get_num_threads", &get_num_threads);
+  m.def("set_num_threads", &set_num_threads, "threads"_a);
+  m.def("isas", &isas, "Instruction sets compiled and present here, widest first.");
+  m.def("isa", &active_isa, "The instruction set in use.");
+  m.def("set_isa", &set_isa, "name"_a);
+
+  // A wrong MPSFUNC_ISA or MPSFUNC_NUM_THREADS is an error of the import, not of some later evaluation.
+  active_isa();
+  get_num_threads();
+}

@@ -1,0 +1,144 @@
+#include "check.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "geometry.h"
+
+namespace mpsf {
+namespace {
+
+namespace mx = mlx::core;
+
+// Positions and sizes below this cannot overflow an int in geometry.h.
+constexpr int64_t kLimit = int64_t{1} << 30;
+
+class Check {
+ public:
+  explicit Check(const Signature& call) : call_(call) {}
+
+  void require(bool holds, const char* rule) const {
+    if (!holds) throw std::invalid_argument(std::string(op_name(call_.op)) + ": expected " + rule);
+  }
+
+  void counts(size_t inputs, size_t params, size_t outputs) const {
+    require(call_.inputs.size() == inputs, "another number of inputs");
+    require(call_.params.size() == params, "another number of params");
+    require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
+    for (const mx::array& a : call_.inputs) {
+      require(mx::issubdtype(a.dtype(), mx::floating) && a.ndim() >= 1 && a.ndim() <= 8,
+              "floating inputs of rank 1 to 8");
+    }
+    for (const mx::Shape& shape : call_.shapes) {
+      for (int length : shape) require(length >= 0, "shapes without negative lengths");
+    }
+  }
+
+  const mx::Shape& in(int i) const { return call_.inputs[i].shape(); }
+  const mx::Shape& out(int i) const { return call_.shapes[i]; }
+  mx::Dtype image() const { return call_.inputs[0].dtype(); }
+  mx::Dtype accumulator() const { return image() == mx::float64 ? mx::float64 : mx::float32; }
+
+  void input(int i, const mx::Shape& shape, mx::Dtype dtype) const {
+    require(in(i) == shape && call_.inputs[i].dtype() == dtype, "inputs of matching shapes and dtypes");
+  }
+  void output(int i, const mx::Shape& shape, mx::Dtype dtype) const {
+    require(out(i) == shape && call_.dtypes[i] == dtype, "outputs of matching shapes and dtypes");
+  }
+
+  // The axis leads from images of n_in to images of n_out along dimension 1 + which.
+  Axis axis(int which, int n_in, int n_out) const {
+    Axis a = axis_at(call_.params.data(), which);
+    require(a.n_in == n_in && a.n_out == n_out, "axes of the images' lengths");
+    require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
+    require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
+    require(a.zero_pad >= 0 && (a.edge == 0 || a.edge == 1), "edge 0 or 1 and zero_pad >= 0");
+    int64_t pad = a.pad < 0 ? -int64_t{a.pad} : a.pad;
+    int64_t reach = int64_t{a.size} * a.dilation + int64_t{a.n_out} * a.stride + a.n_in + pad + a.zero_pad;
+    require(reach < kLimit, "windows within 2^30 elements");
+    return a;
+  }
+
+  void image_axes(const mx::Shape& source, const mx::Shape& pooled) const {
+    require(source.size() == 4 && pooled.size() == 4, "images of rank 4");
+    require(source[0] == pooled[0], "as many images out as in");
+    axis(0, source[1], pooled[1]);
+    axis(1, source[2], pooled[2]);
+  }
+
+  void pooling(const mx::Shape& source, const mx::Shape& pooled) const {
+    image_axes(source, pooled);
+    require(source[3] == pooled[3], "as many channels out as in");
+    output(0, out(0), image());
+  }
+
+  // Images, `vectors` inputs with one entry a channel behind them, and outputs like the image or like those.
+  void channels(int images, int vectors, bool image_out) const {
+    counts(images + vectors, 0, image_out ? 1 : call_.shapes.size());
+    for (int i = 1; i < images; ++i) input(i, in(0), image());
+    mx::Shape vector{in(0).back()};
+    for (int i = 0; i < vectors; ++i) input(images + i, vector, accumulator());
+    for (size_t i = 0; i < call_.shapes.size(); ++i) {
+      output(i, image_out ? in(0) : vector, image_out ? image() : accumulator());
+    }
+  }
+
+  void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
+    image_axes(source, result);
+    int groups = call_.params[20];
+    require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
+    require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
+    require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
+    Axis rows = axis_at(call_.params.data(), 0), cols = axis_at(call_.params.data(), 1);
+    require(rows.size == weights[1] && cols.size == weights[2], "axes of the weights' size");
+    require(rows.edge == 0 && cols.edge == 0, "edge 0");
+  }
+
+ private:
+  const Signature& call_;
+};
+
+}  // namespace
+
+void check(const Signature& call) {
+  Check c(call);
+  switch (call.op) {
+    case Op::avg_pool:
+      c.counts(1, 20, 1);
+      return c.pooling(c.in(0), c.out(0));
+    case Op::avg_pool_grad:
+      c.counts(1, 20, 1);
+      return c.pooling(c.out(0), c.in(0));
+    case Op::bn_stats:
+      c.counts(1, 0, 2);
+      return c.channels(1, 0, false);
+    case Op::bn_normalize:
+      return c.channels(1, 3, true);
+    case Op::bn_stats_grad:
+      c.counts(3, 0, 2);
+      return c.channels(2, 1, false);
+    case Op::bn_grad:
+      return c.channels(2, 4, true);
+    case Op::conv:
+      c.counts(3, 21, 1);
+      c.input(1, c.in(1), c.accumulator());
+      c.convolution(c.in(0), c.out(0), c.in(1));
+      c.input(2, {c.in(1)[0]}, c.accumulator());
+      return c.output(0, c.out(0), c.image());
+    case Op::conv_grad_input:
+      c.counts(2, 21, 1);
+      c.input(1, c.in(1), c.accumulator());
+      c.convolution(c.out(0), c.in(0), c.in(1));
+      return c.output(0, c.out(0), c.image());
+    case Op::conv_grad_weights:
+      c.counts(2, 21, 1);
+      c.input(1, c.in(1), c.image());
+      c.convolution(c.in(1), c.in(0), c.out(0));
+      return c.output(0, c.out(0), c.accumulator());
+    case Op::conv_grad_bias:
+      c.counts(1, 0, 1);
+      return c.channels(1, 0, false);
+  }
+}
+
+}  // namespace mpsf

@@ -1,0 +1,95 @@
+// Every operation on the CPU is one lazy MLX primitive: an Op with its ints. Derivatives and vmap are rules
+// of the Python package, so the primitive has none.
+#pragma once
+#include <sys/mman.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch.h"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/primitives.h"
+
+namespace mpsf {
+
+namespace mx = mlx::core;
+
+inline Type type_of(mx::Dtype dtype) {
+  if (dtype == mx::float32) return Type::f32;
+  if (dtype == mx::float16) return Type::f16;
+  if (dtype == mx::bfloat16) return Type::bf16;
+  if (dtype == mx::float64) return Type::f64;
+  throw std::invalid_argument("not a floating dtype");
+}
+
+inline Tensor tensor_of(const mx::array& a, void* data) {
+  Tensor tensor{data, static_cast<int64_t>(a.size()), {}, static_cast<int>(a.ndim()), type_of(a.dtype())};
+  for (int i = 0; i < tensor.ndim; ++i) tensor.shape[i] = a.shape(i);
+  return tensor;
+}
+
+// Fresh pages are faulted in at a quarter of the cost when they are huge.
+inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr size_t kWorthwhile = 4 << 20, kPage = 4096;
+  if (bytes < kWorthwhile) return;
+  size_t skip = (kPage - reinterpret_cast<uintptr_t>(data) % kPage) % kPage;
+  madvise(static_cast<char*>(data) + skip, (bytes - skip) / kPage * kPage, MADV_HUGEPAGE);
+#endif
+}
+
+class CpuOp : public mx::Primitive {
+ public:
+  CpuOp(mx::Stream stream, Op op, std::vector<int> params, std::vector<mx::Shape> in, std::vector<mx::Shape> out)
+      : Primitive(stream), op_(op), params_(std::move(params)), in_(std::move(in)), out_(std::move(out)) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    std::vector<Tensor> in, out;
+    for (const mx::array& a : inputs) {
+      encoder.set_input_array(a);
+      in.push_back(tensor_of(a, const_cast<void*>(a.data<void>())));
+    }
+    for (mx::array& a : outputs) {
+      a.set_data(mx::allocator::malloc(a.nbytes()));
+      advise_huge_pages(a.data<void>(), a.nbytes());
+      encoder.set_output_array(a);
+      out.push_back(tensor_of(a, a.data<void>()));
+    }
+    encoder.dispatch([op = op_, params = params_, in = std::move(in), out = std::move(out)] {
+      run_kernel(op, Call{in.data(), out.data(), params.data()});
+    });
+  }
+
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error(std::string(name()) + ": this primitive runs on the CPU only");
+  }
+
+  const char* name() const override { return op_name(op_); }
+
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const CpuOp&>(other);
+    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_;
+  }
+
+  // The parameters hold sizes, so a shapeless trace stands only for the shapes it was made with.
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].shape() != in_[i]) {
+        throw std::invalid_argument(std::string(name()) + ": traced for other shapes; compile without shapeless");
+      }
+    }
+    return out_;
+  }
+
+ private:
+  Op op_;
+  std::vector<int> params_;
+  std::vector<mx::Shape> in_, out_;
+};
+
+}  // namespace mpsf

@@ -1,0 +1,39 @@
+// What one CPU kernel is handed. Shared by the instruction-set objects and the generic code, so it holds
+// plain data only: an inline function or a std type here would leak AVX code into generic callers.
+#pragma once
+#include <stdint.h>
+
+namespace mpsf {
+
+enum class Type : int { f32, f16, bf16, f64 };
+
+// A row-contiguous array. The data is aligned to its element only.
+struct Tensor {
+  void* data;
+  int64_t size;  // elements
+  int shape[8];
+  int ndim;
+  Type type;
+};
+
+struct Call {
+  const Tensor* in;
+  const Tensor* out;
+  const int* params;  // see the family's launch in Python; spatial axes are 10 ints each (geometry.h)
+};
+
+// One line an operation: a function of this name exists in every instruction set's namespace, in
+// _primitives, and (but for the CPU's choice of stages) under metal/.
+#define MPSF_KERNELS(X) \
+  X(avg_pool)           \
+  X(avg_pool_grad)      \
+  X(bn_stats)           \
+  X(bn_normalize)       \
+  X(bn_stats_grad)      \
+  X(bn_grad)            \
+  X(conv)               \
+  X(conv_grad_input)    \
+  X(conv_grad_weights)  \
+  X(conv_grad_bias)
+
+}  // namespace mpsf
