@@ -1,17 +1,17 @@
 """Convolutional-network operations of Apple's MPSCNN, forward and gradient, as pure functions on MLX arrays."""
 
 from mpsfunc import _version as _version  # first: compares the MLX version before anything else loads
-from mpsfunc._launch import get_num_threads as get_num_threads
-from mpsfunc._launch import set_num_threads as set_num_threads
 from mpsfunc._bn_state import BatchNormState as BatchNormState
-from mpsfunc.batch_norm import batch_norm as batch_norm
-from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
 from mpsfunc._bn_state import bn_frozen as bn_frozen
-from mpsfunc.batch_norm import bn_grad as bn_grad
 from mpsfunc._bn_state import bn_merge as bn_merge
-from mpsfunc.batch_norm import bn_normalize as bn_normalize
 from mpsfunc._bn_state import bn_reset as bn_reset
 from mpsfunc._bn_state import bn_stats as bn_stats
+from mpsfunc._launch import get_num_threads as get_num_threads
+from mpsfunc._launch import set_num_threads as set_num_threads
+from mpsfunc.batch_norm import batch_norm as batch_norm
+from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
+from mpsfunc.batch_norm import bn_grad as bn_grad
+from mpsfunc.batch_norm import bn_normalize as bn_normalize
 from mpsfunc.batch_norm import bn_stats_grad as bn_stats_grad
 from mpsfunc.convolution import ConvState as ConvState
 from mpsfunc.convolution import conv as conv

@@ -28,7 +28,7 @@ class BatchNormState(NamedTuple):
 
     mean: mx.array
     var: mx.array
-    count: mx.array
+    count: mx.array  # type: ignore[assignment]  # hides tuple.count, which nobody counts a state's fields with
     dgamma: mx.array
     dbeta: mx.array
     op: str
@@ -44,7 +44,8 @@ class BatchNormState(NamedTuple):
         """This state with other arrays, in the order of `arrays`."""
         if len(arrays) != 5:
             raise ValueError(f"BatchNormState: wrong number of arrays; got {len(arrays)} arrays, expected 5")
-        return BatchNormState(*arrays, *self[5:])
+        mean, var, count, dgamma, dbeta = arrays
+        return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
 
 
 def bn_stats(

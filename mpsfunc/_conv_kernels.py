@@ -292,7 +292,7 @@ def _from_inputs(w: mx.array, size: int) -> mx.array:
     return w.reshape(out, kh, kw, size, width // size).transpose(3, 0, 1, 2, 4)
 
 
-def _conv_vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> mx.array:
+def _conv_vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
     (x, w, b), (x_mapped, w_mapped, b_mapped) = arrays, mapped
     if b_mapped and not w_mapped:  # one convolution, and a bias of its own for each
         y = _linear(_with_images(x, size), w, spec) if x_mapped else _linear(x, w, spec)

@@ -8,6 +8,7 @@ prologue ``cuda.h``, on NVIDIA GPUs.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.resources
 import itertools
 import math
@@ -18,10 +19,11 @@ from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 
+_primitives: Any = None
+_why_no_primitives = ""
 try:
-    import mpsfunc._primitives as _primitives
+    _primitives = importlib.import_module("mpsfunc._primitives")
 except ImportError as error:  # a GPU-only install; launching on the CPU says so
-    _primitives = None  # type: ignore[assignment]
     _why_no_primitives = str(error)
 
 StreamLike = mx.Stream | mx.Device | None
@@ -104,6 +106,8 @@ def launch(
     results = list(arrays)
     for stage in stages():
         results = run_stage(stage, results, stream)
+        if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none
+            results = _primitives.mappable(results)
     if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
         ends = list(itertools.accumulate(math.prod(shape) for shape, _ in outputs))
         parts = mx.split(results[0], ends[:-1], stream=stream)

@@ -10,7 +10,7 @@ remains is arithmetic on vectors with one entry a channel.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -39,7 +39,7 @@ def bn_normalize(
 
     Args:
         x: Images (n, h, w, c).
-        state: Statistics from `bn_stats` or `bn_frozen`; the normalized values of one that covers nothing are undefined.
+        state: Statistics from `bn_stats` or `bn_frozen`; one that covers nothing gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
         neuron: The fused activation; the family that brings it is not there yet, so only None.
@@ -292,7 +292,7 @@ def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tupl
     return affine(x, mean, gamma * mx.rsqrt(var + spec.eps), beta, On(spec.stream)), mean, var
 
 
-def _composed_vjp(arrays: tuple, cotangents: tuple, outputs: tuple, spec: _Spec) -> tuple:  # type: ignore[type-arg]
+def _composed_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
     (x, gamma, _), (dy, dmean, dvar), (_, mean, var) = arrays, cotangents, outputs
     n, h, w, _ = x.shape
     count, root = n * h * w, mx.rsqrt(var + spec.eps)
@@ -303,15 +303,15 @@ def _composed_vjp(arrays: tuple, cotangents: tuple, outputs: tuple, spec: _Spec)
     return combine(dy, x, mean, slope, from_x, level, On(spec.stream)), dgamma, dbeta
 
 
-def _composed_jvp(arrays: tuple, tangents: tuple, spec: _Spec) -> tuple:  # type: ignore[type-arg]
+def _composed_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:
     known = [mx.zeros_like(a) if t is None else t for a, t in zip(arrays, tangents, strict=True)]
-    _, out = mx.jvp(lambda *args: _composed(*args, spec), list(arrays), known)
+    _, out = mx.jvp(lambda x, gamma, beta: _composed(x, gamma, beta, spec), list(arrays), known)
     return tuple(out)
 
 
-def _composed_vmap(arrays: tuple, mapped: tuple, size: int, spec: _Spec) -> tuple:  # type: ignore[type-arg]
+def _composed_vmap(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
     axes = tuple(0 if m else None for m in mapped)
-    return tuple(mx.vmap(lambda *args: _composed(*args, spec), in_axes=axes)(*arrays))
+    return tuple(mx.vmap(lambda x, gamma, beta: _composed(x, gamma, beta, spec), in_axes=axes)(*arrays))
 
 
 _batch_norm = differentiable("batch_norm", _composed, vjp=_composed_vjp, jvp=_composed_jvp, vmap=_composed_vmap)

@@ -45,7 +45,8 @@ class ConvState(NamedTuple):
         """This state with other arrays, in the order of `arrays`."""
         if len(arrays) != 2:
             raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 2")
-        return ConvState(*arrays, *self[2:])
+        dw, db = arrays
+        return self._replace(dw=dw, db=db)
 
 
 def conv(
@@ -79,7 +80,7 @@ def conv(
         padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "valid", "full" or a
             `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
-        groups: Input and output channels are cut into this many groups that do not mix; c makes it depthwise. Default 1.
+        groups: Input and output channels are cut into this many groups that do not mix. Default 1; c is depthwise.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset``: the output's size (y, x).
         edge_mode: "zero", the only one.
@@ -204,7 +205,8 @@ def conv_grad_input(
         ValueError: dy or w does not belong to the state.
 
     Example:
-        >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), stride=(1, 2), dilation=(1, 3), offset=(0, 1), out_size=(1, 3))
+        >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
+        >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
         >>> dy, w = mx.array([1.0, 2.0, 3.0]), mx.array([10.0, 1.0])
         >>> conv_grad_input(dy.reshape(1, 1, 3, 1), w.reshape(1, 1, 2, 1), state).reshape(-1)
         array([0, 20, 1, 30, 2, 0], dtype=float32)
@@ -240,7 +242,8 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
         ValueError: dy or x does not belong to the state.
 
     Example:
-        >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), stride=(1, 2), dilation=(1, 3), offset=(0, 1), out_size=(1, 3))
+        >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
+        >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
         >>> x, dy = mx.arange(1.0, 7.0).reshape(1, 1, 6, 1), mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
         >>> conv_grad_weights(dy, x, state).dw.reshape(-1)
         array([16, 13], dtype=float32)
@@ -314,7 +317,8 @@ def _spec(
     stride: IntOrPair = 1,
     **placement: Any,
 ) -> Spec:
-    rows, cols = window.place(op, x_shape[1:3], w_shape[1:3], stride=stride, **placement)
+    (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
+    rows, cols = window.place(op, (h, w), (kh, kw), stride=stride, **placement)
     _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
     return Spec(rows, cols, groups, False, stream)
 

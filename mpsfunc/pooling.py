@@ -199,7 +199,8 @@ def avg_pool_grad(
     expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
     _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
-    return _avg_pool_grad(dy, _Spec(rows, cols, run_on))
+    dx: mx.array = _avg_pool_grad(dy, _Spec(rows, cols, run_on))
+    return dx
 
 
 def _state(
@@ -246,29 +247,23 @@ def _run_avg_pool_grad(dy: mx.array, spec: _Spec) -> mx.array:
     return _run("avg_pool_grad", "dy", "dx", dy, spec.rows.n_in, spec.cols.n_in, spec)
 
 
-def _fold(function: Any) -> Any:
-    """Mapping over images is pooling a longer batch."""
+def _linear(name: str, run: Any, adjoint: Any) -> Any:
+    """The rules of one linear operation on a batch: ``adjoint()`` is the other."""
 
-    def rule(arrays: tuple[mx.array], mapped: tuple[bool], size: int, spec: _Spec) -> mx.array:
-        (x,) = arrays
-        y = function(x.reshape(size * x.shape[1], *x.shape[2:]), spec)
+    def fold(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
+        (x,) = arrays  # mapping over batches is one longer batch
+        y = rule(x.reshape(size * x.shape[1], *x.shape[2:]), spec)
         return y.reshape(size, x.shape[1], *y.shape[1:])
 
+    rule: Any = differentiable(
+        name,
+        run,
+        vjp=lambda arrays, cotangents, outputs, spec: (adjoint()(cotangents[0], spec),),
+        jvp=lambda arrays, tangents, spec: rule(tangents[0], spec),
+        vmap=fold,
+    )
     return rule
 
 
-_avg_pool = differentiable(
-    "avg_pool",
-    _run_avg_pool,
-    vjp=lambda arrays, cotangents, outputs, spec: (_avg_pool_grad(cotangents[0], spec),),
-    jvp=lambda arrays, tangents, spec: _avg_pool(tangents[0], spec),
-    vmap=_fold(lambda x, spec: _avg_pool(x, spec)),
-)
-
-_avg_pool_grad = differentiable(
-    "avg_pool_grad",
-    _run_avg_pool_grad,
-    vjp=lambda arrays, cotangents, outputs, spec: (_avg_pool(cotangents[0], spec),),
-    jvp=lambda arrays, tangents, spec: _avg_pool_grad(tangents[0], spec),
-    vmap=_fold(lambda dy, spec: _avg_pool_grad(dy, spec)),
-)
+_avg_pool: Any = _linear("avg_pool", _run_avg_pool, lambda: _avg_pool_grad)
+_avg_pool_grad: Any = _linear("avg_pool_grad", _run_avg_pool_grad, lambda: _avg_pool)

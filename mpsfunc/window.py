@@ -130,19 +130,15 @@ class PaddingPolicy(NamedTuple):
         one, so gradient functions need no policy. Arguments and errors are those of `forward`.
 
         Example:
-            >>> PaddingPolicy(size="full").reverse(2, 3, stride=2)
-            (5, -1)
+            >>> valid = PaddingPolicy(size="valid")
+            >>> valid.forward(5, 3, stride=2), valid.inverse().reverse(2, 3, stride=2)
+            ((2, 1), (5, -1))
         """
         _pair("PaddingPolicy", "stride", stride, least=1)
         return self.forward((length - 1) * stride + 1, kernel_size, 1, dilation, axis=axis)
 
     def inverse(self) -> PaddingPolicy:
-        """The policy whose `reverse` undoes this one's size: full for valid, valid for full, same for same.
-
-        Example:
-            >>> PaddingPolicy(size="valid").inverse().reverse(3, 3)
-            (5, -1)
-        """
+        """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
         swapped: dict[str, Literal["valid", "full"]] = {"valid": "full", "full": "valid"}
         return self._replace(size=swapped.get(self.size, self.size))
 
@@ -292,7 +288,9 @@ def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -
     return EDGE_MODES.index(edge_mode)
 
 
-def _by_offset(op: str, extents: _Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool) -> _Spots:
+def _by_offset(
+    op: str, extents: _Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool
+) -> _Spots:
     if out_size is None:
         _refuse(op, "offset needs out_size", "offset", offset, "out_size=(height, width) with it")
     if offset is None:
@@ -345,7 +343,8 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[_Ints]:
     if padding not in _STYLES:
         _refuse(op, "unknown padding", "padding", padding, f"{_PIXELS}, 'same', 'valid' or 'full'")
     totals = [
-        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding] for n, k, s in lengths
+        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding]
+        for n, k, s in lengths
     ]
     return [(total // 2, total - total // 2) for total in totals]
 
@@ -392,5 +391,7 @@ def _index(value: Any) -> int | None:
         return None
 
 
-def _refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
+def _refuse(
+    op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError
+) -> NoReturn:
     raise kind(f"{op}: {wrong}; got {arg}={value!r}, expected {rule}")

@@ -32,7 +32,7 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
     a = mx::contiguous(a, /* allow_col_major = */ false, stream);
     in.push_back(a.shape());
   }
-  auto primitive = std::make_shared<CpuOp>(stream, op, std::move(params), std::move(in), out);
+  auto primitive = std::make_shared<CpuOp>(stream, op, std::move(params), std::move(in), out, out_dtypes);
   return mx::array::make_arrays(std::move(out), out_dtypes, primitive, inputs);
 }
 
@@ -56,6 +56,7 @@ NB_MODULE(_primitives, m) {
   MPSF_KERNELS(MPSF_BIND)
 #undef MPSF_BIND
 
+  m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
   m.def("get_num_threads", &get_num_threads);
   m.def("set_num_threads", &set_num_threads, "threads"_a);
   m.def("isas", &isas, "Instruction sets compiled and present here, widest first.");

@@ -1,5 +1,5 @@
 // Every operation on the CPU is one lazy MLX primitive: an Op with its ints. Derivatives and vmap are rules
-// of the Python package, so the primitive has none.
+// of the Python package; mapped.h says what vmap the primitive needs all the same.
 #pragma once
 #include <sys/mman.h>
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "mapped.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/primitives.h"
@@ -44,8 +45,14 @@ inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size
 
 class CpuOp : public mx::Primitive {
  public:
-  CpuOp(mx::Stream stream, Op op, std::vector<int> params, std::vector<mx::Shape> in, std::vector<mx::Shape> out)
-      : Primitive(stream), op_(op), params_(std::move(params)), in_(std::move(in)), out_(std::move(out)) {}
+  CpuOp(mx::Stream stream, Op op, std::vector<int> params, std::vector<mx::Shape> in, std::vector<mx::Shape> out,
+        std::vector<mx::Dtype> dtypes)
+      : Primitive(stream),
+        op_(op),
+        params_(std::move(params)),
+        in_(std::move(in)),
+        out_(std::move(out)),
+        dtypes_(std::move(dtypes)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
@@ -69,11 +76,15 @@ class CpuOp : public mx::Primitive {
     throw std::runtime_error(std::string(name()) + ": this primitive runs on the CPU only");
   }
 
+  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
+    return dropped(stream(), out_, dtypes_);
+  }
+
   const char* name() const override { return op_name(op_); }
 
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const CpuOp&>(other);
-    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_;
+    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_ && dtypes_ == that.dtypes_;
   }
 
   // The parameters hold sizes, so a shapeless trace stands only for the shapes it was made with.
@@ -90,6 +101,7 @@ class CpuOp : public mx::Primitive {
   Op op_;
   std::vector<int> params_;
   std::vector<mx::Shape> in_, out_;
+  std::vector<mx::Dtype> dtypes_;
 };
 
 }  // namespace mpsf

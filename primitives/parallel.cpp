@@ -171,7 +171,7 @@ int default_threads() {
   if (const char* text = std::getenv("MPSFUNC_NUM_THREADS")) {
     char* end;
     long threads = std::strtol(text, &end, 10);
-    return check_threads(*end == '\0' ? threads : 0, "MPSFUNC_NUM_THREADS", "'" + std::string(text) + "'");
+    return check_threads(*end == '\0' ? threads : 0, "MPSFUNC_NUM_THREADS", std::string("'") + text + "'");
   }
   int threads = static_cast<int>(std::thread::hardware_concurrency());
 #if defined(__linux__)

@@ -75,7 +75,7 @@ MPSF_INLINE To bit_cast(From from) {
 
 template <typename A>
 MPSF_INLINE Vec<A> splat(A value) {
-  return Vec<A>{} + value;
+  return value - Vec<A>{};  // a broadcast load: x - 0 is x and folds away, x + 0 may not (-0 + 0 is +0)
 }
 
 // Sixteen bits <-> float ---------------------------------------------------------------------------------

@@ -1,0 +1,200 @@
+// Convolution and its input gradient as one product: panels of source pixels, gathered for a few output pixels
+// at a time, by weights laid out once a call in the order in which the tiles read them.
+#pragma once
+#include "conv_side.h"
+#include "conv_tile.h"
+#include "parallel.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+constexpr int kChunkTiles = 8;                      // tiles gathered together, to reuse weights from L1
+constexpr int64_t kWeightBytes = int64_t{8} << 20;  // of weights laid out at a time
+constexpr int64_t kProductTasks = 16;
+
+template <typename T>
+struct Product {
+  using A = Acc<T>;
+  const T* source;
+  T* result;
+  int images;
+  int source_rows, source_cols, source_channels;
+  int result_rows, result_cols, result_channels;
+  int groups, channels, outs;  // of one group: channels summed over, channels computed
+  const A* weights;
+  int64_t group_stride, tap_stride, channel_stride, out_stride;
+  int kernel_cols;
+  const A* bias;  // or null
+
+  Side rows, cols;
+
+  int64_t pixels() const { return int64_t{images} * rows.outs * cols.outs; }
+  // A row of taps is one run of memory where pixels and taps touch.
+  bool merged() const { return cols.src_tap == 1 && channels == source_channels; }
+  int64_t depth() const { return int64_t{rows.taps} * cols.taps * channels; }
+};
+
+// Elements [begin, end) of row tap `row` and, unless rows are merged, of column tap `col`.
+struct Run {
+  int row, col;
+  int64_t begin, end;
+};
+
+// The runs that make elements [begin, end) of the sum.
+template <typename T>
+int make_runs(const Product<T>& p, int64_t begin, int64_t end, Run* runs) {
+  const int64_t length = p.merged() ? int64_t{p.cols.taps} * p.channels : p.channels;
+  int count = 0;
+  for (int64_t k = begin; k < end;) {
+    const int64_t unit = k / length, from = k % length, to = smaller(length, from + end - k);
+    const int row = static_cast<int>(p.merged() ? unit : unit / p.cols.taps);
+    const int col = static_cast<int>(p.merged() ? 0 : unit % p.cols.taps);
+    runs[count++] = {row, col, from, to};
+    k += to - from;
+  }
+  return count;
+}
+
+struct Pixel {
+  int image, row, col;  // row and col count outputs of the side
+};
+
+template <typename T>
+Pixel pixel_at(const Product<T>& p, int64_t index) {
+  const int64_t line = index / p.cols.outs;
+  return {static_cast<int>(line / p.rows.outs), static_cast<int>(line % p.rows.outs),
+          static_cast<int>(index % p.cols.outs)};
+}
+
+template <typename T>
+MPSF_INLINE void step(const Product<T>& p, Pixel& at) {
+  if (++at.col < p.cols.outs) return;
+  at.col = 0;
+  if (++at.row < p.rows.outs) return;
+  at.row = 0;
+  ++at.image;
+}
+
+template <typename T>
+void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const Run* runs, int run_count, Acc<T>* panel) {
+  Pixel at = pixel_at(p, pixel);
+  for (int64_t i = 0; i < count; ++i, step(p, at), panel += kPitch) {
+    const int row0 = p.rows.src_first + at.row * p.rows.src_out, col0 = p.cols.src_first + at.col * p.cols.src_out;
+    Acc<T>* to = panel;
+    for (int r = 0; r < run_count; ++r) {
+      const Run& run = runs[r];
+      const int row = row0 + run.row * p.rows.src_tap, col = col0 + run.col * p.cols.src_tap;
+      if (row < p.rows.src_begin || row >= p.rows.src_end) {
+        clear(to, run.end - run.begin);
+      } else {
+        const int64_t line = (int64_t{at.image} * p.source_rows + row) * p.source_cols + col;
+        copy_run(to, p.source + line * p.source_channels + int64_t{group} * p.channels, run.begin, run.end,
+                 int64_t{p.cols.src_begin - col} * p.channels, int64_t{p.cols.src_end - col} * p.channels);
+      }
+      to += run.end - run.begin;
+    }
+  }
+}
+
+template <typename T>
+void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_lane, const Acc<T>* sums) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  Pixel at = pixel_at(p, pixel);
+  for (int r = 0; r < rows; ++r, step(p, at), sums += kTileLanes<A>) {
+    const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
+    T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
+    for (int v = 0; v < kTileVectors; ++v) {
+      const int lane = first_lane + v * L, n = lesser(L, p.outs - lane);
+      if (n <= 0) break;
+      const int64_t channel = int64_t{group} * p.outs + lane;
+      Vec<A> value = load(sums + v * L);
+      if (p.bias) value += load_some(p.bias + channel, n);
+      store_some(to + channel, value, n);
+    }
+  }
+}
+
+// Lane blocks [first, first + count) of every group, as [group][block][tap, channel][lane].
+template <typename T>
+void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
+  using A = Acc<T>;
+  constexpr int W = kTileLanes<A>;
+  const int taps = p.rows.taps * p.cols.taps;
+  parallel_for(int64_t{p.groups} * count * taps, [&](int64_t task) {
+    const int tap = static_cast<int>(task % taps), block = first + static_cast<int>(task / taps % count);
+    const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
+    const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
+    const int n = lesser(W, p.outs - block * W);
+    const A* from = p.weights + task / taps / count * p.group_stride + (int64_t{row} * p.kernel_cols + col) * p.tap_stride +
+                    int64_t{block} * W * p.out_stride;
+    A* lane = to + task * p.channels * W;
+    for (int c = 0; c < p.channels; ++c, from += p.channel_stride, lane += W) {
+      for (int i = 0; i < n; ++i) lane[i] = from[i * p.out_stride];
+      for (int i = n; i < W; ++i) lane[i] = 0;
+    }
+  });
+}
+
+// Computes pixels [pixel, pixel + count) of lane blocks [begin, end) of a group. `weights` starts at block `begin`.
+template <typename T>
+void product_chunk(const Product<T>& p, int group, int64_t pixel, int64_t count, int begin, int end, const Acc<T>* weights) {
+  using A = Acc<T>;
+  constexpr int W = kTileLanes<A>;
+  constexpr int kTileSize = kTileRows * W;
+  const int64_t depth = p.depth(), parts = depth <= kDepth ? 1 : (depth + kDepth - 1) / kDepth;
+  const int tiles = static_cast<int>((count + kTileRows - 1) / kTileRows);
+  const int64_t panel_size = int64_t{kTileRows} * kPitch;
+  const int64_t sums_size = int64_t{end - begin} * tiles * kTileSize;
+  Scratch<A> scratch(tiles * panel_size + sums_size);
+  A *panels = scratch.get(), *sums = panels + tiles * panel_size;
+  Run runs[kDepth];
+  clear(sums, sums_size);
+
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
+    gather(p, group, pixel, count, runs, make_runs(p, from, to, runs), panels);
+    for (int block = begin; block < end; ++block) {
+      const int vectors = p.outs - block * W <= lanes<A> ? 1 : kTileVectors;
+      const A* w = weights + ((block - begin) * depth + from) * W;
+      for (int tile = 0; tile < tiles; ++tile) {
+        const int rows = static_cast<int>(smaller(kTileRows, count - int64_t{tile} * kTileRows));
+        A* sum = sums + (int64_t{block - begin} * tiles + tile) * kTileSize;
+        multiply_tile<A>(rows, vectors)(panels + tile * panel_size, w, to - from, sum);
+        if (part == parts - 1) scatter(p, group, pixel + int64_t{tile} * kTileRows, rows, block * W, sum);
+      }
+    }
+  }
+}
+
+template <typename T>
+void product(const Product<T>& p) {
+  using A = Acc<T>;
+  constexpr int W = kTileLanes<A>;
+  const int64_t pixels = p.pixels(), depth = p.depth();
+  if (pixels == 0 || p.outs == 0) return;
+  const int blocks = (p.outs + W - 1) / W;
+  const int64_t block_bytes = p.groups * (depth + 1) * W * static_cast<int64_t>(sizeof(A));
+  const int batch = static_cast<int>(smaller(blocks, kWeightBytes / block_bytes + 1));
+  const int64_t tiles = (pixels + kTileRows - 1) / kTileRows;
+  const int64_t chunk = smaller(kChunkTiles, (tiles + kProductTasks - 1) / kProductTasks) * kTileRows;
+  const int64_t chunks = (pixels + chunk - 1) / chunk;
+  Scratch<A> weights(p.groups * batch * depth * W);
+
+  for (int first = 0; first < blocks; first += batch) {
+    const int count = lesser(batch, blocks - first);
+    lay_out_weights(p, first, count, weights.get());
+    // Few pixels: split the lanes instead.
+    const int splits = static_cast<int>(smaller(count, (kProductTasks + chunks * p.groups - 1) / (chunks * p.groups)));
+    parallel_for(chunks * p.groups * splits, [&](int64_t task) {
+      const int split = static_cast<int>(task % splits), group = static_cast<int>(task / splits % p.groups);
+      const int64_t pixel = task / splits / p.groups * chunk;
+      const int begin = count * split / splits, end = count * (split + 1) / splits;
+      product_chunk(p, group, pixel, smaller(chunk, pixels - pixel), first + begin, first + end,
+                    weights.get() + (int64_t{group} * count + begin) * depth * W);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA

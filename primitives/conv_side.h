@@ -1,0 +1,51 @@
+// One spatial axis of a convolution, seen from the array that is being computed.
+#pragma once
+#include "geometry.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// Output number t lies at out_first + t * out_step. Its tap number u is the kernel's tap tap_first + u * tap_step
+// and reads src_first + t * src_out + u * src_tap, which exists within [src_begin, src_end). Taps are
+// counted so that src_tap is positive.
+struct Side {
+  int outs, out_first, out_step;
+  int taps, tap_first, tap_step;
+  int src_first, src_out, src_tap;
+  int src_begin, src_end;
+};
+
+inline Side forward_side(const Axis& a) {
+  return {a.end - a.begin, a.begin, 1, a.size, 0, 1, first(a, a.begin), a.stride, a.dilation, 0, a.n_in};
+}
+
+inline int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
+
+// The inputs of one phase, those equal to `phase` modulo the stride, meet the same taps, and neighbours among
+// them meet neighbouring outputs of the convolution: backward is one forward-like sum for each phase.
+inline int phases(const Axis& a) { return lesser(a.stride, a.n_in); }
+
+inline Side input_side(const Axis& a, int phase) {
+  const int common = common_divisor(a.stride, a.dilation), step = a.stride / common;
+  const auto reach = [&](int tap) { return phase + a.pad - tap * a.dilation; };
+  int tap = 0;
+  while (tap < lesser(step, a.size) && floor_div(reach(tap), a.stride) * a.stride != reach(tap)) ++tap;
+  const int taps = tap < lesser(step, a.size) ? (a.size - 1 - tap) / step + 1 : 0;
+  const int last = tap + (taps - 1) * step;
+  Side side = {};
+  side.outs = ceil_div(a.n_in - phase, a.stride);
+  side.out_first = phase;
+  side.out_step = a.stride;
+  side.taps = taps;
+  side.tap_first = last;
+  side.tap_step = -step;
+  side.src_first = floor_div(reach(last), a.stride);
+  side.src_out = 1;
+  side.src_tap = a.dilation / common;
+  side.src_begin = a.begin;
+  side.src_end = a.end;
+  return side;
+}
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA

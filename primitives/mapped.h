@@ -1,0 +1,73 @@
+// What mx.vmap needs of a kernel. MLX maps not only a custom function's own rule but also every primitive
+// behind the function, and then drops what those gave. So each of our primitives has a vmap, and its
+// result says so if anything ever asks for its values.
+#pragma once
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mlx/array.h"
+#include "mlx/primitives.h"
+
+namespace mpsf {
+
+namespace mx = mlx::core;
+
+using Mapped = std::pair<std::vector<mx::array>, std::vector<int>>;
+
+class Dropped : public mx::Primitive {
+ public:
+  using Primitive::Primitive;
+  void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override { fail(); }
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override { fail(); }
+  const char* name() const override { return "mpsfunc::Dropped"; }
+
+ private:
+  [[noreturn]] static void fail() {
+    throw std::logic_error("mpsfunc: a kernel was mapped without the rule of its operation");
+  }
+};
+
+inline Mapped dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes, const std::vector<mx::Dtype>& dtypes) {
+  auto outputs = mx::array::make_arrays(shapes, dtypes, std::make_shared<Dropped>(stream), {});
+  return {outputs, std::vector<int>(outputs.size(), -1)};  // -1: not mapped
+}
+
+// A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added.
+class GpuKernel : public mx::Primitive {
+ public:
+  GpuKernel(std::shared_ptr<mx::Primitive> kernel, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes)
+      : Primitive(kernel->stream()),
+        kernel_(std::move(kernel)),
+        shapes_(std::move(shapes)),
+        dtypes_(std::move(dtypes)) {}
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_cpu(in, out); }
+  void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_gpu(in, out); }
+  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
+    return dropped(stream(), shapes_, dtypes_);
+  }
+  const char* name() const override { return kernel_->name(); }
+
+ private:
+  std::shared_ptr<mx::Primitive> kernel_;
+  std::vector<mx::Shape> shapes_;
+  std::vector<mx::Dtype> dtypes_;
+};
+
+// The outputs of one GPU kernel; with a vmap while a transformation looks on, and otherwise as they are.
+inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
+  if (outputs.empty() || !outputs[0].is_tracer() || !outputs[0].has_primitive()) return outputs;
+  std::vector<mx::Shape> shapes;
+  std::vector<mx::Dtype> dtypes;
+  for (const mx::array& a : outputs) {
+    shapes.push_back(a.shape());
+    dtypes.push_back(a.dtype());
+  }
+  auto kernel = std::make_shared<GpuKernel>(outputs[0].primitive_ptr(), shapes, dtypes);
+  return mx::array::make_arrays(std::move(shapes), dtypes, std::move(kernel), outputs[0].inputs());
+}
+
+}  // namespace mpsf

@@ -1,0 +1,13 @@
+"""Benchmarks: ``python -m tests.bench cpu``, ``memory`` and ``gpu``; ``--help`` says more.
+
+Every program checks an answer against PyTorch in float64 before it times anything, and times all rivals in turn,
+round by round, so that what disturbs one round disturbs all of it. A ratio is the median of the rounds' ratios with
+a bootstrap interval of 95 %. A target is met when the median reaches it and the interval's lower end reaches 97 %
+of it.
+
+    problems.py  what is computed, its inputs and the bytes that it must move
+    rivals/      who computes it: one module a library, one function an operation
+    clock.py     how the rivals take turns, and the CPU's clock
+    cpu.py  gpu.py  memory.py  openblas.py      the programs
+    stats.py  results.py  report.py             ratios, targets and tables
+"""

@@ -1,0 +1,48 @@
+"""How rivals take turns, and the CPU's clock."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.bench.rivals import Call, Side
+
+Sampler = Callable[[], float]  # seconds for one call
+
+# PyTorch's threads spin for a while after their work; the next rival starts when they sleep.
+PAUSE = 0.005
+# Seconds a call from which a rival takes part in five rounds only.
+_SLOW, _SLOW_ROUNDS = 0.2, 5
+
+
+def wall(side: Side, call: Call, calls: int) -> Sampler:
+    """Wall-clock seconds a call, of ``calls`` independent ones in one evaluation, after one that is not timed."""
+
+    def sample() -> float:
+        time.sleep(PAUSE)
+        side.run(call, 1)
+        start = time.perf_counter()
+        side.run(call, calls)
+        return (time.perf_counter() - start) / calls
+
+    return sample
+
+
+def interleave(samplers: Mapping[str, Sampler], rounds: int) -> dict[str, list[float]]:
+    """Samples all rivals once a round, each round in another order; NaN where a slow one sat out."""
+    times: dict[str, list[float]] = {name: [] for name in samplers}
+    slow = {name for name, sample in samplers.items() if sample() > _SLOW}
+    every = math.ceil(rounds / _SLOW_ROUNDS)
+    names = list(samplers)
+    for i in range(rounds):
+        for name in rotated(names, i):
+            sits_out = name in slow and i % every != 0
+            times[name].append(math.nan if sits_out else samplers[name]())
+    return times
+
+
+def rotated(names: Sequence[str], by: int) -> list[str]:
+    """The names, beginning with another one."""
+    by %= len(names)
+    return [*names[by:], *names[:by]]

@@ -1,0 +1,3 @@
+"""Rivals are optional installs: they are imported by the programs that need them, not by pytest's collection."""
+
+collect_ignore = ["rivals"]

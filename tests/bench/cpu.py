@@ -1,0 +1,119 @@
+"""Our operations on the CPU beside stock MLX, PyTorch and JAX, two threads each."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import mlx.core as mx
+import torch
+
+import mpsfunc as mf
+from tests.bench import clock, openblas
+from tests.bench.problems import Problem
+from tests.bench.results import COPY, OURS, PYTORCH, Row, Target, checked
+from tests.bench.rivals import Side, on_mlx, ours, pytorch, stock
+
+THREADS = 2
+SHAPE, QUICK_SHAPE = (8, 56, 56, 64), (1, 12, 12, 64)
+
+# Calls this short are timed ten an evaluation; calls that take their time are timed one by one all the same.
+_SHORT, _LONG = 1e-3, 20e-3
+_TOGETHER = 10
+
+_STOCK = ("MLX",)
+_POOL = (Target(PYTORCH, 1.0),)
+_NORM = (Target(PYTORCH, 1.0),)
+_CONV = (Target(PYTORCH, 0.8), Target(_STOCK, 40))
+_ROWS: tuple[tuple[str, tuple[int, int, int], tuple[Target, ...]], ...] = (
+    ("avg_pool", (3, 2, 1), _POOL),
+    ("avg_pool", (2, 2, 0), _POOL),
+    ("avg_pool_grad", (3, 2, 1), _POOL),
+    ("avg_pool_grad", (2, 2, 0), _POOL),
+    ("bn_forward", (1, 1, 0), _NORM),
+    ("bn_backward", (1, 1, 0), _NORM),
+    ("conv", (3, 1, 1), _CONV),
+    ("conv_grad_input", (3, 1, 1), _CONV),
+    ("conv_grad_weights", (3, 1, 1), _CONV),
+)
+
+
+def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
+    """The rows of the table; targets are for float32."""
+    return [
+        (Problem(op, shape, dtype, *window), targets if dtype == "float32" else ())
+        for op, window, targets in _ROWS
+        for dtype in ("float32", "bfloat16")
+        if not only or op in only
+    ]
+
+
+def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:
+    """One row, after a check of every answer."""
+    inputs = problem.inputs()
+    sides = _sides(args.jax)
+    bound, wrong = checked(problem, sides, pytorch.side("oracle", torch.contiguous_format, "cpu"), inputs)
+    by_name = {side.name: side for side in sides}
+
+    once = {name: clock.wall(by_name[name], call, 1) for name, call in bound.items()}
+    seconds = {name: sample() for name, sample in once.items()}
+    several = _TOGETHER if min(seconds.values()) < _SHORT else 1
+    calls = {name: 1 if seconds[name] > _LONG else several for name in bound}
+
+    samplers = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
+    samplers[COPY] = _copy(inputs, problem.dtype)
+    library = openblas.find(args.openblas)
+    if library and problem.op.startswith("conv"):
+        with openblas.Rival(problem, library) as rival:
+            samplers[openblas.NAME] = rival.sample
+            times = clock.interleave(samplers, args.rounds)
+    else:
+        times = clock.interleave(samplers, args.rounds)
+    alone = {name: once[name] for name, count in calls.items() if count > 1}
+    single = clock.interleave(alone, args.rounds) if alone else {}
+    return Row(problem, times, calls, single, wrong, targets)
+
+
+def main(args: argparse.Namespace) -> list[Row]:
+    """All rows asked for."""
+    mx.set_default_device(mx.cpu)
+    torch.set_num_threads(THREADS)
+    mf.set_num_threads(THREADS)
+    shape = QUICK_SHAPE if args.quick else SHAPE
+    rows = []
+    for problem, targets in problems(args.only, shape):
+        print(f"{problem.title} {problem.dtype}", flush=True)
+        rows.append(measure(problem, targets, args))
+    return rows
+
+
+def _sides(jax: bool) -> list[Side]:
+    sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock)]
+    sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
+    if jax:
+        from tests.bench.rivals import xla
+
+        sides.append(xla.side())
+    return sides
+
+
+def _copy(inputs: SimpleNamespace, dtype: str) -> clock.Sampler:
+    """PyTorch's two-thread copy of x into an output that MLX just made."""
+    source = torch.from_numpy(inputs.x).to(getattr(torch, dtype))
+
+    def fresh() -> torch.Tensor:
+        output = mx.zeros(tuple(source.shape), getattr(mx, dtype))
+        mx.eval(output)
+        return torch.from_dlpack(output)
+
+    def sample() -> float:
+        time.sleep(clock.PAUSE)
+        fresh().copy_(source)
+        output = fresh()
+        start = time.perf_counter()
+        output.copy_(source)
+        return time.perf_counter() - start
+
+    return sample

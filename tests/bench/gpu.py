@@ -1,0 +1,176 @@
+"""Our operations on an NVIDIA GPU beside stock MLX and PyTorch, on arrays that no cache holds.
+
+Time of ours and MLX is the slope between 10 and 110 independent calls in one evaluation, of PyTorch and of the copy
+the replay of a CUDA graph, so neither contains the cost of launching from Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import torch
+
+from tests.bench import clock
+from tests.bench.problems import Problem
+from tests.bench.results import COPY, OURS, PYTORCH, Row, Target, checked
+from tests.bench.rivals import Call, Side, on_mlx, ours, pytorch, stock, swapped
+
+SHAPE, QUICK_SHAPE = (128, 56, 56, 64), (8, 56, 56, 64)
+OWN, SWAPPED = "own kernel", "MLX swapped"
+
+_FEW, _MANY = 10, 110
+_REPLAYED = 40
+# Bytes that pass before an input is read again: four times the L2 of an H200.
+_PASSING = 240 * 10**6
+_INFORMATIVE_ROUNDS = 10
+
+_FLOAT32 = ("float32",)
+_BOTH = ("float32", "bfloat16")
+# Window, targets, and the dtypes that they are for.
+_ROWS: dict[str, tuple[tuple[int, int, int], tuple[Target, ...], tuple[str, ...]]] = {
+    "avg_pool_grad": ((3, 2, 1), (Target((COPY,), 0.6), Target(PYTORCH, 5)), _FLOAT32),
+    "bn_stats_grad": ((1, 1, 0), (Target((COPY,), 0.7), Target(PYTORCH, 1)), _FLOAT32),
+    "conv_grad_weights": ((3, 1, 1), (Target(("MLX", SWAPPED), 1),), _BOTH),
+    "avg_pool": ((3, 2, 1), (), ()),
+    "bn_stats": ((1, 1, 0), (), ()),
+    "bn_normalize": ((1, 1, 0), (), ()),
+    "bn_grad": ((1, 1, 0), (), ()),
+    "conv": ((3, 1, 1), (), ()),
+    "conv_grad_input": ((3, 1, 1), (), ()),
+}
+
+
+def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
+    """The rows of the table."""
+    return [
+        (Problem(op, shape, dtype, *window), targets if dtype in dtypes else ())
+        for op, (window, targets, dtypes) in _ROWS.items()
+        for dtype in _BOTH
+        if not only or op in only
+    ]
+
+
+def main(args: argparse.Namespace) -> list[Row]:
+    """All rows asked for."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    rows = []
+    for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE):
+        print(f"{problem.title} {problem.dtype}", flush=True)
+        rows.append(measure(problem, targets, args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)))
+        mx.clear_cache()
+        torch.cuda.empty_cache()
+    return rows
+
+
+def measure(problem: Problem, targets: tuple[Target, ...], rounds: int) -> Row:
+    """One row, after a check of every answer."""
+    inputs = problem.inputs()
+    routed = problem.op.startswith("conv") and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
+    sides = _sides(routed)
+    oracle = pytorch.side("oracle", torch.contiguous_format, "cuda")
+    right, wrong = checked(problem, sides, oracle, inputs)
+
+    samplers = {side.name: _sampler(side, problem, inputs) for side in sides if side.name in right}
+    x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
+    samplers[COPY] = replay([_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))])
+    times = clock.interleave(samplers, rounds)
+    calls = {name: _REPLAYED if name in (*PYTORCH, COPY) else _MANY for name in times}
+    return Row(problem, times, calls, {}, wrong, targets, routed)
+
+
+def slope(calls: Sequence[Call]) -> clock.Sampler:
+    """Seconds a call, from two evaluations of many calls that take turns through ``calls``."""
+
+    def seconds(count: int) -> float:
+        outputs = [call() for call in itertools.islice(itertools.cycle(calls), count)]
+        start = time.perf_counter()
+        mx.eval(outputs)
+        return time.perf_counter() - start
+
+    return lambda: (seconds(_MANY) - seconds(_FEW)) / (_MANY - _FEW)
+
+
+def replay(calls: Sequence[Call]) -> clock.Sampler:
+    """Seconds a call, from a CUDA graph of many calls, each with an output of its own."""
+    turns = list(itertools.islice(itertools.cycle(calls), _REPLAYED))
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(side_stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = [call() for call in turns]
+
+    def sample() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / len(outputs)
+
+    return sample
+
+
+def card() -> tuple[str, str]:
+    """Name and driver of the GPU."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    name, driver = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip().split(", ")
+    return name, driver
+
+
+def _sets(moved: int) -> int:
+    return max(1, math.ceil(_PASSING / moved))
+
+
+def _sampler(side: Side, problem: Problem, inputs: SimpleNamespace) -> clock.Sampler:
+    calls = []
+    for _ in range(_sets(problem.necessary_bytes)):
+        call = side.bind(problem, side.place(inputs, problem.dtype))
+        assert call is not None
+        calls.append(call)
+    return replay(calls) if side.name in PYTORCH else slope(calls)
+
+
+def _sides(routed: bool) -> list[Side]:
+    sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock), on_mlx.side(SWAPPED, swapped)]
+    if routed:
+        convolutions = ("conv", "conv_grad_input", "conv_grad_weights")
+        own = SimpleNamespace(**{op: _unrouted(getattr(ours, op)) for op in convolutions})
+        sides.insert(1, on_mlx.side(OWN, own))
+    return sides + [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
+
+
+def _unrouted(bind: Callable[[Problem, SimpleNamespace], Call]) -> Callable[[Problem, SimpleNamespace], Call]:
+    """The same operation with the vendor's library forbidden."""
+
+    def bind_unrouted(problem: Problem, arrays: SimpleNamespace) -> Call:
+        call = bind(problem, arrays)
+
+        def unrouted() -> list[Any]:
+            os.environ["MPSFUNC_DETERMINISTIC"] = "1"
+            try:
+                return call()
+            finally:
+                del os.environ["MPSFUNC_DETERMINISTIC"]
+
+        return unrouted
+
+    return bind_unrouted
+
+
+def _copy(x: torch.Tensor) -> Call:
+    return lambda: [x.clone()]

@@ -1,0 +1,102 @@
+"""What is computed: an operation on images of one shape and dtype, its inputs, and the bytes it must move."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+
+# How often an operation must read or write an array of x's size, and one of the output's size.
+PASSES = {
+    "avg_pool": (1, 1),
+    "avg_pool_grad": (1, 1),
+    "bn_stats": (1, 0),
+    "bn_normalize": (1, 1),
+    "bn_stats_grad": (1, 1),
+    "bn_grad": (2, 1),
+    "bn_forward": (2, 1),
+    "bn_backward": (3, 2),
+    "conv": (1, 1),
+    "conv_grad_input": (1, 1),
+    "conv_grad_weights": (1, 1),
+}
+TITLES = {"bn_forward": "bn_stats + bn_normalize", "bn_backward": "bn_stats_grad + bn_grad"}
+# Largest relative error in the 2-norm. TensorFloat-32 is at 3e-4, so it does not pass for float32.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}
+EPS = 1e-5
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+class Problem(NamedTuple):
+    """One operation. Convolutions keep the number of channels; batch norms have no window."""
+
+    op: str
+    shape: tuple[int, int, int, int]  # of the images x, NHWC
+    dtype: str  # "float32" or "bfloat16"
+    kernel_size: int = 1
+    stride: int = 1
+    padding: int = 0
+
+    @property
+    def title(self) -> str:
+        """Names the operation in a table."""
+        name = TITLES.get(self.op, self.op)
+        window = f" {self.kernel_size}x{self.kernel_size} s{self.stride} p{self.padding}"
+        return name if self.op.startswith("bn_") else name + window
+
+    @property
+    def out_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the output images y and their gradient dy."""
+        n, h, w, c = self.shape
+        size = [(d + 2 * self.padding - self.kernel_size) // self.stride + 1 for d in (h, w)]
+        return n, size[0], size[1], c
+
+    @property
+    def pixels(self) -> int:
+        """Elements a channel of x."""
+        return math.prod(self.shape[:3])
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of x."""
+        return math.prod(self.shape) * _BYTES[self.dtype]
+
+    @property
+    def necessary_bytes(self) -> int:
+        """Bytes to move if each pass touched each image once; parameters, under 2 %, are left out."""
+        of_x, of_y = PASSES[self.op]
+        return self.image_bytes * of_x + math.prod(self.out_shape) * _BYTES[self.dtype] * of_y
+
+    def inputs(self, seed: int = 0) -> SimpleNamespace:
+        """Float32 arrays x, dy and the operation's parameters, with values that the dtype has; NHWC and OHWI."""
+        rng = np.random.default_rng(seed)
+        channels = self.shape[3]
+
+        def normal(*shape: int) -> np.ndarray:
+            return 1 + rng.standard_normal(shape, dtype=np.float32)
+
+        round_to = _to_bfloat16 if self.dtype == "bfloat16" else np.asarray
+        arrays = SimpleNamespace(x=round_to(normal(*self.shape)), dy=round_to(normal(*self.out_shape)))
+        if self.op.startswith("bn_"):
+            arrays.gamma, arrays.beta = normal(channels), normal(channels)
+        if self.op.startswith("conv"):
+            arrays.w = round_to(normal(channels, self.kernel_size, self.kernel_size, channels))
+        return arrays
+
+
+def _to_bfloat16(array: np.ndarray) -> np.ndarray:
+    bits = array.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def error(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """Largest relative error of any array, infinite where a shape is wrong or a number is missing."""
+    worst = 0.0
+    for a, b in zip(got, expected, strict=True):
+        if a.shape != b.shape:
+            return math.inf
+        worst = max(worst, float(np.linalg.norm((a - b).ravel()) / np.linalg.norm(b.ravel())))
+    return worst if math.isfinite(worst) else math.inf

@@ -1,0 +1,181 @@
+"""Tables: Markdown for people, CSV for machines."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.bench.memory import LIMITS_MB, Growth
+from tests.bench.results import COPY, OURS, PYTORCH, Row
+from tests.bench.stats import Ratio
+
+_PACKAGES = ("mlx", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "torch", "jax", "numpy")
+_COLUMNS = [
+    "op", "n", "h", "w", "c", "dtype", "kernel_size", "stride", "padding", "rival", "ms", "single_ms", "calls",
+    "rounds", "ours_is_faster", "low", "high", "necessary_bytes", "error", "routed",
+]  # fmt: skip
+
+
+def write(folder: Path, name: str, title: str, facts: dict[str, str], method: str, rows: Sequence[Row]) -> str:
+    """Writes ``name``.md and ``name``.csv and returns the first."""
+    parts = [f"# {title}", method, _table(["machine", ""], facts.items()), "## Targets", _targets(rows)]
+    parts += ["## Milliseconds a call", _times(rows)]
+    with _file(folder, f"{name}.csv") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(line for row in rows for line in _records(row))
+    return _save(folder, name, parts)
+
+
+def write_memory(folder: Path, facts: dict[str, str], method: str, growths: Sequence[Growth]) -> str:
+    """Writes memory.md and memory.csv and returns the first."""
+    sides = list(growths[0].beyond) if growths else []
+    head = ["operation", "x", "outputs", *sides, "limit"]
+    body = []
+    for growth in growths:
+        limit = LIMITS_MB.get(growth.problem.op)
+        verdict = "" if limit is None else f"{limit} MB, {'met' if growth.met else 'missed'}"
+        megabytes = [f"{n / 1e6:.1f}" for n in (growth.outputs, *growth.beyond.values())]
+        body.append([growth.problem.title, _shape(growth.problem.shape), *megabytes, verdict])
+    with _file(folder, "memory.csv") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["op", "n", "h", "w", "c", "dtype", "rival", "beyond_bytes", "output_bytes"])
+        for growth in growths:
+            p = growth.problem
+            writer.writerows([p.op, *p.shape, p.dtype, side, n, growth.outputs] for side, n in growth.beyond.items())
+    parts = ["# Memory on the CPU", method, _table(["machine", ""], facts.items()), "## Megabytes", _table(head, body)]
+    return _save(folder, "memory", parts)
+
+
+def cpu_facts(commit: str, isa: str, threads: int) -> dict[str, str]:
+    """What a reader must know about this machine and its software."""
+    return {
+        "processor": f"{_processor()}, {os.cpu_count()} cores, {threads} threads used",
+        "instruction set used": isa,
+        **_software(commit),
+    }
+
+
+def gpu_facts(commit: str, name: str, driver: str) -> dict[str, str]:
+    """The same for a GPU."""
+    return {"GPU": name, "driver": driver, "processor": _processor(), **_software(commit)}
+
+
+def commit() -> str:
+    """The commit of this checkout, and whether it has changes."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _software(commit: str) -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "commit": commit,
+        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _targets(rows: Iterable[Row]) -> str:
+    body = []
+    for row in rows:
+        for target in row.targets:
+            measured = row.measured(target)
+            verdict = "" if measured is None else "met" if measured.reaches(target.least) else "**missed**"
+            said = [_share(measured) if target.versus == (COPY,) else _ratio(measured), verdict]
+            body.append([row.problem.title, row.problem.dtype, str(target), *said, _note(row)])
+    return _table(["operation", "dtype", "at least", "measured (95 %)", "", ""], body)
+
+
+def _times(rows: Sequence[Row]) -> str:
+    rivals = list(dict.fromkeys(name for row in rows for name in (*row.times, *row.wrong) if name not in (OURS, COPY)))
+    head = ["operation", "dtype", "x", OURS, "alone", *rivals, "x PyTorch", "MB", "of copy", ""]
+    body = []
+    for row in rows:
+        p, best = row.problem, row.fastest(PYTORCH)
+        against = _ratio(row.ratio(best) if best else None)
+        megabytes = f"{p.necessary_bytes / 1e6:.1f}"
+        times = [
+            _milliseconds(row.ms(OURS)),
+            _milliseconds(row.single_ms(OURS)),
+            *(_time(row, name) for name in rivals),
+        ]
+        body.append([p.title, p.dtype, _shape(p.shape), *times, against, megabytes, _share(row.share()), _note(row)])
+    return _table(head, body)
+
+
+def _records(row: Row) -> Iterable[list[object]]:
+    p = row.problem
+    known = [p.op, *p.shape, p.dtype, p.kernel_size, p.stride, p.padding]
+    for name, times in row.times.items():
+        taken = sum(t == t for t in times)
+        numbers = [row.ms(name), row.single_ms(name), row.calls.get(name, 1), taken, *row.ratio(name)]
+        yield [*known, name, *map(_rounded, numbers), p.necessary_bytes, "", row.routed and name == OURS]
+    for name, error in row.wrong.items():
+        yield [*known, name, *[""] * 7, p.necessary_bytes, f"{error:.2g}", False]
+
+
+def _time(row: Row, name: str) -> str:
+    return f"wrong by {row.wrong[name]:.1g}" if name in row.wrong else _milliseconds(row.ms(name))
+
+
+def _note(row: Row) -> str:
+    return "routed" if row.routed else ""
+
+
+def _milliseconds(ms: float | None) -> str:
+    return "" if ms is None else f"{ms:.3g}" if ms < 100 else f"{ms:.0f}"
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    return "not timed" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _share(ratio: Ratio | None) -> str:
+    return "not timed" if ratio is None else f"{ratio.median:.0%} ({ratio.low:.0%} to {ratio.high:.0%})"
+
+
+def _rounded(value: float | int | None) -> object:
+    return float(f"{value:.5g}") if isinstance(value, float) else "" if value is None else value
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
+
+
+def _file(folder: Path, name: str):  # noqa: ANN202
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / name).open("w", encoding="utf-8", newline="")
+
+
+def _save(folder: Path, name: str, parts: Sequence[str]) -> str:
+    text = "\n\n".join(parts) + "\n"
+    with _file(folder, f"{name}.md") as file:
+        file.write(text)
+    return text

@@ -1,0 +1,98 @@
+"""What was measured for one problem, and which targets it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from tests.bench import stats
+from tests.bench.problems import TOLERANCES, Problem, error
+from tests.bench.rivals import Call, Side
+from tests.bench.stats import Ratio
+
+OURS, COPY = "mpsfunc", "copy"
+PYTORCH = ("PyTorch NCHW", "PyTorch NHWC")
+
+
+class Target(NamedTuple):
+    """At least ``least`` times the fastest of some rivals; of `COPY`, that share of its bandwidth."""
+
+    versus: tuple[str, ...]
+    least: float
+
+    def __str__(self) -> str:
+        """As a table says it."""
+        if self.versus == (COPY,):
+            return f"{self.least:.0%} of copy bandwidth"
+        name = "PyTorch" if self.versus == PYTORCH else " or ".join(self.versus)
+        return f"{self.least:g} x {name}"
+
+
+class Row(NamedTuple):
+    """Seconds a call of each rival, round by round; NaN where it sat a round out."""
+
+    problem: Problem
+    times: dict[str, list[float]]
+    calls: dict[str, int]  # independent calls an evaluation
+    single: dict[str, list[float]]  # the same with one call an evaluation, where calls are several
+    wrong: dict[str, float]  # rivals that were not timed, and their error
+    targets: tuple[Target, ...]
+    routed: bool = False
+
+    def ms(self, name: str) -> float | None:
+        """Median milliseconds a call."""
+        return 1e3 * stats.median(self.times[name]) if name in self.times else None
+
+    def single_ms(self, name: str) -> float | None:
+        """Median milliseconds of a call that is alone in its evaluation."""
+        if name in self.times and self.calls[name] == 1:
+            return self.ms(name)
+        return 1e3 * stats.median(self.single[name]) if name in self.single else None
+
+    def ratio(self, name: str) -> Ratio:
+        """How many times faster ours is than a rival."""
+        return stats.paired(self.times[name], self.times[OURS])
+
+    def share(self) -> Ratio:
+        """Bandwidth on necessary bytes, as a share of the copy's, which reads and writes x's bytes."""
+        scale = self.problem.necessary_bytes / (2 * self.problem.image_bytes)
+        return stats.paired(self.times[COPY], self.times[OURS], scale)
+
+    def fastest(self, names: Sequence[str]) -> str | None:
+        """The rival with the lowest median."""
+        present = [name for name in names if name in self.times]
+        return min(present, key=lambda name: stats.median(self.times[name]), default=None)
+
+    def measured(self, target: Target) -> Ratio | None:
+        """What a target is about; None where no such rival was timed."""
+        name = self.fastest(target.versus)
+        if name is None:
+            return None
+        return self.share() if name == COPY else self.ratio(name)
+
+
+def checked(
+    problem: Problem, sides: Sequence[Side], oracle: Side, inputs: SimpleNamespace
+) -> tuple[dict[str, Call], dict[str, float]]:
+    """The calls of the sides whose answers are right, and the errors of the others.
+
+    Raises:
+        AssertionError: Ours is wrong: no time of it is worth anything.
+    """
+    reference = oracle.bind(problem, oracle.place(inputs, "float64"))
+    assert reference is not None, f"{problem.title}: the oracle does not have it here"
+    expected = oracle.answer(problem.op, reference())
+    calls, wrong = {}, {}
+    for side in sides:
+        call = side.bind(problem, side.place(inputs, problem.dtype))
+        if call is None:
+            continue
+        off = error(side.answer(problem.op, call()), expected)
+        if off <= TOLERANCES[problem.dtype]:
+            calls[side.name] = call
+        elif side.name == OURS:
+            raise AssertionError(f"{problem.title} {problem.dtype}: wrong, with a relative error of {off:.2g}")
+        else:
+            wrong[side.name] = off
+    return calls, wrong

@@ -1,0 +1,31 @@
+"""Who computes a problem. Each module has one function an operation, which binds inputs and returns a call.
+
+What the call needs from an earlier step, such as statistics, is computed when it is bound, outside the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.bench.problems import Problem
+
+Call = Callable[[], list[Any]]
+
+
+class Side(NamedTuple):
+    """One library, or one way of using it."""
+
+    name: str
+    functions: Any  # module whose functions are named after operations
+    place: Callable[[SimpleNamespace, str], SimpleNamespace]  # NumPy arrays to the library's, in a dtype
+    run: Callable[[Call, int], None]  # so many independent calls, to the end
+    answer: Callable[[str, list[Any]], list[np.ndarray]]  # an operation's outputs in float64, NHWC and OHWI
+
+    def bind(self, problem: Problem, arrays: SimpleNamespace) -> Call | None:
+        """The call on placed arrays, or None where the library has no such operation."""
+        function = getattr(self.functions, problem.op, None)
+        return None if function is None else function(problem, arrays)

@@ -1,0 +1,123 @@
+"""PyTorch's own operators, below autograd, on tensors that already have the layout."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tests.bench.problems import EPS, Problem
+from tests.bench.rivals import Call, Side
+
+aten = torch.ops.aten
+
+LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
+
+_PARAMETERS = ("gamma", "beta")
+
+
+def avg_pool(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [F.avg_pool2d(a.x, p.kernel_size, p.stride, p.padding)]
+
+
+def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+    size, stride, padding = _pairs(p)
+    return lambda: [aten.avg_pool2d_backward(a.dy, a.x, size, stride, padding, False, True, None)]
+
+
+def bn_stats(p: Problem, a: SimpleNamespace) -> Call | None:
+    if not a.x.is_cuda:
+        return None
+    return lambda: list(aten.batch_norm_stats(a.x, EPS))
+
+
+def bn_normalize(p: Problem, a: SimpleNamespace) -> Call | None:
+    if not a.x.is_cuda:
+        return None
+    mean, root = aten.batch_norm_stats(a.x, EPS)
+    return lambda: [aten.batch_norm_elemt(a.x, a.gamma, a.beta, mean, root, EPS)]
+
+
+def bn_forward(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.native_batch_norm(a.x, a.gamma, a.beta, None, None, True, 0.1, EPS)[0]]
+
+
+def bn_stats_grad(p: Problem, a: SimpleNamespace) -> Call | None:
+    if not a.x.is_cuda:
+        return None
+    mean, root = aten.batch_norm_stats(a.x, EPS)
+    return lambda: list(aten.batch_norm_backward_reduce(a.dy, a.x, mean, root, a.gamma, True, True, True)[2:])
+
+
+def bn_grad(p: Problem, a: SimpleNamespace) -> Call | None:
+    if not a.x.is_cuda:
+        return None
+    mean, root = aten.batch_norm_stats(a.x, EPS)
+    total, dot, _, _ = aten.batch_norm_backward_reduce(a.dy, a.x, mean, root, a.gamma, True, True, True)
+    count = torch.full((1,), p.pixels, dtype=torch.int32, device=a.x.device)
+    return lambda: [aten.batch_norm_backward_elemt(a.dy, a.x, mean, root, a.gamma, total, dot, count)]
+
+
+def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
+    _, mean, root = aten.native_batch_norm(a.x, a.gamma, a.beta, None, None, True, 0.1, EPS)
+    wanted = [True, True, True]
+    return lambda: list(aten.native_batch_norm_backward(a.dy, a.x, a.gamma, None, None, mean, root, True, EPS, wanted))
+
+
+def conv(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [F.conv2d(a.x, a.w, None, p.stride, p.padding)]
+
+
+def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_conv_backward(p, a, [True, False, False])[0]]
+
+
+def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_conv_backward(p, a, [False, True, False])[1]]
+
+
+def _conv_backward(p: Problem, a: SimpleNamespace, wanted: list[bool]) -> Any:
+    _, stride, padding = _pairs(p)
+    return aten.convolution_backward(a.dy, a.x, a.w, None, stride, padding, [1, 1], False, [0, 0], 1, wanted)
+
+
+def _pairs(p: Problem) -> tuple[list[int], list[int], list[int]]:
+    return [p.kernel_size] * 2, [p.stride] * 2, [p.padding] * 2
+
+
+# Sides --------------------------------------------------------------------------------------------------
+
+
+def side(name: str, layout: torch.memory_format, device: str) -> Side:
+    """PyTorch on a device, with images and weights in one layout."""
+
+    def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
+        torch.set_grad_enabled(False)
+        placed = SimpleNamespace()
+        for key, value in vars(arrays).items():
+            plain = key in _PARAMETERS and dtype != "float64"
+            tensor = torch.from_numpy(value).to(device, torch.float32 if plain else getattr(torch, dtype))
+            if tensor.ndim == 4:
+                tensor = tensor.permute(0, 3, 1, 2).contiguous(memory_format=layout)
+            setattr(placed, key, tensor)
+        return placed
+
+    return Side(name, sys.modules[__name__], place, run, answer)
+
+
+def run(call: Call, times: int) -> None:
+    """Calls one after the other; each result makes room for the next, which suits PyTorch's allocator best."""
+    for _ in range(times):
+        call()
+
+
+def answer(op: str, outputs: list[Any]) -> list[np.ndarray]:
+    """To NumPy, NHWC."""
+    if op == "bn_stats":  # the root of the variance comes inverted
+        outputs = [outputs[0], outputs[1].double() ** -2 - EPS]
+    wide = (out.double() for out in outputs)
+    return [(out.permute(0, 2, 3, 1) if out.ndim == 4 else out).cpu().numpy() for out in wide]

@@ -1,0 +1,69 @@
+"""Stock MLX: the operations of ``mlx.nn`` and what ``mx.vjp`` makes of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from tests.bench.problems import EPS, Problem
+from tests.bench.rivals import Call
+
+
+def avg_pool(p: Problem, a: SimpleNamespace) -> Call:
+    pool = nn.AvgPool2d(p.kernel_size, p.stride, p.padding)
+    return lambda: [pool(a.x)]
+
+
+def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+    pool = nn.AvgPool2d(p.kernel_size, p.stride, p.padding)
+    return lambda: mx.vjp(lambda x: [pool(x)], [a.x], [a.dy])[1]
+
+
+def bn_stats(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: list(_moments(a.x))
+
+
+def bn_normalize(p: Problem, a: SimpleNamespace) -> Call:
+    mean, var = _moments(a.x)
+    mx.eval(mean, var)
+    return lambda: [_normalized(a.x, mean, var, a.gamma, a.beta)]
+
+
+def bn_forward(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_normalized(a.x, *_moments(a.x), a.gamma, a.beta)]
+
+
+def bn_stats_grad(p: Problem, a: SimpleNamespace) -> Call:
+    mean, var = _moments(a.x)
+    root = mx.rsqrt(var + EPS)
+    mx.eval(mean, root)
+    return lambda: [(a.dy * (a.x - mean)).sum((0, 1, 2)) * root, a.dy.sum((0, 1, 2))]
+
+
+def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
+    def forward(x: mx.array, gamma: mx.array, beta: mx.array) -> list[mx.array]:
+        return [_normalized(x, *_moments(x), gamma, beta)]
+
+    return lambda: mx.vjp(forward, [a.x, a.gamma, a.beta], [a.dy])[1]
+
+
+def conv(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mx.conv2d(a.x, a.w, p.stride, p.padding)]
+
+
+def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: mx.vjp(lambda x: [mx.conv2d(x, a.w, p.stride, p.padding)], [a.x], [a.dy])[1]
+
+
+def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: mx.vjp(lambda w: [mx.conv2d(a.x, w, p.stride, p.padding)], [a.w], [a.dy])[1]
+
+
+def _moments(x: mx.array) -> tuple[mx.array, mx.array]:
+    return mx.mean(x, (0, 1, 2)), mx.var(x, (0, 1, 2))
+
+
+def _normalized(x: mx.array, mean: mx.array, var: mx.array, gamma: mx.array, beta: mx.array) -> mx.array:
+    return ((x - mean) * mx.rsqrt(var + EPS) * gamma + beta).astype(x.dtype)

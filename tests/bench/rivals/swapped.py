@@ -1,0 +1,19 @@
+"""Stock MLX by hand: batch and channels change places, and a forward convolution gives the weight gradient."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import mlx.core as mx
+
+from tests.bench.problems import Problem
+from tests.bench.rivals import Call
+
+
+def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    def call() -> list[mx.array]:
+        x, dy = a.x.swapaxes(0, 3), a.dy.swapaxes(0, 3)
+        dw = mx.conv_general(x, dy, padding=p.padding, kernel_dilation=p.stride).swapaxes(0, 3)
+        return [dw[:, : p.kernel_size, : p.kernel_size]]
+
+    return call

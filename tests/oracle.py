@@ -1,0 +1,97 @@
+"""The operations as definitions: NumPy float64, from the formulas, with nothing in common with the kernels.
+
+Windows are dense 0/1 arrays over (output, tap, input), made by asking every tap where it reads; everything else is
+``einsum``. Slow, and obviously right.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mpsfunc.window import Axis
+
+Array = np.ndarray
+
+
+def reads(axis: Axis) -> Array:
+    """(n_out, size, n_in): 1 where that tap of that output reads that input."""
+    hit = np.zeros((axis.n_out, axis.size, axis.n_in))
+    for o in range(axis.begin, axis.end):
+        for k in range(axis.size):
+            at = o * axis.stride - axis.pad + k * axis.dilation
+            if 0 <= at < axis.n_in:
+                hit[o, k, at] = 1
+    return hit
+
+
+def averages(axis: Axis) -> Array:
+    """(n_out, n_in): the share of each input in each output of an average along one axis."""
+    divisors = []
+    for o in range(axis.n_out):
+        taps = [o * axis.stride - axis.pad + k * axis.dilation for k in range(axis.size)]
+        counted = [t for t in taps if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad]
+        divisors.append(len(counted) if axis.edge == 1 else axis.size)
+    return reads(axis).sum(1) / np.maximum(divisors, 1)[:, None]
+
+
+def avg_pool(x: Array, rows: Axis, cols: Axis) -> Array:
+    return np.einsum("jh,iw,nhwc->njic", averages(rows), averages(cols), x, optimize=True)
+
+
+def avg_pool_grad(dy: Array, rows: Axis, cols: Axis) -> Array:
+    return np.einsum("jh,iw,njic->nhwc", averages(rows), averages(cols), dy, optimize=True)
+
+
+def _grouped(a: Array, groups: int, axis: int) -> Array:
+    """That axis as (groups, rest)."""
+    axis %= a.ndim
+    return a.reshape(*a.shape[:axis], groups, a.shape[axis] // groups, *a.shape[axis + 1 :])
+
+
+def conv(x: Array, w: Array, b: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
+    # g group, c and o channels inside it, q and p taps
+    patches = np.einsum("jqh,ipw,nhwgc->njiqpgc", reads(rows), reads(cols), _grouped(x, groups, -1), optimize=True)
+    y = np.einsum("njiqpgc,goqpc->njigo", patches, _grouped(w, groups, 0), optimize=True)
+    return y.reshape(*y.shape[:3], -1) + b
+
+
+def conv_grad_input(dy: Array, w: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
+    spread = np.einsum("njigo,goqpc->njiqpgc", _grouped(dy, groups, -1), _grouped(w, groups, 0), optimize=True)
+    dx = np.einsum("jqh,ipw,njiqpgc->nhwgc", reads(rows), reads(cols), spread, optimize=True)
+    return dx.reshape(*dx.shape[:3], -1)
+
+
+def conv_grad_weights(dy: Array, x: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
+    patches = np.einsum("jqh,ipw,nhwgc->njiqpgc", reads(rows), reads(cols), _grouped(x, groups, -1), optimize=True)
+    dw = np.einsum("njigo,njiqpgc->goqpc", _grouped(dy, groups, -1), patches, optimize=True)
+    return dw.reshape(-1, *dw.shape[2:])
+
+
+def conv_grad_bias(dy: Array) -> Array:
+    return dy.sum((0, 1, 2))
+
+
+class Norm(NamedTuple):
+    """Batch normalization of one batch, forward and backward."""
+
+    mean: Array
+    var: Array
+    y: Array
+    dgamma: Array
+    dbeta: Array
+    dx: Array
+    dx_frozen: Array
+
+
+def batch_norm(x: Array, dy: Array, gamma: Array, beta: Array, eps: float) -> Norm:
+    pixels = (0, 1, 2)
+    mean = x.mean(pixels)
+    var = ((x - mean) ** 2).mean(pixels)
+    root = np.sqrt(var + eps)
+    xhat = (x - mean) / root
+    dgamma, dbeta = (dy * xhat).sum(pixels), dy.sum(pixels)
+    count = x.size / x.shape[-1]
+    dx = gamma / root * (dy - dbeta / count - xhat * dgamma / count)
+    return Norm(mean, var, gamma * xhat + beta, dgamma, dbeta, dx, gamma / root * dy)
