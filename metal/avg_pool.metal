@@ -1,32 +1,35 @@
 // y[n,oh,ow,c] = (sum of x over the taps of window (oh, ow) inside the image) / (N(oh) N(ow)).
 // A thread owns V channels of one output pixel and takes B images at a time, so that geometry is worked out once and
-// B loads are under way together; past the last image it repeats that one and stores nothing.
+// B loads are under way together; past the last image it repeats one and stores nothing.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;
 const int left = first(cols, ow), k_begin = tap_begin(cols, ow), k_end = tap_end(cols, ow);
 const long x_image = long(rows.n_in) * cols.n_in * channels, y_image = long(rows.n_out) * cols.n_out * channels;
+const bool wide = aligned<V>(x);
 
 for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid.y) {
   const int top = first(rows, oh), q_begin = tap_begin(rows, oh), q_end = tap_end(rows, oh);
   const bool live = selected(rows, oh) && selected(cols, ow);
   const float count = float(divisor(rows, oh)) * float(divisor(cols, ow));
+  const float share = count > 0 ? 1.0f / count : 0.0f;
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     float sum[B * V];
     for (int j = 0; j < B * V; ++j) sum[j] = 0;
+    auto from = x + n * x_image + c;
     for (int q = q_begin; live && q < q_end; ++q) {
       for (int k = k_begin; k < k_end; ++k) {
-        const long at = (long(top + q * rows.dilation) * cols.n_in + left + k * cols.dilation) * channels + c;
+        const int at = ((top + q * rows.dilation) * cols.n_in + left + k * cols.dilation) * channels;
         Pack<T, V> in[B];
-        for (int i = 0; i < B; ++i) in[i] = load<V>(x + lesser(n + i, images - 1) * x_image + at);
+        for (int i = 0; i < B; ++i) in[i] = load<V>(from + at + (n + i < images ? i * x_image : 0), wide);
         for (int j = 0; j < B * V; ++j) sum[j] += float(in[j / V].v[j % V]);
       }
     }
     for (int i = 0; i < B && n + i < images; ++i) {
       Pack<T, V> out;
-      for (int j = 0; j < V; ++j) out.v[j] = T(count > 0 ? sum[i * V + j] / count : 0.0f);
-      store(y + (n + i) * y_image + (long(oh) * cols.n_out + ow) * channels + c, out);
+      for (int j = 0; j < V; ++j) out.v[j] = T(sum[i * V + j] * share);
+      store(y + (n + i) * y_image + (oh * cols.n_out + ow) * channels + c, out);
     }
   }
 }

@@ -11,13 +11,14 @@ for (int j = 0; j < V; ++j) {
   from_x[j] = b[c + j];
   level[j] = d[c + j];
 }
+const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; p < pixels; p += 4 * stride) {
   Pack<T, V> g[4], in[4];
   for (int i = 0; i < 4; ++i) {
     const long at = (p + i * stride < pixels ? p + i * stride : p) * channels + c;
-    g[i] = load<V>(dy + at);
-    in[i] = load<V>(x + at);
+    g[i] = load<V>(dy + at, wide_dy);
+    in[i] = load<V>(x + at, wide);
   }
   for (int i = 0; i < 4 && p + i * stride < pixels; ++i) {
     Pack<T, V> out;

@@ -10,10 +10,11 @@ for (int j = 0; j < V; ++j) {
   slope[j] = scale[c + j];
   level[j] = shift[c + j];
 }
+const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; p < pixels; p += 4 * stride) {
   Pack<T, V> in[4];
-  for (int i = 0; i < 4; ++i) in[i] = load<V>(x + (p + i * stride < pixels ? p + i * stride : p) * channels + c);
+  for (int i = 0; i < 4; ++i) in[i] = load<V>(x + (p + i * stride < pixels ? p + i * stride : p) * channels + c, wide);
   for (int i = 0; i < 4 && p + i * stride < pixels; ++i) {
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) out.v[j] = T((float(in[i].v[j]) - center[j]) * slope[j] + level[j]);

@@ -10,18 +10,19 @@ threadgroup float counts[256 * V], means[256 * V], m2s[256 * V];
 
 Moments own[V];
 for (int j = 0; j < V; ++j) own[j] = Moments{0, 0, 0};
+const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * stride) {
   // At most 64 pixels at a time: sums around one of them stay exact where the mean dwarfs the deviation.
   const int many = (pixels - p + stride - 1) / stride < 64 ? (pixels - p + stride - 1) / stride : 64;
-  const Pack<T, V> pivot = load<V>(x + p * channels + c);
+  const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
   float shift[V], sum[V], squares[V];
   for (int j = 0; j < V; ++j) {
     shift[j] = isfinite(float(pivot.v[j])) ? float(pivot.v[j]) : 0.0f;
     sum[j] = squares[j] = 0;
   }
   for (int k = 0; k < many; ++k) {
-    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c);
+    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c, wide);
     for (int j = 0; j < V; ++j) {
       const float d = float(in.v[j]) - shift[j];
       sum[j] += d;

@@ -13,13 +13,14 @@ for (int j = 0; j < V; ++j) {
   own_sum[j] = own_dot[j] = 0;
   center[j] = lane < lanes ? float(mean[c + j]) : 0.0f;
 }
+const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * stride) {
   float sum_64[V], dot_64[V];  // two levels, so that the error of a long sum stays small
   for (int j = 0; j < V; ++j) sum_64[j] = dot_64[j] = 0;
   for (int k = 0; k < 64 && p + k * stride < pixels; ++k) {
-    const Pack<T, V> g = load<V>(dy + (p + k * stride) * channels + c);
-    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c);
+    const Pack<T, V> g = load<V>(dy + (p + k * stride) * channels + c, wide_dy);
+    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c, wide);
     for (int j = 0; j < V; ++j) {
       sum_64[j] += float(g.v[j]);
       dot_64[j] += float(g.v[j]) * (float(in.v[j]) - center[j]);

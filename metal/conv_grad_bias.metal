@@ -9,12 +9,13 @@ threadgroup float sums[256 * V];
 
 float own[V];
 for (int j = 0; j < V; ++j) own[j] = 0;
+const bool wide = aligned<V>(dy);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * stride) {
   float sum_64[V];  // two levels, so that the error of a long sum stays small
   for (int j = 0; j < V; ++j) sum_64[j] = 0;
   for (int k = 0; k < 64 && p + k * stride < pixels; ++k) {
-    const Pack<T, V> g = load<V>(dy + (p + k * stride) * channels + c);
+    const Pack<T, V> g = load<V>(dy + (p + k * stride) * channels + c, wide);
     for (int j = 0; j < V; ++j) sum_64[j] += float(g.v[j]);
   }
   for (int j = 0; j < V; ++j) own[j] += sum_64[j];

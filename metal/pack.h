@@ -3,14 +3,19 @@
 #define MPSF_PACK_H
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-// A wide access faults on NVIDIA unless the address is a multiple of its width, and a view may start anywhere.
 template <typename T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T v[V];
 };
+// A wide access faults on NVIDIA unless the address is a multiple of its width, and a view may start anywhere. Where V
+// divides the channels, what holds for the first element holds for all.
 template <int V, typename T>
-MPSF_FN Pack<T, V> load(const T* p) {
-  if (reinterpret_cast<size_t>(p) % sizeof(Pack<T, V>) == 0) return *reinterpret_cast<const Pack<T, V>*>(p);
+MPSF_FN bool aligned(const T* p) {
+  return reinterpret_cast<size_t>(p) % sizeof(Pack<T, V>) == 0;
+}
+template <int V, typename T>
+MPSF_FN Pack<T, V> load(const T* p, bool wide) {
+  if (wide) return *reinterpret_cast<const Pack<T, V>*>(p);
   Pack<T, V> r;
   for (int j = 0; j < V; ++j) r.v[j] = p[j];
   return r;
@@ -21,13 +26,17 @@ template <typename T, int V>
 struct Pack {
   T v[V];
 };
+template <int V, typename P>
+MPSF_FN bool aligned(P) {
+  return true;
+}
 template <int V, typename T>
-MPSF_FN Pack<T, V> load(const device T* p) {
+MPSF_FN Pack<T, V> load(const device T* p, bool) {
   return *(const device Pack<T, V>*)p;
 }
 #if defined(__METAL_VERSION__) || defined(MPSF_ADDRESS_SPACES)
 template <int V, typename T>
-MPSF_FN Pack<T, V> load(const constant T* p) {  // arrays under eight elements
+MPSF_FN Pack<T, V> load(const constant T* p, bool) {  // arrays under eight elements
   return *(const constant Pack<T, V>*)p;
 }
 #endif

@@ -108,6 +108,7 @@ def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: Strea
         ValueError: They are not vectors of one length, or eps is negative or not finite.
 
     Example:
+        >>> from mpsfunc import bn_normalize
         >>> state = bn_frozen(mx.array([3.0]), mx.array([3.0]), eps=1.0)
         >>> bn_normalize(mx.array([7.0]).reshape(1, 1, 1, 1), state).item()
         2.0

@@ -109,8 +109,7 @@ def _run_pixelwise(op: str, inputs: tuple[str, ...], made: str, arrays: Sequence
     def stages() -> tuple[Stage, ...]:
         per_thread = _launch.lanes(x.dtype, channels, x.size)
         across = channels // per_thread
-        # Pixels that share a thread share its loads of the vectors; half a million threads fill any GPU.
-        grid, group = _launch.threads(across, min(_pixels(x), max(1, -(-(2**19) // across))))
+        grid, group = _launch.threads(across, -(-_pixels(x) // 4))  # both bodies have four pixels under way
         return (Stage(op, inputs, (made,), (result,), grid, group, (), (("V", per_thread),)),)
 
     return _launch.launch(op, arrays, (), (result,), stages, on.stream)[0]

@@ -35,7 +35,7 @@ def grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
 
 
 def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
-    """Weights (o, kh, kw, c / groups) in the accumulator's dtype."""
+    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' where cuDNN makes them."""
     dw: mx.array = _grad_weights(dy, x, spec)
     return dw
 
@@ -98,7 +98,7 @@ def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     # cuDNN's weight gradient, which MLX reaches by a convolution over swapped axes but has no grouped form of.
     if groups == 1 and _launch.routed(spec.stream, "cuda") and x.size:
-        return _library_grad_weights(dy, x, spec).astype(_launch.accumulator(x.dtype))
+        return _library_grad_weights(dy, x, spec)
     out, width = dy.shape[3], x.shape[3] // groups
     result = ((out, rows.size, cols.size, width), _launch.accumulator(x.dtype))
     params = (*rows, *cols, groups)

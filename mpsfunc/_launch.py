@@ -26,7 +26,7 @@ try:
 except ImportError as error:  # a GPU-only install; launching on the CPU says so
     _why_no_primitives = str(error)
 
-StreamLike = mx.Stream | mx.Device | None
+StreamLike = mx.Stream | mx.Device | mx.DeviceType | None
 Output = tuple[tuple[int, ...], mx.Dtype]
 
 # Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
@@ -53,8 +53,8 @@ def resolve(stream: StreamLike) -> mx.Stream:
     """The stream that ``stream=`` means at this moment; None is the current default."""
     if isinstance(stream, mx.Stream):
         return stream
-    if stream is not None and not isinstance(stream, mx.Device):
-        raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, an mx.Device or an mx.Stream")
+    if stream is not None and not isinstance(stream, (mx.Device, mx.DeviceType)):
+        raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, a device or an mx.Stream")
     return mx.default_stream(mx.default_device() if stream is None else stream)
 
 
@@ -139,6 +139,20 @@ def run_stage(
     )
 
 
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of small arrays as one GPU kernel, since a chain of them would cost more than an image.
+
+    On the CPU it stays as it is: there MLX would call a compiler.
+    """
+    compiled = mx.compile(function)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return (function if mx.default_device() == mx.Device(mx.cpu) else compiled)(*args)
+
+    return call
+
+
 @functools.lru_cache(maxsize=4096)
 def packed(params: tuple[int, ...]) -> mx.array:
     """The parameters as an int32 array of at least eight entries, so that Metal hands every body a device pointer."""
@@ -183,7 +197,8 @@ def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int
     """A grid for x by y by z items and its threadgroup of 256; bodies stride over what y and z leave over."""
     if x > _INT_MAX:
         raise ValueError(f"launch: a row is too long for a GPU; got {x} elements, expected at most {_INT_MAX}")
-    tx = min(256, _power_of_two(x))
+    # CUDA rounds x up to whole threadgroups: of the widths that waste least, the widest.
+    tx = min((256, 128, 64, 32), key=lambda t: -(-x // t) * t) if x > 32 else _power_of_two(x)
     ty = min(256 // tx, _power_of_two(y))
     return (x, min(y, _BLOCKS_YZ * ty), min(z, _BLOCKS_YZ)), (tx, ty, 1)
 

@@ -53,6 +53,7 @@ def bn_normalize(
         ValueError: x is not NHWC, lengths differ, or neuron is given.
 
     Example:
+        >>> from mpsfunc import bn_stats
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
         >>> y = bn_normalize(x, bn_stats(x, eps=1.0), mx.array([2.0]), mx.array([0.5]))
         >>> round(y[1, 0, 1, 0].item(), 6)
@@ -61,8 +62,9 @@ def bn_normalize(
     run_on = _launch.resolve(stream)
     _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        mean, root, scale, shift = _vectors(x, state, gamma, beta)
-        return affine(x, mean, scale * root, shift, On(run_on))
+        scale, shift = _defaults(x, gamma, beta)
+        slope = _slope(scale, state.var.astype(scale.dtype), state.eps)
+        return affine(x, state.mean.astype(scale.dtype), slope, shift, On(run_on))
 
 
 def bn_stats_grad(
@@ -100,6 +102,7 @@ def bn_stats_grad(
         ValueError: As for `bn_normalize`, or dy and x differ in shape.
 
     Example:
+        >>> from mpsfunc import bn_stats
         >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
         >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
         >>> round(state.dgamma.item(), 6), state.dbeta.item()
@@ -108,9 +111,10 @@ def bn_stats_grad(
     run_on = _launch.resolve(stream)
     _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        mean, root, _, _ = _vectors(x, state, gamma, beta)
-        total, dot = sums(dy, x, mean, On(run_on))
-        return state._replace(dgamma=state.dgamma + dot * root, dbeta=state.dbeta + total)
+        dtype = _launch.accumulator(x.dtype)
+        total, dot = sums(dy, x, state.mean.astype(dtype), On(run_on))
+        dgamma, dbeta = _grown(state.dgamma, state.dbeta, total, dot, state.var.astype(dtype), state.eps)
+        return state._replace(dgamma=dgamma, dbeta=dbeta)
 
 
 def bn_grad(
@@ -148,6 +152,7 @@ def bn_grad(
         ValueError: As for `bn_stats_grad`.
 
     Example:
+        >>> from mpsfunc import bn_stats
         >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
         >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
         >>> round(bn_grad(dy, x, state, mx.array([2.0]))[0, 0, 1, 0].item(), 6)
@@ -156,13 +161,12 @@ def bn_grad(
     run_on = _launch.resolve(stream)
     _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        mean, root, scale, _ = _vectors(x, state, gamma, beta)
-        slope, none = scale * root, mx.zeros_like(mean)
+        scale, none = _defaults(x, gamma, None)
+        mean, var, dgamma, dbeta = (a.astype(scale.dtype) for a in (state.mean, state.var, state.dgamma, state.dbeta))
         if state.frozen:
-            return affine(dy, none, slope, none, On(run_on))
-        share = slope / state.count.astype(mean.dtype)
-        dgamma, dbeta = state.dgamma.astype(mean.dtype), state.dbeta.astype(mean.dtype)
-        return combine(dy, x, mean, slope, -share * root * dgamma, -share * dbeta, On(run_on))
+            return affine(dy, none, _slope(scale, var, state.eps), none, On(run_on))
+        a, b, d = _factors(scale, var, dgamma, dbeta, state.count, state.eps)
+        return combine(dy, x, mean, a, b, d, On(run_on))
 
 
 def batch_norm(
@@ -270,13 +274,25 @@ def _defaults(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tup
     return scale, shift
 
 
-def _vectors(
-    x: mx.array, state: BatchNormState, gamma: mx.array | None, beta: mx.array | None
-) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """Mean, 1 / sqrt(var + eps), gamma and beta in the accumulator's dtype."""
-    scale, shift = _defaults(x, gamma, beta)
-    root = mx.rsqrt(state.var.astype(scale.dtype) + state.eps)
-    return state.mean.astype(scale.dtype), root, scale, shift
+@_launch.fused
+def _slope(scale: mx.array, var: mx.array, eps: float) -> mx.array:
+    return scale * mx.rsqrt(var + eps)
+
+
+@_launch.fused
+def _grown(
+    dgamma: mx.array, dbeta: mx.array, total: mx.array, dot: mx.array, var: mx.array, eps: float
+) -> tuple[mx.array, mx.array]:
+    return dgamma + dot * mx.rsqrt(var + eps), dbeta + total
+
+
+@_launch.fused
+def _factors(
+    scale: mx.array, var: mx.array, dgamma: mx.array, dbeta: mx.array, count: mx.array, eps: float
+) -> tuple[mx.array, mx.array, mx.array]:
+    root = mx.rsqrt(var + eps)
+    share = scale * root / count.astype(var.dtype)
+    return scale * root, -share * root * dgamma, -share * dbeta
 
 
 # The four composed --------------------------------------------------------------------------------------
@@ -295,12 +311,25 @@ def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tupl
 def _composed_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
     (x, gamma, _), (dy, dmean, dvar), (_, mean, var) = arrays, cotangents, outputs
     n, h, w, _ = x.shape
-    count, root = n * h * w, mx.rsqrt(var + spec.eps)
     dbeta, dot = sums(dy, x, mean, On(spec.stream))
+    dgamma, a, b, d = _composed_factors(gamma, var, dmean, dvar, dbeta, dot, float(n * h * w), spec.eps)
+    return combine(dy, x, mean, a, b, d, On(spec.stream)), dgamma, dbeta
+
+
+@_launch.fused
+def _composed_factors(
+    gamma: mx.array,
+    var: mx.array,
+    dmean: mx.array,
+    dvar: mx.array,
+    dbeta: mx.array,
+    dot: mx.array,
+    count: float,
+    eps: float,
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    root = mx.rsqrt(var + eps)
     dgamma, slope = dot * root, gamma * root
-    from_x = (2 * dvar - slope * root * dgamma) / count
-    level = (dmean - slope * dbeta) / count
-    return combine(dy, x, mean, slope, from_x, level, On(spec.stream)), dgamma, dbeta
+    return dgamma, slope, (2 * dvar - slope * root * dgamma) / count, (dmean - slope * dbeta) / count
 
 
 def _composed_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:

@@ -6,6 +6,7 @@ other's derivatives; that is the whole calculus, at every order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -257,10 +258,13 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
     _check.shape("conv_grad_weights", "x", x, expected, "x does not belong to this state")
     _check.same_dtype("conv_grad_weights", "dy", dy, "x", x.dtype)
     with mx.stream(run_on):
-        return state._replace(
-            dw=state.dw + _conv_kernels.grad_weights(dy, x, spec),
-            db=state.db + _conv_kernels.grad_bias(dy, spec),
-        )
+        dw, db = _conv_kernels.grad_weights(dy, x, spec), _conv_kernels.grad_bias(dy, spec)
+        return state._replace(dw=_added(state.dw, dw), db=_added(state.db, db))
+
+
+@_launch.fused
+def _added(before: mx.array, more: mx.array) -> mx.array:
+    return before + more.astype(_launch.accumulator(more.dtype))
 
 
 # Checks -------------------------------------------------------------------------------------------------
@@ -295,12 +299,15 @@ def _check_weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[
         raise ValueError(
             f"{op}: groups do not divide the channels; got groups={groups}, expected a divisor of {channels}"
         )
-    fits = len(w_shape) == 4 and min(w_shape) >= 1 and w_shape[3] == channels // groups
+    sizes = len(w_shape) == 4 and all(isinstance(d, int) and d >= 1 for d in w_shape)
+    fits = sizes and w_shape[3] == channels // groups
     if not fits:
         raise ValueError(
             f"{op}: the weights do not fit the images; got {name}={w_shape}, "
             f"expected (o, kh, kw, {channels // groups}), none of them 0"
         )
+    if math.prod(w_shape[1:]) >= 2**31:  # kernels count the taps and channels of one filter in int32
+        raise ValueError(f"{op}: a filter is too large; got {name}={w_shape}, expected kh * kw * c / groups < 2**31")
     if w_shape[0] % groups != 0:
         raise ValueError(
             f"{op}: groups do not divide the output channels; got groups={groups}, expected a divisor of {w_shape[0]}"

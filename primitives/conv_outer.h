@@ -7,10 +7,10 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int kBlockPixels = 128;                 // that one register tile adds up
+constexpr int kBlockPixels = 256;                 // that one register tile adds up
 constexpr int kMaxHalo = 64;                      // columns worth packing once for all taps of a row
 constexpr int64_t kPartBytes = int64_t{4} << 20;  // of sums private to the parts of the image
-constexpr int64_t kMaxParts = 16, kOuterTasks = 64;
+constexpr int64_t kMaxParts = 16;
 
 template <typename T>
 struct WeightGrad {
@@ -28,6 +28,12 @@ struct WeightGrad {
   int blocks() const { return (width() + kTileLanes<A> - 1) / kTileLanes<A>; }
   // Sums of one block of lanes, as [row tap][column tap][out][lane].
   int64_t block_size() const { return int64_t{rows.size} * taps() * outs * kTileLanes<A>; }
+
+  int64_t size() const { return int64_t{groups} * outs * rows.size * cols.size * channels; }
+
+  // Outs are divided evenly into register tiles.
+  int tiles() const { return (outs + kTileRows - 1) / kTileRows; }
+  int tile_begin(int tile) const { return static_cast<int>(int64_t{outs} * tile / tiles()); }
 
   // One panel serves all taps of a row; otherwise each tap has its own, without the columns between strides.
   bool shared() const { return !merged() && cols.stride <= 2 && (cols.size - 1) * int64_t{cols.dilation} <= kMaxHalo; }
@@ -58,16 +64,27 @@ PixelRange pixel_range(const WeightGrad<T>& g, int64_t block) {
   return {line, static_cast<int>(smaller(g.lines_each(), g.lines() - line)), begin, end - begin};
 }
 
+// Pixel number `col` of a selected line of the cotangent, and the line of the source under its row tap q, or -1.
+template <typename T>
+int64_t dy_pixel(const WeightGrad<T>& g, int64_t line, int col) {
+  const int selected = g.rows.end - g.rows.begin;
+  return (line / selected * g.rows.n_out + g.rows.begin + line % selected) * g.cols.n_out + g.cols.begin + col;
+}
+
+template <typename T>
+int64_t x_line(const WeightGrad<T>& g, int64_t line, int q) {
+  const int selected = g.rows.end - g.rows.begin;
+  const int row = source(g.rows, g.rows.begin + static_cast<int>(line % selected), q);
+  return row < 0 ? -1 : line / selected * g.rows.n_in + row;
+}
+
 // The cotangents of a group as [tile of outs][pixel][out].
 template <typename T>
 void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, Acc<T>* panel) {
-  const int selected = g.rows.end - g.rows.begin, tiles = (g.outs + kTileRows - 1) / kTileRows;
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int begin = g.outs * tile / tiles, end = g.outs * (tile + 1) / tiles;
+  for (int tile = 0; tile < g.tiles(); ++tile) {
+    const int begin = g.tile_begin(tile), end = g.tile_begin(tile + 1);
     for (int i = 0; i < range.count; ++i) {
-      const int64_t image = (range.line + i) / selected, row = g.rows.begin + (range.line + i) % selected;
-      const int64_t pixel = (image * g.rows.n_out + row) * g.cols.n_out + g.cols.begin + range.col;
-      const T* from = g.dy + (pixel * g.groups + group) * g.outs;
+      const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.outs;
       for (int j = 0; j < range.cols; ++j, from += int64_t{g.groups} * g.outs, panel += kOuterPitch) {
         copy_run(panel, from, begin, end, begin, end);
       }
@@ -77,59 +94,138 @@ void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, Acc<T>*
 
 // One line of the source, from lane `lane` on: `count` columns from `col` on, `step` apart.
 template <typename T>
-void pack_line(const WeightGrad<T>& g, int group, int64_t line, int lane, int64_t col, int count, int step, Acc<T>* panel) {
-  const int64_t end = smaller(lane + kTileLanes<Acc<T>>, g.merged() ? g.width() : g.channels);
-  for (int j = 0; j < count; ++j, col += step, panel += kTileLanes<Acc<T>>) {
-    const T* from = g.x + ((line * g.cols.n_in + col) * g.groups + group) * g.channels;
-    copy_run(panel, from, lane, lane + kTileLanes<Acc<T>>, -col * g.channels,
-             smaller(end, (g.cols.n_in - col) * g.channels));
+void pack_line(const WeightGrad<T>& g, int group, int64_t line, int lane, int64_t col, int count, int step,
+               Acc<T>* panel) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
+  const int64_t pitch = int64_t{g.groups} * g.channels;
+  const T* from = g.x + (line * g.cols.n_in + col) * pitch + int64_t{group} * g.channels;
+  const bool whole = lane + W <= g.channels;
+  for (int j = 0; j < count; ++j, col += step, from += step * pitch, panel += W) {
+    if (whole && col >= 0 && col < g.cols.n_in) {
+      for (int v = 0; v < kTileVectors; ++v) store(panel + v * L, load(from + lane + v * L));
+    } else {
+      copy_run(panel, from, lane, lane + W, -col * g.channels,
+               smaller(g.width(), (g.cols.n_in - col) * g.channels));
+    }
   }
 }
 
-// Adds up pixel blocks [begin, end) for the block of lanes from `lane` on.
+// Source lines packed for a block of pixels, most of them for several row taps.
 template <typename T>
-void add_blocks(const WeightGrad<T>& g, int group, int lane, int64_t begin, int64_t end, Acc<T>* sums) {
+struct LinePanel {
+  Scratch<Acc<T>> data;
+  Scratch<int64_t> lines;
+  int count = 0;
+
+  LinePanel(int64_t capacity, int64_t span) : data(capacity * span * kTileLanes<Acc<T>>), lines(capacity) {}
+
+  // The place of a line, or `count` when it is not among the last few.
+  int find(int64_t line) const {
+    constexpr int kRecent = 32;
+    for (int i = count - 1; i >= 0 && i >= count - kRecent; --i) {
+      if (lines[i] == line) return i;
+    }
+    return count;
+  }
+};
+
+// A task: sums over some of the pixels for blocks of lanes [first_block, last_block) of a group.
+template <typename T>
+class WeightGradTask {
   using A = Acc<T>;
-  constexpr int W = kTileLanes<A>;
-  const int vectors = g.width() - lane <= lanes<A> ? 1 : kTileVectors;
-  const int tiles = (g.outs + kTileRows - 1) / kTileRows, selected = g.rows.end - g.rows.begin;
-  const int longest = (g.line() + g.pieces() - 1) / g.pieces();
-  Scratch<A> dy(int64_t{tiles} * kBlockPixels * kOuterPitch), x(g.lines_each() * g.span(longest) * W);
-  int dy_row[kBlockPixels];
-  clear(sums, g.block_size());
+  static constexpr int W = kTileLanes<A>;
 
-  for (int64_t index = begin; index < end; ++index) {
-    const PixelRange range = pixel_range(g, index);
-    const int span = g.span(range.cols);
-    const PixelBlock block = {dy_row, 0, range.cols, span, g.shared() ? g.cols.stride : 1};
-    pack_dy(g, group, range, dy.get());
+ public:
+  WeightGradTask(const WeightGrad<T>& g, int group, int first_block, int last_block)
+      : g_(g),
+        group_(group),
+        first_(first_block),
+        last_(last_block),
+        dy_(int64_t{g.tiles()} * kBlockPixels * kOuterPitch),
+        panel_(g.lines_each() * (g.shared() ? g.rows.size : 1), g.span((g.line() + g.pieces() - 1) / g.pieces())) {}
 
-    for (int q = 0; q < g.rows.size; ++q) {
-      for (int tap = 0; tap < g.taps(); ++tap) {
-        PixelBlock part = block;
-        const A* panel = x.get() + (g.shared() ? int64_t{tap} * g.cols.dilation * W : 0);
-        for (int i = 0; i < range.count; ++i) {
-          const int64_t image = (range.line + i) / selected;
-          const int row = source(g.rows, g.rows.begin + static_cast<int>((range.line + i) % selected), q);
-          if (row < 0) continue;
-          if (tap == 0 || !g.shared()) {
-            const int col = first(g.cols, g.cols.begin + range.col) + tap * g.cols.dilation;
-            pack_line(g, group, image * g.rows.n_in + row, lane, col, span, g.shared() ? 1 : g.cols.stride,
-                      x.get() + int64_t{part.count} * span * W);
+  // Adds pixel blocks [begin, end) to sums, which starts at the first block of lanes.
+  void add(int64_t begin, int64_t end, A* sums) {
+    clear(sums, (last_ - first_) * g_.block_size());
+    const int64_t steps = int64_t{last_ - first_} * g_.rows.size * g_.taps() * g_.tiles();
+    for (int64_t index = begin; index < end; ++index) {
+      const PixelRange range = pixel_range(g_, index);
+      Ahead dy = dy_ahead(index + 1, end, steps), x = x_ahead(index + 1, end, steps);
+      pack_dy(g_, group_, range, dy_.get());
+      for (int block = first_; block < last_; ++block) {
+        panel_.count = 0;
+        for (int q = 0; q < g_.rows.size; ++q) {
+          for (int tap = 0; tap < g_.taps(); ++tap) {
+            const PixelBlock pixels = source_pixels(range, block * W, q, tap);
+            A* sum = sums + (block - first_) * g_.block_size() + (int64_t{q} * g_.taps() + tap) * g_.outs * W;
+            for (int tile = 0; tile < g_.tiles() && pixels.count > 0; ++tile) {
+              add_tile(pixels, block * W, tile, range.count * range.cols, sum);
+              dy.step();
+              x.step();
+            }
           }
-          dy_row[part.count++] = i * range.cols;
-        }
-        if (part.count == 0) continue;
-        A* sum = sums + (int64_t{q} * g.taps() + tap) * g.outs * W;
-        for (int tile = 0; tile < tiles; ++tile) {
-          const int from = g.outs * tile / tiles, to = g.outs * (tile + 1) / tiles;
-          outer_tile<A>(to - from, vectors)(
-              part, dy.get() + int64_t{tile} * range.count * range.cols * kOuterPitch, panel, sum + from * W);
         }
       }
     }
   }
-}
+
+ private:
+  void add_tile(const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
+    const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
+    const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
+    outer_tile<A>(to - from, vectors)(pixels, dy_.get() + tile * pixel_count * kOuterPitch, panel_.data.get(),
+                                      sum + int64_t{from} * W);
+  }
+
+  // Where the pixels of a range, and those that a tap of theirs reads, lie in the panels. Packs what is missing.
+  PixelBlock source_pixels(const PixelRange& range, int lane, int q, int tap) {
+    const bool shared = g_.shared();
+    const int span = g_.span(range.cols), dilation = g_.cols.dilation;
+    const int col = first(g_.cols, g_.cols.begin + range.col) + (shared ? 0 : tap * dilation);
+    PixelBlock pixels = {dy_rows_, x_rows_, 0, range.cols, shared ? g_.cols.stride : 1};
+    if (!shared) panel_.count = 0;
+    for (int i = 0; i < range.count; ++i) {
+      const int64_t line = x_line(g_, range.line + i, q);
+      if (line < 0) continue;
+      const int place = shared ? panel_.find(line) : panel_.count;
+      if (place == panel_.count) {
+        pack_line(g_, group_, line, lane, col, span, shared ? 1 : g_.cols.stride,
+                  panel_.data.get() + int64_t{place} * span * W);
+        panel_.lines[panel_.count++] = line;
+      }
+      dy_rows_[pixels.count] = i * range.cols;
+      x_rows_[pixels.count++] = place * span + (shared ? tap * dilation : 0);
+    }
+    return pixels;
+  }
+
+  // What the next block reads, unless other tasks share its memory or there is none.
+  bool alone(int64_t index, int64_t end) const {
+    return index < end && g_.groups == 1 && first_ == 0 && last_ == g_.blocks();
+  }
+  Ahead dy_ahead(int64_t index, int64_t end, int64_t steps) const {
+    if (!alone(index, end)) return {};
+    const PixelRange range = pixel_range(g_, index);
+    const int64_t from = dy_pixel(g_, range.line, range.col);
+    const int64_t to = dy_pixel(g_, range.line + range.count - 1, range.col + range.cols);
+    return {g_.dy + from * g_.outs, g_.dy + to * g_.outs, steps};
+  }
+  Ahead x_ahead(int64_t index, int64_t end, int64_t steps) const {
+    if (!alone(index, end)) return {};
+    const PixelRange range = pixel_range(g_, index);
+    const int64_t from = x_line(g_, range.line, 0), to = x_line(g_, range.line + range.count - 1, g_.rows.size - 1);
+    if (from < 0 || to < 0) return {};
+    const int64_t pitch = int64_t{g_.cols.n_in} * g_.channels;
+    return {g_.x + from * pitch, g_.x + (to + 1) * pitch, steps};
+  }
+
+  const WeightGrad<T>& g_;
+  const int group_, first_, last_;
+  Scratch<A> dy_;
+  LinePanel<T> panel_;
+  int dy_rows_[kBlockPixels], x_rows_[kBlockPixels];
+};
 
 // dw[out][row tap][column tap][channel] = the sum of the parts, in order.
 template <typename T>
@@ -153,18 +249,19 @@ void add_parts(const WeightGrad<T>& g, int64_t parts, int64_t part_size, const A
 template <typename T>
 void weight_grad(const WeightGrad<T>& g) {
   using A = Acc<T>;
-  const int64_t units = int64_t{g.groups} * g.blocks(), part_size = units * g.block_size();
+  const int64_t part_size = int64_t{g.groups} * g.blocks() * g.block_size();
   if (part_size == 0) return;
-  if (g.lines() == 0 || g.line() == 0) return clear(g.dw, int64_t{g.groups} * g.outs * g.rows.size * g.cols.size * g.channels);
+  if (g.lines() == 0 || g.line() == 0) return clear(g.dw, g.size());
   const int64_t affordable = kPartBytes / (part_size * static_cast<int64_t>(sizeof(A))) + 1;
-  const int64_t wanted = smaller(kMaxParts, (kOuterTasks + units - 1) / units);
-  const int64_t parts = smaller(g.pixel_blocks(), smaller(affordable, wanted));
+  const int64_t parts = smaller(g.pixel_blocks(), smaller(kMaxParts, affordable));
+  const int64_t splits = smaller(g.blocks(), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
   Scratch<A> sums(parts * part_size);
-  parallel_for(units * parts, [&](int64_t task) {
-    const int64_t part = task / units, unit = task % units;
-    add_blocks(g, static_cast<int>(unit / g.blocks()), static_cast<int>(unit % g.blocks()) * kTileLanes<A>,
-               g.pixel_blocks() * part / parts, g.pixel_blocks() * (part + 1) / parts,
-               sums.get() + part * part_size + unit * g.block_size());
+  parallel_for(parts * g.groups * splits, [&](int64_t task) {
+    const int64_t split = task % splits, group = task / splits % g.groups, part = task / splits / g.groups;
+    const int64_t begin = g.blocks() * split / splits, end = g.blocks() * (split + 1) / splits;
+    WeightGradTask<T>(g, static_cast<int>(group), static_cast<int>(begin), static_cast<int>(end))
+        .add(g.pixel_blocks() * part / parts, g.pixel_blocks() * (part + 1) / parts,
+             sums.get() + part * part_size + (group * g.blocks() + begin) * g.block_size());
   });
   add_parts(g, parts, part_size, sums.get());
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kChunkTiles = 8;                      // tiles gathered together, to reuse weights from L1
 constexpr int64_t kWeightBytes = int64_t{8} << 20;  // of weights laid out at a time
-constexpr int64_t kProductTasks = 16;
+constexpr int64_t kTaskChunks = 4, kProductTasks = 16;
 
 template <typename T>
 struct Product {
@@ -32,6 +32,7 @@ struct Product {
   // A row of taps is one run of memory where pixels and taps touch.
   bool merged() const { return cols.src_tap == 1 && channels == source_channels; }
   int64_t depth() const { return int64_t{rows.taps} * cols.taps * channels; }
+  int64_t parts() const { return depth() <= kDepth ? 1 : (depth() + kDepth - 1) / kDepth; }
 };
 
 // Elements [begin, end) of row tap `row` and, unless rows are merged, of column tap `col`.
@@ -136,35 +137,64 @@ void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
   });
 }
 
-// Computes pixels [pixel, pixel + count) of lane blocks [begin, end) of a group. `weights` starts at block `begin`.
+// A task: some pixels of lane blocks [begin, end) of a group. `weights` starts at block `begin`.
 template <typename T>
-void product_chunk(const Product<T>& p, int group, int64_t pixel, int64_t count, int begin, int end, const Acc<T>* weights) {
+class ProductTask {
   using A = Acc<T>;
-  constexpr int W = kTileLanes<A>;
-  constexpr int kTileSize = kTileRows * W;
-  const int64_t depth = p.depth(), parts = depth <= kDepth ? 1 : (depth + kDepth - 1) / kDepth;
-  const int tiles = static_cast<int>((count + kTileRows - 1) / kTileRows);
-  const int64_t panel_size = int64_t{kTileRows} * kPitch;
-  const int64_t sums_size = int64_t{end - begin} * tiles * kTileSize;
-  Scratch<A> scratch(tiles * panel_size + sums_size);
-  A *panels = scratch.get(), *sums = panels + tiles * panel_size;
-  Run runs[kDepth];
-  clear(sums, sums_size);
+  static constexpr int W = kTileLanes<A>;
+  static constexpr int64_t kTileSize = kTileRows * W, kPanelSize = kTileRows * kPitch;
 
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
-    gather(p, group, pixel, count, runs, make_runs(p, from, to, runs), panels);
-    for (int block = begin; block < end; ++block) {
-      const int vectors = p.outs - block * W <= lanes<A> ? 1 : kTileVectors;
-      const A* w = weights + ((block - begin) * depth + from) * W;
-      for (int tile = 0; tile < tiles; ++tile) {
-        const int rows = static_cast<int>(smaller(kTileRows, count - int64_t{tile} * kTileRows));
-        A* sum = sums + (int64_t{block - begin} * tiles + tile) * kTileSize;
-        multiply_tile<A>(rows, vectors)(panels + tile * panel_size, w, to - from, sum);
-        if (part == parts - 1) scatter(p, group, pixel + int64_t{tile} * kTileRows, rows, block * W, sum);
+ public:
+  ProductTask(const Product<T>& p, int group, int begin, int end, const A* weights)
+      : p_(p),
+        group_(group),
+        begin_(begin),
+        blocks_(end - begin),
+        weights_(weights),
+        panels_(kChunkTiles * kPanelSize),
+        sums_(kChunkTiles * kTileSize * blocks_) {}
+
+  // At most kChunkTiles tiles of pixels. `ahead` is stepped through once for each of chunk_steps() tiles.
+  void compute(int64_t pixel, int64_t count, Ahead ahead) {
+    const int64_t depth = p_.depth(), parts = p_.parts(), tiles = (count + kTileRows - 1) / kTileRows;
+    clear(sums_.get(), blocks_ * tiles * kTileSize);
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
+      gather(p_, group_, pixel, count, runs_, make_runs(p_, from, to, runs_), panels_.get());
+      for (int block = 0; block < blocks_; ++block) {
+        const int lane = (begin_ + block) * W, vectors = p_.outs - lane <= lanes<A> ? 1 : kTileVectors;
+        const A* weights = weights_ + (block * depth + from) * W;
+        for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
+          const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
+          A* sums = sums_.get() + (block * tiles + tile) * kTileSize;
+          multiply_tile<A>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from, sums);
+          if (part == parts - 1) scatter(p_, group_, pixel + tile * kTileRows, rows, lane, sums);
+        }
       }
     }
   }
+
+  int64_t chunk_steps() const { return kChunkTiles * p_.parts() * blocks_; }
+
+ private:
+  const Product<T>& p_;
+  const int group_, begin_, blocks_;
+  const A* weights_;
+  Scratch<A> panels_, sums_;
+  Run runs_[kDepth];
+};
+
+// What pixels [pixel, pixel + count) read, unless that is only a part of what lies there.
+template <typename T>
+Ahead source_ahead(const Product<T>& p, int64_t pixel, int64_t count, int64_t steps) {
+  if (count <= 0 || p.groups > 1) return {};
+  const auto line = [&](const Pixel& at, int tap) {
+    const int row = p.rows.src_first + at.row * p.rows.src_out + tap * p.rows.src_tap;
+    return int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
+  };
+  const int64_t from = line(pixel_at(p, pixel), 0), to = line(pixel_at(p, pixel + count - 1), p.rows.taps - 1);
+  const int64_t pitch = int64_t{p.source_cols} * p.source_channels;
+  return {p.source + from * pitch, p.source + (to + 1) * pitch, steps};
 }
 
 template <typename T>
@@ -178,20 +208,28 @@ void product(const Product<T>& p) {
   const int batch = static_cast<int>(smaller(blocks, kWeightBytes / block_bytes + 1));
   const int64_t tiles = (pixels + kTileRows - 1) / kTileRows;
   const int64_t chunk = smaller(kChunkTiles, (tiles + kProductTasks - 1) / kProductTasks) * kTileRows;
-  const int64_t chunks = (pixels + chunk - 1) / chunk;
+  const int64_t stretch = smaller(kTaskChunks, (pixels + chunk * kProductTasks - 1) / (chunk * kProductTasks)) * chunk;
+  const int64_t stretches = (pixels + stretch - 1) / stretch;
   Scratch<A> weights(p.groups * batch * depth * W);
 
   for (int first = 0; first < blocks; first += batch) {
     const int count = lesser(batch, blocks - first);
     lay_out_weights(p, first, count, weights.get());
-    // Few pixels: split the lanes instead.
-    const int splits = static_cast<int>(smaller(count, (kProductTasks + chunks * p.groups - 1) / (chunks * p.groups)));
-    parallel_for(chunks * p.groups * splits, [&](int64_t task) {
+    // Few pixels: split the lanes as well.
+    const int64_t tasks = stretches * p.groups;
+    const int splits = static_cast<int>(smaller(count, (kProductTasks + tasks - 1) / tasks));
+    parallel_for(tasks * splits, [&](int64_t task) {
       const int split = static_cast<int>(task % splits), group = static_cast<int>(task / splits % p.groups);
-      const int64_t pixel = task / splits / p.groups * chunk;
       const int begin = count * split / splits, end = count * (split + 1) / splits;
-      product_chunk(p, group, pixel, smaller(chunk, pixels - pixel), first + begin, first + end,
-                    weights.get() + (int64_t{group} * count + begin) * depth * W);
+      ProductTask<T> work(p, group, first + begin, first + end,
+                          weights.get() + (int64_t{group} * count + begin) * depth * W);
+      int64_t pixel = task / splits / p.groups * stretch;
+      const int64_t last = smaller(pixels, pixel + stretch);
+      for (; pixel < last; pixel += chunk) {
+        const int64_t next = pixel + chunk;
+        work.compute(pixel, smaller(chunk, last - pixel),
+                     source_ahead(p, next, smaller(chunk, last - next), work.chunk_steps()));
+      }
     });
   }
 }

@@ -14,7 +14,7 @@ constexpr int kTileLanes = kTileVectors * lanes<A>;
 
 // Longest sum over one panel, and the distance of a panel's rows. The distance is a constant so that all rows
 // are addressed from one register, and has room for a whole vector behind the last element.
-constexpr int kDepth = 288;
+constexpr int kDepth = 576;
 constexpr int kPitch = kDepth + 16;
 
 template <typename A>
@@ -48,12 +48,11 @@ Tile<A> multiply_tile(int rows, int vectors) {
   return vectors == 1 ? multiply<A, Rows, 1> : multiply<A, Rows, 2>;
 }
 
-// The pixels that a weight gradient sums over at a time: `count` rows of `cols` pixels. Row number r of the
-// cotangent's panel starts at pixel dy_row[r], and row r of the source's panel at pixel r * x_row.
+// The pixels that a weight gradient sums over at a time: `count` rows of `cols` pixels. Row number r starts at
+// pixel dy[r] of the cotangent's panel and at pixel x[r] of the source's, where x_step leads to the next.
 struct PixelBlock {
-  const int* dy_row;
-  int count, cols;
-  int64_t x_row, x_step;
+  const int *dy, *x;
+  int count, cols, x_step;
 };
 
 // Distance of two pixels in a cotangent's panel.
@@ -68,9 +67,9 @@ void outer(const PixelBlock& block, const A* dy, const A* x, A* sums) {
   constexpr int L = lanes<A>;
   Vec<A> acc[Rows][Vectors] = {};
   for (int row = 0; row < block.count; ++row) {
-    const A* d = dy + int64_t{block.dy_row[row]} * kOuterPitch;
-    const A* from = x + row * block.x_row * kTileLanes<A>;
-    for (int i = 0; i < block.cols; ++i, d += kOuterPitch, from += block.x_step * kTileLanes<A>) {
+    const A* d = dy + int64_t{block.dy[row]} * kOuterPitch;
+    const A* from = x + int64_t{block.x[row]} * kTileLanes<A>;
+    for (int i = 0; i < block.cols; ++i, d += kOuterPitch, from += int64_t{block.x_step} * kTileLanes<A>) {
       Vec<A> w[Vectors];
       for (int v = 0; v < Vectors; ++v) w[v] = load(from + v * L);
 #pragma GCC unroll 14
@@ -93,6 +92,24 @@ OuterTile<A> outer_tile(int rows, int vectors) {
   }
   return vectors == 1 ? outer<A, Rows, 1> : outer<A, Rows, 2>;
 }
+
+// Memory that is read soon, fetched a little at a time between tiles: taken all at once, its latency shows.
+class Ahead {
+ public:
+  Ahead() : at_(nullptr), end_(nullptr), each_(0) {}
+  Ahead(const void* begin, const void* end, int64_t steps)
+      : at_(static_cast<const char*>(begin)), end_(static_cast<const char*>(end)), each_((end_ - at_) / steps + kLine) {}
+
+  MPSF_INLINE void step() {
+    const char* to = at_ + smaller(each_, end_ - at_);
+    for (; at_ < to; at_ += kLine) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const char *at_, *end_;
+  int64_t each_;
+};
 
 template <typename A>
 MPSF_INLINE void clear(A* to, int64_t count) {

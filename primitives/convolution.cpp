@@ -1,18 +1,90 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
 #include "channels.h"
+#include "conv_depthwise.h"
 #include "conv_outer.h"
 #include "conv_product.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
 
+// What all operations know: the weights' shape, the image x that is convolved, and the result y.
 struct Geometry {
   Axis rows, cols;
-  int groups;
+  int images, groups, channels, outs;  // channels and outs of one group
+
+  Geometry(const Call& call, int images, const int* weights)
+      : rows(axis_at(call.params, 0)),
+        cols(axis_at(call.params, 1)),
+        images(images),
+        groups(call.params[20]),
+        channels(weights[3]),
+        outs(weights[0] / groups) {}
+
+  int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
+  bool partial() const {
+    return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out;
+  }
+  bool depthwise() const { return is_depthwise(groups, channels, outs); }
 };
 
-inline Geometry geometry(const Call& call) {
-  return {axis_at(call.params, 0), axis_at(call.params, 1), call.params[20]};
+// Convolution as a product: channels of x times weights give outs.
+template <typename T>
+void conv_product(const Geometry& g, const Call& call) {
+  using A = Acc<T>;
+  Product<T> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_in, p.source_cols = g.cols.n_in, p.source_channels = g.groups * g.channels;
+  p.result_rows = g.rows.n_out, p.result_cols = g.cols.n_out, p.result_channels = g.groups * g.outs;
+  p.groups = g.groups, p.channels = g.channels, p.outs = g.outs;
+  p.weights = data<A>(call.in[1]);
+  p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1, p.out_stride = g.per_out();
+  p.kernel_cols = g.cols.size;
+  p.bias = data<A>(call.in[2]);
+  p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
+  product(p);
+}
+
+// Backward outs of dy times weights give channels, for one phase.
+template <typename T>
+void input_product(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
+  using A = Acc<T>;
+  Product<T> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.groups * g.outs;
+  p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.groups * g.channels;
+  p.groups = g.groups, p.channels = g.outs, p.outs = g.channels;
+  p.weights = data<A>(call.in[1]);
+  p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(), p.out_stride = 1;
+  p.kernel_cols = g.cols.size;
+  p.rows = rows, p.cols = cols;
+  product(p);
+}
+
+template <typename T>
+void conv_depthwise(const Geometry& g, const Call& call) {
+  using A = Acc<T>;
+  const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
+  const int64_t plane_size = int64_t{rows.taps} * cols.taps * g.groups;
+  Scratch<A> weights(g.outs * plane_size);
+  lay_out_depthwise(data<A>(call.in[1]), g.groups, g.outs, g.rows.size, g.cols.size, rows, cols, weights.get());
+  for (int plane = 0; plane < g.outs; ++plane) {
+    depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
+                  g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size,
+                  data<A>(call.in[2]) + plane, rows, cols});
+  }
+}
+
+template <typename T>
+void input_depthwise(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
+  using A = Acc<T>;
+  Scratch<A> weights(int64_t{g.outs} * rows.taps * cols.taps * g.groups);
+  lay_out_depthwise(data<A>(call.in[1]), g.groups, g.outs, g.rows.size, g.cols.size, rows, cols, weights.get());
+  depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
+                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), nullptr, rows, cols});
 }
 
 }  // namespace
@@ -20,31 +92,30 @@ inline Geometry geometry(const Call& call) {
 void conv(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    using A = Acc<T>;
-    const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
-    const Geometry g = geometry(call);
-    const int outs = w.shape[0] / g.groups, channels = w.shape[3];
-    if (g.rows.end - g.rows.begin < g.rows.n_out || g.cols.end - g.cols.begin < g.cols.n_out) clear(data<T>(y), y.size);
-    const int64_t per_out = int64_t{w.shape[1]} * w.shape[2] * channels;
-    product<T>({data<T>(x), data<T>(y), x.shape[0], x.shape[1], x.shape[2], x.shape[3], y.shape[1], y.shape[2], y.shape[3],
-                g.groups, channels, outs, data<A>(w), outs * per_out, channels, 1, per_out, w.shape[2],
-                data<A>(call.in[2]), forward_side(g.rows), forward_side(g.cols)});
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape);
+    if (call.out[0].size == 0) return;
+    if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
+    if (g.depthwise()) {
+      conv_depthwise<T>(g, call);
+    } else {
+      conv_product<T>(g, call);
+    }
   });
 }
 
 void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    using A = Acc<T>;
-    const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
-    const Geometry g = geometry(call);
-    const int outs = w.shape[0] / g.groups, channels = w.shape[3];
-    const int64_t per_out = int64_t{w.shape[1]} * w.shape[2] * channels;
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape);
+    if (call.out[0].size == 0) return;
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
-        product<T>({data<T>(dy), data<T>(dx), dy.shape[0], dy.shape[1], dy.shape[2], dy.shape[3], dx.shape[1], dx.shape[2], dx.shape[3],
-                    g.groups, outs, channels, data<A>(w), outs * per_out, channels, per_out, 1, w.shape[2],
-                    nullptr, input_side(g.rows, row), input_side(g.cols, col)});
+        const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
+        if (g.depthwise()) {
+          input_depthwise<T>(g, call, rows, cols);
+        } else {
+          input_product<T>(g, call, rows, cols);
+        }
       }
     }
   });
@@ -53,9 +124,14 @@ void conv_grad_input(const Call& call) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
-    const Geometry g = geometry(call);
-    weight_grad<T>({data<T>(dy), data<T>(x), data<Acc<T>>(dw), dy.shape[0], g.rows, g.cols, g.groups, dw.shape[3], dw.shape[0] / g.groups});
+    const Geometry g(call, call.in[0].shape[0], call.out[0].shape);
+    const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
+    Acc<T>* dw = data<Acc<T>>(call.out[0]);
+    if (g.depthwise()) {
+      depthwise_grad<T>({dy, x, dw, g.images, g.rows, g.cols, g.groups, g.outs});
+    } else {
+      weight_grad<T>({dy, x, dw, g.images, g.rows, g.cols, g.groups, g.channels, g.outs});
+    }
   });
 }
 
@@ -63,11 +139,12 @@ void conv_grad_bias(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const Tensor &dy = call.in[0], &db = call.out[0];
-    if (db.size == 0) return;
-    const T* from = data<T>(dy);
-    A* const out[1] = {data<A>(db)};
-    channel_sums<A>(rows_of<A>(dy), [&](int64_t offset, int64_t, int n, Vec<A>* terms) { terms[0] = load_some(from + offset, n); }, out);
+    if (call.out[0].size == 0) return;
+    const T* dy = data<T>(call.in[0]);
+    A* const db[1] = {data<A>(call.out[0])};
+    channel_sums<A>(
+        rows_of<A>(call.in[0]),
+        [&](int64_t offset, int64_t, int n, Vec<A>* terms) { terms[0] = load_some(dy + offset, n); }, db);
   });
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -50,6 +52,13 @@ def numbers(shape: tuple[int, ...], dtype: mx.Dtype = mx.float32, seed: int = 0)
     """Normal values that depend on the shape and the seed only."""
     values = np.random.default_rng([seed, *shape]).standard_normal(shape)
     return mx.array(values, mx.float64 if dtype == mx.float64 else mx.float32).astype(dtype)
+
+
+def primitives(*outputs: mx.array) -> set[str]:
+    """Names of the primitives that evaluating the outputs would run."""
+    dot = io.StringIO()
+    mx.export_to_dot(dot, *outputs)
+    return set(re.findall(r'label ?= ?"(\w+)"', dot.getvalue()))
 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:

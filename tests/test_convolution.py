@@ -10,7 +10,7 @@ import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, VIEWS, accumulator, close, exact, geometries, numbers, same_bits
+from support import DTYPES, VIEWS, accumulator, close, exact, geometries, numbers, primitives, same_bits
 
 import mpsfunc as mf
 
@@ -258,13 +258,3 @@ def test_lazy_evaluation_runs_only_the_gradient_that_was_asked_for(on_cpu: mx.De
     grad = mx.grad(wrap(lambda *args: mf.conv(*args).sum()), argnums=argnum)
     runs = primitives(grad(x, w, b))
     assert runs & set(names) == {names[argnum]}
-
-
-def primitives(*outputs: mx.array) -> set[str]:
-    """Names of the primitives that evaluating the outputs would run."""
-    import io
-    import re
-
-    dot = io.StringIO()
-    mx.export_to_dot(dot, *outputs)
-    return set(re.findall(r'label ?= ?"([A-Za-z_]+)"', dot.getvalue()))

@@ -14,8 +14,8 @@ from mlx.utils import tree_flatten
 for needed in ("sklearn", "tqdm", "matplotlib"):
     pytest.importorskip(needed, reason="the demo needs the extra mpsfunc[demo]")
 
-import digits_network as network
-import train_digits
+import digits_network as network  # noqa: E402
+import train_digits  # noqa: E402
 
 pytestmark = pytest.mark.needs_cpu_module
 
@@ -41,11 +41,11 @@ def test_gradients_by_hand_are_those_of_autodiff_over_twenty_steps() -> None:
 def test_both_ways_learn_the_same() -> None:
     digits, held_out = train_digits.load()
     runs = [
-        train_digits.train(digits, held_out, gradients, epochs=12, seed=0)
+        train_digits.train(digits, held_out, gradients, epochs=30, seed=0)
         for gradients in (network.autodiff, network.explicit)
     ]
     accuracies = [run.accuracies[-1] for run in runs]
-    assert min(accuracies) >= 0.97
+    assert min(accuracies) >= 0.98
     assert abs(accuracies[0] - accuracies[1]) <= 0.005
 
 
@@ -62,10 +62,10 @@ def test_the_script_ends_with_the_accuracy(way: list[str], tmp_path: Path, capsy
 
 def test_several_seeds_give_their_median(capsys: pytest.CaptureFixture) -> None:
     median = train_digits.main(["--epochs", "1", "--seeds", "3", "--no-plot"])
-    *_, last = capsys.readouterr().out.splitlines()
-    each = [float(value) for value in re.findall(r"accuracy ([\d.]+)%", "\n".join(_))]
+    *lines, last = capsys.readouterr().out.splitlines()
+    each = sorted(re.findall(r"accuracy ([\d.]+%)", "\n".join(lines)))
     assert len(each) == 3
-    assert f"{sorted(each)[1]:.2f}" == f"{100 * median:.2f}"
+    assert each[1] == f"{median:.2%}"
     assert last == f"held-out accuracy: {median:.2%} (median of 3 seeds)"
 
 

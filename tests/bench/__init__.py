@@ -1,4 +1,4 @@
-"""Benchmarks: ``python -m tests.bench cpu``, ``memory`` and ``gpu``; ``--help`` says more.
+"""Benchmarks: ``python -m tests.bench`` for the CPU, ``python -m tests.bench gpu``; ``--help`` says more.
 
 Every program checks an answer against PyTorch in float64 before it times anything, and times all rivals in turn,
 round by round, so that what disturbs one round disturbs all of it. A ratio is the median of the rounds' ratios with

@@ -1,9 +1,10 @@
-"""The command line: ``python -m tests.bench cpu`` and so on, from the root of the checkout."""
+"""The command line: ``python -m tests.bench [cpu | memory | gpu]``, from the root of the checkout."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from pathlib import Path
 
 _ROUNDS, _QUICK_ROUNDS = 30, 2
@@ -36,16 +37,17 @@ def main() -> None:
     """Runs a program and writes its tables."""
     args = _arguments()
     args.rounds = args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS)
+    args.out = args.out or Path(tempfile.mkdtemp() if args.quick else "docs/benchmarks")
     if args.program == "gpu":
         os.environ["MLX_ENABLE_TF32"] = "0"  # before MLX reads it
     else:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
 
-    from tests.bench import report
+    from . import report
 
     commit = args.commit or report.commit()
     if args.program == "gpu":
-        from tests.bench import gpu
+        from . import gpu
 
         facts = report.gpu_facts(commit, *gpu.card())
         method = _GPU.format(rounds=args.rounds)
@@ -55,24 +57,24 @@ def main() -> None:
     from mpsfunc import _primitives
 
     facts = report.cpu_facts(commit, _primitives.isa(), threads=2)
-    if args.program == "cpu":
-        from tests.bench import cpu
+    if args.program != "memory":
+        from . import cpu
 
         method = _CPU.format(rounds=args.rounds)
         print(report.write(args.out, "cpu", "Speed on the CPU", facts, method, cpu.main(args)))
-    else:
-        from tests.bench import memory
+    if args.program != "cpu":
+        from . import memory
 
         print(report.write_memory(args.out, facts, _MEMORY, memory.main(args)))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("program", choices=("cpu", "memory", "gpu"))
+    parser.add_argument("program", nargs="?", choices=("cpu", "memory", "gpu"), help="default: cpu, then memory")
     parser.add_argument("--only", nargs="+", metavar="OP", default=[], help="operations, such as avg_pool_grad")
     parser.add_argument("--quick", action="store_true", help="small images, two rounds: to see that it runs")
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder for the tables")
+    parser.add_argument("--out", type=Path, help="folder for the tables; default docs/benchmarks, if not --quick")
     parser.add_argument("--commit", help="what was measured, where there is no git")
     parser.add_argument("--jax", action="store_true", help="time JAX too (cpu)")
     parser.add_argument(

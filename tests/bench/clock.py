@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.bench.rivals import Call, Side
+from .rivals import Call, Side
 
 Sampler = Callable[[], float]  # seconds for one call
 

@@ -11,10 +11,11 @@ import mlx.core as mx
 import torch
 
 import mpsfunc as mf
-from tests.bench import clock, openblas
-from tests.bench.problems import Problem
-from tests.bench.results import COPY, OURS, PYTORCH, Row, Target, checked
-from tests.bench.rivals import Side, on_mlx, ours, pytorch, stock
+
+from . import clock, openblas
+from .problems import Problem
+from .results import COPY, OURS, PYTORCH, Row, Target, checked
+from .rivals import Side, on_mlx, ours, pytorch, stock
 
 THREADS = 2
 SHAPE, QUICK_SHAPE = (8, 56, 56, 64), (1, 12, 12, 64)
@@ -24,16 +25,15 @@ _SHORT, _LONG = 1e-3, 20e-3
 _TOGETHER = 10
 
 _STOCK = ("MLX",)
-_POOL = (Target(PYTORCH, 1.0),)
-_NORM = (Target(PYTORCH, 1.0),)
+_LEVEL = (Target(PYTORCH, 1.0),)
 _CONV = (Target(PYTORCH, 0.8), Target(_STOCK, 40))
 _ROWS: tuple[tuple[str, tuple[int, int, int], tuple[Target, ...]], ...] = (
-    ("avg_pool", (3, 2, 1), _POOL),
-    ("avg_pool", (2, 2, 0), _POOL),
-    ("avg_pool_grad", (3, 2, 1), _POOL),
-    ("avg_pool_grad", (2, 2, 0), _POOL),
-    ("bn_forward", (1, 1, 0), _NORM),
-    ("bn_backward", (1, 1, 0), _NORM),
+    ("avg_pool", (3, 2, 1), _LEVEL),
+    ("avg_pool", (2, 2, 0), _LEVEL),
+    ("avg_pool_grad", (3, 2, 1), _LEVEL),
+    ("avg_pool_grad", (2, 2, 0), _LEVEL),
+    ("bn_forward", (1, 1, 0), _LEVEL),
+    ("bn_backward", (1, 1, 0), _LEVEL),
     ("conv", (3, 1, 1), _CONV),
     ("conv_grad_input", (3, 1, 1), _CONV),
     ("conv_grad_weights", (3, 1, 1), _CONV),
@@ -73,7 +73,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
         times = clock.interleave(samplers, args.rounds)
     alone = {name: once[name] for name, count in calls.items() if count > 1}
     single = clock.interleave(alone, args.rounds) if alone else {}
-    return Row(problem, times, calls, single, wrong, targets)
+    return Row(problem, times, {name: calls.get(name, 1) for name in times}, single, wrong, targets)
 
 
 def main(args: argparse.Namespace) -> list[Row]:
@@ -93,7 +93,7 @@ def _sides(jax: bool) -> list[Side]:
     sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock)]
     sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
     if jax:
-        from tests.bench.rivals import xla
+        from .rivals import xla
 
         sides.append(xla.side())
     return sides

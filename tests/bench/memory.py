@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.bench.problems import Problem
-from tests.bench.results import OURS
-from tests.bench.rivals import Side
+from .problems import Problem
+from .results import OURS
+from .rivals import Side
 
 SHAPE, QUICK_SHAPE = (8, 224, 224, 64), (1, 24, 24, 64)
 SIDES = (OURS, "MLX", "PyTorch NCHW", "PyTorch NHWC")
@@ -69,19 +69,19 @@ def _side(name: str) -> Side:
     if name.startswith("PyTorch"):
         import torch
 
-        from tests.bench.rivals import pytorch
+        from .rivals import pytorch
 
         torch.set_num_threads(2)
         return pytorch.side(name, pytorch.LAYOUTS[name], "cpu")
     import mlx.core as mx
 
-    from tests.bench.rivals import on_mlx
+    from .rivals import on_mlx
 
     mx.set_default_device(mx.cpu)
     if name == OURS:
-        from tests.bench.rivals import ours as functions
+        from .rivals import ours as functions
     else:
-        from tests.bench.rivals import stock as functions
+        from .rivals import stock as functions
     return on_mlx.side(name, functions)
 
 
@@ -96,9 +96,9 @@ def _child(arguments: Sequence[str]) -> None:
     placed = side.place(problem.inputs(), problem.dtype)
     call = side.bind(problem, placed)
     assert call is not None
-    kept: list[object] = []
+    kept: list[Any] = []
 
-    def keep() -> list[object]:
+    def keep() -> list[Any]:
         kept[:] = call()
         return kept
 

@@ -12,11 +12,12 @@ import subprocess
 import sys
 from types import TracebackType
 
-from tests.bench import clock
-from tests.bench.problems import Problem
+from . import clock
+from .problems import Problem
 
 NAME = "MLX + OpenBLAS"
 
+_READY = "ready\n"
 _DEBIAN = "/usr/lib/*/openblas-pthread/libopenblas*.so*"
 
 
@@ -37,6 +38,9 @@ class Rival:
     def __enter__(self) -> Rival:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(self._command, env=self._environment, stdin=pipe, stdout=pipe, text=True)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != _READY:
+            raise RuntimeError(f"{NAME}: the other process did not start; its errors are above")
         return self
 
     def __exit__(
@@ -56,8 +60,8 @@ def main() -> None:
     import mlx.core as mx
     import torch
 
-    from tests.bench.results import checked
-    from tests.bench.rivals import on_mlx, pytorch, stock
+    from .results import checked
+    from .rivals import on_mlx, pytorch, stock
 
     mx.set_default_device(mx.cpu)
     torch.set_num_threads(2)
@@ -67,6 +71,7 @@ def main() -> None:
     bound, wrong = checked(problem, [side], oracle, problem.inputs())
     assert not wrong, f"{NAME} is wrong: {wrong}"
     sample = clock.wall(side, bound[NAME], 1)
+    print(_READY, end="", flush=True)
     for _ in sys.stdin:
         print(sample(), flush=True)
 

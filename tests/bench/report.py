@@ -10,10 +10,11 @@ import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TextIO
 
-from tests.bench.memory import LIMITS_MB, Growth
-from tests.bench.results import COPY, OURS, PYTORCH, Row
-from tests.bench.stats import Ratio
+from .memory import LIMITS_MB, Growth
+from .results import COPY, OURS, PYTORCH, Row
+from .stats import Ratio
 
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "torch", "jax", "numpy")
 _COLUMNS = [
@@ -58,6 +59,7 @@ def cpu_facts(commit: str, isa: str, threads: int) -> dict[str, str]:
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {threads} threads used",
         "instruction set used": isa,
+        "processes running before": f"{os.getloadavg()[0]:.1f} in the last minute",
         **_software(commit),
     }
 
@@ -130,7 +132,7 @@ def _records(row: Row) -> Iterable[list[object]]:
     known = [p.op, *p.shape, p.dtype, p.kernel_size, p.stride, p.padding]
     for name, times in row.times.items():
         taken = sum(t == t for t in times)
-        numbers = [row.ms(name), row.single_ms(name), row.calls.get(name, 1), taken, *row.ratio(name)]
+        numbers = [row.ms(name), row.single_ms(name), row.calls[name], taken, *row.ratio(name)]
         yield [*known, name, *map(_rounded, numbers), p.necessary_bytes, "", row.routed and name == OURS]
     for name, error in row.wrong.items():
         yield [*known, name, *[""] * 7, p.necessary_bytes, f"{error:.2g}", False]
@@ -169,7 +171,7 @@ def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
 
 
-def _file(folder: Path, name: str):  # noqa: ANN202
+def _file(folder: Path, name: str) -> TextIO:
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / name).open("w", encoding="utf-8", newline="")
 

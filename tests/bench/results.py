@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from tests.bench import stats
-from tests.bench.problems import TOLERANCES, Problem, error
-from tests.bench.rivals import Call, Side
-from tests.bench.stats import Ratio
+from . import stats
+from .problems import TOLERANCES, Problem, error
+from .rivals import Call, Side
+from .stats import Ratio
 
 OURS, COPY = "mpsfunc", "copy"
 PYTORCH = ("PyTorch NCHW", "PyTorch NHWC")

@@ -85,6 +85,7 @@ _POOLS: tuple[tuple[Any, ...], ...] = (
     ((6, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
     ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
     ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
+    ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
     ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
 )
 

@@ -15,7 +15,7 @@ from kernels.msl_text import Kernel, as_cpp
 
 _METAL = "-D__METAL_VERSION__=310"
 _OPENCL = (
-    *("-x", "cl", "-cl-std=clc++2021", "--target=spir64-unknown-unknown", "-emit-llvm", "-S", "-O0"),
+    *("-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "--target=spir64-unknown-unknown", "-emit-llvm", "-S", "-O0"),
     *("-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64,+cl_khr_fp16"),
     *("-Werror", "-Wno-unknown-attributes", "-Wno-ignored-attributes"),
 )

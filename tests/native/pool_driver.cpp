@@ -20,18 +20,21 @@ void require(bool holds, const char* what) {
 
 // Every chunk writes its own cells without atomics, so a chunk that runs twice or late is a wrong sum or a race.
 void fill_and_check(int64_t chunks, int64_t value) {
-  std::vector<int64_t> cells(chunks, 0);
-  mpsf::parallel_for(chunks, [&](int64_t i) { cells[i] += value + i; });
+  constexpr int64_t kCells = 500;  // work enough for helpers to arrive
+  std::vector<int64_t> cells(chunks * kCells, 0);
+  mpsf::parallel_for(chunks, [&](int64_t i) {
+    for (int64_t j = 0; j < kCells; ++j) cells[i * kCells + j] += value + i;
+  });
   int64_t sum = 0;
   for (int64_t cell : cells) sum += cell;
-  require(sum == chunks * value + chunks * (chunks - 1) / 2, "every chunk ran once before the call returned");
+  require(sum == (chunks * value + chunks * (chunks - 1) / 2) * kCells, "every chunk ran once before the call returned");
 }
 
 void stress() {
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([caller] {
-      for (int round = 0; round < 300; ++round) fill_and_check(1 + round % 37, caller + round);
+      for (int round = 0; round < 200; ++round) fill_and_check(1 + round % 37, caller + round);
     });
   }
   for (int threads : {1, 4, 2, 3}) {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.bench.problems import Problem
+from ..problems import Problem
 
 Call = Callable[[], list[Any]]
 

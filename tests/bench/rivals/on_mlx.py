@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from tests.bench.rivals import Call, Side
+from . import Call, Side
 
 _PARAMETERS = ("gamma", "beta")  # float32 beside images of any dtype
 

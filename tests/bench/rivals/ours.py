@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import mlx.core as mx
 
 import mpsfunc as mf
-from tests.bench.problems import EPS, Problem
-from tests.bench.rivals import Call
+
+from ..problems import EPS, Problem
+from . import Call
 
 
 def avg_pool(p: Problem, a: SimpleNamespace) -> Call:

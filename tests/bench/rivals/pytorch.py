@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.bench.problems import EPS, Problem
-from tests.bench.rivals import Call, Side
+from ..problems import EPS, Problem
+from . import Call, Side
 
 aten = torch.ops.aten
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 
-from tests.bench.problems import Problem
-from tests.bench.rivals import Call
+from ..problems import Problem
+from . import Call
 
 
 def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.bench.problems import EPS, Problem
-from tests.bench.rivals import Call, Side
+from ..problems import EPS, Problem
+from . import Call, Side
 
 _PARAMETERS = ("gamma", "beta")
 
@@ -53,7 +53,7 @@ def _compiled(function: Any, *args: jax.Array) -> Call:
 def _pooled(p: Problem, x: jax.Array) -> jax.Array:
     size, stride, sides = p.kernel_size, p.stride, (p.padding, p.padding)
     padding = ((0, 0), sides, sides, (0, 0))
-    total = lax.reduce_window(x, jnp.zeros((), x.dtype), lax.add, (1, size, size, 1), (1, stride, stride, 1), padding)
+    total = lax.reduce_window(x, np.zeros((), x.dtype), lax.add, (1, size, size, 1), (1, stride, stride, 1), padding)
     return total / (size * size)
 
 

@@ -23,7 +23,6 @@
 extern "C" {
 void* __tsan_get_current_fiber();
 void* __tsan_create_fiber(unsigned flags);
-void __tsan_destroy_fiber(void* fiber);
 void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
@@ -176,9 +175,6 @@ void run_threadgroup(unsigned threads, bool reversed) {
     makecontext(&fibre.context, fibre_main, 0);
     fibre.state = State::kReady;
     fibre.exchanges = 0;
-#if GPU_TSAN
-    fibre.tsan = __tsan_create_fiber(0);
-#endif
   }
   for (bool moved = true; moved;) {
     for (unsigned i = 0; i < threads; ++i) {
@@ -193,9 +189,6 @@ void run_threadgroup(unsigned threads, bool reversed) {
   }
   for (unsigned i = 0; i < threads; ++i) {
     if (fibres[i].state != State::kDone) fail("a thread waits at line %d for others that never come", fibres[i].line);
-#if GPU_TSAN
-    __tsan_destroy_fiber(fibres[i].tsan);
-#endif
   }
 #if !GPU_TSAN
   for (Declaration& d : declarations) std::free(d.memory);
@@ -218,6 +211,9 @@ void run_grid(const int64_t* grid, const int64_t* threadgroup, int64_t options) 
   for (Fibre& fibre : fibres) {
     fibre.stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fibre.stack == MAP_FAILED) fail("no memory for stacks");
+#if GPU_TSAN
+    fibre.tsan = __tsan_create_fiber(0);  // goes with its stack from threadgroup to threadgroup
+#endif
   }
   unsigned at[3];
   for (at[2] = 0; at[2] < groups[2]; ++at[2]) {

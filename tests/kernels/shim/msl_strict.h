@@ -10,10 +10,13 @@
 #define threadgroup __local
 #define thread __private
 
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint, uint32_t;
+typedef unsigned long ulong, uint64_t, size_t;
 typedef int int32_t;
-typedef uint uint32_t;
 typedef long int64_t;
-typedef ulong uint64_t;
+typedef uint uint3 __attribute__((ext_vector_type(3)));
 typedef half float16_t;
 struct bfloat {
   ushort bits;

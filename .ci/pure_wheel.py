@@ -1,0 +1,16 @@
+"""The wheel without C++ imports, holds the kernel texts, and says so when asked for the CPU."""
+
+import mlx.core as mx
+
+import mpsfunc as mf
+from mpsfunc import _launch
+
+assert "site-packages" in mf.__file__, mf.__file__
+assert "struct Axis" in _launch.text("geometry.h")
+try:
+    mf.avg_pool(mx.ones((1, 4, 4, 3)), 2, stream=mx.cpu)
+except RuntimeError as error:
+    assert "without its CPU module" in str(error), error
+else:
+    raise AssertionError("a wheel without C++ ran on the CPU")
+print(f"pure wheel of mpsfunc {mf.__version__}: fine")

@@ -1,0 +1,70 @@
+# A fresh machine needs Python >= 3.10, a C++ compiler and make; everything else comes into .venv.
+# BACKEND is what runs MLX on Linux: cpu, cuda12 or cuda13. macOS needs none.
+
+PYTHON ?= python3
+BACKEND ?= cpu
+ISAS ?= avx2 baseline
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
+sources := pyproject.toml $(wildcard primitives/* metal/*.h)
+cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/*)
+
+.PHONY: help demo test check kernels bench lint format isas soak clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(VENV)/demo  ## train a network on handwritten digits, about half a minute; writes digits.png
+	$(BIN)/python docs/examples/train_digits.py $(ARGS)
+
+test: $(VENV)/test  ## every test that this machine can run, and the examples in the docs
+	$(PYTEST) $(ARGS)
+
+check: lint test isas  ## what CI runs
+
+kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
+	$(PYTEST) tests/kernels $(ARGS)
+
+isas: $(VENV)/test  ## the CPU's tests with slower instruction sets forced
+	for isa in $(ISAS); do MPSFUNC_ISA=$$isa $(PYTEST) -q --ignore=tests/kernels -m "not parity" || exit; done
+
+bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
+	$(BIN)/python -m tests.bench $(ARGS)
+
+lint: $(VENV)/dev  ## ruff, mypy, clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(cxx)
+
+format: $(VENV)/dev  ## let ruff and clang-format rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(cxx)
+
+soak: $(VENV)/test  ## property tests for hours
+	HYPOTHESIS_PROFILE=soak $(PYTEST) tests $(ARGS)
+
+clean:  ## remove what was built
+	rm -rf $(VENV) build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# An editable install: Python and kernel texts are used where they lie, C++ is built again when it changes.
+$(VENV)/built: $(sources)
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "Building mpsfunc$(backend) into $(VENV); a few minutes the first time"
+	@$(PIP) install --editable '.$(backend)'
+	@touch $@
+
+$(VENV)/demo: extras := demo
+$(VENV)/test: extras := demo,test
+$(VENV)/bench: extras := parity
+$(VENV)/dev: extras := dev,demo,test
+$(VENV)/demo $(VENV)/test $(VENV)/bench $(VENV)/dev: $(VENV)/built
+	@echo "Installing mpsfunc[$(extras)]"
+	@$(PIP) install 'mpsfunc[$(extras)]'
+	@touch $@

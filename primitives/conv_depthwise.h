@@ -1,0 +1,245 @@
+// Convolution with one channel a group: channels are the vector axis, and nothing is packed.
+#pragma once
+#include "conv_side.h"
+#include "conv_tile.h"
+#include "parallel.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// With more outputs than this for a channel, products are the better way.
+constexpr int kMaxMultiplier = 4;
+
+inline bool is_depthwise(int groups, int channels, int outs) {
+  return groups > 1 && channels == 1 && outs <= kMaxMultiplier;
+}
+
+// result[pixel][channel * result_step] = bias + the sum over planes and taps of
+// source[tap of pixel][channel * source_step + plane] * weights[plane][tap][channel].
+template <typename T>
+struct Depthwise {
+  using A = Acc<T>;
+  const T* source;
+  T* result;
+  int images;
+  int source_rows, source_cols, result_rows, result_cols;
+  int channels, planes, source_step, result_step;
+  const A* weights;
+  const A* bias;  // of the channels, result_step apart; or null
+  Side rows, cols;
+
+  int taps() const { return rows.taps * cols.taps; }
+  int64_t source_pitch() const { return int64_t{channels} * source_step; }
+  int64_t result_pitch() const { return int64_t{channels} * result_step; }
+};
+
+template <typename T>
+MPSF_INLINE Vec<Acc<T>> load_step(const T* p, int step, int n) {
+  if (step == 1) return load_some(p, n);
+  T some[lanes<Acc<T>>] = {};
+  for (int i = 0; i < n; ++i) some[i] = p[i * step];
+  return load(some);
+}
+
+template <typename T>
+MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n) {
+  if (step == 1) return store_some(p, v, n);
+  T some[lanes<Acc<T>>];
+  store(some, v);
+  for (int i = 0; i < n; ++i) p[i * step] = some[i];
+}
+
+// Outputs of a side of which every tap exists: [begin, end). The others have fewer.
+struct Inner {
+  int begin, end;
+};
+
+inline Inner inner(const Side& side) {
+  const int last = side.src_end - 1 - (side.taps - 1) * side.src_tap - side.src_first;
+  const int begin = greater(0, ceil_div(side.src_begin - side.src_first, side.src_out));
+  const int end = lesser(side.outs, floor_div(last, side.src_out) + 1);
+  return begin < end ? Inner{begin, end} : Inner{0, 0};
+}
+
+// `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels.
+template <typename T, int Pixels, int Vectors>
+MPSF_INLINE void sum_taps(const Depthwise<T>& d, int image, int row, int col, int tap_begin, int tap_end, int channel,
+                          int n) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const Side &rows = d.rows, &cols = d.cols;
+  Vec<A> acc[Pixels][Vectors];
+  for (int v = 0; v < Vectors; ++v) {
+    const Vec<A> start = d.bias ? load_step(d.bias + (channel + v * L) * d.result_step, d.result_step, n) : Vec<A>{};
+    for (int i = 0; i < Pixels; ++i) acc[i][v] = start;
+  }
+  for (int q = 0; q < rows.taps; ++q) {
+    const int from_row = rows.src_first + row * rows.src_out + q * rows.src_tap;
+    if (from_row < rows.src_begin || from_row >= rows.src_end) continue;
+    const int64_t line = (int64_t{image} * d.source_rows + from_row) * d.source_cols + cols.src_first + col * cols.src_out;
+    for (int p = tap_begin; p < tap_end; ++p) {
+      for (int plane = 0; plane < d.planes; ++plane) {
+        const T* x = d.source + (line + p * cols.src_tap) * d.source_pitch() + channel * d.source_step + plane;
+        const A* w = d.weights + (int64_t{plane} * d.taps() + q * cols.taps + p) * d.channels + channel;
+        for (int v = 0; v < Vectors; ++v) {
+          const Vec<A> weight = load_some(w + v * L, n);
+          for (int i = 0; i < Pixels; ++i) {
+            acc[i][v] += load_step(x + i * cols.src_out * d.source_pitch() + v * L * d.source_step, d.source_step, n) * weight;
+          }
+        }
+      }
+    }
+  }
+  const int64_t to = (int64_t{image} * d.result_rows + rows.out_first + row * rows.out_step) * d.result_cols + cols.out_first;
+  for (int i = 0; i < Pixels; ++i) {
+    T* y = d.result + (to + (col + i) * cols.out_step) * d.result_pitch() + channel * d.result_step;
+    for (int v = 0; v < Vectors; ++v) store_step(y + v * L * d.result_step, acc[i][v], d.result_step, n);
+  }
+}
+
+// One line of outputs for `Vectors` vectors of n channels. Whole says that the channels are whole vectors, so
+// that the compiler knows it too.
+template <typename T, int Vectors, bool Whole>
+void depthwise_line(const Depthwise<T>& given, int image, int row, int channel, int n) {
+  Depthwise<T> d = given;
+  if (Whole) {
+    d.planes = d.source_step = d.result_step = 1;
+    n = lanes<Acc<T>>;
+  }
+  constexpr int kPixels = kRegisters == 32 ? 8 / Vectors : 4 / Vectors;
+  const Inner whole = inner(d.cols);
+  for (int col = 0; col < d.cols.outs;) {
+    if (col >= whole.begin && col + kPixels <= whole.end) {
+      sum_taps<T, kPixels, Vectors>(d, image, row, col, 0, d.cols.taps, channel, n);
+      col += kPixels;
+    } else {
+      const int first = d.cols.src_first + col * d.cols.src_out, tap = d.cols.src_tap;
+      const int begin = greater(0, ceil_div(d.cols.src_begin - first, tap));
+      const int end = lesser(d.cols.taps, floor_div(d.cols.src_end - 1 - first, tap) + 1);
+      sum_taps<T, 1, Vectors>(d, image, row, col, begin, end, channel, n);
+      ++col;
+    }
+  }
+}
+
+template <typename T>
+void depthwise(const Depthwise<T>& d) {
+  constexpr int L = lanes<Acc<T>>;
+  parallel_for(int64_t{d.images} * d.rows.outs, [&](int64_t line) {
+    const int image = static_cast<int>(line / d.rows.outs), row = static_cast<int>(line % d.rows.outs);
+    const bool dense = d.planes == 1 && d.source_step == 1 && d.result_step == 1;
+    int channel = 0;
+    for (; dense && channel + 2 * L <= d.channels; channel += 2 * L) depthwise_line<T, 2, true>(d, image, row, channel, L);
+    for (; channel < d.channels; channel += L) {
+      const int n = lesser(L, d.channels - channel);
+      if (dense && n == L) {
+        depthwise_line<T, 1, true>(d, image, row, channel, n);
+      } else {
+        depthwise_line<T, 1, false>(d, image, row, channel, n);
+      }
+    }
+  });
+}
+
+// [plane][tap][channel] of weights [channel][plane][kernel row][kernel col], for the taps of the sides.
+template <typename A>
+void lay_out_depthwise(const A* weights, int channels, int planes, int kernel_rows, int kernel_cols, const Side& rows,
+                       const Side& cols, A* to) {
+  for (int plane = 0; plane < planes; ++plane) {
+    for (int q = 0; q < rows.taps; ++q) {
+      for (int p = 0; p < cols.taps; ++p) {
+        const int row = rows.tap_first + q * rows.tap_step, col = cols.tap_first + p * cols.tap_step;
+        for (int c = 0; c < channels; ++c) {
+          *to++ = weights[((int64_t{c} * planes + plane) * kernel_rows + row) * kernel_cols + col];
+        }
+      }
+    }
+  }
+}
+
+// Weight gradient --------------------------------------------------------------------------------------------
+
+template <typename T>
+struct DepthwiseGrad {
+  using A = Acc<T>;
+  const T *dy, *x;
+  A* dw;
+  int images;
+  Axis rows, cols;
+  int channels, planes;
+
+  int64_t lines() const { return int64_t{images} * (rows.end - rows.begin); }
+  int64_t size() const { return int64_t{channels} * planes * rows.size * cols.size; }
+};
+
+// Adds a line's products of `Vectors` vectors of n channels to sums, [channel]. The outputs are [begin, end).
+template <typename T, int Vectors, bool Whole>
+MPSF_INLINE void add_line(const T* dy, const T* x, int count, int64_t dy_pitch, int64_t x_pitch, int step, int n,
+                          Acc<T>* sums) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  if (Whole) step = 1, n = L;
+  Vec<A> acc[Vectors] = {};
+  for (int i = 0; i < count; ++i, dy += dy_pitch, x += x_pitch) {
+    for (int v = 0; v < Vectors; ++v) acc[v] += load_step(dy + v * L * step, step, n) * load_some(x + v * L, n);
+  }
+  for (int v = 0; v < Vectors; ++v) store_some(sums + v * L, load_some(sums + v * L, n) + acc[v], n);
+}
+
+// Adds a line of outputs to sums, [plane][tap][channel].
+template <typename T>
+void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, Acc<T>* sums) {
+  constexpr int L = lanes<Acc<T>>;
+  const int selected = g.rows.end - g.rows.begin, row = g.rows.begin + static_cast<int>(line % selected);
+  const int64_t image = line / selected, outs = int64_t{g.channels} * g.planes;
+  for (int q = 0; q < g.rows.size; ++q) {
+    const int from_row = source(g.rows, row, q);
+    if (from_row < 0) continue;
+    for (int p = 0; p < g.cols.size; ++p) {
+      const int shift = p * g.cols.dilation - g.cols.pad;
+      const int begin = greater(g.cols.begin, ceil_div(-shift, g.cols.stride));
+      const int count = lesser(g.cols.end, floor_div(g.cols.n_in - 1 - shift, g.cols.stride) + 1) - begin;
+      if (count <= 0) continue;
+      const T* x = g.x + ((image * g.rows.n_in + from_row) * g.cols.n_in + begin * g.cols.stride + shift) * g.channels;
+      const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + begin) * outs;
+      const int64_t x_pitch = int64_t{g.cols.stride} * g.channels;
+      for (int plane = 0; plane < g.planes; ++plane, ++dy) {
+        Acc<T>* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
+        int c = 0;
+        for (; g.planes == 1 && c + 4 * L <= g.channels; c += 4 * L) {
+          add_line<T, 4, true>(dy + c, x + c, count, outs, x_pitch, 1, L, sum + c);
+        }
+        for (; c < g.channels; c += L) {
+          add_line<T, 1, false>(dy + int64_t{c} * g.planes, x + c, count, outs, x_pitch, g.planes,
+                                lesser(L, g.channels - c), sum + c);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void depthwise_grad(const DepthwiseGrad<T>& g) {
+  using A = Acc<T>;
+  constexpr int64_t kParts = 16;
+  const int64_t taps = int64_t{g.rows.size} * g.cols.size, parts = smaller(kParts, g.lines());
+  if (g.size() == 0) return;
+  if (parts == 0) return clear(g.dw, g.size());
+  Scratch<A> sums(parts * g.size());
+  parallel_for(parts, [&](int64_t part) {
+    A* sum = sums.get() + part * g.size();
+    clear(sum, g.size());
+    for (int64_t line = g.lines() * part / parts; line < g.lines() * (part + 1) / parts; ++line) {
+      depthwise_grad_line(g, line, sum);
+    }
+  });
+  for (int64_t i = 0; i < g.size(); ++i) {
+    A total = sums[i];
+    for (int64_t part = 1; part < parts; ++part) total += sums[part * g.size() + i];
+    const int64_t plane = i / (taps * g.channels), tap = i / g.channels % taps, channel = i % g.channels;
+    g.dw[(channel * g.planes + plane) * taps + tap] = total;
+  }
+}
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA

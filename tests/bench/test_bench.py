@@ -1,0 +1,142 @@
+"""The benchmark's arithmetic on known data, and one row of every program that runs without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from . import clock, memory, report, stats
+from .problems import Problem, error
+from .results import COPY, OURS, PYTORCH, Row, Target
+from .rivals import Call
+
+AVG_POOL_GRAD = Problem("avg_pool_grad", (2, 8, 8, 4), "float32", 3, 2, 1)
+
+
+def _row(times: dict[str, list[float]], *targets: Target) -> Row:
+    return Row(AVG_POOL_GRAD, times, dict.fromkeys(times, 1), {}, {}, targets)
+
+
+def test_ratio_of_constant_pairs_has_no_width() -> None:
+    assert stats.paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]) == (2.0, 2.0, 2.0)
+
+
+def test_ratio_is_of_pairs_and_not_of_medians() -> None:
+    assert stats.paired([1.0, 10.0, 100.0], [1.0, 2.0, 200.0]).median == 1.0
+
+
+def test_interval_covers_the_median_of_a_known_distribution() -> None:
+    samples = np.random.default_rng(1).normal(1.5, 0.1, (200, 30))
+    ratios = [stats.paired(row, np.ones(30)) for row in samples]
+    assert 180 <= sum(r.low <= 1.5 <= r.high for r in ratios) < 200
+    theory = 2 * 1.96 * math.sqrt(math.pi / 2) * 0.1 / math.sqrt(30)
+    assert np.mean([r.high - r.low for r in ratios]) == pytest.approx(theory, rel=0.15)
+
+
+def test_rounds_that_a_rival_sat_out_do_not_count() -> None:
+    assert stats.paired([6.0, math.nan, 6.0], [2.0, 100.0, 2.0]).median == 3.0
+    assert stats.median([1.0, math.nan, 3.0]) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "met"), [((1.0, 0.97, 1.1), True), ((1.0, 0.96, 1.1), False), ((0.99, 0.98, 1.1), False)]
+)
+def test_target_needs_the_median_and_97_percent_of_it_at_the_lower_end(
+    ratio: tuple[float, float, float], met: bool
+) -> None:
+    assert stats.Ratio(*ratio).reaches(1.0) is met
+
+
+def test_necessary_bytes_count_each_pass() -> None:
+    image, pooled = 2 * 8 * 8 * 4 * 4, 2 * 4 * 4 * 4 * 4
+    assert AVG_POOL_GRAD.necessary_bytes == image + pooled
+    assert Problem("bn_backward", AVG_POOL_GRAD.shape, "float32").necessary_bytes == 5 * image
+    assert AVG_POOL_GRAD._replace(dtype="bfloat16").necessary_bytes == (image + pooled) // 2
+
+
+def test_bfloat16_inputs_are_numbers_that_bfloat16_has() -> None:
+    wide = AVG_POOL_GRAD.inputs().x
+    x = AVG_POOL_GRAD._replace(dtype="bfloat16").inputs().x
+    assert not np.any(x.view(np.uint32) & 0xFFFF)
+    np.testing.assert_allclose(x, wide, rtol=2**-8)
+
+
+def test_error_sees_a_wrong_entry_a_missing_number_and_a_wrong_shape() -> None:
+    right = np.ones(100)
+    assert error([right], [right]) == 0
+    assert error([right + 0.1 * (np.arange(100) == 3)], [right]) == pytest.approx(0.01)
+    assert error([right * math.nan], [right]) == math.inf
+    assert error([right.reshape(10, 10)], [right]) == math.inf
+
+
+def test_slow_rivals_take_part_in_five_rounds() -> None:
+    times = clock.interleave({"fast": lambda: 0.001, "slow": lambda: 1.0}, 30)
+    assert [sum(not math.isnan(t) for t in times[name]) for name in ("fast", "slow")] == [30, 5]
+
+
+def test_target_is_measured_against_the_fastest_rival_it_names() -> None:
+    row = _row({OURS: [1.0, 1.0], PYTORCH[0]: [3.0, 3.0], PYTORCH[1]: [2.0, 2.0], COPY: [0.8, 0.8]})
+    assert row.measured(Target(PYTORCH, 1)) == (2.0, 2.0, 2.0)
+    moved, copied = AVG_POOL_GRAD.necessary_bytes, 2 * AVG_POOL_GRAD.image_bytes
+    assert row.measured(Target((COPY,), 0.6)) == pytest.approx([0.8 * moved / copied] * 3)
+    assert row.measured(Target(("MLX",), 1)) is None
+
+
+def test_tables_say_what_was_met_missed_and_wrong(tmp_path: Path) -> None:
+    targets = Target(PYTORCH, 2), Target(PYTORCH, 3)
+    row = _row({OURS: [1.0], PYTORCH[0]: [2.0], COPY: [0.5]}, *targets)._replace(wrong={"MLX": 0.5}, routed=True)
+    text = report.write(tmp_path, "table", "Title", {"processor": "some"}, "How.", [row])
+    assert (tmp_path / "table.md").read_text() == text
+    assert "| avg_pool_grad 3x3 s2 p1 | float32 | 2 x PyTorch | 2.00 (2.00 to 2.00) | met | routed |" in text
+    assert "| 3 x PyTorch | 2.00 (2.00 to 2.00) | **missed** |" in text
+    assert "wrong by 0.5" in text
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert [line.split(",")[9] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
+
+
+@pytest.mark.parity
+def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from . import cpu
+
+    args = argparse.Namespace(only=["avg_pool_grad"], quick=True, rounds=2, jax=False, openblas=None)
+    rows = cpu.main(args)
+    assert [(row.problem.title, row.problem.dtype) for row in rows] == [
+        (f"avg_pool_grad {window}", dtype) for window in ("3x3 s2 p1", "2x2 s2 p0") for dtype in ("float32", "bfloat16")
+    ]
+    assert all({OURS, "MLX", *PYTORCH, COPY} <= {*row.times, *row.wrong} for row in rows)
+    text = report.write(tmp_path, "cpu", "Speed", {}, "", rows)
+    assert "| avg_pool_grad 3x3 s2 p1 | bfloat16 |" in text
+
+
+@pytest.mark.parity
+def test_wrong_answers_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from . import cpu
+    from .rivals import ours, stock
+
+    right = ours.avg_pool_grad
+
+    def wrong(p: Problem, a: SimpleNamespace) -> Call:
+        return lambda: [1.01 * right(p, a)()[0]]
+
+    args = argparse.Namespace(rounds=1, jax=False, openblas=None)
+    monkeypatch.setattr(stock, "avg_pool_grad", wrong)
+    row = cpu.measure(AVG_POOL_GRAD, (), args)
+    assert row.wrong["MLX"] == pytest.approx(0.01, rel=1e-3) and "MLX" not in row.times
+    monkeypatch.setattr(ours, "avg_pool_grad", wrong)
+    with pytest.raises(AssertionError, match="avg_pool_grad 3x3 s2 p1 float32: wrong"):
+        cpu.measure(AVG_POOL_GRAD, (), args)
+
+
+def test_memory_limit_is_for_ours(tmp_path: Path) -> None:
+    problem = Problem("conv_grad_weights", (8, 224, 224, 64), "float32", 3, 1, 1)
+    growths = [memory.Growth(problem, {OURS: n, "MLX": 10**9}, 147456) for n in (31 * 10**6, 33 * 10**6)]
+    assert [growth.met for growth in growths] == [True, False]
+    text = report.write_memory(tmp_path, {}, "How.", growths)
+    assert "| 31.0 | 1000.0 | 32 MB, met |" in text and "| 33.0 | 1000.0 | 32 MB, missed |" in text

@@ -1,0 +1,282 @@
+"""Bad input: refused by name before MLX sees it, or answered right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import exact, numbers
+
+import mpsfunc as mf
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+X = numbers((2, 6, 5, 4))
+W = numbers((6, 3, 3, 4))
+POOL = mf.avg_pool_state(X.shape, 2)
+CONV = mf.conv_state(X.shape, W.shape, padding=1)
+NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
+POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
+
+
+def refuses(kind: type[Exception], message: str, call: Callable[[], Any]) -> None:
+    """The whole sentence: ``{op}: {what is wrong}; got {argument}={value}, expected {rule}``."""
+    with pytest.raises(kind) as caught:
+        call()
+    text = str(caught.value)
+    assert text.startswith(message + "; got "), text
+    assert ", expected " in text and text.count("; got ") == 1
+
+
+# The image argument of every function that takes one, with all else right.
+IMAGES: dict[str, Callable[[Any], Any]] = {
+    "avg_pool": lambda x: mf.avg_pool(x, 2),
+    "avg_pool_grad": lambda x: mf.avg_pool_grad(x, POOL),
+    "conv": lambda x: mf.conv(x, W),
+    "conv_grad_input": lambda x: mf.conv_grad_input(x, W, CONV),
+    "conv_grad_weights": lambda x: mf.conv_grad_weights(CONVOLVED, x, CONV),
+    "bn_stats": lambda x: mf.bn_stats(x),
+    "bn_normalize": lambda x: mf.bn_normalize(x, NORM),
+    "bn_stats_grad": lambda x: mf.bn_stats_grad(X, x, NORM),
+    "bn_grad": lambda x: mf.bn_grad(X, x, NORM),
+    "batch_norm": lambda x: mf.batch_norm(x),
+}
+GRADIENTS = {"avg_pool_grad", "conv_grad_input"}
+each = pytest.mark.parametrize("op", IMAGES)
+
+
+@each
+@pytest.mark.parametrize("value", [None, 3, [[1.0]], np.ones((2, 6, 5, 4))], ids=["none", "int", "list", "numpy"])
+def test_not_an_array(op: str, value: Any) -> None:
+    name = "dy" if op in GRADIENTS else "x"
+    refuses(TypeError, f"{op}: {name} is not an array", lambda: IMAGES[op](value))
+
+
+@each
+@pytest.mark.parametrize("dtype", [mx.int32, mx.uint8, mx.bool_, mx.int64, mx.complex64], ids=str)
+def test_no_floating_dtype(op: str, dtype: mx.Dtype) -> None:
+    name = "dy" if op in GRADIENTS else "x"
+    refuses(TypeError, f"{op}: {name} has no floating dtype", lambda: IMAGES[op](X.astype(dtype)))
+
+
+@each
+@pytest.mark.parametrize("shape", [(), (4,), (6, 5, 4), (1, 2, 6, 5, 4)], ids=str)
+def test_wrong_rank(op: str, shape: tuple[int, ...]) -> None:
+    wrong = "dy does not belong to this state" if op in GRADIENTS else "not an image batch"
+    refuses(ValueError, f"{op}: {wrong}", lambda: IMAGES[op](mx.ones(shape)))
+
+
+@each
+@pytest.mark.parametrize("shape", [(2, 0, 5, 4), (2, 6, 0, 4), (2, 6, 5, 0)], ids=str)
+def test_an_image_without_elements(op: str, shape: tuple[int, ...]) -> None:
+    wrong = "dy does not belong to this state" if op in GRADIENTS else "an image has no elements"
+    refuses(ValueError, f"{op}: {wrong}", lambda: IMAGES[op](mx.ones(shape)))
+
+
+@each
+def test_an_image_past_int32_is_refused_unevaluated(op: str) -> None:
+    """Nothing of the size may be allocated on the way."""
+    mx.reset_peak_memory()
+    huge = mx.broadcast_to(mx.zeros((1, 1, 1, 4)), (1, 2**15, 2**14, 4))
+    wrong = "dy does not belong to this state" if op in GRADIENTS else "an image is too large"
+    refuses(ValueError, f"{op}: {wrong}", lambda: IMAGES[op](huge))
+    assert mx.get_peak_memory() < 2**24
+
+
+def huge_zeros(*shape: int) -> mx.array:
+    return mx.broadcast_to(mx.zeros((1,) * len(shape)), shape)
+
+
+HUGE: dict[str, tuple[str, Callable[[], Any]]] = {
+    "pool's output": ("avg_pool: an image is too large", lambda: mf.avg_pool(X, 1, offset=0, out_size=2**15)),
+    "conv's output": (
+        "conv: an image is too large",
+        lambda: mf.conv(huge_zeros(1, 2**10, 2**10, 1), huge_zeros(2**11, 1, 1, 1)),
+    ),
+    "conv's weights": (
+        "conv: a filter is too large",
+        lambda: mf.conv(huge_zeros(1, 8, 8, 1), huge_zeros(1, 2**16, 2**15, 1), offset=0, out_size=1),
+    ),
+    "a state's image": ("avg_pool_state: an image is too large", lambda: mf.avg_pool_state((1, 2**16, 2**15, 1), 2)),
+    "a convolution state's": (
+        "conv_state: an image is too large",
+        lambda: mf.conv_state((1, 2**16, 2**15, 1), (1, 1, 1, 1)),
+    ),
+    "a far window": (
+        "avg_pool: windows reach too far",
+        lambda: mf.avg_pool(X, 2, stride=2**29, offset=0, out_size=9),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_what_is_past_int32_is_refused_unevaluated(case: str) -> None:
+    mx.reset_peak_memory()
+    message, call = HUGE[case]
+    refuses(ValueError, message, call)
+    assert mx.get_peak_memory() < 2**24
+
+
+def test_a_batch_past_int32_is_accepted_unevaluated() -> None:
+    x = huge_zeros(2**13, 2**10, 2**8, 1)
+    assert mf.avg_pool(x, 2).shape == (2**13, 2**9, 2**7, 1)
+    assert mf.bn_stats(x).count.item() == 2**31
+    assert mf.conv(x, mx.zeros((1, 1, 1, 1))).shape == x.shape
+
+
+# Arguments that do not fit each other -------------------------------------------------------------------
+
+WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
+    ("avg_pool_grad: dy does not belong to this state", lambda: mf.avg_pool_grad(mx.ones((2, 3, 3, 4)), POOL)),
+    ("avg_pool_grad: dy does not belong to this state", lambda: mf.avg_pool_grad(mx.ones((2, 3, 2, 5)), POOL)),
+    ("avg_pool_grad: kernel_offset has no meaning here", lambda: mf.avg_pool_grad(POOLED, POOL, kernel_offset=(0, 0))),
+    ("avg_pool: window does not fit", lambda: mf.avg_pool(X, 7)),
+    ("avg_pool: unknown edge mode", lambda: mf.avg_pool(X, 2, edge_mode="mirror")),
+    ("conv: the weights do not fit the images", lambda: mf.conv(X, W[..., :3])),
+    ("conv: the weights do not fit the images", lambda: mf.conv(X, W[0])),
+    ("conv: the weights do not fit the images", lambda: mf.conv(X, W[:0])),
+    ("conv: window does not fit", lambda: mf.conv(X, mx.ones((1, 7, 3, 4)))),
+    ("conv: groups do not divide the channels", lambda: mf.conv(X, W, groups=3)),
+    ("conv: groups do not divide the channels", lambda: mf.conv(X, W, groups=0)),
+    ("conv: groups do not divide the channels", lambda: mf.conv(X, W, groups=-2)),
+    ("conv: the weights do not fit the images", lambda: mf.conv(X, W, groups=2)),
+    ("conv: groups do not divide the output channels", lambda: mf.conv(X, W[:5, ..., :2], groups=2)),
+    ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones(5))),
+    ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
+    ("conv: unknown edge mode", lambda: mf.conv(X, W, edge_mode="clamp")),
+    ("conv: no fused activation exists yet", lambda: mf.conv(X, W, neuron="relu")),
+    ("conv: exclude_edges is for averages", lambda: mf.conv(X, W, padding=mf.PaddingPolicy(exclude_edges=True))),
+    ("conv_grad_input: dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:, 1:], W, CONV)),
+    ("conv_grad_input: w does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED, W[:, :2], CONV)),
+    (
+        "conv_grad_input: kernel_offset has no meaning here",
+        lambda: mf.conv_grad_input(CONVOLVED, W, CONV, kernel_offset=1),
+    ),
+    ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:, :5], CONV)),
+    ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:1], CONV)),
+    ("bn_normalize: x does not belong to this state", lambda: mf.bn_normalize(X[..., :3], NORM)),
+    ("bn_grad: dy does not belong to x", lambda: mf.bn_grad(X[:1], X, NORM)),
+    ("batch_norm: gamma does not fit the channels", lambda: mf.batch_norm(X, mx.ones(3))),
+    ("bn_normalize: beta does not fit the channels", lambda: mf.bn_normalize(X, NORM, None, mx.ones((4, 1)))),
+    ("batch_norm: no fused activation exists yet", lambda: mf.batch_norm(X, neuron="relu")),
+    ("batch_norm: eps is out of range", lambda: mf.batch_norm(X, eps=-1e-5)),
+    ("bn_stats: eps is out of range", lambda: mf.bn_stats(X, eps=float("nan"))),
+    ("bn_frozen: eps is out of range", lambda: mf.bn_frozen(mx.ones(4), mx.ones(4), eps=float("inf"))),
+    ("bn_stats: eps differs from the state's", lambda: mf.bn_stats(X, mf.bn_stats(X), eps=1e-3)),
+    ("bn_stats: statistics are frozen", lambda: mf.bn_stats(X, NORM)),
+    ("bn_stats: x does not belong to this state", lambda: mf.bn_stats(X[..., :3], mf.bn_stats(X))),
+    ("bn_merge: statistics are frozen", lambda: mf.bn_merge(mf.bn_stats(X), NORM)),
+    ("bn_merge: channels differ", lambda: mf.bn_merge(mf.bn_stats(X), mf.bn_stats(X[..., :3]))),
+    ("bn_merge: eps differs", lambda: mf.bn_merge(mf.bn_stats(X), mf.bn_stats(X, eps=0.1))),
+    ("bn_stats: no elements to take statistics of", lambda: mf.bn_stats(X[:0])),
+    ("batch_norm: no elements to take statistics of", lambda: mf.batch_norm(X[:0])),
+    ("bn_frozen: mean is not a vector", lambda: mf.bn_frozen(mx.ones((1, 4)), mx.ones(4))),
+    ("bn_frozen: mean and var differ in length", lambda: mf.bn_frozen(mx.ones(4), mx.ones(3))),
+    ("set_num_threads: too few threads", lambda: mf.set_num_threads(0)),
+    ("avg_pool_state: not an image batch", lambda: mf.avg_pool_state((6, 5, 4), 2)),
+    ("avg_pool_state: not an image batch", lambda: mf.avg_pool_state((1, 6, 5.0, 4), 2)),
+    ("conv_state: the weights do not fit the images", lambda: mf.conv_state(X.shape, (6, 3, 3))),
+    ("conv_state: the weights do not fit the images", lambda: mf.conv_state(X.shape, (6.0, 3, 3, 4))),
+]
+WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
+    ("conv: groups is not an int", lambda: mf.conv(X, W, groups=2.0)),
+    ("conv: groups is not an int", lambda: mf.conv(X, W, groups=True)),
+    ("conv: w is not an array", lambda: mf.conv(X, 3)),
+    ("conv: w has no floating dtype", lambda: mf.conv(X, W.astype(mx.int32))),
+    (
+        "conv_grad_weights: dy and x differ in dtype",
+        lambda: mf.conv_grad_weights(CONVOLVED.astype(mx.float16), X, CONV),
+    ),
+    ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=mx.float16)),
+    ("bn_grad: dy and x differ in dtype", lambda: mf.bn_grad(X.astype(mx.float16), X, NORM)),
+    ("bn_stats_grad: gamma is not an array", lambda: mf.bn_stats_grad(X, X, NORM, 2.0)),
+    ("bn_grad: gamma has no floating dtype", lambda: mf.bn_grad(X, X, NORM, mx.ones(4, mx.int32))),
+    ("bn_stats: eps is not a number", lambda: mf.bn_stats(X, eps="1e-5")),
+    ("bn_frozen: var is not an array", lambda: mf.bn_frozen(mx.ones(4), 1.0)),
+    ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(1.5)),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), WRONG_VALUES)
+def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
+    refuses(ValueError, message, call)
+
+
+@pytest.mark.parametrize(("message", "call"), WRONG_TYPES)
+def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
+    refuses(TypeError, message, call)
+
+
+OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "avg_pool_grad": ("AvgPoolState", lambda state: mf.avg_pool_grad(POOLED, state)),
+    "conv_grad_input": ("ConvState", lambda state: mf.conv_grad_input(CONVOLVED, W, state)),
+    "conv_grad_weights": ("ConvState", lambda state: mf.conv_grad_weights(CONVOLVED, X, state)),
+    "bn_stats": ("BatchNormState", lambda state: mf.bn_stats(X, state)),
+    "bn_normalize": ("BatchNormState", lambda state: mf.bn_normalize(X, state)),
+    "bn_stats_grad": ("BatchNormState", lambda state: mf.bn_stats_grad(X, X, state)),
+    "bn_grad": ("BatchNormState", lambda state: mf.bn_grad(X, X, state)),
+    "bn_merge": ("BatchNormState", lambda state: mf.bn_merge(mf.bn_stats(X), state)),
+    "bn_reset": ("BatchNormState", lambda state: mf.bn_reset(state)),
+}
+
+
+@pytest.mark.parametrize("op", OF_STATES)
+def test_a_state_of_another_operation(op: str) -> None:
+    kind, call = OF_STATES[op]
+    for state in (POOL, CONV, NORM, tuple(CONV), "state"):
+        if type(state).__name__ != kind:
+            refuses(TypeError, f"{op}: not a state of this operation", lambda state=state: call(state))
+
+
+# Right answers ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_batch_has_empty_images_and_zero_gradients() -> None:
+    x = mx.zeros((0, 6, 5, 4))
+    assert mf.avg_pool(x, 2).shape == (0, 3, 2, 4)
+    assert mf.avg_pool_grad(POOLED[:0], POOL).shape == (0, 6, 5, 4)
+    assert mf.conv(x, W, padding=1).shape == (0, 6, 5, 6)
+    assert mf.conv_grad_input(CONVOLVED[:0], W, CONV).shape == (0, 6, 5, 4)
+    grown = mf.conv_grad_weights(CONVOLVED[:0], x, CONV)
+    assert not exact(grown.dw).any() and not exact(grown.db).any()
+    assert mf.bn_normalize(x, NORM).shape == mf.bn_grad(x, x, NORM).shape == x.shape
+    done = mf.bn_stats_grad(x, x, NORM)
+    assert not exact(done.dgamma).any() and not exact(done.dbeta).any()
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16, mx.float64], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_infinity_reach_what_reads_them_and_nothing_else(dtype: mx.Dtype, bad: float) -> None:
+    for channels in (3, 16):
+        at = mx.zeros((1, 8, 8, channels), mx.bool_)
+        at[0, 5, 2, channels - 1] = True
+        x = mx.where(at, mx.array(bad, dtype), numbers((1, 8, 8, channels), dtype))
+        last = np.arange(channels) == channels - 1
+
+        y, state = mf.avg_pool_fwd(x, 2)
+        assert hit(y).sum() == 1 and hit(y)[0, 2, 1, -1]
+        dx = mf.avg_pool_grad(x[:, :4, :4] * 0 + x[:, 4:, :4], state)
+        assert np.argwhere(hit(dx)[0, :, :, -1]).tolist() == [[2, 4], [2, 5], [3, 4], [3, 5]]
+
+        w = mx.ones((2, 3, 3, channels), dtype)
+        assert np.argwhere(hit(mf.conv(x, w, padding=1))[0, :, :, 0]).tolist() == [
+            [row, col] for row in (4, 5, 6) for col in (1, 2, 3)
+        ]
+        stats = mf.bn_stats(x)
+        assert (hit(stats.mean) == last).all() and (hit(stats.var) == last).all()
+        done = mf.bn_stats_grad(x, mx.ones_like(x), mf.bn_frozen(mx.zeros(channels), mx.ones(channels)))
+        assert (hit(done.dbeta) == last).all() and (hit(done.dgamma) == last).all()
+
+
+def hit(a: mx.array) -> np.ndarray:
+    return ~np.isfinite(exact(a))
+
+
+def test_float64_with_float32_parameters() -> None:
+    x = numbers((1, 4, 4, 2), mx.float64)
+    assert mf.conv(x, numbers((3, 1, 1, 2))).dtype == mx.float64
+    assert mf.bn_normalize(x, mf.bn_frozen(mx.zeros(2), mx.ones(2))).dtype == mx.float64
+    assert mf.bn_stats(x, mf.bn_reset(mf.bn_stats(x.astype(mx.float32)))).mean.dtype == mx.float64

@@ -1,0 +1,91 @@
+"""Arrays past 2**31 elements, 4.4 GB each: `pytest -m huge` on a machine with 16 GB, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import close, exact, numbers, same_bits
+
+import mpsfunc as mf
+
+pytestmark = pytest.mark.huge
+
+IMAGES, HEIGHT, WIDTH, CHANNELS = 33, 256, 1024, 256
+LAST = 4.0  # the last image is this multiple of all the others
+SUM, SQUARES = IMAGES - 1 + LAST, IMAGES - 1 + LAST**2
+
+
+@pytest.fixture(autouse=True)
+def only_our_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
+    yield
+    mx.clear_cache()
+
+
+def batch(channels: int = CHANNELS) -> mx.array:
+    """Equal images but for the last, which is LAST times as large."""
+    image = numbers((1, HEIGHT, WIDTH, channels), mx.float16)
+    x = image * mx.array([1.0] * (IMAGES - 1) + [LAST], mx.float16)[:, None, None, None]
+    mx.eval(x)
+    assert (x.size > 2**31) == (channels == CHANNELS)
+    return x
+
+
+def image_by_image(y: mx.array, first: mx.array) -> None:
+    """The first image is right, and the others are multiples of it as those of the batch are."""
+    mx.eval(y)
+    assert same_bits(y[:1], first)
+    assert same_bits(y[IMAGES // 2 : IMAGES // 2 + 1], first)
+    assert same_bits(y[-1:], first * LAST)
+
+
+def test_avg_pool(device: mx.Device) -> None:
+    x = batch()
+    image_by_image(mf.avg_pool(x, 2), mf.avg_pool(x[:1], 2))
+
+
+def test_avg_pool_grad(device: mx.Device) -> None:
+    dy = batch()
+    state = mf.avg_pool_state(dy.shape, 1)
+    image_by_image(mf.avg_pool_grad(dy, state), dy[:1])
+
+
+def test_batch_norm(device: mx.Device) -> None:
+    x = batch()
+    one, state = mf.bn_stats(x[:1]), mf.bn_stats(x)
+    mean, square = exact(one.mean), exact(one.var) + exact(one.mean) ** 2
+    assert state.count.item() == IMAGES * HEIGHT * WIDTH
+    close(state.mean, mean * SUM / IMAGES, slack=4)
+    close(state.var, square * SQUARES / IMAGES - (mean * SUM / IMAGES) ** 2, slack=8)
+    frozen = mf.bn_frozen(mx.zeros(CHANNELS), mx.ones(CHANNELS), eps=0.0)
+    image_by_image(mf.bn_normalize(x, frozen), x[:1])
+    one, state = mf.bn_stats_grad(x[:1], x[:1], frozen), mf.bn_stats_grad(x, x, frozen)
+    size = np.abs(exact(x[0])).sum((0, 1)) * SUM
+    close(state.dbeta, exact(one.dbeta) * SUM, size)
+    close(state.dgamma, exact(one.dgamma) * SQUARES, size)
+    covering = state._replace(frozen=False, count=mx.array(IMAGES * HEIGHT * WIDTH, mx.int64), dbeta=mx.zeros(CHANNELS))
+    image_by_image(mf.bn_grad(x, x, covering), mf.bn_grad(x[:1], x[:1], covering))
+
+
+def test_convolution_of_a_huge_image(device: mx.Device) -> None:
+    x, w = batch(), numbers((1, 1, 1, CHANNELS))
+    y, state = mf.conv_fwd(x, w)
+    image_by_image(y, mf.conv(x[:1], w))
+    grown = mf.conv_grad_weights(y, x, state)
+    one = mf.conv_grad_weights(y[:1], x[:1], state)
+    close(grown.dw, exact(one.dw) * SQUARES, np.abs(exact(one.dw)).max() * SQUARES, slack=10)
+    del x
+    image_by_image(mf.conv_grad_input(y, w, state), mf.conv_grad_input(y[:1], w, state))
+
+
+def test_convolution_to_a_huge_image(device: mx.Device) -> None:
+    x, w = batch(1), numbers((CHANNELS, 1, 1, 1))
+    y, state = mf.conv_fwd(x, w)
+    image_by_image(y, mf.conv(x[:1], w))
+    image_by_image(mf.conv_grad_input(y, w, state), mf.conv_grad_input(y[:1], w, state))
+    grown, one = mf.conv_grad_weights(y, x, state), mf.conv_grad_weights(y[:1], x[:1], state)
+    close(grown.dw, exact(one.dw) * SQUARES, np.abs(exact(one.dw)).max() * SQUARES, slack=10)
+    close(grown.db, exact(one.db) * SUM, np.abs(exact(y[0])).sum((0, 1)) * SUM)

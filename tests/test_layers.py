@@ -1,0 +1,136 @@
+"""The house rules that a reader of the code may rely on: who imports whom, and one name everywhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import mpsfunc as mf
+
+ROOT = Path(__file__).parents[1]
+PACKAGE, METAL, PRIMITIVES = ROOT / "mpsfunc", ROOT / "metal", ROOT / "primitives"
+MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
+
+FAMILIES = {"pooling", "convolution", "batch_norm"}
+# What each floor may import from the package; a family's own private parts are its own.
+FLOOR = {"_rules", "_launch", "_check", "window"}
+PARTS = {"convolution": {"_conv_kernels"}, "batch_norm": {"_bn_state", "_channels"}}
+ALLOWED: dict[str, set[str]] = {
+    "window": set(),
+    "_version": set(),
+    "_check": set(),
+    "_launch": {"_primitives"},
+    "_rules": set(),
+    "_channels": FLOOR,
+    "_conv_kernels": FLOOR,
+    "_bn_state": FLOOR | {"_channels"},
+    **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
+}
+
+
+def imports(text: str) -> set[str]:
+    """Every module that a text imports; names from the package itself as ``mpsfunc.<name>``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found |= (
+                {f"mpsfunc.{alias.name}" for alias in node.names} if node.module == "mpsfunc" else {str(node.module)}
+            )
+    return found
+
+
+def test_every_module_has_its_floor() -> None:
+    assert set(ALLOWED) == set(MODULES) - {"__init__"}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_imports_point_one_way(name: str) -> None:
+    inside = {module.removeprefix("mpsfunc.") for module in imports(MODULES[name]) if module.startswith("mpsfunc")}
+    assert inside <= ALLOWED[name]
+
+
+def test_placement_does_not_know_mlx() -> None:
+    assert not any(module.startswith("mlx") for module in imports(MODULES["window"]))
+
+
+def names(text: str) -> set[str]:
+    """Every identifier that the code of a text uses; comments and docstrings do not count."""
+    tree = ast.parse(text)
+    plain = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return plain | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize(
+    ("word", "owner"),
+    [
+        ("custom_function", "_rules"),
+        ("metal_kernel", "_launch"),
+        ("cuda_kernel", "_launch"),
+        ("_primitives", "_launch"),
+    ],
+)
+def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
+    assert [name for name, text in MODULES.items() if word in names(text)] == [owner]
+
+
+# One name everywhere ------------------------------------------------------------------------------------
+
+
+def operations() -> set[str]:
+    """The operations that Python launches: the first argument of ``launch``."""
+    return {
+        name
+        for text in MODULES.values()
+        for name in re.findall(r'_(?:launch\.launch|run|run_pixelwise)\(\s*"(\w+)"', text)
+    }
+
+
+def bodies() -> set[str]:
+    """The kernel bodies that Python launches: the first argument of ``Stage``."""
+    named = {name for text in MODULES.values() for name in re.findall(r'\bStage\(\s*"(\w+)"', text)}
+    return named | operations()  # a stage without a name of its own is called after its operation
+
+
+def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
+    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "kernel.h").read_text(), re.MULTILINE)
+    assert operations() == set(listed)
+
+
+def test_every_kernel_text_is_launched_and_the_other_way_round() -> None:
+    assert bodies() == {path.stem for path in METAL.glob("*.metal")}
+
+
+def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
+    folded = {"conv_grad_bias"}  # conv_grad_weights returns it
+    assert operations() - folded <= set(vars(mf))
+
+
+# Sizes and packaging ------------------------------------------------------------------------------------
+
+SOURCES = [
+    path
+    for folder, endings in ((PACKAGE, "*.py"), (METAL, "*"), (PRIMITIVES, "*"), (ROOT / "tests", "**/*.py"))
+    for path in sorted(folder.glob(endings))
+    if path.is_file() and path.suffix in (".py", ".metal", ".h", ".cpp")
+]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_one_room(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 420
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_public_functions_say_what_they_do() -> None:
+    for name, value in vars(mf).items():
+        if callable(value) and not name.startswith("_"):
+            assert value.__doc__ and value.__doc__.splitlines()[0].endswith("."), name

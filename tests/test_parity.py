@@ -1,0 +1,134 @@
+"""PyTorch, where its semantics are ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import exact, numbers
+
+import mpsfunc as mf
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("on_cpu")]
+
+
+def theirs(a: mx.array) -> Any:
+    """An image as NCHW, weights as OIHW, a vector as it is; float64 and differentiable."""
+    values = exact(a)
+    return torch.tensor(values.transpose(0, 3, 1, 2) if values.ndim == 4 else values, requires_grad=True)
+
+
+def agree(ours: mx.array, tensor: Any) -> None:
+    values = tensor.detach().numpy()
+    values = values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
+    np.testing.assert_allclose(exact(ours), values, rtol=1e-10, atol=1e-11)
+
+
+def backward(output: Any, dy: mx.array, *inputs: Any) -> tuple[Any, ...]:
+    return torch.autograd.grad(output, inputs, torch.tensor(exact(dy).transpose(0, 3, 1, 2)))  # type: ignore[no-any-return]
+
+
+POOLINGS: list[dict[str, Any]] = [
+    {"kernel_size": 2},
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": (3, 2), "stride": (2, 3), "padding": (1, 0)},
+    {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+    {"kernel_size": (2, 4), "stride": 3, "padding": (1, 2), "ceil_mode": True},
+    {"kernel_size": 4, "stride": 1, "padding": 2},
+    {"kernel_size": 2, "stride": 5, "padding": 1, "ceil_mode": True},  # a window that would start behind the image
+]
+
+
+@pytest.mark.parametrize("how", POOLINGS, ids=str)
+@pytest.mark.parametrize("image", [(7, 8), (6, 5), (9, 12)], ids=str)
+@pytest.mark.parametrize("counted", [True, False], ids=["count_include_pad", "exclude"])
+def test_avg_pool(how: dict[str, Any], image: tuple[int, int], counted: bool) -> None:
+    """``count_include_pad`` is edge mode clamp, with the padding as zeros that count or without."""
+    x = numbers((2, *image, 3), mx.float64)
+    y, state = mf.avg_pool_fwd(x, **how, edge_mode="clamp", zero_pad=how.get("padding", 0) if counted else 0)
+    source = theirs(x)
+    output = torch.nn.functional.avg_pool2d(source, **how, count_include_pad=counted)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 1)
+    agree(mf.avg_pool_grad(dy, state), *backward(output, dy, source))
+
+
+@pytest.mark.parametrize("how", [h for h in POOLINGS if not h.get("ceil_mode")], ids=str)
+def test_edge_mode_zero_counts_the_padding(how: dict[str, Any]) -> None:
+    x = numbers((2, 9, 8, 3), mx.float64)
+    agree(mf.avg_pool(x, **how), torch.nn.functional.avg_pool2d(theirs(x), **how))
+
+
+CONVOLUTIONS: list[tuple[int, int, tuple[int, int], dict[str, Any]]] = [
+    (3, 5, (3, 3), {"padding": 1}),
+    (4, 6, (2, 3), {"stride": (2, 1), "padding": (0, 2)}),
+    (4, 6, (3, 2), {"dilation": (2, 3), "padding": 2, "groups": 2}),
+    (6, 6, (3, 3), {"padding": 1, "groups": 6}),
+    (6, 12, (3, 3), {"stride": 2, "padding": 1, "groups": 6}),
+    (8, 4, (1, 1), {"stride": 3}),
+]
+
+
+@pytest.mark.parametrize(("channels", "out", "kernel", "how"), CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("biased", [True, False])
+def test_conv(channels: int, out: int, kernel: tuple[int, int], how: dict[str, Any], biased: bool) -> None:
+    x = numbers((2, 9, 8, channels), mx.float64)
+    w = numbers((out, *kernel, channels // how.get("groups", 1)), mx.float64, 1)
+    b = numbers((out,), mx.float64, 2) if biased else None
+    y, state = mf.conv_fwd(x, w, b, **how)
+    inputs = [theirs(a) for a in ([x, w] if b is None else [x, w, b])]
+    output = torch.nn.functional.conv2d(*inputs, **how)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 3)
+    done = mf.conv_grad_weights(dy, x, state)
+    ours = [mf.conv_grad_input(dy, w, state), done.dw, done.db]
+    for mine, tensor in zip(ours, backward(output, dy, *inputs), strict=False):
+        agree(mine, tensor)
+
+
+def test_conv_second_order() -> None:
+    """The derivative of the norm of a gradient, as a gradient penalty takes it."""
+    x, w = numbers((2, 6, 5, 4), mx.float64), numbers((6, 3, 3, 4), mx.float64, 1)
+
+    def penalty(x: mx.array, w: mx.array) -> mx.array:
+        slope = mx.grad(lambda x: (mf.conv(x, w, padding=1) ** 3).sum())(x)
+        return (slope * slope).sum()
+
+    source, weights = theirs(x), theirs(w)
+    (slope,) = torch.autograd.grad(
+        (torch.nn.functional.conv2d(source, weights, padding=1) ** 3).sum(), source, create_graph=True
+    )
+    expected = torch.autograd.grad((slope * slope).sum(), (source, weights))
+    for mine, tensor in zip(mx.grad(penalty, argnums=(0, 1))(x, w), expected, strict=True):
+        np.testing.assert_allclose(exact(mine), tensor.numpy().transpose(0, 2, 3, 1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6, 3), (2, 1, 7, 8)], ids=str)
+def test_batch_norm(shape: tuple[int, ...]) -> None:
+    x, dy = numbers(shape, mx.float64), numbers(shape, mx.float64, 1)
+    gamma, beta = numbers(shape[3:], mx.float64, 2), numbers(shape[3:], mx.float64, 3)
+    source, scale, shift = (theirs(a) for a in (x, gamma, beta))
+    output = torch.nn.functional.batch_norm(source, None, None, scale, shift, training=True, eps=1e-3)
+    y, state = mf.batch_norm_fwd(x, gamma, beta, eps=1e-3)
+    agree(y, output)
+    state = mf.bn_stats_grad(dy, x, state)
+    ours = (mf.bn_grad(dy, x, state, gamma), state.dgamma, state.dbeta)
+    for mine, tensor in zip(ours, backward(output, dy, source, scale, shift), strict=True):
+        agree(mine, tensor)
+
+
+def test_frozen_batch_norm() -> None:
+    x, dy = numbers((3, 4, 5, 6), mx.float64), numbers((3, 4, 5, 6), mx.float64, 1)
+    mean, var, gamma = numbers((6,), mx.float64, 2), abs(numbers((6,), mx.float64, 3)), numbers((6,), mx.float64, 4)
+    source, scale = theirs(x), theirs(gamma)
+    held = (torch.tensor(exact(mean)), torch.tensor(exact(var)))
+    output = torch.nn.functional.batch_norm(source, *held, scale, training=False, eps=1e-5)
+    state = mf.bn_frozen(mean, var)
+    agree(mf.bn_normalize(x, state, gamma), output)
+    state = mf.bn_stats_grad(dy, x, state)
+    dx, dgamma = backward(output, dy, source, scale)
+    agree(mf.bn_grad(dy, x, state, gamma), dx)
+    agree(state.dgamma, dgamma)

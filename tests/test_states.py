@@ -1,0 +1,154 @@
+"""States as values: through MLX's transforms, and told apart by what they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import exact, numbers, same_bits
+
+import mpsfunc as mf
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
+STATES: dict[str, Any] = {
+    "avg_pool": mf.avg_pool_state(IMAGE, 2),
+    "conv": mf.conv_state(IMAGE, WEIGHTS),
+    "batch_norm": mf.bn_frozen(mx.ones(3), mx.ones(3)),
+}
+each = pytest.mark.parametrize("name", STATES)
+
+
+def test_every_state_is_here() -> None:
+    kinds = {type(state) for state in STATES.values()}
+    assert kinds == {getattr(mf, name) for name in vars(mf) if name.endswith("State")}
+
+
+@each
+def test_leaves_are_arrays_first_then_the_name_then_statics(name: str) -> None:
+    state = STATES[name]
+    count = len(state.arrays)
+    assert state[:count] == state.arrays and all(isinstance(a, mx.array) for a in state.arrays)
+    assert state._fields[count] == "op" and state.op == name
+
+    def plain(value: Any) -> bool:
+        return all(map(plain, value)) if isinstance(value, tuple) else isinstance(value, (int, float, str))
+
+    assert plain(state[count:])
+
+
+def test_names_differ() -> None:
+    """mx.compile keys on leaves and not on classes: the name is what keeps two equal states apart."""
+    assert len({state.op for state in STATES.values()}) == len(STATES)
+
+
+@each
+def test_arrays_go_out_and_come_back(name: str) -> None:
+    state = STATES[name]
+    other = [a + 1 for a in state.arrays]
+    made = state.with_arrays(other)
+    assert type(made) is type(state) and made[len(other) :] == state[len(other) :]
+    assert all(a is b for a, b in zip(made.arrays, other, strict=True))
+
+
+# mx.compile ---------------------------------------------------------------------------------------------
+
+
+def test_a_compiled_gradient_follows_the_statics_of_a_state() -> None:
+    grad = mx.compile(mf.avg_pool_grad)
+    dy = numbers((1, 2, 2, 3))
+    for state in [mf.avg_pool_state((1, size, size, 3), 2) for size in (4, 5, 4)]:
+        assert same_bits(grad(dy, state), mf.avg_pool_grad(dy, state))
+
+
+def test_a_compiled_normalization_follows_eps_and_frozen() -> None:
+    x, dy = numbers(IMAGE), numbers(IMAGE, seed=1)
+    grad = mx.compile(mf.bn_grad)
+    base = mf.bn_stats_grad(dy, x, mf.bn_stats(x))
+    for state in (base, base._replace(frozen=True), base._replace(eps=1.0), base):
+        np.testing.assert_allclose(exact(grad(dy, x, state)), exact(mf.bn_grad(dy, x, state)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiled_step_takes_and_returns_states() -> None:
+    x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
+    traces = []
+
+    @mx.compile
+    def step(dy: mx.array, x: mx.array, conv: mf.ConvState, norm: mf.BatchNormState) -> tuple[Any, ...]:
+        traces.append(1)
+        return mf.conv_grad_weights(dy, x, conv).arrays, mf.bn_stats(x, norm).arrays
+
+    conv, norm = mf.conv_state(IMAGE, WEIGHTS), mf.bn_reset(mf.bn_stats(x))
+    for _ in range(3):
+        arrays, statistics = step(dy, x, conv, norm)
+        conv, norm = conv.with_arrays(arrays), norm.with_arrays(statistics)
+    assert len(traces) == 1  # the count is an array, so it does not trace again
+    assert norm.count.item() == 3 * 40
+    once = mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS))
+    np.testing.assert_allclose(exact(conv.dw), 3 * exact(once.dw), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(exact(norm.var), exact(mf.bn_stats(x).var), rtol=1e-5)
+
+
+# mx.checkpoint, mx.vmap, mx.grad ------------------------------------------------------------------------
+
+
+def test_checkpoint_passes_states() -> None:
+    x, frozen = numbers(IMAGE), mf.bn_frozen(mx.ones(3), mx.full((3,), 2.0))
+
+    def loss(x: mx.array, state: mf.BatchNormState) -> mx.array:
+        return (mf.bn_normalize(x, state) ** 3).sum()
+
+    plain, kept = (mx.grad(f)(x, frozen) for f in (loss, mx.checkpoint(loss)))
+    assert same_bits(plain, kept)
+
+
+def test_vmap_over_the_arrays_of_a_state() -> None:
+    x, dys = numbers(IMAGE), numbers((3, 2, 3, 2, 4), seed=1)
+    state = mf.conv_state(IMAGE, WEIGHTS)
+    many = [mx.stack([a, a + 1, a + 2]) for a in state.arrays]
+    dws, dbs = mx.vmap(lambda dy, *arrays: mf.conv_grad_weights(dy, x, state.with_arrays(arrays)).arrays)(dys, *many)
+    for i in range(3):
+        one = mf.conv_grad_weights(dys[i], x, state.with_arrays([a[i] for a in many]))
+        np.testing.assert_allclose(exact(dws[i]), exact(one.dw), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(exact(dbs[i]), exact(one.db), rtol=1e-5, atol=1e-5)
+
+
+def test_statistics_of_several_batches_at_once() -> None:
+    x = numbers((3, *IMAGE))
+    mean, var, count, *_ = mx.vmap(lambda x: mf.bn_stats(x).arrays)(x)
+    for i in range(3):
+        one = mf.bn_stats(x[i])
+        np.testing.assert_allclose(exact(mean[i]), exact(one.mean), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(exact(var[i]), exact(one.var), rtol=1e-5)
+    assert np.broadcast_to(np.array(count), 3).tolist() == [40] * 3
+
+
+def test_grad_with_respect_to_the_arrays_of_a_state() -> None:
+    x = numbers(IMAGE)
+    state = mf.bn_stats(x)
+
+    def loss(mean: mx.array, var: mx.array) -> mx.array:
+        return (mf.bn_normalize(x, state.with_arrays((mean, var, *state.arrays[2:]))) ** 3).sum()
+
+    dmean, dvar = mx.grad(loss, argnums=(0, 1))(state.mean, state.var)
+    assert exact(dmean).all() and exact(dvar).all()
+
+
+def test_the_count_stays_out_of_derivatives() -> None:
+    x = numbers(IMAGE)
+    _, (tangent,) = mx.jvp(lambda x: mf.bn_stats(x, mf.bn_stats(x)).mean, [x], [mx.ones_like(x)])
+    np.testing.assert_allclose(exact(tangent), np.ones(3), rtol=1e-5)
+
+
+@each
+def test_states_save_to_safetensors(name: str, tmp_path: Path) -> None:
+    state = STATES[name]
+    fields = dict(zip(state._fields, state.arrays, strict=False))
+    mx.save_safetensors(str(tmp_path / "state"), fields, metadata={"statics": repr(state[len(fields) :])})
+    arrays, metadata = mx.load(str(tmp_path / "state.safetensors"), return_metadata=True)
+    back = state.with_arrays([arrays[field] for field in fields])
+    assert all(same_bits(a, b) for a, b in zip(back.arrays, state.arrays, strict=True))
+    assert metadata["statics"] == repr(back[len(fields) :])
