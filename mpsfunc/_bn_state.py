@@ -82,7 +82,7 @@ def bn_stats(
     _check.image("bn_stats", "x", x, stream=run_on)
     check_filled("bn_stats", x)
     if state is not None:
-        check_owned("bn_stats", x, state)
+        check_owned("bn_stats", x, state, run_on)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
         if eps is not None and eps != state.eps:
@@ -160,7 +160,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     """
     run_on = _launch.resolve(stream)
     for state in (a, b):
-        _check.state("bn_merge", state, BatchNormState)
+        _check.state("bn_merge", state, BatchNormState, stream=run_on)
         if state.frozen:
             raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
@@ -202,8 +202,9 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
         >>> bn_reset(bn_stats(mx.ones((1, 2, 2, 1)))).count.item()
         0
     """
-    _check.state("bn_reset", state, BatchNormState)
-    with mx.stream(_launch.resolve(stream)):
+    run_on = _launch.resolve(stream)
+    _check.state("bn_reset", state, BatchNormState, stream=run_on)
+    with mx.stream(run_on):
         none = mx.zeros_like(state.mean)
         if state.frozen:
             return state._replace(dgamma=none, dbeta=none)
@@ -228,9 +229,9 @@ def checked_eps(op: str, eps: float) -> float:
     return float(eps)
 
 
-def check_owned(op: str, x: mx.array, state: BatchNormState) -> None:
+def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state with as many channels as x."""
-    _check.state(op, state, BatchNormState)
+    _check.state(op, state, BatchNormState, stream=stream)
     _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
 
 

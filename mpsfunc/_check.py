@@ -24,9 +24,15 @@ def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) ->
             f"{op}: {name} has no floating dtype; got {name}.dtype={value.dtype}, "
             "expected float32, float16, bfloat16 or float64"
         )
-    if value.dtype == mx.float64 and stream is not None and stream.device != mx.Device(mx.cpu):
+    if stream is not None:
+        on_device(op, name, value.dtype, stream)
+
+
+def on_device(op: str, name: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
+    """A dtype that the stream's device has."""
+    if dtype == mx.float64 and stream.device != mx.Device(mx.cpu):
         raise TypeError(
-            f"{op}: float64 runs on the CPU only; got {name}.dtype={value.dtype} on {stream.device}, "
+            f"{op}: float64 runs on the CPU only; got {name}.dtype={dtype} on {stream.device}, "
             "expected stream=mx.cpu or another dtype"
         )
 
@@ -63,9 +69,11 @@ def same_dtype(op: str, name: str, value: mx.array, other: str, dtype: mx.Dtype)
         raise TypeError(f"{op}: {name} and {other} differ in dtype; got {name}.dtype={value.dtype}, expected {dtype}")
 
 
-def state(op: str, value: Any, kind: type) -> None:
-    """A state that the matching forward function made."""
+def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
+    """A state that the matching forward function made, of dtypes that the stream's device has."""
     if not isinstance(value, kind):
         raise TypeError(
             f"{op}: not a state of this operation; got state of type {type(value).__name__}, expected {kind.__name__}"
         )
+    for name, a in zip(value._fields, value.arrays, strict=False):
+        on_device(op, f"state.{name}", a.dtype, stream)

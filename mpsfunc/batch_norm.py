@@ -259,7 +259,7 @@ def _images(
     neuron: None,
 ) -> None:
     _check.image(op, "x", x, stream=stream)
-    check_owned(op, x, state)
+    check_owned(op, x, state, stream)
     if dy is not None:
         _check.array(op, "dy", dy, stream=stream)
         _check.shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")

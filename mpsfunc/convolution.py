@@ -170,6 +170,7 @@ def conv_state(
     x_shape, w_shape = tuple(x_shape), tuple(w_shape)
     if dtype not in (mx.float32, mx.float64):
         raise TypeError(f"conv_state: no dtype of gradients; got dtype={dtype}, expected float32 or float64")
+    _check.on_device("conv_state", "dw", dtype, run_on)
     _check.image_shape("conv_state", "x_shape", x_shape)
     _check_weights("conv_state", "w_shape", x_shape, w_shape, groups)
     return _zero_state(w_shape, dtype, _spec("conv_state", x_shape, w_shape, groups, run_on, **placement))
@@ -331,7 +332,7 @@ def _spec(
 
 
 def _of_state(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> Spec:
-    _check.state(op, state, ConvState)
+    _check.state(op, state, ConvState, stream=stream)
     expected = ("n", state.rows.n_out, state.cols.n_out, state.dw.shape[0])
     _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
     return Spec(state.rows, state.cols, state.groups, False, stream)

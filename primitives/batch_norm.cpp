@@ -165,8 +165,8 @@ void bn_grad(const Call& call) {
     const Rows rows = rows_of<A>(call.in[0]);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     T* dx = data<T>(call.out[0]);
-    const Repeated<A> mean(rows, data<A>(call.in[2])), a(rows, data<A>(call.in[3])),
-        b(rows, data<A>(call.in[4])), d(rows, data<A>(call.in[5]));
+    const Repeated<A> mean(rows, data<A>(call.in[2])), a(rows, data<A>(call.in[3])), b(rows, data<A>(call.in[4])),
+        d(rows, data<A>(call.in[5]));
     for_vectors<A>(rows, [&](int64_t offset, int64_t column, int n) {
       Vec<A> centred = load_some(x + offset, n) - load_some(mean.get() + column, n);
       Vec<A> result = load_some(a.get() + column, n) * load_some(dy + offset, n) +

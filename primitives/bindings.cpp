@@ -45,13 +45,13 @@ NB_MODULE(_primitives, m) {
   m.attr("mlx_version") = std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) + "." +
                           std::to_string(MLX_VERSION_PATCH);
 
-#define MPSF_BIND(op)                                                                                        \
-  m.def(                                                                                                     \
-      #op,                                                                                                   \
-      [](std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,                   \
-         const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice stream) {                              \
-        return make(Op::op, std::move(inputs), std::move(params), out_shapes, out_dtypes, stream);           \
-      },                                                                                                     \
+#define MPSF_BIND(op)                                                                              \
+  m.def(                                                                                           \
+      #op,                                                                                         \
+      [](std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,         \
+         const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice stream) {                    \
+        return make(Op::op, std::move(inputs), std::move(params), out_shapes, out_dtypes, stream); \
+      },                                                                                           \
       "inputs"_a, "params"_a, "out_shapes"_a, "out_dtypes"_a, "stream"_a = nb::none());
   MPSF_KERNELS(MPSF_BIND)
 #undef MPSF_BIND

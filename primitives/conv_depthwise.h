@@ -49,18 +49,6 @@ MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n) {
   for (int i = 0; i < n; ++i) p[i * step] = some[i];
 }
 
-// Outputs of a side of which every tap exists: [begin, end). The others have fewer.
-struct Inner {
-  int begin, end;
-};
-
-inline Inner inner(const Side& side) {
-  const int last = side.src_end - 1 - (side.taps - 1) * side.src_tap - side.src_first;
-  const int begin = greater(0, ceil_div(side.src_begin - side.src_first, side.src_out));
-  const int end = lesser(side.outs, floor_div(last, side.src_out) + 1);
-  return begin < end ? Inner{begin, end} : Inner{0, 0};
-}
-
 // `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels.
 template <typename T, int Pixels, int Vectors>
 MPSF_INLINE void sum_taps(const Depthwise<T>& d, int image, int row, int col, int tap_begin, int tap_end, int channel,
@@ -107,19 +95,9 @@ void depthwise_line(const Depthwise<T>& given, int image, int row, int channel, 
     n = lanes<Acc<T>>;
   }
   constexpr int kPixels = kRegisters == 32 ? 8 / Vectors : 4 / Vectors;
-  const Inner whole = inner(d.cols);
-  for (int col = 0; col < d.cols.outs;) {
-    if (col >= whole.begin && col + kPixels <= whole.end) {
-      sum_taps<T, kPixels, Vectors>(d, image, row, col, 0, d.cols.taps, channel, n);
-      col += kPixels;
-    } else {
-      const int first = d.cols.src_first + col * d.cols.src_out, tap = d.cols.src_tap;
-      const int begin = greater(0, ceil_div(d.cols.src_begin - first, tap));
-      const int end = lesser(d.cols.taps, floor_div(d.cols.src_end - 1 - first, tap) + 1);
-      sum_taps<T, 1, Vectors>(d, image, row, col, begin, end, channel, n);
-      ++col;
-    }
-  }
+  for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
+    sum_taps<T, Pixels, Vectors>(d, image, row, col, tap_begin, tap_end, channel, n);
+  });
 }
 
 template <typename T>
@@ -141,22 +119,6 @@ void depthwise(const Depthwise<T>& d) {
   });
 }
 
-// [plane][tap][channel] of weights [channel][plane][kernel row][kernel col], for the taps of the sides.
-template <typename A>
-void lay_out_depthwise(const A* weights, int channels, int planes, int kernel_rows, int kernel_cols, const Side& rows,
-                       const Side& cols, A* to) {
-  for (int plane = 0; plane < planes; ++plane) {
-    for (int q = 0; q < rows.taps; ++q) {
-      for (int p = 0; p < cols.taps; ++p) {
-        const int row = rows.tap_first + q * rows.tap_step, col = cols.tap_first + p * cols.tap_step;
-        for (int c = 0; c < channels; ++c) {
-          *to++ = weights[((int64_t{c} * planes + plane) * kernel_rows + row) * kernel_cols + col];
-        }
-      }
-    }
-  }
-}
-
 // Weight gradient --------------------------------------------------------------------------------------------
 
 template <typename T>
@@ -175,7 +137,7 @@ struct DepthwiseGrad {
 // Adds a line's products of `Vectors` vectors of n channels to sums, [channel]. The outputs are [begin, end).
 template <typename T, int Vectors, bool Whole>
 MPSF_INLINE void add_line(const T* dy, const T* x, int count, int64_t dy_pitch, int64_t x_pitch, int step, int n,
-                          Acc<T>* sums) {
+                          double* sums) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   if (Whole) step = 1, n = L;
@@ -183,12 +145,14 @@ MPSF_INLINE void add_line(const T* dy, const T* x, int count, int64_t dy_pitch, 
   for (int i = 0; i < count; ++i, dy += dy_pitch, x += x_pitch) {
     for (int v = 0; v < Vectors; ++v) acc[v] += load_step(dy + v * L * step, step, n) * load_some(x + v * L, n);
   }
-  for (int v = 0; v < Vectors; ++v) store_some(sums + v * L, load_some(sums + v * L, n) + acc[v], n);
+  for (int v = 0; v < Vectors; ++v) {
+    for (int i = 0; i < n; ++i) sums[v * L + i] += static_cast<double>(acc[v][i]);
+  }
 }
 
-// Adds a line of outputs to sums, [plane][tap][channel].
+// Adds columns [col_begin, col_end) of a line of outputs to sums, [plane][tap][channel].
 template <typename T>
-void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, Acc<T>* sums) {
+void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin, int col_end, double* sums) {
   constexpr int L = lanes<Acc<T>>;
   const int selected = g.rows.end - g.rows.begin, row = g.rows.begin + static_cast<int>(line % selected);
   const int64_t image = line / selected, outs = int64_t{g.channels} * g.planes;
@@ -197,14 +161,14 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, Acc<T>* sums) 
     if (from_row < 0) continue;
     for (int p = 0; p < g.cols.size; ++p) {
       const int shift = p * g.cols.dilation - g.cols.pad;
-      const int begin = greater(g.cols.begin, ceil_div(-shift, g.cols.stride));
-      const int count = lesser(g.cols.end, floor_div(g.cols.n_in - 1 - shift, g.cols.stride) + 1) - begin;
+      const int begin = greater(col_begin, ceil_div(-shift, g.cols.stride));
+      const int count = lesser(col_end, floor_div(g.cols.n_in - 1 - shift, g.cols.stride) + 1) - begin;
       if (count <= 0) continue;
       const T* x = g.x + ((image * g.rows.n_in + from_row) * g.cols.n_in + begin * g.cols.stride + shift) * g.channels;
       const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + begin) * outs;
       const int64_t x_pitch = int64_t{g.cols.stride} * g.channels;
       for (int plane = 0; plane < g.planes; ++plane, ++dy) {
-        Acc<T>* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
+        double* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
         int c = 0;
         for (; g.planes == 1 && c + 4 * L <= g.channels; c += 4 * L) {
           add_line<T, 4, true>(dy + c, x + c, count, outs, x_pitch, 1, L, sum + c);
@@ -222,22 +186,25 @@ template <typename T>
 void depthwise_grad(const DepthwiseGrad<T>& g) {
   using A = Acc<T>;
   constexpr int64_t kParts = 16;
+  constexpr int kPiece = 256;  // of a line, added up in the accumulator's precision; longer sums go on in double
   const int64_t taps = int64_t{g.rows.size} * g.cols.size, parts = smaller(kParts, g.lines());
   if (g.size() == 0) return;
   if (parts == 0) return clear(g.dw, g.size());
-  Scratch<A> sums(parts * g.size());
+  Scratch<double> sums(parts * g.size());
   parallel_for(parts, [&](int64_t part) {
-    A* sum = sums.get() + part * g.size();
+    double* sum = sums.get() + part * g.size();
     clear(sum, g.size());
     for (int64_t line = g.lines() * part / parts; line < g.lines() * (part + 1) / parts; ++line) {
-      depthwise_grad_line(g, line, sum);
+      for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
+        depthwise_grad_line(g, line, col, lesser(g.cols.end, col + kPiece), sum);
+      }
     }
   });
   for (int64_t i = 0; i < g.size(); ++i) {
-    A total = sums[i];
+    double total = sums[i];
     for (int64_t part = 1; part < parts; ++part) total += sums[part * g.size() + i];
     const int64_t plane = i / (taps * g.channels), tap = i / g.channels % taps, channel = i % g.channels;
-    g.dw[(channel * g.planes + plane) * taps + tap] = total;
+    g.dw[(channel * g.planes + plane) * taps + tap] = static_cast<A>(total);
   }
 }
 

@@ -8,6 +8,7 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 constexpr int kBlockPixels = 256;                 // that one register tile adds up
+constexpr int64_t kRunBlocks = 32;                // added up by themselves, to round less in long sums
 constexpr int kMaxHalo = 64;                      // columns worth packing once for all taps of a row
 constexpr int64_t kPartBytes = int64_t{4} << 20;  // of sums private to the parts of the image
 constexpr int64_t kMaxParts = 16;
@@ -120,10 +121,10 @@ struct LinePanel {
 
   LinePanel(int64_t capacity, int64_t span) : data(capacity * span * kTileLanes<Acc<T>>), lines(capacity) {}
 
-  // The place of a line, or `count` when it is not among the last few.
+  // The place of a line, or `count` when it is not there. The search must not stop early: a line packed twice
+  // would outgrow the capacity.
   int find(int64_t line) const {
-    constexpr int kRecent = 32;
-    for (int i = count - 1; i >= 0 && i >= count - kRecent; --i) {
+    for (int i = count - 1; i >= 0; --i) {
       if (lines[i] == line) return i;
     }
     return count;
@@ -143,15 +144,28 @@ class WeightGradTask {
         first_(first_block),
         last_(last_block),
         dy_(int64_t{g.tiles()} * kBlockPixels * kOuterPitch),
+        sums_((last_block - first_block) * g.block_size()),
         panel_(g.lines_each() * (g.shared() ? g.rows.size : 1), g.span((g.line() + g.pieces() - 1) / g.pieces())) {}
 
-  // Adds pixel blocks [begin, end) to sums, which starts at the first block of lanes.
-  void add(int64_t begin, int64_t end, A* sums) {
+  // Adds up pixel blocks [begin, end) into total, which starts at the first block of lanes.
+  void add(int64_t begin, int64_t end, A* total) {
+    const int64_t size = (last_ - first_) * g_.block_size();
+    clear(total, size);
+    for (; begin < end; begin += kRunBlocks) {
+      add_run(begin, smaller(end, begin + kRunBlocks), end);
+      for (int64_t i = 0; i < size; i += lanes<A>) store(total + i, load(total + i) + load(sums_.get() + i));
+    }
+  }
+
+ private:
+  // Sums of pixel blocks [begin, end), of which those up to `last` are this task's.
+  void add_run(int64_t begin, int64_t end, int64_t last) {
+    A* sums = sums_.get();
     clear(sums, (last_ - first_) * g_.block_size());
     const int64_t steps = int64_t{last_ - first_} * g_.rows.size * g_.taps() * g_.tiles();
     for (int64_t index = begin; index < end; ++index) {
       const PixelRange range = pixel_range(g_, index);
-      Ahead dy = dy_ahead(index + 1, end, steps), x = x_ahead(index + 1, end, steps);
+      Ahead dy = dy_ahead(index + 1, last, steps), x = x_ahead(index + 1, last, steps);
       pack_dy(g_, group_, range, dy_.get());
       for (int block = first_; block < last_; ++block) {
         panel_.count = 0;
@@ -170,7 +184,6 @@ class WeightGradTask {
     }
   }
 
- private:
   void add_tile(const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
     const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
     const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
@@ -222,7 +235,7 @@ class WeightGradTask {
 
   const WeightGrad<T>& g_;
   const int group_, first_, last_;
-  Scratch<A> dy_;
+  Scratch<A> dy_, sums_;
   LinePanel<T> panel_;
   int dy_rows_[kBlockPixels], x_rows_[kBlockPixels];
 };

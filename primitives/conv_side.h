@@ -47,5 +47,49 @@ inline Side input_side(const Axis& a, int phase) {
   return side;
 }
 
+// Outputs of a side of which every tap exists: [begin, end). The others have fewer.
+struct Inner {
+  int begin, end;
+};
+
+inline Inner inner(const Side& side) {
+  const int last = side.src_end - 1 - (side.taps - 1) * side.src_tap - side.src_first;
+  const int begin = greater(0, ceil_div(side.src_begin - side.src_first, side.src_out));
+  const int end = lesser(side.outs, floor_div(last, side.src_out) + 1);
+  return begin < end ? Inner{begin, end} : Inner{0, 0};
+}
+
+// Calls f(output, tap_begin, tap_end) for `Pixels` outputs at a time that have the same taps, or for one.
+template <int Pixels, typename F>
+void for_pixels(const Side& side, const F& f) {
+  const Inner whole = inner(side);
+  for (int out = 0; out < side.outs;) {
+    if (out >= whole.begin && out + Pixels <= whole.end) {
+      f.template operator()<Pixels>(out, 0, side.taps);
+      out += Pixels;
+    } else {
+      const int first = side.src_first + out * side.src_out;
+      const int begin = greater(0, ceil_div(side.src_begin - first, side.src_tap));
+      const int end = lesser(side.taps, floor_div(side.src_end - 1 - first, side.src_tap) + 1);
+      f.template operator()<1>(out, begin, end);
+      ++out;
+    }
+  }
+}
+
+// A kernel as [plane][tap][lane], in the order of the sides' taps. at(lane, plane, tap) is a weight, where tap
+// counts as the kernel does.
+template <typename A, typename F>
+void lay_out_planes(const Side& rows, const Side& cols, int kernel_cols, int planes, int lanes, const F& at, A* to) {
+  for (int plane = 0; plane < planes; ++plane) {
+    for (int q = 0; q < rows.taps; ++q) {
+      for (int p = 0; p < cols.taps; ++p) {
+        const int row = rows.tap_first + q * rows.tap_step, col = cols.tap_first + p * cols.tap_step;
+        for (int lane = 0; lane < lanes; ++lane) *to++ = at(lane, plane, row * kernel_cols + col);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mpsf::MPSF_ISA

@@ -1,6 +1,7 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
 #include "channels.h"
 #include "conv_depthwise.h"
+#include "conv_grouped.h"
 #include "conv_outer.h"
 #include "conv_product.h"
 
@@ -25,6 +26,10 @@ struct Geometry {
     return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out;
   }
   bool depthwise() const { return is_depthwise(groups, channels, outs); }
+  template <typename A>
+  bool small_groups() const {
+    return is_small_group<A>(groups, channels, outs);
+  }
 };
 
 // Convolution as a product: channels of x times weights give outs.
@@ -68,9 +73,11 @@ template <typename T>
 void conv_depthwise(const Geometry& g, const Call& call) {
   using A = Acc<T>;
   const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
-  const int64_t plane_size = int64_t{rows.taps} * cols.taps * g.groups;
+  const A* w = data<A>(call.in[1]);
+  const int64_t taps = g.per_out(), plane_size = taps * g.groups;
   Scratch<A> weights(g.outs * plane_size);
-  lay_out_depthwise(data<A>(call.in[1]), g.groups, g.outs, g.rows.size, g.cols.size, rows, cols, weights.get());
+  const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
+  lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
   for (int plane = 0; plane < g.outs; ++plane) {
     depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
                   g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size,
@@ -81,10 +88,41 @@ void conv_depthwise(const Geometry& g, const Call& call) {
 template <typename T>
 void input_depthwise(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
   using A = Acc<T>;
-  Scratch<A> weights(int64_t{g.outs} * rows.taps * cols.taps * g.groups);
-  lay_out_depthwise(data<A>(call.in[1]), g.groups, g.outs, g.rows.size, g.cols.size, rows, cols, weights.get());
+  const A* w = data<A>(call.in[1]);
+  const int64_t taps = g.per_out();
+  Scratch<A> weights(g.outs * taps * g.groups);
+  const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
+  lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
   depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
                 g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), nullptr, rows, cols});
+}
+
+template <typename T>
+void conv_grouped(const Geometry& g, const Call& call) {
+  using A = Acc<T>;
+  const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
+  const A* w = data<A>(call.in[1]);
+  const int width = g.groups * g.channels;
+  Scratch<A> weights(width * g.per_out());
+  const auto at = [&](int lane, int channel, int tap) { return w[lane * g.per_out() + int64_t{tap} * g.channels + channel]; };
+  lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
+  grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
+              g.cols.n_out, width, g.channels, weights.get(), data<A>(call.in[2]), rows, cols});
+}
+
+template <typename T>
+void input_grouped(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
+  using A = Acc<T>;
+  const A* w = data<A>(call.in[1]);
+  const int width = g.groups * g.channels;
+  Scratch<A> weights(width * g.per_out());
+  const auto at = [&](int lane, int out, int tap) {
+    const int64_t channel = lane / g.channels * g.channels + out;
+    return w[channel * g.per_out() + int64_t{tap} * g.channels + lane % g.channels];
+  };
+  lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
+  grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
+              g.cols.n_in, width, g.channels, weights.get(), nullptr, rows, cols});
 }
 
 }  // namespace
@@ -97,6 +135,8 @@ void conv(const Call& call) {
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
       conv_depthwise<T>(g, call);
+    } else if (g.small_groups<Acc<T>>()) {
+      conv_grouped<T>(g, call);
     } else {
       conv_product<T>(g, call);
     }
@@ -113,6 +153,8 @@ void conv_grad_input(const Call& call) {
         const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
         if (g.depthwise()) {
           input_depthwise<T>(g, call, rows, cols);
+        } else if (g.small_groups<Acc<T>>()) {
+          input_grouped<T>(g, call, rows, cols);
         } else {
           input_product<T>(g, call, rows, cols);
         }

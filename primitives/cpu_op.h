@@ -84,7 +84,8 @@ class CpuOp : public mx::Primitive {
 
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const CpuOp&>(other);
-    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_ && dtypes_ == that.dtypes_;
+    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_ &&
+           dtypes_ == that.dtypes_;
   }
 
   // The parameters hold sizes, so a shapeless trace stands only for the shapes it was made with.

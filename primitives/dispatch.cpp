@@ -10,10 +10,10 @@ using Kernel = void (*)(const Call&);
 
 #define MPSF_DECLARE(op) void op(const Call&);
 #define MPSF_ADDRESS(op) &op,
-#define MPSF_TABLE(isa)                                               \
-  namespace isa {                                                     \
-  MPSF_KERNELS(MPSF_DECLARE)                                          \
-  static constexpr Kernel kernels[] = {MPSF_KERNELS(MPSF_ADDRESS)};   \
+#define MPSF_TABLE(isa)                                             \
+  namespace isa {                                                   \
+  MPSF_KERNELS(MPSF_DECLARE)                                        \
+  static constexpr Kernel kernels[] = {MPSF_KERNELS(MPSF_ADDRESS)}; \
   }
 
 #if defined(__x86_64__)

@@ -33,8 +33,7 @@ inline void parallel_for(int64_t chunks, const F& f) {
 template <typename T>
 class Scratch {
  public:
-  explicit Scratch(int64_t count)
-      : data_(static_cast<T*>(scratch_alloc(count * static_cast<int64_t>(sizeof(T))))) {}
+  explicit Scratch(int64_t count) : data_(static_cast<T*>(scratch_alloc(count * static_cast<int64_t>(sizeof(T))))) {}
   ~Scratch() { scratch_free(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

@@ -102,12 +102,8 @@ MPSF_INLINE Bits16 narrow(Vec<float> v, Bfloat) {
 }
 
 #if defined(__AVX512F__)
-MPSF_INLINE Vec<float> widen(Bits16 bits, Half) {
-  return _mm512_maskz_cvtph_ps(0xffff, bit_cast<__m256i>(bits));
-}
-MPSF_INLINE Bits16 narrow(Vec<float> v, Half) {
-  return bit_cast<Bits16>(_mm512_maskz_cvtps_ph(0xffff, v, 0));
-}
+MPSF_INLINE Vec<float> widen(Bits16 bits, Half) { return _mm512_maskz_cvtph_ps(0xffff, bit_cast<__m256i>(bits)); }
+MPSF_INLINE Bits16 narrow(Vec<float> v, Half) { return bit_cast<Bits16>(_mm512_maskz_cvtps_ph(0xffff, v, 0)); }
 #elif defined(__F16C__)
 MPSF_INLINE Vec<float> widen(Bits16 bits, Half) { return _mm256_cvtph_ps(bit_cast<__m128i>(bits)); }
 MPSF_INLINE Bits16 narrow(Vec<float> v, Half) { return bit_cast<Bits16>(_mm256_cvtps_ph(v, 0)); }
@@ -115,9 +111,7 @@ MPSF_INLINE Bits16 narrow(Vec<float> v, Half) { return bit_cast<Bits16>(_mm256_c
 MPSF_INLINE Vec<float> widen(Bits16 bits, Half) {
   return bit_cast<Vec<float>>(vcvt_f32_f16(bit_cast<float16x4_t>(bits)));
 }
-MPSF_INLINE Bits16 narrow(Vec<float> v, Half) {
-  return bit_cast<Bits16>(vcvt_f16_f32(bit_cast<float32x4_t>(v)));
-}
+MPSF_INLINE Bits16 narrow(Vec<float> v, Half) { return bit_cast<Bits16>(vcvt_f16_f32(bit_cast<float32x4_t>(v))); }
 #else
 MPSF_INLINE Vec<float> widen(Bits16 half, Half) {
   Bits32 bits = expand(half);

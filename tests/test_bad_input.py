@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ import pytest
 from support import exact, numbers
 
 import mpsfunc as mf
+from mpsfunc import _launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -218,7 +220,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bn_normalize": ("BatchNormState", lambda state: mf.bn_normalize(X, state)),
     "bn_stats_grad": ("BatchNormState", lambda state: mf.bn_stats_grad(X, X, state)),
     "bn_grad": ("BatchNormState", lambda state: mf.bn_grad(X, X, state)),
-    "bn_merge": ("BatchNormState", lambda state: mf.bn_merge(mf.bn_stats(X), state)),
+    "bn_merge": ("BatchNormState", lambda state: mf.bn_merge(state, NORM)),
     "bn_reset": ("BatchNormState", lambda state: mf.bn_reset(state)),
 }
 
@@ -229,6 +231,36 @@ def test_a_state_of_another_operation(op: str) -> None:
     for state in (POOL, CONV, NORM, tuple(CONV), "state"):
         if type(state).__name__ != kind:
             refuses(TypeError, f"{op}: not a state of this operation", lambda state=state: call(state))
+
+
+@pytest.fixture
+def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal needs no GPU to be read: only the stream pretends."""
+    there = SimpleNamespace(device=mx.Device(mx.gpu))
+    monkeypatch.setattr(_launch, "resolve", lambda stream: there)
+
+
+@each
+def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
+    name = "dy" if op in GRADIENTS else "x"
+    message = f"{op}: float64 runs on the CPU only; got {name}.dtype"
+    with pytest.raises(TypeError, match=message):
+        IMAGES[op](X.astype(mx.float64))
+
+
+@pytest.mark.parametrize("op", OF_STATES)
+def test_a_float64_state_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
+    kind, call = OF_STATES[op]
+    narrow = {"AvgPoolState": POOL, "ConvState": CONV, "BatchNormState": NORM._replace(frozen=False)}[kind]
+    wide = narrow.with_arrays([a.astype(mx.float64) for a in narrow.arrays])
+    if wide.arrays:
+        with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got state"):
+            call(wide)
+
+
+def test_a_float64_state_made_for_a_gpu(on_a_pretended_gpu: None) -> None:
+    with pytest.raises(TypeError, match="conv_state: float64 runs on the CPU only; got dw"):
+        mf.conv_state(X.shape, W.shape, dtype=mx.float64)
 
 
 # Right answers ------------------------------------------------------------------------------------------

@@ -82,10 +82,6 @@ def train(digits: Digits, held_out: Digits, gradients: Callable, epochs: int, se
         model["averages"] = network.updated(model["averages"], batch)
         return loss
 
-    @functools.partial(mx.compile, inputs=state)
-    def predict(images: mx.array) -> mx.array:
-        return network.predict(model["params"], model["averages"], images)
-
     rng = np.random.default_rng(seed)
     test_images = mx.array(held_out.images)
     losses, accuracies = [], []
@@ -95,7 +91,7 @@ def train(digits: Digits, held_out: Digits, gradients: Callable, epochs: int, se
             losses.append(step(images, labels))
             mx.eval(losses[-1], state)
             progress.update()
-        predicted = np.array(predict(test_images))
+        predicted = np.array(network.predict(model["params"], model["averages"], test_images))
         accuracies.append(float((predicted == held_out.labels).mean()))
         progress.set_postfix(loss=f"{losses[-1].item():.3f}", accuracy=f"{accuracies[-1]:.2%}")
     progress.close()

@@ -6,24 +6,23 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Every body has places for these; a body with barriers also for "barrier".
-KINDS = ("guard", "index", "bound", "space")
-
 
 class Fault(NamedTuple):
     """A text with one thing wrong."""
 
     kind: str
-    what: str  # the line that changed
+    where: str  # the line, and the change
     text: str
 
 
 def faults(body: str, arrays: tuple[str, ...]) -> list[Fault]:
     """Faults in a body, each a change of one place.
 
-    - guard: a condition that keeps threads from doing something always holds, or is gone.
-    - index: an access to an array, in device or threadgroup memory, is one element further.
-    - bound: a loop runs once more.
+    - guard: a condition that keeps threads from doing something, or from reading outside, always holds or is gone.
+    - index: an access to an array in device or threadgroup memory is one element further.
+    - bound: a loop by ones runs once more.
+    - start: a loop by larger steps starts one later.
+    - step: its steps are one longer.
     - barrier: a barrier is gone.
     - space: the address space of a declaration is gone.
 
@@ -31,44 +30,72 @@ def faults(body: str, arrays: tuple[str, ...]) -> list[Fault]:
         body: The text.
         arrays: The names of the kernel's inputs and outputs.
     """
-    return [fault for rule in (_guards, _indices, _bounds, _barriers, spaces) for fault in rule(body, arrays)]
+    # Comments are no place for faults; blanks in their stead leave every position as it is.
+    code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), body)
+    found = [*_guards(code), *_indices(code, arrays), *_loops(code), *_barriers(code), *_spaces(code)]
+    return [_fault(kind, body, at, end, new) for kind, at, end, new in found]
 
 
-def _changed(kind: str, text: str, at: int, end: int, new: str) -> Fault:
-    line = text[text.rfind("\n", 0, at) + 1 : text.find("\n", end)]
-    return Fault(kind, f"{line.strip()}  [{text[at:end]} -> {new or 'nothing'}]", text[:at] + new + text[end:])
+def lost_spaces(header: str) -> list[Fault]:
+    """The header once without each of its address spaces."""
+    code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), header)
+    return [_fault(kind, header, at, end, new) for kind, at, end, new in _spaces(code)]
 
 
-def _guards(text: str, arrays: tuple[str, ...]) -> Iterator[Fault]:
-    for match in re.finditer(r"if \(.+\) (?:return|continue);", text):
-        yield _changed("guard", text, *match.span(), "")
-    for match in re.finditer(r"if \((.+)\) (?!return|continue)", text):
-        yield _changed("guard", text, *match.span(1), "true")
-    for match in re.finditer(r"= ([^=?;]*[<>=&][^=?;]*|\w+) \?\s[^:;]*\[[^:;]*: 0\.0f;", text):
-        yield _changed("guard", text, *match.span(1), "true")
+_Change = tuple[str, int, int, str]  # kind, first and last position, what comes there
 
 
-def _indices(text: str, arrays: tuple[str, ...]) -> Iterator[Fault]:
-    shared = re.findall(r"(\w+)\[[^\]]*\][,;]", " ".join(re.findall(r"^threadgroup .*;", text, re.MULTILINE)))
-    names = "|".join((*arrays, *shared))
-    for match in re.finditer(rf"\b(?:load<V>|store)\(((?:{names}) \+ )", text):
-        yield _changed("index", text, match.end(1), match.end(1), "1 + ")
-    for match in re.finditer(rf"(?<!threadgroup float )(?<!\], )\b(?:{names})\[", text):
-        yield _changed("index", text, match.end(), match.end(), "1 + ")
+def _fault(kind: str, text: str, at: int, end: int, new: str) -> Fault:
+    line = text[text.rfind("\n", 0, at) + 1 : (text + "\n").find("\n", end)].strip()
+    return Fault(kind, f"{line}   [{text[at:end]} -> {new}]", text[:at] + new + text[end:])
 
 
-def _bounds(text: str, arrays: tuple[str, ...]) -> Iterator[Fault]:
-    for match in re.finditer(r"for \([^;]*;[^;]*( <)[^;<]*;", text):
-        yield _changed("bound", text, *match.span(1), " <=")
+def _guards(code: str) -> Iterator[_Change]:
+    for match in re.finditer(r"\bif \((.+)\) (return;|continue;)?", code):
+        yield ("guard", *match.span(), "") if match[2] else ("guard", *match.span(1), "true")
+    for match in re.finditer(r"\s\? ", code):
+        yield "guard", _condition(code, match.start()), match.start(), "true"
 
 
-def _barriers(text: str, arrays: tuple[str, ...]) -> Iterator[Fault]:
-    for match in re.finditer(r"threadgroup_barrier\(.*\);", text):
-        yield _changed("barrier", text, *match.span(), "")
+def _condition(code: str, end: int) -> int:
+    """Where the condition starts that ends before a question mark."""
+    depth = 0
+    for at in range(end - 1, 0, -1):
+        depth += {")": 1, "]": 1, "(": -1, "[": -1}.get(code[at], 0)
+        assigned = code[at] == "=" and code[at - 1] not in "=<>!" and code[at + 1] != "="
+        if depth < 0 or (depth == 0 and (assigned or code[at] in ",;{")):
+            return at + 1
+    raise ValueError("a condition without a beginning")
 
 
-def spaces(text: str, arrays: tuple[str, ...] = ()) -> Iterator[Fault]:
-    """Address spaces that are gone from a body or a header."""
-    code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), text)
+def _indices(code: str, arrays: tuple[str, ...]) -> Iterator[_Change]:
+    declarations = re.findall(r"^threadgroup \w+ (.*);", code, re.MULTILINE)
+    shared = [name for names in declarations for name in re.findall(r"(\w+)\[", names)]
+    for match in re.finditer(r"\b(?:load<V>|store)\(", code):
+        yield "index", match.end(), match.end(), "1 + "
+    for match in re.finditer(rf"^(?!threadgroup).*?$|\Z", code, re.MULTILINE):
+        for access in re.finditer(rf"\b(?:{'|'.join((*arrays, *shared))})\[", match[0]):
+            at = match.start() + access.end()
+            yield "index", at, at, "1 + "
+
+
+def _loops(code: str) -> Iterator[_Change]:
+    for match in re.finditer(r"for \(\w+ \w+ = ([^;]+);[^;]*?( <)?[^;<]*;([^;{]*)\)", code):
+        if match[3].strip().startswith("++"):
+            yield "bound", *match.span(2), " <="
+            continue
+        yield "start", match.start(1), match.start(1), "1 + "
+        step = re.match(r"[^;)]*?\+= ", match[3])
+        if step:
+            at = match.start(3) + step.end()
+            yield "step", at, at, "1 + "
+
+
+def _barriers(code: str) -> Iterator[_Change]:
+    for match in re.finditer(r"threadgroup_barrier\(.*\);", code):
+        yield "barrier", *match.span(), ""
+
+
+def _spaces(code: str) -> Iterator[_Change]:
     for match in re.finditer(r"\b(?:device|constant|threadgroup) ", code):
-        yield _changed("space", text, *match.span(), "")
+        yield "space", *match.span(), ""

@@ -27,7 +27,8 @@ void fill_and_check(int64_t chunks, int64_t value) {
   });
   int64_t sum = 0;
   for (int64_t cell : cells) sum += cell;
-  require(sum == (chunks * value + chunks * (chunks - 1) / 2) * kCells, "every chunk ran once before the call returned");
+  require(sum == (chunks * value + chunks * (chunks - 1) / 2) * kCells,
+          "every chunk ran once before the call returned");
 }
 
 void stress() {
@@ -46,9 +47,7 @@ void stress() {
 
 void nested() {
   std::vector<int64_t> cells(64, 0);
-  mpsf::parallel_for(8, [&](int64_t i) {
-    mpsf::parallel_for(8, [&](int64_t j) { cells[i * 8 + j] = i * 8 + j; });
-  });
+  mpsf::parallel_for(8, [&](int64_t i) { mpsf::parallel_for(8, [&](int64_t j) { cells[i * 8 + j] = i * 8 + j; }); });
   for (int64_t i = 0; i < 64; ++i) require(cells[i] == i, "a nested call runs in its caller");
 }
 

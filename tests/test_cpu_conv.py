@@ -1,0 +1,211 @@
+"""The C++ convolutions by themselves: every instruction set, dtype, kind of window, grouping and broken vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import oracle
+import pytest
+from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
+
+from mpsfunc.window import Axis
+
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+
+
+def axis(
+    n_in: int, n_out: int, size: int, stride: int, dilation: int, pad: int, begin: int = 0, end: int | None = None
+) -> Axis:
+    return Axis(n_in, n_out, size, stride, dilation, pad, 0, 0, begin, n_out if end is None else end)
+
+
+# Rows and columns. The odd lengths leave broken register tiles, the strides several phases backward.
+WINDOWS = {
+    "1x1": (axis(3, 3, 1, 1, 1, 0), axis(5, 5, 1, 1, 1, 0)),
+    "1x1 s2": (axis(5, 3, 1, 2, 1, 0), axis(4, 2, 1, 2, 1, 0)),
+    "3x3 p1": (axis(5, 5, 3, 1, 1, 1), axis(16, 16, 3, 1, 1, 1)),
+    "3x3 s2 p1": (axis(7, 4, 3, 2, 1, 1), axis(8, 4, 3, 2, 1, 1)),
+    "2x3 s1,2": (axis(4, 3, 2, 1, 1, 0), axis(9, 5, 3, 2, 1, 1)),
+    "3x2 s2,1": (axis(6, 3, 3, 2, 1, 1), axis(5, 6, 2, 1, 1, 1)),
+    "4x4 s3,2": (axis(11, 4, 4, 3, 1, 2), axis(9, 5, 4, 2, 1, 2)),
+    "stride leaves gaps": (axis(9, 3, 2, 4, 1, 0), axis(8, 3, 1, 3, 1, 0)),
+    "dilated": (axis(8, 6, 3, 1, 2, 1), axis(9, 9, 3, 1, 3, 3)),
+    "dilated s2": (axis(9, 5, 2, 2, 3, 2), axis(12, 4, 4, 3, 2, 2)),
+    "dilated s4": (axis(12, 3, 3, 4, 6, 5), axis(13, 4, 2, 4, 2, 2)),
+    "dilated beyond the panel": (axis(2, 2, 1, 1, 1, 0), axis(80, 14, 3, 1, 33, 0)),
+    "negative pad": (axis(7, 3, 2, 2, 1, -1), axis(8, 4, 3, 1, 1, -2)),
+    "hangs over": (axis(3, 6, 5, 1, 1, 4), axis(2, 7, 4, 2, 1, 5)),
+    "wholly outside": (axis(3, 3, 2, 5, 1, 9), axis(4, 2, 2, 1, 1, -7)),
+    "some outside": (axis(3, 4, 2, 3, 1, 4), axis(4, 5, 1, 2, 1, 2)),
+    "selected": (axis(6, 5, 2, 1, 1, 0, 1, 3), axis(7, 5, 3, 2, 1, 2, 2, 5)),
+    "none selected": (axis(4, 3, 2, 1, 1, 0, 2, 2), axis(4, 3, 2, 1, 1, 0)),
+    "long line": (axis(2, 1, 2, 1, 1, 0), axis(530, 530, 3, 1, 1, 1)),
+}
+# Groups, channels and outputs of one group.
+CHANNELS = ((1, 1, 1), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 3, 16), (4, 4, 4), (6, 2, 2), (3, 1, 1), (65, 1, 1),
+            (7, 1, 2), (3, 1, 9), (2, 16, 5))  # fmt: skip
+
+
+class Case(NamedTuple):
+    """Operands of all four operations over one kind of window."""
+
+    rows: Axis
+    cols: Axis
+    groups: int
+    x: mx.array
+    w: mx.array
+    b: mx.array
+    dy: mx.array
+
+    def run(self, op: str, arrays: list[mx.array], shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        params = [] if op == "conv_grad_bias" else [*self.rows, *self.cols, self.groups]
+        return getattr(_primitives, op)(arrays, params, [shape], [dtype], mx.cpu)[0]
+
+    def conv(self) -> mx.array:
+        return self.run("conv", [self.x, self.w, self.b], self.dy.shape, self.x.dtype)
+
+    def grad_input(self) -> mx.array:
+        return self.run("conv_grad_input", [self.dy, self.w], self.x.shape, self.x.dtype)
+
+    def grad_weights(self) -> mx.array:
+        return self.run("conv_grad_weights", [self.dy, self.x], self.w.shape, self.w.dtype)
+
+    def grad_bias(self) -> mx.array:
+        return self.run("conv_grad_bias", [self.dy], self.b.shape, self.b.dtype)
+
+    def all(self) -> list[mx.array]:
+        return [self.conv(), self.grad_input(), self.grad_weights(), self.grad_bias()]
+
+
+def case(
+    windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype = mx.float32, images: int = 2
+) -> Case:
+    (rows, cols), (groups, c, o) = windows, channels
+    x = numbers((images, rows.n_in, cols.n_in, groups * c), dtype)
+    w = numbers((groups * o, rows.size, cols.size, c), accumulator(dtype), seed=1)
+    b = numbers((groups * o,), accumulator(dtype), seed=2)
+    dy = numbers((images, rows.n_out, cols.n_out, groups * o), dtype, seed=3)
+    return Case(rows, cols, groups, x, w, b, dy)
+
+
+def check(k: Case) -> None:
+    """Compares all operations with their definitions."""
+    x, w, b, dy = (exact(a) for a in (k.x, k.w, k.b, k.dy))
+    where = (k.rows, k.cols, k.groups)
+    # An output that is not selected is zero and has no bias.
+    taken = np.ix_(range(x.shape[0]), range(k.rows.begin, k.rows.end), range(k.cols.begin, k.cols.end))
+    mask = np.zeros((*dy.shape[:3], 1))
+    mask[taken] = 1
+    close(k.conv(), oracle.conv(x, w, b, *where) * mask, oracle.conv(abs(x), abs(w), abs(b), *where))
+    close(k.grad_input(), oracle.conv_grad_input(dy, w, *where), oracle.conv_grad_input(abs(dy), abs(w), *where))
+    close(k.grad_weights(), oracle.conv_grad_weights(dy, x, *where), oracle.conv_grad_weights(abs(dy), abs(x), *where))
+    close(k.grad_bias(), oracle.conv_grad_bias(dy), oracle.conv_grad_bias(abs(dy)))
+
+
+@pytest.fixture(params=_primitives.isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = _primitives.isa()
+    _primitives.set_isa(request.param)
+    yield request.param
+    _primitives.set_isa(before)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = _primitives.get_num_threads()
+    yield _primitives.set_num_threads
+    _primitives.set_num_threads(before)
+
+
+# Values ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS.keys())
+def test_every_window(isa: str, windows: tuple[Axis, Axis], channels: tuple[int, int, int]) -> None:
+    check(case(windows, channels))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("windows", ("3x3 p1", "dilated s2", "selected"))
+def test_every_dtype(isa: str, windows: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    check(case(WINDOWS[windows], channels, dtype))
+
+
+def test_sums_longer_than_a_panel(isa: str) -> None:
+    check(case(WINDOWS["3x3 s2 p1"], (1, 150, 70), images=1))
+
+
+def test_many_small_images(isa: str) -> None:
+    check(case((axis(2, 2, 3, 1, 1, 1), axis(3, 3, 3, 1, 1, 1)), (1, 5, 20), images=90))
+
+
+@pytest.mark.parametrize("groups", (1, 20))
+def test_weight_gradient_of_a_large_image_rounds_little(isa: str, groups: int) -> None:
+    # Equal terms round alike, the worst case: n of them in a row lose up to n halves of 2**-23. A plain loop over
+    # this million would lose a thousandth; ours never adds more than 256 in a row.
+    side = 1000
+    one = axis(side, side, 1, 1, 1, 0)
+    k = case((one, one), (groups, 1, 1), images=1)
+    k = k._replace(x=mx.full(k.x.shape, 0.1), dy=mx.full(k.dy.shape, 0.3))
+    terms = float(np.float32(0.1)) * float(np.float32(0.3))
+    np.testing.assert_allclose(exact(k.grad_weights()), side * side * terms, rtol=256 * 2.0**-24)
+
+
+def test_terms_that_do_not_exist_do_not_count(isa: str) -> None:
+    k = case(WINDOWS["selected"], (1, 3, 7))
+    spoiled = np.full(k.dy.shape, np.nan, np.float32)
+    taken = np.s_[:, k.rows.begin : k.rows.end, k.cols.begin : k.cols.end]
+    spoiled[taken] = np.asarray(k.dy)[taken]
+    other = k._replace(dy=mx.array(spoiled))
+    assert same_bits(other.grad_input(), k.grad_input()) and same_bits(other.grad_weights(), k.grad_weights())
+
+
+@pytest.mark.parametrize("channels", ((1, 3, 7), (4, 4, 4), (5, 1, 1)), ids=str)
+def test_nan_stays_where_it_is(isa: str, channels: tuple[int, int, int]) -> None:
+    groups, c, o = channels
+    k = case(WINDOWS["3x3 p1"], channels)
+    spoiled = np.array(k.x)
+    spoiled[1, 2, 3, 0] = np.nan
+    expected = np.zeros(k.dy.shape, bool)
+    expected[1, 1:4, 2:5, :o] = True
+    assert np.array_equal(np.isnan(exact(k._replace(x=mx.array(spoiled)).conv())), expected)
+
+
+# Whatever the layout and the threads ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", ((1, 7, 5), (5, 1, 1)), ids=str)
+@pytest.mark.parametrize("view", VIEWS)
+def test_any_layout(isa: str, view: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    k = case(WINDOWS["4x4 s3,2"], channels, dtype)
+    seen = Case(k.rows, k.cols, k.groups, *(VIEWS[view](a) for a in (k.x, k.w, k.b, k.dy)))
+    for got, expected in zip(seen.all(), k.all(), strict=True):
+        assert same_bits(got, expected)
+
+
+@pytest.mark.parametrize("channels", ((1, 40, 70), (1, 3, 20), (4, 4, 4), (40, 1, 1)), ids=str)
+def test_same_bits_for_any_number_of_threads(
+    isa: str, threads: Callable[[int], None], channels: tuple[int, int, int]
+) -> None:
+    k = case((axis(19, 10, 3, 2, 1, 1), axis(40, 40, 3, 1, 1, 1)), channels, images=3)
+    threads(1)
+    expected = k.all()
+    mx.eval(expected)
+    for count in (2, 3):
+        threads(count)
+        for got, one in zip(k.all(), expected, strict=True):
+            assert same_bits(got, one)
+
+
+@pytest.mark.parametrize("images, channels", ((0, (1, 3, 4)), (2, (2, 0, 3)), (2, (1, 3, 0)), (1, (3, 1, 0))), ids=str)
+def test_empty(isa: str, images: int, channels: tuple[int, int, int]) -> None:
+    k = case(WINDOWS["3x3 s2 p1"], channels, images=images)
+    close(k.conv(), np.broadcast_to(exact(k.b), k.dy.shape))
+    for zero in (k.grad_input(), k.grad_weights()):
+        close(zero, np.zeros(zero.shape))
