@@ -3,11 +3,12 @@
 
 PYTHON ?= python3
 BACKEND ?= cpu
-ISAS ?= avx2 baseline
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
+isas = $(shell $(BIN)/python -c 'from mpsfunc import _launch; print(*_launch._primitives.isas()[1:])')
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/*)
@@ -28,8 +29,10 @@ check: lint test isas  ## what CI runs
 kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
 	$(PYTEST) tests/kernels $(ARGS)
 
-isas: $(VENV)/test  ## the CPU's tests with slower instruction sets forced
-	for isa in $(ISAS); do MPSFUNC_ISA=$$isa $(PYTEST) -q --ignore=tests/kernels -m "not parity" || exit; done
+isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this machine
+	@for isa in $(isas); do \
+	  echo "MPSFUNC_ISA=$$isa" && MPSFUNC_ISA=$$isa $(PYTEST) -q tests $(beyond_cpu) -m "not parity" || exit 1; \
+	done
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -60,7 +60,7 @@ def _tiles(n: int) -> int:
 
 def _run_conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     # MLX's forward convolution is cuDNN on NVIDIA, and on Apple GPUs Winograd or a matrix-unit kernel.
-    if _launch.routed(spec.stream, "cuda", "metal") and x.size:
+    if _ordinary(spec) and _launch.routed(spec.stream, "cuda", "metal") and x.size:
         y = _library_conv(x, w.astype(x.dtype), spec)
         return y + b.astype(x.dtype) if spec.biased else y
     n, out = x.shape[0], w.shape[0]
@@ -79,7 +79,7 @@ def _run_conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
 def _run_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
     # cuDNN's data gradient; on Apple GPUs MLX is fast only where no stride spreads dy (its strided path is general).
     unspread = spec.rows.stride == spec.cols.stride == 1
-    if _launch.routed(spec.stream, "cuda", *(("metal",) if unspread else ())) and dy.size:
+    if _ordinary(spec) and _launch.routed(spec.stream, "cuda", *(("metal",) if unspread else ())) and dy.size:
         return _library_grad_input(dy, w.astype(dy.dtype), spec)
     n, channels = dy.shape[0], w.shape[3] * spec.groups
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
@@ -97,7 +97,7 @@ def _run_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
 def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     # cuDNN's weight gradient, which MLX reaches by a convolution over swapped axes but has no grouped form of.
-    if groups == 1 and _launch.routed(spec.stream, "cuda") and x.size:
+    if groups == 1 and _ordinary(spec) and _launch.routed(spec.stream, "cuda") and x.size:
         return _library_grad_weights(dy, x, spec)
     out, width = dy.shape[3], x.shape[3] // groups
     result = ((out, rows.size, cols.size, width), _launch.accumulator(x.dtype))
@@ -134,22 +134,29 @@ def _run_grad_bias(dy: mx.array, spec: Spec) -> mx.array:
 # Routes -------------------------------------------------------------------------------------------------
 
 
-def _high(axis: Axis) -> int:
+def _overhang(axis: Axis) -> int:
     """Pixels that the last window hangs over the end of the image; negative when it ends inside."""
     return (axis.n_out - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1 - axis.pad - axis.n_in
 
 
-def _cropped(x: mx.array, lows: list[int], highs: list[int]) -> tuple[mx.array, tuple[list[int], list[int]]]:
-    """The image less what negative padding cuts off, and the padding that is left."""
-    (top, left), (bottom, right) = lows, highs
-    _, h, w, _ = x.shape
-    x = x[:, max(0, -top) : h - max(0, -bottom), max(0, -left) : w - max(0, -right)]
-    return x, ([max(0, p) for p in lows], [max(0, p) for p in highs])
+def _ordinary(spec: Spec) -> bool:
+    """Whether all windows start at or before their first pixel and touch the image, as the libraries expect."""
+    return all(
+        0 <= a.pad <= (a.size - 1) * a.dilation and -a.n_in < _overhang(a) <= (a.size - 1) * a.dilation
+        for a in (spec.rows, spec.cols)
+    )
+
+
+def _read(x: mx.array, spec: Spec) -> tuple[mx.array, tuple[list[int], list[int]]]:
+    """The pixels up to the last that a window reads, and the padding around them."""
+    over = [_overhang(a) for a in (spec.rows, spec.cols)]
+    h, w = (a.n_in + min(0, o) for a, o in zip((spec.rows, spec.cols), over, strict=True))
+    return x[:, :h, :w], ([spec.rows.pad, spec.cols.pad], [max(0, o) for o in over])
 
 
 def _library_conv(x: mx.array, w: mx.array, spec: Spec) -> mx.array:
     rows, cols = spec.rows, spec.cols
-    x, padding = _cropped(x, [rows.pad, cols.pad], [_high(rows), _high(cols)])
+    x, padding = _read(x, spec)
     return mx.conv_general(
         x,
         w,
@@ -166,23 +173,20 @@ def _library_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
     # Input and output channels change places within each group.
     swapped = w.reshape(groups, out // groups, kh, kw, width).transpose(0, 4, 2, 3, 1)
     swapped = swapped.reshape(groups * width, kh, kw, out // groups)
-    # The first tap of the flipped window lies K - 1 - pad before dy; what overhangs the image is cut off after.
     lows = [(a.size - 1) * a.dilation - a.pad for a in (rows, cols)]
     highs = [a.n_in - 1 - (a.n_out - 1) * a.stride + a.pad for a in (rows, cols)]
-    options: dict[str, Any] = {"kernel_dilation": (rows.dilation, cols.dilation), "groups": groups}
-    padding = ([max(0, p) for p in lows], [max(0, p) for p in highs])
+    options: dict[str, Any] = {"padding": (lows, highs), "kernel_dilation": (rows.dilation, cols.dilation)}
     if rows.stride == cols.stride == 1 and _launch.backend(spec.stream) == "metal":
-        dx = mx.conv_general(dy, swapped[:, ::-1, ::-1], padding=padding, **options)  # unflipped, so Winograd may run
-    else:
-        spread = (rows.stride, cols.stride)
-        dx = mx.conv_general(dy, swapped, padding=padding, input_dilation=spread, flip=True, **options)
-    top, left = (max(0, -p) for p in lows)
-    return dx[:, top : top + rows.n_in, left : left + cols.n_in]
+        return mx.conv_general(dy, swapped[:, ::-1, ::-1], groups=groups, **options)  # unflipped, so Winograd may run
+    spread = (rows.stride, cols.stride)
+    return mx.conv_general(dy, swapped, input_dilation=spread, flip=True, groups=groups, **options)
 
 
 def _library_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     rows, cols = spec.rows, spec.cols
-    x, padding = _cropped(x, [rows.pad, cols.pad], [_high(rows), _high(cols)])
+    if x.dtype == mx.float16:  # a sum over a batch may leave the range that the library would round it to
+        dy, x = dy.astype(mx.float32), x.astype(mx.float32)
+    x, padding = _read(x, spec)
     dw = mx.conv_general(
         x.swapaxes(0, 3),
         dy.swapaxes(0, 3),

@@ -34,9 +34,8 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
 
     def forward(*args: Any) -> Any:
         *arrays, spec = args
-        with mx.stream(spec.stream):
-            # mx.jvp walks into the kernel behind the rule unless its inputs are cut off.
-            return run(*[mx.stop_gradient(a) for a in arrays], spec)
+        # mx.jvp walks into the kernel behind the rule unless its inputs are cut off.
+        return run(*[mx.stop_gradient(a) for a in arrays], spec)
 
     def pull(primals: Any, cotangents: Any, outputs: Any) -> Any:
         *arrays, spec = primals
@@ -73,7 +72,12 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     function.vjp(pull)
     function.jvp(push)
     function.vmap(batch)
-    return function
+
+    def call(*args: Any) -> Any:
+        with mx.stream(args[-1].stream):  # MLX puts nodes of its own around the kernel; they belong there too
+            return function(*args)
+
+    return call
 
 
 def _gradient(name: str, primal: mx.array, gradient: mx.array | None) -> mx.array:

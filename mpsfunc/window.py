@@ -288,9 +288,7 @@ def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -
     return EDGE_MODES.index(edge_mode)
 
 
-def _by_offset(
-    op: str, extents: _Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool
-) -> _Spots:
+def _by_offset(op: str, extents: _Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool) -> _Spots:
     if out_size is None:
         _refuse(op, "offset needs out_size", "offset", offset, "out_size=(height, width) with it")
     if offset is None:
@@ -343,8 +341,7 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[_Ints]:
     if padding not in _STYLES:
         _refuse(op, "unknown padding", "padding", padding, f"{_PIXELS}, 'same', 'valid' or 'full'")
     totals = [
-        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding]
-        for n, k, s in lengths
+        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding] for n, k, s in lengths
     ]
     return [(total // 2, total - total // 2) for total in totals]
 
@@ -391,7 +388,5 @@ def _index(value: Any) -> int | None:
         return None
 
 
-def _refuse(
-    op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError
-) -> NoReturn:
+def _refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
     raise kind(f"{op}: {wrong}; got {arg}={value!r}, expected {rule}")

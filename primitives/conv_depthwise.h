@@ -50,72 +50,71 @@ MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n) {
 }
 
 // `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels.
-template <typename T, int Pixels, int Vectors>
-MPSF_INLINE void sum_taps(const Depthwise<T>& d, int image, int row, int col, int tap_begin, int tap_end, int channel,
-                          int n) {
+// Whole says that these are whole vectors in one plane without steps, so that the compiler knows it too.
+template <typename T, int Pixels, int Vectors, bool Whole>
+MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col, int tap_begin, int tap_end,
+                          int channel, int n) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
+  Depthwise<T> d = given;
+  if (Whole) {
+    d.planes = d.source_step = d.result_step = 1;
+    n = L;
+  }
   const Side &rows = d.rows, &cols = d.cols;
   Vec<A> acc[Pixels][Vectors];
+#pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) {
     const Vec<A> start = d.bias ? load_step(d.bias + (channel + v * L) * d.result_step, d.result_step, n) : Vec<A>{};
+#pragma GCC unroll 8
     for (int i = 0; i < Pixels; ++i) acc[i][v] = start;
   }
   for (int q = 0; q < rows.taps; ++q) {
     const int from_row = rows.src_first + row * rows.src_out + q * rows.src_tap;
     if (from_row < rows.src_begin || from_row >= rows.src_end) continue;
-    const int64_t line = (int64_t{image} * d.source_rows + from_row) * d.source_cols + cols.src_first + col * cols.src_out;
+    const int64_t line =
+        (int64_t{image} * d.source_rows + from_row) * d.source_cols + cols.src_first + col * cols.src_out;
     for (int p = tap_begin; p < tap_end; ++p) {
       for (int plane = 0; plane < d.planes; ++plane) {
         const T* x = d.source + (line + p * cols.src_tap) * d.source_pitch() + channel * d.source_step + plane;
         const A* w = d.weights + (int64_t{plane} * d.taps() + q * cols.taps + p) * d.channels + channel;
+#pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
           const Vec<A> weight = load_some(w + v * L, n);
+#pragma GCC unroll 8
           for (int i = 0; i < Pixels; ++i) {
-            acc[i][v] += load_step(x + i * cols.src_out * d.source_pitch() + v * L * d.source_step, d.source_step, n) * weight;
+            acc[i][v] +=
+                load_step(x + i * cols.src_out * d.source_pitch() + v * L * d.source_step, d.source_step, n) * weight;
           }
         }
       }
     }
   }
-  const int64_t to = (int64_t{image} * d.result_rows + rows.out_first + row * rows.out_step) * d.result_cols + cols.out_first;
+  const int64_t to =
+      (int64_t{image} * d.result_rows + rows.out_first + row * rows.out_step) * d.result_cols + cols.out_first;
+#pragma GCC unroll 8
   for (int i = 0; i < Pixels; ++i) {
     T* y = d.result + (to + (col + i) * cols.out_step) * d.result_pitch() + channel * d.result_step;
+#pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) store_step(y + v * L * d.result_step, acc[i][v], d.result_step, n);
   }
 }
 
-// One line of outputs for `Vectors` vectors of n channels. Whole says that the channels are whole vectors, so
-// that the compiler knows it too.
-template <typename T, int Vectors, bool Whole>
-void depthwise_line(const Depthwise<T>& given, int image, int row, int channel, int n) {
-  Depthwise<T> d = given;
-  if (Whole) {
-    d.planes = d.source_step = d.result_step = 1;
-    n = lanes<Acc<T>>;
-  }
-  constexpr int kPixels = kRegisters == 32 ? 8 / Vectors : 4 / Vectors;
-  for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
-    sum_taps<T, Pixels, Vectors>(d, image, row, col, tap_begin, tap_end, channel, n);
-  });
-}
-
 template <typename T>
 void depthwise(const Depthwise<T>& d) {
-  constexpr int L = lanes<Acc<T>>;
+  constexpr int L = lanes<Acc<T>>, kPixels = kRegisters == 32 ? 4 : 2;
+  const bool dense = d.planes == 1 && d.source_step == 1 && d.result_step == 1;
   parallel_for(int64_t{d.images} * d.rows.outs, [&](int64_t line) {
     const int image = static_cast<int>(line / d.rows.outs), row = static_cast<int>(line % d.rows.outs);
-    const bool dense = d.planes == 1 && d.source_step == 1 && d.result_step == 1;
-    int channel = 0;
-    for (; dense && channel + 2 * L <= d.channels; channel += 2 * L) depthwise_line<T, 2, true>(d, image, row, channel, L);
-    for (; channel < d.channels; channel += L) {
-      const int n = lesser(L, d.channels - channel);
-      if (dense && n == L) {
-        depthwise_line<T, 1, true>(d, image, row, channel, n);
-      } else {
-        depthwise_line<T, 1, false>(d, image, row, channel, n);
+    for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
+      int c = 0;
+      for (; dense && c + 2 * L <= d.channels; c += 2 * L) {
+        sum_taps<T, Pixels, 2, true>(d, image, row, col, tap_begin, tap_end, c, L);
       }
-    }
+      for (; c < d.channels; c += L) {
+        sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, lesser(L, d.channels - c));
+      }
+    });
   });
 }
 
@@ -143,8 +142,10 @@ MPSF_INLINE void add_line(const T* dy, const T* x, int count, int64_t dy_pitch, 
   if (Whole) step = 1, n = L;
   Vec<A> acc[Vectors] = {};
   for (int i = 0; i < count; ++i, dy += dy_pitch, x += x_pitch) {
+#pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) acc[v] += load_step(dy + v * L * step, step, n) * load_some(x + v * L, n);
   }
+#pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) {
     for (int i = 0; i < n; ++i) sums[v * L + i] += static_cast<double>(acc[v][i]);
   }

@@ -56,22 +56,27 @@ MPSF_INLINE void sum_groups(const Grouped<T>& g, Places<Acc<T>> first, int image
   if (Whole) n = lanes<A>;
   const Side &rows = g.rows, &cols = g.cols;
   Vec<A> acc[Pixels];
+#pragma GCC unroll 8
   for (int i = 0; i < Pixels; ++i) acc[i] = g.bias ? load_some(g.bias + lane, n) : Vec<A>{};
   for (int q = 0; q < rows.taps; ++q) {
     const int from_row = rows.src_first + row * rows.src_out + q * rows.src_tap;
     if (from_row < rows.src_begin || from_row >= rows.src_end) continue;
-    const int64_t line = (int64_t{image} * g.source_rows + from_row) * g.source_cols + cols.src_first + col * cols.src_out;
+    const int64_t line =
+        (int64_t{image} * g.source_rows + from_row) * g.source_cols + cols.src_first + col * cols.src_out;
     for (int p = tap_begin; p < tap_end; ++p) {
       const T* from = g.source + (line + p * cols.src_tap) * g.width + lane;
       Vec<A> x[Pixels];
+#pragma GCC unroll 8
       for (int i = 0; i < Pixels; ++i) x[i] = load_some(from + int64_t{i} * cols.src_out * g.width, n);
       for (int k = 0; k < g.channels; ++k) {
         const Vec<A> w = load_some(g.weights + (int64_t{k} * g.taps() + q * cols.taps + p) * g.width + lane, n);
+#pragma GCC unroll 8
         for (int i = 0; i < Pixels; ++i) acc[i] += take<A>(x[i], first + k) * w;
       }
     }
   }
   const int64_t to = (int64_t{image} * g.result_rows + rows.out_first + row * rows.out_step) * g.result_cols;
+#pragma GCC unroll 8
   for (int i = 0; i < Pixels; ++i) {
     store_some(g.result + (to + cols.out_first + (col + i) * cols.out_step) * g.width + lane, acc[i], n);
   }
@@ -84,16 +89,15 @@ void grouped(const Grouped<T>& g) {
   for (int i = 0; i < L; ++i) first[i] = i / g.channels * g.channels;
   parallel_for(int64_t{g.images} * g.rows.outs, [&](int64_t line) {
     const int image = static_cast<int>(line / g.rows.outs), row = static_cast<int>(line % g.rows.outs);
-    for (int lane = 0; lane < g.width; lane += L) {
-      const int n = lesser(L, g.width - lane);
-      for_pixels<kPixels>(g.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
-        if (n == L) {
-          sum_groups<T, Pixels, true>(g, first, image, row, col, tap_begin, tap_end, lane, n);
-        } else {
-          sum_groups<T, Pixels, false>(g, first, image, row, col, tap_begin, tap_end, lane, n);
-        }
-      });
-    }
+    for_pixels<kPixels>(g.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
+      int lane = 0;
+      for (; lane + L <= g.width; lane += L) {
+        sum_groups<T, Pixels, true>(g, first, image, row, col, tap_begin, tap_end, lane, L);
+      }
+      if (lane < g.width) {
+        sum_groups<T, Pixels, false>(g, first, image, row, col, tap_begin, tap_end, lane, g.width - lane);
+      }
+    });
   });
 }
 

@@ -106,8 +106,7 @@ void pack_line(const WeightGrad<T>& g, int group, int64_t line, int lane, int64_
     if (whole && col >= 0 && col < g.cols.n_in) {
       for (int v = 0; v < kTileVectors; ++v) store(panel + v * L, load(from + lane + v * L));
     } else {
-      copy_run(panel, from, lane, lane + W, -col * g.channels,
-               smaller(g.width(), (g.cols.n_in - col) * g.channels));
+      copy_run(panel, from, lane, lane + W, -col * g.channels, smaller(g.width(), (g.cols.n_in - col) * g.channels));
     }
   }
 }

@@ -77,7 +77,8 @@ MPSF_INLINE void step(const Product<T>& p, Pixel& at) {
 }
 
 template <typename T>
-void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const Run* runs, int run_count, Acc<T>* panel) {
+void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const Run* runs, int run_count,
+            Acc<T>* panel) {
   Pixel at = pixel_at(p, pixel);
   for (int64_t i = 0; i < count; ++i, step(p, at), panel += kPitch) {
     const int row0 = p.rows.src_first + at.row * p.rows.src_out, col0 = p.cols.src_first + at.col * p.cols.src_out;
@@ -127,8 +128,8 @@ void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
     const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
     const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
     const int n = lesser(W, p.outs - block * W);
-    const A* from = p.weights + task / taps / count * p.group_stride + (int64_t{row} * p.kernel_cols + col) * p.tap_stride +
-                    int64_t{block} * W * p.out_stride;
+    const A* from = p.weights + task / taps / count * p.group_stride +
+                    (int64_t{row} * p.kernel_cols + col) * p.tap_stride + int64_t{block} * W * p.out_stride;
     A* lane = to + task * p.channels * W;
     for (int c = 0; c < p.channels; ++c, from += p.channel_stride, lane += W) {
       for (int i = 0; i < n; ++i) lane[i] = from[i * p.out_stride];

@@ -10,7 +10,7 @@ namespace {
 constexpr int kTileRows = kRegisters == 32 ? 14 : 6;
 constexpr int kTileVectors = 2;
 template <typename A>
-constexpr int kTileLanes = kTileVectors * lanes<A>;
+constexpr int kTileLanes = kTileVectors* lanes<A>;
 
 // Longest sum over one panel, and the distance of a panel's rows. The distance is a constant so that all rows
 // are addressed from one register, and has room for a whole vector behind the last element.
@@ -98,7 +98,9 @@ class Ahead {
  public:
   Ahead() : at_(nullptr), end_(nullptr), each_(0) {}
   Ahead(const void* begin, const void* end, int64_t steps)
-      : at_(static_cast<const char*>(begin)), end_(static_cast<const char*>(end)), each_((end_ - at_) / steps + kLine) {}
+      : at_(static_cast<const char*>(begin)),
+        end_(static_cast<const char*>(end)),
+        each_((end_ - at_) / steps + kLine) {}
 
   MPSF_INLINE void step() {
     const char* to = at_ + smaller(each_, end_ - at_);

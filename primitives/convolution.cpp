@@ -22,9 +22,7 @@ struct Geometry {
         outs(weights[0] / groups) {}
 
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
-  bool partial() const {
-    return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out;
-  }
+  bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
   bool depthwise() const { return is_depthwise(groups, channels, outs); }
   template <typename A>
   bool small_groups() const {
@@ -80,8 +78,8 @@ void conv_depthwise(const Geometry& g, const Call& call) {
   lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
   for (int plane = 0; plane < g.outs; ++plane) {
     depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
-                  g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size,
-                  data<A>(call.in[2]) + plane, rows, cols});
+                  g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size, data<A>(call.in[2]) + plane,
+                  rows, cols});
   }
 }
 
@@ -104,10 +102,12 @@ void conv_grouped(const Geometry& g, const Call& call) {
   const A* w = data<A>(call.in[1]);
   const int width = g.groups * g.channels;
   Scratch<A> weights(width * g.per_out());
-  const auto at = [&](int lane, int channel, int tap) { return w[lane * g.per_out() + int64_t{tap} * g.channels + channel]; };
+  const auto at = [&](int lane, int channel, int tap) {
+    return w[lane * g.per_out() + int64_t{tap} * g.channels + channel];
+  };
   lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
-  grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
-              g.cols.n_out, width, g.channels, weights.get(), data<A>(call.in[2]), rows, cols});
+  grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out, g.cols.n_out,
+              width, g.channels, weights.get(), data<A>(call.in[2]), rows, cols});
 }
 
 template <typename T>
@@ -121,8 +121,8 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
     return w[channel * g.per_out() + int64_t{tap} * g.channels + lane % g.channels];
   };
   lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
-  grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
-              g.cols.n_in, width, g.channels, weights.get(), nullptr, rows, cols});
+  grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in, g.cols.n_in,
+              width, g.channels, weights.get(), nullptr, rows, cols});
 }
 
 }  // namespace

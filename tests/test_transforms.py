@@ -244,12 +244,12 @@ def test_gradients_keep_the_dtypes_of_the_arguments(name: str, dtype: mx.Dtype) 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream]:
-    """The stream of every kernel that is launched from now on."""
+    """The streams of every kernel that is launched from now on, and of the arithmetic around it."""
     streams: list[mx.Stream] = []
     launch = _launch.launch
 
     def record(*args: Any) -> list[mx.array]:
-        streams.append(args[-1])
+        streams.extend([args[-1], mx.default_stream(mx.default_device())])
         return launch(*args)
 
     monkeypatch.setattr(_launch, "launch", record)
@@ -307,4 +307,4 @@ def test_a_stream_can_be_given(name: str, launched: list[mx.Stream]) -> None:
 def test_a_stream_given_to_the_forward_is_the_one_of_its_gradient(launched: list[mx.Stream]) -> None:
     elsewhere = mx.new_stream(mx.cpu)
     mx.eval(mx.grad(lambda x: mf.avg_pool(x, 2, stream=elsewhere).sum())(mx.ones((1, 4, 4, 1))))
-    assert len(launched) == 2 and set(map(str, launched)) == {str(elsewhere)}
+    assert len(launched) == 4 and set(map(str, launched)) == {str(elsewhere)}

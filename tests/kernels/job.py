@@ -81,14 +81,24 @@ class Job(NamedTuple):
         Raises:
             KernelFault: Something was wrong.
         """
-        grid = _ROUNDED if rounded else 0
-        outcome = self._once("address", grid)
-        if self._once("address", grid | _REVERSED | _SHIFTED).results != outcome.results:
+        outcome = self.once("address", rounded=rounded)
+        if self.once("address", rounded=rounded, disturbed=True).results != outcome.results:
             raise KernelFault("lanes", "other bits with the lanes reversed and the inputs one element off")
-        self._once("thread", grid)
+        self.once("thread", rounded=rounded)
         return outcome
 
-    def _once(self, sanitizer: str, options: int) -> Outcome:
+    def once(self, sanitizer: str, *, rounded: bool = False, disturbed: bool = False) -> Outcome:
+        """Runs the kernel in one way: under a sanitizer of `build.SANITIZERS`.
+
+        Args:
+            sanitizer: Which.
+            rounded: As for `run`.
+            disturbed: With the lanes in reversed order and the inputs one element off.
+
+        Raises:
+            KernelFault: Something was wrong.
+        """
+        options = _ROUNDED * rounded | (_REVERSED | _SHIFTED) * disturbed
         try:
             library = build.shared_object(self.kernel, sanitizer)
         except build.CompileError as error:
