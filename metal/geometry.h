@@ -8,12 +8,6 @@
 #define MPSF_FN inline
 #else
 #define MPSF_FN static inline
-// The part of an average's gradient at output o that input i receives along this axis: 1 / divisor, or 0.
-MPSF_FN float share(Axis a, int o, int i) {
-  if (o < reader_begin(a, i) || o >= reader_end(a, i) || !reads(a, o, i)) return 0;
-  return 1.0f / float(divisor(a, o));
-}
-
 #endif
 
 struct Axis {
@@ -83,12 +77,6 @@ MPSF_FN int divisor(Axis a, int o) {
   int low = -a.zero_pad - first(a, o), high = a.n_in - 1 + a.zero_pad - first(a, o);
   int from = greater(0, ceil_div(low, a.dilation)), to = lesser(a.size - 1, floor_div(high, a.dilation));
   return greater(0, to - from + 1);
-}
-
-// The part of an average's gradient at output o that input i receives along this axis: 1 / divisor, or 0.
-MPSF_FN float share(Axis a, int o, int i) {
-  if (o < reader_begin(a, i) || o >= reader_end(a, i) || !reads(a, o, i)) return 0;
-  return 1.0f / float(divisor(a, o));
 }
 
 #endif

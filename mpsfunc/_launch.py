@@ -32,6 +32,8 @@ Output = tuple[tuple[int, ...], mx.Dtype]
 # Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
 _INT_MAX = 2**31 - 1
 _BLOCKS_YZ = 65535
+# Threads that fill the largest GPU.
+FULL = 2**17
 # Threadgroups of 256 that keep the largest GPU busy; each leaves one partial sum.
 _FILL = 528
 

@@ -227,14 +227,26 @@ def _run(op: str, given: str, made: str, x: mx.array, height: int, width: int, s
     params = (*spec.rows, *spec.cols)
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = _launch.lanes(x.dtype, channels, x.size)
+        body, per_thread, together, bound = op, _launch.lanes(x.dtype, channels, x.size), min(4, n), _readers(spec)
+        unroll: tuple[tuple[str, int], ...] = ()
+        if op == "avg_pool_grad" and bound <= 3:
+            # Measured on an H200 (3x3, stride 2): 0.6 of the time of the body that takes any geometry.
+            body, together, unroll = "avg_pool_grad_few", min(n, 4 if bound < 3 else 2), (("R", bound),)
         across = width * (channels // per_thread)
-        together = min(2, n)
-        grid, group = _launch.threads(across, height, -(-n // together))
-        unroll = (("V", per_thread), ("B", together))
-        return (Stage(op, (given,), (made,), (result,), grid, group, params, unroll),)
+        # Geometry costs a thread as much as several images do, so it serves eight rounds if the GPU stays full.
+        rounds = -(-n // together)
+        grid, group = _launch.threads(
+            across, height, min(rounds, max(-(-rounds // 8), -(-_launch.FULL // (across * height))))
+        )
+        unroll = (("V", per_thread), ("B", together), *unroll)
+        return (Stage(body, (given,), (made,), (result,), grid, group, params, unroll),)
 
     return _launch.launch(op, [x], params, (result,), stages, spec.stream)[0]
+
+
+def _readers(spec: _Spec) -> int:
+    """The most windows that span one pixel along an axis, whether their taps read it or not."""
+    return max(-(-((a.size - 1) * a.dilation + 1) // a.stride) for a in (spec.rows, spec.cols))
 
 
 def _run_avg_pool(x: mx.array, spec: _Spec) -> mx.array:

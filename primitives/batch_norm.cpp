@@ -1,6 +1,5 @@
 // Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them.
 #include "channels.h"
-#include "geometry.h"
 #include "parallel.h"
 #include "simd.h"
 

@@ -26,6 +26,12 @@ else:
 ON_REQUEST = {"huge": "arrays past 2**31 elements", "soak": "takes long"}
 CPU = pytest.param("cpu", marks=pytest.mark.needs_cpu_module)
 GPU = pytest.param("gpu", marks=pytest.mark.gpu)
+NO_CPU_MODULE = "mpsfunc was built without its CPU module"
+
+
+def no_cpu_module() -> bool:
+    """Whether this is a GPU machine with the package alone; elsewhere a missing module is a failure."""
+    return _launch._primitives is None and mx.is_available(mx.gpu)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _why_not(item: pytest.Item, asked_for: str) -> str | None:
     if item.get_closest_marker("gpu") and not mx.is_available(mx.gpu):
         return "MLX finds no GPU"
-    if item.get_closest_marker("needs_cpu_module") and _launch._primitives is None:
-        return "mpsfunc was built without its CPU module"
+    if item.get_closest_marker("needs_cpu_module") and no_cpu_module():
+        return NO_CPU_MODULE
     for marker, why in ON_REQUEST.items():
         if item.get_closest_marker(marker) and marker not in asked_for:
             return f"{why}: pytest -m {marker}"
@@ -80,7 +86,7 @@ def dtype(request: pytest.FixtureRequest, device: mx.Device) -> mx.Dtype:
 @pytest.fixture
 def on_cpu() -> Iterator[mx.Device]:
     """The CPU as the default device, where float64 exists."""
-    if _launch._primitives is None:
-        pytest.skip("mpsfunc was built without its CPU module")
+    if no_cpu_module():
+        pytest.skip(NO_CPU_MODULE)
     with mx.stream(mx.Device(mx.cpu)):
         yield mx.Device(mx.cpu)

@@ -20,7 +20,7 @@ def faults(body: str, arrays: tuple[str, ...]) -> list[Fault]:
 
     - guard: a condition that keeps threads from doing something, or from reading outside, always holds or is gone.
     - index: an access to an array in device or threadgroup memory is one element further.
-    - bound: a loop by ones runs once more.
+    - bound: a loop by ones runs once less.
     - start: a loop by larger steps starts one later.
     - step: its steps are one longer.
     - barrier: a barrier is gone.
@@ -82,7 +82,7 @@ def _indices(code: str, arrays: tuple[str, ...]) -> Iterator[_Change]:
 def _loops(code: str) -> Iterator[_Change]:
     for match in re.finditer(r"for \(\w+ \w+ = ([^;]+);[^;]*?( <)?[^;<]*;([^;{]*)\)", code):
         if match[3].strip().startswith("++"):
-            yield "bound", *match.span(2), " <="
+            yield "bound", match.start(2), match.start(2), " + 1"
             continue
         yield "start", match.start(1), match.start(1), "1 + "
         step = re.match(r"[^;)]*?\+= ", match[3])

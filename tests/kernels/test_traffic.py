@@ -6,6 +6,7 @@ test_bodies.py asserts for every case.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 from unittest import mock
@@ -15,7 +16,7 @@ from support import numbers
 
 import mpsfunc as mf
 from mpsfunc import _launch
-from kernels.metal_host import metal_host, needs_clang
+from kernels.metal_host import Run, metal_host, needs_clang
 from kernels.test_bodies import BODIES
 
 pytestmark = needs_clang
@@ -23,7 +24,10 @@ pytestmark = needs_clang
 SHAPE = (2, 12, 12, 16)
 IMAGE, VECTOR = 2 * 12 * 12 * 16 * 4, 16 * 4
 LONG = (1, 64, 64, 16)  # for sums, where a thread has 64 pixels to go over
-LONG_IMAGE, LONG_THREADS = 64 * 64 * 16 * 4, 256
+LONG_IMAGE = 64 * 64 * 16 * 4
+WEIGHTS = 16 * 3 * 3 * 16 * 4
+# Times that 3x3 windows with stride 1 and padding 1 read an element of the image, edges included.
+READS = (3 * 12 - 2) ** 2 / 12**2
 
 
 def _pool() -> None:
@@ -49,27 +53,54 @@ def _conv() -> None:
     mf.conv_grad_weights(y, x, state)
 
 
-def _bias() -> None:
-    state = mf.conv_state(LONG, (16, 1, 1, 16))
-    with mock.patch.object(_launch, "_FILL", 1):
-        mf.conv_grad_weights(numbers(LONG), numbers(LONG), state)
-
-
 class Row(NamedTuple):
     call: Callable[[], None]
-    loads: dict[str, tuple[int, int]]  # array: bytes needed, bytes at most
+    loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
 
 
-TRAFFIC: dict[str, Row] = {}
+_PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
+TRAFFIC = {
+    "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
+    "avg_pool_grad": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows of each pixel, there or not
+    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 65 / 64 * LONG_IMAGE)}),  # the pivot twice
+    "bn_stats_merge": Row(_norm, {name: (VECTOR, VECTOR) for name in ("count", "mean", "m2")}),
+    "bn_normalize": Row(
+        _norm, {"x": (LONG_IMAGE, LONG_IMAGE), "mean": _PER_THREAD, "scale": _PER_THREAD, "shift": _PER_THREAD}
+    ),
+    "bn_stats_grad": Row(
+        _norm, {"dy": (LONG_IMAGE, LONG_IMAGE), "x": (LONG_IMAGE, LONG_IMAGE), "mean": (VECTOR, LONG_IMAGE / 64)}
+    ),
+    "bn_grad": Row(
+        _norm,
+        {
+            "dy": (LONG_IMAGE, LONG_IMAGE),
+            "x": (LONG_IMAGE, LONG_IMAGE),
+            **dict.fromkeys(("mean", "a", "b", "d"), _PER_THREAD),
+        },
+    ),
+    # 288 pixels are five tiles, 144 weights of an output three.
+    "conv": Row(
+        _conv, {"x": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}
+    ),
+    "conv_grad_input": Row(_conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS)}),
+    "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
+    "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),
+    "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
+}
+
+
+@functools.cache
+def runs(call: Callable[[], None]) -> tuple[Run, ...]:
+    with metal_host() as host:
+        call()
+    return tuple(host.runs)
 
 
 @pytest.mark.parametrize("body", BODIES)
 def test_loads_stay_within_their_bounds(body: str) -> None:
     row = TRAFFIC[body]
-    with metal_host() as host:
-        row.call()
-    run = next(run for run in host.runs if run.stage.body == body)
+    run = next(run for run in runs(row.call) if run.stage.body == body)
     inputs = {buffer.name: buffer.bytes for buffer in run.job.buffers if buffer.name in run.stage.inputs}
     assert inputs == {name: needed for name, (needed, _) in row.loads.items()}
     for name, (_, bound) in row.loads.items():
-        assert run.outcome.traffic[name].loaded <= bound, name
+        assert run.outcome.traffic[name].loaded <= bound + 0.5, name
