@@ -18,7 +18,7 @@ for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * s
   const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
   float shift[V], sum[V], squares[V];
   for (int j = 0; j < V; ++j) {
-    shift[j] = isfinite(float(pivot.v[j])) ? float(pivot.v[j]) : 0.0f;
+    shift[j] = float(pivot.v[j]);
     sum[j] = squares[j] = 0;
   }
   for (int k = 0; k < many; ++k) {

@@ -91,10 +91,9 @@ def operations() -> set[str]:
     }
 
 
-def bodies() -> set[str]:
-    """The kernel bodies that Python launches: the first argument of ``Stage``."""
-    named = {name for text in MODULES.values() for name in re.findall(r'\bStage\(\s*"(\w+)"', text)}
-    return named | operations()  # a stage without a name of its own is called after its operation
+def words(text: str) -> set[str]:
+    """Every string that the code of a text holds."""
+    return {str(node.value) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
 
 
 def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
@@ -102,8 +101,11 @@ def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
     assert operations() == set(listed)
 
 
-def test_every_kernel_text_is_launched_and_the_other_way_round() -> None:
-    assert bodies() == {path.stem for path in METAL.glob("*.metal")}
+def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
+    texts = {path.stem for path in METAL.glob("*.metal")}
+    named = {name for text in MODULES.values() for name in re.findall(r'\bStage\(\s*"(\w+)"', text)}
+    assert texts <= set().union(*map(words, MODULES.values()))
+    assert named | operations() <= texts  # a stage without a name of its own is called after its operation
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:

@@ -1,7 +1,7 @@
 """Small calls of public functions that together reach every kernel body in every way that its text can go.
 
-To add a body, add calls that launch it: odd and vector channel counts, each dtype, an input of fewer than eight elements
-(which Metal keeps in another address space), and a ``crowded`` one, where few threads have much to do.
+To add a body, add calls that launch it: odd and vector channel counts, each dtype, an input of fewer than eight
+elements (which Metal keeps in another address space), and a ``crowded`` one, where few threads have much to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 
 
 class Case(NamedTuple):
-    """A call, the bodies that it launches, and a check of its results."""
+    """A call, the bodies that it may launch, and a check of its results."""
 
     name: str
     bodies: tuple[str, ...]
@@ -74,18 +74,41 @@ def _avg_pool_grad(
         definition = [oracle.avg_pool_grad(v, state.rows, state.cols) for v in (kept, abs(kept))]
         close(mf.avg_pool_grad(dy, state, source_window=window), *definition)
 
-    return Case(_name("avg_pool_grad", shape, dtype, k=kernel, **placement), ("avg_pool_grad",), check, crowded)
+    return Case(_name("avg_pool_grad", shape, dtype, k=kernel, **placement), _GRADS, check, crowded)
 
 
+def _avg_pool_grad_of_infinity(shape: tuple[int, ...], kernel: Any, **placement: Any) -> Case:
+    """An infinity reaches the pixels that its window reads, and spoils no other."""
+
+    def check() -> None:
+        state = mf.avg_pool_state(shape, kernel, **placement)
+        dy = numbers((shape[0], state.rows.n_out, state.cols.n_out, shape[3]))
+        first = np.zeros(dy.shape)
+        first[0, 0, 0] = 1
+        dx = exact(mf.avg_pool_grad(mx.where(mx.array(first > 0), mx.inf, dy), state))
+        read = oracle.avg_pool_grad(first, state.rows, state.cols) > 0
+        assert (dx[read] == np.inf).all()
+        expected = oracle.avg_pool_grad(exact(dy), state.rows, state.cols)
+        np.testing.assert_allclose(dx[~read], expected[~read], rtol=1e-5, atol=1e-5)
+
+    return Case(_name("avg_pool_grad of infinity", shape, F32, k=kernel, **placement), _GRADS, check)
+
+
+_GRADS = ("avg_pool_grad", "avg_pool_grad_few")  # by the number of windows that span a pixel
 _CLAMP = {"edge_mode": "clamp"}
 _POOLS: tuple[tuple[Any, ...], ...] = (
     ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
-    ((5, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": (2, 2), "padding": 2, **_CLAMP}),
+    ((2, 7, 6, 3), F32, 4, {"stride": 1, "padding": 1}),
+    ((5, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
+    ((5, 6, 5, 8), F32, 2, {"stride": 1, "dilation": 2, "padding": 1, **_CLAMP}),
     ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", **_CLAMP, "zero_pad": 1}),
+    ((1, 4, 5, 16), F16, 4, {"stride": 1, "padding": 2, **_CLAMP}),
     ((6, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
+    ((3, 4, 5, 8), BF16, 5, {"stride": 1, "padding": 2}),
     ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
     ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
     ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
+    ((1, 4, 4, 1), F32, 4, {"stride": 1}),
     ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
 )
 
@@ -97,7 +120,9 @@ def _pooling() -> list[Case]:
         *both,
         _avg_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool_grad((9, 70, 3, 4), F32, (2, 2), **crowded),
+        _avg_pool_grad((9, 70, 3, 4), F32, (2, 3), **crowded),
         _avg_pool_grad((2, 6, 7, 4), F32, 3, stride=2, padding=1, window=((1, 0), (1, 3))),
+        _avg_pool_grad_of_infinity((2, 5, 5, 4), 3, stride=2, padding=1),
     ]
 
 

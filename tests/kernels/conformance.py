@@ -19,8 +19,8 @@ _OPENCL = (
     *("-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64,+cl_khr_fp16"),
     *("-Werror", "-Wno-unknown-attributes", "-Wno-ignored-attributes"),
 )
-_TYPES = """void bool char uchar short ushort int uint long ulong int32_t uint32_t int64_t uint64_t size_t half float bfloat
-    float16_t bfloat16_t auto""".split()
+_TYPES = """void bool char uchar short ushort int uint long ulong int32_t uint32_t int64_t uint64_t size_t
+    half float bfloat float16_t bfloat16_t auto""".split()
 _SPACES = ("device", "constant", "threadgroup", "thread")
 
 
@@ -63,9 +63,7 @@ def _lambdas(text: str) -> list[str]:
 
 def _as_opencl(kernel: Kernel) -> str:
     """Structs that may be copied out of any array, which OpenCL does not allow for small ones by itself."""
-    copied = re.sub(
-        r"(template <[^<>]*>\s*struct (\w+) \{)", r"\1 MSL_COPIES_FROM_CONSTANT(\2)", as_cpp(kernel.text)
-    )
+    copied = re.sub(r"(template <[^<>]*>\s*struct (\w+) \{)", r"\1 MSL_COPIES_FROM_CONSTANT(\2)", as_cpp(kernel.text))
     return f'#include "msl_strict.h"\n#line 1 "kernel.metal"\n{copied}'
 
 

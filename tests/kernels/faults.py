@@ -51,10 +51,22 @@ def _fault(kind: str, text: str, at: int, end: int, new: str) -> Fault:
 
 
 def _guards(code: str) -> Iterator[_Change]:
-    for match in re.finditer(r"\bif \((.+)\) (return;|continue;)?", code):
-        yield ("guard", *match.span(), "") if match[2] else ("guard", *match.span(1), "true")
+    for match in re.finditer(r"\bif \(", code):
+        end = _closing(code, match.end())
+        leaves = re.match(r"\) (?:return|continue);", code[end:])
+        yield ("guard", match.start(), end + leaves.end(), "") if leaves else ("guard", match.end(), end, "true")
     for match in re.finditer(r"\s\? ", code):
         yield "guard", _condition(code, match.start()), match.start(), "true"
+
+
+def _closing(code: str, start: int) -> int:
+    """Where the parenthesis closes that opened before ``start``."""
+    depth = 1
+    for at in range(start, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[at], 0)
+        if depth == 0:
+            return at
+    raise ValueError("a parenthesis without its end")
 
 
 def _condition(code: str, end: int) -> int:
@@ -73,7 +85,7 @@ def _indices(code: str, arrays: tuple[str, ...]) -> Iterator[_Change]:
     shared = [name for names in declarations for name in re.findall(r"(\w+)\[", names)]
     for match in re.finditer(r"\b(?:load<V>|store)\(", code):
         yield "index", match.end(), match.end(), "1 + "
-    for match in re.finditer(rf"^(?!threadgroup).*?$|\Z", code, re.MULTILINE):
+    for match in re.finditer(r"^(?!threadgroup).+$", code, re.MULTILINE):
         for access in re.finditer(rf"\b(?:{'|'.join((*arrays, *shared))})\[", match[0]):
             at = match.start() + access.end()
             yield "index", at, at, "1 + "

@@ -114,7 +114,7 @@ class Job(NamedTuple):
             except subprocess.TimeoutExpired:
                 raise KernelFault("host", f"ran for more than {_TIMEOUT} s") from None
             if done.returncode != 0:
-                by = "host" if done.returncode == _HOST_STATUS else sanitizer
+                by = "host" if done.returncode == _HOST_STATUS else sanitizer.removeprefix("quick ")
                 raise KernelFault(by, done.stderr[:3000] or f"exit status {done.returncode}")
             return self._unpacked(result.read_bytes())
 

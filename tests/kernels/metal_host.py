@@ -59,7 +59,9 @@ class MetalHost:
         inputs = dict(zip((*stage.inputs, "params"), (*arrays, _launch.packed(stage.params)), strict=True))
         outputs = dict(zip(stage.outputs, stage.results, strict=True))
         work = job(kernel, inputs, outputs, stage.grid, stage.threadgroup)
-        outcome = work.run(rounded=self._rounded)
+        whole = all(t % g == 0 for t, g in zip(stage.grid, stage.threadgroup, strict=True))
+        # A rounded grid that is no other has run already.
+        outcome = work.once("address") if self._rounded and whole else work.run(rounded=self._rounded)
         self.runs.append(Run(stage, work, outcome))
         return [_array(outcome.results[name], *output) for name, output in outputs.items()]
 

@@ -64,10 +64,10 @@ def parse(text: str) -> Kernel:
 
 
 def as_cpp(text: str) -> str:
-    """The text in the few places where clang's C++ cannot be brought to read MSL as it stands; lines keep their numbers.
+    """The text, changed in the two places where clang's C++ cannot be brought to read MSL as it stands.
 
     Arrays in threadgroup memory become references to memory that the shim provides, and the explicit instantiation
-    loses its attributes. Everything else is left to the shim headers.
+    loses its attributes. Everything else is left to the shim headers, and lines keep their numbers.
     """
     text = re.sub(r"^template \[\[host_name\(.*?\)\]\] \[\[kernel\]\]", "template", text, flags=re.MULTILINE)
     count = 0

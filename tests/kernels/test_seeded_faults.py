@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from kernels import conformance
-from kernels.cases import CASES
 from kernels.faults import Fault, faults, lost_spaces
 from kernels.job import OUTPUT, Buffer, KernelFault, Outcome, values
 from kernels.metal_host import Run, needs_clang
-from kernels.test_bodies import BODIES, METAL, runs
+from kernels.test_bodies import BODIES, METAL
+from kernels.test_bodies import launches as all_launches
+from mpsfunc import _launch
 
 pytestmark = needs_clang
 
@@ -25,8 +26,7 @@ TOLERANCE = 1e-5
 @functools.cache
 def launches(body: str) -> tuple[Run, ...]:
     """Right launches of a body on float32, the largest first, which faults disturb most."""
-    found = [r for c in CASES.values() if body in c.bodies for r in runs(c.name) if r.stage.body == body]
-    single = [run for run in found if all(b.dtype == "float32" for b in run.job.buffers if b.role == OUTPUT)]
+    single = [r for r in all_launches(body) if all(b.dtype == "float32" for b in r.job.buffers if b.role == OUTPUT)]
     return tuple(sorted(single, key=lambda run: -sum(b.bytes for b in run.job.buffers)))
 
 
@@ -43,7 +43,7 @@ def alike(buffer: Buffer, one: Outcome, other: Outcome) -> bool:
 
 def finder(body: str, fault: Fault) -> str | None:
     """Who finds the fault, looking at one launch of the body after the other."""
-    text = (METAL / f"{body}.metal").read_text()
+    text = _launch.text(f"{body}.metal")
     faulty = [(run, run.job._replace(kernel=run.job.kernel.replaced(text, fault.text))) for run in launches(body)]
     if fault.kind == "space" and conformance.faults(faulty[0][1].kernel):
         return "conformance"
@@ -60,7 +60,7 @@ def finder(body: str, fault: Fault) -> str | None:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_every_fault_is_caught(body: str) -> None:
-    seeded = faults((METAL / f"{body}.metal").read_text(), arrays(launches(body)[0]))
+    seeded = faults(_launch.text(f"{body}.metal"), arrays(launches(body)[0]))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda fault: finder(body, fault), seeded))
     for fault, by in zip(seeded, found, strict=True):
@@ -72,7 +72,7 @@ def test_every_fault_is_caught(body: str) -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_faults_have_places(body: str) -> None:
     """Rules that find nothing in a body would prove nothing about it."""
-    text = (METAL / f"{body}.metal").read_text()
+    text = _launch.text(f"{body}.metal")
     kinds = {fault.kind for fault in faults(text, arrays(launches(body)[0]))}
     assert {"guard", "index", "start"} <= kinds
     assert "threadgroup_barrier" not in text or {"barrier", "space"} <= kinds
@@ -80,7 +80,7 @@ def test_faults_have_places(body: str) -> None:
 
 @pytest.mark.parametrize("header", sorted(path.stem for path in METAL.glob("*.h") if path.stem != "cuda"))
 def test_every_lost_address_space_in_a_header_is_caught(header: str) -> None:
-    text = (METAL / f"{header}.h").read_text()
+    text = _launch.text(f"{header}.h")
     small = next(run for run in launches("avg_pool") if "constant" in run.job.kernel.parameters[0].type)
     for fault in lost_spaces(text):
         assert conformance.faults(small.job.kernel.replaced(text, fault.text)), fault.where

@@ -15,9 +15,9 @@ import pytest
 from support import numbers
 
 import mpsfunc as mf
-from mpsfunc import _launch
 from kernels.metal_host import Run, metal_host, needs_clang
 from kernels.test_bodies import BODIES
+from mpsfunc import _launch
 
 pytestmark = needs_clang
 
@@ -36,6 +36,10 @@ def _pool() -> None:
 
 def _pool_grad() -> None:
     mf.avg_pool_grad(numbers((2, 6, 6, 16)), mf.avg_pool_state(SHAPE, 3, stride=2, padding=1))
+
+
+def _pool_grad_of_many() -> None:
+    mf.avg_pool_grad(numbers(SHAPE), mf.avg_pool_state(SHAPE, 5, stride=1, padding=2))
 
 
 def _norm() -> None:
@@ -61,7 +65,8 @@ class Row(NamedTuple):
 _PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
-    "avg_pool_grad": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows of each pixel, there or not
+    "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
+    "avg_pool_grad_few": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows a pixel, there or not
     "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 65 / 64 * LONG_IMAGE)}),  # the pivot twice
     "bn_stats_merge": Row(_norm, {name: (VECTOR, VECTOR) for name in ("count", "mean", "m2")}),
     "bn_normalize": Row(
@@ -79,9 +84,7 @@ TRAFFIC = {
         },
     ),
     # 288 pixels are five tiles, 144 weights of an output three.
-    "conv": Row(
-        _conv, {"x": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}
-    ),
+    "conv": Row(_conv, {"x": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}),
     "conv_grad_input": Row(_conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS)}),
     "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),

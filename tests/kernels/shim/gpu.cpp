@@ -61,7 +61,7 @@ std::vector<Buffer> buffers;
 // Threads ------------------------------------------------------------------------------------------------
 
 enum class State { kReady, kBarrier, kSimdgroup, kDone };
-enum { kStack = 256 * 1024, kThreadgroupMemory = 32 * 1024, kSimdWidth = 32 };
+enum { kStack = 64 * 1024, kThreadgroupMemory = 32 * 1024, kSimdWidth = 32 };
 
 struct Fibre {
   ucontext_t context;
@@ -80,8 +80,8 @@ ucontext_t scheduler;
 void (*kernel)(void* const*, const Ids&);
 std::vector<void*> arguments;
 
-// Clocks that only the thread sanitizer reads: of a threadgroup, of each of its simdgroups, and of the whole grid, whose
-// end the host waits for.
+// Clocks that only the thread sanitizer reads: of a threadgroup, of each of its simdgroups, and of the whole grid,
+// whose end the host waits for.
 char group_clock, simdgroup_clocks[32], grid_clock;
 
 struct SimdSlots {
@@ -156,7 +156,8 @@ bool release(unsigned from, unsigned to, State state, bool all) {
   if (waiting == 0) return false;
   if (all && done) fail("%u of %u threads left before the barrier at line %d", done, to - from, line);
   unsigned together = 0;
-  for (unsigned i = from; i < to && state == State::kSimdgroup; ++i) together |= unsigned(fibres[i].state == state) << (i - from);
+  for (unsigned i = from; i < to && state == State::kSimdgroup; ++i)
+    together |= unsigned(fibres[i].state == state) << (i - from);
   for (unsigned i = from; i < to; ++i) {
     if (fibres[i].state != state) continue;
     fibres[i].state = State::kReady;
@@ -211,6 +212,7 @@ void run_grid(const int64_t* grid, const int64_t* threadgroup, int64_t options) 
   for (Fibre& fibre : fibres) {
     fibre.stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fibre.stack == MAP_FAILED) fail("no memory for stacks");
+    mprotect(fibre.stack, 4096, PROT_NONE);  // a fibre that outgrows its stack stops there
 #if GPU_TSAN
     fibre.tsan = __tsan_create_fiber(0);  // goes with its stack from threadgroup to threadgroup
 #endif
@@ -220,7 +222,8 @@ void run_grid(const int64_t* grid, const int64_t* threadgroup, int64_t options) 
     for (at[1] = 0; at[1] < groups[1]; ++at[1]) {
       for (at[0] = 0; at[0] < groups[0]; ++at[0]) {
         unsigned size[3];  // of this threadgroup: those at the far edges may be smaller
-        for (int a = 0; a < 3; ++a) size[a] = whole[a] - at[a] * group[a] < group[a] ? whole[a] - at[a] * group[a] : group[a];
+        for (int a = 0; a < 3; ++a)
+          size[a] = whole[a] - at[a] * group[a] < group[a] ? whole[a] - at[a] * group[a] : group[a];
         const unsigned threads = size[0] * size[1] * size[2];
         for (unsigned i = 0; i < threads; ++i) {
           Ids& ids = fibres[i].ids;
@@ -336,7 +339,7 @@ unsigned gpu_simd_exchange(int line, const void* value, unsigned long bytes, voi
 }
 
 // Called by the instrumentation of clang's -fsanitize-coverage=trace-loads,trace-stores.
-#define GPU_COUNT(bytes)                                                                         \
+#define GPU_COUNT(bytes)                                                                            \
   void __sanitizer_cov_load##bytes(const void* address) { count(address, bytes, &Buffer::loaded); } \
   void __sanitizer_cov_store##bytes(const void* address) { count(address, bytes, &Buffer::stored); }
 GPU_COUNT(1)

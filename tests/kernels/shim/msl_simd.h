@@ -26,7 +26,8 @@ V fold(V value, int line, Fold both) {
   for (uint width = 16; width > 0; width /= 2) {
     for (uint lane = 0; lane < width; ++lane) {
       if (!lanes.has(lane + width)) continue;
-      lanes.value[lane] = lanes.has(lane) ? both(lanes.value[lane], lanes.value[lane + width]) : lanes.value[lane + width];
+      lanes.value[lane] =
+          lanes.has(lane) ? both(lanes.value[lane], lanes.value[lane + width]) : lanes.value[lane + width];
       lanes.active |= 1u << lane;
     }
   }

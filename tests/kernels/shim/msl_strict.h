@@ -30,8 +30,8 @@ struct bfloat {
 typedef bfloat bfloat16_t;
 
 // What Apple's compiler declares by itself for every struct: OpenCL copies from all address spaces but `constant`.
-#define MSL_COPIES_FROM_CONSTANT(Struct)    \
-  Struct() = default;                       \
+#define MSL_COPIES_FROM_CONSTANT(Struct)     \
+  Struct() = default;                        \
   Struct(const __generic Struct&) = default; \
   Struct(const __constant Struct&);
 
