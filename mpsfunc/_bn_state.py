@@ -169,9 +169,10 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
-        count = mx.stop_gradient(a.count + b.count)
+        count = a.count + b.count
         both = mx.maximum(count, 1).astype(dtype)
-        share_a, share_b = a.count.astype(dtype) / both, b.count.astype(dtype) / both
+        shares = a.count.astype(dtype) / both, b.count.astype(dtype) / both
+        share_a, share_b = (mx.stop_gradient(share) for share in shares)
         apart = b.mean - a.mean
         return BatchNormState(
             mx.where(a.count == 0, b.mean, a.mean + apart * share_b),
@@ -233,6 +234,9 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
     """A batch normalization state with as many channels as x."""
     _check.state(op, state, BatchNormState, stream=stream)
     _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
+    for name in ("var", "dgamma", "dbeta"):
+        _check.shape(op, f"state.{name}", getattr(state, name), (x.shape[3],), "the state does not fit together")
+    _check.shape(op, "state.count", state.count, (), "the state does not fit together")
 
 
 def fresh(mean: mx.array, var: mx.array, x: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
@@ -240,5 +244,5 @@ def fresh(mean: mx.array, var: mx.array, x: mx.array, eps: float, stream: mx.Str
     n, h, w, _ = x.shape
     with mx.stream(stream):
         none = mx.zeros_like(mean)
-        count = mx.stop_gradient(mx.array(n * h * w, mx.int64))
+        count = mx.array(n * h * w, mx.int64)
     return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

@@ -76,4 +76,6 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
             f"{op}: not a state of this operation; got state of type {type(value).__name__}, expected {kind.__name__}"
         )
     for name, a in zip(value._fields, value.arrays, strict=False):
+        if not isinstance(a, mx.array):
+            raise TypeError(f"{op}: the state holds no array; got state.{name}={a!r}, expected an mx.array")
         on_device(op, f"state.{name}", a.dtype, stream)

@@ -70,7 +70,7 @@ def _run_conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
 
     def stages() -> tuple[Stage, ...]:
         pixels = n * spec.rows.n_out * spec.cols.n_out
-        grid = (_tiles(pixels) * 256, _tiles(out // spec.groups), spec.groups)
+        grid = _launch.tiles(_tiles(pixels), _tiles(out // spec.groups), spec.groups)
         return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
 
     return _launch.launch("conv", [x, w.astype(acc), b.astype(acc)], params, (result,), stages, spec.stream)[0]
@@ -87,7 +87,7 @@ def _run_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
 
     def stages() -> tuple[Stage, ...]:
         pixels = n * spec.rows.n_in * spec.cols.n_in
-        grid = (_tiles(pixels) * 256, _tiles(w.shape[3]), spec.groups)
+        grid = _launch.tiles(_tiles(pixels), _tiles(w.shape[3]), spec.groups)
         return (Stage("conv_grad_input", ("dy", "w"), ("dx",), (result,), grid, _GROUP, (*params, channels)),)
 
     weights = w.astype(_launch.accumulator(dy.dtype))
@@ -109,7 +109,7 @@ def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
         pixels = dy.shape[0] * rows.n_out * cols.n_out
         parts = max(1, min(_FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
         partial = ((parts, out * depth), mx.float32)
-        grid = (down * 256, across, groups * parts)
+        grid = _launch.tiles(down, across, groups * parts)
         first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*params, parts))
         return first, _launch.sum_partials(out * depth)._replace(results=(result,))
 
@@ -215,11 +215,13 @@ def _conv_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
 
 def _conv_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     (x, w, _), (tx, tw, tb) = arrays, tangents
-    if tw is None and tb is None:
-        return _linear(tx, w, spec)
-    none = mx.zeros_like(w) if tw is None else tw
-    y = conv(x, none, _no_bias(x, w.shape[0]) if tb is None else tb, spec)
-    return y if tx is None else y + _linear(tx, w, spec)
+    terms = [] if tx is None else [_linear(tx, w, spec)]
+    if tw is not None:
+        terms.append(_linear(x, tw, spec))
+    if tb is not None:
+        shape = (x.shape[0], spec.rows.n_out, spec.cols.n_out, w.shape[0])
+        terms.append(mx.broadcast_to(tb.astype(x.dtype), shape))
+    return sum(terms[1:], terms[0])
 
 
 def _grad_input_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:

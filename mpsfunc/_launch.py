@@ -23,7 +23,9 @@ _primitives: Any = None
 _why_no_primitives = ""
 try:
     _primitives = importlib.import_module("mpsfunc._primitives")
-except ImportError as error:  # a GPU-only install; launching on the CPU says so
+except ModuleNotFoundError as error:  # a GPU-only install; launching on the CPU says so
+    if error.name != "mpsfunc._primitives":
+        raise
     _why_no_primitives = str(error)
 
 StreamLike = mx.Stream | mx.Device | mx.DeviceType | None
@@ -212,6 +214,16 @@ def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, 
     across = -(-x // tx)
     down = min(max(1, _FILL // across), -(-rows // ty))
     return (x, down * ty, 1), (tx, ty, 1)
+
+
+def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
+    """A grid of x by y by z whole threadgroups of 256 threads."""
+    if x * 256 > _INT_MAX or max(y, z) > _BLOCKS_YZ:
+        raise ValueError(
+            f"launch: too many tiles for one GPU kernel; got ({x}, {y}, {z}), expected at most "
+            f"({_INT_MAX // 256}, {_BLOCKS_YZ}, {_BLOCKS_YZ})"
+        )
+    return x * 256, y, z
 
 
 def sum_partials(length: int) -> Stage:

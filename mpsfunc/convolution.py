@@ -59,6 +59,7 @@ def conv(
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     groups: int = 1,
+    ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: str = "zero",
@@ -82,6 +83,7 @@ def conv(
             `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
         groups: Input and output channels are cut into this many groups that do not mix. Default 1; c is depthwise.
+        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset``: the output's size (y, x).
         edge_mode: "zero", the only one.
@@ -102,12 +104,22 @@ def conv(
         array([[17.5, 47.5],
                [133.5, 211.5]], dtype=float32)
     """
-    run_on = _launch.resolve(stream)
-    spec = _placed(
-        "conv", run_on, x, w, b, groups, neuron, stride=stride, padding=padding, dilation=dilation,
-        offset=offset, out_size=out_size, edge_mode=edge_mode,
-    )  # fmt: skip
-    return _conv_kernels.conv(x, w, _bias(x, w, b, run_on), spec)
+    y, _ = conv_fwd(
+        x,
+        w,
+        b,
+        groups=groups,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+        neuron=neuron,
+        stream=stream,
+    )
+    return y
 
 
 def conv_fwd(
@@ -115,10 +127,16 @@ def conv_fwd(
     w: mx.array,
     b: mx.array | None = None,
     *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
     groups: int = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
     neuron: None = None,
     stream: StreamLike = None,
-    **placement: Any,
 ) -> tuple[mx.array, ConvState]:
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
 
@@ -131,7 +149,28 @@ def conv_fwd(
         array([16, 16, 16], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    spec = _placed("conv", run_on, x, w, b, groups, neuron, **placement)
+    _check.image("conv", "x", x, stream=run_on)
+    _check.array("conv", "w", w, stream=run_on)
+    _check_weights("conv", "w.shape", tuple(x.shape), tuple(w.shape), groups)
+    if b is not None:
+        _check.array("conv", "b", b, stream=run_on)
+        _check.shape("conv", "b", b, (w.shape[0],), "the bias does not fit the weights")
+    if neuron is not None:
+        raise ValueError(f"conv: no fused activation exists yet; got neuron={neuron!r}, expected None")
+    spec = _spec(
+        "conv",
+        tuple(x.shape),
+        tuple(w.shape),
+        groups,
+        run_on,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+    )._replace(biased=b is not None)
     y = _conv_kernels.conv(x, w, _bias(x, w, b, run_on), spec)
     return y, _zero_state(tuple(w.shape), _launch.accumulator(x.dtype), spec)
 
@@ -140,20 +179,32 @@ def conv_state(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
     groups: int = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
-    **placement: Any,
 ) -> ConvState:
     """The state of `conv_fwd` for shapes, without running it.
 
     Args:
         x_shape: (n, h, w, c) of the images.
         w_shape: (o, kh, kw, c / groups) of the weights.
+        stride: As for `conv`, like the rest.
+        padding: As for `conv`.
+        dilation: As for `conv`.
         groups: As for `conv`.
+        ceil_mode: As for `conv`.
+        offset: As for `conv`.
+        out_size: As for `conv`.
+        edge_mode: As for `conv`.
         dtype: Of the gradients: float32 (default), or float64 for float64 images.
         stream: Where the zeros are made. Default: the current stream.
-        **placement: As for `conv`: ``stride``, ``padding``, ``dilation``, ``offset``, ``out_size``, ``edge_mode``.
 
     Returns:
         A state with zero gradients.
@@ -173,7 +224,21 @@ def conv_state(
     _check.on_device("conv_state", "dw", dtype, run_on)
     _check.image_shape("conv_state", "x_shape", x_shape)
     _check_weights("conv_state", "w_shape", x_shape, w_shape, groups)
-    return _zero_state(w_shape, dtype, _spec("conv_state", x_shape, w_shape, groups, run_on, **placement))
+    spec = _spec(
+        "conv_state",
+        x_shape,
+        w_shape,
+        groups,
+        run_on,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+    )
+    return _zero_state(w_shape, dtype, spec)
 
 
 def conv_grad_input(
@@ -271,27 +336,6 @@ def _added(before: mx.array, more: mx.array) -> mx.array:
 # Checks -------------------------------------------------------------------------------------------------
 
 
-def _placed(
-    op: str,
-    stream: mx.Stream,
-    x: mx.array,
-    w: mx.array,
-    b: mx.array | None,
-    groups: int,
-    neuron: None,
-    **placement: Any,
-) -> Spec:
-    _check.image(op, "x", x, stream=stream)
-    _check.array(op, "w", w, stream=stream)
-    _check_weights(op, "w.shape", tuple(x.shape), tuple(w.shape), groups)
-    if b is not None:
-        _check.array(op, "b", b, stream=stream)
-        _check.shape(op, "b", b, (w.shape[0],), "the bias does not fit the weights")
-    if neuron is not None:
-        raise ValueError(f"{op}: no fused activation exists yet; got neuron={neuron!r}, expected None")
-    return _spec(op, tuple(x.shape), tuple(w.shape), groups, stream, **placement)._replace(biased=b is not None)
-
-
 def _check_weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int) -> None:
     if isinstance(groups, bool) or not isinstance(groups, int):
         raise TypeError(f"{op}: groups is not an int; got groups={groups!r}, expected an int >= 1")
@@ -307,8 +351,8 @@ def _check_weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[
             f"{op}: the weights do not fit the images; got {name}={w_shape}, "
             f"expected (o, kh, kw, {channels // groups}), none of them 0"
         )
-    if math.prod(w_shape[1:]) >= 2**31:  # kernels count the taps and channels of one filter in int32
-        raise ValueError(f"{op}: a filter is too large; got {name}={w_shape}, expected kh * kw * c / groups < 2**31")
+    if math.prod(w_shape) >= 2**31:  # kernels count them in int32
+        raise ValueError(f"{op}: the weights are too large; got {name}={w_shape}, expected less than 2**31 elements")
     if w_shape[0] % groups != 0:
         raise ValueError(
             f"{op}: groups do not divide the output channels; got groups={groups}, expected a divisor of {w_shape[0]}"
@@ -322,9 +366,11 @@ def _spec(
     groups: int,
     stream: mx.Stream,
     *,
-    stride: IntOrPair = 1,
+    stride: IntOrPair,
     **placement: Any,
 ) -> Spec:
+    if stride is None:  # to place, that would be the window's size
+        raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
     (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
     rows, cols = window.place(op, (h, w), (kh, kw), stride=stride, **placement)
     _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
@@ -333,6 +379,10 @@ def _spec(
 
 def _of_state(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> Spec:
     _check.state(op, state, ConvState, stream=stream)
+    _check.shape(
+        op, "state.dw", state.dw, ("o", state.rows.size, state.cols.size, "i"), "the state does not fit together"
+    )
+    _check.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
     expected = ("n", state.rows.n_out, state.cols.n_out, state.dw.shape[0])
     _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
     return Spec(state.rows, state.cols, state.groups, False, stream)

@@ -113,8 +113,15 @@ def avg_pool_fwd(
     x: mx.array,
     kernel_size: IntOrPair,
     *,
+    stride: IntOrPair | None = None,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
+    zero_pad: IntOrPair = 0,
     stream: StreamLike = None,
-    **placement: Any,
 ) -> tuple[mx.array, AvgPoolState]:
     """`avg_pool`, and the state that `avg_pool_grad` needs. Arguments and errors are those of `avg_pool`.
 
@@ -128,18 +135,48 @@ def avg_pool_fwd(
     """
     run_on = _launch.resolve(stream)
     _check.image("avg_pool", "x", x, stream=run_on)
-    state = _state("avg_pool", x.shape, kernel_size, **placement)
+    state = _state(
+        "avg_pool",
+        x.shape,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+        zero_pad=zero_pad,
+    )
     return _avg_pool(x, _Spec(state.rows, state.cols, run_on)), state
 
 
-def avg_pool_state(x_shape: Sequence[int], kernel_size: IntOrPair, **placement: Any) -> AvgPoolState:
+def avg_pool_state(
+    x_shape: Sequence[int],
+    kernel_size: IntOrPair,
+    *,
+    stride: IntOrPair | None = None,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
+    zero_pad: IntOrPair = 0,
+) -> AvgPoolState:
     """The state of `avg_pool_fwd` for images of a shape, without running it.
 
     Args:
         x_shape: (n, h, w, c) of the images.
         kernel_size: As for `avg_pool`.
-        **placement: As for `avg_pool`: ``stride``, ``padding``, ``dilation``, ``ceil_mode``, ``offset``, ``out_size``,
-            ``edge_mode``, ``zero_pad``.
+        stride: As for `avg_pool`, like the rest.
+        padding: As for `avg_pool`.
+        dilation: As for `avg_pool`.
+        ceil_mode: As for `avg_pool`.
+        offset: As for `avg_pool`.
+        out_size: As for `avg_pool`.
+        edge_mode: As for `avg_pool`.
+        zero_pad: As for `avg_pool`.
 
     Returns:
         The state.
@@ -153,7 +190,19 @@ def avg_pool_state(x_shape: Sequence[int], kernel_size: IntOrPair, **placement: 
         3
     """
     _check.image_shape("avg_pool_state", "x_shape", tuple(x_shape))
-    return _state("avg_pool_state", x_shape, kernel_size, **placement)
+    return _state(
+        "avg_pool_state",
+        x_shape,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+        zero_pad=zero_pad,
+    )
 
 
 def avg_pool_grad(
@@ -203,11 +252,9 @@ def avg_pool_grad(
     return dx
 
 
-def _state(
-    op: str, x_shape: Sequence[int], kernel_size: IntOrPair, *, zero_pad: IntOrPair = 0, **placement: Any
-) -> AvgPoolState:
+def _state(op: str, x_shape: Sequence[int], kernel_size: IntOrPair, **placement: Any) -> AvgPoolState:
     _, h, w, channels = x_shape
-    rows, cols = window.place(op, (h, w), kernel_size, zero_pad=zero_pad, edge_modes=window.EDGE_MODES, **placement)
+    rows, cols = window.place(op, (h, w), kernel_size, edge_modes=window.EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
     return AvgPoolState("avg_pool", channels, rows, cols)
 

@@ -118,7 +118,9 @@ struct LinePanel {
   Scratch<int64_t> lines;
   int count = 0;
 
-  LinePanel(int64_t capacity, int64_t span) : data(capacity * span * kTileLanes<Acc<T>>), lines(capacity) {}
+  // One vector more than the lines take: copy_run may write that far behind the last.
+  LinePanel(int64_t capacity, int64_t span)
+      : data(capacity * span * kTileLanes<Acc<T>> + lanes<Acc<T>>), lines(capacity) {}
 
   // The place of a line, or `count` when it is not there. The search must not stop early: a line packed twice
   // would outgrow the capacity.

@@ -78,7 +78,7 @@ void pool(const Call& call) {
               const T* read = source + ((image * in_height + row) * in_width + col) * channels + channel;
               A share = kGradient ? 1 / (down.divisors[row] * across.divisors[col]) : 1;
               if (!kGradient) {
-                for (int v = 0; v < N; ++v) __builtin_prefetch(read + ahead + v * L);
+                for (int v = 0; v < N; ++v) __builtin_prefetch(read + ahead + v * L, 0, 2);
               }
               for (int v = 0; v < N; ++v) acc[v] += load_some(read + v * L, n) * share;
             }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,18 +36,22 @@ class CompileError(Exception):
 
 def clang() -> str | None:
     """The clang++ to use: ``MPSFUNC_CLANG``, or the first in the path."""
-    return os.environ.get("MPSFUNC_CLANG") or shutil.which("clang++")
+    return shutil.which(os.environ.get("MPSFUNC_CLANG", "clang++"))
 
 
 @functools.cache
 def missing() -> str:
     """Why kernels cannot be compiled here; empty if they can."""
-    if clang() is None:
-        return "needs clang++ (or MPSFUNC_CLANG): the kernel texts are compiled and run as C++"
+    if sys.platform != "linux":
+        return "the Metal host needs Linux"
+    version = re.search(r"clang version (\d+)", _version()) if clang() else None
+    if version is None or int(version[1]) < 14:
+        return "the Metal host needs clang++ 14 or newer, in the path or as MPSFUNC_CLANG"
     try:
-        runner("address"), runner("thread")
+        for sanitizer in SANITIZERS:
+            runner(sanitizer)
     except CompileError as error:
-        return f"needs clang's sanitizer libraries: {str(error).strip().splitlines()[-1]}"
+        return f"the Metal host needs clang's sanitizer libraries: {str(error).strip().splitlines()[-1]}"
     return ""
 
 
@@ -109,7 +115,11 @@ def _compiled(source: str, suffix: str, flags: tuple[str, ...], inputs: tuple[st
 
 
 @functools.cache
+def _version() -> str:
+    return subprocess.run([str(clang()), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
 def _toolchain() -> str:
     """What decides the outcome besides the command: the compiler and the shim."""
-    version = subprocess.run([str(clang()), "--version"], capture_output=True, text=True, check=True).stdout
-    return version + "".join(path.read_text() for path in sorted(SHIM.iterdir()))
+    return _version() + "".join(path.read_text() for path in sorted(SHIM.iterdir()))

@@ -70,7 +70,8 @@ class MetalHost:
 def metal_host(*, rounded: bool = False) -> Iterator[MetalHost]:
     """While this lasts, every operation of mpsfunc runs its GPU kernels on a `MetalHost`, whatever its stream.
 
-    The C++ module is as good as absent, so nothing of an operation can run there instead.
+    The C++ module is as good as absent, so nothing of an operation can run there instead. Derivatives of every order
+    run too; `mx.vmap` and `mx.compile` do not, since they trace without values.
     """
     host = MetalHost(rounded=rounded)
     with (
