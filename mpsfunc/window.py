@@ -353,9 +353,11 @@ def _check_policy(op: str, policy: PaddingPolicy) -> None:
 
 
 def _within_reach(op: str, axis: Axis) -> Axis:
-    reach = axis.size * axis.dilation + axis.n_out * axis.stride + axis.n_in + abs(axis.pad) + axis.zero_pad
-    if reach >= _LIMIT:
-        _refuse(op, "windows reach too far", "distance", reach, "less than 2**30 pixels")
+    extent = (axis.size - 1) * axis.dilation + 1
+    end = (axis.n_out - 1) * axis.stride - axis.pad + extent
+    reach = axis.n_in + axis.zero_pad, axis.n_out, axis.stride, axis.dilation, extent, abs(axis.pad), abs(end)
+    if max(reach) >= _LIMIT:
+        _refuse(op, "windows reach too far", "distance", max(reach), "less than 2**30 pixels")
     return axis
 
 

@@ -53,9 +53,12 @@ class Check {
     require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
     require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
     require(a.zero_pad >= 0 && (a.edge == 0 || a.edge == 1), "edge 0 or 1 and zero_pad >= 0");
-    int64_t pad = a.pad < 0 ? -int64_t{a.pad} : a.pad;
-    int64_t reach = int64_t{a.size} * a.dilation + int64_t{a.n_out} * a.stride + a.n_in + pad + a.zero_pad;
-    require(reach < kLimit, "windows within 2^30 elements");
+    // The bounds of window.py, below which geometry.h cannot overflow.
+    int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
+    for (int64_t distance : {int64_t{a.n_in} + a.zero_pad, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation},
+                             extent, int64_t{a.pad}, end}) {
+      require(-kLimit < distance && distance < kLimit, "windows within 2^30 elements");
+    }
     return a;
   }
 

@@ -99,7 +99,7 @@ HUGE: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: mf.conv(huge_zeros(1, 2**10, 2**10, 1), huge_zeros(2**11, 1, 1, 1)),
     ),
     "conv's weights": (
-        "conv: a filter is too large",
+        "conv: the weights are too large",
         lambda: mf.conv(huge_zeros(1, 8, 8, 1), huge_zeros(1, 2**16, 2**15, 1), offset=0, out_size=1),
     ),
     "a state's image": ("avg_pool_state: an image is too large", lambda: mf.avg_pool_state((1, 2**16, 2**15, 1), 2)),
