@@ -8,7 +8,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
-isas = $(shell $(BIN)/python -c 'from mpsfunc import _launch; print(*_launch._primitives.isas()[1:])')
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/*)
@@ -27,10 +26,11 @@ test: $(VENV)/test  ## every test that this machine can run, and the examples in
 check: lint test isas  ## what CI runs
 
 kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
-	$(PYTEST) tests/kernels $(ARGS)
+	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/kernels $(ARGS)
 
 isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this machine
-	@for isa in $(isas); do \
+	@isas=$$($(BIN)/python -c 'from mpsfunc import _primitives; print(*_primitives.isas()[1:])') || exit 1; \
+	for isa in $$isas; do \
 	  echo "MPSFUNC_ISA=$$isa" && MPSFUNC_ISA=$$isa $(PYTEST) -q tests $(beyond_cpu) -m "not parity" || exit 1; \
 	done
 

@@ -209,3 +209,25 @@ def test_empty(isa: str, images: int, channels: tuple[int, int, int]) -> None:
     close(k.conv(), np.broadcast_to(exact(k.b), k.dy.shape))
     for zero in (k.grad_input(), k.grad_weights()):
         close(zero, np.zeros(zero.shape))
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "rows", "cols", "dtype"),
+    (
+        ((16, 32, 2, 6), (8, 3, 3, 6), axis(32, 32, 3, 1, 1, 1), axis(2, 1, 3, 2, 1, 1), mx.float64),
+        ((16, 32, 2, 6), (8, 3, 3, 6), axis(32, 32, 3, 1, 1, 1), axis(2, 1, 3, 2, 1, 1), mx.float32),
+        ((1, 256, 10, 3), (14, 1, 11, 3), axis(256, 256, 1, 1, 1, 0), axis(10, 1, 11, 2, 1, 1), mx.float32),
+    ),
+)
+def test_a_full_panel_of_lines_that_start_left_of_the_image(
+    isa: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], rows: Axis, cols: Axis, dtype: mx.Dtype
+) -> None:
+    """Once a vector was written behind the panel."""
+    with mx.stream(mx.cpu):
+        x, dy = numbers(x_shape, dtype), numbers((x_shape[0], rows.n_out, cols.n_out, w_shape[0]), dtype, 1)
+        (dw,) = _primitives.conv_grad_weights([dy, x], [*rows, *cols, 1], [list(w_shape)], [dtype], mx.cpu)
+    definition = [
+        oracle.conv_grad_weights(g, v, rows, cols, 1)
+        for g, v in ((exact(dy), exact(x)), (abs(exact(dy)), abs(exact(x))))
+    ]
+    close(dw, *definition)

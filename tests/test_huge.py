@@ -53,6 +53,12 @@ def test_avg_pool_grad(device: mx.Device) -> None:
     image_by_image(mf.avg_pool_grad(dy, state), dy[:1])
 
 
+def test_avg_pool_grad_of_many_windows(device: mx.Device) -> None:
+    dy = batch()
+    state = mf.avg_pool_state((1, HEIGHT + 3, WIDTH, CHANNELS), (4, 1), stride=1)
+    image_by_image(mf.avg_pool_grad(dy, state), mf.avg_pool_grad(dy[:1], state))
+
+
 def test_batch_norm(device: mx.Device) -> None:
     x = batch()
     one, state = mf.bn_stats(x[:1]), mf.bn_stats(x)

@@ -13,6 +13,7 @@ sanitizer or the host finds is a `KernelFault`.
 from __future__ import annotations
 
 import contextlib
+import os
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ from mpsfunc._launch import Output, Stage
 __all__ = ["KernelFault", "MetalHost", "Run", "job", "metal_host", "needs_clang"]
 
 needs_clang = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
+if build.missing() and os.environ.get("MPSFUNC_REQUIRE_CLANG") == "1":  # CI: no kernel goes unchecked
+    raise RuntimeError(build.missing())
 
 
 class Run(NamedTuple):
