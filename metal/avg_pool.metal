@@ -14,7 +14,7 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
   const bool live = selected(rows, oh) && selected(cols, ow);
   const float count = float(divisor(rows, oh)) * float(divisor(cols, ow));
   const float share = count > 0 ? 1.0f / count : 0.0f;
-  for (long n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
+  for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     float sum[B * V];
     for (int j = 0; j < B * V; ++j) sum[j] = 0;
     auto from = x + n * x_image + c;

@@ -11,7 +11,7 @@ const bool wide = aligned<V>(dy);
 
 for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) {
   const int oh_begin = reader_begin(rows, h), oh_end = reader_end(rows, h);
-  for (long n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
+  for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     float sum[B * V];
     for (int j = 0; j < B * V; ++j) sum[j] = 0;
     auto from = dy + n * dy_image + c;

@@ -26,7 +26,7 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
       at[q * R + k] = (live ? (oh + q) * cols.n_out * channels : 0) + left_at[k];
     }
   }
-  for (long n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
+  for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     auto from = dy + n * dy_image + c;
     float sum[B * V];
     for (int j = 0; j < B * V; ++j) sum[j] = 0;

@@ -94,18 +94,57 @@ void stats(const Tensor& image, Acc<T>* mean, Acc<T>* var) {
   }
 }
 
-// Calls f(offset, column, n) for every vector of the image; see channel_sums.
-template <typename A, typename F>
-void for_vectors(const Rows& rows, const F& f) {
+// Results of this size outgrow the caches, but malloc still hands out memory it has used before; new pages of
+// larger ones come through the caches anyway, zeroed by the system.
+constexpr int64_t kStreamFrom = int64_t{4} << 20, kStreamTo = int64_t{32} << 20;
+// Bytes of the result that a column of vectors is followed through.
+constexpr int64_t kBand = 1 << 14;
+
+// Fills an image with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors with one
+// entry a channel. Runs from back to front, because the caches hold the end of what the pass before went through.
+template <typename T, int Count, typename F>
+void fill(const Tensor& image, const Tensor* vectors, const F& f) {
+  using A = Acc<T>;
   constexpr int L = lanes<A>;
-  parallel_for(rows.chunks() + 1, [&](int64_t chunk) {
-    const int64_t width = rows.width_of(chunk), end = rows.begin(chunk + 1);
-    for (int64_t row = rows.begin(chunk); row < end; ++row) {
-      const int64_t start = row * rows.width;
-      int64_t column = 0;
-      for (; column + L <= width; column += L) f(start + column, column, L);
-      if (column < width) f(start + column, column, static_cast<int>(width - column));
+  T* result = data<T>(image);
+  const int64_t bytes = image.size * static_cast<int64_t>(sizeof(T));
+  const bool streamed = kStreamFrom <= bytes && bytes < kStreamTo && rows_of<A>(image).width % L == 0;
+  // Rows begin where vectors are aligned; the few elements before them are a row's end by itself.
+  const int64_t misaligned = -reinterpret_cast<intptr_t>(result) & (kVectorBytes - 1);
+  const int64_t lead = streamed ? misaligned / static_cast<int64_t>(sizeof(T)) : 0;
+  const Rows rows = rows_of<A>(image, lead);
+  const int64_t length = lead + rows.width;
+  Scratch<A> entries(Count * length);
+  for (int i = 0; i < Count; ++i) repeat(vectors[i], length, &entries[i * length]);
+
+  // `height` rows of `width` elements from `offset` on; the entries of the first are those from `phase` on.
+  auto fill_band = [&](int64_t offset, int64_t height, int64_t width, int64_t phase) {
+    for_columns<A>(width, [&]<int N>(int64_t column, int n) {
+      Vec<A> p[N][Count];
+      for (int v = 0; v < N; ++v) {
+        for (int i = 0; i < Count; ++i) p[v][i] = load_some(&entries[i * length + phase + column + v * L], n);
+      }
+      for (int64_t row = 0; row < height; ++row) {
+        for (int v = 0; v < N; ++v) {
+          const int64_t at = offset + row * rows.width + column + v * L;
+          if (streamed && phase == lead && n == L) {
+            stream(result + at, f(at, n, p[v]));
+          } else {
+            store_some(result + at, f(at, n, p[v]), n);
+          }
+        }
+      }
+    });
+  };
+
+  const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
+  parallel_for(rows.chunks() + 1, [&](int64_t i) {
+    const int64_t chunk = rows.chunks() - i, end = rows.begin(chunk + 1);
+    for (int64_t row = rows.begin(chunk); row < end; row += band) {
+      fill_band(lead + row * rows.width, smaller(band, end - row), rows.width_of(chunk), lead);
     }
+    if (chunk == 0 && lead > 0) fill_band(0, 1, lead, 0);
+    stream_end();
   });
 }
 
@@ -123,16 +162,11 @@ void bn_normalize(const Call& call) {
   if (call.out[0].size == 0) return;
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    using A = Acc<T>;
-    const Rows rows = rows_of<A>(call.in[0]);
+    using V = Vec<Acc<T>>;
     const T* x = data<T>(call.in[0]);
-    T* y = data<T>(call.out[0]);
-    const Repeated<A> mean(rows, data<A>(call.in[1])), scale(rows, data<A>(call.in[2])),
-        shift(rows, data<A>(call.in[3]));
-    for_vectors<A>(rows, [&](int64_t offset, int64_t column, int n) {
-      Vec<A> centred = load_some(x + offset, n) - load_some(mean.get() + column, n);
-      Vec<A> result = centred * load_some(scale.get() + column, n) + load_some(shift.get() + column, n);
-      store_some(y + offset, result, n);
+    fill<T, 3>(call.out[0], call.in + 1, [&](int64_t at, int n, const V(&p)[3]) {
+      const auto& [mean, scale, shift] = p;
+      return (load_some(x + at, n) - mean) * scale + shift;
     });
   });
 }
@@ -144,13 +178,14 @@ void bn_stats_grad(const Call& call) {
     using A = Acc<T>;
     const Rows rows = rows_of<A>(call.in[0]);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    const Repeated<A> mean(rows, data<A>(call.in[2]));
+    Scratch<A> mean(rows.width);
+    repeat(call.in[2], rows.width, mean.get());
     A* const sums[] = {data<A>(call.out[0]), data<A>(call.out[1])};
     channel_sums<A>(
         rows,
-        [&](int64_t offset, int64_t column, int n, Vec<A>(&terms)[2]) {
-          terms[0] = load_some(dy + offset, n);
-          terms[1] = terms[0] * (load_some(x + offset, n) - load_some(mean.get() + column, n));
+        [&](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
+          terms[0] = load_some(dy + at, n);
+          terms[1] = terms[0] * (load_some(x + at, n) - load_some(&mean[column], n));
         },
         sums);
   });
@@ -160,17 +195,11 @@ void bn_grad(const Call& call) {
   if (call.out[0].size == 0) return;
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    using A = Acc<T>;
-    const Rows rows = rows_of<A>(call.in[0]);
+    using V = Vec<Acc<T>>;
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    T* dx = data<T>(call.out[0]);
-    const Repeated<A> mean(rows, data<A>(call.in[2])), a(rows, data<A>(call.in[3])), b(rows, data<A>(call.in[4])),
-        d(rows, data<A>(call.in[5]));
-    for_vectors<A>(rows, [&](int64_t offset, int64_t column, int n) {
-      Vec<A> centred = load_some(x + offset, n) - load_some(mean.get() + column, n);
-      Vec<A> result = load_some(a.get() + column, n) * load_some(dy + offset, n) +
-                      load_some(b.get() + column, n) * centred + load_some(d.get() + column, n);
-      store_some(dx + offset, result, n);
+    fill<T, 4>(call.out[0], call.in + 2, [&](int64_t at, int n, const V(&p)[4]) {
+      const auto& [mean, a, b, d] = p;
+      return a * load_some(dy + at, n) + b * (load_some(x + at, n) - mean) + d;
     });
   });
 }

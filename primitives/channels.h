@@ -34,8 +34,9 @@ struct Rows {
   int64_t width_of(int64_t chunk) const { return chunk < chunks() ? width : rest; }
 };
 
+// The rows of an image, from element `begin` on.
 template <typename A>
-Rows rows_of(const Tensor& image) {
+Rows rows_of(const Tensor& image, int64_t begin = 0) {
   constexpr int64_t L = lanes<A>;
   int64_t channels = image.shape[image.ndim - 1], side = 1;
   if (channels < 16 * L) {
@@ -43,8 +44,8 @@ Rows rows_of(const Tensor& image) {
     while (channels * side * even < kTile * L) ++side;
     side *= even;
   }
-  int64_t width = channels * side, count = image.size / width;
-  return {channels, count, width, image.size - count * width};
+  int64_t width = channels * side, size = image.size - begin, count = size / width;
+  return {channels, count, width, size - count * width};
 }
 
 // Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then single ones of n lanes.
@@ -70,20 +71,13 @@ MPSF_INLINE void store_some(T* p, Vec<Acc<T>> v, int n) {
   }
 }
 
-// A vector with one entry a channel, repeated along a row.
+// Repeats a vector with one entry a channel until `length` entries are filled.
 template <typename A>
-class Repeated {
- public:
-  Repeated(const Rows& rows, const A* values) : entries_(rows.width) {
-    for (int64_t i = 0; i < rows.width; i += rows.channels) {
-      memcpy(&entries_[i], values, static_cast<size_t>(rows.channels) * sizeof(A));
-    }
+void repeat(const Tensor& vector, int64_t length, A* entries) {
+  for (int64_t i = 0; i < length; i += vector.size) {
+    memcpy(entries + i, vector.data, static_cast<size_t>(smaller(vector.size, length - i)) * sizeof(A));
   }
-  const A* get() const { return entries_.get(); }
-
- private:
-  Scratch<A> entries_;
-};
+}
 
 // Adds the entries of a row, or its rest, to their channels, which start at zero.
 inline void fold(const double* row, int64_t width, double* channel, int64_t channels) {

@@ -12,7 +12,7 @@
 
 #include "kernel.h"
 
-#if defined(__AVX2__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -157,6 +157,40 @@ MPSF_INLINE void store(T* p, Vec<Acc<T>> v) {
   } else {
     memcpy(p, &v, sizeof(v));
   }
+}
+
+// Stores past the caches: the line that a store overwrites is not fetched first. p is aligned to what is stored,
+// and stream_end() comes before anybody else reads it.
+template <typename V>
+MPSF_INLINE void stream_bits([[maybe_unused]] void* p, [[maybe_unused]] V v) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) == 64) {
+    _mm512_stream_si512(static_cast<__m512i*>(p), bit_cast<__m512i>(v));
+  } else if constexpr (sizeof(V) == 32) {
+    _mm256_stream_si256(static_cast<__m256i*>(p), bit_cast<__m256i>(v));
+  } else if constexpr (sizeof(V) == 16) {
+    _mm_stream_si128(static_cast<__m128i*>(p), bit_cast<__m128i>(v));
+  } else {
+    memcpy(p, &v, sizeof(v));
+  }
+#else
+  memcpy(p, &v, sizeof(v));
+#endif
+}
+
+template <typename T>
+MPSF_INLINE void stream(T* p, Vec<Acc<T>> v) {
+  if constexpr (sizeof(T) == 2) {
+    stream_bits(p, narrow(v, T()));
+  } else {
+    stream_bits(p, v);
+  }
+}
+
+MPSF_INLINE void stream_end() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
 }
 
 // The first n elements of a vector, 0 <= n <= lanes; nothing beyond them is touched. -----------------------
