@@ -8,8 +8,8 @@ if (w >= cols.n_in) return;
 const long dx_image = long(rows.n_in) * cols.n_in * channels, dy_image = long(rows.n_out) * cols.n_out * channels;
 const bool wide = aligned<V>(dy);
 
-float left_share[R], shares[R * R];
-int left_at[R], at[R * R];
+float left_share[R], top_share[R];
+int left_at[R], top_at[R];
 const int ow = reader_begin(cols, w), ow_end = reader_end(cols, w);
 for (int k = 0; k < R; ++k) {
   const bool live = ow + k < ow_end && reads(cols, ow + k, w);
@@ -20,30 +20,30 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
   const int oh = reader_begin(rows, h), oh_end = reader_end(rows, h);
   for (int q = 0; q < R; ++q) {
     const bool live = oh + q < oh_end && reads(rows, oh + q, h);
-    const float top_share = live ? 1.0f / float(divisor(rows, oh + q)) : 0.0f;
-    for (int k = 0; k < R; ++k) {
-      shares[q * R + k] = top_share * left_share[k];
-      at[q * R + k] = (live ? (oh + q) * cols.n_out * channels : 0) + left_at[k];
-    }
+    top_share[q] = live ? 1.0f / float(divisor(rows, oh + q)) : 0.0f;
+    top_at[q] = live ? (oh + q) * cols.n_out * channels : 0;
   }
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     auto from = dy + n * dy_image + c;
-    float sum[B * V];
-    for (int j = 0; j < B * V; ++j) sum[j] = 0;
     Pack<T, V> in[B * R * R];
+    #pragma unroll
     for (int i = 0; i < B * R * R; ++i) {
       const long image = n + i / (R * R) < images ? i / (R * R) * dy_image : 0;
-      in[i] = load<V>(from + image + at[i % (R * R)], wide);
+      in[i] = load<V>(from + image + top_at[i / R % R] + left_at[i % R], wide);
     }
-    for (int i = 0; i < B * R * R; ++i) {
-      const float share = shares[i % (R * R)];
-      for (int j = 0; j < V; ++j) {  // an infinity that no window reads must not become NaN
-        sum[i / (R * R) * V + j] += share > 0 ? float(in[i].v[j]) * share : 0.0f;
-      }
-    }
+    #pragma unroll
     for (int i = 0; i < B && n + i < images; ++i) {
       Pack<T, V> out;
-      for (int j = 0; j < V; ++j) out.v[j] = T(sum[i * V + j]);
+      #pragma unroll
+      for (int j = 0; j < V; ++j) {
+        float sum = 0;
+        #pragma unroll
+        for (int q = 0; q < R * R; ++q) {  // an infinity that no window reads must not become NaN
+          const float share = top_share[q / R] * left_share[q % R];
+          sum += share > 0 ? float(in[i * R * R + q].v[j]) * share : 0.0f;
+        }
+        out.v[j] = T(sum);
+      }
       store(dx + (n + i) * dx_image + (h * cols.n_in + w) * channels + c, out);
     }
   }

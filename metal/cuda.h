@@ -2,9 +2,9 @@
 #define device
 #define threadgroup __shared__
 typedef unsigned int uint;
-#define thread_position_in_grid                                                              \
-  make_uint3(blockIdx.x* blockDim.x + threadIdx.x, blockIdx.y* blockDim.y + threadIdx.y, \
-             blockIdx.z* blockDim.z + threadIdx.z)
+#define thread_position_in_grid                                                           \
+  make_uint3(blockIdx.x* blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y, \
+             blockIdx.z * blockDim.z + threadIdx.z)
 #define thread_position_in_threadgroup make_uint3(threadIdx.x, threadIdx.y, threadIdx.z)
 #define threads_per_grid make_uint3(gridDim.x* blockDim.x, gridDim.y* blockDim.y, gridDim.z* blockDim.z)
 #define threadgroup_position_in_grid make_uint3(blockIdx.x, blockIdx.y, blockIdx.z)

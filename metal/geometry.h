@@ -11,14 +11,14 @@
 #endif
 
 struct Axis {
-  int n_in, n_out;      // lengths of the input and the output side
-  int size;             // taps per window
-  int stride;           // input elements between two windows
-  int dilation;         // input elements between two taps
-  int pad;              // output 0 starts at input -pad; negative when it starts inside
-  int edge;             // 0: a tap outside reads zero and counts, 1: the window shrinks to the image
-  int zero_pad;         // zeros on both sides that still count when the window shrinks
-  int begin, end;       // outputs outside [begin, end) do not exist for values or gradients
+  int n_in, n_out;  // lengths of the input and the output side
+  int size;         // taps per window
+  int stride;       // input elements between two windows
+  int dilation;     // input elements between two taps
+  int pad;          // output 0 starts at input -pad; negative when it starts inside
+  int edge;         // 0: a tap outside reads zero and counts, 1: the window shrinks to the image
+  int zero_pad;     // zeros on both sides that still count when the window shrinks
+  int begin, end;   // outputs outside [begin, end) do not exist for values or gradients
 };
 
 // Axis number `which` of the packed int32 parameters. The pointer type is a template argument because

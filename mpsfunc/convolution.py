@@ -70,7 +70,8 @@ def conv(
 
     ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * x[n, row(j,q), col(i,p), c + first channel of o's group]``
     with ``row(j,q) = j * stride - pad + q * dilation`` and zeros outside the image; the weights are not flipped. Sums
-    are float32 (float64 for float64 images) and rounded once, but where a GPU's library takes over (docs/conventions.md).
+    are float32 (float64 for float64 images) and rounded once, except where a GPU's library takes over, as
+    docs/conventions.md says.
 
     Source: ``MPSCNNConvolution``.
 

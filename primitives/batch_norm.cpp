@@ -94,9 +94,6 @@ void stats(const Tensor& image, Acc<T>* mean, Acc<T>* var) {
   }
 }
 
-// Results of this size outgrow the caches, but malloc still hands out memory it has used before; new pages of
-// larger ones come through the caches anyway, zeroed by the system.
-constexpr int64_t kStreamFrom = int64_t{4} << 20, kStreamTo = int64_t{32} << 20;
 // Bytes of the result that a column of vectors is followed through.
 constexpr int64_t kBand = 1 << 14;
 
@@ -107,8 +104,7 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   T* result = data<T>(image);
-  const int64_t bytes = image.size * static_cast<int64_t>(sizeof(T));
-  const bool streamed = kStreamFrom <= bytes && bytes < kStreamTo && rows_of<A>(image).width % L == 0;
+  const bool streamed = image.streamed && rows_of<A>(image).width % L == 0;
   // Rows begin where vectors are aligned; the few elements before them are a row's end by itself.
   const int64_t misaligned = -reinterpret_cast<intptr_t>(result) & (kVectorBytes - 1);
   const int64_t lead = streamed ? misaligned / static_cast<int64_t>(sizeof(T)) : 0;

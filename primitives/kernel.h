@@ -14,6 +14,7 @@ struct Tensor {
   int shape[8];
   int ndim;
   Type type;
+  bool streamed;  // an output larger than the caches, in memory that is not new: better stored past them
 };
 
 struct Call {

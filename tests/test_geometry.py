@@ -92,9 +92,7 @@ def check_outputs(geometry: Geometry, axis: Axis, outputs: range) -> None:
 def check_inputs(geometry: Geometry, axis: Axis, inputs: range, outputs: range) -> None:
     """``outputs`` holds every output that could read one of ``inputs``."""
     for i in inputs:
-        spanning = [
-            o for o in outputs if axis.begin <= o < axis.end and taps(axis, o)[0] <= i <= taps(axis, o)[-1]
-        ]
+        spanning = [o for o in outputs if axis.begin <= o < axis.end and taps(axis, o)[0] <= i <= taps(axis, o)[-1]]
         readers = range(geometry.reader_begin(axis, i), geometry.reader_end(axis, i))
         assert list(readers) == spanning, (axis, i)
         for o in spanning:
@@ -137,9 +135,7 @@ def test_geometry_does_not_overflow_within_reach(geometry: Geometry, how: dict[s
     ("edge_mode", "zero_pad", "divisors"),
     [("zero", 0, [3, 3, 3]), ("clamp", 0, [2, 3, 1]), ("clamp", 1, [3, 3, 2])],
 )
-def test_divisors_worked_example(
-    geometry: Geometry, edge_mode: str, zero_pad: int, divisors: list[int]
-) -> None:
+def test_divisors_worked_example(geometry: Geometry, edge_mode: str, zero_pad: int, divisors: list[int]) -> None:
     how: Any = {"edge_mode": edge_mode, "edge_modes": ("zero", "clamp"), "zero_pad": zero_pad}
     _, cols = place("avg_pool", (4, 4), 3, stride=2, padding=1, ceil_mode=True, **how)
     assert [geometry.divisor(cols, o) for o in range(cols.n_out)] == divisors

@@ -94,9 +94,7 @@ def test_default_policy_at_stride_1_is_centred_on_pixel_0(kernel: int) -> None:
 
 def test_default_policy_is_not_tensorflow_same_when_the_total_is_odd() -> None:
     assert rows_of(6, 3, 2, padding=PaddingPolicy()) != rows_of(6, 3, 2, padding="same")
-    assert rows_of(6, 3, 2, padding=PaddingPolicy(remainder="bottom_right")) == rows_of(
-        6, 3, 2, padding="same"
-    )
+    assert rows_of(6, 3, 2, padding=PaddingPolicy(remainder="bottom_right")) == rows_of(6, 3, 2, padding="same")
 
 
 def test_centred_valid_may_start_inside() -> None:
@@ -144,10 +142,7 @@ def test_inverse_policy_finds_the_smallest_length(
     if outputs[length] >= 1:
         smallest = min(n for n in outputs if outputs[n] == outputs[length])
         found, _ = policy.inverse().reverse(outputs[length], kernel, stride, dilation)
-        assert (
-            found <= smallest
-            and policy.forward(max(found, 1), kernel, stride, dilation)[0] == outputs[length]
-        )
+        assert found <= smallest and policy.forward(max(found, 1), kernel, stride, dilation)[0] == outputs[length]
         assert found == smallest or smallest == 1
 
 

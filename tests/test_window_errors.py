@@ -123,9 +123,7 @@ def test_positions_reach_just_below_2_to_30() -> None:
         ({"kernel_size": 5, "padding": PaddingPolicy(size="valid")}, (4, 4)),
     ],
 )
-def test_a_window_that_does_not_fit_says_how_large_it_may_be(
-    how: dict[str, Any], most: tuple[int, int]
-) -> None:
+def test_a_window_that_does_not_fit_says_how_large_it_may_be(how: dict[str, Any], most: tuple[int, int]) -> None:
     size = how["kernel_size"] if isinstance(how["kernel_size"], tuple) else (how["kernel_size"],) * 2
     with pytest.raises(ValueError) as caught:
         place("avg_pool", (4, 4), **how)

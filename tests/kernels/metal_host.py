@@ -13,9 +13,9 @@ sanitizer or the host finds is a `KernelFault`.
 from __future__ import annotations
 
 import contextlib
-import os
 import functools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
