@@ -186,6 +186,21 @@ def test_views(isa: str, view: Callable[[mx.array], mx.array], dtype: mx.Dtype) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", (7, 64))
+def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype: mx.Dtype) -> None:
+    shape = (5 * 2**20 // dtype.size // channels, channels)
+    x, vector = numbers(shape, dtype), vectors(3, channels, dtype)
+    part = 3 * 448  # whole rows; small enough to go through the caches
+    for _ in range(3):  # at the latest the second result lies in memory that was used before
+        (y,) = run("bn_normalize", [x, *vector], (), (shape, dtype))
+        mx.eval(y)
+        for rows in (slice(0, part), slice(shape[0] - part, shape[0])):
+            (expected,) = run("bn_normalize", [x[rows], *vector], (), ((part, channels), dtype))
+            assert same_bits(y[rows], expected)
+        del y
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits_do_not_depend_on_threads(isa: str, dtype: mx.Dtype, threads: Callable[[int], None]) -> None:
     side = Axis(56, 28, 3, 2, 1, 1, edge=1, zero_pad=0, begin=0, end=28)
     x, dy = numbers((2, 56, 56, 24), dtype), numbers((2, 28, 28, 24), dtype)
