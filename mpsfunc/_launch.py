@@ -33,7 +33,9 @@ Output = tuple[tuple[int, ...], mx.Dtype]
 
 # Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
 _INT_MAX = 2**31 - 1
-_BLOCKS_YZ = 65535
+_MOST_YZ = 65535
+# Blocks that a body which strides over y and z is given at most.
+_BLOCKS_YZ = _MOST_YZ
 # Threads that fill the largest GPU.
 FULL = 2**17
 # Threadgroups of 256 that keep the largest GPU busy; each leaves one partial sum.
@@ -218,10 +220,10 @@ def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, 
 
 def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
     """A grid of x by y by z whole threadgroups of 256 threads."""
-    if x * 256 > _INT_MAX or max(y, z) > _BLOCKS_YZ:
+    if x * 256 > _INT_MAX or max(y, z) > _MOST_YZ:
         raise ValueError(
             f"launch: too many tiles for one GPU kernel; got ({x}, {y}, {z}), expected at most "
-            f"({_INT_MAX // 256}, {_BLOCKS_YZ}, {_BLOCKS_YZ})"
+            f"({_INT_MAX // 256}, {_MOST_YZ}, {_MOST_YZ})"
         )
     return x * 256, y, z
 
