@@ -4,8 +4,8 @@
 ``...State``. `batch_norm` composes them for ``mx.grad``.
 
 Four kernels over images carry everything, at every order of derivative: the moments of a channel, an affine map of
-one image (`_affine`) or of two (`_combine`), and two channel sums (`_sums`). Each one's rules use the others; what
-remains is arithmetic on vectors with one entry a channel.
+one image (`affine`) or of two (`combine`), and two channel sums (`sums`), all in `_channels`. Each one's rules use the
+others; what remains is arithmetic on vectors with one entry a channel.
 """
 
 from __future__ import annotations

@@ -248,14 +248,13 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
         IMAGES[op](X.astype(mx.float64))
 
 
-@pytest.mark.parametrize("op", OF_STATES)
+@pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind != "AvgPoolState"])
 def test_a_float64_state_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
     kind, call = OF_STATES[op]
-    narrow = {"AvgPoolState": POOL, "ConvState": CONV, "BatchNormState": NORM._replace(frozen=False)}[kind]
+    narrow = {"ConvState": CONV, "BatchNormState": NORM._replace(frozen=False)}[kind]
     wide = narrow.with_arrays([a.astype(mx.float64) for a in narrow.arrays])
-    if wide.arrays:
-        with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got state"):
-            call(wide)
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got state"):
+        call(wide)
 
 
 def test_a_float64_state_made_for_a_gpu(on_a_pretended_gpu: None) -> None:
