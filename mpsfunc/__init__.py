@@ -8,6 +8,7 @@ from mpsfunc._bn_state import bn_reset as bn_reset
 from mpsfunc._bn_state import bn_stats as bn_stats
 from mpsfunc._launch import get_num_threads as get_num_threads
 from mpsfunc._launch import set_num_threads as set_num_threads
+from mpsfunc._memory import keep_buffers as _keep_buffers
 from mpsfunc.batch_norm import batch_norm as batch_norm
 from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
 from mpsfunc.batch_norm import bn_grad as bn_grad
@@ -25,5 +26,7 @@ from mpsfunc.pooling import avg_pool_fwd as avg_pool_fwd
 from mpsfunc.pooling import avg_pool_grad as avg_pool_grad
 from mpsfunc.pooling import avg_pool_state as avg_pool_state
 from mpsfunc.window import PaddingPolicy as PaddingPolicy
+
+_keep_buffers()
 
 __version__ = _version.VERSION

@@ -84,6 +84,11 @@ def accumulator(dtype: mx.Dtype) -> mx.Dtype:
     return mx.float64 if dtype == mx.float64 else mx.float32
 
 
+def traced(arrays: Sequence[mx.array]) -> bool:
+    """Whether a transformation may look at these; without the C++ module nobody knows."""
+    return _primitives is None or _primitives.traced(arrays)
+
+
 def launch(
     op: str,
     arrays: Sequence[mx.array],
@@ -109,7 +114,8 @@ def launch(
         0 in shape for shape, _ in outputs
     ):  # nothing to read: images are empty, sums are zero
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
-    results = list(arrays)
+    # mx.jvp walks into kernels behind a rule unless their inputs are cut off.
+    results = [mx.stop_gradient(a, stream=stream) for a in arrays]
     for stage in stages():
         results = run_stage(stage, results, stream)
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none

@@ -12,7 +12,18 @@ from typing import Any
 
 import mlx.core as mx
 
+from mpsfunc import _launch
+
 Rule = Callable[..., Any]
+
+
+class _Static:
+    """Hides a record from MLX, which would take it apart at every call."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
 
 
 def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) -> Callable[..., Any]:
@@ -33,12 +44,12 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     """
 
     def forward(*args: Any) -> Any:
-        *arrays, spec = args
-        # mx.jvp walks into the kernel behind the rule unless its inputs are cut off.
-        return run(*[mx.stop_gradient(a) for a in arrays], spec)
+        *arrays, static = args
+        return run(*arrays, static.spec)
 
     def pull(primals: Any, cotangents: Any, outputs: Any) -> Any:
-        *arrays, spec = primals
+        *arrays, static = primals
+        spec = static.spec
         if not isinstance(outputs, tuple):
             cotangents, outputs = (cotangents,), (outputs,)
         with mx.stream(spec.stream):
@@ -48,12 +59,14 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
             return (*[_gradient(name, a, g) for a, g in zip(arrays, grads, strict=True)], None)
 
     def push(primals: Any, tangents: Any) -> Any:
-        *arrays, spec = primals
+        *arrays, static = primals
+        spec = static.spec
         with mx.stream(spec.stream):
             return jvp(tuple(arrays), tuple(tangents[: len(arrays)]), spec)
 
     def batch(args: Any, axes: Any) -> Any:
-        *arrays, spec = args
+        *arrays, static = args
+        spec = static.spec
         mapped = axes[: len(arrays)]
         with mx.stream(spec.stream):
             front = [a if i is None else mx.moveaxis(a, i, 0) for a, i in zip(arrays, mapped, strict=True)]
@@ -74,8 +87,11 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     function.vmap(batch)
 
     def call(*args: Any) -> Any:
-        with mx.stream(args[-1].stream):  # MLX puts nodes of its own around the kernel; they belong there too
-            return function(*args)
+        *arrays, spec = args
+        with mx.stream(spec.stream):  # MLX puts nodes of its own around the kernel; they belong there too
+            if not _launch.traced(arrays):
+                return run(*arrays, spec)
+            return function(*arrays, _Static(spec))
 
     return call
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch
+from mpsfunc import _check, _launch, _vectors
 from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh
 from mpsfunc._channels import On, affine, combine, moments, sums
 from mpsfunc._launch import StreamLike
@@ -63,7 +63,7 @@ def bn_normalize(
     _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
     with mx.stream(run_on):
         scale, shift = _defaults(x, gamma, beta)
-        slope = _slope(scale, state.var.astype(scale.dtype), state.eps)
+        slope = _vectors.slope(scale, state.var.astype(scale.dtype), state.eps, run_on)
         return affine(x, state.mean.astype(scale.dtype), slope, shift, On(run_on))
 
 
@@ -113,7 +113,8 @@ def bn_stats_grad(
     with mx.stream(run_on):
         dtype = _launch.accumulator(x.dtype)
         total, dot = sums(dy, x, state.mean.astype(dtype), On(run_on))
-        dgamma, dbeta = _grown(state.dgamma, state.dbeta, total, dot, state.var.astype(dtype), state.eps)
+        held = (a.astype(dtype) for a in (state.dgamma, state.dbeta))
+        dgamma, dbeta = _vectors.grown(*held, total, dot, state.var.astype(dtype), state.eps, run_on)
         return state._replace(dgamma=dgamma, dbeta=dbeta)
 
 
@@ -164,8 +165,8 @@ def bn_grad(
         scale, none = _defaults(x, gamma, None)
         mean, var, dgamma, dbeta = (a.astype(scale.dtype) for a in (state.mean, state.var, state.dgamma, state.dbeta))
         if state.frozen:
-            return affine(dy, none, _slope(scale, var, state.eps), none, On(run_on))
-        a, b, d = _factors(scale, var, dgamma, dbeta, state.count, state.eps)
+            return affine(dy, none, _vectors.slope(scale, var, state.eps, run_on), none, On(run_on))
+        a, b, d = _vectors.factors(scale, var, dgamma, dbeta, state.count, state.eps, run_on)
         return combine(dy, x, mean, a, b, d, On(run_on))
 
 
@@ -274,27 +275,6 @@ def _defaults(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tup
     return scale, shift
 
 
-@_launch.fused
-def _slope(scale: mx.array, var: mx.array, eps: float) -> mx.array:
-    return scale * mx.rsqrt(var + eps)
-
-
-@_launch.fused
-def _grown(
-    dgamma: mx.array, dbeta: mx.array, total: mx.array, dot: mx.array, var: mx.array, eps: float
-) -> tuple[mx.array, mx.array]:
-    return dgamma + dot * mx.rsqrt(var + eps), dbeta + total
-
-
-@_launch.fused
-def _factors(
-    scale: mx.array, var: mx.array, dgamma: mx.array, dbeta: mx.array, count: mx.array, eps: float
-) -> tuple[mx.array, mx.array, mx.array]:
-    root = mx.rsqrt(var + eps)
-    share = scale * root / count.astype(var.dtype)
-    return scale * root, -share * root * dgamma, -share * dbeta
-
-
 # The four composed --------------------------------------------------------------------------------------
 
 
@@ -305,31 +285,17 @@ class _Spec(NamedTuple):
 
 def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tuple[mx.array, mx.array, mx.array]:
     mean, var = moments(x, On(spec.stream))
-    return affine(x, mean, gamma * mx.rsqrt(var + spec.eps), beta, On(spec.stream)), mean, var
+    slope = _vectors.slope(gamma, var, spec.eps, spec.stream)
+    return affine(x, mean, slope, beta, On(spec.stream)), mean, var
 
 
 def _composed_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
     (x, gamma, _), (dy, dmean, dvar), (_, mean, var) = arrays, cotangents, outputs
     n, h, w, _ = x.shape
     dbeta, dot = sums(dy, x, mean, On(spec.stream))
-    dgamma, a, b, d = _composed_factors(gamma, var, dmean, dvar, dbeta, dot, float(n * h * w), spec.eps)
+    count = float(n * h * w)
+    dgamma, a, b, d = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, count, spec.eps, spec.stream)
     return combine(dy, x, mean, a, b, d, On(spec.stream)), dgamma, dbeta
-
-
-@_launch.fused
-def _composed_factors(
-    gamma: mx.array,
-    var: mx.array,
-    dmean: mx.array,
-    dvar: mx.array,
-    dbeta: mx.array,
-    dot: mx.array,
-    count: float,
-    eps: float,
-) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    root = mx.rsqrt(var + eps)
-    dgamma, slope = dot * root, gamma * root
-    return dgamma, slope, (2 * dvar - slope * root * dgamma) / count, (dmean - slope * dbeta) / count
 
 
 def _composed_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:

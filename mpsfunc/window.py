@@ -10,6 +10,7 @@ A window of ``kernel_size`` k and ``dilation`` d spans ``K = (k - 1) * d + 1`` p
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -206,6 +207,29 @@ def place(
         >>> (rows.n_out, rows.pad), (cols.n_out, cols.pad)
         ((3, 1), (3, 0))
     """
+    said = kernel_size, stride, padding, dilation, ceil_mode, offset, out_size, edge_mode, zero_pad
+    find = _known if all(type(value) in _PLAIN for value in said) else _place
+    return find(op, n_in, tuple(edge_modes), *said)
+
+
+# Types that hash, and that a cache tells apart: True is not taken for 1.
+_PLAIN = (int, str, bool, type(None))
+
+
+def _place(
+    op: str,
+    n_in: tuple[int, int],
+    edge_modes: tuple[str, ...],
+    kernel_size: IntOrPair,
+    stride: IntOrPair | None,
+    padding: Padding,
+    dilation: IntOrPair,
+    ceil_mode: bool,
+    offset: IntOrPair | None,
+    out_size: IntOrPair | None,
+    edge_mode: str,
+    zero_pad: IntOrPair | None,
+) -> tuple[Axis, Axis]:
     size = _pair(op, "kernel_size", kernel_size, least=1)
     step = size if stride is None else _pair(op, "stride", stride, least=1)
     spread = _pair(op, "dilation", dilation, least=1)
@@ -234,6 +258,10 @@ def place(
         for i, (n_out, pad) in enumerate(spots)
     )
     return _within_reach(op, rows), _within_reach(op, cols)
+
+
+# An eager training loop asks the same thing again and again, and the answer costs more than a launch.
+_known = functools.lru_cache(maxsize=1024, typed=True)(_place)
 
 
 def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] | None) -> tuple[Axis, Axis]:
@@ -372,6 +400,8 @@ def _two(op: str, arg: str, value: object, rule: str) -> tuple[object, object]:
 
 def _pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "") -> _Ints:
     """An int, or a pair of ints, as a pair; ``rule`` replaces the usual words for what is expected."""
+    if type(value) is int and (least is None or value >= least):  # nearly every call
+        return value, value
     rule = rule or "an int or a (y, x) pair of ints" + ("" if least is None else f" >= {least}")
     y, x = map(_index, _two(op, arg, value, rule))
     if y is None or x is None:

@@ -104,26 +104,22 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   T* result = data<T>(image);
-  const bool streamed = image.streamed && rows_of<A>(image).width % L == 0;
-  // Rows begin where vectors are aligned; the few elements before them are a row's end by itself.
-  const int64_t misaligned = -reinterpret_cast<intptr_t>(result) & (kVectorBytes - 1);
-  const int64_t lead = streamed ? misaligned / static_cast<int64_t>(sizeof(T)) : 0;
-  const Rows rows = rows_of<A>(image, lead);
-  const int64_t length = lead + rows.width;
-  Scratch<A> entries(Count * length);
-  for (int i = 0; i < Count; ++i) repeat(vectors[i], length, &entries[i * length]);
+  const Rows rows = rows_of<A>(image);
+  const bool streamed = image.streamed && rows.width % L == 0;
+  Scratch<A> entries(Count * rows.width);
+  for (int i = 0; i < Count; ++i) repeat(vectors[i], rows.width, &entries[i * rows.width]);
 
-  // `height` rows of `width` elements from `offset` on; the entries of the first are those from `phase` on.
-  auto fill_band = [&](int64_t offset, int64_t height, int64_t width, int64_t phase) {
+  // `height` rows of `width` elements from `offset` on.
+  auto fill_band = [&](int64_t offset, int64_t height, int64_t width) {
     for_columns<A>(width, [&]<int N>(int64_t column, int n) {
       Vec<A> p[N][Count];
       for (int v = 0; v < N; ++v) {
-        for (int i = 0; i < Count; ++i) p[v][i] = load_some(&entries[i * length + phase + column + v * L], n);
+        for (int i = 0; i < Count; ++i) p[v][i] = load_some(&entries[i * rows.width + column + v * L], n);
       }
       for (int64_t row = 0; row < height; ++row) {
         for (int v = 0; v < N; ++v) {
           const int64_t at = offset + row * rows.width + column + v * L;
-          if (streamed && phase == lead && n == L) {
+          if (streamed && n == L) {
             stream(result + at, f(at, n, p[v]));
           } else {
             store_some(result + at, f(at, n, p[v]), n);
@@ -137,14 +133,78 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
   parallel_for(rows.chunks() + 1, [&](int64_t i) {
     const int64_t chunk = rows.chunks() - i, end = rows.begin(chunk + 1);
     for (int64_t row = rows.begin(chunk); row < end; row += band) {
-      fill_band(lead + row * rows.width, smaller(band, end - row), rows.width_of(chunk), lead);
+      fill_band(row * rows.width, smaller(band, end - row), rows.width_of(chunk));
     }
-    if (chunk == 0 && lead > 0) fill_band(0, 1, lead, 0);
     stream_end();
   });
 }
 
+// Number i of an operation on vectors, as Python packed it.
+template <typename A>
+A number(const Call& call, int i) {
+  double value;
+  memcpy(&value, call.params + 2 * i, sizeof(value));
+  return static_cast<A>(value);
+}
+
+// Calls f(in, out) for every channel of an operation on vectors: entry c of each, as f reads and writes them.
+template <int Inputs, int Outputs, typename F>
+void for_channels(const Call& call, const F& f) {
+  by_type(call.in[0].type, [&](auto zero) {
+    using A = Acc<decltype(zero)>;
+    for (int64_t c = 0; c < call.in[0].size; ++c) {
+      A in[Inputs], out[Outputs];
+      for (int i = 0; i < Inputs; ++i) in[i] = data<A>(call.in[i])[c];
+      f(in, out);
+      for (int i = 0; i < Outputs; ++i) data<A>(call.out[i])[c] = out[i];
+    }
+  });
+}
+
+template <typename A>
+A inverse_root(A var, A eps) {
+  if constexpr (sizeof(A) == 4) return 1 / __builtin_sqrtf(var + eps);
+  return 1 / __builtin_sqrt(var + eps);
+}
+
 }  // namespace
+
+void bn_slope(const Call& call) {
+  for_channels<2, 1>(call, [&]<typename A>(const A(&in)[2], A(&out)[1]) {
+    const auto& [scale, var] = in;
+    out[0] = scale * inverse_root(var, number<A>(call, 0));
+  });
+}
+
+void bn_grown(const Call& call) {
+  for_channels<5, 2>(call, [&]<typename A>(const A(&in)[5], A(&out)[2]) {
+    const auto& [dgamma, dbeta, total, dot, var] = in;
+    out[0] = dgamma + dot * inverse_root(var, number<A>(call, 0));
+    out[1] = dbeta + total;
+  });
+}
+
+void bn_factors(const Call& call) {
+  const int64_t count = *data<int64_t>(call.in[4]);
+  for_channels<4, 3>(call, [&]<typename A>(const A(&in)[4], A(&out)[3]) {
+    const auto& [scale, var, dgamma, dbeta] = in;
+    const A root = inverse_root(var, number<A>(call, 0)), share = scale * root / static_cast<A>(count);
+    out[0] = scale * root;
+    out[1] = -share * root * dgamma;
+    out[2] = -share * dbeta;
+  });
+}
+
+void bn_composed_factors(const Call& call) {
+  for_channels<6, 4>(call, [&]<typename A>(const A(&in)[6], A(&out)[4]) {
+    const auto& [gamma, var, dmean, dvar, dbeta, dot] = in;
+    const A count = number<A>(call, 0), root = inverse_root(var, number<A>(call, 1));
+    out[0] = dot * root;
+    out[1] = gamma * root;
+    out[2] = (2 * dvar - out[1] * root * out[0]) / count;
+    out[3] = (dmean - out[1] * dbeta) / count;
+  });
+}
 
 void bn_stats(const Call& call) {
   if (call.out[0].size == 0) return;

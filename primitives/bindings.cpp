@@ -4,11 +4,12 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "check.h"
 #include "cpu_op.h"
 #include "mlx/ops.h"
 #include "mlx/utils.h"
-#include "mlx/version.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -29,11 +30,18 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
     throw std::invalid_argument(std::string(op_name(op)) + ": expected a stream of the CPU");
   }
   for (mx::array& a : inputs) {
-    a = mx::contiguous(a, /* allow_col_major = */ false, stream);
+    if (a.is_tracer()) a = mx::stop_gradient(a, stream);  // mx.jvp walks into kernels behind a rule unless cut off
+    bool known = a.status() == mx::array::Status::available && a.flags().row_contiguous;
+    if (!known) a = mx::contiguous(a, /* allow_col_major = */ false, stream);
     in.push_back(a.shape());
   }
   auto primitive = std::make_shared<CpuOp>(stream, op, std::move(params), std::move(in), out, out_dtypes);
   return mx::array::make_arrays(std::move(out), out_dtypes, primitive, inputs);
+}
+
+// Whether a transformation looks on, so that rules matter.
+bool traced(const std::vector<mx::array>& arrays) {
+  return std::any_of(arrays.begin(), arrays.end(), [](const mx::array& a) { return a.is_tracer(); });
 }
 
 }  // namespace
@@ -42,8 +50,6 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
 NB_MODULE(_primitives, m) {
   using namespace mpsf;
   m.doc() = "CPU kernels of mpsfunc as lazy MLX primitives.";
-  m.attr("mlx_version") = std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) + "." +
-                          std::to_string(MLX_VERSION_PATCH);
 
 #define MPSF_BIND(op)                                                                              \
   m.def(                                                                                           \
@@ -56,6 +62,7 @@ NB_MODULE(_primitives, m) {
   MPSF_KERNELS(MPSF_BIND)
 #undef MPSF_BIND
 
+  m.def("traced", &traced, "arrays"_a, "Whether mx.grad, mx.vmap or mx.compile traces any of these.");
   m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
   m.def("get_num_threads", &get_num_threads);
   m.def("set_num_threads", &set_num_threads, "threads"_a);

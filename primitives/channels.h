@@ -34,9 +34,9 @@ struct Rows {
   int64_t width_of(int64_t chunk) const { return chunk < chunks() ? width : rest; }
 };
 
-// The rows of an image, from element `begin` on.
+// The rows of an image.
 template <typename A>
-Rows rows_of(const Tensor& image, int64_t begin = 0) {
+Rows rows_of(const Tensor& image) {
   constexpr int64_t L = lanes<A>;
   int64_t channels = image.shape[image.ndim - 1], side = 1;
   if (channels < 16 * L) {
@@ -44,8 +44,8 @@ Rows rows_of(const Tensor& image, int64_t begin = 0) {
     while (channels * side * even < kTile * L) ++side;
     side *= even;
   }
-  int64_t width = channels * side, size = image.size - begin, count = size / width;
-  return {channels, count, width, size - count * width};
+  int64_t width = channels * side, count = image.size / width;
+  return {channels, count, width, image.size - count * width};
 }
 
 // Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then single ones of n lanes.

@@ -26,7 +26,8 @@ class Check {
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
     for (const mx::array& a : call_.inputs) {
-      require(mx::issubdtype(a.dtype(), mx::floating) && a.ndim() >= 1 && a.ndim() <= 8,
+      const bool counts_pixels = call_.op == Op::bn_factors && a.dtype() == mx::int64;
+      require(counts_pixels || (mx::issubdtype(a.dtype(), mx::floating) && a.ndim() >= 1 && a.ndim() <= 8),
               "floating inputs of rank 1 to 8");
     }
     for (const mx::Shape& shape : call_.shapes) {
@@ -86,6 +87,20 @@ class Check {
     }
   }
 
+  // Vectors of one length and dtype, in and out, and doubles in the params.
+  void vectors(size_t inputs, size_t numbers, size_t outputs) const {
+    counts(inputs, 2 * numbers, outputs);
+    require(in(0).size() == 1 && image() == accumulator(), "float32 or float64 vectors");
+    for (size_t i = 1; i < inputs; ++i) {
+      if (call_.inputs[i].dtype() == mx::int64) {
+        require(i + 1 == inputs && call_.inputs[i].ndim() == 0, "a scalar count");
+      } else {
+        input(static_cast<int>(i), in(0), image());
+      }
+    }
+    for (size_t i = 0; i < outputs; ++i) output(static_cast<int>(i), in(0), image());
+  }
+
   void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
     image_axes(source, result);
     int groups = call_.params[20];
@@ -122,6 +137,15 @@ void check(const Signature& call) {
       return c.channels(2, 1, false);
     case Op::bn_grad:
       return c.channels(2, 4, true);
+    case Op::bn_slope:
+      return c.vectors(2, 1, 1);
+    case Op::bn_grown:
+      return c.vectors(5, 1, 2);
+    case Op::bn_factors:
+      c.require(call.inputs.size() == 5 && call.inputs[4].dtype() == mx::int64, "an int64 count");
+      return c.vectors(5, 1, 3);
+    case Op::bn_composed_factors:
+      return c.vectors(6, 2, 4);
     case Op::conv:
       c.counts(3, 21, 1);
       c.input(1, c.in(1), c.accumulator());

@@ -24,7 +24,8 @@ inline Type type_of(mx::Dtype dtype) {
   if (dtype == mx::float16) return Type::f16;
   if (dtype == mx::bfloat16) return Type::bf16;
   if (dtype == mx::float64) return Type::f64;
-  throw std::invalid_argument("not a floating dtype");
+  if (dtype == mx::int64) return Type::i64;
+  throw std::invalid_argument("not a dtype of the kernels");
 }
 
 inline Tensor tensor_of(const mx::array& a, void* data, bool streamed = false) {
@@ -50,6 +51,16 @@ inline bool prepare([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) 
   return false;
 }
 
+// Memory for an output, aligned to the widest vectors: MLX's own begins wherever malloc's does.
+inline void allocate(mx::array& a) {
+  constexpr size_t kAlign = 64, kSmall = 4096;
+  const bool small = a.nbytes() < kSmall;
+  a.set_data(mx::allocator::malloc(a.nbytes() + (small ? 0 : kAlign)));
+  if (small) return;
+  size_t ahead = (kAlign - reinterpret_cast<uintptr_t>(a.data<void>()) % kAlign) % kAlign;
+  a.copy_shared_buffer(a, a.strides(), a.flags(), a.size(), static_cast<int64_t>(ahead / a.itemsize()));
+}
+
 class CpuOp : public mx::Primitive {
  public:
   CpuOp(mx::Stream stream, Op op, std::vector<int> params, std::vector<mx::Shape> in, std::vector<mx::Shape> out,
@@ -69,7 +80,7 @@ class CpuOp : public mx::Primitive {
       in.push_back(tensor_of(a, const_cast<void*>(a.data<void>())));
     }
     for (mx::array& a : outputs) {
-      a.set_data(mx::allocator::malloc(a.nbytes()));
+      allocate(a);
       bool streamed = prepare(a.data<void>(), a.nbytes());
       encoder.set_output_array(a);
       out.push_back(tensor_of(a, a.data<void>(), streamed));

@@ -5,7 +5,7 @@
 
 namespace mpsf {
 
-enum class Type : int { f32, f16, bf16, f64 };
+enum class Type : int { f32, f16, bf16, f64, i64 };  // i64: counts; no image has it
 
 // A row-contiguous array. The data is aligned to its element only.
 struct Tensor {
@@ -14,7 +14,7 @@ struct Tensor {
   int shape[8];
   int ndim;
   Type type;
-  bool streamed;  // an output larger than the caches, in memory that is not new: better stored past them
+  bool streamed;  // a large output in memory that is not new, aligned to 64 bytes: better stored past the caches
 };
 
 struct Call {
@@ -24,17 +24,21 @@ struct Call {
 };
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in
-// _primitives, and (but for the CPU's choice of stages) under metal/.
-#define MPSF_KERNELS(X) \
-  X(avg_pool)           \
-  X(avg_pool_grad)      \
-  X(bn_stats)           \
-  X(bn_normalize)       \
-  X(bn_stats_grad)      \
-  X(bn_grad)            \
-  X(conv)               \
-  X(conv_grad_input)    \
-  X(conv_grad_weights)  \
+// _primitives, and (but for the CPU's choice of stages, and arithmetic on vectors) under metal/.
+#define MPSF_KERNELS(X)  \
+  X(avg_pool)            \
+  X(avg_pool_grad)       \
+  X(bn_stats)            \
+  X(bn_normalize)        \
+  X(bn_stats_grad)       \
+  X(bn_grad)             \
+  X(bn_slope)            \
+  X(bn_grown)            \
+  X(bn_factors)          \
+  X(bn_composed_factors) \
+  X(conv)                \
+  X(conv_grad_input)     \
+  X(conv_grad_weights)   \
   X(conv_grad_bias)
 
 }  // namespace mpsf

@@ -22,9 +22,12 @@
 namespace mpsf {
 namespace {
 
-// Longer than the gap between two operations of one evaluation, far shorter than a time slice.
-constexpr std::chrono::microseconds kSpin{50};
+// Waking a thread takes as long as a small operation. A worker waits actively through the gap between two operations of
+// an evaluation, and through that between two evaluations it gives way to whoever has work.
+constexpr std::chrono::microseconds kSpin{50}, kYield{1000};
 constexpr int kMaxThreads = 1024;
+
+constexpr int kNowhere = -1;
 
 thread_local bool inside = false;  // this thread is running a chunk
 
@@ -36,17 +39,27 @@ void pause() {
 #endif
 }
 
-// Waits actively for a short while.
+int current_processor() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return kNowhere;
+#endif
+}
+
+// Waits actively for a while.
 template <typename Ready>
 bool spin_until(Ready ready) {
-  auto deadline = std::chrono::steady_clock::now() + kSpin;
-  do {
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
     for (int i = 0; i < 16; ++i) {
       if (ready()) return true;
       pause();
     }
-  } while (std::chrono::steady_clock::now() < deadline);
-  return false;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited > kYield) return false;
+    if (waited > kSpin) sched_yield();
+  }
 }
 
 // One call of run_chunks, on its caller's stack. What is not atomic is guarded by the pool's mutex.
@@ -66,26 +79,54 @@ class Pool {
   void run(Job& job);
 
  private:
-  void work();
+  void work(int worker);
   void take_part(Job& job);
   Job* find_job();
+  void step_aside() const;
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
   std::atomic<int64_t> posted_{0};  // jobs so far; raised under the mutex
   Job* jobs_ = nullptr;
   int workers_ = 0, sleepers_ = 0;
+  std::atomic<int> processors_[kMaxThreads];  // where each worker waits actively, or kNowhere
 };
+
+// A job's caller may find itself on the processor where a worker waits, which then gets little of it until the system
+// balances its load, milliseconds later. So the caller moves to one where nobody waits.
+void Pool::step_aside() const {
+#if defined(__linux__)
+  const int here = sched_getcpu();
+  auto waits = [&](int processor) {
+    return std::any_of(processors_, processors_ + workers_,
+                       [=](const std::atomic<int>& p) { return p.load(std::memory_order_relaxed) == processor; });
+  };
+  if (!waits(here)) return;
+  cpu_set_t allowed, empty;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  CPU_ZERO(&empty);
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &allowed) && !waits(i)) CPU_SET(i, &empty);
+  }
+  if (CPU_COUNT(&empty) > 0 && sched_setaffinity(0, sizeof(empty), &empty) == 0) {
+    sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
+#endif
+}
 
 void Pool::run(Job& job) {
   int sleepers;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     try {
-      for (; workers_ < job.places; ++workers_) std::thread(&Pool::work, this).detach();
+      for (; workers_ < job.places; ++workers_) {
+        processors_[workers_].store(kNowhere, std::memory_order_relaxed);
+        std::thread(&Pool::work, this, workers_).detach();
+      }
     } catch (const std::system_error&) {
       // The system grants no more threads: work with those there are.
     }
+    step_aside();
     job.following = jobs_;
     jobs_ = &job;
     posted_.fetch_add(1, std::memory_order_release);
@@ -107,11 +148,16 @@ void Pool::run(Job& job) {
   if (job.error) std::rethrow_exception(job.error);
 }
 
-void Pool::work() {
+void Pool::work(int worker) {
   int64_t seen = 0;
+  auto& processor = processors_[worker];
   auto news = [&] { return posted_.load(std::memory_order_acquire) != seen; };
   for (;;) {
-    spin_until(news);
+    spin_until([&] {
+      processor.store(current_processor(), std::memory_order_relaxed);
+      return news();
+    });
+    processor.store(kNowhere, std::memory_order_relaxed);
     std::unique_lock<std::mutex> lock(mutex_);
     ++sleepers_;
     wake_.wait(lock, news);

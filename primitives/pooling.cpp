@@ -12,6 +12,11 @@ namespace {
 // Elements of the result in one chunk of work.
 constexpr int64_t kChunkElements = 1 << 14;
 
+template <int N>
+struct Constant {
+  constexpr operator int() const { return N; }
+};
+
 struct Span {
   int first, count;
 };
@@ -47,49 +52,134 @@ struct Gather {
   }
 };
 
-template <typename T, bool kGradient>
-void pool(const Call& call) {
+// Calls f(line) for every line of the result, each of so many elements.
+template <typename F>
+void parallel_lines(int64_t lines, int64_t elements, const F& f) {
+  const int64_t group = 1 + kChunkElements / elements;
+  parallel_for((lines + group - 1) / group, [&](int64_t chunk) {
+    for (int64_t line = chunk * group; line < smaller(lines, (chunk + 1) * group); ++line) f(line);
+  });
+}
+
+template <typename A>
+bool is_power_of_two(A value) {
+  return (static_cast<int64_t>(value) & (static_cast<int64_t>(value) - 1)) == 0;
+}
+
+// Calls f with the two counts as constants where windows are small, so that their loops unroll.
+template <typename F>
+MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
+  const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
+  if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
+  if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
+  if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
+  if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
+  if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
+  f(rows, cols);
+}
+
+// acc[v] = the sum of share(i, j, value) over a window's taps; steps are in elements.
+template <typename T, int N, typename Rows, typename Cols, typename Share>
+MPSF_INLINE void gather(const T* corner, Rows rows, Cols cols, int64_t down, int64_t across, int n, const Share& share,
+                        Vec<Acc<T>> (&acc)[N]) {
+  constexpr int L = lanes<Acc<T>>;
+  for (int v = 0; v < N; ++v) acc[v] = Vec<Acc<T>>{};
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < cols; ++j) {
+      for (int v = 0; v < N; ++v) acc[v] += share(i, j, load_some(corner + i * down + j * across + v * L, n));
+    }
+  }
+}
+
+template <typename T>
+void forward(const Call& call) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const Tensor &in = call.in[0], &out = call.out[0];
   const int64_t in_height = in.shape[1], in_width = in.shape[2], height = out.shape[1], width = out.shape[2];
   const int64_t channels = out.shape[3], lines = out.shape[0] * height;
-  const Gather<A> down(axis_at(call.params, 0), kGradient), across(axis_at(call.params, 1), kGradient);
-  const T* source = data<T>(in);
-  T* result = data<T>(out);
+  const Axis row_axis = axis_at(call.params, 0), col_axis = axis_at(call.params, 1);
+  const Gather<A> down(row_axis, false), across(col_axis, false);
+  const int64_t row_step = down.step * in_width * channels, col_step = across.step * channels;
 
-  const int64_t group = 1 + kChunkElements / (width * channels);
-  parallel_for((lines + group - 1) / group, [&](int64_t chunk) {
-    for (int64_t line = chunk * group; line < smaller(lines, (chunk + 1) * group); ++line) {
-      const int64_t image = line / height, y = line % height;
-      const Span rows = down.spans[y];
-      // Hardware does not foresee the next line's windows; fetching them now is worth a sixth of the time.
-      const int64_t next = y + 1 < height ? down.spans[y + 1].first - rows.first : 0;
-      const int64_t ahead = next * in_width * channels;
-      for (int64_t x = 0; x < width; ++x) {
-        const Span cols = across.spans[x];
-        T* pixel = result + (line * width + x) * channels;
+  parallel_lines(lines, width * channels, [&](int64_t line) {
+    const int64_t image = line / height, y = line % height;
+    const Span rows = down.spans[y];
+    const T* first = data<T>(in) + (image * in_height + rows.first) * in_width * channels;
+    T* pixel = data<T>(out) + line * width * channels;
+    // Hardware does not foresee the rows that the next line is the first to read.
+    const int64_t ahead = y + 1 < height ? (down.spans[y + 1].first - rows.first) * in_width * channels : 0;
+    const int old = ahead > 0 ? greater(0, rows.count - row_axis.stride) : rows.count;
+    for (int64_t x = 0; x < width; ++x, pixel += channels) {
+      const Span cols = across.spans[x];
+      const int fresh = lesser(cols.count, col_axis.stride);
+      const A divisor = down.divisors[y] * across.divisors[x], reciprocal = 1 / divisor;
+      const bool exact = is_power_of_two(divisor);
+      for_counts(rows.count, cols.count, [&](auto row_count, auto col_count) {
         for_columns<A>(channels, [&]<int N>(int64_t channel, int n) {
-          Vec<A> acc[N] = {};
-          for (int i = 0; i < rows.count; ++i) {
-            const int64_t row = rows.first + int64_t{i} * down.step;
-            for (int j = 0; j < cols.count; ++j) {
-              const int64_t col = cols.first + int64_t{j} * across.step;
-              const T* read = source + ((image * in_height + row) * in_width + col) * channels + channel;
-              A share = kGradient ? 1 / (down.divisors[row] * across.divisors[col]) : 1;
-              if (!kGradient) {
-                for (int v = 0; v < N; ++v) __builtin_prefetch(read + ahead + v * L, 0, 2);
-              }
-              for (int v = 0; v < N; ++v) acc[v] += load_some(read + v * L, n) * share;
+          const T* corner = first + cols.first * channels + channel;
+          for (int i = old; i < row_count; ++i) {
+            for (int j = 0; j < fresh; ++j) {
+              const T* read = corner + ahead + i * row_step + j * col_step;
+              for (int v = 0; v < N; ++v) __builtin_prefetch(read + v * L, 0, 2);
             }
           }
+          Vec<A> acc[N];
+          const auto whole = [](int, int, Vec<A> value) { return value; };
+          gather<T>(corner, row_count, col_count, row_step, col_step, n, whole, acc);
           for (int v = 0; v < N; ++v) {
-            if (!kGradient) acc[v] /= down.divisors[y] * across.divisors[x];
+            acc[v] = exact ? acc[v] * reciprocal : acc[v] / divisor;  // equal, and a division takes ten times as long
             store_some(pixel + channel + v * L, acc[v], n);
           }
         });
-      }
+      });
     }
+  });
+}
+
+template <typename T>
+void gradient(const Call& call) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const Tensor &in = call.in[0], &out = call.out[0];
+  const int64_t in_height = in.shape[1], in_width = in.shape[2], height = out.shape[1], width = out.shape[2];
+  const int64_t channels = out.shape[3], lines = out.shape[0] * height;
+  const Gather<A> down(axis_at(call.params, 0), true), across(axis_at(call.params, 1), true);
+  const int64_t row_step = down.step * in_width * channels, col_step = across.step * channels;
+  const bool streamed = out.streamed && channels % L == 0;
+  int most = 0;
+  for (int64_t y = 0; y < height; ++y) most = greater(most, down.spans[y].count);
+
+  parallel_lines(lines, width * channels, [&](int64_t line) {
+    const int64_t image = line / height, y = line % height;
+    const Span rows = down.spans[y];
+    const T* first = data<T>(in) + (image * in_height + rows.first) * in_width * channels;
+    T* pixel = data<T>(out) + line * width * channels;
+    Scratch<A> shares(most * in_width + 1);
+    for (int i = 0; i < rows.count; ++i) {
+      const A divisor = down.divisors[rows.first + i * down.step];
+      for (int64_t col = 0; col < in_width; ++col) shares[i * in_width + col] = 1 / (divisor * across.divisors[col]);
+    }
+    for (int64_t x = 0; x < width; ++x, pixel += channels) {
+      const Span cols = across.spans[x];
+      const A* share = &shares[cols.first];
+      const auto part = [&](int i, int j, Vec<A> value) { return value * share[i * in_width + j * across.step]; };
+      for_counts(rows.count, cols.count, [&](auto row_count, auto col_count) {
+        for_columns<A>(channels, [&]<int N>(int64_t channel, int n) {
+          Vec<A> acc[N];
+          const T* corner = first + cols.first * channels + channel;
+          gather<T>(corner, row_count, col_count, row_step, col_step, n, part, acc);
+          for (int v = 0; v < N; ++v) {
+            if (streamed) {
+              stream(pixel + channel + v * L, acc[v]);
+            } else {
+              store_some(pixel + channel + v * L, acc[v], n);
+            }
+          }
+        });
+      });
+    }
+    stream_end();
   });
 }
 
@@ -97,12 +187,12 @@ void pool(const Call& call) {
 
 void avg_pool(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) { pool<decltype(zero), false>(call); });
+  by_type(call.in[0].type, [&](auto zero) { forward<decltype(zero)>(call); });
 }
 
 void avg_pool_grad(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) { pool<decltype(zero), true>(call); });
+  by_type(call.in[0].type, [&](auto zero) { gradient<decltype(zero)>(call); });
 }
 
 }  // namespace mpsf::MPSF_ISA

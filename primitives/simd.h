@@ -246,6 +246,8 @@ MPSF_INLINE void by_type(Type type, F f) {
       return f(Bfloat());
     case Type::f64:
       return f(double());
+    case Type::i64:
+      return;
   }
 }
 

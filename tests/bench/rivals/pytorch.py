@@ -92,8 +92,8 @@ def _pairs(p: Problem) -> tuple[list[int], list[int], list[int]]:
 # Sides --------------------------------------------------------------------------------------------------
 
 
-def side(name: str, layout: torch.memory_format, device: str) -> Side:
-    """PyTorch on a device, with images and weights in one layout."""
+def side(name: str, layout: torch.memory_format, device: str, *, keep: bool = True) -> Side:
+    """PyTorch on a device, with images and weights in one layout; ``keep``: results live until the last call is done."""
 
     def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
         torch.set_grad_enabled(False)
@@ -106,11 +106,17 @@ def side(name: str, layout: torch.memory_format, device: str) -> Side:
             setattr(placed, key, tensor)
         return placed
 
-    return Side(name, sys.modules[__name__], place, run, answer)
+    return Side(name, sys.modules[__name__], place, _keeping if keep else _dropping, answer)
 
 
-def run(call: Call, times: int) -> None:
-    """Calls one after the other; each result makes room for the next, which suits PyTorch's allocator best."""
+def _keeping(call: Call, times: int) -> None:
+    """As one evaluation of MLX, and a training step, keep them."""
+    results = [call() for _ in range(times)]
+    del results
+
+
+def _dropping(call: Call, times: int) -> None:
+    """Each result makes room for the next, which suits PyTorch's allocator and the caches best."""
     for _ in range(times):
         call()
 

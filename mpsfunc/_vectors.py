@@ -1,0 +1,126 @@
+"""Arithmetic on vectors with one entry a channel, between two passes over images: one launch each.
+
+As a chain of MLX's own operations it would cost more than a small image.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _launch
+from mpsfunc._rules import differentiable
+
+Vector = mx.array
+
+
+class _Numbers(NamedTuple):
+    values: tuple[float, ...]
+    outputs: int
+    stream: mx.Stream
+
+
+def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes ``function(*vectors, *numbers, stream)`` one GPU kernel, or the CPU primitive ``op`` that computes it too.
+
+    The function, of MLX's operations, has ``outputs`` results and gives the derivatives.
+    """
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = mx.compile(function)
+
+        def run(*arrays: Any) -> Any:
+            *vectors, spec = arrays
+            result = (tuple(vectors[0].shape), vectors[0].dtype)
+            bits = struct.unpack(f"{2 * len(spec.values)}i", struct.pack(f"{len(spec.values)}d", *spec.values))
+            made = _launch.launch(op, vectors, bits, (result,) * spec.outputs, _no_stages, spec.stream)
+            return tuple(made) if spec.outputs > 1 else made[0]
+
+        def floating(arrays: Any, spec: _Numbers) -> tuple[list[int], Callable[..., Any]]:
+            """Which arrays have derivatives, and the function of those."""
+            which = [i for i, a in enumerate(arrays) if mx.issubdtype(a.dtype, mx.floating)]
+
+            def of_floating(*vectors: Vector) -> Any:
+                known = dict(zip(which, vectors, strict=True))
+                return function(*[known.get(i, a) for i, a in enumerate(arrays)], *spec.values)
+
+            return which, of_floating
+
+        def vjp(arrays: Any, cotangents: Any, results: Any, spec: _Numbers) -> Any:
+            which, of_floating = floating(arrays, spec)
+            pulled = mx.vjp(of_floating, [arrays[i] for i in which], list(cotangents))[1]
+            known = dict(zip(which, pulled, strict=True))
+            return [known.get(i) for i in range(len(arrays))]
+
+        def jvp(arrays: Any, tangents: Any, spec: _Numbers) -> Any:
+            which, of_floating = floating(arrays, spec)
+            known = [mx.zeros_like(arrays[i]) if tangents[i] is None else tangents[i] for i in which]
+            made = mx.jvp(of_floating, [arrays[i] for i in which], known)[1]
+            return tuple(made) if spec.outputs > 1 else made[0]
+
+        def vmap(arrays: Any, mapped: Any, size: int, spec: _Numbers) -> Any:
+            axes = tuple(0 if m else None for m in mapped)
+            return mx.vmap(lambda *vectors: function(*vectors, *spec.values), in_axes=axes)(*arrays)
+
+        rule = differentiable(op, run, vjp=vjp, jvp=jvp, vmap=vmap)
+
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            *operands, stream = args
+            if _launch.backend(stream) != "cpu":
+                return compiled(*operands)
+            vectors = [a for a in operands if isinstance(a, mx.array)]
+            return rule(*vectors, _Numbers(tuple(operands[len(vectors) :]), outputs, stream))
+
+        return call
+
+    return wrap
+
+
+def _no_stages() -> tuple[_launch.Stage, ...]:
+    raise AssertionError("vectors: launched as an image operation on a GPU")
+
+
+@_one_launch("bn_slope", 1)
+def slope(scale: Vector, var: Vector, eps: float) -> Vector:
+    """What an image less its mean is multiplied with."""
+    return scale * mx.rsqrt(var + eps)
+
+
+@_one_launch("bn_grown", 2)
+def grown(
+    dgamma: Vector, dbeta: Vector, total: Vector, dot: Vector, var: Vector, eps: float
+) -> tuple[Vector, Vector]:
+    """The gradients of the scale and the shift after two more channel sums."""
+    return dgamma + dot * mx.rsqrt(var + eps), dbeta + total
+
+
+@_one_launch("bn_factors", 3)
+def factors(
+    scale: Vector, var: Vector, dgamma: Vector, dbeta: Vector, count: mx.array, eps: float
+) -> tuple[Vector, Vector, Vector]:
+    """``a``, ``b`` and ``d`` of an image gradient ``a * dy + b * (x - mean) + d``; the count is a 0-d integer."""
+    root = mx.rsqrt(var + eps)
+    share = scale * root / count.astype(var.dtype)
+    return scale * root, -share * root * dgamma, -share * dbeta
+
+
+@_one_launch("bn_composed_factors", 4)
+def composed_factors(
+    gamma: Vector,
+    var: Vector,
+    dmean: Vector,
+    dvar: Vector,
+    dbeta: Vector,
+    dot: Vector,
+    count: float,
+    eps: float,
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """The scale's gradient, and `factors` where the statistics have gradients of their own."""
+    root = mx.rsqrt(var + eps)
+    dgamma, a = dot * root, gamma * root
+    return dgamma, a, (2 * dvar - a * root * dgamma) / count, (dmean - a * dbeta) / count
