@@ -9,3 +9,7 @@ typedef unsigned int uint;
 #define threads_per_grid make_uint3(gridDim.x* blockDim.x, gridDim.y* blockDim.y, gridDim.z* blockDim.z)
 #define threadgroup_position_in_grid make_uint3(blockIdx.x, blockIdx.y, blockIdx.z)
 #define threadgroup_barrier(flags) __syncthreads()
+template <typename To>
+__device__ inline To as_type(int bits) {
+  return __int_as_float(bits);
+}

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _launch, _vectors
 from mpsfunc._launch import Stage
-from mpsfunc._rules import differentiable
+from mpsfunc._rules import derived, differentiable
 
 Vector = mx.array
 
@@ -47,6 +47,26 @@ def combine(dy: mx.array, x: mx.array, mean: Vector, a: Vector, b: Vector, d: Ve
     return y
 
 
+def accumulate(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    eps: float,
+    stream: mx.Stream,
+) -> tuple[Vector, Vector]:
+    """The gradients of a batch normalization's scale and shift, grown by two `sums`."""
+    dgamma, dbeta = _accumulate(dy, x, mean, var, dgamma, dbeta, _Growth(eps, stream))
+    return dgamma, dbeta
+
+
+class _Growth(NamedTuple):
+    eps: float
+    stream: mx.Stream
+
+
 # Kernels ------------------------------------------------------------------------------------------------
 
 
@@ -79,27 +99,56 @@ def _run_moments(x: mx.array, on: On) -> tuple[Vector, ...]:
     return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, on.stream))
 
 
+def _sums_stage(dy: mx.array) -> Stage:
+    """Partial sums of dy and of dy * (x - mean), side by side."""
+    channels = dy.shape[3]
+    per_thread = _launch.lanes(dy.dtype, channels, dy.size)
+    grid, group = _launch.column_threads(channels // per_thread, _pixels(dy))
+    parts = ((grid[1] // group[1], 2 * channels), mx.float32)
+    unroll = (("V", per_thread),)
+    return Stage("bn_stats_grad", ("dy", "x", "mean"), ("partial",), (parts,), grid, group, group[:2], unroll)
+
+
 def _run_sums(dy: mx.array, x: mx.array, mean: Vector, on: On) -> tuple[Vector, ...]:
     channels = x.shape[3]
     result = ((channels,), _launch.accumulator(x.dtype))
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = _launch.lanes(x.dtype, channels, x.size)
-        grid, group = _launch.column_threads(channels // per_thread, _pixels(x))
-        parts = ((grid[1] // group[1], 2 * channels), mx.float32)
-        first = Stage(
-            "bn_stats_grad",
-            ("dy", "x", "mean"),
-            ("partial",),
-            (parts,),
-            grid,
-            group,
-            group[:2],
-            (("V", per_thread),),
-        )
-        return first, _launch.sum_partials(2 * channels)
+        return _sums_stage(dy), _launch.sum_partials(2 * channels)
 
     return tuple(_launch.launch("bn_stats_grad", [dy, x, mean], (), (result, result), stages, on.stream))
+
+
+def _run_accumulate(*args: Any) -> tuple[Vector, ...]:
+    dy, x, mean, var, dgamma, dbeta, growth = args
+    if _launch.backend(growth.stream) == "cpu" or x.size == 0:
+        return _sums_and_growth(*args)
+    channels = x.shape[3]
+    result = ((channels,), mx.float32)
+
+    def stages() -> tuple[Stage, ...]:
+        merge = Stage(
+            "bn_stats_grad_merge",
+            ("partial", "var", "dgamma", "dbeta"),
+            ("new_dgamma", "new_dbeta"),
+            (result, result),
+            (channels, 32, 1),
+            (8, 32, 1),
+            _launch.bits(growth.eps),
+        )
+        return _sums_stage(dy), merge
+
+    rest = [var, dgamma, dbeta]
+    return tuple(
+        _launch.launch("bn_stats_grad", [dy, x, mean], (), (result, result), stages, growth.stream, finally_with=rest)
+    )
+
+
+def _sums_and_growth(*args: Any) -> tuple[Vector, ...]:
+    dy, x, mean, var, dgamma, dbeta, growth = args
+    total, dot = sums(dy, x, mean, On(growth.stream))
+    dgamma, dbeta = _vectors.grown(dgamma, dbeta, total, dot, var, growth.eps, growth.stream)
+    return dgamma, dbeta
 
 
 def _run_pixelwise(op: str, inputs: tuple[str, ...], made: str, arrays: Sequence[mx.array], on: On) -> mx.array:
@@ -250,3 +299,4 @@ _moments = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_momen
 _affine = differentiable("bn_normalize", _run_affine, vjp=_affine_vjp, jvp=_affine_jvp, vmap=_map_images(affine, 1))
 _sums = differentiable("bn_stats_grad", _run_sums, vjp=_sums_vjp, jvp=_sums_jvp, vmap=_map_sums(sums))
 _combine = differentiable("bn_grad", _run_combine, vjp=_combine_vjp, jvp=_combine_jvp, vmap=_map_images(combine, 2))
+_accumulate = derived("bn_stats_grad", _run_accumulate, _sums_and_growth)

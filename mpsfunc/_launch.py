@@ -13,11 +13,13 @@ import importlib.resources
 import itertools
 import math
 import os
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -43,7 +45,10 @@ _FILL = 528
 
 
 class Stage(NamedTuple):
-    """One GPU kernel launch. The first stage reads the operation's arrays, each later one the results before it."""
+    """One GPU kernel launch. The first stage reads the operation's arrays, each later one the results before it.
+
+    The last one may read more arrays behind those.
+    """
 
     body: str  # metal/<body>.metal
     inputs: tuple[str, ...]
@@ -96,6 +101,8 @@ def launch(
     outputs: tuple[Output, ...],
     stages: Callable[[], tuple[Stage, ...]],
     stream: mx.Stream,
+    *,
+    finally_with: Sequence[mx.array] = (),
 ) -> list[mx.array]:
     """Runs ``op`` on ``arrays`` and returns its outputs.
 
@@ -106,6 +113,7 @@ def launch(
         outputs: Shape and dtype of each result.
         stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
         stream: A resolved stream; everything runs there.
+        finally_with: Arrays that the last stage reads behind the results before it; for a GPU only.
     """
     if backend(stream) == "cpu":
         shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]
@@ -116,8 +124,10 @@ def launch(
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
     # mx.jvp walks into kernels behind a rule unless their inputs are cut off.
     results = [mx.stop_gradient(a, stream=stream) for a in arrays]
-    for stage in stages():
-        results = run_stage(stage, results, stream)
+    rest = [mx.stop_gradient(a, stream=stream) for a in finally_with]
+    made = stages()
+    for stage in made:
+        results = run_stage(stage, [*results, *(rest if stage is made[-1] else ())], stream)
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none
             results = _primitives.mappable(results)
     if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
@@ -149,6 +159,12 @@ def run_stage(
             **options,
         )
     )
+
+
+def bits(number: float) -> tuple[int, ...]:
+    """A float32 as an int parameter of a kernel; what is too large for one becomes the largest."""
+    most = float(np.finfo(np.float32).max)
+    return struct.unpack("i", struct.pack("f", max(-most, min(number, most))))
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:

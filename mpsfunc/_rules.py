@@ -96,6 +96,45 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     return call
 
 
+def derived(name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None) -> Callable[..., Any]:
+    """Wraps ``run(*arrays, spec)`` with the rules of ``meaning(*arrays, spec)``, which is slower but differentiable.
+
+    Args:
+        name: The operation, for errors.
+        run: As for `differentiable`.
+        meaning: Computes the same from operations that have rules.
+        vjp: A rule that is better than ``meaning``'s, as for `differentiable`.
+    """
+
+    def of_floating(arrays: Any, spec: Any) -> tuple[list[int], Rule]:
+        """Which arrays have derivatives, and the meaning as a function of those."""
+        which = [i for i, a in enumerate(arrays) if mx.issubdtype(a.dtype, mx.floating)]
+
+        def function(*some: mx.array) -> Any:
+            known = dict(zip(which, some, strict=True))
+            return meaning(*[known.get(i, a) for i, a in enumerate(arrays)], spec)
+
+        return which, function
+
+    def pull(arrays: Any, cotangents: Any, outputs: Any, spec: Any) -> Any:
+        which, function = of_floating(arrays, spec)
+        _, pulled = mx.vjp(function, [arrays[i] for i in which], list(cotangents))
+        known = dict(zip(which, pulled, strict=True))
+        return [known.get(i) for i in range(len(arrays))]
+
+    def push(arrays: Any, tangents: Any, spec: Any) -> Any:
+        which, function = of_floating(arrays, spec)
+        known = [mx.zeros_like(arrays[i]) if tangents[i] is None else tangents[i] for i in which]
+        outputs, pushed = mx.jvp(function, [arrays[i] for i in which], known)
+        return tuple(pushed) if len(outputs) > 1 else pushed[0]
+
+    def batch(arrays: Any, mapped: Any, size: int, spec: Any) -> Any:
+        axes = tuple(0 if m else None for m in mapped)
+        return mx.vmap(lambda *front: meaning(*front, spec), in_axes=axes)(*arrays)
+
+    return differentiable(name, run, vjp=vjp or pull, jvp=push, vmap=batch)
+
+
 def _gradient(name: str, primal: mx.array, gradient: mx.array | None) -> mx.array:
     if gradient is None:
         return mx.zeros_like(primal)

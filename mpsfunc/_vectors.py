@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _launch
-from mpsfunc._rules import differentiable
+from mpsfunc._rules import derived
 
 Vector = mx.array
 
@@ -40,33 +40,7 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
             made = _launch.launch(op, vectors, bits, (result,) * spec.outputs, _no_stages, spec.stream)
             return tuple(made) if spec.outputs > 1 else made[0]
 
-        def floating(arrays: Any, spec: _Numbers) -> tuple[list[int], Callable[..., Any]]:
-            """Which arrays have derivatives, and the function of those."""
-            which = [i for i, a in enumerate(arrays) if mx.issubdtype(a.dtype, mx.floating)]
-
-            def of_floating(*vectors: Vector) -> Any:
-                known = dict(zip(which, vectors, strict=True))
-                return function(*[known.get(i, a) for i, a in enumerate(arrays)], *spec.values)
-
-            return which, of_floating
-
-        def vjp(arrays: Any, cotangents: Any, results: Any, spec: _Numbers) -> Any:
-            which, of_floating = floating(arrays, spec)
-            pulled = mx.vjp(of_floating, [arrays[i] for i in which], list(cotangents))[1]
-            known = dict(zip(which, pulled, strict=True))
-            return [known.get(i) for i in range(len(arrays))]
-
-        def jvp(arrays: Any, tangents: Any, spec: _Numbers) -> Any:
-            which, of_floating = floating(arrays, spec)
-            known = [mx.zeros_like(arrays[i]) if tangents[i] is None else tangents[i] for i in which]
-            made = mx.jvp(of_floating, [arrays[i] for i in which], known)[1]
-            return tuple(made) if spec.outputs > 1 else made[0]
-
-        def vmap(arrays: Any, mapped: Any, size: int, spec: _Numbers) -> Any:
-            axes = tuple(0 if m else None for m in mapped)
-            return mx.vmap(lambda *vectors: function(*vectors, *spec.values), in_axes=axes)(*arrays)
-
-        rule = differentiable(op, run, vjp=vjp, jvp=jvp, vmap=vmap)
+        rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
@@ -92,9 +66,7 @@ def slope(scale: Vector, var: Vector, eps: float) -> Vector:
 
 
 @_one_launch("bn_grown", 2)
-def grown(
-    dgamma: Vector, dbeta: Vector, total: Vector, dot: Vector, var: Vector, eps: float
-) -> tuple[Vector, Vector]:
+def grown(dgamma: Vector, dbeta: Vector, total: Vector, dot: Vector, var: Vector, eps: float) -> tuple[Vector, Vector]:
     """The gradients of the scale and the shift after two more channel sums."""
     return dgamma + dot * mx.rsqrt(var + eps), dbeta + total
 

@@ -16,9 +16,9 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _vectors
 from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh
-from mpsfunc._channels import On, affine, combine, moments, sums
+from mpsfunc._channels import On, accumulate, affine, combine, moments, sums
 from mpsfunc._launch import StreamLike
-from mpsfunc._rules import differentiable
+from mpsfunc._rules import derived
 
 
 def bn_normalize(
@@ -112,9 +112,8 @@ def bn_stats_grad(
     _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
     with mx.stream(run_on):
         dtype = _launch.accumulator(x.dtype)
-        total, dot = sums(dy, x, state.mean.astype(dtype), On(run_on))
-        held = (a.astype(dtype) for a in (state.dgamma, state.dbeta))
-        dgamma, dbeta = _vectors.grown(*held, total, dot, state.var.astype(dtype), state.eps, run_on)
+        mean, var, dgamma, dbeta = (a.astype(dtype) for a in (state.mean, state.var, state.dgamma, state.dbeta))
+        dgamma, dbeta = accumulate(dy, x, mean, var, dgamma, dbeta, state.eps, run_on)
         return state._replace(dgamma=dgamma, dbeta=dbeta)
 
 
@@ -298,15 +297,4 @@ def _composed_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> An
     return combine(dy, x, mean, a, b, d, On(spec.stream)), dgamma, dbeta
 
 
-def _composed_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:
-    known = [mx.zeros_like(a) if t is None else t for a, t in zip(arrays, tangents, strict=True)]
-    _, out = mx.jvp(lambda x, gamma, beta: _composed(x, gamma, beta, spec), list(arrays), known)
-    return tuple(out)
-
-
-def _composed_vmap(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
-    axes = tuple(0 if m else None for m in mapped)
-    return tuple(mx.vmap(lambda x, gamma, beta: _composed(x, gamma, beta, spec), in_axes=axes)(*arrays))
-
-
-_batch_norm = differentiable("batch_norm", _composed, vjp=_composed_vjp, jvp=_composed_jvp, vmap=_composed_vmap)
+_batch_norm = derived("batch_norm", _composed, _composed, vjp=_composed_vjp)

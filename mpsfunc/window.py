@@ -208,12 +208,9 @@ def place(
         ((3, 1), (3, 0))
     """
     said = kernel_size, stride, padding, dilation, ceil_mode, offset, out_size, edge_mode, zero_pad
-    find = _known if all(type(value) in _PLAIN for value in said) else _place
-    return find(op, n_in, tuple(edge_modes), *said)
-
-
-# Types that hash, and that a cache tells apart: True is not taken for 1.
-_PLAIN = (int, str, bool, type(None))
+    # Of types that a cache tells apart, so that True is not taken for 1.
+    plain = all(type(value) in (int, str, bool, type(None)) for value in said)
+    return (_known if plain else _place)(op, n_in, tuple(edge_modes), *said)
 
 
 def _place(

@@ -75,6 +75,9 @@ TRAFFIC = {
     "bn_stats_grad": Row(
         _norm, {"dy": (LONG_IMAGE, LONG_IMAGE), "x": (LONG_IMAGE, LONG_IMAGE), "mean": (VECTOR, LONG_IMAGE / 64)}
     ),
+    "bn_stats_grad_merge": Row(
+        _norm, {"partial": (2 * VECTOR, 2 * VECTOR), **dict.fromkeys(("var", "dgamma", "dbeta"), (VECTOR, VECTOR))}
+    ),
     "bn_grad": Row(
         _norm,
         {

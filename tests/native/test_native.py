@@ -82,7 +82,8 @@ def pool_driver(to: Path, *flags: str, source: Path = PRIMITIVES / "parallel.cpp
 
 
 def drive(driver: Path, mode: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(driver), mode], capture_output=True, text=True, timeout=60, check=False)
+    first = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}  # every further report takes seconds to write
+    return subprocess.run([str(driver), mode], capture_output=True, text=True, timeout=60, check=False, env=first)
 
 
 @needs_compiler

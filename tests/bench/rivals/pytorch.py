@@ -93,7 +93,7 @@ def _pairs(p: Problem) -> tuple[list[int], list[int], list[int]]:
 
 
 def side(name: str, layout: torch.memory_format, device: str, *, keep: bool = True) -> Side:
-    """PyTorch on a device, with images and weights in one layout; ``keep``: results live until the last call is done."""
+    """PyTorch on a device, with images and weights in one layout; ``keep``: results live until all are there."""
 
     def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
         torch.set_grad_enabled(False)

@@ -38,6 +38,8 @@ typedef bfloat bfloat16_t;
 threadgroup void* gpu_threadgroup_memory(int declaration, unsigned long bytes);
 
 namespace metal {
+template <typename To, typename From>
+To as_type(From from);
 float sqrt(float x);
 float rsqrt(float x);
 float exp(float x);
