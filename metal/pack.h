@@ -34,7 +34,7 @@ template <int V, typename T>
 MPSF_FN Pack<T, V> load(const device T* p, bool) {
   return *(const device Pack<T, V>*)p;
 }
-#if defined(__METAL_VERSION__) || defined(MPSF_ADDRESS_SPACES)
+#if defined(__METAL_VERSION__)
 template <int V, typename T>
 MPSF_FN Pack<T, V> load(const constant T* p, bool) {  // arrays under eight elements
   return *(const constant Pack<T, V>*)p;

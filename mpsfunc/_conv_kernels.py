@@ -50,8 +50,8 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
 
 # The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
 _TILE, _GROUP = 64, (256, 1, 1)
-# Floats that partial weight gradients may take on a GPU, and threadgroups that keep it busy.
-_PARTIALS, _FILL = 4 * 2**20, 528
+# Floats that partial weight gradients may take on a GPU.
+_PARTIALS = 4 * 2**20
 
 
 def _tiles(n: int) -> int:
@@ -107,7 +107,7 @@ def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
         depth = rows.size * cols.size * width
         down, across = _tiles(out // groups), _tiles(depth)
         pixels = dy.shape[0] * rows.n_out * cols.n_out
-        parts = max(1, min(_FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
+        parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
         partial = ((parts, out * depth), mx.float32)
         grid = _launch.tiles(down, across, groups * parts)
         first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*params, parts))

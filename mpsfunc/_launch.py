@@ -38,10 +38,8 @@ _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
-# Threads that fill the largest GPU.
-FULL = 2**17
-# Threadgroups of 256 that keep the largest GPU busy; each leaves one partial sum.
-_FILL = 528
+# Threadgroups of 256 that keep the largest GPU busy.
+FILL = 528
 
 
 class Stage(NamedTuple):
@@ -122,12 +120,9 @@ def launch(
         0 in shape for shape, _ in outputs
     ):  # nothing to read: images are empty, sums are zero
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
-    # mx.jvp walks into kernels behind a rule unless their inputs are cut off.
-    results = [mx.stop_gradient(a, stream=stream) for a in arrays]
-    rest = [mx.stop_gradient(a, stream=stream) for a in finally_with]
-    made = stages()
+    results, made = list(arrays), stages()
     for stage in made:
-        results = run_stage(stage, [*results, *(rest if stage is made[-1] else ())], stream)
+        results = run_stage(stage, [*results, *(finally_with if stage is made[-1] else ())], stream)
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none
             results = _primitives.mappable(results)
     if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
@@ -236,7 +231,7 @@ def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, 
     tx = min(256, _power_of_two(x))
     ty = 256 // tx
     across = -(-x // tx)
-    down = min(max(1, _FILL // across), -(-rows // ty))
+    down = min(max(1, FILL // across), -(-rows // ty))
     return (x, down * ty, 1), (tx, ty, 1)
 
 

@@ -283,7 +283,7 @@ def _run(op: str, given: str, made: str, x: mx.array, height: int, width: int, s
         # Geometry costs a thread as much as several images do, so it serves eight rounds if the GPU stays full.
         rounds = -(-n // together)
         grid, group = _launch.threads(
-            across, height, min(rounds, max(-(-rounds // 8), -(-_launch.FULL // (across * height))))
+            across, height, min(rounds, max(-(-rounds // 8), -(-_launch.FILL * 256 // (across * height))))
         )
         unroll = (("V", per_thread), ("B", together), *unroll)
         return (Stage(body, (given,), (made,), (result,), grid, group, params, unroll),)

@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 @contextlib.contextmanager
 def _few_threadgroups() -> Iterator[None]:
-    with mock.patch.object(_launch, "_BLOCKS_YZ", 1), mock.patch.object(_launch, "_FILL", 1):
+    with mock.patch.object(_launch, "_BLOCKS_YZ", 1), mock.patch.object(_launch, "FILL", 1):
         yield
 
 
