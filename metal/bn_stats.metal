@@ -1,4 +1,5 @@
-// Count, mean and M2 of each channel over this threadgroup's share of the pixels.
+// Count, mean and M2 of each channel over this threadgroup's share of the pixels. Means are told less the first pixel,
+// so that they keep their digits where the mean dwarfs the deviation.
 // A thread owns V channels and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const long pixels = long(x_shape[0]) * x_shape[1] * x_shape[2];
@@ -9,11 +10,15 @@ const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 threadgroup float counts[256 * V], means[256 * V], m2s[256 * V];
 
 Moments own[V];
-for (int j = 0; j < V; ++j) own[j] = Moments{0, 0, 0};
+float origin[V];
+for (int j = 0; j < V; ++j) {
+  own[j] = Moments{0, 0, 0};
+  origin[j] = lane < lanes ? float(x[c + j]) : 0.0f;
+}
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * stride) {
-  // At most 64 pixels at a time: sums around one of them stay exact where the mean dwarfs the deviation.
+  // At most 64 pixels at a time, in sums around one of them.
   const int many = (pixels - p + stride - 1) / stride < 64 ? (pixels - p + stride - 1) / stride : 64;
   const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
   float shift[V], sum[V], squares[V];
@@ -29,7 +34,7 @@ for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * s
       squares[j] += d * d;
     }
   }
-  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j], sum[j], squares[j]));
+  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
 }
 for (int j = 0; j < V; ++j) {
   counts[slot + j] = own[j].count;

@@ -1,4 +1,5 @@
 // Mean and population variance of each channel from the threadgroups' partial moments, folded in a fixed order.
+// Their means are less the image's first pixel.
 const int parts = mean_shape[0], channels = mean_shape[1];
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int slot = row * 8 + int(thread_position_in_threadgroup.x);
@@ -26,6 +27,6 @@ for (int half_height = 16; half_height > 0; half_height /= 2) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 if (row == 0 && c < channels) {
-  out_mean[c] = own.mean;
+  out_mean[c] = float(x[c]) + own.mean;
   out_var[c] = own.m2 / own.count;
 }

@@ -88,7 +88,7 @@ def _run_moments(x: mx.array, on: On) -> tuple[Vector, ...]:
             Stage("bn_stats", ("x",), names, (part, part, part), grid, group, group[:2], unroll),
             Stage(
                 "bn_stats_merge",
-                names,
+                (*names, "x"),
                 ("out_mean", "out_var"),
                 (result, result),
                 (channels, 32, 1),
@@ -96,7 +96,7 @@ def _run_moments(x: mx.array, on: On) -> tuple[Vector, ...]:
             ),
         )
 
-    return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, on.stream))
+    return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, on.stream, finally_with=[x]))
 
 
 def _sums_stage(dy: mx.array) -> Stage:

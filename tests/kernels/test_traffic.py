@@ -67,8 +67,10 @@ TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
     "avg_pool_grad_few": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows a pixel, there or not
-    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 65 / 64 * LONG_IMAGE)}),  # the pivot twice
-    "bn_stats_merge": Row(_norm, {name: (VECTOR, VECTOR) for name in ("count", "mean", "m2")}),
+    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # the pivot twice, and the origin
+    "bn_stats_merge": Row(
+        _norm, {"x": (LONG_IMAGE, VECTOR), **dict.fromkeys(("count", "mean", "m2"), (VECTOR, VECTOR))}
+    ),
     "bn_normalize": Row(
         _norm, {"x": (LONG_IMAGE, LONG_IMAGE), "mean": _PER_THREAD, "scale": _PER_THREAD, "shift": _PER_THREAD}
     ),
