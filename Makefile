@@ -10,9 +10,9 @@ PYTEST := $(BIN)/python -m pytest
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
-cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/*)
+cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
 
-.PHONY: help demo test check kernels bench lint format isas soak clean
+.PHONY: help demo test check parity kernels bench lint format isas asan wheels soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -23,7 +23,11 @@ demo: $(VENV)/demo  ## train a network on handwritten digits, about half a minut
 test: $(VENV)/test  ## every test that this machine can run, and the examples in the docs
 	$(PYTEST) $(ARGS)
 
-check: lint test isas  ## what CI runs
+check: test parity lint isas asan wheels  ## what CI runs
+
+parity: $(VENV)/test  ## the same results as PyTorch
+	$(PIP) install torch==2.13.0
+	$(PYTEST) -m parity $(ARGS)
 
 kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
 	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/kernels $(ARGS)
@@ -33,6 +37,12 @@ isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this 
 	for isa in $$isas; do \
 	  echo "MPSFUNC_ISA=$$isa" && MPSFUNC_ISA=$$isa $(PYTEST) -q tests $(beyond_cpu) -m "not parity" || exit 1; \
 	done
+
+asan: $(VENV)/built  ## the CPU kernels under the address sanitizer; needs GCC
+	PYTHON=$(PYTHON) .ci/asan
+
+wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout
+	PYTHON=$(PYTHON) .ci/wheels
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -1,4 +1,4 @@
-// y[n,oh,ow,c] = (sum of x over the taps of window (oh, ow) inside the image) / (N(oh) N(ow)).
+// y[n,oh,ow,c] = S / (N(oh) N(ow)), where S adds x up at those taps of (oh, ow) that hit the image.
 // A thread owns V channels of one output pixel and takes B images at a time, so that geometry is worked out once and
 // B loads are under way together; past the last image it repeats one and stores nothing.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);

@@ -1,5 +1,5 @@
-// dx[n,h,w,c] = sum over the windows (oh, ow) that read (h, w) of dy[n,oh,ow,c] / (N(oh) N(ow)).
-// A thread owns V channels of one input pixel and gathers, so there are no atomics and the bits repeat. It takes B
+// dx[n,h,w,c] adds up dy[n,oh,ow,c] / (N(oh) N(ow)) over all (oh, ow) with a tap on (h, w).
+// A thread owns V channels of one pixel of dx and collects all that goes there, always in the same order. It takes B
 // images at a time as avg_pool.metal does.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;

@@ -1,4 +1,5 @@
-// The scale's and the shift's gradients, grown by the parts' sums in a fixed order: 32 strided sums of four, then a tree.
+// The scale's and the shift's gradients, grown by the parts' sums in a fixed order: 32 strided sums of four, then a
+// tree.
 const int parts = partial_shape[0], channels = partial_shape[1] / 2;
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int slot = row * 8 + int(thread_position_in_threadgroup.x);

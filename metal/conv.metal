@@ -1,4 +1,5 @@
-// y[n,oh,ow,o] = bias[o] + sum over taps t and channels c of x[n, source(oh), source(ow), c] * w[o,t,c], a group at a time.
+// y[n,oh,ow,o] = bias[o] + sum over taps t and channels c of x[n, source(oh), source(ow), c] * w[o,t,c], a group at a
+// time.
 // A matrix product that is never laid out: 64 pixels by 64 output channels a threadgroup, 4 by 4 a thread, and 16
 // steps of the sum over (tap, channel) at a time through threadgroup memory.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);

@@ -1,4 +1,4 @@
-// The MSL words that our kernel bodies use, spelled for CUDA. Nothing else differs between the two.
+// The bodies are written for Metal. These are the words of theirs that CUDA does not have, in its own terms.
 #define device
 #define threadgroup __shared__
 typedef unsigned int uint;

@@ -1,5 +1,5 @@
-// Where a sliding window sits: the one definition, compiled as MSL, as CUDA and as C++.
-// Lengths and positions are in elements along one spatial axis; window.py makes the numbers.
+// The geometry of windows along one spatial axis. Metal, CUDA and C++ all include this file, and none says it again.
+// Everything counts elements of that axis; mpsfunc/window.py fills an Axis in.
 #ifndef MPSF_GEOMETRY_H
 #define MPSF_GEOMETRY_H
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -11,8 +11,8 @@
 #endif
 
 struct Axis {
-  int n_in, n_out;  // lengths of the input and the output side
-  int size;         // taps per window
+  int n_in, n_out;  // how long the input and the output are
+  int size;         // taps in a window
   int stride;       // input elements between two windows
   int dilation;     // input elements between two taps
   int pad;          // output 0 starts at input -pad; negative when it starts inside
@@ -43,19 +43,19 @@ MPSF_FN bool selected(Axis a, int o) { return o >= a.begin && o < a.end; }
 // Input position of the first tap of output o; may lie outside the image.
 MPSF_FN int first(Axis a, int o) { return o * a.stride - a.pad; }
 
-// The taps of output o that lie inside the image are [tap_begin, tap_end).
+// Of the taps of output o, [tap_begin, tap_end) fall on the image.
 MPSF_FN int tap_begin(Axis a, int o) { return greater(0, ceil_div(-first(a, o), a.dilation)); }
 MPSF_FN int tap_end(Axis a, int o) {
   return greater(tap_begin(a, o), lesser(a.size, floor_div(a.n_in - 1 - first(a, o), a.dilation) + 1));
 }
 
-// Input read by tap k of output o, or -1 outside the image.
+// Where in the input output o looks with its tap k; -1 where there is no image.
 MPSF_FN int source(Axis a, int o, int k) {
   int i = first(a, o) + k * a.dilation;
   return i >= 0 && i < a.n_in ? i : -1;
 }
 
-// Output whose tap k reads input i, or -1. The inverse of source, for selected outputs.
+// Undoes source: the selected output that looks at input i with its tap k, and -1 if there is none.
 MPSF_FN int target(Axis a, int i, int k) {
   int t = i + a.pad - k * a.dilation;
   if (t < 0 || t % a.stride != 0) return -1;

@@ -1,6 +1,6 @@
-"""Convolutional-network operations of Apple's MPSCNN, forward and gradient, as pure functions on MLX arrays."""
+"""What the kernels of Apple's MPSCNN compute, forward and backward, in pure functions on MLX arrays."""
 
-from mpsfunc import _version as _version  # first: compares the MLX version before anything else loads
+from mpsfunc import _version as _version  # first: refuses a foreign MLX before anything else loads
 from mpsfunc._bn_state import BatchNormState as BatchNormState
 from mpsfunc._bn_state import bn_frozen as bn_frozen
 from mpsfunc._bn_state import bn_merge as bn_merge

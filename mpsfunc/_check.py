@@ -1,4 +1,4 @@
-"""The errors, worded once: ``{op}: {what is wrong}; got {argument}={value}, expected {rule}``.
+"""Refuses arrays, shapes and states, all in the form ``{op}: {complaint}; got {argument}={value}, expected {rule}``.
 
 Everything here looks at shapes and dtypes only, so bad input is refused before anything runs.
 """

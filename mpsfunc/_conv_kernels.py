@@ -1,4 +1,4 @@
-"""The kernels of convolution, their rules, and the routes to MLX where it reaches a vendor library."""
+"""Convolution's kernels and their rules, and MLX's own convolutions where those are the faster ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs one operation on the device a stream names: the only file that knows there are three backends.
+"""Runs one operation on the device a stream names; CPU, Metal and CUDA are told apart here and by no other module.
 
-An operation has one name and up to three homes: a CPU primitive ``_primitives.<name>``, and kernel bodies
-``metal/<body>.metal`` that ``mx.fast.metal_kernel`` runs on Apple GPUs and ``mx.fast.cuda_kernel``, with the
-prologue ``cuda.h``, on NVIDIA GPUs.
+On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `Stage`, each a kernel body
+``metal/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it behind ``cuda.h``
+(``mx.fast.cuda_kernel``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lets MLX keep the buffers that a training step frees on the CPU, so that the next step does not fault them in anew.
+"""Lets MLX keep the buffers that a training step frees on the CPU, so that the next step need not ask the system again.
 
 Built with a GPU, MLX keeps whatever its memory limit allows. Built for the CPU alone it keeps 32 MB, less than the
 activations of a small network, and each page beyond costs more than most operations spend on it.
@@ -13,9 +13,9 @@ _MOST = 1 << 30
 
 
 def keep_buffers() -> None:
-    """Raises the cache limit of a CPU-only MLX to 1 GiB, or an eighth of what memory allows; a user's own choice stays.
+    """Raises the cache limit of a CPU-only MLX to 1 GiB, or to an eighth of MLX's memory limit where that is less.
 
-    ``mx.set_cache_limit`` before or after the import overrides it.
+    A limit that the user set before stays, unless it is MLX's default; ``mx.set_cache_limit`` afterwards overrides it.
     """
     if mx.metal.is_available() or mx.cuda.is_available():
         return

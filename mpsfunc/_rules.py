@@ -1,8 +1,8 @@
-"""Gives an operation its derivative and batching rules: the only file that calls ``mx.custom_function``.
+"""Gives an operation its derivative and batching rules, through ``mx.custom_function``, which no other module calls.
 
-MLX checks nothing that a rule returns. A missing or extra gradient shifts the others into the wrong argument, a
-wrong shape or dtype goes through, and without a vmap rule the vjp rule is dropped. So every operation declares all
-three rules, and what they return is checked here.
+MLX believes whatever a rule returns: with one gradient too few or too many, arguments get each other's, and no shape or
+dtype is compared. An operation mapped without a vmap rule also forgets its vjp rule. So every operation declares all
+three, and what they return is checked here. Where no transformation looks on, the rules are left out to save time.
 """
 
 from __future__ import annotations

@@ -130,15 +130,16 @@ def bn_grad(
     """Gradient of batch normalization with respect to its images.
 
     ``dx = gamma / sqrt(var + eps) * (dy - dbeta / M - xhat * dgamma / M)`` with ``xhat = (x - mean) / sqrt(var + eps)``
-    and M the state's count; with frozen statistics ``dx = gamma / sqrt(var + eps) * dy``. Takes the images of the
-    batch all at once or in parts, since all sums come from the state.
+    and M the state's count; with frozen statistics ``dx = gamma / sqrt(var + eps) * dy``. The state
+    holds both sums, so the batch may come all at once or in parts.
 
     Source: ``MPSCNNBatchNormalizationGradient``.
 
     Args:
         dy: Gradient of the normalized images (n, h, w, c).
         x: The images that were normalized.
-        state: The state after `bn_stats_grad` has seen the whole batch; one that covers nothing gives no usable result.
+        state: What `bn_stats_grad` returned for the last part of the batch; one that covers nothing gives no usable
+            result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only a fused activation needs.
         neuron: As for `bn_normalize`.

@@ -1,7 +1,7 @@
 """Convolution and its three gradients (``MPSCNNConvolution``, ``MPSCNNConvolutionGradient`` and its state).
 
-Images are NHWC, weights OHWI. Convolution is bilinear, and `conv`, `conv_grad_input` and `conv_grad_weights` are each
-other's derivatives; that is the whole calculus, at every order.
+Images are NHWC, weights OHWI. `conv`, `conv_grad_input` and `conv_grad_weights` are linear in either array that they
+take, and differentiating one of them gives the other two, however often it is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Average pooling and its gradient (``MPSCNNPoolingAverage``, ``MPSCNNPoolingAverageGradient``).
 
-Both are linear and each is the other's VJP, so derivatives of every order run through these two kernels.
+One is a matrix and the other its transpose, so a derivative of any order is one of the two again.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def avg_pool_grad(
 ) -> mx.array:
     """Gradient of `avg_pool` with respect to its images.
 
-    ``dx[n,h,w,c] = sum over the windows (j, i) that read (h, w) of dy[n,j,i,c] / (N(j) * N(i))``. The images' values
-    do not matter, only their size; pixels that no window read get 0.
+    ``dx[n,h,w,c]`` adds up ``dy[n,j,i,c] / (N(j) * N(i))`` over all windows (j, i) with a tap on (h, w). Of the
+    images only the size matters; the gradient is 0 at a pixel that no window looked at.
 
     Source: ``MPSCNNPoolingAverageGradient``; ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
     ``MPSCNNPoolingGradient``.

@@ -1,8 +1,7 @@
-"""Where sliding windows sit: sizes and positions along the spatial axes, decided here and nowhere else.
+"""Places windows on images: however a caller says it, the answer is one `Axis` for the rows and one for the columns.
 
-Every way of saying it (pixels or names of padding, an MPS policy, an MPS offset) becomes one `Axis` for the
-rows and one for the columns, and ``metal/geometry.h`` says from an `Axis` which input a tap reads and which
-outputs read an input. Everything counts pixels; pairs are (y, x).
+Padding in pixels or by name, an MPS policy and an MPS offset all end here. Kernels see the two `Axis` only, and follow
+taps from input to output or back with ``metal/geometry.h``. Everything counts pixels; pairs are (y, x).
 
 A window of ``kernel_size`` k and ``dilation`` d spans ``K = (k - 1) * d + 1`` pixels. MPS calls the pixel
 ``K // 2`` places after its first tap its centre, so an even window reaches one pixel further up and left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # before MLX reads it: float32 means float32
 
@@ -94,3 +94,20 @@ def on_cpu() -> Iterator[mx.Device]:
         pytest.skip(NO_CPU_MODULE)
     with mx.stream(mx.Device(mx.cpu)):
         yield mx.Device(mx.cpu)
+
+
+@pytest.fixture(params=() if _launch._primitives is None else _launch._primitives.isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every instruction set that this machine and build have, in use while the test runs."""
+    before = _launch._primitives.isa()
+    _launch._primitives.set_isa(request.param)
+    yield request.param
+    _launch._primitives.set_isa(before)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads until the test ends."""
+    before = _launch._primitives.get_num_threads()
+    yield _launch._primitives.set_num_threads
+    _launch._primitives.set_num_threads(before)

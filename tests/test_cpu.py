@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
@@ -41,21 +41,6 @@ AXES = {
         Axis(2, 2, 1, 9, 1, -1, edge=0, zero_pad=0, begin=0, end=2),
     ),
 }
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _primitives.isa()
-    _primitives.set_isa(request.param)
-    yield request.param
-    _primitives.set_isa(before)
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = _primitives.get_num_threads()
-    yield _primitives.set_num_threads
-    _primitives.set_num_threads(before)
 
 
 def run(op: str, arrays: list[mx.array], params: tuple[int, ...], *outputs: tuple[tuple[int, ...], mx.Dtype]) -> list:
@@ -198,6 +183,20 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
             (expected,) = run("bn_normalize", [x[rows], *vector], (), ((part, channels), dtype))
             assert same_bits(y[rows], expected)
         del y
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", (7, 64))
+def test_a_pooling_gradient_that_is_stored_past_the_caches(isa: str, channels: int, dtype: mx.Dtype) -> None:
+    images = 1 + 5 * 2**20 // dtype.size // (32 * 32 * channels)
+    side = Axis(32, 16, 3, 2, 1, 1, edge=0, zero_pad=0, begin=0, end=16)
+    dy = numbers((images, 16, 16, channels), dtype)
+    for _ in range(3):
+        dx = pool_grad(dy, side, side)
+        mx.eval(dx)
+        for i in (0, images - 1):
+            assert same_bits(dx[i : i + 1], pool_grad(dy[i : i + 1], side, side))  # small: through the caches
+        del dx
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -103,21 +103,6 @@ def check(k: Case) -> None:
     close(k.grad_input(), oracle.conv_grad_input(dy, w, *where), oracle.conv_grad_input(abs(dy), abs(w), *where))
     close(k.grad_weights(), oracle.conv_grad_weights(dy, x, *where), oracle.conv_grad_weights(abs(dy), abs(x), *where))
     close(k.grad_bias(), oracle.conv_grad_bias(dy), oracle.conv_grad_bias(abs(dy)))
-
-
-@pytest.fixture(params=_primitives.isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _primitives.isa()
-    _primitives.set_isa(request.param)
-    yield request.param
-    _primitives.set_isa(before)
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = _primitives.get_num_threads()
-    yield _primitives.set_num_threads
-    _primitives.set_num_threads(before)
 
 
 # Values ---------------------------------------------------------------------------------------------------

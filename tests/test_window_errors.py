@@ -156,3 +156,12 @@ def test_errors_of_the_helpers() -> None:
         PaddingPolicy().reverse(5, 3, stride=0)
     with pytest.raises(TypeError, match="^PaddingPolicy: kernel_size is not an int; got kernel_size=3.0"):
         PaddingPolicy().forward(5, 3.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ("kernel_size", "stride", "dilation", "padding"))
+@pytest.mark.parametrize("wrong", (True, 1.0, (1, True)))
+def test_an_equal_value_of_another_type_is_not_taken_for_the_one_before(name: str, wrong: object) -> None:
+    for value in (1, (1, 1)):
+        place("op", (5, 5), **{"kernel_size": 2, name: value})  # what a cache could remember
+    with pytest.raises(TypeError, match=f"^op: {name} is not an int"):
+        place("op", (5, 5), **{"kernel_size": 2, name: wrong})

@@ -2,8 +2,8 @@
 
 Every program checks an answer against PyTorch in float64 before it times anything, and times all rivals in turn,
 round by round, so that what disturbs one round disturbs all of it. A ratio is the median of the rounds' ratios with
-a bootstrap interval of 95 %. A target is met when the median reaches it and the interval's lower end reaches 97 %
-of it.
+a bootstrap interval of 95 %. It meets a target if it is no lower, and the interval's lower end no lower than 97 %
+of the target.
 
     problems.py  what is computed, its inputs and the bytes that it must move
     rivals/      who computes it: one module a library, one function an operation

@@ -9,28 +9,30 @@ from pathlib import Path
 
 _ROUNDS, _QUICK_ROUNDS = 30, 2
 
-_RATIOS = """The same problem for all, in one process, round by round; medians of {rounds} rounds, fewer where a call
-takes long. Ratios are of times in the same round, with a bootstrap interval of 95 %; a target is met when the median
-reaches it and the lower end 97 % of it. Every answer was compared with float64 before. *MB* counts each image once for
-each pass that the operation cannot do without; *of copy* is the bandwidth on those bytes as a share of"""
+_RATIOS = """All sides solve one problem in one process and take turns for {rounds} rounds, slow sides in fewer. Times
+are medians. A ratio is that of two times in one round: given are its median and a bootstrap interval of 95 %, and a
+target is met by a median no lower than it with a lower end of no less than 97 % of it. Answers were compared with
+float64 first. *MB* counts each image once for each pass that the operation cannot do without; *of copy* compares the
+bandwidth on those bytes with that of"""
 
 _CPU = (
     _RATIOS
-    + """ a two-thread copy
-of x into a new MLX array. Calls under a millisecond are timed ten an evaluation, *alone* is one. PyTorch runs its own
-operators without autograd, with images in either layout; ratios take the faster. Stock MLX's gradients are
-`mx.vjp`'s. All use two threads, as far as they use threads. Written by `make bench`."""
+    + """ two threads that copy x into an array just made by MLX. Where some side takes less
+than a millisecond, an evaluation holds ten calls, except for sides beyond 20 ms; *alone* is an evaluation of one call.
+PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout. Stock MLX's
+gradients are `mx.vjp`'s. No side has more than two threads. Written by `make bench`."""
 )
 _GPU = (
     _RATIOS
-    + """ a device copy of x.
-Time of ours and MLX is the slope between 10 and 110 independent calls in one evaluation, of PyTorch the replay of a
-CUDA graph (cuDNN's benchmark mode on); TF32 is off everywhere. Inputs change places until 240 MB have passed. *routed*
-is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it; *MLX swapped* is the
-weight gradient by hand as a convolution with batch and channels swapped. Written by `python -m tests.bench gpu`."""
+    + """ a device copy of x. Rows without a target have at most ten rounds. For ours and
+MLX, an evaluation of 110 independent calls and one of 10 are timed, and the difference is shared among 100; for
+PyTorch, a CUDA graph of many calls is replayed, captured in cuDNN's benchmark mode. TF32 is off everywhere. Sets of
+inputs take turns, so that 240 MB pass before one is read again. *routed* is a call that ours hands to the vendor's
+library through MLX, with *own kernel* beside it; *MLX swapped* is the weight gradient by hand as a convolution with
+batch and channels swapped. Written by `python -m tests.bench gpu`."""
 )
-_MEMORY = """Growth of VmHWM by one call in a fresh process that already holds the inputs, less the outputs.
-Written by `make bench`."""
+_MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the
+peak of that process (VmHWM), less the outputs. Written by `make bench`."""
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """Our operations on an NVIDIA GPU beside stock MLX and PyTorch, on arrays that no cache holds.
 
-Time of ours and MLX is the slope between 10 and 110 independent calls in one evaluation, of PyTorch and of the copy
-the replay of a CUDA graph, so neither contains the cost of launching from Python.
+`slope` times ours and MLX, `replay` PyTorch and the copy; neither figure contains the cost of launching from Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory an operation takes beyond its inputs and outputs: growth of VmHWM in a fresh process."""
+"""How much memory an operation takes beyond its inputs and outputs: the peak of a process that does nothing else."""
 
 from __future__ import annotations
 
