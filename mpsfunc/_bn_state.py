@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from mpsfunc import _check, _launch
 from mpsfunc._channels import On, moments
@@ -222,12 +223,15 @@ def check_filled(op: str, x: mx.array) -> None:
 
 
 def checked_eps(op: str, eps: float) -> float:
-    """A finite eps >= 0, as a float."""
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
+    """An eps that float32 has, >= 0, as a float."""
+    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.integer, np.floating)):
         raise TypeError(f"{op}: eps is not a number; got eps={eps!r}, expected a float")
-    if not 0 <= eps < float("inf"):
-        raise ValueError(f"{op}: eps is out of range; got eps={eps}, expected a finite number >= 0")
+    if not 0 <= eps <= _LARGEST:
+        raise ValueError(f"{op}: eps is out of range; got eps={eps}, expected 0 <= eps <= {_LARGEST:g}")
     return float(eps)
+
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
@@ -237,6 +241,8 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
     for name in ("var", "dgamma", "dbeta"):
         _check.shape(op, f"state.{name}", getattr(state, name), (x.shape[3],), "the state does not fit together")
     _check.shape(op, "state.count", state.count, (), "the state does not fit together")
+    if state.count.dtype != mx.int64:
+        raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
 
 
 def fresh(mean: mx.array, var: mx.array, x: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:

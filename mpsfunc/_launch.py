@@ -87,9 +87,9 @@ def accumulator(dtype: mx.Dtype) -> mx.Dtype:
     return mx.float64 if dtype == mx.float64 else mx.float32
 
 
-def traced(arrays: Sequence[mx.array]) -> bool:
-    """Whether a transformation may look at these; without the C++ module nobody knows."""
-    return _primitives is None or _primitives.traced(arrays)
+def tracing() -> bool:
+    """Whether a transformation may look on; without the C++ module nobody knows."""
+    return _primitives is None or _primitives.tracing()
 
 
 def launch(
@@ -264,11 +264,11 @@ def set_num_threads(count: int) -> None:
     Default: ``MPSFUNC_NUM_THREADS``, or the processors that this process may run on. Results do not depend on it.
 
     Args:
-        count: Threads, at least 1.
+        count: Threads, 1 to 1024.
 
     Raises:
         TypeError: count is not an int.
-        ValueError: count is under 1.
+        ValueError: count is out of range.
         RuntimeError: This install has no CPU module.
 
     Example:
@@ -276,11 +276,14 @@ def set_num_threads(count: int) -> None:
         >>> get_num_threads()
         2
     """
-    if isinstance(count, bool) or not isinstance(count, int):
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
         raise TypeError(f"set_num_threads: not a number of threads; got count={count!r}, expected an int")
-    if count < 1:
-        raise ValueError(f"set_num_threads: too few threads; got count={count}, expected at least 1")
-    _cpu("set_num_threads").set_num_threads(count)
+    if not 1 <= count <= _MOST_THREADS:
+        raise ValueError(f"set_num_threads: not a number of threads; got count={count}, expected 1 to {_MOST_THREADS}")
+    _cpu("set_num_threads").set_num_threads(int(count))
+
+
+_MOST_THREADS = 1024
 
 
 def get_num_threads() -> int:

@@ -90,7 +90,7 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     def call(*args: Any) -> Any:
         *arrays, spec = args
         with mx.stream(spec.stream):  # MLX puts nodes of its own around the kernel; they belong there too
-            if not _launch.traced(arrays):
+            if not _launch.tracing():
                 return run(*arrays, spec)
             return function(*arrays, _Static(spec))
 

@@ -231,7 +231,8 @@ def batch_norm_fwd(
     _parameters("batch_norm", run_on, x, gamma, beta, neuron)
     with mx.stream(run_on):
         scale, shift = _defaults(x, gamma, beta)
-        y, mean, var = _batch_norm(x, scale, shift, _Spec(checked_eps("batch_norm", eps), run_on))
+        eps = checked_eps("batch_norm", eps)
+        y, mean, var = _batch_norm(x, scale, shift, _Spec(eps, run_on))
         return y, fresh(mean, var, x, eps, run_on)
 
 

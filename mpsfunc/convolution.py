@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from mpsfunc import _check, _conv_kernels, _launch, window
 from mpsfunc._conv_kernels import Spec
@@ -338,7 +339,7 @@ def _added(before: mx.array, more: mx.array) -> mx.array:
 
 
 def _check_weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int) -> None:
-    if isinstance(groups, bool) or not isinstance(groups, int):
+    if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)):
         raise TypeError(f"{op}: groups is not an int; got groups={groups!r}, expected an int >= 1")
     channels = x_shape[3]
     if groups < 1 or channels % groups != 0:
@@ -375,7 +376,7 @@ def _spec(
     (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
     rows, cols = window.place(op, (h, w), (kh, kw), stride=stride, **placement)
     _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
-    return Spec(rows, cols, groups, False, stream)
+    return Spec(rows, cols, int(groups), False, stream)
 
 
 def _of_state(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> Spec:

@@ -4,8 +4,6 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-
 #include "check.h"
 #include "cpu_op.h"
 #include "mlx/ops.h"
@@ -38,9 +36,15 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
   return mx::array::make_arrays(std::move(out), out_dtypes, primitive, inputs);
 }
 
-// Whether a transformation looks on, so that rules matter.
-bool traced(const std::vector<mx::array>& arrays) {
-  return std::any_of(arrays.begin(), arrays.end(), [](const mx::array& a) { return a.is_tracer(); });
+// Whether this thread is inside a transformation. Arrays do not tell: an inner transformation takes the mark off those
+// that an outer one still follows. This one keeps its mark, which MLX heeds inside transformations only.
+bool tracing() {
+  static const mx::array* const marked = [] {
+    auto* a = new mx::array(0.0f);  // never deleted: MLX may be gone before
+    a->set_tracer(true);
+    return a;
+  }();
+  return marked->is_tracer();
 }
 
 }  // namespace
@@ -61,7 +65,7 @@ NB_MODULE(_primitives, m) {
   MPSF_KERNELS(MPSF_BIND)
 #undef MPSF_BIND
 
-  m.def("traced", &traced, "arrays"_a, "Whether mx.grad, mx.vmap or mx.compile traces any of these.");
+  m.def("tracing", &tracing, "Whether this thread is inside mx.grad, mx.vmap, mx.compile or another transformation.");
   m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
   m.def("get_num_threads", &get_num_threads);
   m.def("set_num_threads", &set_num_threads, "threads"_a);

@@ -109,6 +109,70 @@ def test_forward_mode_of_reverse_mode(name: str) -> None:
     same(pushed, along(pull, arrays, way), 1e-6)
 
 
+# An inner transformation takes the marks of an outer one off the arrays that it passes, and MLX runs the rules of a
+# forward mode where nothing is marked: what runs there must have rules all the same.
+
+
+def pushed_loss(entry: Entry) -> Callable[..., mx.array]:
+    """A scalar of the tangents, from forward mode inside."""
+    ways = directions(entry, 2)
+
+    def loss(*arrays: mx.array) -> mx.array:
+        _, tangents = mx.jvp(entry.call, list(arrays), list(ways))
+        return sum(((t * t).sum() for t in tangents), mx.array(0.0, mx.float64))
+
+    return loss
+
+
+@each
+def test_reverse_mode_of_forward_mode(name: str) -> None:
+    entry = MATRIX[name]
+    arrays, way, loss = entry.inputs(), directions(entry, 1), pushed_loss(entry)
+    slope = dot(grads(loss, len(arrays))(*arrays), way)
+    same((slope,), along(lambda *a: (loss(*a),), arrays, way), 1e-6)
+
+
+@each
+def test_forward_mode_of_forward_mode(name: str) -> None:
+    entry = MATRIX[name]
+    arrays, way, loss = entry.inputs(), directions(entry, 1), pushed_loss(entry)
+    _, pushed = mx.jvp(lambda *a: (loss(*a),), list(arrays), list(way))
+    same(pushed, along(lambda *a: (loss(*a),), arrays, way), 1e-6)
+
+
+@each
+def test_compile_of_forward_mode(name: str) -> None:
+    entry = MATRIX[name]
+    arrays, way = entry.inputs(), list(directions(entry, 1))
+    compiled = mx.compile(lambda *a: mx.jvp(entry.call, list(a), way)[1])
+    same(compiled(*arrays), mx.jvp(entry.call, list(arrays), way)[1])
+
+
+@each
+def test_vmap_of_forward_mode(name: str) -> None:
+    entry = MATRIX[name]
+    arrays, way = entry.inputs(batch=SIZE), list(directions(entry, 1))
+
+    def push(*some: mx.array) -> Arrays:
+        return tuple(mx.jvp(entry.call, list(some), way)[1])
+
+    same(mx.vmap(push)(*arrays), looped(push, arrays, [True] * len(arrays)))
+
+
+@each
+def test_an_inner_gradient_leaves_the_outer_one_alone(name: str) -> None:
+    entry = MATRIX[name]
+    arrays, way = entry.inputs(), directions(entry, 1)
+
+    def loss(*some: mx.array) -> mx.array:
+        before = entry.square(*some)  # a constant of the inner gradient, which walks over it
+        inner = mx.grad(lambda z: z * z * before)(mx.array(2.0, mx.float64))
+        return inner + entry.square(*some)
+
+    slope = dot(grads(loss, len(arrays))(*arrays), way)
+    same((slope,), along(lambda *a: (loss(*a),), arrays, way), 1e-6)
+
+
 # Batching -----------------------------------------------------------------------------------------------
 
 
@@ -248,9 +312,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream]:
     streams: list[mx.Stream] = []
     launch = _launch.launch
 
-    def record(*args: Any) -> list[mx.array]:
+    def record(*args: Any, **options: Any) -> list[mx.array]:
         streams.extend([args[-1], mx.default_stream(mx.default_device())])
-        return launch(*args)
+        return launch(*args, **options)
 
     monkeypatch.setattr(_launch, "launch", record)
     return streams
