@@ -79,4 +79,35 @@ MPSF_FN int divisor(Axis a, int o) {
   return greater(0, to - from + 1);
 }
 
+// Maximum pooling, where edge 1 reads the edge pixel for a tap outside and 2 passes such a tap by.
+
+// Input that tap k of output o reads, or -1.
+MPSF_FN int max_source(Axis a, int o, int k) {
+  int i = first(a, o) + k * a.dilation;
+  if (a.edge == 1) return greater(0, lesser(i, a.n_in - 1));
+  return i >= 0 && i < a.n_in ? i : -1;
+}
+
+// The first tap of output o that reads input i, or -1: the only one that can win with it.
+MPSF_FN int max_tap(Axis a, int o, int i) {
+  int distance = i - first(a, o);
+  if (a.edge == 1 && i == 0 && distance >= 0) return 0;
+  if (a.edge == 1 && i == a.n_in - 1) {
+    int k = greater(0, ceil_div(distance, a.dilation));
+    return k < a.size ? k : -1;
+  }
+  if (distance < 0 || distance % a.dilation != 0) return -1;
+  int k = distance / a.dilation;
+  return k < a.size ? k : -1;
+}
+
+// The selected outputs that may read input i are [max_reader_begin, max_reader_end).
+MPSF_FN int max_reader_begin(Axis a, int i) { return a.edge == 1 && i == 0 ? a.begin : reader_begin(a, i); }
+MPSF_FN int max_reader_end(Axis a, int i) { return a.edge == 1 && i == a.n_in - 1 ? a.end : reader_end(a, i); }
+
+// Whether output o reads a zero of the padding.
+MPSF_FN bool max_hangs_over(Axis a, int o) {
+  return a.edge == 0 && (first(a, o) < 0 || first(a, o) + (a.size - 1) * a.dilation >= a.n_in);
+}
+
 #endif

@@ -20,6 +20,13 @@ from mpsfunc.convolution import conv_fwd as conv_fwd
 from mpsfunc.convolution import conv_grad_input as conv_grad_input
 from mpsfunc.convolution import conv_grad_weights as conv_grad_weights
 from mpsfunc.convolution import conv_state as conv_state
+from mpsfunc.max_pooling import MaxPoolState as MaxPoolState
+from mpsfunc.max_pooling import max_pool as max_pool
+from mpsfunc.max_pooling import max_pool_fwd as max_pool_fwd
+from mpsfunc.max_pooling import max_pool_grad as max_pool_grad
+from mpsfunc.max_pooling import max_pool_grad_from_source as max_pool_grad_from_source
+from mpsfunc.max_pooling import max_pool_indices as max_pool_indices
+from mpsfunc.max_pooling import max_unpool as max_unpool
 from mpsfunc.pooling import AvgPoolState as AvgPoolState
 from mpsfunc.pooling import avg_pool as avg_pool
 from mpsfunc.pooling import avg_pool_fwd as avg_pool_fwd

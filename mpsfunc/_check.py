@@ -28,6 +28,13 @@ def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) ->
         on_device(op, name, value.dtype, stream)
 
 
+def numbers(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
+    """An mx.array of numbers that can be compared: floating, or integers of any size."""
+    if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.integer):
+        return
+    array(op, name, value, stream=stream)
+
+
 def on_device(op: str, name: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     """A dtype that the stream's device has."""
     if dtype == mx.float64 and stream.device != mx.Device(mx.cpu):

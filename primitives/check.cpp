@@ -26,9 +26,9 @@ class Check {
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
     for (const mx::array& a : call_.inputs) {
-      const bool counts_pixels = call_.op == Op::bn_factors && a.dtype() == mx::int64;
-      require(counts_pixels || (mx::issubdtype(a.dtype(), mx::floating) && a.ndim() >= 1 && a.ndim() <= 8),
-              "floating inputs of rank 1 to 8");
+      const bool scalar = call_.op == Op::bn_factors && a.dtype() == mx::int64;
+      require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
+      require(scalar || maximum() || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
     }
     for (const mx::Shape& shape : call_.shapes) {
       for (int length : shape) require(length >= 0, "shapes without negative lengths");
@@ -47,13 +47,18 @@ class Check {
     require(out(i) == shape && call_.dtypes[i] == dtype, "outputs of matching shapes and dtypes");
   }
 
+  // Whether this is one of the maximum pooling's, which know integers and one more edge.
+  bool maximum() const {
+    return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_take;
+  }
+
   // The axis leads from images of n_in to images of n_out along dimension 1 + which.
   Axis axis(int which, int n_in, int n_out) const {
     Axis a = axis_at(call_.params.data(), which);
     require(a.n_in == n_in && a.n_out == n_out, "axes of the images' lengths");
     require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
     require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
-    require(a.zero_pad >= 0 && (a.edge == 0 || a.edge == 1), "edge 0 or 1 and zero_pad >= 0");
+    require(a.zero_pad >= 0 && a.edge >= 0 && a.edge <= (maximum() ? 2 : 1), "an edge of the operation's");
     // The bounds of window.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
     for (int64_t distance : {int64_t{a.n_in} + a.zero_pad, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation},
@@ -74,6 +79,16 @@ class Check {
     image_axes(source, pooled);
     require(source[3] == pooled[3], "as many channels out as in");
     output(0, out(0), image());
+  }
+
+  // A dtype that numbers the taps and has one number left.
+  void winners(mx::Dtype dtype) const {
+    const int64_t taps = int64_t{call_.params[2]} * call_.params[12];
+    const int64_t most = dtype == mx::uint8    ? 0xff
+                         : dtype == mx::uint16 ? 0xffff
+                         : dtype == mx::uint32 ? 0x7fffffff
+                                               : 0;
+    require(taps <= most, "winners of a dtype that numbers the taps");
   }
 
   // Images, `vectors` inputs with one entry a channel behind them, and outputs like the image or like those.
@@ -127,6 +142,25 @@ void check(const Signature& call) {
     case Op::avg_pool_grad:
       c.counts(1, 20, 1);
       return c.pooling(c.out(0), c.in(0));
+    case Op::max_pool:
+      c.counts(1, 20, 2);
+      c.require(c.image() == mx::int64 || c.image() == mx::uint64 || mx::issubdtype(c.image(), mx::floating),
+                "floating images or wide integers");
+      c.pooling(c.in(0), c.out(0));
+      c.output(1, c.out(0), call.dtypes[1]);
+      return c.winners(call.dtypes[1]);
+    case Op::max_pool_grad:
+    case Op::max_pool_take:
+      c.counts(2, 20, 1);
+      c.require(mx::issubdtype(c.image(), mx::floating), "floating images");
+      if (call.op == Op::max_pool_grad) {
+        c.pooling(c.out(0), c.in(0));
+        c.input(1, c.in(0), call.inputs[1].dtype());
+      } else {
+        c.pooling(c.in(0), c.out(0));
+        c.input(1, c.out(0), call.inputs[1].dtype());
+      }
+      return c.winners(call.inputs[1].dtype());
     case Op::bn_stats:
       c.counts(1, 0, 2);
       return c.channels(1, 0, false);

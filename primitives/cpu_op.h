@@ -25,6 +25,10 @@ inline Type type_of(mx::Dtype dtype) {
   if (dtype == mx::bfloat16) return Type::bf16;
   if (dtype == mx::float64) return Type::f64;
   if (dtype == mx::int64) return Type::i64;
+  if (dtype == mx::uint64) return Type::u64;
+  if (dtype == mx::uint8) return Type::u8;
+  if (dtype == mx::uint16) return Type::u16;
+  if (dtype == mx::uint32) return Type::u32;
   throw std::invalid_argument("not a dtype of the kernels");
 }
 

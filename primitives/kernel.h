@@ -5,7 +5,7 @@
 
 namespace mpsf {
 
-enum class Type : int { f32, f16, bf16, f64, i64 };  // i64: counts; no image has it
+enum class Type : int { f32, f16, bf16, f64, i64, u64, u8, u16, u32 };  // integers: counts, winners, images to compare
 
 // A row-contiguous array. The data is aligned to its element only.
 struct Tensor {
@@ -28,6 +28,9 @@ struct Call {
 #define MPSF_KERNELS(X)  \
   X(avg_pool)            \
   X(avg_pool_grad)       \
+  X(max_pool)            \
+  X(max_pool_grad)       \
+  X(max_pool_take)       \
   X(bn_stats)            \
   X(bn_normalize)        \
   X(bn_stats_grad)       \

@@ -62,6 +62,14 @@ template <>
 struct AccOf<double> {
   typedef double type;
 };
+template <>
+struct AccOf<int64_t> {
+  typedef int64_t type;
+};
+template <>
+struct AccOf<uint64_t> {
+  typedef uint64_t type;
+};
 template <typename T>
 using Acc = typename AccOf<T>::type;
 
@@ -212,6 +220,18 @@ MPSF_INLINE void store(float* p, Vec<float> v, int n) {
 MPSF_INLINE void store(double* p, Vec<double> v, int n) {
   _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
 }
+MPSF_INLINE Vec<int64_t> load(const int64_t* p, int n) {
+  return bit_cast<Vec<int64_t>>(_mm512_maskz_loadu_epi64(static_cast<__mmask8>((1u << n) - 1), p));
+}
+MPSF_INLINE void store(int64_t* p, Vec<int64_t> v, int n) {
+  _mm512_mask_storeu_epi64(p, static_cast<__mmask8>((1u << n) - 1), bit_cast<__m512i>(v));
+}
+MPSF_INLINE Vec<uint64_t> load(const uint64_t* p, int n) {
+  return bit_cast<Vec<uint64_t>>(_mm512_maskz_loadu_epi64(static_cast<__mmask8>((1u << n) - 1), p));
+}
+MPSF_INLINE void store(uint64_t* p, Vec<uint64_t> v, int n) {
+  _mm512_mask_storeu_epi64(p, static_cast<__mmask8>((1u << n) - 1), bit_cast<__m512i>(v));
+}
 template <typename T>
 MPSF_INLINE void store(T* p, Vec<float> v, int n) {
   _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), bit_cast<__m256i>(narrow(v, T())));
@@ -247,6 +267,10 @@ MPSF_INLINE void by_type(Type type, F f) {
     case Type::f64:
       return f(double());
     case Type::i64:
+    case Type::u64:
+    case Type::u8:
+    case Type::u16:
+    case Type::u32:
       return;
   }
 }

@@ -14,8 +14,8 @@ Arrays = tuple[mx.array, ...]
 
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
-    "AvgPoolState", "BatchNormState", "ConvState", "PaddingPolicy",
-    "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
+    "AvgPoolState", "BatchNormState", "ConvState", "MaxPoolState", "PaddingPolicy",
+    "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def _entry(call: Callable[..., Any], *shapes: tuple[int, ...], positive: tuple[i
 IMAGE, C = (2, 5, 4, 4), (4,)
 POOL: dict[str, Any] = {"stride": 2, "padding": 1, "edge_mode": "clamp"}
 POOLED = mf.avg_pool_state(IMAGE, 3, **POOL)
+_, MAX_POOLED = mf.max_pool_fwd(numbers(IMAGE), 3, stream=mx.cpu, **POOL)
 CONV: dict[str, Any] = {"stride": (2, 1), "padding": ((1, 0), (1, 2)), "dilation": (1, 2)}
 COUNT = 12  # elements behind the statistics that the states below are given
 
@@ -111,6 +112,16 @@ MATRIX: dict[str, Entry] = {
     "avg_pool_grad of a source window": _entry(
         lambda dy: mf.avg_pool_grad(dy, POOLED, source_window=((1, 0), (2, 1))), (2, 3, 2, 4)
     ),
+    "max_pool": _entry(lambda x: mf.max_pool(x, 3, **POOL), IMAGE),
+    "max_pool_fwd": _entry(lambda x: mf.max_pool_fwd(x, (2, 3), dilation=(2, 1))[0], IMAGE),
+    "max_pool_grad": _entry(lambda dy: mf.max_pool_grad(dy, MAX_POOLED), (2, 3, 2, 4)),
+    "max_pool_grad of a source window": _entry(
+        lambda dy: mf.max_pool_grad(dy, MAX_POOLED, source_window=((1, 0), (2, 1))), (2, 3, 2, 4)
+    ),
+    "max_pool_grad_from_source": _entry(
+        lambda dy: mf.max_pool_grad_from_source(dy, numbers(IMAGE), 3, **POOL), (2, 3, 2, 4)
+    ),
+    "max_unpool": _entry(lambda y: mf.max_unpool(y, MAX_POOLED), (2, 3, 2, 4)),
     **_conv_entries(1),
     **_conv_entries(2),
     "bn_stats": _entry(lambda x: mf.bn_stats(x).arrays[:2], IMAGE),

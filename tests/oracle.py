@@ -44,6 +44,39 @@ def avg_pool_grad(dy: Array, rows: Axis, cols: Axis) -> Array:
     return np.einsum("jh,iw,njic->nhwc", averages(rows), averages(cols), dy, optimize=True)
 
 
+def max_pool(x: Array, rows: Axis, cols: Axis) -> tuple[Array, Array]:
+    """The maxima, and where they lie in the image: y * width + x, or -1 for a zero of the padding."""
+    n, h, w, c = x.shape
+    best = np.zeros((n, rows.n_out, cols.n_out, c), x.dtype)
+    at = np.full(best.shape, -1)
+    zero, clamp = rows.edge == 0, rows.edge == 1
+    for j, i in np.ndindex(rows.n_out, cols.n_out):
+        y, where, outside, none = best[:, j, i], at[:, j, i], False, True
+        for q, p in np.ndindex(rows.size, cols.size):
+            row = j * rows.stride - rows.pad + q * rows.dilation
+            col = i * cols.stride - cols.pad + p * cols.dilation
+            inside = 0 <= row < h and 0 <= col < w
+            if not inside and not clamp:
+                outside = True
+                continue
+            row, col = min(max(row, 0), h - 1), min(max(col, 0), w - 1)
+            value = x[:, row, col]
+            wins = np.full(y.shape, True) if none else (y == y) & ((value > y) | (value != value))
+            y[wins], where[wins], none = value[wins], row * w + col, False
+        if zero and outside:
+            lost = np.full(y.shape, True) if none else y < 0
+            y[lost], where[lost] = 0, -1
+    return best, at
+
+
+def max_pool_grad(dy: Array, at: Array, height: int, width: int) -> Array:
+    n, _, _, c = dy.shape
+    dx = np.zeros((n, height * width + 1, c))  # the last row takes what goes nowhere
+    for image, j, i, channel in np.ndindex(*dy.shape):
+        dx[image, at[image, j, i, channel], channel] += dy[image, j, i, channel]
+    return dx[:, :-1].reshape(n, height, width, c)
+
+
 def _grouped(a: Array, groups: int, axis: int) -> Array:
     """That axis as (groups, rest)."""
     axis %= a.ndim

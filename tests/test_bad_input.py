@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("on_cpu")
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
+_, MAX_POOL = mf.max_pool_fwd(X, 2)
 CONV = mf.conv_state(X.shape, W.shape, padding=1)
 NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
@@ -37,6 +38,7 @@ def refuses(kind: type[Exception], message: str, call: Callable[[], Any]) -> Non
 IMAGES: dict[str, Callable[[Any], Any]] = {
     "avg_pool": lambda x: mf.avg_pool(x, 2),
     "avg_pool_grad": lambda x: mf.avg_pool_grad(x, POOL),
+    "max_pool_grad": lambda x: mf.max_pool_grad(x, MAX_POOL),
     "conv": lambda x: mf.conv(x, W),
     "conv_grad_input": lambda x: mf.conv_grad_input(x, W, CONV),
     "conv_grad_weights": lambda x: mf.conv_grad_weights(CONVOLVED, x, CONV),
@@ -46,7 +48,7 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
     "bn_grad": lambda x: mf.bn_grad(X, x, NORM),
     "batch_norm": lambda x: mf.batch_norm(x),
 }
-GRADIENTS = {"avg_pool_grad", "conv_grad_input"}
+GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input"}
 each = pytest.mark.parametrize("op", IMAGES)
 
 
@@ -215,6 +217,9 @@ def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
 
 OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "avg_pool_grad": ("AvgPoolState", lambda state: mf.avg_pool_grad(POOLED, state)),
+    "max_pool_grad": ("MaxPoolState", lambda state: mf.max_pool_grad(POOLED, state)),
+    "max_pool_indices": ("MaxPoolState", lambda state: mf.max_pool_indices(state)),
+    "max_unpool": ("MaxPoolState", lambda state: mf.max_unpool(POOLED, state)),
     "conv_grad_input": ("ConvState", lambda state: mf.conv_grad_input(CONVOLVED, W, state)),
     "conv_grad_weights": ("ConvState", lambda state: mf.conv_grad_weights(CONVOLVED, X, state)),
     "bn_stats": ("BatchNormState", lambda state: mf.bn_stats(X, state)),
@@ -229,7 +234,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("op", OF_STATES)
 def test_a_state_of_another_operation(op: str) -> None:
     kind, call = OF_STATES[op]
-    for state in (POOL, CONV, NORM, tuple(CONV), "state"):
+    for state in (POOL, MAX_POOL, CONV, NORM, tuple(CONV), "state"):
         if type(state).__name__ != kind:
             refuses(TypeError, f"{op}: not a state of this operation", lambda state=state: call(state))
 
@@ -249,7 +254,7 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
         IMAGES[op](X.astype(mx.float64))
 
 
-@pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind != "AvgPoolState"])
+@pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind in ("ConvState", "BatchNormState")])
 def test_a_float64_state_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
     kind, call = OF_STATES[op]
     narrow = {"ConvState": CONV, "BatchNormState": NORM._replace(frozen=False)}[kind]

@@ -62,6 +62,36 @@ def test_edge_mode_zero_counts_the_padding(how: dict[str, Any]) -> None:
     agree(mf.avg_pool(x, **how), torch.nn.functional.avg_pool2d(theirs(x), **how))
 
 
+MAX_POOLINGS = [
+    *POOLINGS,
+    {"kernel_size": (2, 3), "stride": 2, "padding": (1, 1), "dilation": (2, 1)},
+    {"kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2},
+]
+
+
+@pytest.mark.parametrize("how", MAX_POOLINGS, ids=str)
+@pytest.mark.parametrize("image", [(7, 8), (6, 5), (9, 12)], ids=str)
+@pytest.mark.parametrize("few", [False, True], ids=["all differ", "many ties"])
+def test_max_pool(how: dict[str, Any], image: tuple[int, int], few: bool) -> None:
+    """Edge mode exclude is PyTorch's padding, and its winners are ours."""
+    x = numbers((2, *image, 3), mx.float64)
+    x = mx.round(x) if few else x
+    y, state = mf.max_pool_fwd(x, **how, edge_mode="exclude")
+    source = theirs(x)
+    output, indices = torch.nn.functional.max_pool2d(source, **how, return_indices=True)
+    agree(y, output)
+    np.testing.assert_array_equal(np.array(mf.max_pool_indices(state)), indices.numpy().transpose(0, 2, 3, 1))
+    dy = numbers(tuple(y.shape), mx.float64, 1)
+    agree(mf.max_pool_grad(dy, state), *backward(output, dy, source))
+
+
+def test_max_unpool() -> None:
+    x = numbers((2, 6, 8, 3), mx.float64)
+    y, state = mf.max_pool_fwd(x, 2)
+    output, indices = torch.nn.functional.max_pool2d(theirs(x), 2, return_indices=True)
+    agree(mf.max_unpool(y, state), torch.nn.functional.max_unpool2d(output, indices, 2))
+
+
 CONVOLUTIONS: list[tuple[int, int, tuple[int, int], dict[str, Any]]] = [
     (3, 5, (3, 3), {"padding": 1}),
     (4, 6, (2, 3), {"stride": (2, 1), "padding": (0, 2)}),

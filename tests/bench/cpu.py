@@ -34,6 +34,10 @@ _ROWS: tuple[tuple[str, tuple[int, int, int], tuple[Target, ...]], ...] = (
     ("avg_pool", (2, 2, 0), _LEVEL),
     ("avg_pool_grad", (3, 2, 1), _LEVEL),
     ("avg_pool_grad", (2, 2, 0), _LEVEL),
+    ("max_pool", (3, 2, 1), _LEVEL),
+    ("max_pool", (2, 2, 0), _LEVEL),
+    ("max_pool_grad", (3, 2, 1), _LEVEL),
+    ("max_pool_grad", (2, 2, 0), _LEVEL),
     ("bn_forward", (1, 1, 0), _LEVEL),
     ("bn_backward", (1, 1, 0), _LEVEL),
     ("conv", (3, 1, 1), _CONV),
@@ -42,14 +46,22 @@ _ROWS: tuple[tuple[str, tuple[int, int, int], tuple[Target, ...]], ...] = (
 )
 
 
+# Images of other sizes and channel counts, for pooling in float32.
+_MORE = ((8, 112, 112, 32), (8, 56, 56, 3), (8, 56, 56, 8), (8, 56, 56, 65))
+
+
 def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
     """The rows of the table; targets are for float32."""
-    return [
+    rows = [(op, window, targets) for op, window, targets in _ROWS if not only or op in only]
+    made = [
         (Problem(op, shape, dtype, *window), targets if dtype == "float32" else ())
-        for op, window, targets in _ROWS
+        for op, window, targets in rows
         for dtype in ("float32", "bfloat16")
-        if not only or op in only
     ]
+    if shape == SHAPE:
+        more = [row for row in rows if row[0].startswith("max_pool")]
+        made += [(Problem(op, other, "float32", *window), targets) for other in _MORE for op, window, targets in more]
+    return made
 
 
 def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:

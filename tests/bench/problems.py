@@ -12,6 +12,8 @@ import numpy as np
 PASSES = {
     "avg_pool": (1, 1),
     "avg_pool_grad": (1, 1),
+    "max_pool": (1, 1),
+    "max_pool_grad": (1, 1),
     "bn_stats": (1, 0),
     "bn_normalize": (1, 1),
     "bn_stats_grad": (1, 1),

@@ -106,6 +106,38 @@ def _grad_body(kernel: Any, stride: Any = None, dilation: Any = 1, **_: Any) -> 
     return ("avg_pool_grad_few",) if max(spans) <= 3 else ("avg_pool_grad",)
 
 
+def _max_pool(
+    shape: tuple[int, ...], dtype: mx.Dtype, kernel: Any, crowded: bool = False, window: Any = None, **placement: Any
+) -> Case:
+    """Forward, backward and the tangent, which is the derivative of backward; ``window`` is of backward."""
+
+    def check() -> None:
+        x = (4 * numbers(shape)).astype(dtype)  # ties where the dtype is small
+        y, state = mf.max_pool_fwd(x, kernel, **placement)
+        expected, at = oracle.max_pool(exact(x), state.rows, state.cols)
+        np.testing.assert_array_equal(exact(y), expected)
+        np.testing.assert_array_equal(np.array(mf.max_pool_indices(state, stream=mx.cpu)), at)
+        if not mx.issubdtype(dtype, mx.floating):
+            return
+        if window:
+            (top, left), (height, width) = window
+            kept = np.full(at.shape, -1)
+            part = np.s_[:, top : top + height, left : left + width]
+            kept[part] = at[part]
+            at = kept
+        dy, tangent = numbers(tuple(y.shape), dtype, 1), numbers(shape, dtype, 2)
+        definition = [oracle.max_pool_grad(v, at, *shape[1:3]) for v in (exact(dy), abs(exact(dy)))]
+        (dx,), (pulled,) = mx.vjp(lambda dy: mf.max_pool_grad(dy, state, source_window=window), [dy], [tangent])
+        close(dx, *definition)
+        flat = np.concatenate([exact(tangent).reshape(shape[0], -1, shape[3]), np.zeros((shape[0], 1, shape[3]))], 1)
+        read = np.take_along_axis(flat, at.reshape(shape[0], -1, shape[3]), 1)
+        np.testing.assert_array_equal(exact(pulled), read.reshape(y.shape))
+
+    bodies = ("max_pool", "max_pool_grad", "max_pool_take")
+    kinds = bodies if mx.issubdtype(dtype, mx.floating) else bodies[:1]
+    return Case(_name("max_pool", shape, dtype, k=kernel, **placement), kinds, check, crowded)
+
+
 _CLAMP = {"edge_mode": "clamp"}
 _POOLS: tuple[tuple[Any, ...], ...] = (
     ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
@@ -124,11 +156,30 @@ _POOLS: tuple[tuple[Any, ...], ...] = (
 )
 
 
+_MAX_POOLS: tuple[tuple[Any, ...], ...] = (
+    ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
+    ((2, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
+    ((2, 6, 5, 8), F32, (3, 2), {"stride": 1, "dilation": 2, "padding": 2}),
+    ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
+    ((2, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3)), **_CLAMP}),
+    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", "edge_mode": "exclude"}),
+    ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
+    ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
+    ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
+    ((1, 17, 16, 4), F32, (16, 16), {"stride": 1}),  # more taps than a byte counts
+    ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
+    ((2, 5, 4, 4), mx.int32, 3, {"stride": 1, "padding": 1}),
+    ((2, 5, 4, 16), mx.uint8, 2, {"stride": 2, "padding": 1}),
+)
+
+
 def _pooling() -> list[Case]:
     both = [make(*pool[:3], **pool[3]) for pool in _POOLS for make in (_avg_pool, _avg_pool_grad)]
     crowded = {"stride": 1, "padding": 1, "dilation": (1, 2), "crowded": True}
     return [
         *both,
+        *[_max_pool(*pool[:3], **pool[3]) for pool in _MAX_POOLS],
+        _max_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool_grad((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool_grad((9, 70, 3, 4), F32, (2, 3), **crowded),

@@ -19,7 +19,8 @@ _OPENCL = (
     *("-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64,+cl_khr_fp16"),
     *("-Werror", "-Wno-unknown-attributes", "-Wno-ignored-attributes"),
 )
-_TYPES = """void bool char uchar short ushort int uint long ulong int32_t uint32_t int64_t uint64_t size_t
+_TYPES = """void bool char uchar short ushort int uint long ulong size_t
+    int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t
     half float bfloat float16_t bfloat16_t auto""".split()
 _SPACES = ("device", "constant", "threadgroup", "thread")
 

@@ -84,4 +84,4 @@ def test_cases_of_every_kind(body: str) -> None:
     assert any("constant" in p.type for p in inputs if "_" not in p.name)
     if body not in ("bn_stats_merge", "bn_stats_grad_merge", "sum_partials"):  # these see accumulators only
         images = {kernel.instance.partition("<")[2].split(",")[0].rstrip(">") for kernel in kernels}
-        assert images == {"float", "float16_t", "bfloat16_t"}
+        assert images >= {"float", "float16_t", "bfloat16_t"}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from unittest import mock
 
+import mlx.core as mx
 import pytest
 from support import numbers
 
@@ -42,6 +43,12 @@ def _pool_grad_of_many() -> None:
     mf.avg_pool_grad(numbers(SHAPE), mf.avg_pool_state(SHAPE, 5, stride=1, padding=2))
 
 
+def _max_pool() -> None:
+    dy = numbers((2, 6, 6, 16))
+    _, state = mf.max_pool_fwd(numbers(SHAPE), 3, stride=2, padding=1)
+    mx.eval(mx.vjp(lambda dy: mf.max_pool_grad(dy, state), [dy], [numbers(SHAPE)]))
+
+
 def _norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
     with mock.patch.object(_launch, "FILL", 1):
@@ -67,6 +74,12 @@ TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
     "avg_pool_grad_few": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows a pixel, there or not
+    "max_pool": Row(_max_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
+    # As often as windows span a pixel.
+    "max_pool_grad": Row(
+        _max_pool, {"dy": (IMAGE // 4, 17**2 / 12**2 * IMAGE), "winners": (IMAGE // 16, 17**2 / 12**2 * IMAGE / 4)}
+    ),
+    "max_pool_take": Row(_max_pool, {"x": (IMAGE, IMAGE // 4), "winners": (IMAGE // 16, IMAGE // 16)}),
     "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # the pivot twice, and the origin
     "bn_stats_merge": Row(
         _norm, {"x": (LONG_IMAGE, VECTOR), **dict.fromkeys(("count", "mean", "m2"), (VECTOR, VECTOR))}

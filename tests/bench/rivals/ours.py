@@ -21,6 +21,16 @@ def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.avg_pool_grad(a.dy, state)]
 
 
+def max_pool(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.max_pool(a.x, p.kernel_size, stride=p.stride, padding=p.padding, edge_mode="exclude")]
+
+
+def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, state = mf.max_pool_fwd(a.x, p.kernel_size, stride=p.stride, padding=p.padding, edge_mode="exclude")
+    mx.eval(state.arrays)
+    return lambda: [mf.max_pool_grad(a.dy, state)]
+
+
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call:
     def call() -> list[mx.array]:
         state = mf.bn_stats(a.x, eps=EPS)

@@ -29,6 +29,17 @@ def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [aten.avg_pool2d_backward(a.dy, a.x, size, stride, padding, False, True, None)]
 
 
+def max_pool(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [F.max_pool2d(a.x, p.kernel_size, p.stride, p.padding)]
+
+
+def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+    size, stride, padding = _pairs(p)
+    _, winners = aten.max_pool2d_with_indices(a.x, size, stride, padding)
+    ones = [1, 1]
+    return lambda: [aten.max_pool2d_with_indices_backward(a.dy, a.x, size, stride, padding, ones, False, winners)]
+
+
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call | None:
     if not a.x.is_cuda:
         return None

@@ -21,6 +21,16 @@ def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: mx.vjp(lambda x: [pool(x)], [a.x], [a.dy])[1]
 
 
+def max_pool(p: Problem, a: SimpleNamespace) -> Call:
+    pool = nn.MaxPool2d(p.kernel_size, p.stride, p.padding)
+    return lambda: [pool(a.x)]
+
+
+def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+    pool = nn.MaxPool2d(p.kernel_size, p.stride, p.padding)
+    return lambda: mx.vjp(lambda x: [pool(x)], [a.x], [a.dy])[1]
+
+
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: list(_moments(a.x))
 

@@ -9,8 +9,10 @@
 #define thread
 #define threadgroup
 
-typedef unsigned char uchar;
-typedef unsigned short ushort;
+typedef unsigned char uchar, uint8_t;
+typedef signed char int8_t;
+typedef unsigned short ushort, uint16_t;
+typedef short int16_t;
 typedef unsigned int uint;
 typedef unsigned long ulong, uint64_t, size_t;
 typedef long int64_t;

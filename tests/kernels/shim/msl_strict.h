@@ -10,8 +10,10 @@
 #define threadgroup __local
 #define thread __private
 
-typedef unsigned char uchar;
-typedef unsigned short ushort;
+typedef unsigned char uchar, uint8_t;
+typedef signed char int8_t;
+typedef unsigned short ushort, uint16_t;
+typedef short int16_t;
 typedef unsigned int uint, uint32_t;
 typedef unsigned long ulong, uint64_t, size_t;
 typedef int int32_t;

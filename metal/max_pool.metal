@@ -1,0 +1,48 @@
+// y[n,oh,ow,c] is the largest value that a tap of window (oh, ow) reads, and winners[n,oh,ow,c] the number of the first
+// tap that reads it; all ones where a zero of the padding is larger. A NaN is larger than any number.
+// A thread owns V channels of one output pixel, image by image.
+const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
+const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
+if (ow >= cols.n_out) return;
+const long x_image = long(rows.n_in) * cols.n_in * channels, y_image = long(rows.n_out) * cols.n_out * channels;
+const bool wide = aligned<V>(x);
+
+for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid.y) {
+  const bool over = max_hangs_over(rows, oh) || max_hangs_over(cols, ow);
+  for (int n = thread_position_in_grid.z; n < images; n += threads_per_grid.z) {
+    Pack<T, V> best;
+    int winner[V];
+    for (int j = 0; j < V; ++j) {
+      best.v[j] = T(0);
+      winner[j] = -1;
+    }
+    auto from = x + n * x_image + c;
+    for (int q = 0; q < rows.size; ++q) {
+      const int h = max_source(rows, oh, q);
+      if (h < 0) continue;
+      for (int k = 0; k < cols.size; ++k) {
+        const int w = max_source(cols, ow, k);
+        if (w < 0) continue;
+        const Pack<T, V> in = load<V>(from + (h * cols.n_in + w) * channels, wide);
+        for (int j = 0; j < V; ++j) {
+          if (winner[j] < 0 || (!(in.v[j] <= best.v[j]) && best.v[j] == best.v[j])) {
+            best.v[j] = in.v[j];
+            winner[j] = q * cols.size + k;
+          }
+        }
+      }
+    }
+    Pack<W, V> codes;
+    for (int j = 0; j < V; ++j) {
+      if (over && best.v[j] < T(0)) {
+        best.v[j] = T(0);
+        winner[j] = -1;
+      }
+      codes.v[j] = W(winner[j]);
+    }
+    const long at = n * y_image + (oh * cols.n_out + ow) * channels + c;
+    store(y + at, best);
+    store(winners + at, codes);
+  }
+}

@@ -1,0 +1,150 @@
+"""MPS's padding policies, and what an int or a pair of ints may look like: the floor that `window` stands on."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Literal, NamedTuple, NoReturn
+
+Ints = tuple[int, int]
+
+STYLES = {"valid": -1, "same": 0, "full": 1}
+_POLICY: dict[str, tuple[object, ...]] = {
+    "align": ("centered", "top_left", "bottom_right"),
+    "remainder": ("top_left", "top_right", "bottom_left", "bottom_right"),
+    "size": tuple(STYLES),
+    "exclude_edges": (False, True),
+}
+
+
+class PaddingPolicy(NamedTuple):
+    """How MPS sizes an output and spreads the overhang (``MPSNNPaddingMethod``), with MPS's defaults.
+
+    Over ``length`` pixels, with ``style`` -1 for valid, 0 for same and 1 for full::
+
+        n_out = ceil((length + style * (K - 1)) / stride)
+        extra = (n_out - 1) * stride + K - length        # pixels read beyond the image; may be negative
+
+    ``PaddingPolicy(remainder="bottom_right")`` is MPS's form of TensorFlow's SAME; where ``extra`` is
+    negative only ``padding="same"`` is TensorFlow's rule. A valid policy may skip pixels before its first
+    window, as no other framework does; ``align="bottom_right"`` starts it at pixel 0.
+
+    Fields:
+        align: Where ``extra`` goes: half to each side, all before the image, or all behind it.
+        remainder: The corner that gets the odd pixel of "centered".
+        size: The style.
+        exclude_edges: Average pooling only, Caffe's rule: divide by the taps within the image and its
+            padding. That is edge mode "clamp", with what the policy puts before the image as the zero pad.
+
+    A field with another value is a ValueError where the policy is used.
+
+    Example:
+        >>> PaddingPolicy().forward(7, 4, stride=2)
+        (4, 0)
+    """
+
+    align: Literal["centered", "top_left", "bottom_right"] = "centered"
+    remainder: Literal["top_left", "top_right", "bottom_left", "bottom_right"] = "top_left"
+    size: Literal["same", "valid", "full"] = "same"
+    exclude_edges: bool = False
+
+    def forward(
+        self, length: int, kernel_size: int, stride: int = 1, dilation: int = 1, *, axis: int = 0
+    ) -> tuple[int, int]:
+        """The output length, and the offset: the input pixel under the centre of the first window.
+
+        Args:
+            length: Input length. Where no window fits, the output length is below 1.
+            kernel_size: Taps in a window.
+            stride: Pixels between two windows.
+            dilation: Pixels between two taps.
+            axis: 0 for y, 1 for x; a remainder corner can mean either side.
+
+        Raises:
+            ValueError: An argument is below 1, or a field of the policy is none of its names.
+            TypeError: An argument is not an int.
+
+        Example:
+            >>> PaddingPolicy(size="valid").forward(8, 3, stride=3)
+            (2, 1)
+        """
+        check_policy("PaddingPolicy", self)
+        sizes = {"length": length, "kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        for arg, value in sizes.items():
+            pair("PaddingPolicy", arg, value, least=1)
+        extent = (kernel_size - 1) * dilation + 1
+        n_out, pad = policy_spot(self, length, extent, stride, axis)
+        return n_out, extent // 2 - pad
+
+    def reverse(
+        self, length: int, kernel_size: int, stride: int = 1, dilation: int = 1, *, axis: int = 0
+    ) -> tuple[int, int]:
+        """What `forward` returns, for a kernel that enlarges: a transposed convolution, or a gradient.
+
+        Such a kernel runs with stride 1 over its source with ``stride - 1`` zeros between neighbours, and the
+        offset counts in those coordinates; ``n_out = (length - 1) * stride + 1 + style * (K - 1)``. That is
+        the smallest length from which the `inverse` policy makes ``length``; a gradient state knows the right
+        one, so gradient functions need no policy. Arguments and errors are those of `forward`.
+
+        Example:
+            >>> valid = PaddingPolicy(size="valid")
+            >>> valid.forward(5, 3, stride=2), valid.inverse().reverse(2, 3, stride=2)
+            ((2, 1), (5, -1))
+        """
+        pair("PaddingPolicy", "stride", stride, least=1)
+        return self.forward((length - 1) * stride + 1, kernel_size, 1, dilation, axis=axis)
+
+    def inverse(self) -> PaddingPolicy:
+        """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
+        swapped: dict[str, Literal["valid", "full"]] = {"valid": "full", "full": "valid"}
+        return self._replace(size=swapped.get(self.size, self.size))
+
+
+def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, axis: int) -> Ints:
+    n_out = -(-(length + STYLES[policy.size] * (extent - 1)) // stride)
+    extra = (n_out - 1) * stride + extent - length
+    if policy.align != "centered":
+        return n_out, extra if policy.align == "top_left" else 0
+    doubled = extra + (policy.remainder.startswith("top"), policy.remainder.endswith("left"))[axis]
+    return n_out, doubled // 2 if doubled >= 0 else -(-doubled // 2)  # toward zero, as C divides
+
+
+def check_policy(op: str, policy: PaddingPolicy) -> None:
+    for (field, names), value in zip(_POLICY.items(), policy, strict=True):
+        if value not in names:
+            refuse(op, f"unknown {field} in a PaddingPolicy", field, value, " or ".join(map(repr, names)))
+
+
+# Arguments ----------------------------------------------------------------------------------------------
+
+
+def two(op: str, arg: str, value: object, rule: str) -> tuple[object, object]:
+    """A pair's two entries, or one value twice."""
+    if not isinstance(value, (tuple, list)):
+        return value, value
+    if len(value) != 2:
+        refuse(op, f"{arg} is not a pair", arg, value, rule)
+    return value[0], value[1]
+
+
+def pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "") -> Ints:
+    """An int, or a pair of ints, as a pair; ``rule`` replaces the usual words for what is expected."""
+    if type(value) is int and (least is None or value >= least):  # nearly every call
+        return value, value
+    rule = rule or "an int or a (y, x) pair of ints" + ("" if least is None else f" >= {least}")
+    y, x = map(index, two(op, arg, value, rule))
+    if y is None or x is None:
+        refuse(op, f"{arg} is not an int", arg, value, rule, TypeError)
+    if least is not None and min(y, x) < least:
+        refuse(op, f"{arg} is too small", arg, value, rule)
+    return y, x
+
+
+def index(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
+    raise kind(f"{op}: {wrong}; got {arg}={value!r}, expected {rule}")
