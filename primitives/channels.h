@@ -48,12 +48,13 @@ Rows rows_of(const Tensor& image) {
   return {channels, count, width, image.size - count * width};
 }
 
-// Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then single ones of n lanes.
+// Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then two, then single ones of n lanes.
 template <typename A, typename F>
 MPSF_INLINE void for_columns(int64_t width, F f) {
   constexpr int L = lanes<A>;
   int64_t column = 0;
   for (; column + kTile * L <= width; column += kTile * L) f.template operator()<kTile>(column, L);
+  for (; column + 2 * L <= width; column += 2 * L) f.template operator()<2>(column, L);
   for (; column < width; column += L) f.template operator()<1>(column, static_cast<int>(smaller(L, width - column)));
 }
 

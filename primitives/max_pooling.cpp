@@ -82,16 +82,42 @@ using Index = typename IndexOf<A>::type;
 template <typename A>
 using Indices = Vec<Index<A>>;
 
+// The values whose winner is `tap`, among the first n; zeros for the others. By hand for a byte beside a float, which
+// GCC would widen in four steps.
 template <typename A, typename W>
-MPSF_INLINE Indices<A> load_winners(const W* p, int n) {
+MPSF_INLINE Vec<A> where_won(const W* winners, int n, Index<A> tap, Vec<A> values) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(W) == 1 && sizeof(A) == 4) {
+    const auto there = static_cast<__mmask16>((1u << n) - 1);
+    const __m128i found = _mm_maskz_loadu_epi8(there, winners);
+    const __mmask16 won = _mm_mask_cmpeq_epi8_mask(there, found, _mm_set1_epi8(static_cast<char>(tap)));
+    return _mm512_maskz_mov_ps(won, values);
+  }
+#elif defined(__AVX2__)
+  if constexpr (sizeof(W) == 1 && sizeof(A) == 4) {
+    __m128i found = _mm_setzero_si128();
+    if (n == lanes<A>) {
+      found = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(winners));
+    } else {
+      memcpy(&found, winners, static_cast<size_t>(n));
+    }
+    const __m256i won = _mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(found), _mm256_set1_epi32(tap));
+    return _mm256_and_ps(_mm256_castsi256_ps(won), values);
+  }
+#endif
   typedef W Narrow __attribute__((vector_size(lanes<A> * sizeof(W))));
   Narrow narrow = {};
-  memcpy(&narrow, p, static_cast<size_t>(n) * sizeof(W));
-  return __builtin_convertvector(narrow, Indices<A>);
+  memcpy(&narrow, winners, static_cast<size_t>(n) * sizeof(W));
+  return __builtin_convertvector(narrow, Indices<A>) == tap ? values : Vec<A>{};
 }
 
 template <typename A, typename W>
 MPSF_INLINE void store_winners(W* p, Indices<A> winners, int n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(W) == 1 && sizeof(A) == 4) {
+    return _mm512_mask_cvtepi32_storeu_epi8(p, static_cast<__mmask16>((1u << n) - 1), bit_cast<__m512i>(winners));
+  }
+#endif
   typedef W Narrow __attribute__((vector_size(lanes<A> * sizeof(W))));
   const Narrow narrow = __builtin_convertvector(winners, Narrow);
   memcpy(p, &narrow, static_cast<size_t>(n) * sizeof(W));
@@ -191,8 +217,7 @@ void gradient(const Call& call) {
             const int64_t at = row->at * row_pitch + col->at * channels + channel;
             const Index<A> tap = row->tap * cols.size + col->tap;
             for (int v = 0; v < N; ++v) {
-              const auto won = load_winners<A>(winners + at + v * L, n) == tap;
-              acc[v] += won ? load_some(dy + at + v * L, n) : Vec<A>{};
+              acc[v] += where_won<A>(winners + at + v * L, n, tap, load_some(dy + at + v * L, n));
             }
           }
         }
@@ -206,6 +231,50 @@ void gradient(const Call& call) {
       });
     }
     stream_end();
+  });
+}
+
+// The same for fewer channels than a vector has lanes, where it is cheaper to go over the windows: each thread adds to
+// a band of rows of its own what their windows bring, in the order in which gather adds.
+template <typename T, typename W>
+void scatter(const Call& call) {
+  const Tensor& out = call.out[0];
+  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
+  const int64_t channels = out.shape[3], pitch = cols.n_in * channels;
+  const int taps = rows.size * cols.size;
+  Scratch<Tap> split(taps);  // of a tap's number into its row and column
+  for (int tap = 0; tap < taps; ++tap) split[tap] = {tap / cols.size, tap % cols.size};
+  Scratch<int> reads(int64_t{cols.n_out} * cols.size);
+  for (int x = 0; x < cols.n_out; ++x) {
+    for (int k = 0; k < cols.size; ++k) reads[int64_t{x} * cols.size + k] = max_source(cols, x, k);
+  }
+
+  const int64_t height = smaller(rows.n_in, 1 + kChunkElements / pitch), bands = (rows.n_in + height - 1) / height;
+  parallel_for(out.shape[0] * bands, [&](int64_t chunk) {
+    const int64_t image = chunk / bands, low = chunk % bands * height, high = smaller(rows.n_in, low + height);
+    T* dx = data<T>(out) + image * rows.n_in * pitch;
+    memset(static_cast<void*>(dx + low * pitch), 0, static_cast<size_t>((high - low) * pitch) * sizeof(T));
+    Scratch<int64_t> lines(rows.size);  // of the band that the taps of a row read, or -1
+    const int last = max_reader_end(rows, static_cast<int>(high - 1));
+    for (int y = max_reader_begin(rows, static_cast<int>(low)); y < last; ++y) {
+      for (int q = 0; q < rows.size; ++q) {
+        const int row = max_source(rows, y, q);
+        lines[q] = row >= low && row < high ? row * pitch : -1;
+      }
+      for (int x = cols.begin; x < cols.end; ++x) {
+        const int64_t from = ((image * rows.n_out + y) * cols.n_out + x) * channels;
+        const T* dy = data<T>(call.in[0]) + from;
+        const W* winners = data<W>(call.in[1]) + from;
+        const int* positions = &reads[int64_t{x} * cols.size];
+        for (int64_t c = 0; c < channels; ++c) {
+          if (winners[c] >= taps) continue;
+          const Tap tap = split[winners[c]];
+          if (lines[tap.at] >= 0 && positions[tap.tap] >= 0) {
+            dx[lines[tap.at] + positions[tap.tap] * channels + c] += dy[c];
+          }
+        }
+      }
+    }
   });
 }
 
@@ -252,7 +321,14 @@ void max_pool(const Call& call) {
 
 void max_pool_grad(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_types(call, call.in[1].type, [&](auto t, auto w) { gradient<decltype(t), decltype(w)>(call); });
+  by_types(call, call.in[1].type, [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    if constexpr (sizeof(T) == sizeof(Acc<T>) && sizeof(W) < sizeof(int)) {
+      if (call.out[0].shape[3] < lanes<Acc<T>>) return scatter<T, W>(call);
+    }
+    gradient<T, W>(call);
+  });
 }
 
 void max_pool_take(const Call& call) {

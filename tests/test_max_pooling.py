@@ -127,6 +127,14 @@ def test_definition_for_every_width_and_view(
     assert same_bits(mf.max_pool_grad(VIEWS[view](dy), seen), mf.max_pool_grad(dy, state))
 
 
+@pytest.mark.parametrize("channels", (3, 40))
+@pytest.mark.parametrize("edge_mode", EDGES)
+def test_an_image_of_many_lines(device: mx.Device, dtype: mx.Dtype, channels: int, edge_mode: str) -> None:
+    """Threads share an image, and windows cross the borders between them."""
+    x = numbers((1, 230, 37, channels), dtype)
+    check(x, *mf.max_pool_fwd(x, (5, 3), stride=(2, 1), padding=(2, 1), dilation=(1, 2), edge_mode=edge_mode))
+
+
 pairs = st.tuples(st.integers(1, 4), st.integers(1, 4))
 placements = st.fixed_dictionaries(
     {
