@@ -133,7 +133,8 @@ def _max_pool(
         read = np.take_along_axis(flat, at.reshape(shape[0], -1, shape[3]), 1)
         np.testing.assert_array_equal(exact(pulled), read.reshape(y.shape))
 
-    bodies = ("max_pool", "max_pool_grad", "max_pool_take")
+    few = placement.get("edge_mode") != "clamp" and _grad_body(kernel, **placement) == ("avg_pool_grad_few",)
+    bodies = ("max_pool", "max_pool_grad_few" if few else "max_pool_grad", "max_pool_take")
     kinds = bodies if mx.issubdtype(dtype, mx.floating) else bodies[:1]
     return Case(_name("max_pool", shape, dtype, k=kernel, **placement), kinds, check, crowded)
 
@@ -160,10 +161,15 @@ _MAX_POOLS: tuple[tuple[Any, ...], ...] = (
     ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
     ((2, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
     ((2, 6, 5, 8), F32, (3, 2), {"stride": 1, "dilation": 2, "padding": 2}),
+    ((5, 6, 5, 8), F32, (2, 2), {"stride": 1, "dilation": 2, "padding": 2}),
     ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
+    ((1, 3, 2, 1), F32, (2, 1), {"stride": 1, **_CLAMP}),
     ((2, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3)), **_CLAMP}),
+    ((3, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3))}),
     ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", "edge_mode": "exclude"}),
+    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", **_CLAMP}),
     ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
+    ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full", **_CLAMP}),
     ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
     ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
     ((1, 17, 16, 4), F32, (16, 16), {"stride": 1}),  # more taps than a byte counts
@@ -180,6 +186,7 @@ def _pooling() -> list[Case]:
         *both,
         *[_max_pool(*pool[:3], **pool[3]) for pool in _MAX_POOLS],
         _max_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
+        _max_pool((9, 70, 3, 4), F32, (2, 2), edge_mode="clamp", **crowded),
         _avg_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool_grad((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool_grad((9, 70, 3, 4), F32, (2, 3), **crowded),

@@ -49,6 +49,11 @@ def _max_pool() -> None:
     mx.eval(mx.vjp(lambda dy: mf.max_pool_grad(dy, state), [dy], [numbers(SHAPE)]))
 
 
+def _max_pool_of_edges() -> None:
+    y, state = mf.max_pool_fwd(numbers(SHAPE), 3, stride=2, padding=1, edge_mode="clamp")
+    mf.max_pool_grad(y, state)
+
+
 def _norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
     with mock.patch.object(_launch, "FILL", 1):
@@ -75,10 +80,11 @@ TRAFFIC = {
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
     "avg_pool_grad_few": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows a pixel, there or not
     "max_pool": Row(_max_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
-    # As often as windows span a pixel.
-    "max_pool_grad": Row(
-        _max_pool, {"dy": (IMAGE // 4, 17**2 / 12**2 * IMAGE), "winners": (IMAGE // 16, 17**2 / 12**2 * IMAGE / 4)}
+    "max_pool_grad": Row(  # as often as windows read a pixel
+        _max_pool_of_edges,
+        {"dy": (IMAGE // 4, 18**2 / 12**2 * IMAGE), "winners": (IMAGE // 16, 18**2 / 12**2 * IMAGE / 4)},
     ),
+    "max_pool_grad_few": Row(_max_pool, {"dy": (IMAGE // 4, 4 * IMAGE), "winners": (IMAGE // 16, IMAGE)}),
     "max_pool_take": Row(_max_pool, {"x": (IMAGE, IMAGE // 4), "winners": (IMAGE // 16, IMAGE // 16)}),
     "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # the pivot twice, and the origin
     "bn_stats_merge": Row(
