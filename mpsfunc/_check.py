@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
+FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
 # Positions inside one image are int32 in the kernels; the batch may take an array past that.
 _IMAGE_ELEMENTS = 2**31 - 1

@@ -33,6 +33,7 @@ except ModuleNotFoundError as error:  # a GPU-only install; launching on the CPU
 StreamLike = mx.Stream | mx.Device | mx.DeviceType | None
 Output = tuple[tuple[int, ...], mx.Dtype]
 
+CPU = mx.Device(mx.cpu)
 # Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
 _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
@@ -69,7 +70,7 @@ def resolve(stream: StreamLike) -> mx.Stream:
 
 def backend(stream: mx.Stream) -> Literal["cpu", "metal", "cuda"]:
     """What runs the work of this resolved stream."""
-    if stream.device == mx.Device(mx.cpu):
+    if stream.device == CPU:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
 
@@ -171,7 +172,7 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        return (function if mx.default_device() == mx.Device(mx.cpu) else compiled)(*args)
+        return (function if mx.default_device() == CPU else compiled)(*args)
 
     return call
 

@@ -107,8 +107,9 @@ void forward(const Call& call) {
     const Span rows = down.spans[y];
     const T* first = data<T>(in) + (image * in_height + rows.first) * in_width * channels;
     T* pixel = data<T>(out) + line * width * channels;
-    // Hardware does not foresee the rows that the next line is the first to read.
-    const int64_t ahead = y + 1 < height ? (down.spans[y + 1].first - rows.first) * in_width * channels : 0;
+    // Where windows overlap, hardware does not foresee the rows that the next line is the first to read.
+    const bool overlap = row_axis.size > row_axis.stride && y + 1 < height;
+    const int64_t ahead = overlap ? (down.spans[y + 1].first - rows.first) * in_width * channels : 0;
     const int old = ahead > 0 ? greater(0, rows.count - row_axis.stride) : rows.count;
     for (int64_t x = 0; x < width; ++x, pixel += channels) {
       const Span cols = across.spans[x];
