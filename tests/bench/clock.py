@@ -12,8 +12,8 @@ Sampler = Callable[[], float]  # seconds for one call
 
 # PyTorch's threads spin for a while after their work; the next rival starts when they sleep.
 PAUSE = 0.005
-# Seconds a call from which a rival takes part in five rounds only.
-_SLOW, _SLOW_ROUNDS = 0.2, 5
+# Seconds a call from which a rival takes part in ten rounds only.
+_SLOW, _SLOW_ROUNDS = 0.2, 10
 
 
 def wall(side: Side, call: Call, calls: int) -> Sampler:
