@@ -8,7 +8,7 @@ if (w >= cols.n_in) return;
 const long dx_image = long(rows.n_in) * cols.n_in * channels, dy_image = long(rows.n_out) * cols.n_out * channels;
 const bool wide = aligned<V>(dy), wide_winners = aligned<V>(winners);
 
-int left_tap[R], top_tap[R], left_at[R], top_at[R];
+int left_tap[R], left_at[R], top_at[R], code[R * R];
 const int ow = reader_begin(cols, w), ow_end = reader_end(cols, w);
 for (int k = 0; k < R; ++k) {
   left_tap[k] = ow + k < ow_end ? max_tap(cols, ow + k, w) : -1;
@@ -17,8 +17,11 @@ for (int k = 0; k < R; ++k) {
 for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) {
   const int oh = reader_begin(rows, h), oh_end = reader_end(rows, h);
   for (int q = 0; q < R; ++q) {
-    top_tap[q] = oh + q < oh_end ? max_tap(rows, oh + q, h) : -1;
-    top_at[q] = top_tap[q] >= 0 ? (oh + q) * cols.n_out * channels : 0;
+    const int tap = oh + q < oh_end ? max_tap(rows, oh + q, h) : -1;
+    top_at[q] = tap >= 0 ? (oh + q) * cols.n_out * channels : 0;
+    for (int k = 0; k < R; ++k) {  // a number that no winner has stands for no tap
+      code[q * R + k] = tap >= 0 && left_tap[k] >= 0 ? tap * cols.size + left_tap[k] : -2;
+    }
   }
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     const long from = n * dy_image + c;
@@ -38,9 +41,7 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
         float sum = 0;
         #pragma unroll
         for (int q = 0; q < R * R; ++q) {
-          const int row = top_tap[q / R], col = left_tap[q % R];
-          const bool won = row >= 0 && col >= 0 && codes[i * R * R + q].v[j] == W(row * cols.size + col);
-          sum += won ? float(in[i * R * R + q].v[j]) : 0.0f;
+          sum += int(codes[i * R * R + q].v[j]) == code[q] ? float(in[i * R * R + q].v[j]) : 0.0f;
         }
         out.v[j] = T(sum);
       }
