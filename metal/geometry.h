@@ -16,7 +16,7 @@ struct Axis {
   int stride;       // input elements between two windows
   int dilation;     // input elements between two taps
   int pad;          // output 0 starts at input -pad; negative when it starts inside
-  int edge;         // 0: a tap outside reads zero and counts, 1: the window shrinks to the image
+  int edge;         // 0: a tap outside reads zero and counts, 1: the window shrinks to the image (a maximum: below)
   int zero_pad;     // zeros on both sides that still count when the window shrinks
   int begin, end;   // outputs outside [begin, end) do not exist for values or gradients
 };

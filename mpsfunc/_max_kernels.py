@@ -107,8 +107,16 @@ def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
 # Rules --------------------------------------------------------------------------------------------------
 
 
+def _pool_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    if not mx.issubdtype(arrays[0].dtype, mx.floating):
+        return (None,)
+    return (_grad(cotangents[0], outputs[1], spec),)
+
+
 def _pool_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
-    _, winners = _pool(arrays[0], spec)
+    y, winners = _pool(arrays[0], spec)
+    if not mx.issubdtype(y.dtype, mx.floating):  # integers have no derivative
+        return mx.zeros_like(y), mx.zeros_like(winners)
     return _take(tangents[0], winners, spec), mx.zeros_like(winners)
 
 
@@ -146,7 +154,7 @@ _grad: Any = _linear("max_pool_grad", _run_grad, lambda: _grad, lambda: _take)
 _pool: Any = differentiable(
     "max_pool",
     _run_pool,
-    vjp=lambda arrays, cotangents, outputs, spec: (_grad(cotangents[0], outputs[1], spec),),
+    vjp=_pool_vjp,
     jvp=_pool_jvp,
     vmap=_folded(lambda: _pool),
 )

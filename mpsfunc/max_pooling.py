@@ -149,6 +149,10 @@ def max_pool_fwd(
         edge_modes=window.MAX_EDGE_MODES,
     )
     _check.image_shape("max_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
+    if rows.size * cols.size >= 2**31:  # kernels number taps in int32
+        raise ValueError(
+            f"max_pool: too many taps; got kernel_size={(rows.size, cols.size)}, expected less than 2**31 in a window"
+        )
     if not (_holds_pixels(rows) and _holds_pixels(cols)):
         raise ValueError(f"max_pool: a window holds no pixel; got edge_mode={edge_mode!r}, expected 'zero' or 'clamp'")
     with mx.stream(run_on):
@@ -224,10 +228,10 @@ def max_pool_grad_from_source(
         placement: ``stride`` and the other keywords of `max_pool`.
 
     Returns:
-        Gradient of x's shape and dy's dtype.
+        Gradient of x's shape and dtype.
 
     Raises:
-        TypeError: As for `max_pool` and `max_pool_grad`.
+        TypeError: As for `max_pool` and `max_pool_grad`, or dy and x differ in dtype.
         ValueError: As for `max_pool` and `max_pool_grad`.
 
     Example:
@@ -235,6 +239,10 @@ def max_pool_grad_from_source(
         >>> max_pool_grad_from_source(mx.ones((1, 1, 1, 1)), x, 2).reshape(-1)
         array([0, 0, 0, 1], dtype=float32)
     """
+    op = "max_pool_grad_from_source"
+    _check.array(op, "dy", dy)
+    _check.array(op, "x", x)
+    _check.same_dtype(op, "dy", dy, "x", x.dtype)
     _, state = max_pool_fwd(x, kernel_size, stream=stream, **placement)
     return max_pool_grad(dy, state, source_window=source_window, stream=stream)
 

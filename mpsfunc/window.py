@@ -38,7 +38,8 @@ class Axis(NamedTuple):
         dilation: Pixels between two taps.
         pad: Pixels before the image at which output 0 starts; negative when it starts inside.
         edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps
-            within ``[-zero_pad, n_in - 1 + zero_pad]``.
+            within ``[-zero_pad, n_in - 1 + zero_pad]``. For a maximum, 1 reads the nearest pixel instead, and
+            2 (exclude) passes the tap by.
         zero_pad: Zeros on both sides of the image that count in that divisor; 0 when ``edge`` is 0.
         begin: First output that takes part; the others give 0 and take no gradient.
         end: One past the last output that takes part.
@@ -224,15 +225,6 @@ def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -
         kind = ValueError if isinstance(edge_mode, str) else TypeError
         refuse(op, "unknown edge mode", "edge_mode", edge_mode, " or ".join(map(repr, edge_modes)), kind)
     return MAX_EDGE_MODES.index(edge_mode)
-
-
-@functools.lru_cache(maxsize=1024)
-def _holds_pixels(a: Axis) -> bool:
-    if a.edge != MAX_EDGE_MODES.index("exclude"):
-        return True
-    starts = [o * a.stride - a.pad for o in range(a.n_out)]
-    taps = [max(0, -(start // a.dilation)) for start in starts]  # the first that is not before the image
-    return all(k < a.size and start + k * a.dilation < a.n_in for k, start in zip(taps, starts, strict=True))
 
 
 def _by_offset(op: str, extents: Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool) -> _Spots:

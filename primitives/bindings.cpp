@@ -36,17 +36,6 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
   return mx::array::make_arrays(std::move(out), out_dtypes, primitive, inputs);
 }
 
-// Whether this thread is inside a transformation. Arrays do not tell: an inner transformation takes the mark off those
-// that an outer one still follows. This one keeps its mark, which MLX heeds inside transformations only.
-bool tracing() {
-  static const mx::array* const marked = [] {
-    auto* a = new mx::array(0.0f);  // never deleted: MLX may be gone before
-    a->set_tracer(true);
-    return a;
-  }();
-  return marked->is_tracer();
-}
-
 }  // namespace
 }  // namespace mpsf
 

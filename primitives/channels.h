@@ -129,5 +129,17 @@ void channel_sums(const Rows& rows, const F& term, A* const (&out)[Terms]) {
   }
 }
 
+// Elements of an image in one chunk of work.
+constexpr int64_t kChunkElements = 1 << 14;
+
+// Calls f(line) for every line of an image, each of so many elements.
+template <typename F>
+void parallel_lines(int64_t lines, int64_t elements, const F& f) {
+  const int64_t group = 1 + kChunkElements / elements;
+  parallel_for((lines + group - 1) / group, [&](int64_t chunk) {
+    for (int64_t line = chunk * group; line < smaller(lines, (chunk + 1) * group); ++line) f(line);
+  });
+}
+
 }  // namespace
 }  // namespace mpsf::MPSF_ISA

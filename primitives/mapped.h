@@ -57,9 +57,20 @@ class GpuKernel : public mx::Primitive {
   std::vector<mx::Dtype> dtypes_;
 };
 
+// Whether this thread is inside a transformation. Arrays do not tell: an inner transformation takes the mark off those
+// that an outer one still follows. This one keeps its mark, which MLX heeds inside transformations only.
+inline bool tracing() {
+  static const mx::array* const marked = [] {
+    auto* a = new mx::array(0.0f);  // never deleted: MLX may be gone before
+    a->set_tracer(true);
+    return a;
+  }();
+  return marked->is_tracer();
+}
+
 // The outputs of one GPU kernel; with a vmap while a transformation looks on, and otherwise as they are.
 inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
-  if (outputs.empty() || !outputs[0].is_tracer() || !outputs[0].has_primitive()) return outputs;
+  if (outputs.empty() || !tracing() || !outputs[0].has_primitive()) return outputs;
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> dtypes;
   for (const mx::array& a : outputs) {

@@ -8,8 +8,6 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int64_t kChunkElements = 1 << 14;
-
 struct Tap {
   int at, tap;  // along one axis: the input or output it leads to, and its number in the window
 };
@@ -28,12 +26,18 @@ class Lists {
   int64_t end_ = 0;
 };
 
+// Input that tap k of output o can win with, or -1: a state that a user wrote may name others.
+inline int winnable(const Axis& a, int o, int k) {
+  const int at = max_source(a, o, k);
+  return at >= 0 && max_tap(a, o, at) == k ? at : -1;
+}
+
 // For each output the taps that can win, in order: where two read one pixel, the first.
 void list_reads(const Axis& a, Lists& lists) {
   for (int o = 0; o < a.n_out; ++o) {
     for (int k = 0; k < a.size; ++k) {
-      const int at = max_source(a, o, k);
-      if (at >= 0 && max_tap(a, o, at) == k) lists.add({at, k});
+      const int at = winnable(a, o, k);
+      if (at >= 0) lists.add({at, k});
     }
     lists.close(o);
   }
@@ -121,14 +125,6 @@ MPSF_INLINE void store_winners(W* p, Indices<A> winners, int n) {
   typedef W Narrow __attribute__((vector_size(lanes<A> * sizeof(W))));
   const Narrow narrow = __builtin_convertvector(winners, Narrow);
   memcpy(p, &narrow, static_cast<size_t>(n) * sizeof(W));
-}
-
-template <typename F>
-void parallel_lines(int64_t lines, int64_t elements, const F& f) {
-  const int64_t group = 1 + kChunkElements / elements;
-  parallel_for((lines + group - 1) / group, [&](int64_t chunk) {
-    for (int64_t line = chunk * group; line < smaller(lines, (chunk + 1) * group); ++line) f(line);
-  });
 }
 
 template <typename T, typename W>
@@ -235,7 +231,7 @@ void gradient(const Call& call) {
 }
 
 // The same for fewer channels than a vector has lanes, where it is cheaper to go over the windows: each thread adds to
-// a band of rows of its own what their windows bring, in the order in which gather adds.
+// a band of rows of its own what their windows bring, in the order of the gradient above.
 template <typename T, typename W>
 void scatter(const Call& call) {
   const Tensor& out = call.out[0];
@@ -246,7 +242,7 @@ void scatter(const Call& call) {
   for (int tap = 0; tap < taps; ++tap) split[tap] = {tap / cols.size, tap % cols.size};
   Scratch<int> reads(int64_t{cols.n_out} * cols.size);
   for (int x = 0; x < cols.n_out; ++x) {
-    for (int k = 0; k < cols.size; ++k) reads[int64_t{x} * cols.size + k] = max_source(cols, x, k);
+    for (int k = 0; k < cols.size; ++k) reads[int64_t{x} * cols.size + k] = winnable(cols, x, k);
   }
 
   const int64_t height = smaller(rows.n_in, 1 + kChunkElements / pitch), bands = (rows.n_in + height - 1) / height;
@@ -258,7 +254,7 @@ void scatter(const Call& call) {
     const int last = max_reader_end(rows, static_cast<int>(high - 1));
     for (int y = max_reader_begin(rows, static_cast<int>(low)); y < last; ++y) {
       for (int q = 0; q < rows.size; ++q) {
-        const int row = max_source(rows, y, q);
+        const int row = winnable(rows, y, q);
         lines[q] = row >= low && row < high ? row * pitch : -1;
       }
       for (int x = cols.begin; x < cols.end; ++x) {
@@ -294,8 +290,8 @@ void take(const Call& call) {
         const W winner = data<W>(call.in[1])[pixel + c];
         // Winners come from a user's state: one that is no tap reads nothing.
         const int64_t tap = live && winner < int64_t{rows.size} * cols.size ? winner : -1;
-        const int row = tap < 0 ? -1 : max_source(rows, y, static_cast<int>(tap / cols.size));
-        const int col = tap < 0 ? -1 : max_source(cols, x, static_cast<int>(tap % cols.size));
+        const int row = tap < 0 ? -1 : winnable(rows, y, static_cast<int>(tap / cols.size));
+        const int col = tap < 0 ? -1 : winnable(cols, x, static_cast<int>(tap % cols.size));
         data<T>(out)[pixel + c] = row < 0 || col < 0 ? T{} : source[(int64_t{row} * cols.n_in + col) * channels + c];
       }
     }

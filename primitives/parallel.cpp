@@ -82,7 +82,7 @@ class Pool {
   void work(int worker);
   void take_part(Job& job);
   Job* find_job();
-  void step_aside() const;
+  void step_aside(int workers) const;
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
@@ -94,11 +94,11 @@ class Pool {
 
 // A job's caller may find itself on the processor where a worker waits, which then gets little of it until the system
 // balances its load, milliseconds later. So the caller moves to one where nobody waits.
-void Pool::step_aside() const {
+void Pool::step_aside([[maybe_unused]] int workers) const {
 #if defined(__linux__)
   const int here = sched_getcpu();
   auto waits = [&](int processor) {
-    return std::any_of(processors_, processors_ + workers_,
+    return std::any_of(processors_, processors_ + workers,
                        [=](const std::atomic<int>& p) { return p.load(std::memory_order_relaxed) == processor; });
   };
   if (!waits(here)) return;
@@ -115,7 +115,7 @@ void Pool::step_aside() const {
 }
 
 void Pool::run(Job& job) {
-  int sleepers;
+  int sleepers, workers;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     try {
@@ -126,7 +126,11 @@ void Pool::run(Job& job) {
     } catch (const std::system_error&) {
       // The system grants no more threads: work with those there are.
     }
-    step_aside();
+    workers = workers_;
+  }
+  step_aside(workers);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
     job.following = jobs_;
     jobs_ = &job;
     posted_.fetch_add(1, std::memory_order_release);

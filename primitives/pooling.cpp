@@ -9,9 +9,6 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// Elements of the result in one chunk of work.
-constexpr int64_t kChunkElements = 1 << 14;
-
 template <int N>
 struct Constant {
   constexpr operator int() const { return N; }
@@ -51,15 +48,6 @@ struct Gather {
     return {o, o < end && reads(a, o, i) ? (end - 1 - o) / step + 1 : 0};
   }
 };
-
-// Calls f(line) for every line of the result, each of so many elements.
-template <typename F>
-void parallel_lines(int64_t lines, int64_t elements, const F& f) {
-  const int64_t group = 1 + kChunkElements / elements;
-  parallel_for((lines + group - 1) / group, [&](int64_t chunk) {
-    for (int64_t line = chunk * group; line < smaller(lines, (chunk + 1) * group); ++line) f(line);
-  });
-}
 
 template <typename A>
 bool is_power_of_two(A value) {

@@ -58,7 +58,10 @@ def _entry(call: Callable[..., Any], *shapes: tuple[int, ...], positive: tuple[i
 IMAGE, C = (2, 5, 4, 4), (4,)
 POOL: dict[str, Any] = {"stride": 2, "padding": 1, "edge_mode": "clamp"}
 POOLED = mf.avg_pool_state(IMAGE, 3, **POOL)
-_, MAX_POOLED = mf.max_pool_fwd(numbers(IMAGE), 3, stream=mx.cpu, **POOL)
+_ROWS, _COLS = POOLED[2:]  # a maximum's windows sit where an average's do
+MAX_POOLED = mf.MaxPoolState(
+    mx.where(numbers((2, 3, 2, 4)) > 0, 4, 5).astype(mx.uint8), "max_pool", _ROWS._replace(zero_pad=0), _COLS
+)
 CONV: dict[str, Any] = {"stride": (2, 1), "padding": ((1, 0), (1, 2)), "dilation": (1, 2)}
 COUNT = 12  # elements behind the statistics that the states below are given
 
@@ -119,7 +122,7 @@ MATRIX: dict[str, Entry] = {
         lambda dy: mf.max_pool_grad(dy, MAX_POOLED, source_window=((1, 0), (2, 1))), (2, 3, 2, 4)
     ),
     "max_pool_grad_from_source": _entry(
-        lambda dy: mf.max_pool_grad_from_source(dy, numbers(IMAGE), 3, **POOL), (2, 3, 2, 4)
+        lambda dy: mf.max_pool_grad_from_source(dy, numbers(IMAGE, dy.dtype), 3, **POOL), (2, 3, 2, 4)
     ),
     "max_unpool": _entry(lambda y: mf.max_unpool(y, MAX_POOLED), (2, 3, 2, 4)),
     **_conv_entries(1),

@@ -235,11 +235,13 @@ def test_booleans_and_complex_numbers_are_refused() -> None:
 )
 def test_winners_take_the_fewest_bytes(device: mx.Device, kernel: tuple[int, int], dtype: mx.Dtype) -> None:
     x = mx.arange(kernel[0] * kernel[1], dtype=mx.float32).reshape(1, *kernel, 1)
+    x = mx.broadcast_to(x, (1, *kernel, 21))
     for image, winner in ((x, kernel[0] * kernel[1] - 1), (-x - 1, 0)):
         y, state = mf.max_pool_fwd(image, kernel)
         assert state.winners.dtype == dtype
-        assert y.item() == image.max().item() and mf.max_pool_indices(state).item() == winner
-        assert mf.max_pool_grad(mx.ones_like(y), state).reshape(-1)[winner].item() == 1
+        assert np.all(exact(y) == image.max().item()) and np.all(np.array(mf.max_pool_indices(state)) == winner)
+        dx = exact(mf.max_pool_grad(mx.ones_like(y), state)).reshape(-1, 21)
+        assert np.all(dx[winner] == 1) and dx.sum() == 21
 
 
 def test_a_state_is_taken_apart_and_put_together(device: mx.Device) -> None:
@@ -261,6 +263,35 @@ def test_winners_that_no_window_has_read_nothing(device: mx.Device) -> None:
         assert mf.max_pool_indices(forged).max().item() == -1
 
 
+@pytest.mark.parametrize("channels", (2, 40))
+def test_a_tap_that_cannot_win_is_nobodys_winner(device: mx.Device, channels: int) -> None:
+    """Clamped taps share a pixel, and a state that names a later one of them has no winner there, on either way."""
+    y, state = mf.max_pool_fwd(numbers((1, 3, 3, channels)), 3, stride=1, padding=1, edge_mode="clamp")
+    forged = state._replace(winners=mx.full(state.winners.shape, 8, mx.uint8))
+    u, dy = numbers((1, 3, 3, channels), seed=1), numbers(tuple(y.shape), seed=2)
+    (dx,), (taken,) = mx.vjp(lambda dy: mf.max_pool_grad(dy, forged), [dy], [u])
+    close((dx * u).sum(), exact((taken * dy).sum()), 100)
+
+
+def test_integers_have_no_derivative(device: mx.Device) -> None:
+    def rounded(x: mx.array) -> mx.array:
+        return mf.max_pool(x.astype(mx.int32), 2).astype(mx.float32)
+
+    x = 4 * numbers((1, 4, 4, 3))
+    _, (tangent,) = mx.jvp(rounded, [x], [mx.ones_like(x)])
+    assert not exact(tangent).any()
+
+
+def test_a_large_gradient_of_a_reused_buffer(device: mx.Device, dtype: mx.Dtype) -> None:
+    x = numbers((1 + 5 * 2**20 // dtype.size // (32 * 32 * 64), 32, 32, 64), dtype)
+    y, state = mf.max_pool_fwd(x, 3, stride=2, padding=1)
+    first = state.with_arrays([state.winners[:1]])
+    for _ in range(3):
+        dx = mf.max_pool_grad(y, state)
+        assert same_bits(dx[:1], mf.max_pool_grad(y[:1], first))
+        del dx
+
+
 TORN: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "shape": (ValueError, "the state is torn; got state.winners.shape", {"winners": mx.zeros((2, 3, 3, 3), mx.uint8)}),
     "dtype": (TypeError, "the state is torn; got state.winners.dtype", {"winners": mx.zeros((2, 3, 2, 3), mx.int32)}),
@@ -268,6 +299,7 @@ TORN: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.needs_cpu_module
 @pytest.mark.parametrize("name", TORN)
 def test_torn_states_are_refused(name: str) -> None:
     error, words, change = TORN[name]
@@ -293,6 +325,7 @@ def test_torn_states_are_refused(name: str) -> None:
         ("max_pool: not an image batch", lambda y, s: mf.max_pool(y[0], 2)),
     ],
 )
+@pytest.mark.needs_cpu_module
 def test_bad_input(words: str, call: Any) -> None:
     with mx.stream(mx.cpu):
         y, state = mf.max_pool_fwd(numbers((2, 6, 5, 3)), 2)
@@ -328,8 +361,9 @@ def test_an_empty_batch(device: mx.Device) -> None:
     assert mf.max_unpool(y, state).shape == (0, 6, 5, 3)
 
 
-def test_same_bits_every_time_and_with_any_threads(on_cpu: mx.Device, threads: Any) -> None:
-    x = numbers((3, 17, 19, 24))
+@pytest.mark.parametrize("shape", ((3, 17, 19, 24), (2, 300, 40, 3)))
+def test_same_bits_every_time_and_with_any_threads(on_cpu: mx.Device, threads: Any, shape: tuple[int, ...]) -> None:
+    x = numbers(shape)
     bits = []
     for count in (1, 2, 3, 2):
         threads(count)

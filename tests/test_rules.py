@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import pytest
 
+from mpsfunc import _launch
 from mpsfunc._rules import differentiable
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -83,3 +84,19 @@ def test_a_gradient_is_cast_to_the_dtype_of_its_argument(elsewhere: Spec) -> Non
 def test_a_wrong_vjp_is_found(elsewhere: Spec, gradients: Callable[..., Any], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         grads(doubling(gradients), elsewhere)
+
+
+@pytest.mark.needs_cpu_module
+def test_a_gpu_kernel_can_be_mapped_after_an_inner_transformation() -> None:
+    """It takes the marks off arrays that the map still follows."""
+    wrapped = []
+
+    def mapped(x: mx.array) -> mx.array:
+        b = x * 2
+        mx.grad(lambda z: (z * b).sum())(mx.array(2.0))
+        made = mx.stop_gradient(b) + 1
+        wrapped.append(_launch._primitives.mappable([made])[0] is not made)
+        return b
+
+    mx.eval(mx.vmap(mapped)(mx.ones((2, 3))))
+    assert wrapped == [True]
