@@ -227,6 +227,15 @@ def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int
     return (x, min(y, _BLOCKS_YZ * ty), min(z, _BLOCKS_YZ)), (tx, ty, 1)
 
 
+def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid for bodies that work out geometry once and then go from image to image, in so many rounds.
+
+    Geometry costs a thread as much as several images do, so it serves eight rounds if the GPU stays full.
+    """
+    deep = max(-(-rounds // 8), -(-FILL * 256 // (across * height)))
+    return threads(across, height, min(rounds, deep))
+
+
 def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that sums x columns over many rows: whole threadgroups of 256, about as many as fill a large GPU."""
     tx = min(256, _power_of_two(x))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _launch, window
 from mpsfunc._launch import Stage
 from mpsfunc._rules import differentiable
 from mpsfunc.window import Axis
@@ -67,26 +67,16 @@ def _launched(
 
     def stages() -> tuple[Stage, ...]:
         per_thread = _launch.lanes(x.dtype, channels, x.size)
-        body, together, bound = op, 1, _readers(spec)
+        body, together, bound = op, 1, window.most_readers(spec.rows, spec.cols)
         unroll: tuple[tuple[str, mx.Dtype | int], ...] = (("V", per_thread), ("W", winners))
-        if op == "max_pool_grad" and bound <= 3:
+        moved = spec.rows.edge == window.EDGE_MODES.index("clamp")  # then any number of windows reads the edge
+        if op == "max_pool_grad" and bound <= 3 and not moved:
             body, together = "max_pool_grad_few", min(n, 4 if bound < 3 else 2)
             unroll = (*unroll, ("B", together), ("R", bound))
-        across = width * (channels // per_thread)
-        # Geometry costs a thread as much as several images do, so it serves eight rounds if the GPU stays full.
-        rounds = -(-n // together)
-        deep = max(-(-rounds // 8), -(-_launch.FILL * 256 // (across * height)))
-        grid, group = _launch.threads(across, height, min(rounds, deep))
+        grid, group = _launch.image_threads(width * (channels // per_thread), height, -(-n // together))
         return (Stage(body, inputs, made, results, grid, group, params, unroll),)
 
     return _launch.launch(op, arrays, params, results, stages, spec.stream)
-
-
-def _readers(spec: Spec) -> int:
-    """The most windows that read one pixel along an axis; the edge is read by any number where taps move to it."""
-    if spec.rows.edge == 1:
-        return max(spec.rows.n_out, spec.cols.n_out) + 3
-    return max(-(-((a.size - 1) * a.dilation + 1) // a.stride) for a in (spec.rows, spec.cols))
 
 
 def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:

@@ -274,26 +274,21 @@ def _run(op: str, given: str, made: str, x: mx.array, height: int, width: int, s
     params = (*spec.rows, *spec.cols)
 
     def stages() -> tuple[Stage, ...]:
-        body, per_thread, together, bound = op, _launch.lanes(x.dtype, channels, x.size), min(4, n), _readers(spec)
+        body, per_thread, together, bound = (
+            op,
+            _launch.lanes(x.dtype, channels, x.size),
+            min(4, n),
+            window.most_readers(spec.rows, spec.cols),
+        )
         unroll: tuple[tuple[str, int], ...] = ()
         if op == "avg_pool_grad" and bound <= 3:
             # On an H200 this beats the body that takes any geometry, whose loops work out the geometry for each image.
             body, together, unroll = "avg_pool_grad_few", min(n, 4 if bound < 3 else 2), (("R", bound),)
-        across = width * (channels // per_thread)
-        # Geometry costs a thread as much as several images do, so it serves eight rounds if the GPU stays full.
-        rounds = -(-n // together)
-        grid, group = _launch.threads(
-            across, height, min(rounds, max(-(-rounds // 8), -(-_launch.FILL * 256 // (across * height))))
-        )
+        grid, group = _launch.image_threads(width * (channels // per_thread), height, -(-n // together))
         unroll = (("V", per_thread), ("B", together), *unroll)
         return (Stage(body, (given,), (made,), (result,), grid, group, params, unroll),)
 
     return _launch.launch(op, [x], params, (result,), stages, spec.stream)[0]
-
-
-def _readers(spec: _Spec) -> int:
-    """The most windows that span one pixel along an axis, whether their taps read it or not."""
-    return max(-(-((a.size - 1) * a.dilation + 1) // a.stride) for a in (spec.rows, spec.cols))
 
 
 def _run_avg_pool(x: mx.array, spec: _Spec) -> mx.array:

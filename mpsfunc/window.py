@@ -212,6 +212,16 @@ def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] 
     return rows, cols
 
 
+def most_readers(*axes: Axis) -> int:
+    """The most windows that span one pixel along an axis, whether their taps read it or not.
+
+    Example:
+        >>> most_readers(*place("avg_pool", (8, 8), 3, stride=2))
+        2
+    """
+    return max(-(-((a.size - 1) * a.dilation + 1) // a.stride) for a in axes)
+
+
 def refuse_kernel_offset(op: str, kernel_offset: object) -> None:
     """Refuses MPS's ``kernelOffset`` in an ``op`` that inserts no zeros, where it would place nothing."""
     if kernel_offset is not None:

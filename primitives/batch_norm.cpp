@@ -119,11 +119,7 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
       for (int64_t row = 0; row < height; ++row) {
         for (int v = 0; v < N; ++v) {
           const int64_t at = offset + row * rows.width + column + v * L;
-          if (streamed && n == L) {
-            stream(result + at, f(at, n, p[v]));
-          } else {
-            store_some(result + at, f(at, n, p[v]), n);
-          }
+          store_result(result + at, f(at, n, p[v]), n, streamed && n == L);
         }
       }
     });

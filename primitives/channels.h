@@ -72,6 +72,16 @@ MPSF_INLINE void store_some(T* p, Vec<Acc<T>> v, int n) {
   }
 }
 
+// Stores past the caches where `streamed`; then p is aligned and n whole.
+template <typename T>
+MPSF_INLINE void store_result(T* p, Vec<Acc<T>> v, int n, bool streamed) {
+  if (streamed) {
+    stream(p, v);
+  } else {
+    store_some(p, v, n);
+  }
+}
+
 // Repeats a vector with one entry a channel until `length` entries are filled.
 template <typename A>
 void repeat(const Tensor& vector, int64_t length, A* entries) {

@@ -217,13 +217,7 @@ void gradient(const Call& call) {
             }
           }
         }
-        for (int v = 0; v < N; ++v) {
-          if (streamed) {
-            stream(pixel + channel + v * L, acc[v]);
-          } else {
-            store_some(pixel + channel + v * L, acc[v], n);
-          }
-        }
+        for (int v = 0; v < N; ++v) store_result(pixel + channel + v * L, acc[v], n, streamed);
       });
     }
     stream_end();

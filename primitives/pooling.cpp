@@ -158,13 +158,7 @@ void gradient(const Call& call) {
           Vec<A> acc[N];
           const T* corner = first + cols.first * channels + channel;
           gather<T>(corner, row_count, col_count, row_step, col_step, n, part, acc);
-          for (int v = 0; v < N; ++v) {
-            if (streamed) {
-              stream(pixel + channel + v * L, acc[v]);
-            } else {
-              store_some(pixel + channel + v * L, acc[v], n);
-            }
-          }
+          for (int v = 0; v < N; ++v) store_result(pixel + channel + v * L, acc[v], n, streamed);
         });
       });
     }

@@ -8,16 +8,12 @@ import mlx.core as mx
 import numpy as np
 import oracle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import BATCHES, DTYPES, VIEWS, close, exact, geometries, numbers, same_bits
 
 import mpsfunc as mf
 from mpsfunc.window import place
-
-try:
-    from hypothesis import given
-    from hypothesis import strategies as st
-except ImportError:  # a GPU machine may have pytest alone
-    pytest.skip("hypothesis is not installed", allow_module_level=True)
 
 GEOMETRIES = geometries(mf.PaddingPolicy)
 EDGES = ("zero", "clamp", "exclude")

@@ -8,6 +8,7 @@ import sys
 import mlx.core as mx
 import pytest
 
+# The import leaves such a build alone, which these tests would not see.
 pytestmark = pytest.mark.skipif(mx.is_available(mx.gpu), reason="MLX keeps what it may where it has a GPU")
 
 
