@@ -1,6 +1,6 @@
 // y[n,oh,ow,c] = S / (N(oh) N(ow)), where S adds x up at those taps of (oh, ow) that hit the image.
-// A thread owns V channels of one output pixel and takes B images at a time, so that geometry is worked out once and
-// B loads are under way together; past the last image it repeats one and stores nothing.
+// A thread owns V channels of one output pixel and takes B images at a time, so that geometry is worked out once, and U
+// taps of a row: B * U loads are under way together. Results are of type O.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
@@ -19,16 +19,23 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
     for (int j = 0; j < B * V; ++j) sum[j] = 0;
     auto from = x + n * x_image + c;
     for (int q = q_begin; live && q < q_end; ++q) {
-      for (int k = k_begin; k < k_end; ++k) {
+      for (int k = k_begin; k < k_end; k += U) {
         const int at = ((top + q * rows.dilation) * cols.n_in + left + k * cols.dilation) * channels;
-        Pack<T, V> in[B];
-        for (int i = 0; i < B; ++i) in[i] = load<V>(from + at + (n + i < images ? i * x_image : 0), wide);
-        for (int j = 0; j < B * V; ++j) sum[j] += float(in[j / V].v[j % V]);
+        Pack<T, V> in[B * U];
+        #pragma unroll
+        for (int i = 0; i < B * U; ++i) {
+          in[i] = nothing<T, V>();
+          if (k + i % U < k_end && n + i / U < images) {
+            in[i] = load<V>(from + i / U * x_image + at + i % U * cols.dilation * channels, wide);
+          }
+        }
+        #pragma unroll
+        for (int i = 0; i < B * U * V; ++i) sum[i / (U * V) * V + i % V] += float(in[i / V].v[i % V]);
       }
     }
     for (int i = 0; i < B && n + i < images; ++i) {
-      Pack<T, V> out;
-      for (int j = 0; j < V; ++j) out.v[j] = T(sum[i * V + j] * share);
+      Pack<O, V> out;
+      for (int j = 0; j < V; ++j) out.v[j] = O(sum[i * V + j] * share);
       store(y + (n + i) * y_image + (oh * cols.n_out + ow) * channels + c, out);
     }
   }

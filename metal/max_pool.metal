@@ -1,14 +1,16 @@
 // y[n,oh,ow,c] is the largest value that a tap of window (oh, ow) reads, and winners[n,oh,ow,c] the number of the first
 // tap that reads it; all ones where a zero of the padding is larger. A NaN is larger than any number.
-// A thread owns V channels of one output pixel, image by image.
+// A thread owns V channels of one output pixel, image by image, and has U taps of a row under way at a time.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;
 const long x_image = long(rows.n_in) * cols.n_in * channels, y_image = long(rows.n_out) * cols.n_out * channels;
+const int left = first(cols, ow), k_begin = max_tap_begin(cols, ow), k_end = max_tap_end(cols, ow);
 const bool wide = aligned<V>(x);
 
 for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid.y) {
+  const int top = first(rows, oh), q_begin = max_tap_begin(rows, oh), q_end = max_tap_end(rows, oh);
   const bool over = max_hangs_over(rows, oh) || max_hangs_over(cols, ow);
   for (int n = thread_position_in_grid.z; n < images; n += threads_per_grid.z) {
     Pack<T, V> best;
@@ -18,17 +20,22 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
       winner[j] = -1;
     }
     auto from = x + n * x_image + c;
-    for (int q = 0; q < rows.size; ++q) {
-      const int h = max_source(rows, oh, q);
-      if (h < 0) continue;
-      for (int k = 0; k < cols.size; ++k) {
-        const int w = max_source(cols, ow, k);
-        if (w < 0) continue;
-        const Pack<T, V> in = load<V>(from + (h * cols.n_in + w) * channels, wide);
-        for (int j = 0; j < V; ++j) {
-          if (winner[j] < 0 || (!(in.v[j] <= best.v[j]) && best.v[j] == best.v[j])) {
-            best.v[j] = in.v[j];
-            winner[j] = q * cols.size + k;
+    for (int q = q_begin; q < q_end; ++q) {
+      const int h = onto_image(rows, top + q * rows.dilation);
+      for (int k = k_begin; k < k_end; k += U) {
+        Pack<T, V> in[U];
+        #pragma unroll
+        for (int i = 0; i < U; ++i) {
+          const int w = onto_image(cols, left + (k + i) * cols.dilation);
+          in[i] = load<V>(from + (h * cols.n_in + w) * channels, wide);
+        }
+        #pragma unroll
+        for (int i = 0; i < U; ++i) {
+          for (int j = 0; k + i < k_end && j < V; ++j) {
+            if (winner[j] < 0 || (!(in[i].v[j] <= best.v[j]) && best.v[j] == best.v[j])) {
+              best.v[j] = in[i].v[j];
+              winner[j] = q * cols.size + k + i;
+            }
           }
         }
       }

@@ -42,6 +42,13 @@ MPSF_FN Pack<T, V> load(const constant T* p, bool) {  // arrays under eight elem
 #endif
 #endif
 
+template <typename T, int V>
+MPSF_FN Pack<T, V> nothing() {
+  Pack<T, V> r;
+  for (int j = 0; j < V; ++j) r.v[j] = T(0);
+  return r;
+}
+
 // Results are whole allocations, so they are aligned.
 template <typename T, int V>
 MPSF_FN void store(device T* p, Pack<T, V> r) {

@@ -20,6 +20,10 @@ from mpsfunc.convolution import conv_fwd as conv_fwd
 from mpsfunc.convolution import conv_grad_input as conv_grad_input
 from mpsfunc.convolution import conv_grad_weights as conv_grad_weights
 from mpsfunc.convolution import conv_state as conv_state
+from mpsfunc.l2_pooling import L2PoolState as L2PoolState
+from mpsfunc.l2_pooling import l2_pool as l2_pool
+from mpsfunc.l2_pooling import l2_pool_fwd as l2_pool_fwd
+from mpsfunc.l2_pooling import l2_pool_grad as l2_pool_grad
 from mpsfunc.max_pooling import MaxPoolState as MaxPoolState
 from mpsfunc.max_pooling import max_pool as max_pool
 from mpsfunc.max_pooling import max_pool_fwd as max_pool_fwd

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from mpsfunc import _launch, _vectors
 from mpsfunc._launch import Stage
-from mpsfunc._rules import derived, differentiable
+from mpsfunc._rules import derived, differentiable, one_batch
 
 Vector = mx.array
 
@@ -257,12 +257,6 @@ def _combine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
 # A mapped axis joins the batch where vectors are shared, else the channels, which keep their vectors apart.
 
 
-def _batched(image: mx.array, mapped: bool, size: int) -> mx.array:
-    if not mapped:
-        image = mx.broadcast_to(image, (size, *image.shape))
-    return image.reshape(size * image.shape[1], *image.shape[2:])
-
-
 def _widened(array: mx.array, mapped: bool, size: int) -> mx.array:
     if not mapped:
         array = mx.broadcast_to(array, (size, *array.shape))
@@ -288,7 +282,7 @@ def _map_images(function: Any, images: int) -> Any:
         if any(mapped[images:]):
             wide = [_widened(a, m, size) for a, m in zip(arrays, mapped, strict=True)]
             return _narrowed(function(*wide, on), size)
-        long = [_batched(a, m, size) for a, m in zip(arrays[:images], mapped, strict=False)]
+        long = [one_batch(a, m, size) for a, m in zip(arrays[:images], mapped, strict=False)]
         y = function(*long, *arrays[images:], on)
         return y.reshape(size, y.shape[0] // size, *y.shape[1:])
 

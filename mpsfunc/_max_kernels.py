@@ -6,22 +6,15 @@ VJP, and derivatives of every order run through these two.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 from mpsfunc import _launch, window
 from mpsfunc._launch import Stage
-from mpsfunc._rules import differentiable
+from mpsfunc._pool_stages import Spec, by_pixel, on_tiles, taps_under_way
+from mpsfunc._rules import differentiable, over_batches
 from mpsfunc.window import Axis
-
-
-class Spec(NamedTuple):
-    """The statics of these operations."""
-
-    rows: Axis
-    cols: Axis
-    stream: mx.Stream
 
 
 def pool(x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
@@ -51,47 +44,44 @@ def winners_dtype(rows: Axis, cols: Axis) -> mx.Dtype:
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _launched(
-    op: str,
-    inputs: tuple[str, ...],
-    made: tuple[str, ...],
-    arrays: list[mx.array],
-    size: tuple[int, int],
-    spec: Spec,
-) -> list[mx.array]:
-    x, (height, width) = arrays[0], size
-    n, channels = x.shape[0], x.shape[3]
+def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    shape = x.shape[0], spec.rows.n_out, spec.cols.n_out, x.shape[3]
     winners = winners_dtype(spec.rows, spec.cols)
-    results = tuple(((n, height, width, channels), winners if name == "winners" else x.dtype) for name in made)
-    params = (*spec.rows, *spec.cols)
+    results = (shape, x.dtype), (shape, winners)
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = _launch.lanes(x.dtype, channels, x.size)
-        body, together, bound = op, 1, window.most_readers(spec.rows, spec.cols)
-        unroll: tuple[tuple[str, mx.Dtype | int], ...] = (("V", per_thread), ("W", winners))
-        moved = spec.rows.edge == window.EDGE_MODES.index("clamp")  # then any number of windows reads the edge
-        if op == "max_pool_grad" and bound <= 3 and not moved:
-            body, together = "max_pool_grad_few", min(n, 4 if bound < 3 else 2)
-            unroll = (*unroll, ("B", together), ("R", bound))
-        grid, group = _launch.image_threads(width * (channels // per_thread), height, -(-n // together))
-        return (Stage(body, inputs, made, results, grid, group, params, unroll),)
+        names, axes = (("x",), ("y", "winners")), (spec.rows, spec.cols)
+        template = ("W", winners), taps_under_way(spec.cols)
+        return (by_pixel("max_pool", names, (x.shape, x.dtype), results, axes, template),)
 
-    return _launch.launch(op, arrays, params, results, stages, spec.stream)
-
-
-def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    size = spec.rows.n_out, spec.cols.n_out
-    return tuple(_launched("max_pool", ("x",), ("y", "winners"), [x], size, spec))
+    return tuple(_launch.launch("max_pool", [x], (*spec.rows, *spec.cols), results, stages, spec.stream))
 
 
 def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
-    size = spec.rows.n_in, spec.cols.n_in
-    return _launched("max_pool_grad", ("dy", "winners"), ("dx",), [dy, winners], size, spec)[0]
+    source = dy.shape, dy.dtype
+    result = (dy.shape[0], spec.rows.n_in, spec.cols.n_in, dy.shape[3]), dy.dtype
+
+    def stages() -> tuple[Stage, ...]:
+        names, axes = (("dy", "winners"), ("dx",)), (spec.rows, spec.cols)
+        template = (("W", winners.dtype),)
+        tiles = None
+        if not any(map(window.moves_taps, axes)):
+            tiles = on_tiles("max_pool_grad_tile", names, source, result, axes, template)
+        return (tiles or by_pixel("max_pool_grad", names, source, (result,), axes, template),)
+
+    arrays = [dy, winners]
+    return _launch.launch("max_pool_grad", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
 
 
 def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
-    size = spec.rows.n_out, spec.cols.n_out
-    return _launched("max_pool_take", ("x", "winners"), ("y",), [x, winners], size, spec)[0]
+    result = winners.shape, x.dtype
+
+    def stages() -> tuple[Stage, ...]:
+        names, axes = (("x", "winners"), ("y",)), (spec.rows, spec.cols)
+        return (by_pixel("max_pool_take", names, (x.shape, x.dtype), (result,), axes, (("W", winners.dtype),)),)
+
+    arrays = [x, winners]
+    return _launch.launch("max_pool_take", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------
@@ -110,23 +100,6 @@ def _pool_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     return _take(tangents[0], winners, spec), mx.zeros_like(winners)
 
 
-def _batched(array: mx.array, mapped: bool, size: int) -> mx.array:
-    if not mapped:
-        array = mx.broadcast_to(array, (size, *array.shape))
-    return array.reshape(size * array.shape[1], *array.shape[2:])
-
-
-def _folded(function: Any) -> Any:
-    """Mapping over batches is one longer batch."""
-
-    def rule(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
-        out = function()(*[_batched(a, m, size) for a, m in zip(arrays, mapped, strict=True)], spec)
-        apart = [a.reshape(size, a.shape[0] // size, *a.shape[1:]) for a in (out if isinstance(out, tuple) else (out,))]
-        return tuple(apart) if isinstance(out, tuple) else apart[0]
-
-    return rule
-
-
 def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
     return differentiable(
         op,
@@ -135,7 +108,7 @@ def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
         jvp=lambda arrays, tangents, spec: (
             mx.zeros_like(run(*arrays, spec)) if tangents[0] is None else own()(tangents[0], arrays[1], spec)
         ),
-        vmap=_folded(own),
+        vmap=over_batches(own),
     )
 
 
@@ -146,5 +119,5 @@ _pool: Any = differentiable(
     _run_pool,
     vjp=_pool_vjp,
     jvp=_pool_jvp,
-    vmap=_folded(lambda: _pool),
+    vmap=over_batches(lambda: _pool),
 )

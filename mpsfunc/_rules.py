@@ -136,6 +136,28 @@ def derived(name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None) -> 
     return differentiable(name, run, vjp=vjp or pull, jvp=push, vmap=batch)
 
 
+def one_batch(array: mx.array, mapped: bool, size: int) -> mx.array:
+    """Images with the mapped axis of length ``size`` first, or not mapped, as one long batch."""
+    if not mapped:
+        array = mx.broadcast_to(array, (size, *array.shape))
+    return array.reshape(size * array.shape[1], *array.shape[2:])
+
+
+def over_batches(function: Callable[[], Rule]) -> Rule:
+    """The vmap rule of an operation whose arrays are all batches, for which mapping is one longer batch.
+
+    Args:
+        function: Returns the operation, a function of ``(*arrays, spec)``, once there is one.
+    """
+
+    def rule(arrays: Any, mapped: Any, size: int, spec: Any) -> Any:
+        out = function()(*[one_batch(a, m, size) for a, m in zip(arrays, mapped, strict=True)], spec)
+        apart = [a.reshape(size, a.shape[0] // size, *a.shape[1:]) for a in (out if isinstance(out, tuple) else (out,))]
+        return tuple(apart) if isinstance(out, tuple) else apart[0]
+
+    return rule
+
+
 def _gradient(name: str, primal: mx.array, gradient: mx.array | None) -> mx.array:
     if gradient is None:
         return mx.zeros_like(primal)

@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _max_kernels, window
 from mpsfunc._launch import StreamLike
-from mpsfunc._max_kernels import Spec
-from mpsfunc.window import Axis, IntOrPair, Padding
+from mpsfunc._pool_stages import Spec
+from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
 class MaxPoolState(NamedTuple):
@@ -47,14 +47,14 @@ class MaxPoolState(NamedTuple):
 
 def max_pool(
     x: mx.array,
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     stride: IntOrPair | None = None,
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
-    out_size: IntOrPair | None = None,
+    out_size: OutSize | None = None,
     edge_mode: str = "zero",
     stream: StreamLike = None,
 ) -> mx.array:
@@ -69,13 +69,13 @@ def max_pool(
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.
-        kernel_size: Taps in a window, an int or (y, x).
+        kernel_size: As for `avg_pool`, "global" and "adaptive" included.
         stride: Pixels between two windows. Default: ``kernel_size``.
         padding: As for `avg_pool`. Default 0.
         dilation: Pixels between two taps. Default 1.
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
-        out_size: With ``offset``: the output's size (y, x).
+        out_size: With ``offset`` or "adaptive": the output's size, as for `avg_pool`.
         edge_mode: "zero" (default), "clamp" or "exclude", as above.
         stream: Stream or device to run on. Default: the current one.
 
@@ -110,14 +110,14 @@ def max_pool(
 
 def max_pool_fwd(
     x: mx.array,
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     stride: IntOrPair | None = None,
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
-    out_size: IntOrPair | None = None,
+    out_size: OutSize | None = None,
     edge_mode: str = "zero",
     stream: StreamLike = None,
 ) -> tuple[mx.array, MaxPoolState]:
@@ -211,7 +211,7 @@ def max_pool_grad(
 def max_pool_grad_from_source(
     dy: mx.array,
     x: mx.array,
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     source_window: Sequence[Sequence[int]] | None = None,
     stream: StreamLike = None,
@@ -276,8 +276,8 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
         codes = state.winners.astype(mx.uint32)
         lost = codes >= taps
         tap = mx.where(lost, 0, codes).astype(mx.int32)
-        h = _reads(rows)[None, :, None, None] + tap // cols.size * rows.dilation
-        w = _reads(cols)[None, None, :, None] + tap % cols.size * cols.dilation
+        h = mx.array(window.starts(rows), mx.int32)[None, :, None, None] + tap // cols.size * rows.dilation
+        w = mx.array(window.starts(cols), mx.int32)[None, None, :, None] + tap % cols.size * cols.dilation
         at = mx.clip(h, 0, rows.n_in - 1) * cols.n_in + mx.clip(w, 0, cols.n_in - 1)
         return mx.where(lost, -1, at).astype(mx.int32)
 
@@ -311,7 +311,7 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
     _check.shape("max_unpool", "y", y, tuple(state.winners.shape), "y does not belong to this state")
     spec = Spec(state.rows, state.cols, run_on)
     image: mx.array
-    if all(a.stride >= (a.size - 1) * a.dilation + 1 and a.edge != 1 for a in (state.rows, state.cols)):
+    if window.most_readers(state.rows, state.cols) == 1 and not any(map(window.moves_taps, (state.rows, state.cols))):
         image = _max_kernels.grad(y, state.winners, spec)
         return image
     with mx.stream(run_on):
@@ -337,14 +337,9 @@ def _holds_pixels(a: Axis) -> bool:
     """Whether each window has a tap to read."""
     if a.edge != window.MAX_EDGE_MODES.index("exclude"):
         return True
-    starts = [o * a.stride - a.pad for o in range(a.n_out)]
+    starts = window.starts(a)
     taps = [max(0, -(start // a.dilation)) for start in starts]  # the first that is not before the image
     return all(k < a.size and start + k * a.dilation < a.n_in for k, start in zip(taps, starts, strict=True))
-
-
-def _reads(a: Axis) -> mx.array:
-    """The position of each output's first tap."""
-    return mx.arange(a.n_out, dtype=mx.int32) * a.stride - a.pad
 
 
 def _comparable(x: mx.array, stream: mx.Stream) -> mx.array:

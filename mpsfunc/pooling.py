@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, window
+from mpsfunc import _check, _launch, _pool_stages, window
 from mpsfunc._launch import Stage, StreamLike
-from mpsfunc._rules import differentiable
-from mpsfunc.window import Axis, IntOrPair, Padding
+from mpsfunc._pool_stages import Spec
+from mpsfunc._rules import differentiable, over_batches
+from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
 class AvgPoolState(NamedTuple):
@@ -45,14 +46,14 @@ class AvgPoolState(NamedTuple):
 
 def avg_pool(
     x: mx.array,
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     stride: IntOrPair | None = None,
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
-    out_size: IntOrPair | None = None,
+    out_size: OutSize | None = None,
     edge_mode: str = "zero",
     zero_pad: IntOrPair = 0,
     stream: StreamLike = None,
@@ -68,14 +69,17 @@ def avg_pool(
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
-        kernel_size: Taps in a window, an int or (y, x).
+        kernel_size: Taps in a window, an int or (y, x). Or "global", one window over the whole image; or "adaptive",
+            ``out_size`` windows that part it evenly as PyTorch's adaptive pooling does: window j takes the pixels from
+            ``floor(j * h / out_h)`` up to, but without, ``ceil((j + 1) * h / out_h)``, and N is their number.
         stride: Pixels between two windows. Default: ``kernel_size``.
         padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "valid", "full" or a
             `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
-        out_size: With ``offset``: the output's size (y, x).
+        out_size: With ``offset`` or "adaptive": the output's size, an int or (y, x); with "adaptive" an entry may be
+            None for the image's.
         edge_mode: "zero" (default) or "clamp", as above.
         zero_pad: With "clamp": pixels of zeros around the image that count, an int or (y, x). Default 0.
         stream: Stream or device to run on. Default: the current one.
@@ -111,14 +115,14 @@ def avg_pool(
 
 def avg_pool_fwd(
     x: mx.array,
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     stride: IntOrPair | None = None,
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
-    out_size: IntOrPair | None = None,
+    out_size: OutSize | None = None,
     edge_mode: str = "zero",
     zero_pad: IntOrPair = 0,
     stream: StreamLike = None,
@@ -148,19 +152,19 @@ def avg_pool_fwd(
         edge_mode=edge_mode,
         zero_pad=zero_pad,
     )
-    return _avg_pool(x, _Spec(state.rows, state.cols, run_on)), state
+    return _avg_pool(x, Spec(state.rows, state.cols, run_on)), state
 
 
 def avg_pool_state(
     x_shape: Sequence[int],
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     stride: IntOrPair | None = None,
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
-    out_size: IntOrPair | None = None,
+    out_size: OutSize | None = None,
     edge_mode: str = "zero",
     zero_pad: IntOrPair = 0,
 ) -> AvgPoolState:
@@ -248,11 +252,11 @@ def avg_pool_grad(
     expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
     _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
-    dx: mx.array = _avg_pool_grad(dy, _Spec(rows, cols, run_on))
+    dx: mx.array = _avg_pool_grad(dy, Spec(rows, cols, run_on))
     return dx
 
 
-def _state(op: str, x_shape: Sequence[int], kernel_size: IntOrPair, **placement: Any) -> AvgPoolState:
+def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement: Any) -> AvgPoolState:
     _, h, w, channels = x_shape
     rows, cols = window.place(op, (h, w), kernel_size, edge_modes=window.EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
@@ -262,60 +266,39 @@ def _state(op: str, x_shape: Sequence[int], kernel_size: IntOrPair, **placement:
 # Kernels and rules --------------------------------------------------------------------------------------
 
 
-class _Spec(NamedTuple):
-    rows: Axis
-    cols: Axis
-    stream: mx.Stream
-
-
-def _run(op: str, given: str, made: str, x: mx.array, height: int, width: int, spec: _Spec) -> mx.array:
-    n, _, _, channels = x.shape
-    result = ((n, height, width, channels), x.dtype)
-    params = (*spec.rows, *spec.cols)
+def _run(op: str, x: mx.array, height: int, width: int, spec: Spec) -> mx.array:
+    source, result = (x.shape, x.dtype), ((x.shape[0], height, width, x.shape[3]), x.dtype)
+    axes = spec.rows, spec.cols
 
     def stages() -> tuple[Stage, ...]:
-        body, per_thread, together, bound = (
-            op,
-            _launch.lanes(x.dtype, channels, x.size),
-            min(4, n),
-            window.most_readers(spec.rows, spec.cols),
-        )
-        unroll: tuple[tuple[str, int], ...] = ()
-        if op == "avg_pool_grad" and bound <= 3:
-            # On an H200 this beats the body that takes any geometry, whose loops work out the geometry for each image.
-            body, together, unroll = "avg_pool_grad_few", min(n, 4 if bound < 3 else 2), (("R", bound),)
-        grid, group = _launch.image_threads(width * (channels // per_thread), height, -(-n // together))
-        unroll = (("V", per_thread), ("B", together), *unroll)
-        return (Stage(body, (given,), (made,), (result,), grid, group, params, unroll),)
+        if op == "avg_pool":
+            names = ("x",), ("y",)
+            return _pool_stages.summing(op, names, source, result, axes, lambda dtype: (("O", dtype),), together=2)
+        names = ("dy",), ("dx",)
+        tiles = _pool_stages.on_tiles("avg_pool_grad_tile", names, source, result, axes)
+        return (tiles or _pool_stages.by_pixel(op, names, source, (result,), axes, together=4),)
 
-    return _launch.launch(op, [x], params, (result,), stages, spec.stream)[0]
+    return _launch.launch(op, [x], (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
 
 
-def _run_avg_pool(x: mx.array, spec: _Spec) -> mx.array:
-    return _run("avg_pool", "x", "y", x, spec.rows.n_out, spec.cols.n_out, spec)
+def _run_avg_pool(x: mx.array, spec: Spec) -> mx.array:
+    return _run("avg_pool", x, spec.rows.n_out, spec.cols.n_out, spec)
 
 
-def _run_avg_pool_grad(dy: mx.array, spec: _Spec) -> mx.array:
-    return _run("avg_pool_grad", "dy", "dx", dy, spec.rows.n_in, spec.cols.n_in, spec)
+def _run_avg_pool_grad(dy: mx.array, spec: Spec) -> mx.array:
+    return _run("avg_pool_grad", dy, spec.rows.n_in, spec.cols.n_in, spec)
 
 
-def _linear(name: str, run: Any, adjoint: Any) -> Any:
-    """The rules of one linear operation on a batch: ``adjoint()`` is the other."""
-
-    def fold(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
-        (x,) = arrays  # mapping over batches is one longer batch
-        y = rule(x.reshape(size * x.shape[1], *x.shape[2:]), spec)
-        return y.reshape(size, x.shape[1], *y.shape[1:])
-
-    rule: Any = differentiable(
+def _linear(name: str, run: Any, own: Any, adjoint: Any) -> Any:
+    """The rules of one linear operation on a batch: ``own()`` is itself, ``adjoint()`` the other."""
+    return differentiable(
         name,
         run,
         vjp=lambda arrays, cotangents, outputs, spec: (adjoint()(cotangents[0], spec),),
-        jvp=lambda arrays, tangents, spec: rule(tangents[0], spec),
-        vmap=fold,
+        jvp=lambda arrays, tangents, spec: own()(tangents[0], spec),
+        vmap=over_batches(own),
     )
-    return rule
 
 
-_avg_pool: Any = _linear("avg_pool", _run_avg_pool, lambda: _avg_pool_grad)
-_avg_pool_grad: Any = _linear("avg_pool_grad", _run_avg_pool_grad, lambda: _avg_pool)
+_avg_pool: Any = _linear("avg_pool", _run_avg_pool, lambda: _avg_pool, lambda: _avg_pool_grad)
+_avg_pool_grad: Any = _linear("avg_pool_grad", _run_avg_pool_grad, lambda: _avg_pool_grad, lambda: _avg_pool)

@@ -10,7 +10,8 @@ A window of ``kernel_size`` k and ``dilation`` d spans ``K = (k - 1) * d + 1`` p
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from mpsfunc._policy import STYLES, Ints, check_policy, pair, policy_spot, refuse, two
@@ -18,6 +19,7 @@ from mpsfunc._policy import PaddingPolicy as PaddingPolicy
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
 MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
+_EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
 
 # Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
 _LIMIT = 2**30
@@ -28,18 +30,19 @@ _PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 class Axis(NamedTuple):
     """The windows along one spatial axis: ten ints, in the order of ``struct Axis`` in ``metal/geometry.h``.
 
-    Tap k of output o reads input ``o * stride - pad + k * dilation``.
+    Tap k of output o reads input ``o * stride - pad + k * dilation``; where ``edge`` is 3, the taps of output o are the
+    inputs from ``floor(o * n_in / n_out)`` up to, but without, ``ceil((o + 1) * n_in / n_out)``.
 
     Fields:
         n_in: Length of the input.
         n_out: Length of the output.
-        size: Taps in a window.
+        size: Taps in a window; where windows differ, in the largest.
         stride: Pixels between two windows.
         dilation: Pixels between two taps.
         pad: Pixels before the image at which output 0 starts; negative when it starts inside.
         edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps
-            within ``[-zero_pad, n_in - 1 + zero_pad]``. For a maximum, 1 reads the nearest pixel instead, and
-            2 (exclude) passes the tap by.
+            within ``[-zero_pad, n_in - 1 + zero_pad]``. For a maximum or a norm, 1 reads the nearest pixel instead,
+            and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside.
         zero_pad: Zeros on both sides of the image that count in that divisor; 0 when ``edge`` is 0.
         begin: First output that takes part; the others give 0 and take no gradient.
         end: One past the last output that takes part.
@@ -58,6 +61,8 @@ class Axis(NamedTuple):
 
 
 IntOrPair = int | Sequence[int]
+KernelSize = IntOrPair | Literal["global", "adaptive"]
+OutSize = int | Sequence[int | None]
 Padding = int | Sequence[int | Sequence[int]] | Literal["same", "valid", "full"] | PaddingPolicy
 
 
@@ -69,14 +74,14 @@ _Spots = list[Ints]
 def place(
     op: str,
     n_in: tuple[int, int],
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     *,
     stride: IntOrPair | None = None,
     padding: Padding = 0,
     dilation: IntOrPair = 1,
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
-    out_size: IntOrPair | None = None,
+    out_size: OutSize | None = None,
     edge_mode: str = "zero",
     edge_modes: Sequence[str] = ("zero",),
     zero_pad: IntOrPair | None = None,
@@ -86,7 +91,13 @@ def place(
     Args:
         op: The public function that asks, for its errors.
         n_in: Height and width; 0 is legal with ``offset`` only.
-        kernel_size: Taps in a window: an int or (y, x), like everything below that says nothing else.
+        kernel_size: Taps in a window: an int or (y, x), like everything below that says nothing else. Or one of
+
+            - "global": one window over the whole image
+            - "adaptive": as many windows as ``out_size`` says, which part the image evenly (PyTorch); window o
+              begins at pixel ``floor(o * n_in / n_out)`` and ends before ``ceil((o + 1) * n_in / n_out)``
+
+            These place the windows alone: stride, padding, dilation, ceil_mode and offset stay as they are.
         stride: Pixels between two windows; None means ``kernel_size``.
         padding: One of
 
@@ -100,7 +111,8 @@ def place(
             (PyTorch, ONNX). Needs padding in pixels.
         offset: MPS's form, in place of ``padding``: the input pixel under the centre of the first window,
             which starts at ``offset - K // 2``. May be negative; needs ``out_size``.
-        out_size: Size of the output with ``offset``, at least 1.
+        out_size: Size of the output with ``offset``, at least 1; with "adaptive" too, where None stands for the
+            image's.
         edge_mode: A name among ``edge_modes``.
         edge_modes: The edge modes that ``op`` knows.
         zero_pad: Pixels of zeros on both sides that count when edge mode "clamp" shrinks the window of an
@@ -129,18 +141,23 @@ def _place(
     op: str,
     n_in: tuple[int, int],
     edge_modes: tuple[str, ...],
-    kernel_size: IntOrPair,
+    kernel_size: KernelSize,
     stride: IntOrPair | None,
     padding: Padding,
     dilation: IntOrPair,
     ceil_mode: bool,
     offset: IntOrPair | None,
-    out_size: IntOrPair | None,
+    out_size: OutSize | None,
     edge_mode: str,
     zero_pad: IntOrPair | None,
 ) -> tuple[Axis, Axis]:
     if not isinstance(ceil_mode, bool):
         refuse(op, "ceil_mode is not a bool", "ceil_mode", ceil_mode, "True or False", TypeError)
+    if isinstance(kernel_size, str):
+        edge_code(op, edge_mode, edge_modes)
+        given = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode, "offset": offset}
+        rows, cols = _over_all(op, n_in, kernel_size, out_size, given)
+        return _within_reach(op, rows), _within_reach(op, cols)
     size = pair(op, "kernel_size", kernel_size, least=1)
     step = size if stride is None else pair(op, "stride", stride, least=1)
     spread = pair(op, "dilation", dilation, least=1)
@@ -215,11 +232,48 @@ def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] 
 def most_readers(*axes: Axis) -> int:
     """The most windows that span one pixel along an axis, whether their taps read it or not.
 
+    Edge mode "clamp" is left out of account, with which any number of windows can read an edge.
+
     Example:
         >>> most_readers(*place("avg_pool", (8, 8), 3, stride=2))
         2
     """
-    return max(-(-((a.size - 1) * a.dilation + 1) // a.stride) for a in axes)
+    return max(
+        _evenly(a.n_out, a.n_in).size if a.edge == _EVEN else -(-((a.size - 1) * a.dilation + 1) // a.stride)
+        for a in axes
+    )
+
+
+def alike(a: Axis) -> bool:
+    """Whether all windows have as many taps and are as far apart, which "adaptive" ones need not be.
+
+    Example:
+        >>> [alike(place("avg_pool", (n, n), "adaptive", out_size=3)[0]) for n in (6, 7)]
+        [True, False]
+    """
+    return a.edge != _EVEN
+
+
+def moves_taps(a: Axis) -> bool:
+    """Whether a maximum's or a norm's tap outside reads an edge of the image, which any number of windows may do.
+
+    Example:
+        >>> how = {"edge_mode": "clamp", "edge_modes": EDGE_MODES}
+        >>> [moves_taps(place("l2_pool", (8, 8), 2, padding=p, **how)[0]) for p in (0, 1)]
+        [False, True]
+    """
+    end = (a.n_out - 1) * a.stride - a.pad + (a.size - 1) * a.dilation + 1
+    return a.edge == EDGE_MODES.index("clamp") and (a.pad > 0 or end > a.n_in)
+
+
+def starts(a: Axis) -> list[int]:
+    """The position of each output's first tap.
+
+    Example:
+        >>> starts(place("avg_pool", (7, 8), "adaptive", out_size=3)[0])
+        [0, 2, 4]
+    """
+    return [o * a.n_in // a.n_out if a.edge == _EVEN else o * a.stride - a.pad for o in range(a.n_out)]
 
 
 def refuse_kernel_offset(op: str, kernel_offset: object) -> None:
@@ -235,6 +289,40 @@ def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -
         kind = ValueError if isinstance(edge_mode, str) else TypeError
         refuse(op, "unknown edge mode", "edge_mode", edge_mode, " or ".join(map(repr, edge_modes)), kind)
     return MAX_EDGE_MODES.index(edge_mode)
+
+
+_ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offset": None}
+
+
+def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
+    """Windows that cover the image without padding, so that the edge mode says nothing."""
+    if name not in ("global", "adaptive"):
+        refuse(op, "unknown kernel_size", "kernel_size", name, "an int or a (y, x) pair, 'global' or 'adaptive'")
+    if min(n_in) < 1:
+        refuse(op, "image is empty", "height and width", n_in, "at least 1")
+    for arg, value in given.items():
+        if value != _ALONE[arg]:
+            refuse(op, f"kernel_size={name!r} places the windows alone", arg, value, f"{_ALONE[arg]}")
+    if name == "global":
+        if out_size is not None:
+            refuse(op, "kernel_size='global' has one window", "out_size", out_size, "None")
+        sizes: Ints = (1, 1)
+    else:
+        rule = "an int >= 1, None for the image's size, or a (y, x) pair of those"
+        if out_size is None:
+            refuse(op, "kernel_size='adaptive' needs out_size", "out_size", out_size, rule)
+        wanted = two(op, "out_size", out_size, rule)
+        sizes = pair(op, "out_size", [n if m is None else m for n, m in zip(n_in, wanted, strict=True)], 1, rule)
+    rows, cols = (_evenly(n, m) for n, m in zip(n_in, sizes, strict=True))
+    return rows, cols
+
+
+def _evenly(n: int, m: int) -> Axis:
+    if n % m == 0:
+        return Axis(n, m, n // m, n // m, 1, 0, 0, 0, 0, m)
+    # Output o begins (o * n) % m / m behind a pixel, which is a multiple of gcd(n, m) / m.
+    most = -(-(n - math.gcd(n, m)) // m) + 1
+    return Axis(n, m, most, max(1, n // m), 1, 0, _EVEN, 0, 0, m)
 
 
 def _by_offset(op: str, extents: Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool) -> _Spots:

@@ -58,7 +58,11 @@ class Check {
     require(a.n_in == n_in && a.n_out == n_out, "axes of the images' lengths");
     require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
     require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
-    require(a.zero_pad >= 0 && a.edge >= 0 && a.edge <= (maximum() ? 2 : 1), "an edge of the operation's");
+    require(a.zero_pad >= 0 && a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
+    if (a.edge == 3) {
+      require(n_in >= 1 && a.dilation == 1, "pixels, and taps side by side, where windows part the input");
+      for (int o = 0; o < n_out; ++o) require(taps(a, o) <= a.size, "windows of at most the size");
+    }
     // The bounds of window.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
     for (int64_t distance : {int64_t{a.n_in} + a.zero_pad, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation},
@@ -78,7 +82,6 @@ class Check {
   void pooling(const mx::Shape& source, const mx::Shape& pooled) const {
     image_axes(source, pooled);
     require(source[3] == pooled[3], "as many channels out as in");
-    output(0, out(0), image());
   }
 
   // A dtype that numbers the taps and has one number left.
@@ -138,15 +141,18 @@ void check(const Signature& call) {
   switch (call.op) {
     case Op::avg_pool:
       c.counts(1, 20, 1);
-      return c.pooling(c.in(0), c.out(0));
+      c.pooling(c.in(0), c.out(0));
+      return c.output(0, c.out(0), c.image());
     case Op::avg_pool_grad:
       c.counts(1, 20, 1);
-      return c.pooling(c.out(0), c.in(0));
+      c.pooling(c.out(0), c.in(0));
+      return c.output(0, c.out(0), c.image());
     case Op::max_pool:
       c.counts(1, 20, 2);
       c.require(c.image() == mx::int64 || c.image() == mx::uint64 || mx::issubdtype(c.image(), mx::floating),
                 "floating images or wide integers");
       c.pooling(c.in(0), c.out(0));
+      c.output(0, c.out(0), c.image());
       c.output(1, c.out(0), call.dtypes[1]);
       return c.winners(call.dtypes[1]);
     case Op::max_pool_grad:
@@ -160,7 +166,24 @@ void check(const Signature& call) {
         c.pooling(c.in(0), c.out(0));
         c.input(1, c.out(0), call.inputs[1].dtype());
       }
+      c.output(0, c.out(0), c.image());
       return c.winners(call.inputs[1].dtype());
+    case Op::l2_pool:
+      c.counts(1, 20, 1);
+      c.pooling(c.in(0), c.out(0));
+      return c.output(0, c.out(0), c.accumulator());
+    case Op::l2_pool_grad:
+      c.counts(3, 20, 1);
+      c.pooling(c.in(1), c.in(0));
+      c.input(1, c.in(1), c.image());
+      c.input(2, c.in(0), c.accumulator());
+      return c.output(0, c.in(1), c.image());
+    case Op::l2_pool_tangent:
+      c.counts(3, 20, 1);
+      c.pooling(c.in(0), c.in(2));
+      c.input(1, c.in(0), c.image());
+      c.input(2, c.in(2), c.accumulator());
+      return c.output(0, c.in(2), c.accumulator());
     case Op::bn_stats:
       c.counts(1, 0, 2);
       return c.channels(1, 0, false);

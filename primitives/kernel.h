@@ -31,6 +31,9 @@ struct Call {
   X(max_pool)            \
   X(max_pool_grad)       \
   X(max_pool_take)       \
+  X(l2_pool)             \
+  X(l2_pool_grad)        \
+  X(l2_pool_tangent)     \
   X(bn_stats)            \
   X(bn_normalize)        \
   X(bn_stats_grad)       \

@@ -73,9 +73,11 @@ MPSF_INLINE void gather(const T* corner, Rows rows, Cols cols, int64_t down, int
   constexpr int L = lanes<Acc<T>>;
   for (int v = 0; v < N; ++v) acc[v] = Vec<Acc<T>>{};
   for (int i = 0; i < rows; ++i) {
+    Vec<Acc<T>> line[N] = {};  // sums of sums lose less in a large window
     for (int j = 0; j < cols; ++j) {
-      for (int v = 0; v < N; ++v) acc[v] += share(i, j, load_some(corner + i * down + j * across + v * L, n));
+      for (int v = 0; v < N; ++v) line[v] += share(i, j, load_some(corner + i * down + j * across + v * L, n));
     }
+    for (int v = 0; v < N; ++v) acc[v] += line[v];
   }
 }
 

@@ -86,6 +86,24 @@ MPSF_INLINE Vec<A> splat(A value) {
   return value - Vec<A>{};  // a broadcast load: x - 0 is x and folds away, x + 0 may not (-0 + 0 is +0)
 }
 
+// Whether any bit of a comparison is set.
+template <typename Mask>
+MPSF_INLINE bool any(Mask mask) {
+  uint64_t words[sizeof(Mask) / 8], all = 0;
+  memcpy(words, &mask, sizeof(mask));
+  for (uint64_t word : words) all |= word;
+  return all != 0;
+}
+
+MPSF_INLINE Vec<float> root(Vec<float> v) {
+  for (int i = 0; i < lanes<float>; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+}
+MPSF_INLINE Vec<double> root(Vec<double> v) {
+  for (int i = 0; i < lanes<double>; ++i) v[i] = __builtin_sqrt(v[i]);
+  return v;
+}
+
 // Sixteen bits <-> float ---------------------------------------------------------------------------------
 
 // Intrinsics where GCC makes four instructions of a conversion; the masked forms of AVX-512, because it takes

@@ -14,7 +14,7 @@ Arrays = tuple[mx.array, ...]
 
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
-    "AvgPoolState", "BatchNormState", "ConvState", "MaxPoolState", "PaddingPolicy",
+    "AvgPoolState", "BatchNormState", "ConvState", "L2PoolState", "MaxPoolState", "PaddingPolicy",
     "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
 
@@ -62,6 +62,14 @@ _ROWS, _COLS = POOLED[2:]  # a maximum's windows sit where an average's do
 MAX_POOLED = mf.MaxPoolState(
     mx.where(numbers((2, 3, 2, 4)) > 0, 4, 5).astype(mx.uint8), "max_pool", _ROWS._replace(zero_pad=0), _COLS
 )
+L2_NORMS = (2, 3, 2, 4)
+
+
+def _l2_state(norms: mx.array) -> mf.L2PoolState:
+    wide = norms.astype(mx.float64 if norms.dtype == mx.float64 else mx.float32)
+    return mf.L2PoolState(wide, "l2_pool", _ROWS._replace(zero_pad=0), _COLS)
+
+
 CONV: dict[str, Any] = {"stride": (2, 1), "padding": ((1, 0), (1, 2)), "dilation": (1, 2)}
 COUNT = 12  # elements behind the statistics that the states below are given
 
@@ -125,6 +133,20 @@ MATRIX: dict[str, Entry] = {
         lambda dy: mf.max_pool_grad_from_source(dy, numbers(IMAGE, dy.dtype), 3, **POOL), (2, 3, 2, 4)
     ),
     "max_unpool": _entry(lambda y: mf.max_unpool(y, MAX_POOLED), (2, 3, 2, 4)),
+    "avg_pool globally": _entry(lambda x: mf.avg_pool(x, "global"), IMAGE),
+    "avg_pool adaptively": _entry(lambda x: mf.avg_pool(x, "adaptive", out_size=(2, 3)), IMAGE),
+    "max_pool adaptively": _entry(lambda x: mf.max_pool(x, "adaptive", out_size=(2, 3)), IMAGE),
+    "l2_pool": _entry(lambda x: mf.l2_pool(x, 3, **POOL), IMAGE),
+    "l2_pool_fwd": _entry(lambda x: mf.l2_pool_fwd(x, (2, 3), dilation=(2, 1))[0], IMAGE),
+    "l2_pool adaptively": _entry(lambda x: mf.l2_pool(x, "adaptive", out_size=(2, 3)), IMAGE),
+    "l2_pool_grad": _entry(
+        lambda dy, x, norms: mf.l2_pool_grad(dy, x, _l2_state(norms)), L2_NORMS, IMAGE, L2_NORMS, positive=(2,)
+    ),
+    "l2_pool_grad of a source window": _entry(
+        lambda dy, x, norms: mf.l2_pool_grad(dy, x, _l2_state(norms), source_window=((1, 0), (2, 1))),
+        *(L2_NORMS, IMAGE, L2_NORMS),
+        positive=(2,),
+    ),
     **_conv_entries(1),
     **_conv_entries(2),
     "bn_stats": _entry(lambda x: mf.bn_stats(x).arrays[:2], IMAGE),

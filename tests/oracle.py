@@ -6,6 +6,8 @@ Windows are dense 0/1 arrays over (output, tap, input), made by asking every tap
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +17,32 @@ from mpsfunc.window import Axis
 Array = np.ndarray
 
 
+def taps(axis: Axis, o: int) -> list[int]:
+    """The positions of an output's taps, inside the image or not."""
+    if axis.edge == 3:  # windows part the input evenly
+        return list(range(math.floor(o * axis.n_in / axis.n_out), math.ceil((o + 1) * axis.n_in / axis.n_out)))
+    return [o * axis.stride - axis.pad + k * axis.dilation for k in range(axis.size)]
+
+
 def reads(axis: Axis) -> Array:
     """(n_out, size, n_in): 1 where that tap of that output reads that input."""
     hit = np.zeros((axis.n_out, axis.size, axis.n_in))
     for o in range(axis.begin, axis.end):
-        for k in range(axis.size):
-            at = o * axis.stride - axis.pad + k * axis.dilation
+        for k, at in enumerate(taps(axis, o)):
             if 0 <= at < axis.n_in:
                 hit[o, k, at] = 1
+    return hit
+
+
+def counts(axis: Axis) -> Array:
+    """(n_out, n_in): how many taps of an output read an input, where with edge 1 those outside read the nearest."""
+    hit = np.zeros((axis.n_out, axis.n_in))
+    for o in range(axis.begin, axis.end):
+        for at in taps(axis, o):
+            if axis.edge == 1:
+                at = min(max(at, 0), axis.n_in - 1)
+            if 0 <= at < axis.n_in:
+                hit[o, at] += 1
     return hit
 
 
@@ -30,9 +50,8 @@ def averages(axis: Axis) -> Array:
     """(n_out, n_in): the share of each input in each output of an average along one axis."""
     divisors = []
     for o in range(axis.n_out):
-        taps = [o * axis.stride - axis.pad + k * axis.dilation for k in range(axis.size)]
-        counted = [t for t in taps if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad]
-        divisors.append(len(counted) if axis.edge == 1 else axis.size)
+        counted = [t for t in taps(axis, o) if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad]
+        divisors.append(axis.size if axis.edge == 0 else len(counted))
     return reads(axis).sum(1) / np.maximum(divisors, 1)[:, None]
 
 
@@ -52,9 +71,7 @@ def max_pool(x: Array, rows: Axis, cols: Axis) -> tuple[Array, Array]:
     zero, clamp = rows.edge == 0, rows.edge == 1
     for j, i in np.ndindex(rows.n_out, cols.n_out):
         y, where, outside, none = best[:, j, i], at[:, j, i], False, True
-        for q, p in np.ndindex(rows.size, cols.size):
-            row = j * rows.stride - rows.pad + q * rows.dilation
-            col = i * cols.stride - cols.pad + p * cols.dilation
+        for row, col in itertools.product(taps(rows, j), taps(cols, i)):
             inside = 0 <= row < h and 0 <= col < w
             if not inside and not clamp:
                 outside = True
@@ -75,6 +92,21 @@ def max_pool_grad(dy: Array, at: Array, height: int, width: int) -> Array:
     for image, j, i, channel in np.ndindex(*dy.shape):
         dx[image, at[image, j, i, channel], channel] += dy[image, j, i, channel]
     return dx[:, :-1].reshape(n, height, width, c)
+
+
+def l2_pool(x: Array, rows: Axis, cols: Axis) -> Array:
+    return np.sqrt(np.einsum("jh,iw,nhwc->njic", counts(rows), counts(cols), x**2, optimize=True))
+
+
+def l2_pool_grad(dy: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> Array:
+    """dx for the selected outputs, given the norms of all."""
+    share = np.divide(dy, norms, out=np.zeros_like(dy), where=norms != 0)
+    return x * np.einsum("jh,iw,njic->nhwc", counts(rows), counts(cols), share, optimize=True)
+
+
+def l2_pool_tangent(t: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> Array:
+    total = np.einsum("jh,iw,nhwc->njic", counts(rows), counts(cols), t * x, optimize=True)
+    return np.divide(total, norms, out=np.zeros_like(total), where=norms != 0)
 
 
 def _grouped(a: Array, groups: int, axis: int) -> Array:

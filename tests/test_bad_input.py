@@ -20,6 +20,7 @@ X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
 _, MAX_POOL = mf.max_pool_fwd(X, 2)
+_, L2_POOL = mf.l2_pool_fwd(X, 2)
 CONV = mf.conv_state(X.shape, W.shape, padding=1)
 NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
@@ -39,6 +40,8 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
     "avg_pool": lambda x: mf.avg_pool(x, 2),
     "avg_pool_grad": lambda x: mf.avg_pool_grad(x, POOL),
     "max_pool_grad": lambda x: mf.max_pool_grad(x, MAX_POOL),
+    "l2_pool": lambda x: mf.l2_pool(x, 2),
+    "l2_pool_grad": lambda x: mf.l2_pool_grad(POOLED, x, L2_POOL),
     "conv": lambda x: mf.conv(x, W),
     "conv_grad_input": lambda x: mf.conv_grad_input(x, W, CONV),
     "conv_grad_weights": lambda x: mf.conv_grad_weights(CONVOLVED, x, CONV),
@@ -220,6 +223,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "max_pool_grad": ("MaxPoolState", lambda state: mf.max_pool_grad(POOLED, state)),
     "max_pool_indices": ("MaxPoolState", lambda state: mf.max_pool_indices(state)),
     "max_unpool": ("MaxPoolState", lambda state: mf.max_unpool(POOLED, state)),
+    "l2_pool_grad": ("L2PoolState", lambda state: mf.l2_pool_grad(POOLED, X, state)),
     "conv_grad_input": ("ConvState", lambda state: mf.conv_grad_input(CONVOLVED, W, state)),
     "conv_grad_weights": ("ConvState", lambda state: mf.conv_grad_weights(CONVOLVED, X, state)),
     "bn_stats": ("BatchNormState", lambda state: mf.bn_stats(X, state)),
@@ -234,7 +238,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("op", OF_STATES)
 def test_a_state_of_another_operation(op: str) -> None:
     kind, call = OF_STATES[op]
-    for state in (POOL, MAX_POOL, CONV, NORM, tuple(CONV), "state"):
+    for state in (POOL, MAX_POOL, L2_POOL, CONV, NORM, tuple(CONV), "state"):
         if type(state).__name__ != kind:
             refuses(TypeError, f"{op}: not a state of this operation", lambda state=state: call(state))
 

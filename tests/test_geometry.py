@@ -15,13 +15,20 @@ import pytest
 from mpsfunc.window import Axis, PaddingPolicy, place
 
 GEOMETRY = Path(__file__).parents[1] / "metal" / "geometry.h"
-TWO_INTS = ("source", "target", "reads")
-ONE_INT = ("selected", "first", "tap_begin", "tap_end", "reader_begin", "reader_end", "divisor")
+TWO_INTS = ("source", "target", "reads", "max_source", "max_tap", "taps_on_count")
+ONE_INT = (
+    "selected", "first", "tap_begin", "tap_end", "reader_begin", "reader_end", "divisor", "taps",
+    "max_tap_begin", "max_tap_end", "max_reader_begin", "max_reader_end", "max_hangs_over", "onto_image",
+)  # fmt: skip
 FAR = 2**30
 
 
 def taps(axis: Axis, o: int) -> list[int]:
     """The positions that output o reads, inside the image or not."""
+    if axis.edge == 3:
+        return [
+            i for i in range(axis.n_in) if (i + 1) * axis.n_out > o * axis.n_in and i * axis.n_out < (o + 1) * axis.n_in
+        ]
     return [o * axis.stride - axis.pad + k * axis.dilation for k in range(axis.size)]
 
 
@@ -45,9 +52,10 @@ class Geometry:
 def geometry(tmp_path_factory: pytest.TempPathFactory) -> Geometry:
     folder = tmp_path_factory.mktemp("geometry")
     calls = [(name, "int a, int b", "a, b") for name in TWO_INTS] + [(name, "int a", "a") for name in ONE_INT]
+    field = {"taps_on_count": ("taps_on", ".count")}
     code = "".join(
         f'extern "C" int geometry_{name}(const int* params, {declared}) '
-        f"{{ return {name}(axis_at(params, 1), {passed}); }}\n"
+        f"{{ return {field.get(name, (name, ''))[0]}(axis_at(params, 1), {passed}){field.get(name, ('', ''))[1]}; }}\n"
         for name, declared, passed in calls
     )
     (folder / "geometry.cpp").write_text(f'#include "{GEOMETRY}"\n{code}')
@@ -76,6 +84,42 @@ def random_axis(choose: random.Random) -> Axis:
     )
 
 
+def even_axis(choose: random.Random) -> Axis:
+    """Windows that part the image evenly."""
+    axis, _ = place("avg_pool", (choose.randint(1, 15), 1), "adaptive", out_size=choose.randint(1, 15))
+    begin = choose.randint(0, axis.n_out) if choose.random() < 0.5 else 0
+    return axis._replace(begin=begin, end=choose.randint(begin, axis.n_out))
+
+
+def check_edges(geometry: Geometry, axis: Axis) -> None:
+    """What maxima and norms read: with edge 1 the nearest pixel for a tap outside, with 2 and 3 nothing."""
+    outputs = range(axis.n_out)
+    read = {o: {} for o in outputs}
+    for o in outputs:
+        for k, i in enumerate(taps(axis, o)):
+            nearest = min(max(i, 0), axis.n_in - 1)
+            at = nearest if axis.edge == 1 else i if i == nearest else -1
+            assert geometry.max_source(axis, o, k) == at, (axis, o, k)
+            if at >= 0:
+                assert geometry.onto_image(axis, i) == at
+                read[o][k] = at
+        window = range(geometry.max_tap_begin(axis, o), geometry.max_tap_end(axis, o))
+        assert list(window) == list(read[o]), (axis, o)
+        hangs = axis.edge == 0 and len(read[o]) < len(taps(axis, o))
+        if not hangs or axis.dilation == 1:  # dilated taps may jump over the image
+            assert bool(geometry.max_hangs_over(axis, o)) == hangs, (axis, o)
+        for k in range(len(taps(axis, o)), axis.size):
+            assert geometry.max_source(axis, o, k) == -1, (axis, o, k)
+    for i in range(axis.n_in):
+        readers = [o for o in outputs if axis.begin <= o < axis.end and i in read[o].values()]
+        asked = range(geometry.max_reader_begin(axis, i), geometry.max_reader_end(axis, i))
+        assert set(readers) <= set(asked) <= set(range(axis.begin, axis.end)), (axis, i)
+        for o in outputs:
+            on = [k for k, at in read[o].items() if at == i]
+            assert geometry.max_tap(axis, o, i) == (on[0] if on else -1), (axis, o, i)
+            assert geometry.taps_on_count(axis, o, i) == len(on), (axis, o, i)
+
+
 def check_outputs(geometry: Geometry, axis: Axis, outputs: range) -> None:
     for o in outputs:
         positions = taps(axis, o)
@@ -84,8 +128,9 @@ def check_outputs(geometry: Geometry, axis: Axis, outputs: range) -> None:
         assert geometry.first(axis, o) == positions[0]
         assert bool(geometry.selected(axis, o)) == (axis.begin <= o < axis.end)
         assert list(range(geometry.tap_begin(axis, o), geometry.tap_end(axis, o))) == inside, (axis, o)
+        assert geometry.taps(axis, o) == len(positions)
         assert geometry.divisor(axis, o) == (len(counted) if axis.edge else axis.size), (axis, o)
-        for k, i in enumerate(positions):
+        for k, i in enumerate(positions if axis.edge != 3 else []):
             assert geometry.source(axis, o, k) == (i if k in inside else -1), (axis, o, k)
 
 
@@ -97,7 +142,7 @@ def check_inputs(geometry: Geometry, axis: Axis, inputs: range, outputs: range) 
         assert list(readers) == spanning, (axis, i)
         for o in spanning:
             assert bool(geometry.reads(axis, o, i)) == (i in taps(axis, o)), (axis, o, i)
-        for k in range(axis.size):
+        for k in range(axis.size if axis.edge != 3 else 0):
             found = [o for o in outputs if axis.begin <= o < axis.end and taps(axis, o)[k] == i]
             assert geometry.target(axis, i, k) == (found[0] if found else -1), (axis, i, k)
 
@@ -108,6 +153,29 @@ def test_geometry_equals_brute_force(geometry: Geometry) -> None:
         axis = random_axis(choose)
         check_outputs(geometry, axis, range(axis.n_out))
         check_inputs(geometry, axis, range(axis.n_in), range(axis.n_out))
+
+
+def test_even_windows_equal_brute_force(geometry: Geometry) -> None:
+    choose = random.Random(3)
+    for _ in range(1000):
+        axis = even_axis(choose)
+        check_outputs(geometry, axis, range(axis.n_out))
+        check_inputs(geometry, axis, range(axis.n_in), range(axis.n_out))
+        check_edges(geometry, axis)
+
+
+def test_edges_of_maxima_equal_brute_force(geometry: Geometry) -> None:
+    choose = random.Random(4)
+    for _ in range(2500):
+        axis = random_axis(choose)
+        if axis.n_in > 0:
+            check_edges(geometry, axis._replace(edge=choose.randint(0, 2), zero_pad=0))
+
+
+def test_even_windows_do_not_overflow(geometry: Geometry) -> None:
+    axis, _ = place("op", (FAR - 1, 1), "adaptive", out_size=(FAR - 2, 1))
+    assert geometry.first(axis, FAR - 3) == FAR - 3 and geometry.taps(axis, FAR - 3) == 2
+    assert geometry.reader_begin(axis, FAR - 2) == FAR - 3 and geometry.reader_end(axis, FAR - 2) == FAR - 2
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, METAL, PRIMITIVES = ROOT / "mpsfunc", ROOT / "metal", ROOT / "primitives"
 MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 
-FAMILIES = {"pooling", "max_pooling", "convolution", "batch_norm"}
+FAMILIES = {"pooling", "max_pooling", "l2_pooling", "convolution", "batch_norm"}
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window"}
 PARTS = {
-    "max_pooling": {"_max_kernels"},
+    "pooling": {"_pool_stages"},
+    "max_pooling": {"_pool_stages", "_max_kernels"},
+    "l2_pooling": {"_pool_stages", "_l2_kernels"},
     "convolution": {"_conv_kernels"},
     "batch_norm": {"_bn_state", "_channels", "_vectors"},
 }
@@ -33,7 +35,9 @@ ALLOWED: dict[str, set[str]] = {
     "_vectors": FLOOR,
     "_channels": FLOOR | {"_vectors"},
     "_conv_kernels": FLOOR,
-    "_max_kernels": FLOOR,
+    "_pool_stages": FLOOR,
+    "_max_kernels": FLOOR | {"_pool_stages"},
+    "_l2_kernels": FLOOR | {"_pool_stages"},
     "_bn_state": FLOOR | {"_channels"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
@@ -122,7 +126,7 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    folded = {"conv_grad_bias", "max_pool_take"}  # conv_grad_weights returns one; the other is a tangent
+    folded = {"conv_grad_bias", "max_pool_take", "l2_pool_tangent"}  # one is of conv_grad_weights, two are tangents
     assert operations() - folded <= set(vars(mf))
 
 

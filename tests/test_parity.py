@@ -92,6 +92,39 @@ def test_max_unpool() -> None:
     agree(mf.max_unpool(y, state), torch.nn.functional.max_unpool2d(output, indices, 2))
 
 
+@pytest.mark.parametrize(
+    "how", [{"kernel_size": 2}, {"kernel_size": (3, 2), "stride": (2, 3)}, {"kernel_size": 4, "stride": 1}], ids=str
+)
+@pytest.mark.parametrize("image", [(7, 8), (6, 5), (9, 12)], ids=str)
+def test_l2_pool(how: dict[str, Any], image: tuple[int, int]) -> None:
+    x = numbers((2, *image, 3), mx.float64)
+    y, state = mf.l2_pool_fwd(x, **how)
+    source = theirs(x)
+    output = torch.nn.functional.lp_pool2d(source, 2.0, **how)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 1)
+    agree(mf.l2_pool_grad(dy, x, state), *backward(output, dy, source))
+
+
+@pytest.mark.parametrize("out_size", [1, 3, (2, 5), (None, 4), (11, 13)], ids=str)
+@pytest.mark.parametrize("image", [(7, 8), (6, 5), (9, 12), (1, 1)], ids=str)
+def test_adaptive_pools(out_size: Any, image: tuple[int, int]) -> None:
+    x = numbers((2, *image, 3), mx.float64)
+    y, state = mf.avg_pool_fwd(x, "adaptive", out_size=out_size)
+    dy = numbers(tuple(y.shape), mx.float64, 1)
+    source = theirs(x)
+    output = torch.nn.functional.adaptive_avg_pool2d(source, out_size)
+    agree(y, output)
+    agree(mf.avg_pool_grad(dy, state), *backward(output, dy, source))
+
+    y, maxima = mf.max_pool_fwd(x, "adaptive", out_size=out_size)
+    source = theirs(x)
+    output, indices = torch.nn.functional.adaptive_max_pool2d(source, out_size, return_indices=True)
+    agree(y, output)
+    np.testing.assert_array_equal(np.array(mf.max_pool_indices(maxima)), indices.numpy().transpose(0, 2, 3, 1))
+    agree(mf.max_pool_grad(dy, maxima), *backward(output, dy, source))
+
+
 CONVOLUTIONS: list[tuple[int, int, tuple[int, int], dict[str, Any]]] = [
     (3, 5, (3, 3), {"padding": 1}),
     (4, 6, (2, 3), {"stride": (2, 1), "padding": (0, 2)}),

@@ -17,6 +17,7 @@ IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
 STATES: dict[str, Any] = {
     "avg_pool": mf.avg_pool_state(IMAGE, 2),
     "max_pool": mf.MaxPoolState(mx.zeros((2, 2, 2, 3), mx.uint8), "max_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
+    "l2_pool": mf.L2PoolState(mx.ones((2, 2, 2, 3)), "l2_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "conv": mf.conv_state(IMAGE, WEIGHTS),
     "batch_norm": mf.bn_frozen(mx.ones(3), mx.ones(3)),
 }

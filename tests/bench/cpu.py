@@ -29,39 +29,39 @@ DROPPING = "PyTorch NHWC, dropping"
 _STOCK = ("MLX",)
 _LEVEL = (Target(PYTORCH, 1.0),)
 _CONV = (Target(PYTORCH, 0.8), Target(_STOCK, 40))
-_ROWS: tuple[tuple[str, tuple[int, int, int], tuple[Target, ...]], ...] = (
-    ("avg_pool", (3, 2, 1), _LEVEL),
-    ("avg_pool", (2, 2, 0), _LEVEL),
-    ("avg_pool_grad", (3, 2, 1), _LEVEL),
-    ("avg_pool_grad", (2, 2, 0), _LEVEL),
-    ("max_pool", (3, 2, 1), _LEVEL),
-    ("max_pool", (2, 2, 0), _LEVEL),
-    ("max_pool_grad", (3, 2, 1), _LEVEL),
-    ("max_pool_grad", (2, 2, 0), _LEVEL),
-    ("bn_forward", (1, 1, 0), _LEVEL),
-    ("bn_backward", (1, 1, 0), _LEVEL),
-    ("conv", (3, 1, 1), _CONV),
-    ("conv_grad_input", (3, 1, 1), _CONV),
-    ("conv_grad_weights", (3, 1, 1), _CONV),
+_POOLINGS = ((3, 2, 1), (2, 2, 0))
+_ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], ...] = (
+    ("avg_pool", _POOLINGS, _LEVEL),
+    ("avg_pool_grad", _POOLINGS, _LEVEL),
+    ("max_pool", _POOLINGS, _LEVEL),
+    ("max_pool_grad", _POOLINGS, _LEVEL),
+    ("l2_pool", _POOLINGS, _LEVEL),
+    ("l2_pool_grad", _POOLINGS, _LEVEL),
+    ("bn_forward", ((1, 1, 0),), _LEVEL),
+    ("bn_backward", ((1, 1, 0),), _LEVEL),
+    ("conv", ((3, 1, 1),), _CONV),
+    ("conv_grad_input", ((3, 1, 1),), _CONV),
+    ("conv_grad_weights", ((3, 1, 1),), _CONV),
 )
-
-
-# Images of other sizes and channel counts, for pooling in float32.
+# Pooling in float32 besides, averages with edge mode clamp: images of other sizes and channel counts.
 _MORE = ((8, 112, 112, 32), (8, 56, 56, 3), (8, 56, 56, 8), (8, 56, 56, 65))
 
 
 def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
     """The rows of the table; targets are for float32."""
-    rows = [(op, window, targets) for op, window, targets in _ROWS if not only or op in only]
-    made = [
-        (Problem(op, shape, dtype, *window), targets if dtype == "float32" else ())
-        for op, window, targets in rows
-        for dtype in ("float32", "bfloat16")
-    ]
-    if shape == SHAPE:
-        more = [row for row in rows if row[0].startswith("max_pool")]
-        made += [(Problem(op, other, "float32", *window), targets) for other in _MORE for op, window, targets in more]
-    return made
+    made, more = [], []
+    for op, windows, targets in _ROWS:
+        if only and op not in only:
+            continue
+        for window in windows:
+            made += [(Problem(op, shape, "float32", *window), targets), (Problem(op, shape, "bfloat16", *window), ())]
+            if windows is not _POOLINGS:
+                continue
+            edge = "clamp" if op.startswith("avg") else "zero"
+            shapes = _MORE if shape == SHAPE else ()
+            same = [shape] if edge == "clamp" and window[2] > 0 else []  # without padding there is no edge
+            more += [(Problem(op, other, "float32", *window, edge), targets) for other in (*same, *shapes)]
+    return made + sorted(more, key=lambda row: row[0].shape)
 
 
 def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:

@@ -36,12 +36,14 @@ _FLOAT32 = ("float32",)
 _BOTH = ("float32", "bfloat16")
 # Window, targets, and the dtypes that they are for.
 _ROWS: dict[str, tuple[tuple[int, int, int], tuple[Target, ...], tuple[str, ...]]] = {
-    "avg_pool_grad": ((3, 2, 1), (Target((COPY,), 0.6), Target(PYTORCH, 5)), _FLOAT32),
+    "avg_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7), Target(PYTORCH, 5)), _FLOAT32),
     "bn_stats_grad": ((1, 1, 0), (Target((COPY,), 0.7), Target(PYTORCH, 1)), _FLOAT32),
     "conv_grad_weights": ((3, 1, 1), (Target(("MLX", SWAPPED), 1),), _BOTH),
     "max_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
-    "avg_pool": ((3, 2, 1), (), ()),
+    "l2_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
+    "avg_pool": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
     "max_pool": ((3, 2, 1), (), ()),
+    "l2_pool": ((3, 2, 1), (), ()),
     "bn_stats": ((1, 1, 0), (), ()),
     "bn_normalize": ((1, 1, 0), (), ()),
     "bn_grad": ((1, 1, 0), (), ()),

@@ -14,6 +14,8 @@ PASSES = {
     "avg_pool_grad": (1, 1),
     "max_pool": (1, 1),
     "max_pool_grad": (1, 1),
+    "l2_pool": (1, 1),
+    "l2_pool_grad": (2, 2),
     "bn_stats": (1, 0),
     "bn_normalize": (1, 1),
     "bn_stats_grad": (1, 1),
@@ -41,13 +43,15 @@ class Problem(NamedTuple):
     kernel_size: int = 1
     stride: int = 1
     padding: int = 0
+    edge_mode: str = "zero"  # of an average
 
     @property
     def title(self) -> str:
         """Names the operation in a table."""
         name = TITLES.get(self.op, self.op)
         window = f" {self.kernel_size}x{self.kernel_size} s{self.stride} p{self.padding}"
-        return name if self.op.startswith("bn_") else name + window
+        edge = "" if self.edge_mode == "zero" else f" {self.edge_mode}"
+        return name if self.op.startswith("bn_") else name + window + edge
 
     @property
     def out_shape(self) -> tuple[int, int, int, int]:

@@ -18,8 +18,8 @@ from .stats import Ratio
 
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "torch", "jax", "numpy")
 _COLUMNS = [
-    "op", "n", "h", "w", "c", "dtype", "kernel_size", "stride", "padding", "rival", "ms", "single_ms", "calls",
-    "rounds", "ours_is_faster", "low", "high", "necessary_bytes", "error", "routed",
+    "op", "n", "h", "w", "c", "dtype", "kernel_size", "stride", "padding", "edge_mode", "rival", "ms", "single_ms",
+    "calls", "rounds", "ours_is_faster", "low", "high", "necessary_bytes", "error", "routed",
 ]  # fmt: skip
 
 
@@ -106,8 +106,9 @@ def _targets(rows: Iterable[Row]) -> str:
             measured = row.measured(target)
             verdict = "" if measured is None else "met" if measured.reaches(target.least) else "**missed**"
             said = [_share(measured) if target.versus == (COPY,) else _ratio(measured), verdict]
-            body.append([row.problem.title, row.problem.dtype, str(target), *said, _note(row)])
-    return _table(["operation", "dtype", "at least", "measured (95 %)", "", ""], body)
+            p = row.problem
+            body.append([p.title, p.dtype, _shape(p.shape), str(target), *said, _note(row)])
+    return _table(["operation", "dtype", "x", "at least", "measured (95 %)", "", ""], body)
 
 
 def _times(rows: Sequence[Row]) -> str:
@@ -129,7 +130,7 @@ def _times(rows: Sequence[Row]) -> str:
 
 def _records(row: Row) -> Iterable[list[object]]:
     p = row.problem
-    known = [p.op, *p.shape, p.dtype, p.kernel_size, p.stride, p.padding]
+    known = [p.op, *p.shape, p.dtype, p.kernel_size, p.stride, p.padding, p.edge_mode]
     for name, times in row.times.items():
         taken = sum(t == t for t in times)
         numbers = [row.ms(name), row.single_ms(name), row.calls[name], taken, *row.ratio(name)]

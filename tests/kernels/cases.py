@@ -6,193 +6,18 @@ elements (which Metal keeps in another address space), and a ``crowded`` one, wh
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest import mock
 
 import mlx.core as mx
-import numpy as np
 import oracle
 from support import close, exact, numbers
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from kernels.case import Case, named
+from kernels.pooling_cases import pooling
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
-
-
-class Case(NamedTuple):
-    """A call, the bodies that it may launch, and a check of its results."""
-
-    name: str
-    bodies: tuple[str, ...]
-    check: Callable[[], None]
-    crowded: bool = False
-
-    def run(self) -> None:
-        """Calls and checks. ``crowded`` lets the GPU have few threadgroups, so that every grid stride is taken."""
-        with _few_threadgroups() if self.crowded else contextlib.nullcontext():
-            self.check()
-
-
-@contextlib.contextmanager
-def _few_threadgroups() -> Iterator[None]:
-    with mock.patch.object(_launch, "_BLOCKS_YZ", 1), mock.patch.object(_launch, "FILL", 1):
-        yield
-
-
-def _name(body: str, shape: tuple[int, ...], dtype: mx.Dtype, **options: Any) -> str:
-    told = [f"{key}={value}".replace(" ", "") for key, value in options.items()]
-    return " ".join([body, "x".join(map(str, shape)), str(dtype).rpartition(".")[2], *told])
-
-
-# Pooling ------------------------------------------------------------------------------------------------
-
-
-def _avg_pool(shape: tuple[int, ...], dtype: mx.Dtype, kernel: Any, crowded: bool = False, **placement: Any) -> Case:
-    def check() -> None:
-        x, state = numbers(shape, dtype), mf.avg_pool_state(shape, kernel, **placement)
-        definition = [oracle.avg_pool(v, state.rows, state.cols) for v in (exact(x), abs(exact(x)))]
-        close(mf.avg_pool(x, kernel, **placement), *definition)
-
-    return Case(_name("avg_pool", shape, dtype, k=kernel, **placement), ("avg_pool",), check, crowded)
-
-
-def _avg_pool_grad(
-    shape: tuple[int, ...], dtype: mx.Dtype, kernel: Any, crowded: bool = False, window: Any = None, **placement: Any
-) -> Case:
-    def check() -> None:
-        state = mf.avg_pool_state(shape, kernel, **placement)
-        dy = numbers((shape[0], state.rows.n_out, state.cols.n_out, shape[3]), dtype)
-        kept = exact(dy)
-        if window:
-            (top, left), (height, width) = window
-            kept = np.zeros_like(kept)
-            part = np.s_[:, top : top + height, left : left + width]
-            kept[part] = exact(dy)[part]
-        definition = [oracle.avg_pool_grad(v, state.rows, state.cols) for v in (kept, abs(kept))]
-        close(mf.avg_pool_grad(dy, state, source_window=window), *definition)
-
-    return Case(
-        _name("avg_pool_grad", shape, dtype, k=kernel, **placement), _grad_body(kernel, **placement), check, crowded
-    )
-
-
-def _avg_pool_grad_of_infinity(shape: tuple[int, ...], kernel: Any, **placement: Any) -> Case:
-    """An infinity reaches the pixels that its window reads, and spoils no other."""
-
-    def check() -> None:
-        state = mf.avg_pool_state(shape, kernel, **placement)
-        dy = numbers((shape[0], state.rows.n_out, state.cols.n_out, shape[3]))
-        first = np.zeros(dy.shape)
-        first[0, 0, 0] = 1
-        dx = exact(mf.avg_pool_grad(mx.where(mx.array(first > 0), mx.inf, dy), state))
-        read = oracle.avg_pool_grad(first, state.rows, state.cols) > 0
-        assert (dx[read] == np.inf).all()
-        expected = oracle.avg_pool_grad(exact(dy), state.rows, state.cols)
-        np.testing.assert_allclose(dx[~read], expected[~read], rtol=1e-5, atol=1e-5)
-
-    return Case(
-        _name("avg_pool_grad of infinity", shape, F32, k=kernel, **placement), _grad_body(kernel, **placement), check
-    )
-
-
-def _grad_body(kernel: Any, stride: Any = None, dilation: Any = 1, **_: Any) -> tuple[str]:
-    """The body for the number of windows that span a pixel."""
-    pairs = [v if isinstance(v, tuple) else (v, v) for v in (kernel, kernel if stride is None else stride, dilation)]
-    spans = [math.ceil(((k - 1) * d + 1) / s) for k, s, d in zip(*pairs, strict=True)]
-    return ("avg_pool_grad_few",) if max(spans) <= 3 else ("avg_pool_grad",)
-
-
-def _max_pool(
-    shape: tuple[int, ...], dtype: mx.Dtype, kernel: Any, crowded: bool = False, window: Any = None, **placement: Any
-) -> Case:
-    """Forward, backward and the tangent, which is the derivative of backward; ``window`` is of backward."""
-
-    def check() -> None:
-        x = (4 * numbers(shape)).astype(dtype)  # ties where the dtype is small
-        y, state = mf.max_pool_fwd(x, kernel, **placement)
-        expected, at = oracle.max_pool(exact(x), state.rows, state.cols)
-        np.testing.assert_array_equal(exact(y), expected)
-        np.testing.assert_array_equal(np.array(mf.max_pool_indices(state, stream=mx.cpu)), at)
-        if not mx.issubdtype(dtype, mx.floating):
-            return
-        if window:
-            (top, left), (height, width) = window
-            kept = np.full(at.shape, -1)
-            part = np.s_[:, top : top + height, left : left + width]
-            kept[part] = at[part]
-            at = kept
-        dy, tangent = numbers(tuple(y.shape), dtype, 1), numbers(shape, dtype, 2)
-        definition = [oracle.max_pool_grad(v, at, *shape[1:3]) for v in (exact(dy), abs(exact(dy)))]
-        (dx,), (pulled,) = mx.vjp(lambda dy: mf.max_pool_grad(dy, state, source_window=window), [dy], [tangent])
-        close(dx, *definition)
-        flat = np.concatenate([exact(tangent).reshape(shape[0], -1, shape[3]), np.zeros((shape[0], 1, shape[3]))], 1)
-        read = np.take_along_axis(flat, at.reshape(shape[0], -1, shape[3]), 1)
-        np.testing.assert_array_equal(exact(pulled), read.reshape(y.shape))
-
-    few = placement.get("edge_mode") != "clamp" and _grad_body(kernel, **placement) == ("avg_pool_grad_few",)
-    bodies = ("max_pool", "max_pool_grad_few" if few else "max_pool_grad", "max_pool_take")
-    kinds = bodies if mx.issubdtype(dtype, mx.floating) else bodies[:1]
-    return Case(_name("max_pool", shape, dtype, k=kernel, **placement), kinds, check, crowded)
-
-
-_CLAMP = {"edge_mode": "clamp"}
-_POOLS: tuple[tuple[Any, ...], ...] = (
-    ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
-    ((2, 7, 6, 3), F32, 4, {"stride": 1, "padding": 1}),
-    ((5, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
-    ((5, 6, 5, 8), F32, 2, {"stride": 1, "dilation": 2, "padding": 1, **_CLAMP}),
-    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", **_CLAMP, "zero_pad": 1}),
-    ((1, 4, 5, 16), F16, 4, {"stride": 1, "padding": 2, **_CLAMP}),
-    ((6, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
-    ((3, 4, 5, 8), BF16, 5, {"stride": 1, "padding": 2}),
-    ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
-    ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
-    ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
-    ((1, 4, 4, 1), F32, 4, {"stride": 1}),
-    ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
-)
-
-
-_MAX_POOLS: tuple[tuple[Any, ...], ...] = (
-    ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
-    ((2, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
-    ((2, 6, 5, 8), F32, (3, 2), {"stride": 1, "dilation": 2, "padding": 2}),
-    ((5, 6, 5, 8), F32, (2, 2), {"stride": 1, "dilation": 2, "padding": 2}),
-    ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
-    ((1, 3, 2, 1), F32, (2, 1), {"stride": 1, **_CLAMP}),
-    ((2, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3)), **_CLAMP}),
-    ((3, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3))}),
-    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", "edge_mode": "exclude"}),
-    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", **_CLAMP}),
-    ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
-    ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full", **_CLAMP}),
-    ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
-    ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
-    ((1, 17, 16, 4), F32, (16, 16), {"stride": 1}),  # more taps than a byte counts
-    ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
-    ((2, 5, 4, 4), mx.int32, 3, {"stride": 1, "padding": 1}),
-    ((2, 5, 4, 16), mx.uint8, 2, {"stride": 2, "padding": 1}),
-)
-
-
-def _pooling() -> list[Case]:
-    both = [make(*pool[:3], **pool[3]) for pool in _POOLS for make in (_avg_pool, _avg_pool_grad)]
-    crowded = {"stride": 1, "padding": 1, "dilation": (1, 2), "crowded": True}
-    return [
-        *both,
-        *[_max_pool(*pool[:3], **pool[3]) for pool in _MAX_POOLS],
-        _max_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
-        _max_pool((9, 70, 3, 4), F32, (2, 2), edge_mode="clamp", **crowded),
-        _avg_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
-        _avg_pool_grad((9, 70, 3, 4), F32, (2, 2), **crowded),
-        _avg_pool_grad((9, 70, 3, 4), F32, (2, 3), **crowded),
-        _avg_pool_grad((2, 6, 7, 4), F32, 3, stride=2, padding=1, window=((1, 0), (1, 3))),
-        _avg_pool_grad_of_infinity((2, 5, 5, 4), 3, stride=2, padding=1),
-    ]
 
 
 # Batch normalization ------------------------------------------------------------------------------------
@@ -244,10 +69,10 @@ def _norms(shape: tuple[int, ...], dtype: mx.Dtype, *, slack: float = 8, crowded
         close(mf.bn_grad(n.dy, n.x, n.state, n.gamma, n.beta), n.expected.dx, abs(n.expected.dx) + 3, slack=slack)
 
     return [
-        Case(_name("bn_stats", shape, dtype), ("bn_stats", "bn_stats_merge"), stats, crowded),
-        Case(_name("bn_normalize", shape, dtype), ("bn_normalize",), normalize, crowded),
-        Case(_name("bn_stats_grad", shape, dtype), ("bn_stats_grad", "bn_stats_grad_merge"), stats_grad, crowded),
-        Case(_name("bn_grad", shape, dtype), ("bn_grad",), grad, crowded),
+        Case(named("bn_stats", shape, dtype), ("bn_stats", "bn_stats_merge"), stats, crowded),
+        Case(named("bn_normalize", shape, dtype), ("bn_normalize",), normalize, crowded),
+        Case(named("bn_stats_grad", shape, dtype), ("bn_stats_grad", "bn_stats_grad_merge"), stats_grad, crowded),
+        Case(named("bn_grad", shape, dtype), ("bn_grad",), grad, crowded),
     ]
 
 
@@ -309,9 +134,9 @@ def _convs(
     told = {"out": out, "k": kernel, "groups": groups, **placement}
     both = ("conv_grad_weights", "conv_grad_bias", "sum_partials")
     return [
-        Case(_name("conv", shape, dtype, **told), ("conv",), forward, crowded),
-        Case(_name("conv_grad_input", shape, dtype, **told), ("conv_grad_input",), grad_input, crowded),
-        Case(_name("conv_grad_weights", shape, dtype, **told), both, grad_weights, crowded),
+        Case(named("conv", shape, dtype, **told), ("conv",), forward, crowded),
+        Case(named("conv_grad_input", shape, dtype, **told), ("conv_grad_input",), grad_input, crowded),
+        Case(named("conv_grad_weights", shape, dtype, **told), both, grad_weights, crowded),
     ]
 
 
@@ -328,4 +153,4 @@ def _convolution() -> list[Case]:
     ]
 
 
-CASES = {case.name: case for case in (*_pooling(), *_normalization(), *_convolution())}
+CASES = {case.name: case for case in (*pooling(), *_normalization(), *_convolution())}

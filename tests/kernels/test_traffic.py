@@ -54,6 +54,18 @@ def _max_pool_of_edges() -> None:
     mf.max_pool_grad(y, state)
 
 
+def _l2_pool() -> None:
+    x, dy = numbers(SHAPE), numbers((2, 6, 6, 16))
+    _, state = mf.l2_pool_fwd(x, 3, stride=2, padding=1)
+    mx.eval(mx.vjp(lambda dy: mf.l2_pool_grad(dy, x, state), [dy], [x]))
+
+
+def _l2_pool_of_edges() -> None:
+    x = numbers(SHAPE)
+    y, state = mf.l2_pool_fwd(x, 3, stride=2, padding=1, edge_mode="clamp")
+    mf.l2_pool_grad(y, x, state)
+
+
 def _norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
     with mock.patch.object(_launch, "FILL", 1):
@@ -74,18 +86,36 @@ class Row(NamedTuple):
     loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
 
 
+# Times that tiles of two by two pixels, seven by seven of them, load a window of 3x3 taps: all but the first have two
+# along an axis.
+_ON_TILES = (2 * 6) ** 2 / 6**2
 _PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
-    "avg_pool_grad_few": Row(_pool_grad, {"dy": (IMAGE // 4, 4 * IMAGE)}),  # two by two windows a pixel, there or not
-    "max_pool": Row(_max_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
+    "avg_pool_grad_tile": Row(_pool_grad, {"dy": (IMAGE // 4, _ON_TILES * IMAGE / 4)}),
+    # Every tap inside once, and where a window begins outside one more in each row.
+    "max_pool": Row(_max_pool, {"x": (IMAGE, 17 * 18 / 12**2 * IMAGE)}),
     "max_pool_grad": Row(  # as often as windows read a pixel
         _max_pool_of_edges,
         {"dy": (IMAGE // 4, 18**2 / 12**2 * IMAGE), "winners": (IMAGE // 16, 18**2 / 12**2 * IMAGE / 4)},
     ),
-    "max_pool_grad_few": Row(_max_pool, {"dy": (IMAGE // 4, 4 * IMAGE), "winners": (IMAGE // 16, IMAGE)}),
+    "max_pool_grad_tile": Row(
+        _max_pool, {"dy": (IMAGE // 4, _ON_TILES * IMAGE / 4), "winners": (IMAGE // 16, _ON_TILES * IMAGE / 16)}
+    ),
     "max_pool_take": Row(_max_pool, {"x": (IMAGE, IMAGE // 4), "winners": (IMAGE // 16, IMAGE // 16)}),
+    "l2_pool": Row(_l2_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
+    "l2_pool_grad": Row(  # as often as windows read a pixel
+        _l2_pool_of_edges,
+        {"x": (IMAGE, IMAGE), **dict.fromkeys(("dy", "norms"), (IMAGE // 4, 18**2 / 12**2 * IMAGE))},
+    ),
+    "l2_pool_grad_tile": Row(
+        _l2_pool, {"x": (IMAGE, IMAGE), **dict.fromkeys(("dy", "norms"), (IMAGE // 4, _ON_TILES * IMAGE / 4))}
+    ),
+    "l2_pool_tangent": Row(
+        _l2_pool,
+        {**dict.fromkeys(("x", "t"), (IMAGE, 17**2 / 12**2 * IMAGE)), "norms": (IMAGE // 4, IMAGE // 4)},
+    ),
     "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # the pivot twice, and the origin
     "bn_stats_merge": Row(
         _norm, {"x": (LONG_IMAGE, VECTOR), **dict.fromkeys(("count", "mean", "m2"), (VECTOR, VECTOR))}
@@ -131,3 +161,28 @@ def test_loads_stay_within_their_bounds(body: str) -> None:
     assert inputs == {name: needed for name, (needed, _) in row.loads.items()}
     for name, (_, bound) in row.loads.items():
         assert run.outcome.traffic[name].loaded <= bound + 0.5, name
+
+
+# Windows that do not overlap: 13 pixels leave one behind them.
+APART = (2, 12, 13, 16)
+
+
+def _apart() -> None:
+    dy = numbers((2, 6, 6, 16))
+    x = numbers(APART)
+    mf.avg_pool(x, 2)
+    mf.avg_pool_grad(dy, mf.avg_pool_state(APART, 2))
+    _, maxima = mf.max_pool_fwd(x, 2)
+    mf.max_pool_grad(dy, maxima)
+    _, norms = mf.l2_pool_fwd(x, 2)
+    mf.l2_pool_grad(dy, x, norms)
+
+
+@pytest.mark.parametrize(
+    "body", ["avg_pool", "avg_pool_grad_tile", "max_pool", "max_pool_grad_tile", "l2_pool", "l2_pool_grad_tile"]
+)
+def test_windows_that_do_not_overlap_are_loaded_once(body: str) -> None:
+    run = next(run for run in runs(_apart) if run.stage.body == body)
+    for buffer in run.job.buffers:
+        if buffer.name in run.stage.inputs:
+            assert run.outcome.traffic[buffer.name].loaded <= buffer.bytes, buffer.name

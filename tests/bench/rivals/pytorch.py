@@ -21,12 +21,14 @@ _PARAMETERS = ("gamma", "beta")
 
 
 def avg_pool(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [F.avg_pool2d(a.x, p.kernel_size, p.stride, p.padding)]
+    counted = p.edge_mode == "zero"
+    return lambda: [F.avg_pool2d(a.x, p.kernel_size, p.stride, p.padding, count_include_pad=counted)]
 
 
 def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
     size, stride, padding = _pairs(p)
-    return lambda: [aten.avg_pool2d_backward(a.dy, a.x, size, stride, padding, False, True, None)]
+    counted = p.edge_mode == "zero"
+    return lambda: [aten.avg_pool2d_backward(a.dy, a.x, size, stride, padding, False, counted, None)]
 
 
 def max_pool(p: Problem, a: SimpleNamespace) -> Call:
@@ -38,6 +40,24 @@ def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
     _, winners = aten.max_pool2d_with_indices(a.x, size, stride, padding)
     ones = [1, 1]
     return lambda: [aten.max_pool2d_with_indices_backward(a.dy, a.x, size, stride, padding, ones, False, winners)]
+
+
+def l2_pool(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_l2(p, a.x)]
+
+
+def l2_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+    with torch.enable_grad():
+        x = a.x.detach().requires_grad_()
+        y = _l2(p, x)
+    return lambda: list(torch.autograd.grad(y, x, a.dy, retain_graph=True))
+
+
+def _l2(p: Problem, x: torch.Tensor) -> torch.Tensor:
+    """``lp_pool2d``, or with padding, which that lacks, what it is made of."""
+    if p.padding == 0:
+        return F.lp_pool2d(x, 2.0, p.kernel_size, p.stride)
+    return (F.avg_pool2d(x * x, p.kernel_size, p.stride, p.padding) * p.kernel_size**2).sqrt()
 
 
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call | None:

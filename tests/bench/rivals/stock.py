@@ -11,12 +11,16 @@ from ..problems import EPS, Problem
 from . import Call
 
 
-def avg_pool(p: Problem, a: SimpleNamespace) -> Call:
+def avg_pool(p: Problem, a: SimpleNamespace) -> Call | None:
+    if p.edge_mode != "zero" and p.padding:
+        return None
     pool = nn.AvgPool2d(p.kernel_size, p.stride, p.padding)
     return lambda: [pool(a.x)]
 
 
-def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
+def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call | None:
+    if p.edge_mode != "zero" and p.padding:
+        return None
     pool = nn.AvgPool2d(p.kernel_size, p.stride, p.padding)
     return lambda: mx.vjp(lambda x: [pool(x)], [a.x], [a.dy])[1]
 

@@ -1,0 +1,36 @@
+// dx[n,h,w,c] adds up dy[n,oh,ow,c] * x[n,h,w,c] / norms[n,oh,ow,c] over all taps of all (oh, ow) that read (h, w), and
+// nothing where the norm is 0. A thread owns V channels of one pixel of dx, image by image.
+const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
+const int w = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
+if (w >= cols.n_in) return;
+const int ow_begin = max_reader_begin(cols, w), ow_end = max_reader_end(cols, w);
+const long dx_image = long(rows.n_in) * cols.n_in * channels, dy_image = long(rows.n_out) * cols.n_out * channels;
+const bool wide = aligned<V>(dy), wide_x = aligned<V>(x), wide_norms = aligned<V>(norms);
+
+for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) {
+  const int oh_begin = max_reader_begin(rows, h), oh_end = max_reader_end(rows, h);
+  for (int n = thread_position_in_grid.z; n < images; n += threads_per_grid.z) {
+    const long here = n * dx_image + (h * cols.n_in + w) * channels + c;
+    const Pack<T, V> own = load<V>(x + here, wide_x);
+    float sum[V];
+    for (int j = 0; j < V; ++j) sum[j] = 0;
+    for (int oh = oh_begin; oh < oh_end; ++oh) {
+      const int down = taps_on(rows, oh, h).count;
+      if (down == 0) continue;
+      for (int ow = ow_begin; ow < ow_end; ++ow) {
+        const int across = taps_on(cols, ow, w).count;
+        if (across == 0) continue;
+        const long at = n * dy_image + (oh * cols.n_out + ow) * channels + c;
+        const Pack<T, V> in = load<V>(dy + at, wide);
+        const Pack<float, V> norm = load<V>(norms + at, wide_norms);
+        for (int j = 0; j < V; ++j) {
+          sum[j] += slope(float(own.v[j]), norm.v[j]) * (float(down) * float(across)) * float(in.v[j]);
+        }
+      }
+    }
+    Pack<T, V> out;
+    for (int j = 0; j < V; ++j) out.v[j] = T(sum[j]);
+    store(dx + here, out);
+  }
+}

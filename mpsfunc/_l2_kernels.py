@@ -1,0 +1,130 @@
+"""The kernels of L2 pooling and their rules.
+
+Where ``c`` counts the taps of a window on a pixel, a norm's derivative by it is ``c * x / norm``. `grad` sums that over
+the windows of a pixel, `_tangent` over the pixels of a window: each is the other's VJP in its first argument, both are
+linear in their second one, and division by the norm is all that is left. So two kernels serve derivatives of any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc import _launch, _pool_stages, window
+from mpsfunc._launch import Stage
+from mpsfunc._pool_stages import Spec
+from mpsfunc._rules import differentiable, over_batches
+
+
+def norms(x: mx.array, spec: Spec) -> mx.array:
+    """The norm of each window, in the accumulator's dtype."""
+    y: mx.array = _norms(x, spec)
+    return y
+
+
+def grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+    """The gradient of the norms: dy and x have one dtype."""
+    dx: mx.array = _grad(dy, x, norms, spec)
+    return dx
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _run_norms(x: mx.array, spec: Spec) -> mx.array:
+    source, axes = (x.shape, x.dtype), (spec.rows, spec.cols)
+    result = (x.shape[0], spec.rows.n_out, spec.cols.n_out, x.shape[3]), _launch.accumulator(x.dtype)
+
+    def stages() -> tuple[Stage, ...]:
+        return _pool_stages.summing("l2_pool", (("x",), ("norms",)), source, result, axes, lambda dtype: ())
+
+    return _launch.launch("l2_pool", [x], (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+def _run_grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+    source, result, axes = (norms.shape, norms.dtype), (x.shape, x.dtype), (spec.rows, spec.cols)
+
+    def stages() -> tuple[Stage, ...]:
+        names, tiles = (("dy", "x", "norms"), ("dx",)), None
+        if not any(map(window.moves_taps, axes)):
+            tiles = _pool_stages.on_tiles("l2_pool_grad_tile", names, source, result, axes, under_way=1)
+        return (tiles or _pool_stages.by_pixel("l2_pool_grad", names, source, (result,), axes),)
+
+    arrays = [dy, x, norms]
+    return _launch.launch("l2_pool_grad", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+def _run_tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+    source, result, axes = (x.shape, x.dtype), (norms.shape, norms.dtype), (spec.rows, spec.cols)
+
+    def stages() -> tuple[Stage, ...]:
+        names = ("t", "x", "norms"), ("dnorms",)
+        return (_pool_stages.by_pixel("l2_pool_tangent", names, source, (result,), axes),)
+
+    arrays = [t, x, norms]
+    return _launch.launch("l2_pool_tangent", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _over(a: mx.array, norms: mx.array) -> mx.array:
+    """``a / norms``, and 0 where the norm is."""
+    none = norms == 0
+    return mx.where(none, 0, a.astype(norms.dtype) / mx.where(none, 1, norms))
+
+
+def _norms_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (x,) = arrays
+    return (_grad(cotangents[0].astype(x.dtype), x, outputs[0], spec),)
+
+
+def _norms_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    (x,) = arrays
+    return _tangent(tangents[0], x, _norms(x, spec), spec)
+
+
+def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (dy, x, norms), t = arrays, cotangents[0]
+    pushed = _tangent(t, x, norms, spec)
+    return pushed, _grad(dy, t, norms, spec), -_over(dy, norms) * pushed
+
+
+def _grad_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    dy, x, norms = arrays
+    d_dy, d_x, d_norms = tangents
+    terms = []
+    if d_dy is not None:
+        terms.append(_grad(d_dy, x, norms, spec))
+    if d_x is not None:
+        terms.append(_grad(dy, d_x, norms, spec))
+    if d_norms is not None:
+        terms.append(-_grad((_over(dy, norms) * d_norms).astype(dy.dtype), x, norms, spec))
+    return sum(terms[1:], terms[0])
+
+
+def _tangent_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (t, x, norms), cotangent = arrays, cotangents[0]
+    dy = cotangent.astype(x.dtype)
+    return _grad(dy, x, norms, spec), _grad(dy, t, norms, spec), -_over(cotangent, norms) * outputs[0]
+
+
+def _tangent_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    t, x, norms = arrays
+    d_t, d_x, d_norms = tangents
+    terms = []
+    if d_t is not None:
+        terms.append(_tangent(d_t, x, norms, spec))
+    if d_x is not None:
+        terms.append(_tangent(t, d_x, norms, spec))
+    if d_norms is not None:
+        terms.append(-_tangent(t, x, norms, spec) * _over(d_norms, norms))
+    return sum(terms[1:], terms[0])
+
+
+_norms: Any = differentiable("l2_pool", _run_norms, vjp=_norms_vjp, jvp=_norms_jvp, vmap=over_batches(lambda: _norms))
+_grad: Any = differentiable("l2_pool_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=over_batches(lambda: _grad))
+_tangent: Any = differentiable(
+    "l2_pool_tangent", _run_tangent, vjp=_tangent_vjp, jvp=_tangent_jvp, vmap=over_batches(lambda: _tangent)
+)

@@ -1,0 +1,37 @@
+"""One call of a public function on a GPU, and what must come of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import mlx.core as mx
+
+from mpsfunc import _launch
+
+
+class Case(NamedTuple):
+    """A call, the bodies that it may launch, and a check of its results."""
+
+    name: str
+    bodies: tuple[str, ...]
+    check: Callable[[], None]
+    crowded: bool = False
+
+    def run(self) -> None:
+        """Calls and checks. ``crowded`` lets the GPU have few threadgroups, so that every grid stride is taken."""
+        with _few_threadgroups() if self.crowded else contextlib.nullcontext():
+            self.check()
+
+
+@contextlib.contextmanager
+def _few_threadgroups() -> Iterator[None]:
+    with mock.patch.object(_launch, "_BLOCKS_YZ", 1), mock.patch.object(_launch, "FILL", 1):
+        yield
+
+
+def named(body: str, shape: tuple[int, ...], dtype: mx.Dtype, **options: Any) -> str:
+    told = [f"{key}={value}".replace(" ", "") for key, value in options.items()]
+    return " ".join([body, "x".join(map(str, shape)), str(dtype).rpartition(".")[2], *told])

@@ -1,0 +1,138 @@
+"""Windows that cover the image by themselves: "global" and "adaptive", for all three poolings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import DTYPES, close, exact, numbers, same_bits
+
+import mpsfunc as mf
+from mpsfunc.window import Axis, place, starts
+
+SIZES = ((7, 5), (6, 4), (1, 1), (1, 9), (16, 3))
+OUTS: tuple[Any, ...] = (1, 3, (2, 4), (5, None), (9, 11))
+
+
+def check(x: mx.array, **how: Any) -> None:
+    """Values and gradients of all three."""
+    dy, values = None, exact(x)
+    for forward in (mf.avg_pool_fwd, mf.max_pool_fwd, mf.l2_pool_fwd):
+        y, state = forward(x, **how)
+        axes: tuple[Axis, Axis] = (state.rows, state.cols)
+        dy = numbers(tuple(y.shape), x.dtype, 1)
+        small, large = exact(dy), abs(exact(dy))
+        if forward is mf.avg_pool_fwd:
+            close(y, oracle.avg_pool(values, *axes), oracle.avg_pool(abs(values), *axes), slack=4)
+            grads = oracle.avg_pool_grad(small, *axes), oracle.avg_pool_grad(large, *axes)
+            close(mf.avg_pool_grad(dy, state), *grads)
+        elif forward is mf.max_pool_fwd:
+            expected, at = oracle.max_pool(values, *axes)
+            np.testing.assert_array_equal(exact(y), expected)
+            np.testing.assert_array_equal(np.array(mf.max_pool_indices(state)), at)
+            close(mf.max_pool_grad(dy, state), *[oracle.max_pool_grad(v, at, *x.shape[1:3]) for v in (small, large)])
+        else:
+            norms = oracle.l2_pool(values, *axes)
+            close(y, norms, norms, slack=4)
+            definition = [oracle.l2_pool_grad(d, v, norms, *axes) for d, v in ((small, values), (large, abs(values)))]
+            close(mf.l2_pool_grad(dy, x, state), *definition, slack=4)
+
+
+@pytest.mark.parametrize("channels", (3, 16))
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_global(device: mx.Device, dtype: mx.Dtype, size: tuple[int, int], channels: int) -> None:
+    x = numbers((2, *size, channels), dtype)
+    check(x, kernel_size="global")
+    assert same_bits(mf.avg_pool(x, "global"), mf.avg_pool(x, size))
+    assert mf.l2_pool(x, "global").shape == (2, 1, 1, channels)
+
+
+@pytest.mark.parametrize("channels", (3, 16))
+@pytest.mark.parametrize("out_size", OUTS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_adaptive(device: mx.Device, dtype: mx.Dtype, size: tuple[int, int], out_size: Any, channels: int) -> None:
+    check(numbers((2, *size, channels), dtype), kernel_size="adaptive", out_size=out_size)
+
+
+sides = st.integers(1, 12)
+
+
+@given(
+    shape=st.tuples(st.integers(0, 2), sides, sides, st.sampled_from([1, 5, 8, 17])),
+    out_size=st.tuples(sides, sides),
+    dtype=st.sampled_from(DTYPES),
+)
+@pytest.mark.needs_cpu_module
+def test_adaptive_anywhere(shape: tuple[int, ...], out_size: tuple[int, int], dtype: mx.Dtype) -> None:
+    with mx.stream(mx.cpu):
+        check(numbers(shape, dtype), kernel_size="adaptive", out_size=out_size)
+
+
+@given(n=st.integers(1, 2**29), m=st.integers(1, 300))
+def test_adaptive_windows_at_any_distance(n: int, m: int) -> None:
+    rows, cols = place("avg_pool", (n, m), "adaptive", out_size=(m, min(n, 300)))
+    for axis in (rows, cols):
+        begins = [o * axis.n_in // axis.n_out for o in range(axis.n_out)]
+        lengths = [math.ceil((o + 1) * axis.n_in / axis.n_out) - begin for o, begin in enumerate(begins)]
+        assert starts(axis) == begins and axis.size == max(lengths)
+
+
+def test_what_divides_evenly_is_an_ordinary_window() -> None:
+    assert place("avg_pool", (12, 8), "adaptive", out_size=(3, 4)) == place("avg_pool", (12, 8), (4, 2))
+
+
+@pytest.mark.parametrize("edge_mode", ("zero", "clamp"))
+def test_an_edge_mode_says_nothing(edge_mode: str) -> None:
+    for how in ({"kernel_size": "global"}, {"kernel_size": "adaptive", "out_size": 2}):
+        axes = place("avg_pool", (5, 7), **how, edge_mode=edge_mode, edge_modes=("zero", "clamp"), zero_pad=3)
+        assert axes == place("avg_pool", (5, 7), **how)
+
+
+def test_a_mean_of_many_loses_little(device: mx.Device) -> None:
+    """An offset of a million times the deviation, over 40,000 pixels."""
+    x = numbers((1, 200, 200, 16)) + 1e3
+    y = mf.avg_pool(x, "global")
+    np.testing.assert_allclose(exact(y), exact(x).mean((1, 2), keepdims=True), rtol=2e-6)
+    norm = np.sqrt((exact(x) ** 2).sum((1, 2), keepdims=True))
+    np.testing.assert_allclose(exact(mf.l2_pool(x, "global")), norm, rtol=2e-6)
+
+
+def test_source_window_of_adaptive_outputs(device: mx.Device) -> None:
+    state = mf.avg_pool_state((1, 7, 7, 4), "adaptive", out_size=3)
+    dy = numbers((1, 3, 3, 4))
+    kept = np.zeros(dy.shape)
+    kept[:, 1:, :2] = exact(dy)[:, 1:, :2]
+    dx = mf.avg_pool_grad(dy, state, source_window=((1, 0), (2, 2)))
+    close(dx, oracle.avg_pool_grad(kept, state.rows, state.cols))
+
+
+REFUSED: list[tuple[str, type[Exception], dict[str, Any]]] = [
+    ("unknown kernel_size", ValueError, {"kernel_size": "whole"}),
+    ("kernel_size='adaptive' needs out_size", ValueError, {"kernel_size": "adaptive"}),
+    ("kernel_size='global' has one window", ValueError, {"kernel_size": "global", "out_size": 1}),
+    ("out_size is too small", ValueError, {"kernel_size": "adaptive", "out_size": (0, 2)}),
+    ("out_size is not an int", TypeError, {"kernel_size": "adaptive", "out_size": 2.0}),
+    ("out_size is not a pair", ValueError, {"kernel_size": "adaptive", "out_size": (1, 2, 3)}),
+    ("unknown edge mode", ValueError, {"kernel_size": "global", "edge_mode": "mirror"}),
+    *[
+        (f"kernel_size={name!r} places the windows alone", ValueError, {"kernel_size": name, **given})
+        for name in ("global", "adaptive")
+        for given in ({"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"offset": 0})
+    ],
+]
+
+
+@pytest.mark.parametrize(("words", "error", "how"), REFUSED, ids=str)
+@pytest.mark.parametrize("pool", (mf.avg_pool, mf.max_pool, mf.l2_pool))
+def test_bad_input(pool: Callable[..., mx.array], words: str, error: type[Exception], how: dict[str, Any]) -> None:
+    if "alone" in words and how["kernel_size"] == "adaptive":
+        how = how | {"out_size": 2}
+    with pytest.raises(error, match=f"^{pool.__name__}: {words}; got .*, expected "):
+        pool(mx.zeros((1, 4, 4, 1)), **how)
