@@ -92,11 +92,11 @@ def test_tables_say_what_was_met_missed_and_wrong(tmp_path: Path) -> None:
     row = _row({OURS: [1.0], PYTORCH[0]: [2.0], COPY: [0.5]}, *targets)._replace(wrong={"MLX": 0.5}, routed=True)
     text = report.write(tmp_path, "table", "Title", {"processor": "some"}, "How.", [row])
     assert (tmp_path / "table.md").read_text() == text
-    assert "| avg_pool_grad 3x3 s2 p1 | float32 | 2 x PyTorch | 2.00 (2.00 to 2.00) | met | routed |" in text
+    assert "| avg_pool_grad 3x3 s2 p1 | float32 | 2x8x8x4 | 2 x PyTorch | 2.00 (2.00 to 2.00) | met | routed |" in text
     assert "| 3 x PyTorch | 2.00 (2.00 to 2.00) | **missed** |" in text
     assert "wrong by 0.5" in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert [line.split(",")[9] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
+    assert [line.split(",")[10] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
 
 
 @pytest.mark.parity
@@ -107,9 +107,15 @@ def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
     args = argparse.Namespace(only=["avg_pool_grad"], quick=True, rounds=2, jax=False, openblas=None)
     rows = cpu.main(args)
     assert [(row.problem.title, row.problem.dtype) for row in rows] == [
-        (f"avg_pool_grad {window}", dtype) for window in ("3x3 s2 p1", "2x2 s2 p0") for dtype in ("float32", "bfloat16")
+        *(
+            (f"avg_pool_grad {window}", kind)
+            for window in ("3x3 s2 p1", "2x2 s2 p0")
+            for kind in ("float32", "bfloat16")
+        ),
+        ("avg_pool_grad 3x3 s2 p1 clamp", "float32"),
     ]
-    assert all({OURS, "MLX", *PYTORCH, COPY} <= {*row.times, *row.wrong} for row in rows)
+    assert all({OURS, *PYTORCH, COPY} <= {*row.times, *row.wrong} for row in rows)
+    assert all("MLX" in {*row.times, *row.wrong} for row in rows[:4])  # which has no clamp
     text = report.write(tmp_path, "cpu", "Speed", {}, "", rows)
     assert "| avg_pool_grad 3x3 s2 p1 | bfloat16 |" in text
 
