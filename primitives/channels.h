@@ -139,15 +139,39 @@ void channel_sums(const Rows& rows, const F& term, A* const (&out)[Terms]) {
   }
 }
 
+template <int N>
+struct Constant {
+  constexpr operator int() const { return N; }
+};
+
+// Calls f with the two counts as constants where windows are small, so that their loops unroll.
+template <typename F>
+MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
+  const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
+  if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
+  if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
+  if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
+  if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
+  if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
+  f(rows, cols);
+}
+
 // Elements of an image in one chunk of work.
 constexpr int64_t kChunkElements = 1 << 14;
 
-// Calls f(line) for every line of an image, each of so many elements.
+// Calls f(begin, end) for groups of the lines of an image, each of so many elements.
+template <typename F>
+void parallel_groups(int64_t lines, int64_t elements, const F& f) {
+  const int64_t group = 1 + kChunkElements / elements;
+  parallel_for((lines + group - 1) / group,
+               [&](int64_t chunk) { f(chunk * group, smaller(lines, (chunk + 1) * group)); });
+}
+
+// Calls f(line) for each of them.
 template <typename F>
 void parallel_lines(int64_t lines, int64_t elements, const F& f) {
-  const int64_t group = 1 + kChunkElements / elements;
-  parallel_for((lines + group - 1) / group, [&](int64_t chunk) {
-    for (int64_t line = chunk * group; line < smaller(lines, (chunk + 1) * group); ++line) f(line);
+  parallel_groups(lines, elements, [&](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) f(line);
   });
 }
 

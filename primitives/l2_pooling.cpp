@@ -10,7 +10,11 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 struct Reading {
-  int at, count;  // along one axis: the input or output it leads to, and the taps that do
+  int64_t at;  // along one axis: the input or output it leads to
+  int count;   // the taps that do
+
+  bool operator==(const Reading& other) const { return at == other.at && count == other.count; }
+  Reading moved(int64_t step) const { return {at + step, count}; }
 };
 
 // For each output the inputs that it reads; at an edge several taps can read one.
@@ -23,7 +27,7 @@ void list_reads(const Axis& a, Lists<Reading>& lists) {
       lists.add({at, count});
       k += count - 1;
     }
-    lists.close(o);
+    lists.close();
   }
 }
 
@@ -34,7 +38,7 @@ void list_readers(const Axis& a, Lists<Reading>& lists) {
       const int count = taps_on(a, o, i).count;
       if (count > 0) lists.add({o, count});
     }
-    lists.close(i);
+    lists.close();
   }
 }
 

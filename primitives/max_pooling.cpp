@@ -2,59 +2,13 @@
 // gathers what came from the windows that a pixel won, and `max_pool_take` reads the winners' pixels of another image.
 #include "channels.h"
 #include "geometry.h"
+#include "lists.h"
+#include "max_lines.h"
 #include "parallel.h"
 #include "simd.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
-
-struct Tap {
-  int at, tap;  // along one axis: the input or output it leads to, and its number in the window
-};
-
-// Lists of taps, one after the other: list number i is [begin(i), begin(i + 1)).
-class Lists {
- public:
-  Lists(int count, int64_t most) : starts_(count + 1), taps_(most) { starts_[0] = 0; }
-  void add(Tap tap) { taps_[end_++] = tap; }
-  void close(int i) { starts_[i + 1] = end_; }
-  const Tap* begin(int64_t i) const { return taps_.get() + starts_[i]; }
-
- private:
-  Scratch<int64_t> starts_;
-  Scratch<Tap> taps_;
-  int64_t end_ = 0;
-};
-
-// Input that tap k of output o can win with, or -1: a state that a user wrote may name others.
-inline int winnable(const Axis& a, int o, int k) {
-  const int at = max_source(a, o, k);
-  return at >= 0 && max_tap(a, o, at) == k ? at : -1;
-}
-
-// For each output the taps that can win, in order: where two read one pixel, the first.
-void list_reads(const Axis& a, Lists& lists) {
-  for (int o = 0; o < a.n_out; ++o) {
-    for (int k = 0; k < a.size; ++k) {
-      const int at = winnable(a, o, k);
-      if (at >= 0) lists.add({at, k});
-    }
-    lists.close(o);
-  }
-}
-
-// For each input the outputs that it can win, with its tap there.
-void list_readers(const Axis& a, Lists& lists) {
-  for (int i = 0; i < a.n_in; ++i) {
-    for (int o = max_reader_begin(a, i); o < max_reader_end(a, i); ++o) {
-      const int k = max_tap(a, o, i);
-      if (k >= 0) lists.add({o, k});
-    }
-    lists.close(i);
-  }
-}
-
-int64_t pairs(const Axis& a) { return int64_t{a.n_out} * lesser(a.size, a.n_in) + 1; }
 
 // Calls f(zero of the winners' type).
 template <typename F>
@@ -111,7 +65,11 @@ MPSF_INLINE Vec<A> where_won(const W* winners, int n, Index<A> tap, Vec<A> value
 #endif
   typedef W Narrow __attribute__((vector_size(lanes<A> * sizeof(W))));
   Narrow narrow = {};
-  memcpy(&narrow, winners, static_cast<size_t>(n) * sizeof(W));
+  if (n == lanes<A>) {
+    memcpy(&narrow, winners, sizeof(narrow));
+  } else {
+    for (int i = 0; i < lanes<A> && i < n; ++i) narrow[i] = winners[i];
+  }
   return __builtin_convertvector(narrow, Indices<A>) == tap ? values : Vec<A>{};
 }
 
@@ -127,143 +85,161 @@ MPSF_INLINE void store_winners(W* p, Indices<A> winners, int n) {
   memcpy(p, &narrow, static_cast<size_t>(n) * sizeof(W));
 }
 
-template <typename T, typename W>
-void forward(const Call& call) {
+template <typename T>
+struct Line {
+  const T* data;
+  int number;
+};
+
+// The maxima of windows that read these lines at these taps, and which of them won.
+template <typename T, typename W, typename Rows, typename Cols>
+MPSF_INLINE void maxima(const Line<T>* lines, Rows rows, const Tap* taps, Cols cols, int width, bool over,
+                        int64_t length, T* out, W* winners) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
+  constexpr Index<A> kNone = static_cast<W>(-1);
+  for_vectors<A>(length, [&]<int N>(int64_t at, int n) {
+    Vec<A> best[N] = {};
+    Indices<A> winner[N];
+    for (int v = 0; v < N; ++v) winner[v] = Indices<A>{} + kNone;
+    // The first tap stands until another is larger; a NaN is larger than all, and the first stays. Taps are vectors
+    // already where they are added up: GCC would fetch the sum from a general register for each vector that it wins.
+    for (int i = 0; i < rows; ++i) {
+      const Indices<A> row = Indices<A>{} + Index<A>(lines[i].number * width);
+      for (int j = 0; j < cols; ++j) {
+        const Indices<A> tap = row + Index<A>(taps[j].number);
+        for (int v = 0; v < N; ++v) {
+          const Vec<A> value = load_some(lines[i].data + taps[j].at + at + v * L, n);
+          if (i == 0 && j == 0) {
+            best[v] = value;
+            winner[v] = tap;
+          } else {
+            const auto stays = (value <= best[v]) | (best[v] != best[v]);
+            best[v] = stays ? best[v] : value;
+            winner[v] = stays ? winner[v] : tap;
+          }
+        }
+      }
+    }
+    for (int v = 0; v < N; ++v) {
+      if (over) {  // a zero of the padding wins where nothing reaches it
+        const auto lost = best[v] < Vec<A>{};
+        best[v] = lost ? Vec<A>{} : best[v];
+        winner[v] = lost ? Indices<A>{} + kNone : winner[v];
+      }
+      store_some(out + at + v * L, best[v], n);
+      store_winners<A>(winners + at + v * L, winner[v], n);
+    }
+  });
+}
+
+template <typename T, typename W>
+void forward(const Call& call) {
   const Tensor &in = call.in[0], &out = call.out[0];
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
   const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_out;
-  const int64_t row_pitch = int64_t{cols.n_in} * channels;
-  Lists row_lists(rows.n_out, pairs(rows)), col_lists(cols.n_out, pairs(cols));
-  list_reads(rows, row_lists);
-  list_reads(cols, col_lists);
+  const int64_t pitch = cols.n_in * channels;
+  const bool apart = reordered<T>(cols, channels);
+  const Order order(cols.n_in, apart ? cols.stride : 1);
+  Lists<Tap> row_lists(rows.n_out, pairs(rows)), col_lists(cols.n_out, pairs(cols));
+  list_reads(rows, row_lists, [&](int row) { return row; });
+  list_reads(cols, col_lists, [&](int col) { return order.place(col) * channels; });
+  const Runs runs(col_lists, channels);
+  const Scratch<int64_t> offsets(cols.n_in);
+  for (int i = 0; i < cols.n_in; ++i) offsets[i] = order.pixel(i) * channels;
 
-  parallel_lines(lines, cols.n_out * channels, [&](int64_t line) {
-    const int64_t image = line / rows.n_out;
-    const int y = static_cast<int>(line % rows.n_out);
-    const T* source = data<T>(in) + image * rows.n_in * row_pitch;
-    const Tap *row_begin = row_lists.begin(y), *row_end = row_lists.begin(y + 1);
-    const bool row_over = max_hangs_over(rows, y);
-    for (int x = 0; x < cols.n_out; ++x) {
-      const Tap *col_begin = col_lists.begin(x), *col_end = col_lists.begin(x + 1);
-      const bool over = row_over || max_hangs_over(cols, x);
-      const bool some = row_begin < row_end && col_begin < col_end;
-      const int64_t pixel = (line * cols.n_out + x) * channels;
-      for_columns<A>(channels, [&]<int N>(int64_t channel, int n) {
-        Vec<A> best[N];
-        Indices<A> winner[N];
-        // The first tap stands until another is larger; a NaN is larger than all, and the first stays.
-        const int64_t at = some ? row_begin->at * row_pitch + col_begin->at * channels + channel : 0;
-        const Index<A> code = some ? row_begin->tap * cols.size + col_begin->tap : 0;
-        for (int v = 0; v < N; ++v) {
-          best[v] = some ? load_some(source + at + v * L, n) : Vec<A>{};
-          winner[v] = Indices<A>{} + (some ? code : Index<A>(static_cast<W>(-1)));
+  // As many lines as a window spans; each stays until another needs its place.
+  const int64_t kept = apart ? smaller(rows.n_in, int64_t{rows.size - 1} * rows.dilation + 1) : 0;
+  const int64_t work = channels * (1 + row_lists.total() * col_lists.total() / rows.n_out);
+  parallel_groups(lines, work, [&](int64_t begin, int64_t end) {
+    const Scratch<Line<T>> read(rows.size);
+    const Scratch<T> buffer(kept * pitch);
+    const Scratch<int64_t> held(kept);
+    for (int64_t i = 0; i < kept; ++i) held[i] = -1;
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t image = line / rows.n_out, y = line % rows.n_out;
+      const int row_count = row_lists.size(y);
+      for (int i = 0; i < row_count; ++i) {
+        const Tap& tap = row_lists.begin(y)[i];
+        const int64_t row = image * rows.n_in + tap.at;
+        const T* source = data<T>(in) + row * pitch;
+        if (apart) {
+          const int64_t slot = tap.at % kept;
+          T* copy = &buffer[slot * pitch];
+          if (held[slot] != row) reorder(source, offsets.get(), cols.n_in, channels, copy);
+          held[slot] = row;
+          source = copy;
         }
-        for (const Tap* row = row_begin; row < row_end; ++row) {
-          const T* read = source + row->at * row_pitch + channel;
-          for (const Tap* col = col_begin; col < col_end; ++col) {
-            const Index<A> tap = row->tap * cols.size + col->tap;
-            for (int v = 0; v < N; ++v) {
-              const Vec<A> value = load_some(read + col->at * channels + v * L, n);
-              const auto wins = ~(value <= best[v]) & (best[v] == best[v]);
-              best[v] = wins ? value : best[v];
-              winner[v] = wins ? Indices<A>{} + tap : winner[v];
-            }
-          }
-        }
-        for (int v = 0; v < N; ++v) {
-          if (over && some) {  // a zero of the padding wins where nothing reaches it
-            const auto lost = best[v] < Vec<A>{};
-            best[v] = lost ? Vec<A>{} : best[v];
-            winner[v] = lost ? Indices<A>{} + Index<A>(static_cast<W>(-1)) : winner[v];
-          }
-          store_some(data<T>(out) + pixel + channel + v * L, best[v], n);
-          store_winners<A>(data<W>(call.out[1]) + pixel + channel + v * L, winner[v], n);
-        }
-      });
+        read[i] = {source, tap.number};
+      }
+      const bool row_over = max_hangs_over(rows, static_cast<int>(y));
+      for (int64_t x = 0; x < cols.n_out; x += runs[x]) {
+        const int64_t pixel = (line * cols.n_out + x) * channels;
+        // One answer for a run: windows that lead to the same taps hang over alike.
+        const bool over = row_over || max_hangs_over(cols, static_cast<int>(x));
+        for_counts(row_count, col_lists.size(x), [&](auto row_count, auto col_count) {
+          maxima(read.get(), row_count, col_lists.begin(x), col_count, cols.size,
+                 over && row_count > 0 && col_count > 0, runs[x] * channels, data<T>(out) + pixel,
+                 data<W>(call.out[1]) + pixel);
+        });
+      }
     }
+  });
+}
+
+// The sums of what came from the outputs at `rows` and `cols` that these pixels won.
+template <typename T, typename W, typename Rows, typename Cols>
+MPSF_INLINE void won(const T* dy, const W* winners, const Tap* rows, Rows row_count, const Tap* cols, Cols col_count,
+                     int width, int64_t length, T* dx, bool streamed) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  for_vectors<A>(length, [=]<int N>(int64_t at, int n) {
+    Vec<A> acc[N] = {};
+    for (int i = 0; i < row_count; ++i) {
+      for (int j = 0; j < col_count; ++j) {
+        const int64_t from = rows[i].at + cols[j].at + at;
+        const Index<A> tap = rows[i].number * width + cols[j].number;
+        for (int v = 0; v < N; ++v) {
+          acc[v] += where_won<A>(winners + from + v * L, n, tap, load_some(dy + from + v * L, n));
+        }
+      }
+    }
+    for (int v = 0; v < N; ++v) store_result(dx + at + v * L, acc[v], n, streamed);
   });
 }
 
 template <typename T, typename W>
 void gradient(const Call& call) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
   const Tensor& out = call.out[0];
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
   const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_in;
-  const int64_t row_pitch = int64_t{cols.n_out} * channels;
-  Lists row_lists(rows.n_in, pairs(rows)), col_lists(cols.n_in, pairs(cols));
-  list_readers(rows, row_lists);
-  list_readers(cols, col_lists);
-  const bool streamed = out.streamed && channels % L == 0;
+  const int64_t pitch = cols.n_in * channels, row_pitch = cols.n_out * channels;
+  const bool apart = reordered<T>(cols, channels);
+  const Order order(cols.n_in, apart ? cols.stride : 1);
+  Lists<Tap> row_lists(rows.n_in, pairs(rows)), col_lists(cols.n_in, pairs(cols));
+  list_readers(rows, row_lists, Order(rows.n_in, 1), row_pitch);
+  list_readers(cols, col_lists, order, channels);
+  const Runs runs(col_lists, channels);
+  const Scratch<int64_t> offsets(cols.n_in);
+  for (int w = 0; w < cols.n_in; ++w) offsets[w] = order.place(w) * channels;
+  const bool streamed = out.streamed && channels % lanes<Acc<T>> == 0;
 
-  parallel_lines(lines, cols.n_in * channels, [&](int64_t line) {
-    const int64_t image = line / rows.n_in, h = line % rows.n_in;
-    const int64_t from = image * rows.n_out * row_pitch;
-    const T* dy = data<T>(call.in[0]) + from;
-    const W* winners = data<W>(call.in[1]) + from;
-    T* pixel = data<T>(out) + line * cols.n_in * channels;
-    for (int64_t w = 0; w < cols.n_in; ++w, pixel += channels) {
-      for_columns<A>(channels, [&]<int N>(int64_t channel, int n) {
-        Vec<A> acc[N] = {};
-        for (const Tap* row = row_lists.begin(h); row < row_lists.begin(h + 1); ++row) {
-          for (const Tap* col = col_lists.begin(w); col < col_lists.begin(w + 1); ++col) {
-            const int64_t at = row->at * row_pitch + col->at * channels + channel;
-            const Index<A> tap = row->tap * cols.size + col->tap;
-            for (int v = 0; v < N; ++v) {
-              acc[v] += where_won<A>(winners + at + v * L, n, tap, load_some(dy + at + v * L, n));
-            }
-          }
-        }
-        for (int v = 0; v < N; ++v) store_result(pixel + channel + v * L, acc[v], n, streamed);
-      });
-    }
-    stream_end();
-  });
-}
-
-// The same for fewer channels than a vector has lanes, where it is cheaper to go over the windows: each thread adds to
-// a band of rows of its own what their windows bring, in the order of the gradient above.
-template <typename T, typename W>
-void scatter(const Call& call) {
-  const Tensor& out = call.out[0];
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
-  const int64_t channels = out.shape[3], pitch = cols.n_in * channels;
-  const int taps = rows.size * cols.size;
-  Scratch<Tap> split(taps);  // of a tap's number into its row and column
-  for (int tap = 0; tap < taps; ++tap) split[tap] = {tap / cols.size, tap % cols.size};
-  Scratch<int> reads(int64_t{cols.n_out} * cols.size);
-  for (int x = 0; x < cols.n_out; ++x) {
-    for (int k = 0; k < cols.size; ++k) reads[int64_t{x} * cols.size + k] = winnable(cols, x, k);
-  }
-
-  const int64_t height = smaller(rows.n_in, 1 + kChunkElements / pitch), bands = (rows.n_in + height - 1) / height;
-  parallel_for(out.shape[0] * bands, [&](int64_t chunk) {
-    const int64_t image = chunk / bands, low = chunk % bands * height, high = smaller(rows.n_in, low + height);
-    T* dx = data<T>(out) + image * rows.n_in * pitch;
-    memset(static_cast<void*>(dx + low * pitch), 0, static_cast<size_t>((high - low) * pitch) * sizeof(T));
-    Scratch<int64_t> lines(rows.size);  // of the band that the taps of a row read, or -1
-    const int last = max_reader_end(rows, static_cast<int>(high - 1));
-    for (int y = max_reader_begin(rows, static_cast<int>(low)); y < last; ++y) {
-      for (int q = 0; q < rows.size; ++q) {
-        const int row = winnable(rows, y, q);
-        lines[q] = row >= low && row < high ? row * pitch : -1;
+  parallel_groups(lines, pitch, [&](int64_t begin, int64_t end) {
+    const Scratch<T> buffer(apart ? pitch : 0);
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t image = line / rows.n_in, h = line % rows.n_in, from = image * rows.n_out * row_pitch;
+      const T* dy = data<T>(call.in[0]) + from;
+      const W* winners = data<W>(call.in[1]) + from;
+      T* dx = data<T>(out) + line * pitch;
+      T* made = apart ? buffer.get() : dx;
+      for (int64_t place = 0; place < cols.n_in; place += runs[place]) {
+        for_counts(row_lists.size(h), col_lists.size(place), [&](auto row_count, auto col_count) {
+          won(dy, winners, row_lists.begin(h), row_count, col_lists.begin(place), col_count, cols.size,
+              runs[place] * channels, made + place * channels, streamed);
+        });
       }
-      for (int x = cols.begin; x < cols.end; ++x) {
-        const int64_t from = ((image * rows.n_out + y) * cols.n_out + x) * channels;
-        const T* dy = data<T>(call.in[0]) + from;
-        const W* winners = data<W>(call.in[1]) + from;
-        const int* positions = &reads[int64_t{x} * cols.size];
-        for (int64_t c = 0; c < channels; ++c) {
-          if (winners[c] >= taps) continue;
-          const Tap tap = split[winners[c]];
-          if (lines[tap.at] >= 0 && positions[tap.tap] >= 0) {
-            dx[lines[tap.at] + positions[tap.tap] * channels + c] += dy[c];
-          }
-        }
-      }
+      if (apart) reorder(buffer.get(), offsets.get(), cols.n_in, channels, dx);
+      stream_end();
     }
   });
 }
@@ -311,14 +287,7 @@ void max_pool(const Call& call) {
 
 void max_pool_grad(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_types(call, call.in[1].type, [&](auto t, auto w) {
-    using T = decltype(t);
-    using W = decltype(w);
-    if constexpr (sizeof(T) == sizeof(Acc<T>) && sizeof(W) < sizeof(int)) {
-      if (call.out[0].shape[3] < lanes<Acc<T>>) return scatter<T, W>(call);
-    }
-    gradient<T, W>(call);
-  });
+  by_types(call, call.in[1].type, [&](auto t, auto w) { gradient<decltype(t), decltype(w)>(call); });
 }
 
 void max_pool_take(const Call& call) {

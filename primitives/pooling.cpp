@@ -9,11 +9,6 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-template <int N>
-struct Constant {
-  constexpr operator int() const { return N; }
-};
-
 struct Span {
   int first, count;
 };
@@ -52,18 +47,6 @@ struct Gather {
 template <typename A>
 bool is_power_of_two(A value) {
   return (static_cast<int64_t>(value) & (static_cast<int64_t>(value) - 1)) == 0;
-}
-
-// Calls f with the two counts as constants where windows are small, so that their loops unroll.
-template <typename F>
-MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
-  const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
-  if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
-  if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
-  if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
-  if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
-  if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
-  f(rows, cols);
 }
 
 // acc[v] = the sum of share(i, j, value) over a window's taps; steps are in elements.
