@@ -98,13 +98,13 @@ MPSF_FN int divisor(Axis a, int o) {
 
 // Maxima and norms, where edge 1 reads the edge pixel for a tap outside and 2 passes such a tap by ---------
 
-// The taps of output o that read are [max_tap_begin, max_tap_end), and where one stands that reads the edge.
-MPSF_FN int max_tap_begin(Axis a, int o) { return a.edge == 1 ? 0 : tap_begin(a, o); }
-MPSF_FN int max_tap_end(Axis a, int o) { return a.edge == 1 ? a.size : tap_end(a, o); }
+// The taps of output o that read are [edge_tap_begin, edge_tap_end), and where one stands that reads the edge.
+MPSF_FN int edge_tap_begin(Axis a, int o) { return a.edge == 1 ? 0 : tap_begin(a, o); }
+MPSF_FN int edge_tap_end(Axis a, int o) { return a.edge == 1 ? a.size : tap_end(a, o); }
 MPSF_FN int onto_image(Axis a, int i) { return greater(0, lesser(i, a.n_in - 1)); }
 
 // Input that tap k of output o reads, or -1.
-MPSF_FN int max_source(Axis a, int o, int k) {
+MPSF_FN int edge_source(Axis a, int o, int k) {
   int i = first(a, o) + k * a.dilation;
   if (a.edge == 1) return onto_image(a, i);
   if (a.edge == 3 && k >= taps(a, o)) return -1;
@@ -125,17 +125,17 @@ MPSF_FN Taps taps_on(Axis a, int o, int i) {
 }
 
 // The first of them, which is the only one that can win, or -1.
-MPSF_FN int max_tap(Axis a, int o, int i) {
+MPSF_FN int edge_tap(Axis a, int o, int i) {
   Taps on = taps_on(a, o, i);
   return on.count > 0 ? on.first : -1;
 }
 
-// The selected outputs that may read input i are [max_reader_begin, max_reader_end).
-MPSF_FN int max_reader_begin(Axis a, int i) { return a.edge == 1 && i == 0 ? a.begin : reader_begin(a, i); }
-MPSF_FN int max_reader_end(Axis a, int i) { return a.edge == 1 && i == a.n_in - 1 ? a.end : reader_end(a, i); }
+// The selected outputs that may read input i are [edge_reader_begin, edge_reader_end).
+MPSF_FN int edge_reader_begin(Axis a, int i) { return a.edge == 1 && i == 0 ? a.begin : reader_begin(a, i); }
+MPSF_FN int edge_reader_end(Axis a, int i) { return a.edge == 1 && i == a.n_in - 1 ? a.end : reader_end(a, i); }
 
 // Whether output o reads a zero of the padding.
-MPSF_FN bool max_hangs_over(Axis a, int o) {
+MPSF_FN bool hangs_over(Axis a, int o) {
   return a.edge == 0 && (first(a, o) < 0 || first(a, o) + (a.size - 1) * a.dilation >= a.n_in);
 }
 

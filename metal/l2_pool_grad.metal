@@ -4,12 +4,12 @@ const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
 const int w = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (w >= cols.n_in) return;
-const int ow_begin = max_reader_begin(cols, w), ow_end = max_reader_end(cols, w);
+const int ow_begin = edge_reader_begin(cols, w), ow_end = edge_reader_end(cols, w);
 const long dx_image = long(rows.n_in) * cols.n_in * channels, dy_image = long(rows.n_out) * cols.n_out * channels;
 const bool wide = aligned<V>(dy), wide_x = aligned<V>(x), wide_norms = aligned<V>(norms);
 
 for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) {
-  const int oh_begin = max_reader_begin(rows, h), oh_end = max_reader_end(rows, h);
+  const int oh_begin = edge_reader_begin(rows, h), oh_end = edge_reader_end(rows, h);
   for (int n = thread_position_in_grid.z; n < images; n += threads_per_grid.z) {
     const long here = n * dx_image + (h * cols.n_in + w) * channels + c;
     const Pack<T, V> own = load<V>(x + here, wide_x);

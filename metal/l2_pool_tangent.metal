@@ -5,11 +5,11 @@ const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;
 const long x_image = long(rows.n_in) * cols.n_in * channels, y_image = long(rows.n_out) * cols.n_out * channels;
-const int left = first(cols, ow), k_begin = max_tap_begin(cols, ow), k_end = max_tap_end(cols, ow);
+const int left = first(cols, ow), k_begin = edge_tap_begin(cols, ow), k_end = edge_tap_end(cols, ow);
 const bool wide = aligned<V>(x), wide_t = aligned<V>(t), wide_norms = aligned<V>(norms);
 
 for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid.y) {
-  const int top = first(rows, oh), q_begin = max_tap_begin(rows, oh), q_end = max_tap_end(rows, oh);
+  const int top = first(rows, oh), q_begin = edge_tap_begin(rows, oh), q_end = edge_tap_end(rows, oh);
   const bool live = selected(rows, oh) && selected(cols, ow);
   for (int n = thread_position_in_grid.z; n < images; n += threads_per_grid.z) {
     const long at = n * y_image + (oh * cols.n_out + ow) * channels + c;

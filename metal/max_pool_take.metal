@@ -18,9 +18,9 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
       int h = -1, w = -1;
       if (live && codes.v[j] < taps) {  // a state may hold anything
         const int q = codes.v[j] / cols.size, k = codes.v[j] % cols.size;
-        h = max_source(rows, oh, q);
-        w = max_source(cols, ow, k);
-        if (h < 0 || w < 0 || max_tap(rows, oh, h) != q || max_tap(cols, ow, w) != k) h = -1;
+        h = edge_source(rows, oh, q);
+        w = edge_source(cols, ow, k);
+        if (h < 0 || w < 0 || edge_tap(rows, oh, h) != q || edge_tap(cols, ow, w) != k) h = -1;
       }
       out.v[j] = T(0);
       if (h >= 0 && w >= 0) out.v[j] = x[n * x_image + (h * cols.n_in + w) * channels + c + j];

@@ -51,7 +51,7 @@ def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
 
     def stages() -> tuple[Stage, ...]:
         names, axes = (("x",), ("y", "winners")), (spec.rows, spec.cols)
-        template = ("W", winners), taps_under_way(spec.cols)
+        template = ("W", winners), taps_under_way(spec.cols, x.dtype)
         return (by_pixel("max_pool", names, (x.shape, x.dtype), results, axes, template),)
 
     return tuple(_launch.launch("max_pool", [x], (*spec.rows, *spec.cols), results, stages, spec.stream))

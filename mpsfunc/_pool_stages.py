@@ -87,7 +87,7 @@ def summing(
     rows, cols = axes
 
     def step(source: Output, result: Output, axes: Axes) -> Stage:
-        template = (*constants(result[1]), taps_under_way(axes[1]))
+        template = (*constants(result[1]), taps_under_way(axes[1], source[1], together))
         return by_pixel(body, names, source, (result,), axes, template, together=together)
 
     if rows.size * cols.size < _MANY or cols.size < 4 or 4 * cols.n_out > cols.n_in:
@@ -97,9 +97,10 @@ def summing(
     return step(source, between, (_every(rows.n_in), cols)), step(between, result, (rows, _every(cols.n_out)))
 
 
-def taps_under_way(cols: Axis) -> tuple[str, int]:
-    """The constant "U": how many taps of a row a thread loads before it looks at them."""
-    return "U", min(cols.size, 4)
+def taps_under_way(cols: Axis, dtype: mx.Dtype, together: int | None = None) -> tuple[str, int]:
+    """The constant "U": how many taps of a row a thread loads, for each image, before it looks at them."""
+    loads = 8 if dtype.size > 2 else 4  # of a thread, which has more channels where they are small
+    return "U", max(1, min(cols.size, 4, loads // (together or 1)))
 
 
 def on_tiles(

@@ -273,7 +273,10 @@ def _run(op: str, x: mx.array, height: int, width: int, spec: Spec) -> mx.array:
     def stages() -> tuple[Stage, ...]:
         if op == "avg_pool":
             names = ("x",), ("y",)
-            return _pool_stages.summing(op, names, source, result, axes, lambda dtype: (("O", dtype),), together=2)
+            together = 2 if x.dtype.size > 2 else 4
+            return _pool_stages.summing(
+                op, names, source, result, axes, lambda dtype: (("O", dtype),), together=together
+            )
         names = ("dy",), ("dx",)
         tiles = _pool_stages.on_tiles("avg_pool_grad_tile", names, source, result, axes)
         return (tiles or _pool_stages.by_pixel(op, names, source, (result,), axes, together=4),)

@@ -159,10 +159,12 @@ MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
 // Elements of an image in one chunk of work.
 constexpr int64_t kChunkElements = 1 << 14;
 
-// Calls f(begin, end) for groups of the lines of an image, each of so many elements.
+// Calls f(begin, end) for groups of the lines of an image, each of so many elements; several even where they are few,
+// if it is work enough, so that threads share it evenly.
 template <typename F>
-void parallel_groups(int64_t lines, int64_t elements, const F& f) {
-  const int64_t group = 1 + kChunkElements / elements;
+void parallel_groups(int64_t lines, int64_t elements, int64_t work, const F& f) {
+  const int64_t several = lines * work > kChunkElements ? 1 + lines / 16 : lines;
+  const int64_t group = smaller(1 + kChunkElements / elements, several);
   parallel_for((lines + group - 1) / group,
                [&](int64_t chunk) { f(chunk * group, smaller(lines, (chunk + 1) * group)); });
 }
@@ -170,7 +172,7 @@ void parallel_groups(int64_t lines, int64_t elements, const F& f) {
 // Calls f(line) for each of them.
 template <typename F>
 void parallel_lines(int64_t lines, int64_t elements, const F& f) {
-  parallel_groups(lines, elements, [&](int64_t begin, int64_t end) {
+  parallel_groups(lines, elements, elements, [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) f(line);
   });
 }

@@ -2,13 +2,36 @@
 // gathers what came from the windows that a pixel won, and `max_pool_take` reads the winners' pixels of another image.
 #include "channels.h"
 #include "geometry.h"
-#include "lists.h"
-#include "max_lines.h"
+#include "lines.h"
 #include "parallel.h"
 #include "simd.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
+
+// Input that tap k of output o can win with, or -1: a state that a user wrote may name others.
+inline int winnable(const Axis& a, int o, int k) {
+  const int at = edge_source(a, o, k);
+  return at >= 0 && edge_tap(a, o, at) == k ? at : -1;
+}
+
+// For an output the taps that can win, in order: where two read one pixel, the first.
+constexpr auto each_tap = [](const Axis& a, int o, const auto& add) {
+  for (int k = 0; k < a.size; ++k) {
+    const int at = winnable(a, o, k);
+    if (at >= 0) add(at, k);
+  }
+};
+
+// For an input the outputs that it can win, with its tap there.
+constexpr auto each_reader = [](const Axis& a, int i, const auto& add) {
+  for (int o = edge_reader_begin(a, i); o < edge_reader_end(a, i); ++o) {
+    const int k = edge_tap(a, o, i);
+    if (k >= 0) add(o, k);
+  }
+};
+
+typedef Entry<int> Tap;  // with its number along the axis
 
 // Calls f(zero of the winners' type).
 template <typename F>
@@ -85,15 +108,9 @@ MPSF_INLINE void store_winners(W* p, Indices<A> winners, int n) {
   memcpy(p, &narrow, static_cast<size_t>(n) * sizeof(W));
 }
 
-template <typename T>
-struct Line {
-  const T* data;
-  int number;
-};
-
 // The maxima of windows that read these lines at these taps, and which of them won.
 template <typename T, typename W, typename Rows, typename Cols>
-MPSF_INLINE void maxima(const Line<T>* lines, Rows rows, const Tap* taps, Cols cols, int width, bool over,
+MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, Cols cols, int width, bool over,
                         int64_t length, T* out, W* winners) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
@@ -105,9 +122,9 @@ MPSF_INLINE void maxima(const Line<T>* lines, Rows rows, const Tap* taps, Cols c
     // The first tap stands until another is larger; a NaN is larger than all, and the first stays. Taps are vectors
     // already where they are added up: GCC would fetch the sum from a general register for each vector that it wins.
     for (int i = 0; i < rows; ++i) {
-      const Indices<A> row = Indices<A>{} + Index<A>(lines[i].number * width);
+      const Indices<A> row = Indices<A>{} + Index<A>(lines[i].fact * width);
       for (int j = 0; j < cols; ++j) {
-        const Indices<A> tap = row + Index<A>(taps[j].number);
+        const Indices<A> tap = row + Index<A>(taps[j].fact);
         for (int v = 0; v < N; ++v) {
           const Vec<A> value = load_some(lines[i].data + taps[j].at + at + v * L, n);
           if (i == 0 && j == 0) {
@@ -135,56 +152,15 @@ MPSF_INLINE void maxima(const Line<T>* lines, Rows rows, const Tap* taps, Cols c
 
 template <typename T, typename W>
 void forward(const Call& call) {
-  const Tensor &in = call.in[0], &out = call.out[0];
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
-  const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_out;
-  const int64_t pitch = cols.n_in * channels;
-  const bool apart = reordered<T>(cols, channels);
-  const Order order(cols.n_in, apart ? cols.stride : 1);
-  Lists<Tap> row_lists(rows.n_out, pairs(rows)), col_lists(cols.n_out, pairs(cols));
-  list_reads(rows, row_lists, [&](int row) { return row; });
-  list_reads(cols, col_lists, [&](int col) { return order.place(col) * channels; });
-  const Runs runs(col_lists, channels);
-  const Scratch<int64_t> offsets(cols.n_in);
-  for (int i = 0; i < cols.n_in; ++i) offsets[i] = order.pixel(i) * channels;
-
-  // As many lines as a window spans; each stays until another needs its place.
-  const int64_t kept = apart ? smaller(rows.n_in, int64_t{rows.size - 1} * rows.dilation + 1) : 0;
-  const int64_t work = channels * (1 + row_lists.total() * col_lists.total() / rows.n_out);
-  parallel_groups(lines, work, [&](int64_t begin, int64_t end) {
-    const Scratch<Line<T>> read(rows.size);
-    const Scratch<T> buffer(kept * pitch);
-    const Scratch<int64_t> held(kept);
-    for (int64_t i = 0; i < kept; ++i) held[i] = -1;
-    for (int64_t line = begin; line < end; ++line) {
-      const int64_t image = line / rows.n_out, y = line % rows.n_out;
-      const int row_count = row_lists.size(y);
-      for (int i = 0; i < row_count; ++i) {
-        const Tap& tap = row_lists.begin(y)[i];
-        const int64_t row = image * rows.n_in + tap.at;
-        const T* source = data<T>(in) + row * pitch;
-        if (apart) {
-          const int64_t slot = tap.at % kept;
-          T* copy = &buffer[slot * pitch];
-          if (held[slot] != row) reorder(source, offsets.get(), cols.n_in, channels, copy);
-          held[slot] = row;
-          source = copy;
-        }
-        read[i] = {source, tap.number};
-      }
-      const bool row_over = max_hangs_over(rows, static_cast<int>(y));
-      for (int64_t x = 0; x < cols.n_out; x += runs[x]) {
-        const int64_t pixel = (line * cols.n_out + x) * channels;
+  over_windows<T, int>(
+      call, each_tap,
+      [&](auto lines, auto row_count, auto taps, auto col_count, int y, int x, int64_t at, int64_t length) {
         // One answer for a run: windows that lead to the same taps hang over alike.
-        const bool over = row_over || max_hangs_over(cols, static_cast<int>(x));
-        for_counts(row_count, col_lists.size(x), [&](auto row_count, auto col_count) {
-          maxima(read.get(), row_count, col_lists.begin(x), col_count, cols.size,
-                 over && row_count > 0 && col_count > 0, runs[x] * channels, data<T>(out) + pixel,
-                 data<W>(call.out[1]) + pixel);
-        });
-      }
-    }
-  });
+        const bool over = row_count > 0 && col_count > 0 && (hangs_over(rows, y) || hangs_over(cols, x));
+        maxima(lines, row_count, taps, col_count, cols.size, over, length, data<T>(call.out[0]) + at,
+               data<W>(call.out[1]) + at);
+      });
 }
 
 // The sums of what came from the outputs at `rows` and `cols` that these pixels won.
@@ -198,7 +174,7 @@ MPSF_INLINE void won(const T* dy, const W* winners, const Tap* rows, Rows row_co
     for (int i = 0; i < row_count; ++i) {
       for (int j = 0; j < col_count; ++j) {
         const int64_t from = rows[i].at + cols[j].at + at;
-        const Index<A> tap = rows[i].number * width + cols[j].number;
+        const Index<A> tap = rows[i].fact * width + cols[j].fact;
         for (int v = 0; v < N; ++v) {
           acc[v] += where_won<A>(winners + from + v * L, n, tap, load_some(dy + from + v * L, n));
         }
@@ -210,38 +186,13 @@ MPSF_INLINE void won(const T* dy, const W* winners, const Tap* rows, Rows row_co
 
 template <typename T, typename W>
 void gradient(const Call& call) {
-  const Tensor& out = call.out[0];
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
-  const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_in;
-  const int64_t pitch = cols.n_in * channels, row_pitch = cols.n_out * channels;
-  const bool apart = reordered<T>(cols, channels);
-  const Order order(cols.n_in, apart ? cols.stride : 1);
-  Lists<Tap> row_lists(rows.n_in, pairs(rows)), col_lists(cols.n_in, pairs(cols));
-  list_readers(rows, row_lists, Order(rows.n_in, 1), row_pitch);
-  list_readers(cols, col_lists, order, channels);
-  const Runs runs(col_lists, channels);
-  const Scratch<int64_t> offsets(cols.n_in);
-  for (int w = 0; w < cols.n_in; ++w) offsets[w] = order.place(w) * channels;
-  const bool streamed = out.streamed && channels % lanes<Acc<T>> == 0;
-
-  parallel_groups(lines, pitch, [&](int64_t begin, int64_t end) {
-    const Scratch<T> buffer(apart ? pitch : 0);
-    for (int64_t line = begin; line < end; ++line) {
-      const int64_t image = line / rows.n_in, h = line % rows.n_in, from = image * rows.n_out * row_pitch;
-      const T* dy = data<T>(call.in[0]) + from;
-      const W* winners = data<W>(call.in[1]) + from;
-      T* dx = data<T>(out) + line * pitch;
-      T* made = apart ? buffer.get() : dx;
-      for (int64_t place = 0; place < cols.n_in; place += runs[place]) {
-        for_counts(row_lists.size(h), col_lists.size(place), [&](auto row_count, auto col_count) {
-          won(dy, winners, row_lists.begin(h), row_count, col_lists.begin(place), col_count, cols.size,
-              runs[place] * channels, made + place * channels, streamed);
-        });
-      }
-      if (apart) reorder(buffer.get(), offsets.get(), cols.n_in, channels, dx);
-      stream_end();
-    }
-  });
+  const int width = axis_at(call.params, 1).size;
+  over_pixels<T, int>(call, nullptr, each_reader,
+                      [&](int64_t from, auto rows, auto row_count, auto cols, auto col_count, auto, T* made,
+                          int64_t length, bool streamed) {
+                        won(data<T>(call.in[0]) + from, data<W>(call.in[1]) + from, rows, row_count, cols, col_count,
+                            width, length, made, streamed);
+                      });
 }
 
 template <typename T, typename W>

@@ -15,10 +15,10 @@ import pytest
 from mpsfunc.window import Axis, PaddingPolicy, place
 
 GEOMETRY = Path(__file__).parents[1] / "metal" / "geometry.h"
-TWO_INTS = ("source", "target", "reads", "max_source", "max_tap", "taps_on_count")
+TWO_INTS = ("source", "target", "reads", "edge_source", "edge_tap", "taps_on_count")
 ONE_INT = (
     "selected", "first", "tap_begin", "tap_end", "reader_begin", "reader_end", "divisor", "taps",
-    "max_tap_begin", "max_tap_end", "max_reader_begin", "max_reader_end", "max_hangs_over", "onto_image",
+    "edge_tap_begin", "edge_tap_end", "edge_reader_begin", "edge_reader_end", "hangs_over", "onto_image",
 )  # fmt: skip
 FAR = 2**30
 
@@ -99,24 +99,24 @@ def check_edges(geometry: Geometry, axis: Axis) -> None:
         for k, i in enumerate(taps(axis, o)):
             nearest = min(max(i, 0), axis.n_in - 1)
             at = nearest if axis.edge == 1 else i if i == nearest else -1
-            assert geometry.max_source(axis, o, k) == at, (axis, o, k)
+            assert geometry.edge_source(axis, o, k) == at, (axis, o, k)
             if at >= 0:
                 assert geometry.onto_image(axis, i) == at
                 read[o][k] = at
-        window = range(geometry.max_tap_begin(axis, o), geometry.max_tap_end(axis, o))
+        window = range(geometry.edge_tap_begin(axis, o), geometry.edge_tap_end(axis, o))
         assert list(window) == list(read[o]), (axis, o)
         hangs = axis.edge == 0 and len(read[o]) < len(taps(axis, o))
         if not hangs or axis.dilation == 1:  # dilated taps may jump over the image
-            assert bool(geometry.max_hangs_over(axis, o)) == hangs, (axis, o)
+            assert bool(geometry.hangs_over(axis, o)) == hangs, (axis, o)
         for k in range(len(taps(axis, o)), axis.size):
-            assert geometry.max_source(axis, o, k) == -1, (axis, o, k)
+            assert geometry.edge_source(axis, o, k) == -1, (axis, o, k)
     for i in range(axis.n_in):
         readers = [o for o in outputs if axis.begin <= o < axis.end and i in read[o].values()]
-        asked = range(geometry.max_reader_begin(axis, i), geometry.max_reader_end(axis, i))
+        asked = range(geometry.edge_reader_begin(axis, i), geometry.edge_reader_end(axis, i))
         assert set(readers) <= set(asked) <= set(range(axis.begin, axis.end)), (axis, i)
         for o in outputs:
             on = [k for k, at in read[o].items() if at == i]
-            assert geometry.max_tap(axis, o, i) == (on[0] if on else -1), (axis, o, i)
+            assert geometry.edge_tap(axis, o, i) == (on[0] if on else -1), (axis, o, i)
             assert geometry.taps_on_count(axis, o, i) == len(on), (axis, o, i)
 
 
