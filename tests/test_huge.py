@@ -59,6 +59,25 @@ def test_avg_pool_grad_of_many_windows(device: mx.Device) -> None:
     image_by_image(mf.avg_pool_grad(dy, state), mf.avg_pool_grad(dy[:1], state))
 
 
+def test_max_pool(device: mx.Device) -> None:
+    x = batch()
+    y, state = mf.max_pool_fwd(x, 1)
+    image_by_image(y, x[:1])
+    del x
+    (dx,), (taken,) = mx.vjp(lambda dy: mf.max_pool_grad(dy, state), [y], [y])
+    image_by_image(dx, y[:1])
+    del dx
+    image_by_image(taken, y[:1])
+
+
+def test_l2_pool(device: mx.Device) -> None:
+    x = batch()
+    y, state = mf.l2_pool_fwd(x, 2)
+    first, one = mf.l2_pool_fwd(x[:1], 2)
+    image_by_image(y, first)
+    image_by_image(mf.l2_pool_grad(y, x, state), mf.l2_pool_grad(first, x[:1], one))
+
+
 def test_batch_norm(device: mx.Device) -> None:
     x = batch()
     one, state = mf.bn_stats(x[:1]), mf.bn_stats(x)
