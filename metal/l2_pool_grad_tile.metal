@@ -1,65 +1,52 @@
 // l2_pool_grad.metal on the tiles of avg_pool_grad_tile.metal; no tap is moved to the edge.
+typedef Tile<KY, KX, SY, SX, DY, DX> Tiles;
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
-constexpr int PY = (KY - 1) / SY, QY = DY / SY + PY, PX = (KX - 1) / SX, QX = DX / SX + PX, Q = QY * QX, D = DY * DX;
-const int c = thread_position_in_grid.x % lanes * V;
-const int tile_x = thread_position_in_grid.x / lanes + floor_div(cols.pad, DX), left = tile_x * DX - cols.pad;
+const int across = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 const long dx_image = long(rows.n_in) * cols.n_in * channels, dy_image = long(rows.n_out) * cols.n_out * channels;
 const bool wide = aligned<V>(dy) && aligned<V>(x) && aligned<V>(norms);
 
-const int ow = tile_x * (DX / SX) - PX;
-const int first_y = floor_div(rows.pad, DY), end_y = floor_div(rows.n_in - 1 + rows.pad, DY) + 1;
-for (int tile_y = first_y + thread_position_in_grid.y; tile_y < end_y; tile_y += threads_per_grid.y) {
-  const int top = tile_y * DY - rows.pad, oh = tile_y * (DY / SY) - PY;
-  int at[Q], to[D];  // of the windows and of the pixels; -1 where there is none
-  for (int i = 0; i < Q; ++i) {
-    const int row = oh + i / QX, col = ow + i % QX;
-    at[i] = selected(rows, row) && selected(cols, col) ? (row * cols.n_out + col) * channels + c : -1;
-  }
-  for (int i = 0; i < D; ++i) {
-    const int h = top + i / DX, w = left + i % DX;
-    const bool inside = h >= 0 && h < rows.n_in && w >= 0 && w < cols.n_in;
-    to[i] = inside ? (h * cols.n_in + w) * channels + c : -1;
-  }
+for (int down = thread_position_in_grid.y; down < tiles_along(rows, DY); down += threads_per_grid.y) {
+  const Tiles tile = tile_at<KY, KX, SY, SX, DY, DX>(rows, cols, down, across, channels, c);
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
-    Pack<T, V> in[B * Q], own[B * D];
-    Pack<float, V> inverses[B * Q];
+    Pack<T, V> in[B * Tiles::Q], own[B * Tiles::D];
+    Pack<float, V> inverses[B * Tiles::Q];
     #pragma unroll
-    for (int i = 0; i < B * Q; ++i) {
+    for (int i = 0; i < B * Tiles::Q; ++i) {
       in[i] = nothing<T, V>();
       inverses[i] = nothing<float, V>();
-      if (at[i % Q] >= 0 && n + i / Q < images) {
-        in[i] = load<V>(dy + (n + i / Q) * dy_image + at[i % Q], wide);
-        inverses[i] = load<V>(norms + (n + i / Q) * dy_image + at[i % Q], wide);
+      if (tile.at[i % Tiles::Q] >= 0 && n + i / Tiles::Q < images) {
+        const long at = (n + i / Tiles::Q) * dy_image + tile.at[i % Tiles::Q];
+        in[i] = load<V>(dy + at, wide);
+        inverses[i] = load<V>(norms + at, wide);
       }
     }
     #pragma unroll
-    for (int i = 0; i < B * D; ++i) {
+    for (int i = 0; i < B * Tiles::D; ++i) {
+      const int to = tile.to[i % Tiles::D];
       own[i] = nothing<T, V>();
-      if (to[i % D] >= 0 && n + i / D < images) own[i] = load<V>(x + (n + i / D) * dx_image + to[i % D], wide);
+      if (to >= 0 && n + i / Tiles::D < images) own[i] = load<V>(x + (n + i / Tiles::D) * dx_image + to, wide);
     }
     #pragma unroll
-    for (int i = 0; i < B * Q * V; ++i) inverses[i / V].v[i % V] = inverse(inverses[i / V].v[i % V]);
+    for (int i = 0; i < B * Tiles::Q * V; ++i) inverses[i / V].v[i % V] = inverse(inverses[i / V].v[i % V]);
     #pragma unroll
-    for (int i = 0; i < B * D; ++i) {
-      if (to[i % D] < 0 || n + i / D >= images) continue;
+    for (int i = 0; i < B * Tiles::D; ++i) {
+      if (tile.to[i % Tiles::D] < 0 || n + i / Tiles::D >= images) continue;
       Pack<T, V> out;
       #pragma unroll
       for (int j = 0; j < V; ++j) {
         float sum = 0;
         #pragma unroll
-        for (int q = 0; q < QY; ++q) {
-          #pragma unroll
-          for (int k = 0; k < QX; ++k) {
-            const int tap_y = i % D / DX + (PY - q) * SY, tap_x = i % DX + (PX - k) * SX;
-            const int window = i / D * Q + q * QX + k;
-            if (tap_y < 0 || tap_y >= KY || tap_x < 0 || tap_x >= KX) continue;
-            sum += slope_by(float(own[i].v[j]), inverses[window].v[j]) * float(in[window].v[j]);
-          }
+        for (int q = 0; q < Tiles::Q; ++q) {
+          const int window = i / Tiles::D * Tiles::Q + q;
+          const int tap_y = i % Tiles::D / DX + (Tiles::PY - q / Tiles::QX) * SY;
+          const int tap_x = i % DX + (Tiles::PX - q % Tiles::QX) * SX;
+          if (tap_y < 0 || tap_y >= KY || tap_x < 0 || tap_x >= KX) continue;
+          sum += slope_by(float(own[i].v[j]), inverses[window].v[j]) * float(in[window].v[j]);
         }
         out.v[j] = T(sum);
       }
-      store(dx + (n + i / D) * dx_image + to[i % D], out);
+      store(dx + (n + i / Tiles::D) * dx_image + tile.to[i % Tiles::D], out);
     }
   }
 }

@@ -192,7 +192,7 @@ def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal:
         input_names=[*inputs, "params"],
         output_names=list(outputs),
         source=text(f"{body}.metal"),
-        header="".join(text(name) for name in (*prologue, "geometry.h", "pack.h", "moments.h", "norms.h")),
+        header="".join(text(name) for name in (*prologue, "geometry.h", "pack.h", "moments.h", "norms.h", "tile.h")),
     )
 
 
