@@ -7,6 +7,7 @@ linear in their second one, and division by the norm is all that is left. So two
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -91,17 +92,19 @@ def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
     return pushed, _grad(dy, t, norms, spec), -_over(dy, norms) * pushed
 
 
+def _total(*terms: tuple[mx.array | None, Callable[[mx.array], mx.array]]) -> mx.array:
+    """The sum of what each tangent that there is contributes."""
+    first, *others = [contribution(tangent) for tangent, contribution in terms if tangent is not None]
+    return sum(others, first)
+
+
 def _grad_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     dy, x, norms = arrays
-    d_dy, d_x, d_norms = tangents
-    terms = []
-    if d_dy is not None:
-        terms.append(_grad(d_dy, x, norms, spec))
-    if d_x is not None:
-        terms.append(_grad(dy, d_x, norms, spec))
-    if d_norms is not None:
-        terms.append(-_grad((_over(dy, norms) * d_norms).astype(dy.dtype), x, norms, spec))
-    return sum(terms[1:], terms[0])
+    return _total(
+        (tangents[0], lambda t: _grad(t, x, norms, spec)),
+        (tangents[1], lambda t: _grad(dy, t, norms, spec)),
+        (tangents[2], lambda t: -_grad((_over(dy, norms) * t).astype(dy.dtype), x, norms, spec)),
+    )
 
 
 def _tangent_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
@@ -111,16 +114,12 @@ def _tangent_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
 
 
 def _tangent_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
-    t, x, norms = arrays
-    d_t, d_x, d_norms = tangents
-    terms = []
-    if d_t is not None:
-        terms.append(_tangent(d_t, x, norms, spec))
-    if d_x is not None:
-        terms.append(_tangent(t, d_x, norms, spec))
-    if d_norms is not None:
-        terms.append(-_tangent(t, x, norms, spec) * _over(d_norms, norms))
-    return sum(terms[1:], terms[0])
+    u, x, norms = arrays
+    return _total(
+        (tangents[0], lambda t: _tangent(t, x, norms, spec)),
+        (tangents[1], lambda t: _tangent(u, t, norms, spec)),
+        (tangents[2], lambda t: -_tangent(u, x, norms, spec) * _over(t, norms)),
+    )
 
 
 _norms: Any = differentiable("l2_pool", _run_norms, vjp=_norms_vjp, jvp=_norms_jvp, vmap=over_batches(lambda: _norms))

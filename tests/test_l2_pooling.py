@@ -10,6 +10,7 @@ import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import pairs, placements
 from support import BATCHES, DTYPES, SMALLEST, VIEWS, accumulator, close, exact, geometries, numbers, same_bits
 
 import mpsfunc as mf
@@ -87,18 +88,6 @@ def test_an_image_of_many_lines(device: mx.Device, dtype: mx.Dtype, channels: in
     """Threads share an image, and windows cross the borders between them."""
     x = numbers((1, 230, 37, channels), dtype)
     check(x, *mf.l2_pool_fwd(x, (5, 3), stride=(2, 1), padding=(2, 1), dilation=(1, 2), edge_mode=edge_mode))
-
-
-pairs = st.tuples(st.integers(1, 4), st.integers(1, 4))
-placements = st.fixed_dictionaries(
-    {
-        "stride": pairs,
-        "dilation": pairs,
-        "offset": st.tuples(st.integers(-6, 9), st.integers(-6, 9)),
-        "out_size": pairs,
-        "edge_mode": st.sampled_from(EDGES),
-    }
-)
 
 
 @given(
