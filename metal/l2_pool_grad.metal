@@ -25,7 +25,7 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
         const Pack<T, V> in = load<V>(dy + at, wide);
         const Pack<float, V> norm = load<V>(norms + at, wide_norms);
         for (int j = 0; j < V; ++j) {
-          sum[j] += slope(float(own.v[j]), norm.v[j]) * (float(down) * float(across)) * float(in.v[j]);
+          sum[j] += through(float(own.v[j]), norm.v[j], float(in.v[j]) * (float(down) * float(across)));
         }
       }
     }

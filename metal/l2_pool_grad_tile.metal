@@ -42,7 +42,7 @@ for (int down = thread_position_in_grid.y; down < tiles_along(rows, DY); down +=
           const int tap_y = i % Tiles::D / DX + (Tiles::PY - q / Tiles::QX) * SY;
           const int tap_x = i % DX + (Tiles::PX - q % Tiles::QX) * SX;
           if (tap_y < 0 || tap_y >= KY || tap_x < 0 || tap_x >= KX) continue;
-          sum += slope_by(float(own[i].v[j]), inverses[window].v[j]) * float(in[window].v[j]);
+          sum += through_inverse(float(own[i].v[j]), inverses[window].v[j], float(in[window].v[j]));
         }
         out.v[j] = T(sum);
       }

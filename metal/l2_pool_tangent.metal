@@ -22,7 +22,7 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
         const int w = onto_image(cols, left + k * cols.dilation);
         const long from = n * x_image + (h * cols.n_in + w) * channels + c;
         const Pack<T, V> in = load<V>(x + from, wide), tangent = load<V>(t + from, wide_t);
-        for (int j = 0; j < V; ++j) sum[j] += slope(float(in.v[j]), norm.v[j]) * float(tangent.v[j]);
+        for (int j = 0; j < V; ++j) sum[j] += through(float(in.v[j]), norm.v[j], float(tangent.v[j]));
       }
     }
     Pack<float, V> out;

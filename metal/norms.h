@@ -8,17 +8,18 @@ MPSF_FN float square_scale(float sum) {
   return sum < 8.27180613e-25f ? 1.23794004e27f : 1.0f;  // 2^-80 and 2^90
 }
 
-// The derivative of a norm by one of its values, which is at most 1; 0 where all are 0.
-MPSF_FN float slope(float value, float norm) { return norm == 0 ? 0.0f : value / norm; }
+// What `by` brings through the derivative of a norm by one of its values, which is at most 1; nothing where all are 0.
+MPSF_FN float through(float value, float norm, float by) { return norm == 0 ? 0.0f : value / norm * by; }
 
 // The same from an inverse that serves several values. That of a small norm could overflow, so it is scaled, which the
-// sign tells.
+// sign tells; 0 stands for none.
 MPSF_FN float inverse(float norm) {
   if (norm < 8.27180613e-25f) return norm == 0 ? 0.0f : -1.0f / (norm * 1.23794004e27f);
   return 1.0f / norm;
 }
-MPSF_FN float slope_by(float value, float inverse) {
-  return inverse < 0 ? value * 1.23794004e27f * -inverse : value * inverse;
+MPSF_FN float through_inverse(float value, float inverse, float by) {
+  const float slope = inverse < 0 ? value * 1.23794004e27f * -inverse : value * inverse;
+  return inverse == 0 ? 0.0f : slope * by;
 }
 
 #endif

@@ -30,8 +30,13 @@ def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) ->
 
 def numbers(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
     """An mx.array of numbers that can be compared: floating, or integers of any size."""
-    if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.integer):
-        return
+    if isinstance(value, mx.array) and value.dtype not in FLOATING:
+        if mx.issubdtype(value.dtype, mx.integer):
+            return
+        raise TypeError(
+            f"{op}: {name} has no dtype of real numbers; got {name}.dtype={value.dtype}, "
+            "expected float32, float16, bfloat16, float64 or an integer dtype"
+        )
     array(op, name, value, stream=stream)
 
 

@@ -23,14 +23,15 @@ class PaddingPolicy(NamedTuple):
 
         n_out = ceil((length + style * (K - 1)) / stride)
         extra = (n_out - 1) * stride + K - length        # pixels read beyond the image; may be negative
+        pad = trunc((extra + corner) / 2)                # before the image; corner is 1 for top or left, else 0
 
     ``PaddingPolicy(remainder="bottom_right")`` is MPS's form of TensorFlow's SAME; where ``extra`` is
     negative only ``padding="same"`` is TensorFlow's rule. A valid policy may skip pixels before its first
     window, as no other framework does; ``align="bottom_right"`` starts it at pixel 0.
 
     Fields:
-        align: Where ``extra`` goes: half to each side, all before the image, or all behind it.
-        remainder: The corner that gets the odd pixel of "centered".
+        align: Where ``extra`` goes: half to each side by the last formula, all before the image, or all behind it.
+        remainder: The corner of "centered", which gets an odd pixel.
         size: The style.
         exclude_edges: Average pooling only, Caffe's rule: divide by the taps within the image and its
             padding. That is edge mode "clamp", with what the policy puts before the image as the zero pad.

@@ -60,7 +60,8 @@ def l2_pool(
     Outside the image a tap reads 0 with edge mode "zero" and the nearest pixel of the image with "clamp". Squares are
     float32 (float64 for float64 images) and scaled where they would overflow or vanish.
 
-    Source: ``MPSCNNPoolingL2Norm``. PyTorch's ``lp_pool2d`` with ``norm_type=2``, without padding.
+    Source: ``MPSCNNPoolingL2Norm``. PyTorch's ``lp_pool2d`` with ``norm_type=2``, which has no padding and in ceil mode
+    scales windows that hang over.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
@@ -159,7 +160,7 @@ def l2_pool_grad(
 
     ``dx[n,h,w,c] = sum over the windows (j, i) of taps * dy[n,j,i,c] * x[n,h,w,c] / norm[n,j,i,c]``, where ``taps``
     counts the taps of the window that read (h, w): with edge mode "clamp" a pixel of the edge stands for those outside
-    too. A window whose norm is 0 propagates nothing.
+    too. A window whose norm is 0 propagates nothing, nor does one whose norm is beyond the range of the state's dtype.
 
     Source: ``MPSCNNPoolingL2NormGradient``, which computes the norms again where this takes them from the state.
     ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of ``MPSCNNPoolingGradient``.

@@ -153,6 +153,7 @@ def _place(
 ) -> tuple[Axis, Axis]:
     if not isinstance(ceil_mode, bool):
         refuse(op, "ceil_mode is not a bool", "ceil_mode", ceil_mode, "True or False", TypeError)
+    zeros = pair(op, "zero_pad", 0 if zero_pad is None else zero_pad, least=0)
     if isinstance(kernel_size, str):
         edge_code(op, edge_mode, edge_modes)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode, "offset": offset}
@@ -163,7 +164,6 @@ def _place(
     spread = pair(op, "dilation", dilation, least=1)
     extents = (size[0] - 1) * spread[0] + 1, (size[1] - 1) * spread[1] + 1
     edge = edge_code(op, edge_mode, edge_modes)
-    zeros = pair(op, "zero_pad", 0 if zero_pad is None else zero_pad, least=0)
 
     if offset is not None or out_size is not None:
         spots = _by_offset(op, extents, offset, out_size, padding, ceil_mode)
@@ -301,7 +301,7 @@ def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[s
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():
-        if value != _ALONE[arg]:
+        if not _is(value, _ALONE[arg]):
             refuse(op, f"kernel_size={name!r} places the windows alone", arg, value, f"{_ALONE[arg]}")
     if name == "global":
         if out_size is not None:
@@ -317,6 +317,11 @@ def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[s
     return rows, cols
 
 
+def _is(value: object, default: object) -> bool:
+    """Whether an argument was left as it is; a False for a 0, or an array, was not."""
+    return type(value) is type(default) and value == default
+
+
 def _evenly(n: int, m: int) -> Axis:
     if n % m == 0:
         return Axis(n, m, n // m, n // m, 1, 0, 0, 0, 0, m)
@@ -330,7 +335,7 @@ def _by_offset(op: str, extents: Ints, offset: object, out_size: object, padding
         refuse(op, "offset needs out_size", "offset", offset, "out_size=(height, width) with it")
     if offset is None:
         refuse(op, "out_size needs offset", "out_size", out_size, "offset=(y, x) with it")
-    if padding != 0:
+    if not _is(padding, 0):
         refuse(op, "offset excludes padding", "padding", padding, "no padding with offset")
     if ceil_mode:
         refuse(op, "offset excludes ceil_mode", "ceil_mode", ceil_mode, "False with offset")

@@ -1,5 +1,5 @@
-// Sums over all pixels of an image, one for each channel, and the layout that makes them fast for any
-// number of channels.
+// Going over images by rows of vectors: sums over all pixels, one for each channel, in a layout that makes them fast
+// for any number of channels; and lines shared out among threads.
 #pragma once
 #include "parallel.h"
 #include "simd.h"
@@ -137,23 +137,6 @@ void channel_sums(const Rows& rows, const F& term, A* const (&out)[Terms]) {
   for (int t = 0; t < Terms; ++t) {
     for (int64_t c = 0; c < channels; ++c) out[t][c] = static_cast<A>(partial[t * channels + c]);
   }
-}
-
-template <int N>
-struct Constant {
-  constexpr operator int() const { return N; }
-};
-
-// Calls f with the two counts as constants where windows are small, so that their loops unroll.
-template <typename F>
-MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
-  const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
-  if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
-  if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
-  if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
-  if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
-  if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
-  f(rows, cols);
 }
 
 // Elements of an image in one chunk of work.

@@ -58,16 +58,19 @@ class Check {
     require(a.n_in == n_in && a.n_out == n_out, "axes of the images' lengths");
     require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
     require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
+    // A tap of theirs that is moved to the edge needs one.
+    require(n_in >= 1 || a.edge != 1 || call_.op == Op::avg_pool || call_.op == Op::avg_pool_grad,
+            "pixels at the edge");
     require(a.zero_pad >= 0 && a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
-    if (a.edge == 3) {
-      require(n_in >= 1 && a.dilation == 1, "pixels, and taps side by side, where windows part the input");
-      for (int o = 0; o < n_out; ++o) require(taps(a, o) <= a.size, "windows of at most the size");
-    }
     // The bounds of window.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
     for (int64_t distance : {int64_t{a.n_in} + a.zero_pad, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation},
                              extent, int64_t{a.pad}, end}) {
       require(-kLimit < distance && distance < kLimit, "windows within 2^30 elements");
+    }
+    if (a.edge == 3) {
+      require(n_in >= 1 && a.dilation == 1, "pixels, and taps side by side, where windows part the input");
+      for (int o = 0; o < n_out; ++o) require(taps(a, o) <= a.size, "windows of at most the size");
     }
     return a;
   }

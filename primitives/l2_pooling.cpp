@@ -11,9 +11,8 @@ namespace {
 
 // For an output the inputs that it reads, with the number of taps that do: at an edge there can be several.
 constexpr auto each_read = [](const Axis& a, int o, const auto& add) {
-  for (int k = 0; k < a.size; ++k) {
+  for (int k = edge_tap_begin(a, o); k < edge_tap_end(a, o); ++k) {
     const int at = edge_source(a, o, k);
-    if (at < 0) continue;
     const int count = taps_on(a, o, at).count;
     add(at, count);
     k += count - 1;
@@ -39,16 +38,16 @@ struct Range<double> {
   static constexpr double low = 0x1p-700, high = 0x1p900, up = 0x1p600, down = 0x1p-550;
 };
 
-// value / norm, and 0 where the norm is 0.
+// value / norm * by, and 0 where the norm is 0.
 template <typename A>
-MPSF_INLINE Vec<A> slope(Vec<A> value, Vec<A> norm) {
-  return norm == Vec<A>{} ? Vec<A>{} : value / norm;
+MPSF_INLINE Vec<A> slope(Vec<A> value, Vec<A> norm, Vec<A> by) {
+  return norm == Vec<A>{} ? Vec<A>{} : value / norm * by;
 }
 
 // The norms of windows that read these lines at these columns.
 template <typename T, typename Rows, typename Cols>
-MPSF_INLINE void roots(const Line<T, int>* lines, Rows rows, const Entry<int>* entries, Cols cols, int64_t length,
-                       Acc<T>* out) {
+MPSF_INLINE void roots(const Line<T, int>* lines, Rows rows, const Entry<int>* entries, Cols cols, int64_t shift,
+                       int64_t length, Acc<T>* out) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   for_vectors<A>(length, [&]<int N>(int64_t at, int n) {
@@ -56,14 +55,16 @@ MPSF_INLINE void roots(const Line<T, int>* lines, Rows rows, const Entry<int>* e
     const auto gather = [&](const auto& scaled) __attribute__((always_inline)) {
       for (int v = 0; v < N; ++v) sum[v] = Vec<A>{};
       for (int i = 0; i < rows; ++i) {
-        Vec<A> across[N] = {};  // sums of sums lose less in a large window
-        for (int j = 0; j < cols; ++j) {
-          for (int v = 0; v < N; ++v) {
-            const Vec<A> value = scaled(v, load_some(lines[i].data + entries[j].at + at + v * L, n));
-            across[v] += value * value * static_cast<A>(entries[j].fact);
+        for (int block = 0; block < cols; block += kBlock) {  // sums of sums lose less in a large window
+          Vec<A> across[N] = {};
+          for (int j = block; j < cols && j < block + kBlock; ++j) {
+            for (int v = 0; v < N; ++v) {
+              const Vec<A> value = scaled(v, load_some(lines[i].data + shift + entries[j].at + at + v * L, n));
+              across[v] += value * value * static_cast<A>(entries[j].fact);
+            }
           }
+          for (int v = 0; v < N; ++v) sum[v] += across[v] * static_cast<A>(lines[i].fact);
         }
-        for (int v = 0; v < N; ++v) sum[v] += across[v] * static_cast<A>(lines[i].fact);
       }
     };
     gather([](int, Vec<A> value) { return value; });
@@ -86,8 +87,8 @@ template <typename T>
 void forward(const Call& call) {
   over_windows<T, int>(
       call, each_read,
-      [&](auto lines, auto row_count, auto cols, auto col_count, int, int, int64_t at, int64_t length) {
-        roots(lines, row_count, cols, col_count, length, data<Acc<T>>(call.out[0]) + at);
+      [&](auto lines, auto row_count, auto cols, auto col_count, int, int, int64_t shift, int64_t at, int64_t length) {
+        roots(lines, row_count, cols, col_count, shift, length, data<Acc<T>>(call.out[0]) + at);
       });
 }
 
@@ -105,8 +106,7 @@ MPSF_INLINE void pulled(const T* dy, const Acc<T>* norms, const Entry<int>* rows
         const int64_t from = rows[i].at + cols[j].at + at;
         const A count = static_cast<A>(rows[i].fact) * static_cast<A>(cols[j].fact);
         for (int v = 0; v < N; ++v) {
-          const Vec<A> share = slope<A>(value[v], load_some(norms + from + v * L, n));
-          acc[v] += share * count * load_some(dy + from + v * L, n);
+          acc[v] += slope<A>(value[v], load_some(norms + from + v * L, n), load_some(dy + from + v * L, n) * count);
         }
       }
     }
@@ -143,15 +143,16 @@ void tangent(const Call& call) {
         for (int v = 0; v < N; ++v) norm[v] = load_some(data<A>(call.in[2]) + pixel + channel + v * L, n);
         for (int q = 0; live && q < rows.size; ++q) {
           const int row = edge_source(rows, y, q);
+          Vec<A> across[N] = {};
           for (int k = 0; row >= 0 && k < cols.size; ++k) {
             const int col = edge_source(cols, x, k);
             if (col < 0) continue;
             const int64_t at = row * row_pitch + col * channels + channel;
             for (int v = 0; v < N; ++v) {
-              const Vec<A> share = slope<A>(load_some(source + at + v * L, n), norm[v]);
-              acc[v] += share * load_some(t + at + v * L, n);
+              across[v] += slope<A>(load_some(source + at + v * L, n), norm[v], load_some(t + at + v * L, n));
             }
           }
+          for (int v = 0; v < N; ++v) acc[v] += across[v];
         }
         for (int v = 0; v < N; ++v) store_some(data<A>(call.out[0]) + pixel + channel + v * L, acc[v], n);
       });

@@ -17,38 +17,85 @@ struct Entry {
   P fact;
 };
 
-// Lists of entries, one after the other: list number i is [begin(i), end(i)).
+// Lists of entries: list number i holds [begin(i), end(i)), each at(i) elements further. Windows that lie inside alike
+// have the list of the one before them, moved; so large windows cost memory at the borders only.
 template <typename P>
 class Lists {
  public:
-  Lists(int count, int64_t most) : count_(count), starts_(count + 1), entries_(most) { starts_[0] = 0; }
-  void add(int64_t at, P fact) { entries_[end_++] = {at, fact}; }
-  void close() { starts_[++closed_] = end_; }
+  explicit Lists(int count) : count_(count), lists_(count) {}
+  ~Lists() { scratch_free(entries_); }
+  Lists(const Lists&) = delete;
+  Lists& operator=(const Lists&) = delete;
+
+  void add(int64_t at, P fact) {
+    if (end_ == room_) grow();
+    entries_[end_++] = {at, fact};
+  }
+  void close() {
+    const int64_t start = closed_ == 0 ? 0 : last_;
+    lists_[closed_++] = {start, static_cast<int>(end_ - start), 0};
+    last_ = end_;
+    total_ += end_ - start;
+  }
+  // One more list, which is that of `before` lists ago with `step` added.
+  void again(int64_t before, int64_t step) {
+    const List& list = lists_[closed_ - before];
+    lists_[closed_++] = {list.start, list.size, list.at + step};
+    total_ += list.size;
+  }
+
   int64_t count() const { return count_; }
-  const Entry<P>* begin(int64_t i) const { return entries_.get() + starts_[i]; }
-  const Entry<P>* end(int64_t i) const { return begin(i + 1); }
-  int size(int64_t i) const { return static_cast<int>(end(i) - begin(i)); }
-  int64_t total() const { return end_; }
+  const Entry<P>* begin(int64_t i) const { return entries_ + lists_[i].start; }
+  const Entry<P>* end(int64_t i) const { return begin(i) + lists_[i].size; }
+  int64_t at(int64_t i) const { return lists_[i].at; }
+  int size(int64_t i) const { return lists_[i].size; }
+  int64_t total() const { return total_; }
 
   // Whether list i + 1 has the entries of list i, each `step` elements further.
   bool goes_on(int64_t i, int64_t step) const {
     if (i + 1 == count_ || size(i) != size(i + 1)) return false;
+    step += at(i) - at(i + 1);
+    if (begin(i) == begin(i + 1)) return step == 0;
     bool same = true;
-    for (const Entry<P>*entry = begin(i), *next = end(i); entry < end(i); ++entry, ++next) {
+    for (const Entry<P>*entry = begin(i), *next = begin(i + 1); entry < end(i); ++entry, ++next) {
       same &= next->at == entry->at + step && next->fact == entry->fact;
     }
     return same;
   }
 
  private:
+  struct List {
+    int64_t start;
+    int size;
+    int64_t at;
+  };
+
+  void grow() {
+    const int64_t room = 2 * room_ + 64;
+    auto* more = static_cast<Entry<P>*>(scratch_alloc(room * static_cast<int64_t>(sizeof(Entry<P>))));
+    if (end_ > 0) memcpy(static_cast<void*>(more), entries_, static_cast<size_t>(end_) * sizeof(Entry<P>));
+    scratch_free(entries_);
+    entries_ = more;
+    room_ = room;
+  }
+
   int64_t count_;
-  Scratch<int64_t> starts_;
-  Scratch<Entry<P>> entries_;
-  int64_t closed_ = 0, end_ = 0;
+  Scratch<List> lists_;
+  Entry<P>* entries_ = nullptr;
+  int64_t room_ = 0, end_ = 0, last_ = 0, closed_ = 0, total_ = 0;
 };
 
-// As many entries as the windows of an axis can have with different inputs.
-int64_t pairs(const Axis& a) { return int64_t{a.n_out} * lesser(a.size, a.n_in) + 1; }
+// Whether output o reads with all its taps, inside the image; then the next such output reads alike.
+inline bool inside(const Axis& a, int o) {
+  return a.edge != 3 && selected(a, o) && first(a, o) >= 0 && first(a, o) + (a.size - 1) * a.dilation < a.n_in;
+}
+
+// Whether no window is missing that could read input i, and none of them is near an edge that matters.
+inline bool amid(const Axis& a, int i) {
+  const int low = ceil_div(i + a.pad - (a.size - 1) * a.dilation, a.stride), high = floor_div(i + a.pad, a.stride);
+  if (a.edge == 3 || low < a.begin || high >= a.end) return false;
+  return a.edge != 1 || (low <= high && inside(a, low) && inside(a, high) && i > 0 && i < a.n_in - 1);
+}
 
 // Neighbours that do the same with pixels side by side are one vector: for each position how many such begin there.
 class Runs {
@@ -107,10 +154,13 @@ void reorder(const T* from, const int64_t* offsets, int64_t pixels, int64_t chan
   reorder<64>(from, offsets, pixels, channels, to);
 }
 
-// Whether a line's pixels are worth another order: each fills less than a vector, and neighbouring windows are apart.
+// Whether a line's pixels are worth another order: each fills less than a vector, neighbouring windows are apart, and
+// `kept` lines in that order stay in a cache.
 template <typename T>
-bool reordered(const Axis& cols, int64_t channels) {
-  return cols.stride > 1 && channels < lanes<Acc<T>>;
+bool reordered(const Axis& cols, int64_t channels, int64_t kept) {
+  constexpr int64_t kCached = 1 << 18;
+  return cols.stride > 1 && cols.n_out > 1 && cols.edge != 3 && channels < lanes<Acc<T>> &&
+         kept * cols.n_in * channels * static_cast<int64_t>(sizeof(T)) <= kCached;
 }
 
 // Calls f(offset, n) for the vectors of a line; the last ones reach back over what came before them and make it again.
@@ -125,6 +175,23 @@ MPSF_INLINE void for_vectors(int64_t length, const F& f) {
   for (; at < length; at += L) f.template operator()<1>(smaller(at, length - L), L);
 }
 
+template <int N>
+struct Constant {
+  constexpr operator int() const { return N; }
+};
+
+// Calls f with the two counts as constants where windows are small, so that their loops unroll.
+template <typename F>
+MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
+  const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
+  if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
+  if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
+  if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
+  if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
+  if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
+  f(rows, cols);
+}
+
 // One line that a window reads.
 template <typename T, typename P>
 struct Line {
@@ -133,21 +200,31 @@ struct Line {
 };
 
 // Goes over an image's windows. read(axis, o, add) calls add(i, fact) for each input i that output o reads along an
-// axis. f(lines, row_count, cols, col_count, x, y, at, length) makes the `length` elements from `at` on, of windows
-// with these entries that begin with (y, x); row_count and col_count are constants for small windows.
+// axis. f(lines, row_count, cols, col_count, x, y, shift, at, length) makes the `length` elements from `at` on, of
+// windows that begin with (y, x) and read the lines at shift + cols[j].at; row_count and col_count are constants where
+// small.
 template <typename T, typename P, typename Read, typename F>
 void over_windows(const Call& call, const Read& read, const F& f) {
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
   const int64_t channels = call.out[0].shape[3], lines = int64_t{call.out[0].shape[0]} * rows.n_out;
   const int64_t pitch = cols.n_in * channels;
-  const bool apart = reordered<T>(cols, channels);
+  const int64_t spanned = smaller(rows.n_in, int64_t{rows.size - 1} * rows.dilation + 1);
+  const bool apart = reordered<T>(cols, channels, spanned);
   const Order order(cols.n_in, apart ? cols.stride : 1);
-  Lists<P> row_lists(rows.n_out, pairs(rows)), col_lists(cols.n_out, pairs(cols));
+  Lists<P> row_lists(rows.n_out), col_lists(cols.n_out);
   for (int y = 0; y < rows.n_out; ++y) {
+    if (y > 0 && inside(rows, y - 1) && inside(rows, y)) {
+      row_lists.again(1, rows.stride);
+      continue;
+    }
     read(rows, y, [&](int row, P fact) { row_lists.add(row, fact); });
     row_lists.close();
   }
   for (int x = 0; x < cols.n_out; ++x) {
+    if (x > 0 && inside(cols, x - 1) && inside(cols, x)) {
+      col_lists.again(1, (apart ? 1 : cols.stride) * channels);
+      continue;
+    }
     read(cols, x, [&](int col, P fact) { col_lists.add(order.place(col) * channels, fact); });
     col_lists.close();
   }
@@ -156,10 +233,10 @@ void over_windows(const Call& call, const Read& read, const F& f) {
   for (int i = 0; i < cols.n_in; ++i) offsets[i] = order.pixel(i) * channels;
 
   // As many lines as a window spans; each stays until another needs its place.
-  const int64_t kept = apart ? smaller(rows.n_in, int64_t{rows.size - 1} * rows.dilation + 1) : 0;
+  const int64_t kept = apart ? spanned : 0;
   const int64_t taps = row_lists.total() * col_lists.total() / rows.n_out;
   parallel_groups(lines, cols.n_out * channels, channels * (1 + taps), [&](int64_t begin, int64_t end) {
-    const Scratch<Line<T, P>> found(rows.size);
+    const Scratch<Line<T, P>> found(smaller(rows.size, rows.n_in));
     const Scratch<T> buffer(kept * pitch);
     const Scratch<int64_t> held(kept);
     for (int64_t i = 0; i < kept; ++i) held[i] = -1;
@@ -168,13 +245,12 @@ void over_windows(const Call& call, const Read& read, const F& f) {
       const int row_count = row_lists.size(y);
       for (int i = 0; i < row_count; ++i) {
         const Entry<P>& entry = row_lists.begin(y)[i];
-        const int64_t row = image * rows.n_in + entry.at;
+        const int64_t at = row_lists.at(y) + entry.at, row = image * rows.n_in + at;
         const T* source = data<T>(call.in[0]) + row * pitch;
         if (apart) {
-          const int64_t slot = entry.at % kept;
-          T* copy = &buffer[slot * pitch];
-          if (held[slot] != row) reorder(source, offsets.get(), cols.n_in, channels, copy);
-          held[slot] = row;
+          T* copy = &buffer[at % kept * pitch];
+          if (held[at % kept] != row) reorder(source, offsets.get(), cols.n_in, channels, copy);
+          held[at % kept] = row;
           source = copy;
         }
         found[i] = {source, entry.fact};
@@ -182,7 +258,7 @@ void over_windows(const Call& call, const Read& read, const F& f) {
       for (int64_t x = 0; x < cols.n_out; x += runs[x]) {
         for_counts(row_count, col_lists.size(x), [&](auto row_count, auto col_count) {
           f(found.get(), row_count, col_lists.begin(x), col_count, static_cast<int>(y), static_cast<int>(x),
-            (line * cols.n_out + x) * channels, runs[x] * channels);
+            col_lists.at(x), (line * cols.n_out + x) * channels, runs[x] * channels);
         });
       }
     }
@@ -198,15 +274,24 @@ void over_pixels(const Call& call, const T* source, const Read& read, const F& f
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
   const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_in;
   const int64_t pitch = cols.n_in * channels, row_pitch = cols.n_out * channels;
-  const bool apart = reordered<T>(cols, channels);
+  const bool apart = reordered<T>(cols, channels, 1);
   const Order order(cols.n_in, apart ? cols.stride : 1);
-  Lists<P> row_lists(rows.n_in, pairs(rows)), col_lists(cols.n_in, pairs(cols));
+  Lists<P> row_lists(rows.n_in), col_lists(cols.n_in);
   for (int h = 0; h < rows.n_in; ++h) {
+    if (h >= rows.stride && amid(rows, h - rows.stride) && amid(rows, h)) {
+      row_lists.again(rows.stride, row_pitch);
+      continue;
+    }
     read(rows, h, [&](int y, P fact) { row_lists.add(y * row_pitch, fact); });
     row_lists.close();
   }
   for (int place = 0; place < cols.n_in; ++place) {
-    read(cols, order.pixel(place), [&](int x, P fact) { col_lists.add(x * channels, fact); });
+    const int w = order.pixel(place);
+    if (w >= cols.stride && amid(cols, w - cols.stride) && amid(cols, w)) {
+      col_lists.again(apart ? 1 : cols.stride, channels);
+      continue;
+    }
+    read(cols, w, [&](int x, P fact) { col_lists.add(x * channels, fact); });
     col_lists.close();
   }
   const Runs runs(col_lists, channels);
@@ -230,8 +315,8 @@ void over_pixels(const Call& call, const T* source, const Read& read, const F& f
       }
       for (int64_t place = 0; place < cols.n_in; place += runs[place]) {
         for_counts(row_lists.size(h), col_lists.size(place), [&](auto row_count, auto col_count) {
-          f(from, row_lists.begin(h), row_count, col_lists.begin(place), col_count, own + place * channels,
-            made + place * channels, runs[place] * channels, streamed);
+          f(from + row_lists.at(h) + col_lists.at(place), row_lists.begin(h), row_count, col_lists.begin(place),
+            col_count, own + place * channels, made + place * channels, runs[place] * channels, streamed);
         });
       }
       if (apart) reorder(buffer.get(), back.get(), cols.n_in, channels, dx);

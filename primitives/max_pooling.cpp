@@ -17,7 +17,7 @@ inline int winnable(const Axis& a, int o, int k) {
 
 // For an output the taps that can win, in order: where two read one pixel, the first.
 constexpr auto each_tap = [](const Axis& a, int o, const auto& add) {
-  for (int k = 0; k < a.size; ++k) {
+  for (int k = edge_tap_begin(a, o); k < edge_tap_end(a, o); ++k) {
     const int at = winnable(a, o, k);
     if (at >= 0) add(at, k);
   }
@@ -110,8 +110,8 @@ MPSF_INLINE void store_winners(W* p, Indices<A> winners, int n) {
 
 // The maxima of windows that read these lines at these taps, and which of them won.
 template <typename T, typename W, typename Rows, typename Cols>
-MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, Cols cols, int width, bool over,
-                        int64_t length, T* out, W* winners) {
+MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, Cols cols, int64_t shift, int width,
+                        bool over, int64_t length, T* out, W* winners) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   constexpr Index<A> kNone = static_cast<W>(-1);
@@ -126,7 +126,7 @@ MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, C
       for (int j = 0; j < cols; ++j) {
         const Indices<A> tap = row + Index<A>(taps[j].fact);
         for (int v = 0; v < N; ++v) {
-          const Vec<A> value = load_some(lines[i].data + taps[j].at + at + v * L, n);
+          const Vec<A> value = load_some(lines[i].data + shift + taps[j].at + at + v * L, n);
           if (i == 0 && j == 0) {
             best[v] = value;
             winner[v] = tap;
@@ -153,14 +153,15 @@ MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, C
 template <typename T, typename W>
 void forward(const Call& call) {
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
-  over_windows<T, int>(
-      call, each_tap,
-      [&](auto lines, auto row_count, auto taps, auto col_count, int y, int x, int64_t at, int64_t length) {
-        // One answer for a run: windows that lead to the same taps hang over alike.
-        const bool over = row_count > 0 && col_count > 0 && (hangs_over(rows, y) || hangs_over(cols, x));
-        maxima(lines, row_count, taps, col_count, cols.size, over, length, data<T>(call.out[0]) + at,
-               data<W>(call.out[1]) + at);
-      });
+  over_windows<T, int>(call, each_tap,
+                       [&](auto lines, auto row_count, auto taps, auto col_count, int y, int x, int64_t shift,
+                           int64_t at, int64_t length) {
+                         // One answer for a run: windows that lead to the same taps hang over alike.
+                         const bool over =
+                             row_count > 0 && col_count > 0 && (hangs_over(rows, y) || hangs_over(cols, x));
+                         maxima(lines, row_count, taps, col_count, shift, cols.size, over, length,
+                                data<T>(call.out[0]) + at, data<W>(call.out[1]) + at);
+                       });
 }
 
 // The sums of what came from the outputs at `rows` and `cols` that these pixels won.

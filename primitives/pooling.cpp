@@ -14,7 +14,8 @@ template <typename A>
 constexpr auto each_tap = [](const Axis& a, int o, const auto& add) {
   if (!selected(a, o)) return;
   const A count = static_cast<A>(greater(1, divisor(a, o)));
-  for (int k = tap_begin(a, o); k < tap_end(a, o); ++k) add(first(a, o) + k * a.dilation, count);
+  const int start = first(a, o), end = tap_end(a, o);
+  for (int k = tap_begin(a, o); k < end; ++k) add(start + k * a.dilation, count);
 };
 
 // For an input the outputs that read it, with its share in each.
@@ -32,18 +33,21 @@ bool is_power_of_two(A value) {
 
 // The means of windows that read these lines at these columns.
 template <typename T, typename A, typename Rows, typename Cols>
-MPSF_INLINE void means(const Line<T, A>* lines, Rows rows, const Entry<A>* taps, Cols cols, int64_t length, T* out) {
+MPSF_INLINE void means(const Line<T, A>* lines, Rows rows, const Entry<A>* taps, Cols cols, int64_t shift,
+                       int64_t length, T* out) {
   constexpr int L = lanes<A>;
   const A divisor = rows > 0 && cols > 0 ? lines[0].fact * taps[0].fact : 1, reciprocal = 1 / divisor;
   const bool exact = is_power_of_two(divisor);
   for_vectors<A>(length, [&]<int N>(int64_t at, int n) {
     Vec<A> sum[N] = {};
     for (int i = 0; i < rows; ++i) {
-      Vec<A> across[N] = {};  // sums of sums lose less in a large window
-      for (int j = 0; j < cols; ++j) {
-        for (int v = 0; v < N; ++v) across[v] += load_some(lines[i].data + taps[j].at + at + v * L, n);
+      for (int block = 0; block < cols; block += kBlock) {  // sums of sums lose less in a large window
+        Vec<A> across[N] = {};
+        for (int j = block; j < cols && j < block + kBlock; ++j) {
+          for (int v = 0; v < N; ++v) across[v] += load_some(lines[i].data + shift + taps[j].at + at + v * L, n);
+        }
+        for (int v = 0; v < N; ++v) sum[v] += across[v];
       }
-      for (int v = 0; v < N; ++v) sum[v] += across[v];
     }
     for (int v = 0; v < N; ++v) {
       sum[v] = exact ? sum[v] * reciprocal : sum[v] / divisor;  // equal, and a division takes ten times as long
@@ -55,10 +59,11 @@ MPSF_INLINE void means(const Line<T, A>* lines, Rows rows, const Entry<A>* taps,
 template <typename T>
 void forward(const Call& call) {
   using A = Acc<T>;
-  over_windows<T, A>(call, each_tap<A>,
-                     [&](auto lines, auto row_count, auto taps, auto col_count, int, int, int64_t at, int64_t length) {
-                       means(lines, row_count, taps, col_count, length, data<T>(call.out[0]) + at);
-                     });
+  over_windows<T, A>(
+      call, each_tap<A>,
+      [&](auto lines, auto row_count, auto taps, auto col_count, int, int, int64_t shift, int64_t at, int64_t length) {
+        means(lines, row_count, taps, col_count, shift, length, data<T>(call.out[0]) + at);
+      });
 }
 
 // The sums of the shares in the windows at `rows` and `cols`.

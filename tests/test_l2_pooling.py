@@ -191,6 +191,21 @@ def test_zeros_have_gradient_zero_at_every_order(on_cpu: mx.Device) -> None:
     assert not exact(tangent).any()
 
 
+def test_a_window_of_zeros_propagates_nothing_at_all(device: mx.Device) -> None:
+    x = row([0, 0, 3, 4, 0, 0])
+    y, state = mf.l2_pool_fwd(x, (1, 2))
+    dy, t = row([float("inf"), 1, float("nan")]), row([float("nan"), float("inf"), 1, 1, 0, 0])
+    (dx,), (pushed,) = mx.vjp(lambda dy: mf.l2_pool_grad(dy, x, state), [dy], [t])
+    close(dx, np.array([0, 0, 0.6, 0.8, 0, 0]).reshape(x.shape))
+    close(pushed, np.array([0, 1.4, 0]).reshape(y.shape))
+
+
+def test_a_norm_beyond_the_accumulator_propagates_nothing(device: mx.Device) -> None:
+    x = mx.full((1, 2, 2, 4), 3e38)
+    y, state = mf.l2_pool_fwd(x, 2)
+    assert np.isinf(exact(y)).all() and not exact(mf.l2_pool_grad(mx.ones_like(y), x, state)).any()
+
+
 def test_half_precision_has_a_hessian(on_cpu: mx.Device) -> None:
     """The second derivative in float16 is that in float64 of the same values."""
     x = numbers((1, 4, 4, 2), mx.float16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -95,13 +96,35 @@ def test_an_edge_mode_says_nothing(edge_mode: str) -> None:
         assert axes == place("avg_pool", (5, 7), **how)
 
 
+@pytest.mark.parametrize("zero_pad", (-1, 1.5, "one", (1, 2, 3)), ids=str)
+def test_a_zero_pad_must_be_one_all_the_same(zero_pad: Any) -> None:
+    for kernel_size in ("global", 2):
+        with pytest.raises((TypeError, ValueError), match=r"^avg_pool: zero_pad .*; got zero_pad=.*, expected "):
+            mf.avg_pool(mx.zeros((1, 4, 4, 1)), kernel_size, zero_pad=zero_pad)
+
+
 def test_a_mean_of_many_loses_little(device: mx.Device) -> None:
-    """An offset of a million times the deviation, over 40,000 pixels."""
+    """An offset of a thousand deviations, over 40,000 pixels."""
     x = numbers((1, 200, 200, 16)) + 1e3
     y = mf.avg_pool(x, "global")
     np.testing.assert_allclose(exact(y), exact(x).mean((1, 2), keepdims=True), rtol=2e-6)
     norm = np.sqrt((exact(x) ** 2).sum((1, 2), keepdims=True))
     np.testing.assert_allclose(exact(mf.l2_pool(x, "global")), norm, rtol=2e-6)
+
+
+def test_a_long_row_loses_little(on_cpu: mx.Device) -> None:
+    x = mx.full((1, 1, 10**6, 3), 0.1)
+    np.testing.assert_allclose(exact(mf.avg_pool(x, "global")), 0.1, rtol=2e-4)
+    np.testing.assert_allclose(exact(mf.l2_pool(x, "global")), 100, rtol=2e-4)
+
+
+@pytest.mark.parametrize("pool", (mf.avg_pool, mf.max_pool, mf.l2_pool))
+def test_large_windows_take_little_memory(on_cpu: mx.Device, pool: Callable[..., mx.array]) -> None:
+    """What windows read is listed once, not for each of them: that would be 1.2 GB."""
+    x = numbers((1, 1, 40_000, 1))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    mx.eval(pool(x, (1, 2001), stride=1))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
 
 def test_source_window_of_adaptive_outputs(device: mx.Device) -> None:
@@ -124,7 +147,17 @@ REFUSED: list[tuple[str, type[Exception], dict[str, Any]]] = [
     *[
         (f"kernel_size={name!r} places the windows alone", ValueError, {"kernel_size": name, **given})
         for name in ("global", "adaptive")
-        for given in ({"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"offset": 0})
+        for given in (
+            {"stride": 1},
+            {"padding": 1},
+            {"padding": False},
+            {"padding": np.zeros(2, int)},
+            {"dilation": 2},
+            {"dilation": 1.0},
+            {"ceil_mode": True},
+            {"offset": 0},
+            {"offset": mx.array([0, 0])},
+        )
     ],
 ]
 

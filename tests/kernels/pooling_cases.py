@@ -165,6 +165,22 @@ def _l2_pool_grad_of_infinity(shape: tuple[int, ...], kernel: Any, **placement: 
     )
 
 
+def _l2_pool_grad_beside_infinity(shape: tuple[int, ...], kernel: Any, window: Any = None, **placement: Any) -> Case:
+    """Pixels that no selected window reads stay without a gradient, whatever they hold."""
+
+    def check() -> None:
+        state = mf.l2_pool_fwd(numbers(shape), kernel, **placement)[1]
+        axes = source_window("l2_pool_grad", (state.rows, state.cols), window)
+        read = oracle.avg_pool_grad(np.ones(state.norms.shape), *axes) > 0
+        x = mx.where(mx.array(read), numbers(shape), mx.inf)
+        state = mf.l2_pool_fwd(x, kernel, **placement)[1]
+        dx = exact(mf.l2_pool_grad(mx.ones_like(state.norms), x, state, source_window=window))
+        assert not dx[~read].any() and not read.all()
+
+    name = named("l2_pool_grad beside infinity", shape, F32, k=kernel, window=window, **placement)
+    return Case(name, ("l2_pool", "l2_pool_grad_tile"), check)
+
+
 def _l2_pool_of_extremes(shape: tuple[int, ...], dtype: mx.Dtype, small: float, large: float) -> Case:
     """Values whose squares a float cannot hold, beside such as it can."""
 
@@ -255,6 +271,8 @@ def pooling() -> list[Case]:
         *[make((5, 40, 30, 8), F32, (2, 2), stride=1, padding=1, crowded=True) for make in (_max_pool, _l2_pool)],
         _avg_pool_grad((5, 40, 30, 8), F32, (2, 2), stride=1, padding=1, crowded=True),
         _l2_pool_grad_of_infinity((1, 6, 6, 4), 2, stride=1, dilation=2),
+        _l2_pool_grad_beside_infinity((1, 5, 5, 4), 2),
+        _l2_pool_grad_beside_infinity((1, 6, 6, 4), 2, window=((1, 1), (1, 1))),
         _l2_pool_of_extremes((1, 4, 4, 12), F32, 1e-30, 1e30),
         _l2_pool_of_extremes((1, 4, 4, 9), BF16, 1e-30, 1e30),
         _l2_pool_of_extremes((1, 4, 4, 9), F16, 1e-7, 1e4),

@@ -47,17 +47,18 @@ def l2_pool(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def l2_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    with torch.enable_grad():
-        x = a.x.detach().requires_grad_()
-        y = _l2(p, x)
-    return lambda: list(torch.autograd.grad(y, x, a.dy, retain_graph=True))
+    size, stride, padding = _pairs(p)
+    y, area = _l2(p, a.x), p.kernel_size**2
+
+    def call() -> list[torch.Tensor]:
+        return [aten.avg_pool2d_backward(a.dy / y, a.x, size, stride, padding, False, True, None).mul_(a.x).mul_(area)]
+
+    return call
 
 
 def _l2(p: Problem, x: torch.Tensor) -> torch.Tensor:
-    """``lp_pool2d``, or with padding, which that lacks, what it is made of."""
-    if p.padding == 0:
-        return F.lp_pool2d(x, 2.0, p.kernel_size, p.stride)
-    return (F.avg_pool2d(x * x, p.kernel_size, p.stride, p.padding) * p.kernel_size**2).sqrt()
+    """What ``lp_pool2d`` is made of, but for its absolute value and the padding that it lacks."""
+    return F.avg_pool2d(x * x, p.kernel_size, p.stride, p.padding).mul_(p.kernel_size**2).sqrt_()
 
 
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call | None:
