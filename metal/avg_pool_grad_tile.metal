@@ -9,11 +9,9 @@ const bool wide = aligned<V>(dy);
 
 for (int down = thread_position_in_grid.y; down < tiles_along(rows, DY); down += threads_per_grid.y) {
   const Tiles tile = tile_at<KY, KX, SY, SX, DY, DX>(rows, cols, down, across, channels, c);
-  float share[Tiles::Q];
-  for (int i = 0; i < Tiles::Q; ++i) {
-    const int count = divisor(rows, tile.oh + i / Tiles::QX) * divisor(cols, tile.ow + i % Tiles::QX);
-    share[i] = 1.0f / float(greater(1, count));
-  }
+  float share_y[Tiles::QY], share_x[Tiles::QX];
+  for (int q = 0; q < Tiles::QY; ++q) share_y[q] = 1.0f / float(greater(1, divisor(rows, tile.oh + q)));
+  for (int k = 0; k < Tiles::QX; ++k) share_x[k] = 1.0f / float(greater(1, divisor(cols, tile.ow + k)));
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     Pack<T, V> in[B * Tiles::Q];
     #pragma unroll
@@ -36,7 +34,7 @@ for (int down = thread_position_in_grid.y; down < tiles_along(rows, DY); down +=
           const int tap_y = i % Tiles::D / DX + (Tiles::PY - q / Tiles::QX) * SY;
           const int tap_x = i % DX + (Tiles::PX - q % Tiles::QX) * SX;
           if (tap_y < 0 || tap_y >= KY || tap_x < 0 || tap_x >= KX) continue;
-          sum += float(in[window].v[j]) * share[window % Tiles::Q];
+          sum += float(in[window].v[j]) * (share_y[q / Tiles::QX] * share_x[q % Tiles::QX]);
         }
         out.v[j] = T(sum);
       }
