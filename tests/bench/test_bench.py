@@ -56,6 +56,9 @@ def test_necessary_bytes_count_each_pass() -> None:
     image, pooled = 2 * 8 * 8 * 4 * 4, 2 * 4 * 4 * 4 * 4
     assert AVG_POOL_GRAD.necessary_bytes == image + pooled
     assert Problem("bn_backward", AVG_POOL_GRAD.shape, "float32").necessary_bytes == 5 * image
+    outputs = AVG_POOL_GRAD.necessary_bytes - image
+    assert AVG_POOL_GRAD._replace(op="max_pool_grad").necessary_bytes == image + outputs + outputs // 4  # a byte each
+    assert AVG_POOL_GRAD._replace(op="l2_pool_grad").necessary_bytes == 2 * (image + outputs)
     assert AVG_POOL_GRAD._replace(dtype="bfloat16").necessary_bytes == (image + pooled) // 2
 
 
