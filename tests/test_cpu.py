@@ -236,6 +236,7 @@ def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
 # The binding ----------------------------------------------------------------------------------------------
 
 IMAGE, VECTOR = ((2, 7, 8, 3), mx.float32), ((3,), mx.float32)
+POOLED = ((2, 4, 4, 3), mx.float32)
 GOOD = (*AXES["3x3 s2 p1"][0], *AXES["3x3 s2 p1"][1])
 
 
@@ -264,7 +265,18 @@ def _params(**changes: int) -> tuple[int, ...]:
         ("avg_pool", [IMAGE], _params(end=5), [((2, 4, 4, 3), mx.float32)]),
         ("avg_pool", [IMAGE], _params(pad=-(2**31)), [((2, 4, 4, 3), mx.float32)]),
         ("avg_pool", [IMAGE], _params(stride=2**29), [((2, 4, 4, 3), mx.float32)]),
+        ("avg_pool", [IMAGE], _params(edge=4), [((2, 4, 4, 3), mx.float32)]),
+        ("avg_pool", [IMAGE], _params(edge=3, size=2), [((2, 4, 4, 3), mx.float32)]),  # a window has three pixels
+        ("avg_pool", [IMAGE], _params(edge=3, size=3, dilation=2), [((2, 4, 4, 3), mx.float32)]),
         ("avg_pool_grad", [IMAGE], GOOD, [((2, 4, 4, 3), mx.float32)]),
+        ("max_pool", [IMAGE], _params(edge=3, size=2), [POOLED, ((2, 4, 4, 3), mx.uint8)]),
+        ("l2_pool", [IMAGE], _params(edge=2), [POOLED]),
+        ("l2_pool", [((2, 7, 8, 3), mx.float16)], GOOD, [((2, 4, 4, 3), mx.float16)]),
+        ("l2_pool", [((2, 0, 8, 3), mx.float32)], _params(n_in=0, edge=1), [POOLED]),
+        ("l2_pool_grad", [POOLED, IMAGE], GOOD, [IMAGE]),
+        ("l2_pool_grad", [POOLED, IMAGE, IMAGE], GOOD, [IMAGE]),
+        ("l2_pool_grad", [POOLED, IMAGE, ((2, 4, 4, 3), mx.float16)], GOOD, [IMAGE]),
+        ("l2_pool_tangent", [IMAGE, POOLED, POOLED], GOOD, [POOLED]),
         ("bn_stats", [((), mx.float32)], (), [((1,), mx.float32)] * 2),
         ("bn_stats", [IMAGE], (), [VECTOR]),
         ("bn_stats", [IMAGE], (), [VECTOR, ((4,), mx.float32)]),
