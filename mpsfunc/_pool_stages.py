@@ -46,7 +46,7 @@ def by_pixel(
     Args:
         body: The kernel body.
         names: Of its inputs and outputs.
-        source: Shape and dtype of the input with the widest elements.
+        source: Shape and dtype of the input that decides, with the results, how many channels are sixteen bytes.
         results: Shape and dtype of each output.
         axes: Rows and columns.
         template: Constants of the body besides "V", the channels of a thread, and "B".
@@ -120,7 +120,7 @@ def on_tiles(
     Args:
         body: The kernel body.
         names: Of its inputs and outputs.
-        source: Shape and dtype of the input with the widest elements.
+        source: Shape and dtype of the input that decides, with the results, how many channels are sixteen bytes.
         result: Shape and dtype of the output.
         axes: Rows and columns.
         template: Constants of the body besides those of channels, images and tiles.

@@ -32,10 +32,9 @@ class Lists {
     entries_[end_++] = {at, fact};
   }
   void close() {
-    const int64_t start = closed_ == 0 ? 0 : last_;
-    lists_[closed_++] = {start, static_cast<int>(end_ - start), 0};
+    lists_[closed_++] = {last_, static_cast<int>(end_ - last_), 0};
+    total_ += end_ - last_;
     last_ = end_;
-    total_ += end_ - start;
   }
   // One more list, which is that of `before` lists ago with `step` added.
   void again(int64_t before, int64_t step) {
@@ -200,7 +199,7 @@ struct Line {
 };
 
 // Goes over an image's windows. read(axis, o, add) calls add(i, fact) for each input i that output o reads along an
-// axis. f(lines, row_count, cols, col_count, x, y, shift, at, length) makes the `length` elements from `at` on, of
+// axis. f(lines, row_count, cols, col_count, y, x, shift, at, length) makes the `length` elements from `at` on, of
 // windows that begin with (y, x) and read the lines at shift + cols[j].at; row_count and col_count are constants where
 // small.
 template <typename T, typename P, typename Read, typename F>
