@@ -73,7 +73,7 @@ def _run_conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
         grid = _launch.tiles(_tiles(pixels), _tiles(out // spec.groups), spec.groups)
         return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
 
-    return _launch.launch("conv", [x, w.astype(acc), b.astype(acc)], params, (result,), stages, spec.stream)[0]
+    return _launch.launch("conv", [x, w.astype(acc), b.astype(acc)], (*params, 0, 1), (result,), stages, spec.stream)[0]
 
 
 def _run_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
@@ -90,8 +90,11 @@ def _run_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
         grid = _launch.tiles(_tiles(pixels), _tiles(w.shape[3]), spec.groups)
         return (Stage("conv_grad_input", ("dy", "w"), ("dx",), (result,), grid, _GROUP, (*params, channels)),)
 
-    weights = w.astype(_launch.accumulator(dy.dtype))
-    return _launch.launch("conv_grad_input", [dy, weights], params, (result,), stages, spec.stream)[0]
+    arrays, on_cpu = [dy, w.astype(_launch.accumulator(dy.dtype))], _launch.backend(spec.stream) == "cpu"
+    if on_cpu:
+        arrays.append(_no_bias(dy, channels))
+    params = (*params, 0, 1) if on_cpu else params
+    return _launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
 
 
 def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
@@ -113,7 +116,7 @@ def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
         first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*params, parts))
         return first, _launch.sum_partials(out * depth)._replace(results=(result,))
 
-    return _launch.launch("conv_grad_weights", [dy, x], params, (result,), stages, spec.stream)[0]
+    return _launch.launch("conv_grad_weights", [dy, x], (*params, 1), (result,), stages, spec.stream)[0]
 
 
 def _run_grad_bias(dy: mx.array, spec: Spec) -> mx.array:
