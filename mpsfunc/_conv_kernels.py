@@ -29,7 +29,7 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     n, out = x.shape[0], w.shape[0]
     acc = _launch.accumulator(x.dtype)
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
-    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron)
+    params = (*_windows(spec), spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
         pixels = n * spec.rows.n_out * spec.cols.n_out
@@ -55,7 +55,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     if _conv_library.ordinary(spec) and _launch.routed(spec.stream, *backends) and dy.size:
         return _conv_library.finished(_conv_library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
-    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron)
+    params = (*_windows(spec), spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
         pixels = n * spec.rows.n_in * spec.cols.n_in
@@ -94,7 +94,7 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
         return [_conv_library.grad_weights(dy, x, spec)]
     acc = _launch.accumulator(x.dtype)
     results = (shape, acc), ((out,), acc)
-    params = (*rows, *cols, groups)
+    params = _windows(spec)
 
     def stages() -> tuple[Stage, ...]:
         depth = rows.size * cols.size * width
@@ -124,6 +124,11 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
         return first, _launch.sum_partials(out)
 
     return _launch.launch("conv_grad_bias", [dy], (), (result,), stages, spec.stream)[0]
+
+
+def _windows(spec: Spec) -> tuple[int, ...]:
+    """What every kernel is told; where an edge mode matters, the image was given its margin before."""
+    return *spec.rows._replace(edge=0), *spec.cols._replace(edge=0), spec.groups
 
 
 def _tiles(n: int) -> int:
