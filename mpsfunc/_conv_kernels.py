@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import mlx.core as mx
@@ -19,17 +20,18 @@ _PARTIALS = 4 * 2**20
 
 def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Images (n, out_h, out_w, o) of x's dtype."""
-    if _conv_edges.clamped(spec.rows, spec.cols):
+    form, windows = _form(spec.rows, spec.cols, spec.groups)
+    if form == _CLAMPED:
         return conv(_conv_edges.extend(x, spec.rows, spec.cols), w, b, _widened(spec))
-    if _covers(spec):
+    if form == _COVERING:
         return conv(_flat(x), _flat(w), b, _on_a_pixel(spec))
     # MLX's forward convolution is cuDNN on NVIDIA, and on Apple GPUs Winograd or a matrix-unit kernel.
-    if _conv_library.ordinary(spec) and _launch.routed(spec.stream, "cuda", "metal") and x.size:
+    if _launch.routed(spec.stream, "cuda", "metal") and _conv_library.ordinary(spec) and x.size:
         return _conv_library.finished(_conv_library.conv(x, w.astype(x.dtype), spec), b, spec)
     n, out = x.shape[0], w.shape[0]
     acc = _launch.accumulator(x.dtype)
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
-    params = (*_windows(spec), spec.neuron)
+    params = (*windows, spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
         pixels = n * spec.rows.n_out * spec.cols.n_out
@@ -42,20 +44,21 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
 
 def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Images (n, h, w, c) of dy's dtype."""
-    if _conv_edges.clamped(spec.rows, spec.cols):
+    form, windows = _form(spec.rows, spec.cols, spec.groups)
+    if form == _CLAMPED:
         wide = dy.astype(_launch.accumulator(dy.dtype))  # so that what is folded was not rounded
         dx = grad_input(wide, w, b, _widened(spec))
         return _conv_edges.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
     n, channels = dy.shape[0], w.shape[3] * spec.groups
-    if _covers(spec):
+    if form == _COVERING:
         dx = grad_input(dy, _flat(w), mx.tile(b, spec.rows.n_in * spec.cols.n_in), _on_a_pixel(spec))
         return dx.reshape(n, spec.rows.n_in, spec.cols.n_in, channels)
     # cuDNN's data gradient; on Apple GPUs MLX is fast only where no stride spreads dy (its strided path is general).
     backends = ("cuda", "metal") if spec.rows.stride == spec.cols.stride == 1 else ("cuda",)
-    if _conv_library.ordinary(spec) and _launch.routed(spec.stream, *backends) and dy.size:
+    if _launch.routed(spec.stream, *backends) and _conv_library.ordinary(spec) and dy.size:
         return _conv_library.finished(_conv_library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
-    params = (*_windows(spec), spec.neuron)
+    params = (*windows, spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
         pixels = n * spec.rows.n_in * spec.cols.n_in
@@ -82,19 +85,19 @@ def grad_parameters(dy: mx.array, x: mx.array, spec: Spec) -> tuple[mx.array, mx
 
 def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.array]:
     rows, cols, groups = spec.rows, spec.cols, spec.groups
-    if _conv_edges.clamped(rows, cols):
+    form, windows = _form(rows, cols, groups)
+    if form == _CLAMPED:
         return _grad_weights(dy, _conv_edges.extend(x, rows, cols), _widened(spec), count)
     out, width = dy.shape[3], x.shape[3] // groups
     shape = out, rows.size, cols.size, width
-    if _covers(spec):
+    if form == _COVERING:
         dw, *db = _grad_weights(dy, _flat(x), _on_a_pixel(spec), count)
         return [dw.reshape(shape), *db]
     # cuDNN's weight gradient, which MLX reaches by a convolution over swapped axes but has no grouped form of.
-    if groups == 1 and _conv_library.ordinary(spec) and _launch.routed(spec.stream, "cuda") and x.size:
+    if groups == 1 and _launch.routed(spec.stream, "cuda") and _conv_library.ordinary(spec) and x.size:
         return [_conv_library.grad_weights(dy, x, spec)]
     acc = _launch.accumulator(x.dtype)
     results = (shape, acc), ((out,), acc)
-    params = _windows(spec)
 
     def stages() -> tuple[Stage, ...]:
         depth = rows.size * cols.size * width
@@ -103,10 +106,10 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
         parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
         partial = ((parts, out * depth), mx.float32)
         grid = _launch.tiles(down, across, groups * parts)
-        first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*params, parts))
+        first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*windows, parts))
         return first, _launch.sum_partials(out * depth)._replace(results=(results[0],))
 
-    told = (*params, _winograd())
+    told = (*windows, _winograd())
     return _launch.launch("conv_grad_weights", [dy, x], told, results[:count], stages, spec.stream)
 
 
@@ -126,11 +129,6 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
     return _launch.launch("conv_grad_bias", [dy], (), (result,), stages, spec.stream)[0]
 
 
-def _windows(spec: Spec) -> tuple[int, ...]:
-    """What every kernel is told; where an edge mode matters, the image was given its margin before."""
-    return *spec.rows._replace(edge=0), *spec.cols._replace(edge=0), spec.groups
-
-
 def _tiles(n: int) -> int:
     return -(-n // _TILE)
 
@@ -143,15 +141,22 @@ def _winograd() -> int:
 # Other forms of the same convolution --------------------------------------------------------------------
 
 
+_PLAIN, _CLAMPED, _COVERING = range(3)
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[int, ...]]:
+    """Which form a convolution takes, and the ints that every kernel of a plain one is told."""
+    windows = (*rows._replace(edge=0), *cols._replace(edge=0), groups)
+    if _conv_edges.clamped(rows, cols):
+        return _CLAMPED, windows
+    # One window, larger than a pixel, that takes exactly the whole image.
+    whole = all(a.n_out == 1 and a.pad == 0 and a.size == a.n_in and a.dilation == 1 for a in (rows, cols))
+    return (_COVERING if whole and groups == 1 and rows.n_in * cols.n_in > 1 else _PLAIN), windows
+
+
 def _widened(spec: Spec) -> Spec:
     return spec._replace(rows=_conv_edges.widened(spec.rows), cols=_conv_edges.widened(spec.cols))
-
-
-def _covers(spec: Spec) -> bool:
-    """Whether there is one window, larger than a pixel, that takes exactly the whole image."""
-    axes = spec.rows, spec.cols
-    whole = all(a.n_out == 1 and a.pad == 0 and a.size == a.n_in and a.dilation == 1 for a in axes)
-    return whole and spec.groups == 1 and max(a.n_in for a in axes) > 1
 
 
 def _on_a_pixel(spec: Spec) -> Spec:

@@ -70,22 +70,20 @@ def fresh(w_shape: tuple[int, ...], dtype: mx.Dtype, spec: Spec, y: mx.array | N
     with mx.stream(spec.stream):
         dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
         kept = mx.zeros((0,), dtype) if y is None or not spec.neuron else y
-    neuron = "" if not spec.neuron else _neuron.name(spec.neuron)
-    placed = {"groups": spec.groups, "rows": spec.rows, "cols": spec.cols}
-    return {"dw": dw, "db": db, "y": kept, "neuron": neuron, **placed}
+    neuron = _neuron.name(spec.neuron) if spec.neuron else ""
+    where = {"groups": spec.groups, "rows": spec.rows, "cols": spec.cols}
+    return {"dw": dw, "db": db, "y": kept, "neuron": neuron, **where}
 
 
-def arrays(
-    op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: object, stream: mx.Stream
-) -> tuple[int, mx.Dtype]:
-    """Checks the arrays of a forward call; the number of its neuron and the dtype of its parameters' gradients."""
+def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: object, stream: mx.Stream) -> int:
+    """Checks the arrays of a forward call, and returns the number of its neuron."""
     _check.image(op, "x", x, stream=stream)
     _check.array(op, "w", w, stream=stream)
     if b is not None:
         _check.array(op, "b", b, stream=stream)
         if w.ndim:
             _check.shape(op, "b", b, (w.shape[0],), "the bias does not fit the weights")
-    return _neuron.code(op, neuron), _launch.accumulator(x.dtype)
+    return _neuron.code(op, neuron)
 
 
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:

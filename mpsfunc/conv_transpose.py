@@ -173,7 +173,7 @@ def conv_transpose_fwd(
         ((1, 8, 8, 3), array([64, 64, 64], dtype=float32))
     """
     op, run_on = "conv_transpose", _launch.resolve(stream)
-    code, dtype = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    code = _conv_state.arrays(op, x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
     (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
@@ -196,7 +196,7 @@ def conv_transpose_fwd(
     spec = Spec(rows, cols, int(groups), False, code, run_on)
     with mx.stream(run_on):
         y = _conv_rules.grad_input(x, _turned(w, spec.groups, unrotated), b, spec)
-        fields = _conv_state.fresh(w_shape, dtype, spec, y)
+        fields = _conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, y)
         return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
 
 

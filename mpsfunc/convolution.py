@@ -7,6 +7,7 @@ either array that they take, and differentiating one of them gives the other two
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
@@ -75,11 +76,13 @@ def conv(
         array([[17.5, 47.5],
                [133.5, 211.5]], dtype=float32)
     """
-    y, _ = conv_fwd(
+    y, _ = _forward(
         x,
         w,
         b,
-        groups=groups,
+        neuron,
+        stream,
+        groups,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -87,8 +90,6 @@ def conv(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
-        neuron=neuron,
-        stream=stream,
     )
     return y
 
@@ -120,15 +121,13 @@ def conv_fwd(
         >>> conv_grad_weights(mx.ones_like(y), mx.ones((1, 4, 4, 2)), state).db
         array([16, 16, 16], dtype=float32)
     """
-    run_on = _launch.resolve(stream)
-    code, dtype = _conv_state.arrays("conv", x, w, b, neuron, run_on)
-    _conv_state.weights("conv", "w.shape", tuple(x.shape), tuple(w.shape), groups)
-    spec = _conv_state.placed(
-        "conv",
-        tuple(x.shape),
-        tuple(w.shape),
+    y, spec = _forward(
+        x,
+        w,
+        b,
+        neuron,
+        stream,
         groups,
-        run_on,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -136,10 +135,8 @@ def conv_fwd(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
-    )._replace(neuron=code)
-    with mx.stream(run_on):
-        y = _conv_rules.conv(x, w, b, spec)
-        return y, ConvState(op="conv", **_conv_state.fresh(tuple(w.shape), dtype, spec, y))
+    )
+    return y, ConvState(op="conv", **_conv_state.fresh(tuple(w.shape), _launch.accumulator(x.dtype), spec, y))
 
 
 def conv_state(
@@ -340,6 +337,24 @@ def conv_grad(
     if parameters:
         state = _conv_state.grown(state, *_conv_rules.grad_parameters(dz, x, spec), run_on)
     return dx, state
+
+
+def _forward(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    neuron: str | None,
+    stream: StreamLike,
+    groups: int,
+    **placement: Any,
+) -> tuple[mx.array, Spec]:
+    run_on = _launch.resolve(stream)
+    code = _conv_state.arrays("conv", x, w, b, neuron, run_on)
+    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
+    _conv_state.weights("conv", "w.shape", x_shape, w_shape, groups)
+    spec = _conv_state.placed("conv", x_shape, w_shape, groups, run_on, **placement)
+    spec = spec._replace(neuron=code) if code else spec
+    return _conv_rules.conv(x, w, b, spec), spec
 
 
 def _gradient(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> tuple[mx.array, Spec]:

@@ -70,14 +70,14 @@ def fully_connected_fwd(
         ((5, 1, 1, 4), (4, 2, 2, 3))
     """
     op, run_on = "fully_connected", _launch.resolve(stream)
-    code, dtype = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    code = _conv_state.arrays(op, x, w, b, neuron, run_on)
     _check.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     _conv_state.weights(op, "w.shape", x_shape, w_shape, 1)
     spec = _conv_state.placed(op, x_shape, w_shape, 1, run_on, stride=1)._replace(neuron=code)
     with mx.stream(run_on):
         y = _conv_rules.conv(x, w, b, spec)
-        return y, ConvState(op="conv", **_conv_state.fresh(w_shape, dtype, spec, y))
+        return y, ConvState(op="conv", **_conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, y))
 
 
 def fully_connected_grad(
