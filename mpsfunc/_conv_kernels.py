@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _conv_stages, _launch
 from mpsfunc._launch import Stage
 from mpsfunc._rules import differentiable
 from mpsfunc.window import Axis
@@ -50,8 +50,6 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
 
 # The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
 _TILE, _GROUP = 64, (256, 1, 1)
-# Floats that partial weight gradients may take on a GPU.
-_PARTIALS = 4 * 2**20
 
 
 def _tiles(n: int) -> int:
@@ -104,14 +102,7 @@ def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     params = (*rows, *cols, groups)
 
     def stages() -> tuple[Stage, ...]:
-        depth = rows.size * cols.size * width
-        down, across = _tiles(out // groups), _tiles(depth)
-        pixels = dy.shape[0] * rows.n_out * cols.n_out
-        parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
-        partial = ((parts, out * depth), mx.float32)
-        grid = _launch.tiles(down, across, groups * parts)
-        first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*params, parts))
-        return first, _launch.sum_partials(out * depth)._replace(results=(result,))
+        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape, x.dtype)
 
     return _launch.launch("conv_grad_weights", [dy, x], params, (result,), stages, spec.stream)[0]
 

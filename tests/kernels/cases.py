@@ -149,6 +149,7 @@ def _convolution() -> list[Case]:
         *_convs((1, 2, 2, 1), F16, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),
         *_convs((3, 14, 13, 2), F32, 70, (2, 1)),  # more than a tile of pixels, of outputs and of partial sums
         *_convs((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),  # and of inputs
+        *_convs((2, 4, 5, 12), F32, 20, (3, 3), padding=1, stride=(1, 2)),  # whole matrices, and four channels a load
         *_convs((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
     ]
 
