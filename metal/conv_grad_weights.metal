@@ -20,9 +20,9 @@ threadgroup float tiles[2 * 32 * 68];
 const int thread_id = thread_position_in_threadgroup.x, line = thread_id / (64 / V), column = thread_id % (64 / V) * V;
 const int o = o0 + column, k = k0 + column;
 const int tap_row = k / in_width / cols.size, tap_col = k / in_width % cols.size;
-const long dy_column = group * out_width + o, x_column = group * in_width + k % in_width;
+const long x_column = group * in_width + k % in_width;
 const int on_w = 4 * V % cols.n_out, on_h = 4 * V / cols.n_out % rows.n_out, on_n = 4 * V / cols.n_out / rows.n_out;
-long p = part * share + line;
+long p = part * share + line, dy_at = p * out_channels + group * out_width + o;
 int ow = p % cols.n_out, oh = p / cols.n_out % rows.n_out;
 long image = p / cols.n_out / rows.n_out;
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
@@ -38,7 +38,7 @@ for (long pixel0 = part * share; pixel0 < pixel_end; pixel0 += 16) {
   for (int s = line; s < 16; s += 4 * V) {
     const int h = source(rows, oh, tap_row), w = source(cols, ow, tap_col);
     Pack<T, V> g = nothing<T, V>(), in = nothing<T, V>();
-    if (p < pixel_end && o < out_width) g = load<V>(dy + p * out_channels + dy_column, wide_dy);
+    if (p < pixel_end && o < out_width) g = load<V>(dy + dy_at, wide_dy);
     if (p < pixel_end && k < depth && h >= 0 && w >= 0) {
       in = load<V>(x + ((image * rows.n_in + h) * cols.n_in + w) * in_channels + x_column, wide);
     }
@@ -47,6 +47,7 @@ for (long pixel0 = part * share; pixel0 < pixel_end; pixel0 += 16) {
       tiles[right + s * 68 + column + j] = float(in.v[j]);
     }
     p += 4 * V;
+    dy_at += 4 * V * out_channels;
     ow += on_w;
     oh += on_h + int(ow >= cols.n_out);
     image += on_n + int(oh >= rows.n_out);
