@@ -82,14 +82,19 @@ def _run_grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
     n, channels = dy.shape[0], w.shape[3] * spec.groups
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
     params = (*spec.rows, *spec.cols, spec.groups)
+    depthwise = _conv_stages.depthwise(spec.groups, w.shape[3])
 
     def stages() -> tuple[Stage, ...]:
+        if depthwise:
+            return _conv_stages.depthwise_grad_input_stages(spec, dy.shape, dy.dtype)
         pixels = n * spec.rows.n_in * spec.cols.n_in
         grid = _launch.tiles(_tiles(pixels), _tiles(w.shape[3]), spec.groups)
         return (Stage("conv_grad_input", ("dy", "w"), ("dx",), (result,), grid, _GROUP, (*params, channels)),)
 
     weights = w.astype(_launch.accumulator(dy.dtype))
-    return _launch.launch("conv_grad_input", [dy, weights], params, (result,), stages, spec.stream)[0]
+    bias = [_no_bias(dy, channels)] if depthwise else []
+    made = _launch.launch("conv_grad_input", [dy, weights], params, (result,), stages, spec.stream, finally_with=bias)
+    return made[0]
 
 
 def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
@@ -102,7 +107,7 @@ def _run_grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     params = (*rows, *cols, groups)
 
     def stages() -> tuple[Stage, ...]:
-        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape, x.dtype)
+        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape)
 
     return _launch.launch("conv_grad_weights", [dy, x], params, (result,), stages, spec.stream)[0]
 

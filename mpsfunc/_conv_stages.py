@@ -8,7 +8,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from mpsfunc import _launch
-from mpsfunc._launch import Stage
+from mpsfunc._launch import Output, Stage
 from mpsfunc.window import Axis
 
 Shape = tuple[int, ...]
@@ -27,20 +27,23 @@ class Spec(Protocol):
 
 # The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
 _TILE, _GROUP = 64, (256, 1, 1)
+# Pixels of a row that a thread of the depthwise bodies owns, and taps whose gradients one sums up at most.
+_PIXELS, _TAPS = 4, 5
 # Floats that partial weight gradients may take.
 _PARTIALS = 4 * 2**20
 
 
-def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.Dtype) -> tuple[Stage, ...]:
+def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
     """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     out, width = dy_shape[3], x_shape[3] // groups
+    if depthwise(groups, width):
+        return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
     depth = rows.size * cols.size * width
     down, across = _tiles(out // groups), _tiles(depth)
     pixels = dy_shape[0] * rows.n_out * cols.n_out
     parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
     partial = ((parts, out * depth), mx.float32)
-    wide = width % 4 == 0 and out // groups % 4 == 0 and min(math.prod(dy_shape), math.prod(x_shape)) >= 8
     first = Stage(
         "conv_grad_weights",
         ("dy", "x"),
@@ -49,9 +52,84 @@ def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.D
         _launch.tiles(down, across, groups * parts),
         _GROUP,
         (*rows, *cols, groups, parts),
-        (("V", 4 if wide else 1),),
+        (("V", _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)),),
     )
     return first, _summed(spec, out, width)
+
+
+# Channels with outputs of their own --------------------------------------------------------------------
+
+
+def depthwise(groups: int, width: int) -> bool:
+    """Whether every channel is a group, for which tiles would be all but empty."""
+    return groups > 1 and width == 1
+
+
+def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype, neuron: int = 0) -> tuple[Stage, ...]:
+    """The depthwise convolution of x with float32 weights and ``out`` biases; ``neuron`` 1 makes negative values 0."""
+    rows, cols = spec.rows, spec.cols
+    result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
+    return (_by_pixel("conv_depthwise", ("x", "w", "bias"), "y", result, spec, out == x_shape[3], x_shape, neuron),)
+
+
+def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype, neuron: int = 0) -> tuple[Stage, ...]:
+    """The image's gradient from dy and float32 weights, plus a bias for each channel of the image.
+
+    The bias and ``neuron``, which is as for `depthwise_stages`, are for convolutions that run this way round.
+    """
+    channels = spec.groups
+    result = ((dy_shape[0], spec.rows.n_in, spec.cols.n_in, channels), dtype)
+    name, inputs = "conv_depthwise_grad_input", ("dy", "w", "bias")
+    return (_by_pixel(name, inputs, "dx", result, spec, dy_shape[3] == channels, dy_shape, neuron),)
+
+
+def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
+    """The weights' gradient, of shape (o, kh, kw, 1), from dy and x."""
+    rows, cols, out = spec.rows, spec.cols, dy_shape[3]
+    taps, pixels = rows.size * cols.size, math.prod(dy_shape[:3])
+    rounds = -(-taps // _TAPS)
+    smaller = min(math.prod(dy_shape), math.prod(x_shape))
+    per_thread = _together(smaller, out) if out == x_shape[3] else 1
+    (across, _, _), group = _launch.column_threads(out // per_thread, pixels)
+    most = _launch.FILL // (-(-across // group[0]) * rounds)
+    parts = max(1, min(most, _PARTIALS // (out * taps), pixels // (16 * group[1])))
+    first = Stage(
+        "conv_depthwise_grad_weights",
+        ("dy", "x"),
+        ("partial",),
+        (((parts, out * taps), mx.float32),),
+        (across, parts * group[1], rounds),
+        group,
+        (*rows, *cols, spec.groups, *group[:2]),
+        (("V", per_thread), ("U", -(-taps // rounds))),
+    )
+    return first, _summed(spec, out, 1)
+
+
+def _by_pixel(
+    body: str,
+    inputs: tuple[str, ...],
+    output: str,
+    result: Output,
+    spec: Spec,
+    alone: bool,
+    source: Shape,
+    neuron: int,
+) -> Stage:
+    """A thread for some channels, if each has one output alone, of a few pixels of the result."""
+    (n, height, width, channels), _ = result
+    per_thread = _together(math.prod(source), channels) if alone else 1
+    grid, group = _launch.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
+    params = (*spec.rows, *spec.cols, spec.groups, neuron)
+    return Stage(body, inputs, (output,), (result,), grid, group, params, (("V", per_thread),))
+
+
+# Both ---------------------------------------------------------------------------------------------------
+
+
+def _together(size: int, *widths: int) -> int:
+    """Channels that a thread loads together from arrays of this size at least, in which they run in such widths."""
+    return 4 if size >= 8 and all(width % 4 == 0 for width in widths) else 1
 
 
 def _tiles(n: int) -> int:

@@ -15,6 +15,7 @@ from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
+from kernels.depthwise_cases import depthwise
 from kernels.pooling_cases import pooling
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
@@ -144,7 +145,7 @@ def _convolution() -> list[Case]:
     return [
         *_convs((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
         *_convs((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
-        *_convs((2, 4, 3, 4), BF16, 8, (3, 3), groups=4, padding="same"),
+        *_convs((2, 4, 3, 4), BF16, 8, (3, 3), groups=2, padding="same"),
         *_convs((1, 2, 3, 1), F32, 1, (1, 2)),
         *_convs((1, 2, 2, 1), F16, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),
         *_convs((3, 14, 13, 2), F32, 70, (2, 1)),  # more than a tile of pixels, of outputs and of partial sums
@@ -154,4 +155,4 @@ def _convolution() -> list[Case]:
     ]
 
 
-CASES = {case.name: case for case in (*pooling(), *_normalization(), *_convolution())}
+CASES = {case.name: case for case in (*pooling(), *_normalization(), *_convolution(), *depthwise())}
