@@ -1,9 +1,9 @@
-// y[n,oh,ow,o] = bias[o] + sum over taps t and channels c of x[n, source(oh), source(ow), c] * w[o,t,c], a group at a
-// time.
+// y[n,oh,ow,o] = neuron(bias[o] + sum over taps t and channels c of x[n, source(oh), source(ow), c] * w[o,t,c]), a
+// group at a time.
 // A matrix product that is never laid out: 64 pixels by 64 output channels a threadgroup, 4 by 4 a thread, and 16
 // steps of the sum over (tap, channel) at a time through threadgroup memory.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], in_channels = x_shape[3], out_channels = bias_shape[0];
+const int groups = params[20], neuron = params[21], in_channels = x_shape[3], out_channels = bias_shape[0];
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * in_width;
 const int group = threadgroup_position_in_grid.z;
@@ -51,6 +51,6 @@ for (int i = 0; i < 16; ++i) {
   const long p = pixel0 + line * 4 + i / 4;
   const int o = o0 + step * 4 + i % 4;
   if (p < pixels && o < out_width) {
-    y[p * out_channels + group * out_width + o] = T(sum[i] + float(bias[group * out_width + o]));
+    y[p * out_channels + group * out_width + o] = T(activated(sum[i] + float(bias[group * out_width + o]), neuron));
   }
 }

@@ -1,5 +1,5 @@
 // y[n,oh,ow,o] = neuron(bias[o] + sum over taps t of x[n, source(oh), source(ow), o / each] * w[o,t]), where each channel
-// of x has `each` outputs of its own. Neuron 1 makes negative values 0.
+// of x has `each` outputs of its own.
 // A thread owns V output channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[20], neuron = params[21];
@@ -34,10 +34,7 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
     for (int i = 0; i < 4; ++i) {
       if (ow0 + i < cols.n_out) {
         Pack<T, V> out;
-        for (int j = 0; j < V; ++j) {
-          const float z = sum[i * V + j];
-          out.v[j] = T(neuron == 1 && z < 0 ? 0.0f : z);
-        }
+        for (int j = 0; j < V; ++j) out.v[j] = T(activated(sum[i * V + j], neuron));
         store(y + to + i * long(out_channels), out);
       }
     }

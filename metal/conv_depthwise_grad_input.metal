@@ -1,5 +1,5 @@
 // dx[n,h,w,c] = neuron(bias[c] + sum over taps t and the outputs o of channel c of dy[n, target(h), target(w), o] *
-// w[o,t]), where each channel has `each` outputs of its own. Neuron 1 makes negative values 0.
+// w[o,t]), where each channel has `each` outputs of its own.
 // A thread owns V channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int channels = params[20], neuron = params[21];
@@ -37,10 +37,7 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
     for (int i = 0; i < 4; ++i) {
       if (w0 + i < cols.n_in) {
         Pack<T, V> out;
-        for (int j = 0; j < V; ++j) {
-          const float z = sum[i * V + j];
-          out.v[j] = T(neuron == 1 && z < 0 ? 0.0f : z);
-        }
+        for (int j = 0; j < V; ++j) out.v[j] = T(activated(sum[i * V + j], neuron));
         store(dx + to + i * long(channels), out);
       }
     }

@@ -1,8 +1,9 @@
-// dx[n,h,w,c] = sum over taps t and output channels o of dy[n, target(h), target(w), o] * w[o,t,c], a group at a time.
+// dx[n,h,w,c] = neuron(bias[c] + sum over taps t and output channels o of dy[n, target(h), target(w), o] * w[o,t,c]), a
+// group at a time.
 // Tiled as conv.metal: 64 input pixels by 64 input channels a threadgroup, 4 by 4 a thread, 16 steps of the sum over
 // (tap, output channel) at a time.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], in_channels = params[21], out_channels = dy_shape[3];
+const int groups = params[20], neuron = params[21], in_channels = bias_shape[0], out_channels = dy_shape[3];
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * out_width;
 const int group = threadgroup_position_in_grid.z;
@@ -51,5 +52,7 @@ for (int k0 = 0; k0 < depth; k0 += 16) {
 for (int i = 0; i < 16; ++i) {
   const long p = pixel0 + line * 4 + i / 4;
   const int c = c0 + step * 4 + i % 4;
-  if (p < pixels && c < in_width) dx[p * in_channels + group * in_width + c] = T(sum[i]);
+  if (p < pixels && c < in_width) {
+    dx[p * in_channels + group * in_width + c] = T(activated(sum[i] + float(bias[group * in_width + c]), neuron));
+  }
 }

@@ -14,12 +14,22 @@ from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
 from mpsfunc.batch_norm import bn_grad as bn_grad
 from mpsfunc.batch_norm import bn_normalize as bn_normalize
 from mpsfunc.batch_norm import bn_stats_grad as bn_stats_grad
+from mpsfunc.conv_transpose import ConvTransposeState as ConvTransposeState
+from mpsfunc.conv_transpose import conv_transpose as conv_transpose
+from mpsfunc.conv_transpose import conv_transpose_fwd as conv_transpose_fwd
+from mpsfunc.conv_transpose import conv_transpose_grad as conv_transpose_grad
+from mpsfunc.conv_transpose import conv_transpose_grad_input as conv_transpose_grad_input
+from mpsfunc.conv_transpose import conv_transpose_grad_weights as conv_transpose_grad_weights
 from mpsfunc.convolution import ConvState as ConvState
 from mpsfunc.convolution import conv as conv
 from mpsfunc.convolution import conv_fwd as conv_fwd
+from mpsfunc.convolution import conv_grad as conv_grad
 from mpsfunc.convolution import conv_grad_input as conv_grad_input
 from mpsfunc.convolution import conv_grad_weights as conv_grad_weights
 from mpsfunc.convolution import conv_state as conv_state
+from mpsfunc.fully_connected import fully_connected as fully_connected
+from mpsfunc.fully_connected import fully_connected_fwd as fully_connected_fwd
+from mpsfunc.fully_connected import fully_connected_grad as fully_connected_grad
 from mpsfunc.l2_pooling import L2PoolState as L2PoolState
 from mpsfunc.l2_pooling import l2_pool as l2_pool
 from mpsfunc.l2_pooling import l2_pool_fwd as l2_pool_fwd
@@ -36,6 +46,10 @@ from mpsfunc.pooling import avg_pool as avg_pool
 from mpsfunc.pooling import avg_pool_fwd as avg_pool_fwd
 from mpsfunc.pooling import avg_pool_grad as avg_pool_grad
 from mpsfunc.pooling import avg_pool_state as avg_pool_state
+from mpsfunc.sub_pixel import depth_to_space as depth_to_space
+from mpsfunc.sub_pixel import space_to_depth as space_to_depth
+from mpsfunc.weights import dequantize_weights as dequantize_weights
+from mpsfunc.weights import fold_batch_norm as fold_batch_norm
 from mpsfunc.window import PaddingPolicy as PaddingPolicy
 
 _keep_buffers()

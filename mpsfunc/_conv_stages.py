@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 class Spec(Protocol):
-    """Where the windows sit, and how channels group."""
+    """Where the windows sit, how channels group, and which neuron follows, numbered as in neuron.h."""
 
     @property
     def rows(self) -> Axis: ...
@@ -23,6 +23,8 @@ class Spec(Protocol):
     def cols(self) -> Axis: ...
     @property
     def groups(self) -> int: ...
+    @property
+    def neuron(self) -> int: ...
 
 
 # The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
@@ -65,22 +67,19 @@ def depthwise(groups: int, width: int) -> bool:
     return groups > 1 and width == 1
 
 
-def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype, neuron: int = 0) -> tuple[Stage, ...]:
-    """The depthwise convolution of x with float32 weights and ``out`` biases; ``neuron`` 1 makes negative values 0."""
+def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    """The depthwise convolution of x with float32 weights, and ``out`` biases."""
     rows, cols = spec.rows, spec.cols
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
-    return (_by_pixel("conv_depthwise", ("x", "w", "bias"), "y", result, spec, out == x_shape[3], x_shape, neuron),)
+    return (_by_pixel("conv_depthwise", ("x", "w", "bias"), "y", result, spec, out == x_shape[3], x_shape),)
 
 
-def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype, neuron: int = 0) -> tuple[Stage, ...]:
-    """The image's gradient from dy and float32 weights, plus a bias for each channel of the image.
-
-    The bias and ``neuron``, which is as for `depthwise_stages`, are for convolutions that run this way round.
-    """
+def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    """The image's gradient from dy and float32 weights, and a bias for each channel of the image."""
     channels = spec.groups
     result = ((dy_shape[0], spec.rows.n_in, spec.cols.n_in, channels), dtype)
     name, inputs = "conv_depthwise_grad_input", ("dy", "w", "bias")
-    return (_by_pixel(name, inputs, "dx", result, spec, dy_shape[3] == channels, dy_shape, neuron),)
+    return (_by_pixel(name, inputs, "dx", result, spec, dy_shape[3] == channels, dy_shape),)
 
 
 def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
@@ -114,13 +113,12 @@ def _by_pixel(
     spec: Spec,
     alone: bool,
     source: Shape,
-    neuron: int,
 ) -> Stage:
     """A thread for some channels, if each has one output alone, of a few pixels of the result."""
     (n, height, width, channels), _ = result
     per_thread = _together(math.prod(source), channels) if alone else 1
     grid, group = _launch.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
-    params = (*spec.rows, *spec.cols, spec.groups, neuron)
+    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron)
     return Stage(body, inputs, (output,), (result,), grid, group, params, (("V", per_thread),))
 
 

@@ -39,6 +39,7 @@ _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
+_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h")
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528
 
@@ -192,7 +193,7 @@ def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal:
         input_names=[*inputs, "params"],
         output_names=list(outputs),
         source=text(f"{body}.metal"),
-        header="".join(text(name) for name in (*prologue, "geometry.h", "pack.h", "moments.h", "norms.h", "tile.h")),
+        header="".join(map(text, (*prologue, *_HEADERS))),
     )
 
 
@@ -234,6 +235,11 @@ def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int
     """
     deep = max(-(-rounds // 8), -(-FILL * 256 // (across * height)))
     return threads(across, height, min(rounds, deep))
+
+
+def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid that strides over so many items, four at a time, in whole threadgroups of 256."""
+    return (min(8 * FILL, -(-items // 1024)) * 256, 1, 1), (256, 1, 1)
 
 
 def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

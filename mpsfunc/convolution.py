@@ -1,54 +1,21 @@
 """Convolution and its three gradients (``MPSCNNConvolution``, ``MPSCNNConvolutionGradient`` and its state).
 
-Images are NHWC, weights OHWI. `conv`, `conv_grad_input` and `conv_grad_weights` are linear in either array that they
-take, and differentiating one of them gives the other two, however often it is done.
+Images are NHWC, weights OHWI. Without bias and neuron, `conv`, `conv_grad_input` and `conv_grad_weights` are linear in
+either array that they take, and differentiating one of them gives the other two, however often it is done.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
-from mpsfunc import _check, _conv_kernels, _launch, window
-from mpsfunc._conv_kernels import Spec
+from mpsfunc import _check, _conv_rules, _conv_state, _launch, _reverse
+from mpsfunc._conv_rules import Spec
+from mpsfunc._conv_state import ConvState as ConvState
 from mpsfunc._launch import StreamLike
-from mpsfunc.window import Axis, IntOrPair, Padding
-
-
-class ConvState(NamedTuple):
-    """Where the windows of a convolution sat, and the gradients of its weights and bias as they accumulate.
-
-    Fields:
-        dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
-        db: Gradient of the bias (o,).
-        op: "conv".
-        groups: Channel groups.
-        rows: Windows along y; ``rows.n_in`` is the height of the source image.
-        cols: Windows along x.
-    """
-
-    dw: mx.array
-    db: mx.array
-    op: str
-    groups: int
-    rows: Axis
-    cols: Axis
-
-    @property
-    def arrays(self) -> tuple[mx.array, ...]:
-        """(dw, db), for the transforms that take arrays only."""
-        return self[:2]
-
-    def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
-        """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 2:
-            raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 2")
-        dw, db = arrays
-        return self._replace(dw=dw, db=db)
+from mpsfunc.window import IntOrPair, Padding
 
 
 def conv(
@@ -64,15 +31,16 @@ def conv(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: str = "zero",
-    neuron: None = None,
+    neuron: str | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Cross-correlation of images with weights, plus a bias.
 
     ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * x[n, row(j,q), col(i,p), c + first channel of o's group]``
-    with ``row(j,q) = j * stride - pad + q * dilation`` and zeros outside the image; the weights are not flipped. Sums
-    are float32 (float64 for float64 images) and rounded once, except where a GPU's library takes over, as
-    docs/conventions.md says.
+    with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. What ``edge_mode`` says is read
+    outside the image. Sums are float32 (float64 for float64 images) and rounded once, except where a GPU's library
+    takes over, as docs/conventions.md says; 3 by 3 windows on a CPU may go through Winograd's algorithm, as
+    docs/convolution.md says.
 
     Source: ``MPSCNNConvolution``.
 
@@ -88,16 +56,18 @@ def conv(
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset``: the output's size (y, x).
-        edge_mode: "zero", the only one.
-        neuron: The fused activation; the family that brings it is not there yet, so only None.
+        edge_mode: What a tap outside the image reads: "zero" (default), or "clamp", the nearest pixel.
+        neuron: Activation of the sum: "relu", ``max(y, 0)``; or None (default). Gradients are then those of the
+            activated images, and apply the slope themselves, 0 at 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images (n, out_h, out_w, o) of x's dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int.
-        ValueError: Ranks, channels or groups do not fit, windows do not fit, or arguments exclude each other.
+        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int, or a name no string.
+        ValueError: Ranks, channels or groups do not fit, windows do not fit, a name is unknown, or arguments exclude
+            each other.
 
     Example:
         >>> x = mx.arange(1.0, 13.0).reshape(1, 3, 4, 1)
@@ -106,11 +76,13 @@ def conv(
         array([[17.5, 47.5],
                [133.5, 211.5]], dtype=float32)
     """
-    y, _ = conv_fwd(
+    y, _ = _forward(
         x,
         w,
         b,
-        groups=groups,
+        neuron,
+        stream,
+        groups,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -118,8 +90,6 @@ def conv(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
-        neuron=neuron,
-        stream=stream,
     )
     return y
 
@@ -137,34 +107,27 @@ def conv_fwd(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: str = "zero",
-    neuron: None = None,
+    neuron: str | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvState]:
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
 
     Returns:
-        The convolved images and a state with zero gradients.
+        The convolved images, and a state with zero gradients. With a neuron the state keeps the activated images, which
+        stay in memory until the state is gone.
 
     Example:
         >>> y, state = conv_fwd(mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2)), padding="same")
         >>> conv_grad_weights(mx.ones_like(y), mx.ones((1, 4, 4, 2)), state).db
         array([16, 16, 16], dtype=float32)
     """
-    run_on = _launch.resolve(stream)
-    _check.image("conv", "x", x, stream=run_on)
-    _check.array("conv", "w", w, stream=run_on)
-    _check_weights("conv", "w.shape", tuple(x.shape), tuple(w.shape), groups)
-    if b is not None:
-        _check.array("conv", "b", b, stream=run_on)
-        _check.shape("conv", "b", b, (w.shape[0],), "the bias does not fit the weights")
-    if neuron is not None:
-        raise ValueError(f"conv: no fused activation exists yet; got neuron={neuron!r}, expected None")
-    spec = _spec(
-        "conv",
-        tuple(x.shape),
-        tuple(w.shape),
+    y, spec = _forward(
+        x,
+        w,
+        b,
+        neuron,
+        stream,
         groups,
-        run_on,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -172,9 +135,8 @@ def conv_fwd(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
-    )._replace(biased=b is not None)
-    y = _conv_kernels.conv(x, w, _bias(x, w, b, run_on), spec)
-    return y, _zero_state(tuple(w.shape), _launch.accumulator(x.dtype), spec)
+    )
+    return y, ConvState(op="conv", **_conv_state.fresh(tuple(w.shape), _launch.accumulator(x.dtype), spec, y))
 
 
 def conv_state(
@@ -192,7 +154,7 @@ def conv_state(
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
 ) -> ConvState:
-    """The state of `conv_fwd` for shapes, without running it.
+    """The state of `conv_fwd` for shapes, without running it; of a convolution without a neuron.
 
     Args:
         x_shape: (n, h, w, c) of the images.
@@ -221,12 +183,10 @@ def conv_state(
     """
     run_on = _launch.resolve(stream)
     x_shape, w_shape = tuple(x_shape), tuple(w_shape)
-    if dtype not in (mx.float32, mx.float64):
-        raise TypeError(f"conv_state: no dtype of gradients; got dtype={dtype}, expected float32 or float64")
-    _check.on_device("conv_state", "dw", dtype, run_on)
+    _conv_state.gradients_dtype("conv_state", dtype, run_on)
     _check.image_shape("conv_state", "x_shape", x_shape)
-    _check_weights("conv_state", "w_shape", x_shape, w_shape, groups)
-    spec = _spec(
+    _conv_state.weights("conv_state", "w_shape", x_shape, w_shape, groups)
+    spec = _conv_state.placed(
         "conv_state",
         x_shape,
         w_shape,
@@ -240,7 +200,7 @@ def conv_state(
         out_size=out_size,
         edge_mode=edge_mode,
     )
-    return _zero_state(w_shape, dtype, spec)
+    return ConvState(op="conv", **_conv_state.fresh(w_shape, dtype, spec))
 
 
 def conv_grad_input(
@@ -248,22 +208,26 @@ def conv_grad_input(
     w: mx.array,
     state: ConvState,
     *,
-    kernel_offset: None = None,
+    kernel_offset: IntOrPair | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Gradient of `conv` with respect to its images.
 
-    ``dx[n,h,w,c] = sum of dy[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), and over
-    the output channels o of c's group.
+    ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), and over
+    the output channels o of c's group; in edge mode "clamp" the edge also gets what was read beyond it. ``dz`` is dy
+    or, behind a neuron, dy times the neuron's slope.
 
-    Source: ``MPSCNNConvolutionGradient`` with gradient option "data"; the exact adjoint, which is what MPS's zero
-    insertion gives with its default ``kernelOffset``.
+    Source: ``MPSCNNConvolutionGradient`` with gradient option "data". MPS inserts ``stride - 1`` zeros between the
+    pixels of dy and correlates with the rotated weights, the window of dx[h] having its centre at
+    ``h + kernel_offset`` among them; its rule for exact gradients, ``kernel_offset = -offset``, plus 1 where the
+    dilated window is even, is the default here.
 
     Args:
         dy: Gradient of the convolved images (n, out_h, out_w, o).
         w: The weights.
         state: From `conv_fwd` or `conv_state`.
-        kernel_offset: Refused: the state places the windows, so MPS's ``kernelOffset`` has no meaning here.
+        kernel_offset: MPS's ``kernelOffset``, an int or (y, x), for a window elsewhere; zeros are then read outside
+            dy, whatever the edge mode. Default: where the exact gradient has it.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -276,24 +240,24 @@ def conv_grad_input(
     Example:
         >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
         >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
-        >>> dy, w = mx.array([1.0, 2.0, 3.0]), mx.array([10.0, 1.0])
-        >>> conv_grad_input(dy.reshape(1, 1, 3, 1), w.reshape(1, 1, 2, 1), state).reshape(-1)
+        >>> dy, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([10.0, 1.0]).reshape(1, 1, 2, 1)
+        >>> conv_grad_input(dy, w, state).reshape(-1)
+        array([0, 20, 1, 30, 2, 0], dtype=float32)
+        >>> conv_grad_input(dy, w, state, kernel_offset=(0, 0)).reshape(-1)  # the default is -offset + 1 = 0 here
         array([0, 20, 1, 30, 2, 0], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    _check.array("conv_grad_input", "dy", dy, stream=run_on)
-    _check.array("conv_grad_input", "w", w, stream=run_on)
-    spec = _of_state("conv_grad_input", dy, state, run_on)
-    _check.shape("conv_grad_input", "w", w, tuple(state.dw.shape), "w does not belong to this state")
-    window.refuse_kernel_offset("conv_grad_input", kernel_offset)
-    return _conv_kernels.grad_input(dy, w, spec)
+    dz, spec = _gradient("conv_grad_input", dy, state, run_on)
+    _conv_state.of_state("conv_grad_input", w, state, run_on)
+    return _data(dz, w, spec, kernel_offset, "conv_grad_input")
 
 
 def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: StreamLike = None) -> ConvState:
     """Gradients of the weights and the bias of `conv`, added to those that the state holds.
 
-    ``dw[o,q,p,c] += sum over n, j, i of dy[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
-    ``db[o] += sum of dy[n,j,i,o]``: sums over the batch, so parts of a batch may come one after the other.
+    ``dw[o,q,p,c] += sum over n, j, i of dz[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
+    ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch may come one after the other. x is read
+    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "weights and bias"; ``MPSCNNConvolutionGradientState``.
 
@@ -318,84 +282,92 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
         array([16, 13], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    _check.array("conv_grad_weights", "dy", dy, stream=run_on)
-    _check.image("conv_grad_weights", "x", x, stream=run_on)
-    spec = _of_state("conv_grad_weights", dy, state, run_on)
-    channels = state.dw.shape[3] * state.groups
-    expected = (dy.shape[0], state.rows.n_in, state.cols.n_in, channels)
-    _check.shape("conv_grad_weights", "x", x, expected, "x does not belong to this state")
-    _check.same_dtype("conv_grad_weights", "dy", dy, "x", x.dtype)
-    with mx.stream(run_on):
-        dw, db = _conv_kernels.grad_weights(dy, x, spec), _conv_kernels.grad_bias(dy, spec)
-        return state._replace(dw=_added(state.dw, dw), db=_added(state.db, db))
+    dz, spec = _gradient("conv_grad_weights", dy, state, run_on)
+    _conv_state.source("conv_grad_weights", x, dy, _source_shape(dy, state), run_on)
+    dw, db = _conv_rules.grad_parameters(dz, x, spec)
+    return _conv_state.grown(state, dw, db, run_on)  # type: ignore[no-any-return]
 
 
-@_launch.fused
-def _added(before: mx.array, more: mx.array) -> mx.array:
-    return before + more.astype(_launch.accumulator(more.dtype))
-
-
-# Checks -------------------------------------------------------------------------------------------------
-
-
-def _check_weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int) -> None:
-    if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)):
-        raise TypeError(f"{op}: groups is not an int; got groups={groups!r}, expected an int >= 1")
-    channels = x_shape[3]
-    if groups < 1 or channels % groups != 0:
-        raise ValueError(
-            f"{op}: groups do not divide the channels; got groups={groups}, expected a divisor of {channels}"
-        )
-    sizes = len(w_shape) == 4 and all(isinstance(d, int) and d >= 1 for d in w_shape)
-    fits = sizes and w_shape[3] == channels // groups
-    if not fits:
-        raise ValueError(
-            f"{op}: the weights do not fit the images; got {name}={w_shape}, "
-            f"expected (o, kh, kw, {channels // groups}), none of them 0"
-        )
-    if math.prod(w_shape) >= 2**31:  # kernels count them in int32
-        raise ValueError(f"{op}: the weights are too large; got {name}={w_shape}, expected less than 2**31 elements")
-    if w_shape[0] % groups != 0:
-        raise ValueError(
-            f"{op}: groups do not divide the output channels; got groups={groups}, expected a divisor of {w_shape[0]}"
-        )
-
-
-def _spec(
-    op: str,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    groups: int,
-    stream: mx.Stream,
+def conv_grad(
+    dy: mx.array,
+    x: mx.array,
+    w: mx.array,
+    state: ConvState,
     *,
-    stride: IntOrPair,
+    option: str = "all",
+    kernel_offset: IntOrPair | None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array | None, ConvState]:
+    """The gradients of `conv` that ``option`` names, as MPS's one kernel gives them.
+
+    `conv_grad_input` and `conv_grad_weights` in one call, in which a neuron's slope is applied once for both.
+
+    Source: ``MPSCNNConvolutionGradient.gradientOption``.
+
+    Args:
+        dy: Gradient of the convolved images (n, out_h, out_w, o).
+        x: The images that were convolved (n, h, w, c).
+        w: The weights.
+        state: From `conv_fwd`, `conv_state` or an earlier call.
+        option: "data" (MPS's 1), "weights_and_bias" (2) or "all" (3, the default).
+        kernel_offset: As for `conv_grad_input`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The gradient (n, h, w, c) of the images, None unless asked for; and the state, with ``dw`` and ``db`` grown if
+        asked for.
+
+    Raises:
+        TypeError: As for the two functions; option is not a string.
+        ValueError: As for the two functions; option is unknown.
+
+    Example:
+        >>> x, w = mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2))
+        >>> y, state = conv_fwd(x, w)
+        >>> dx, state = conv_grad(mx.ones_like(y), x, w, state)
+        >>> dx.shape, state.dw.shape, state.db
+        ((1, 4, 4, 2), (3, 3, 3, 2), array([4, 4, 4], dtype=float32))
+    """
+    run_on = _launch.resolve(stream)
+    data, parameters = _conv_state.option("conv_grad", option)
+    dz, spec = _gradient("conv_grad", dy, state, run_on)
+    _conv_state.of_state("conv_grad", w, state, run_on)
+    _conv_state.source("conv_grad", x, dy, _source_shape(dy, state), run_on)
+    dx = _data(dz, w, spec, kernel_offset, "conv_grad") if data else None
+    if parameters:
+        state = _conv_state.grown(state, *_conv_rules.grad_parameters(dz, x, spec), run_on)
+    return dx, state
+
+
+def _forward(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    neuron: str | None,
+    stream: StreamLike,
+    groups: int,
     **placement: Any,
-) -> Spec:
-    if stride is None:  # to place, that would be the window's size
-        raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
-    (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
-    rows, cols = window.place(op, (h, w), (kh, kw), stride=stride, **placement)
-    _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
-    return Spec(rows, cols, int(groups), False, stream)
+) -> tuple[mx.array, Spec]:
+    run_on = _launch.resolve(stream)
+    code = _conv_state.arrays("conv", x, w, b, neuron, run_on)
+    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
+    _conv_state.weights("conv", "w.shape", x_shape, w_shape, groups)
+    spec = _conv_state.placed("conv", x_shape, w_shape, groups, run_on, **placement)
+    spec = spec._replace(neuron=code) if code else spec
+    return _conv_rules.conv(x, w, b, spec), spec
 
 
-def _of_state(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> Spec:
-    _check.state(op, state, ConvState, stream=stream)
-    _check.shape(
-        op, "state.dw", state.dw, ("o", state.rows.size, state.cols.size, "i"), "the state does not fit together"
-    )
-    _check.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
-    expected = ("n", state.rows.n_out, state.cols.n_out, state.dw.shape[0])
-    _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
-    return Spec(state.rows, state.cols, state.groups, False, stream)
+def _gradient(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> tuple[mx.array, Spec]:
+    if not isinstance(state, ConvState):
+        _check.state(op, state, ConvState, stream=stream)
+    return _conv_state.gradient(op, dy, state, ConvState, (state.rows.n_out, state.cols.n_out), stream)
 
 
-def _bias(x: mx.array, w: mx.array, b: mx.array | None, stream: mx.Stream) -> mx.array:
-    dtype = _launch.accumulator(x.dtype)
-    return mx.zeros((w.shape[0],), dtype, stream=stream) if b is None else b
+def _source_shape(dy: mx.array, state: ConvState) -> tuple[int, ...]:
+    return dy.shape[0], state.rows.n_in, state.cols.n_in, state.dw.shape[3] * state.groups
 
 
-def _zero_state(w_shape: tuple[int, ...], dtype: mx.Dtype, spec: Spec) -> ConvState:
+def _data(dz: mx.array, w: mx.array, spec: Spec, kernel_offset: IntOrPair | None, op: str) -> mx.array:
+    rows, cols = _reverse.at_kernel_offset(op, (spec.rows, spec.cols), kernel_offset)
     with mx.stream(spec.stream):
-        dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
-    return ConvState(dw, db, "conv", spec.groups, spec.rows, spec.cols)
+        return _conv_rules.grad_input(dz, w, None, spec._replace(rows=rows, cols=cols))

@@ -158,7 +158,7 @@ def _place(
         edge_code(op, edge_mode, edge_modes)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode, "offset": offset}
         rows, cols = _over_all(op, n_in, kernel_size, out_size, given)
-        return _within_reach(op, rows), _within_reach(op, cols)
+        return within_reach(op, rows), within_reach(op, cols)
     size = pair(op, "kernel_size", kernel_size, least=1)
     step = size if stride is None else pair(op, "stride", stride, least=1)
     spread = pair(op, "dilation", dilation, least=1)
@@ -185,7 +185,7 @@ def _place(
         Axis(n_in[i], n_out, size[i], step[i], spread[i], pad, edge, zeros[i] if edge else 0, 0, n_out)
         for i, (n_out, pad) in enumerate(spots)
     )
-    return _within_reach(op, rows), _within_reach(op, cols)
+    return within_reach(op, rows), within_reach(op, cols)
 
 
 # An eager training loop asks the same thing again and again, and the answer costs more than a launch.
@@ -379,7 +379,8 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
     return [(total // 2, total - total // 2) for total in totals]
 
 
-def _within_reach(op: str, axis: Axis) -> Axis:
+def within_reach(op: str, axis: Axis) -> Axis:
+    """The axis, if the 32-bit sums of geometry.h cannot overflow on it."""
     extent = (axis.size - 1) * axis.dilation + 1
     end = (axis.n_out - 1) * axis.stride - axis.pad + extent
     reach = axis.n_in + axis.zero_pad, axis.n_out, axis.stride, axis.dilation, extent, abs(axis.pad), abs(end)

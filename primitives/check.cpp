@@ -1,5 +1,6 @@
 #include "check.h"
 
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -122,6 +123,10 @@ class Check {
     for (size_t i = 0; i < outputs; ++i) output(static_cast<int>(i), in(0), image());
   }
 
+  void switches(std::initializer_list<int> params) const {
+    for (int param : params) require(param == 0 || param == 1, "switches that are 0 or 1");
+  }
+
   void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
     image_axes(source, result);
     int groups = call_.params[20];
@@ -207,24 +212,34 @@ void check(const Signature& call) {
     case Op::bn_composed_factors:
       return c.vectors(6, 2, 4);
     case Op::conv:
-      c.counts(3, 21, 1);
+      c.counts(3, 23, 1);
       c.input(1, c.in(1), c.accumulator());
       c.convolution(c.in(0), c.out(0), c.in(1));
+      c.switches({call.params[21], call.params[22]});
       c.input(2, {c.in(1)[0]}, c.accumulator());
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_input:
-      c.counts(2, 21, 1);
+      c.counts(3, 23, 1);
       c.input(1, c.in(1), c.accumulator());
       c.convolution(c.out(0), c.in(0), c.in(1));
+      c.input(2, {c.out(0)[3]}, c.accumulator());
+      c.switches({call.params[21], call.params[22]});
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_weights:
-      c.counts(2, 21, 1);
+      c.counts(2, 22, call.shapes.size() == 2 ? 2 : 1);
       c.input(1, c.in(1), c.image());
       c.convolution(c.in(1), c.in(0), c.out(0));
+      c.switches({call.params[21]});
+      if (call.shapes.size() == 2) c.output(1, {c.in(0)[3]}, c.accumulator());
       return c.output(0, c.out(0), c.accumulator());
     case Op::conv_grad_bias:
       c.counts(1, 0, 1);
       return c.channels(1, 0, false);
+    case Op::neuron_grad:
+      c.counts(2, 1, 1);
+      c.require(call.params[0] == 1, "a neuron with a gradient");
+      c.input(1, c.in(0), c.image());
+      return c.output(0, c.in(0), c.image());
   }
 }
 

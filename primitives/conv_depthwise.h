@@ -25,7 +25,8 @@ struct Depthwise {
   int source_rows, source_cols, result_rows, result_cols;
   int channels, planes, source_step, result_step;
   const A* weights;
-  const A* bias;  // of the channels, result_step apart; or null
+  const A* bias;  // of the channels, result_step apart
+  bool neuron;
   Side rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
@@ -65,7 +66,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
   Vec<A> acc[Pixels][Vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) {
-    const Vec<A> start = d.bias ? load_step(d.bias + (channel + v * L) * d.result_step, d.result_step, n) : Vec<A>{};
+    const Vec<A> start = load_step(d.bias + (channel + v * L) * d.result_step, d.result_step, n);
 #pragma GCC unroll 8
     for (int i = 0; i < Pixels; ++i) acc[i][v] = start;
   }
@@ -96,7 +97,9 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
   for (int i = 0; i < Pixels; ++i) {
     T* y = d.result + (to + (col + i) * cols.out_step) * d.result_pitch() + channel * d.result_step;
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) store_step(y + v * L * d.result_step, acc[i][v], d.result_step, n);
+    for (int v = 0; v < Vectors; ++v) {
+      store_step(y + v * L * d.result_step, d.neuron ? rectified(acc[i][v]) : acc[i][v], d.result_step, n);
+    }
   }
 }
 
@@ -124,13 +127,14 @@ template <typename T>
 struct DepthwiseGrad {
   using A = Acc<T>;
   const T *dy, *x;
-  A* dw;
+  A *dw, *db;  // db, the sums of dy, or null
   int images;
   Axis rows, cols;
   int channels, planes;
 
   int64_t lines() const { return int64_t{images} * (rows.end - rows.begin); }
   int64_t size() const { return int64_t{channels} * planes * rows.size * cols.size; }
+  int64_t outs() const { return int64_t{channels} * planes; }
 };
 
 // Adds a line's products of `Vectors` vectors of n channels to sums, [channel]. The outputs are [begin, end).
@@ -156,7 +160,17 @@ template <typename T>
 void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin, int col_end, double* sums) {
   constexpr int L = lanes<Acc<T>>;
   const int selected = g.rows.end - g.rows.begin, row = g.rows.begin + static_cast<int>(line % selected);
-  const int64_t image = line / selected, outs = int64_t{g.channels} * g.planes;
+  const int64_t image = line / selected, outs = g.outs();
+  if (g.db) {
+    const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + col_begin) * outs;
+    double* sum = sums + g.size();
+    for (int64_t c = 0; c < outs; c += L) {
+      const int n = static_cast<int>(smaller(L, outs - c));
+      Vec<Acc<T>> acc = {};
+      for (int i = 0; i < col_end - col_begin; ++i) acc += load_some(dy + i * outs + c, n);
+      for (int i = 0; i < n; ++i) sum[c + i] += static_cast<double>(acc[i]);
+    }
+  }
   for (int q = 0; q < g.rows.size; ++q) {
     const int from_row = source(g.rows, row, q);
     if (from_row < 0) continue;
@@ -189,21 +203,29 @@ void depthwise_grad(const DepthwiseGrad<T>& g) {
   constexpr int64_t kParts = 16;
   constexpr int kPiece = 256;  // of a line, added up in the accumulator's precision; longer sums go on in double
   const int64_t taps = int64_t{g.rows.size} * g.cols.size, parts = smaller(kParts, g.lines());
+  const int64_t each = g.size() + (g.db ? g.outs() : 0);
   if (g.size() == 0) return;
-  if (parts == 0) return clear(g.dw, g.size());
-  Scratch<double> sums(parts * g.size());
+  if (parts == 0) {
+    if (g.db) clear(g.db, g.outs());
+    return clear(g.dw, g.size());
+  }
+  Scratch<double> sums(parts * each);
   parallel_for(parts, [&](int64_t part) {
-    double* sum = sums.get() + part * g.size();
-    clear(sum, g.size());
+    double* sum = sums.get() + part * each;
+    clear(sum, each);
     for (int64_t line = g.lines() * part / parts; line < g.lines() * (part + 1) / parts; ++line) {
       for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
         depthwise_grad_line(g, line, col, lesser(g.cols.end, col + kPiece), sum);
       }
     }
   });
-  for (int64_t i = 0; i < g.size(); ++i) {
+  for (int64_t i = 0; i < each; ++i) {
     double total = sums[i];
-    for (int64_t part = 1; part < parts; ++part) total += sums[part * g.size() + i];
+    for (int64_t part = 1; part < parts; ++part) total += sums[part * each + i];
+    if (i >= g.size()) {
+      g.db[i - g.size()] = static_cast<A>(total);
+      continue;
+    }
     const int64_t plane = i / (taps * g.channels), tap = i / g.channels % taps, channel = i % g.channels;
     g.dw[(channel * g.planes + plane) * taps + tap] = static_cast<A>(total);
   }

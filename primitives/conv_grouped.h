@@ -24,7 +24,8 @@ struct Grouped {
   int source_rows, source_cols, result_rows, result_cols;
   int width, channels;  // of all groups, of one
   const A* weights;
-  const A* bias;  // or null
+  const A* bias;
+  bool neuron;
   Side rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
@@ -57,7 +58,7 @@ MPSF_INLINE void sum_groups(const Grouped<T>& g, Places<Acc<T>> first, int image
   const Side &rows = g.rows, &cols = g.cols;
   Vec<A> acc[Pixels];
 #pragma GCC unroll 8
-  for (int i = 0; i < Pixels; ++i) acc[i] = g.bias ? load_some(g.bias + lane, n) : Vec<A>{};
+  for (int i = 0; i < Pixels; ++i) acc[i] = load_some(g.bias + lane, n);
   for (int q = 0; q < rows.taps; ++q) {
     const int from_row = rows.src_first + row * rows.src_out + q * rows.src_tap;
     if (from_row < rows.src_begin || from_row >= rows.src_end) continue;
@@ -78,7 +79,8 @@ MPSF_INLINE void sum_groups(const Grouped<T>& g, Places<Acc<T>> first, int image
   const int64_t to = (int64_t{image} * g.result_rows + rows.out_first + row * rows.out_step) * g.result_cols;
 #pragma GCC unroll 8
   for (int i = 0; i < Pixels; ++i) {
-    store_some(g.result + (to + cols.out_first + (col + i) * cols.out_step) * g.width + lane, acc[i], n);
+    store_some(g.result + (to + cols.out_first + (col + i) * cols.out_step) * g.width + lane,
+               g.neuron ? rectified(acc[i]) : acc[i], n);
   }
 }
 

@@ -17,7 +17,7 @@ template <typename T>
 struct WeightGrad {
   using A = Acc<T>;
   const T *dy, *x;
-  A* dw;
+  A *dw, *db;  // db, the sums of dy, or null
   int images;
   Axis rows, cols;
   int groups, channels, outs;  // channels and outs of one group
@@ -139,8 +139,10 @@ class WeightGradTask {
   static constexpr int W = kTileLanes<A>;
 
  public:
-  WeightGradTask(const WeightGrad<T>& g, int group, int first_block, int last_block)
+  // Adds sums of dy to `bias` besides, unless that is null.
+  WeightGradTask(const WeightGrad<T>& g, int group, int first_block, int last_block, double* bias)
       : g_(g),
+        bias_(bias),
         group_(group),
         first_(first_block),
         last_(last_block),
@@ -168,6 +170,7 @@ class WeightGradTask {
       const PixelRange range = pixel_range(g_, index);
       Ahead dy = dy_ahead(index + 1, last, steps), x = x_ahead(index + 1, last, steps);
       pack_dy(g_, group_, range, dy_.get());
+      if (bias_) add_bias(range.count * range.cols);
       for (int block = first_; block < last_; ++block) {
         panel_.count = 0;
         for (int q = 0; q < g_.rows.size; ++q) {
@@ -181,6 +184,19 @@ class WeightGradTask {
             }
           }
         }
+      }
+    }
+  }
+
+  void add_bias(int64_t pixel_count) {
+    for (int tile = 0; tile < g_.tiles(); ++tile) {
+      const int begin = g_.tile_begin(tile), end = g_.tile_begin(tile + 1);
+      const A* from = dy_.get() + tile * pixel_count * kOuterPitch;
+      for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
+        const int n = lesser(lanes<A>, end - i);
+        Vec<A> sum = {};
+        for (int64_t pixel = 0; pixel < pixel_count; ++pixel) sum += load_some(from + pixel * kOuterPitch, n);
+        for (int j = 0; j < n; ++j) bias_[i + j] += static_cast<double>(sum[j]);
       }
     }
   }
@@ -235,6 +251,7 @@ class WeightGradTask {
   }
 
   const WeightGrad<T>& g_;
+  double* const bias_;
   const int group_, first_, last_;
   Scratch<A> dy_, sums_;
   LinePanel<T> panel_;
@@ -264,20 +281,31 @@ template <typename T>
 void weight_grad(const WeightGrad<T>& g) {
   using A = Acc<T>;
   const int64_t part_size = int64_t{g.groups} * g.blocks() * g.block_size();
-  if (part_size == 0) return;
-  if (g.lines() == 0 || g.line() == 0) return clear(g.dw, g.size());
-  const int64_t affordable = kPartBytes / (part_size * static_cast<int64_t>(sizeof(A))) + 1;
+  const int64_t outs = int64_t{g.groups} * g.outs;
+  if (outs == 0) return;
+  if (g.lines() == 0 || g.line() == 0) {
+    if (g.db) clear(g.db, outs);
+    return clear(g.dw, g.size());
+  }
+  const int64_t affordable = kPartBytes / ((part_size + 1) * static_cast<int64_t>(sizeof(A))) + 1;
   const int64_t parts = smaller(g.pixel_blocks(), smaller(kMaxParts, affordable));
-  const int64_t splits = smaller(g.blocks(), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
+  const int64_t splits = smaller(greater(1, g.blocks()), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
   Scratch<A> sums(parts * part_size);
+  Scratch<double> bias(g.db ? parts * outs : 0);
+  if (g.db) clear(bias.get(), parts * outs);
   parallel_for(parts * g.groups * splits, [&](int64_t task) {
     const int64_t split = task % splits, group = task / splits % g.groups, part = task / splits / g.groups;
     const int64_t begin = g.blocks() * split / splits, end = g.blocks() * (split + 1) / splits;
-    WeightGradTask<T>(g, static_cast<int>(group), static_cast<int>(begin), static_cast<int>(end))
+    WeightGradTask<T>(g, static_cast<int>(group), static_cast<int>(begin), static_cast<int>(end),
+                      g.db && split == 0 ? bias.get() + part * outs + group * g.outs : nullptr)
         .add(g.pixel_blocks() * part / parts, g.pixel_blocks() * (part + 1) / parts,
              sums.get() + part * part_size + (group * g.blocks() + begin) * g.block_size());
   });
   add_parts(g, parts, part_size, sums.get());
+  for (int64_t out = 0; g.db && out < outs; ++out) {
+    for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * outs + out];
+    g.db[out] = static_cast<A>(bias[out]);
+  }
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct Product {
   const A* weights;
   int64_t group_stride, tap_stride, channel_stride, out_stride;
   int kernel_cols;
-  const A* bias;  // or null
+  const A* bias;
+  bool neuron;
 
   Side rows, cols;
 
@@ -110,9 +111,8 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
       const int lane = first_lane + v * L, n = lesser(L, p.outs - lane);
       if (n <= 0) break;
       const int64_t channel = int64_t{group} * p.outs + lane;
-      Vec<A> value = load(sums + v * L);
-      if (p.bias) value += load_some(p.bias + channel, n);
-      store_some(to + channel, value, n);
+      const Vec<A> value = load(sums + v * L) + load_some(p.bias + channel, n);
+      store_some(to + channel, p.neuron ? rectified(value) : value, n);
     }
   }
 }

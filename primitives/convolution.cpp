@@ -12,14 +12,16 @@ namespace {
 struct Geometry {
   Axis rows, cols;
   int images, groups, channels, outs;  // channels and outs of one group
+  bool neuron;
 
-  Geometry(const Call& call, int images, const int* weights)
+  Geometry(const Call& call, int images, const int* weights, bool neuron)
       : rows(axis_at(call.params, 0)),
         cols(axis_at(call.params, 1)),
         images(images),
         groups(call.params[20]),
         channels(weights[3]),
-        outs(weights[0] / groups) {}
+        outs(weights[0] / groups),
+        neuron(neuron) {}
 
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
@@ -44,7 +46,7 @@ void conv_product(const Geometry& g, const Call& call) {
   p.weights = data<A>(call.in[1]);
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1, p.out_stride = g.per_out();
   p.kernel_cols = g.cols.size;
-  p.bias = data<A>(call.in[2]);
+  p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
   p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
   product(p);
 }
@@ -63,6 +65,7 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
   p.weights = data<A>(call.in[1]);
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(), p.out_stride = 1;
   p.kernel_cols = g.cols.size;
+  p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
   p.rows = rows, p.cols = cols;
   product(p);
 }
@@ -79,7 +82,7 @@ void conv_depthwise(const Geometry& g, const Call& call) {
   for (int plane = 0; plane < g.outs; ++plane) {
     depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
                   g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size, data<A>(call.in[2]) + plane,
-                  rows, cols});
+                  g.neuron, rows, cols});
   }
 }
 
@@ -92,7 +95,7 @@ void input_depthwise(const Geometry& g, const Call& call, const Side& rows, cons
   const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
   lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
   depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
-                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), nullptr, rows, cols});
+                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), data<A>(call.in[2]), g.neuron, rows, cols});
 }
 
 template <typename T>
@@ -107,7 +110,7 @@ void conv_grouped(const Geometry& g, const Call& call) {
   };
   lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
   grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out, g.cols.n_out,
-              width, g.channels, weights.get(), data<A>(call.in[2]), rows, cols});
+              width, g.channels, weights.get(), data<A>(call.in[2]), g.neuron, rows, cols});
 }
 
 template <typename T>
@@ -122,7 +125,7 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
   };
   lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
   grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in, g.cols.n_in,
-              width, g.channels, weights.get(), nullptr, rows, cols});
+              width, g.channels, weights.get(), data<A>(call.in[2]), g.neuron, rows, cols});
 }
 
 }  // namespace
@@ -130,7 +133,7 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
 void conv(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0);
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
@@ -146,7 +149,7 @@ void conv(const Call& call) {
 void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0);
     if (call.out[0].size == 0) return;
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
@@ -166,13 +169,13 @@ void conv_grad_input(const Call& call) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.out[0].shape);
+    const Geometry g(call, call.in[0].shape[0], call.out[0].shape, false);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    Acc<T>* dw = data<Acc<T>>(call.out[0]);
+    Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {
-      depthwise_grad<T>({dy, x, dw, g.images, g.rows, g.cols, g.groups, g.outs});
+      depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.outs});
     } else {
-      weight_grad<T>({dy, x, dw, g.images, g.rows, g.cols, g.groups, g.channels, g.outs});
+      weight_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs});
     }
   });
 }

@@ -20,6 +20,7 @@ struct Tensor {
 struct Call {
   const Tensor* in;
   const Tensor* out;
+  int out_count;
   const int* params;  // see the family's launch in Python; spatial axes are 10 ints each (geometry.h)
 };
 
@@ -45,6 +46,7 @@ struct Call {
   X(conv)                \
   X(conv_grad_input)     \
   X(conv_grad_weights)   \
-  X(conv_grad_bias)
+  X(conv_grad_bias)      \
+  X(neuron_grad)
 
 }  // namespace mpsf

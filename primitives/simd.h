@@ -104,6 +104,12 @@ MPSF_INLINE Vec<double> root(Vec<double> v) {
   return v;
 }
 
+// What a neuron makes: max(v, 0), and NaN stays.
+template <typename V>
+MPSF_INLINE V rectified(V v) {
+  return v <= 0 ? V{} : v;
+}
+
 // Sixteen bits <-> float ---------------------------------------------------------------------------------
 
 // Intrinsics where GCC makes four instructions of a conversion; the masked forms of AVX-512, because it takes

@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
+from entry import Arrays as Arrays
+from entry import Entry as Entry
+from entry import entry as _entry
+from matrix_convolutions import CONVOLUTIONS
 from support import numbers
 
 import mpsfunc as mf
 
-Arrays = tuple[mx.array, ...]
-
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
-    "AvgPoolState", "BatchNormState", "ConvState", "L2PoolState", "MaxPoolState", "PaddingPolicy",
+    "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "L2PoolState", "MaxPoolState", "PaddingPolicy",
     "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
-
-
-class Entry(NamedTuple):
-    """A function from arrays to a tuple of arrays, and the shapes that it takes."""
-
-    call: Callable[..., Arrays]
-    shapes: tuple[tuple[int, ...], ...]
-    positive: frozenset[int]  # arguments that are variances
-
-    def inputs(self, dtype: mx.Dtype = mx.float64, *, seed: int = 0, batch: int | None = None) -> Arrays:
-        """Values for the arguments, with a new leading axis of length ``batch``."""
-        made = []
-        for i, shape in enumerate(self.shapes):
-            a = numbers(shape if batch is None else (batch, *shape), dtype, 100 * seed + i)
-            made.append(abs(a) + 0.5 if i in self.positive else a)
-        return tuple(made)
-
-    def loss(self, *arrays: mx.array) -> mx.array:
-        """A scalar of all outputs whose derivatives of every order exist and differ."""
-        total = mx.array(0.0, arrays[0].dtype)
-        for i, y in enumerate(self.call(*arrays)):
-            weights = numbers(tuple(y.shape), y.dtype, 7 + i)
-            total = total + (weights * (y + 0.3 * y * y + 0.1 * y * y * y)).sum()
-        return total
-
-    def square(self, *arrays: mx.array) -> mx.array:
-        """A plainer scalar, for traces that MLX compiles."""
-        return sum(((y * y).sum() for y in self.call(*arrays)), mx.array(0.0, arrays[0].dtype))
-
-
-def _entry(call: Callable[..., Any], *shapes: tuple[int, ...], positive: tuple[int, ...] = ()) -> Entry:
-    def flat(*arrays: mx.array) -> Arrays:
-        out = call(*arrays)
-        return (out,) if isinstance(out, mx.array) else tuple(out)
-
-    return Entry(flat, shapes, frozenset(positive))
 
 
 IMAGE, C = (2, 5, 4, 4), (4,)
@@ -70,25 +35,7 @@ def _l2_state(norms: mx.array) -> mf.L2PoolState:
     return mf.L2PoolState(wide, "l2_pool", _ROWS._replace(zero_pad=0), _COLS)
 
 
-CONV: dict[str, Any] = {"stride": (2, 1), "padding": ((1, 0), (1, 2)), "dilation": (1, 2)}
 COUNT = 12  # elements behind the statistics that the states below are given
-
-
-def _conv_entries(groups: int) -> dict[str, Entry]:
-    w, dy, o = (6, 3, 2, 4 // groups), (2, 2, 5, 6), (6,)
-    state = mf.conv_state(IMAGE, w, groups=groups, **CONV)
-    label = "" if groups == 1 else f" in {groups} groups"
-    how = {"groups": groups, **CONV}
-
-    def grad_weights(dy: mx.array, x: mx.array, dw: mx.array, db: mx.array) -> Arrays:
-        return mf.conv_grad_weights(dy, x, state.with_arrays((dw, db))).arrays
-
-    return {
-        f"conv{label}": _entry(lambda x, w, b: mf.conv(x, w, b, **how), IMAGE, w, o),
-        f"conv_fwd{label}": _entry(lambda x, w: mf.conv_fwd(x, w, **how)[0], IMAGE, w),
-        f"conv_grad_input{label}": _entry(lambda dy, w: mf.conv_grad_input(dy, w, state), dy, w),
-        f"conv_grad_weights{label}": _entry(grad_weights, dy, IMAGE, w, o),
-    }
 
 
 def _state(mean: mx.array, var: mx.array, dgamma: Any = None, dbeta: Any = None, **fields: Any) -> mf.BatchNormState:
@@ -147,8 +94,7 @@ MATRIX: dict[str, Entry] = {
         *(L2_NORMS, IMAGE, L2_NORMS),
         positive=(2,),
     ),
-    **_conv_entries(1),
-    **_conv_entries(2),
+    **CONVOLUTIONS,
     "bn_stats": _entry(lambda x: mf.bn_stats(x).arrays[:2], IMAGE),
     "bn_stats onto a state": _entry(
         lambda x, mean, var: mf.bn_stats(x, _state(mean, var)).arrays[:2], IMAGE, C, C, positive=(2,)

@@ -34,6 +34,18 @@ def reads(axis: Axis) -> Array:
     return hit
 
 
+def weighted(axis: Axis) -> Array:
+    """(n_out, size, n_in): where the taps of a convolution read; with edge 1 those outside read the nearest."""
+    hit = np.zeros((axis.n_out, axis.size, axis.n_in))
+    for o in range(axis.begin, axis.end):
+        for k, at in enumerate(taps(axis, o)):
+            if axis.edge == 1:
+                at = min(max(at, 0), axis.n_in - 1)
+            if 0 <= at < axis.n_in:
+                hit[o, k, at] = 1
+    return hit
+
+
 def counts(axis: Axis) -> Array:
     """(n_out, n_in): how many taps of an output read an input, where with edge 1 those outside read the nearest."""
     hit = np.zeros((axis.n_out, axis.n_in))
@@ -117,19 +129,23 @@ def _grouped(a: Array, groups: int, axis: int) -> Array:
 
 def conv(x: Array, w: Array, b: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
     # g group, c and o channels inside it, q and p taps
-    patches = np.einsum("jqh,ipw,nhwgc->njiqpgc", reads(rows), reads(cols), _grouped(x, groups, -1), optimize=True)
+    patches = np.einsum(
+        "jqh,ipw,nhwgc->njiqpgc", weighted(rows), weighted(cols), _grouped(x, groups, -1), optimize=True
+    )
     y = np.einsum("njiqpgc,goqpc->njigo", patches, _grouped(w, groups, 0), optimize=True)
     return y.reshape(*y.shape[:3], w.shape[0]) + b
 
 
 def conv_grad_input(dy: Array, w: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
     spread = np.einsum("njigo,goqpc->njiqpgc", _grouped(dy, groups, -1), _grouped(w, groups, 0), optimize=True)
-    dx = np.einsum("jqh,ipw,njiqpgc->nhwgc", reads(rows), reads(cols), spread, optimize=True)
+    dx = np.einsum("jqh,ipw,njiqpgc->nhwgc", weighted(rows), weighted(cols), spread, optimize=True)
     return dx.reshape(*dx.shape[:3], groups * w.shape[3])
 
 
 def conv_grad_weights(dy: Array, x: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
-    patches = np.einsum("jqh,ipw,nhwgc->njiqpgc", reads(rows), reads(cols), _grouped(x, groups, -1), optimize=True)
+    patches = np.einsum(
+        "jqh,ipw,nhwgc->njiqpgc", weighted(rows), weighted(cols), _grouped(x, groups, -1), optimize=True
+    )
     dw = np.einsum("njigo,njiqpgc->goqpc", _grouped(dy, groups, -1), patches, optimize=True)
     return dw.reshape(dy.shape[3], *dw.shape[2:])
 

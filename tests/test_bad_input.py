@@ -22,6 +22,9 @@ POOL = mf.avg_pool_state(X.shape, 2)
 _, MAX_POOL = mf.max_pool_fwd(X, 2)
 _, L2_POOL = mf.l2_pool_fwd(X, 2)
 CONV = mf.conv_state(X.shape, W.shape, padding=1)
+_, CONV_RELU = mf.conv_fwd(X, W, padding=1, neuron="relu")
+_, BACK = mf.conv_transpose_fwd(X, W, padding=1)
+_, CONNECTED = mf.fully_connected_fwd(X, mx.ones((3, 6, 5, 4)))
 NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
 
@@ -45,13 +48,22 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
     "conv": lambda x: mf.conv(x, W),
     "conv_grad_input": lambda x: mf.conv_grad_input(x, W, CONV),
     "conv_grad_weights": lambda x: mf.conv_grad_weights(CONVOLVED, x, CONV),
+    "conv_grad": lambda x: mf.conv_grad(CONVOLVED, x, W, CONV),
+    "conv_transpose": lambda x: mf.conv_transpose(x, W),
+    "conv_transpose_grad_input": lambda x: mf.conv_transpose_grad_input(x, W, BACK),
+    "conv_transpose_grad_weights": lambda x: mf.conv_transpose_grad_weights(CONVOLVED, x, BACK),
+    "conv_transpose_grad": lambda x: mf.conv_transpose_grad(CONVOLVED, x, W, BACK),
+    "fully_connected": lambda x: mf.fully_connected(x, mx.ones((3, 6, 5, 4))),
+    "fully_connected_grad": lambda x: mf.fully_connected_grad(
+        mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
+    ),
     "bn_stats": lambda x: mf.bn_stats(x),
     "bn_normalize": lambda x: mf.bn_normalize(x, NORM),
     "bn_stats_grad": lambda x: mf.bn_stats_grad(X, x, NORM),
     "bn_grad": lambda x: mf.bn_grad(X, x, NORM),
     "batch_norm": lambda x: mf.batch_norm(x),
 }
-GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input"}
+GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"}
 each = pytest.mark.parametrize("op", IMAGES)
 
 
@@ -153,15 +165,20 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("conv: groups do not divide the output channels", lambda: mf.conv(X, W[:5, ..., :2], groups=2)),
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones(5))),
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
-    ("conv: unknown edge mode", lambda: mf.conv(X, W, edge_mode="clamp")),
-    ("conv: no fused activation exists yet", lambda: mf.conv(X, W, neuron="relu")),
+    ("conv: unknown edge mode", lambda: mf.conv(X, W, edge_mode="exclude")),
+    ("conv: unknown neuron", lambda: mf.conv(X, W, neuron="gelu")),
+    ("conv_grad: unknown option", lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights")),
+    ("conv_grad: x does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X[:1], W, CONV)),
+    ("conv_grad: w does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X, W[:5], CONV)),
+    ("conv_grad_input: dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:1], W, CONV_RELU)),
+    (
+        "conv: an image is too large",
+        lambda: mf.conv(X, W, offset=0, out_size=2, stride=2**29, edge_mode="clamp"),
+    ),
     ("conv: exclude_edges is for averages", lambda: mf.conv(X, W, padding=mf.PaddingPolicy(exclude_edges=True))),
     ("conv_grad_input: dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:, 1:], W, CONV)),
     ("conv_grad_input: w does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED, W[:, :2], CONV)),
-    (
-        "conv_grad_input: kernel_offset has no meaning here",
-        lambda: mf.conv_grad_input(CONVOLVED, W, CONV, kernel_offset=1),
-    ),
+    ("conv_grad_input: windows reach too far", lambda: mf.conv_grad_input(CONVOLVED, W, CONV, kernel_offset=2**30)),
     ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:, :5], CONV)),
     ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:1], CONV)),
     ("bn_normalize: x does not belong to this state", lambda: mf.bn_normalize(X[..., :3], NORM)),
@@ -226,6 +243,21 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "l2_pool_grad": ("L2PoolState", lambda state: mf.l2_pool_grad(POOLED, X, state)),
     "conv_grad_input": ("ConvState", lambda state: mf.conv_grad_input(CONVOLVED, W, state)),
     "conv_grad_weights": ("ConvState", lambda state: mf.conv_grad_weights(CONVOLVED, X, state)),
+    "conv_grad": ("ConvState", lambda state: mf.conv_grad(CONVOLVED, X, W, state)),
+    "conv_transpose": ("ConvState", lambda state: mf.conv_transpose(X, W, state=state)),
+    "conv_transpose_grad_input": (
+        "ConvTransposeState",
+        lambda state: mf.conv_transpose_grad_input(CONVOLVED, W, state),
+    ),
+    "conv_transpose_grad_weights": (
+        "ConvTransposeState",
+        lambda state: mf.conv_transpose_grad_weights(CONVOLVED, X, state),
+    ),
+    "conv_transpose_grad": ("ConvTransposeState", lambda state: mf.conv_transpose_grad(CONVOLVED, X, W, state)),
+    "fully_connected_grad": (
+        "ConvState",
+        lambda state: mf.fully_connected_grad(mx.ones((2, 1, 1, 3)), X, mx.ones((3, 6, 5, 4)), state),
+    ),
     "bn_stats": ("BatchNormState", lambda state: mf.bn_stats(X, state)),
     "bn_normalize": ("BatchNormState", lambda state: mf.bn_normalize(X, state)),
     "bn_stats_grad": ("BatchNormState", lambda state: mf.bn_stats_grad(X, X, state)),

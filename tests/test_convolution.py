@@ -92,13 +92,14 @@ def test_grouped_one_by_one(device: mx.Device) -> None:
 # The definition -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("edge_mode", ["zero", "clamp"])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_definition_in_every_geometry(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
+def test_definition_in_every_geometry(device: mx.Device, dtype: mx.Dtype, name: str, edge_mode: str) -> None:
     image, kernel, placement = GEOMETRIES[name]
     for batch, channels, out, groups in ((2, 3, 5, 1), (1, 16, 24, 2)):
         x = numbers((batch, *image, channels), dtype)
         w = numbers((out, *kernel, channels // groups), dtype, 1)
-        check(x, w, numbers((out,), dtype, 2), groups=groups, **placement)
+        check(x, w, numbers((out,), dtype, 2), groups=groups, edge_mode=edge_mode, **placement)
 
 
 # (batch, channels, output channels, groups): whole and broken vectors and tiles, depthwise, an empty batch.
@@ -135,6 +136,7 @@ def test_definition_for_every_view(device: mx.Device, dtype: mx.Dtype, view: str
             "dilation": st.tuples(st.integers(1, 3), st.integers(1, 3)),
             "offset": st.tuples(st.integers(-6, 9), st.integers(-6, 9)),
             "out_size": st.tuples(st.integers(1, 5), st.integers(1, 5)),
+            "edge_mode": st.sampled_from(["zero", "clamp"]),
         }
     ),
     dtype=st.sampled_from(DTYPES),
@@ -158,9 +160,11 @@ def test_definition_anywhere(
         check(x, w, numbers((groups * out,), dtype, seed + 2), seed=seed, view=view, groups=groups, **placement)
 
 
+@pytest.mark.parametrize("edge_mode", ["zero", "clamp"])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_gradients_are_adjoints(on_cpu: mx.Device, name: str) -> None:
+def test_gradients_are_adjoints(on_cpu: mx.Device, name: str, edge_mode: str) -> None:
     image, kernel, placement = GEOMETRIES[name]
+    placement = {"edge_mode": edge_mode, **placement}
     x, w = numbers((2, *image, 4), mx.float64), numbers((6, *kernel, 2), mx.float64, 1)
     y, state = mf.conv_fwd(x, w, groups=2, **placement)
     dy = numbers(tuple(y.shape), mx.float64, 2)
@@ -207,13 +211,15 @@ def test_states(device: mx.Device) -> None:
     how: dict[str, Any] = {"stride": 2, "padding": (1, 0), "groups": 2}
     _, state = mf.conv_fwd(mx.ones((2, 7, 6, 4)), mx.ones((6, 3, 2, 2)), **how)
     made = mf.conv_state((9, 7, 6, 4), (6, 3, 2, 2), **how)
-    assert state[2:] == made[2:] and state.op == "conv"
+    assert state[3:] == made[3:] and state.op == "conv"
     for a, b in zip(state.arrays, made.arrays, strict=True):
         assert same_bits(a, b) and not exact(a).any()
-    dw, db = mx.ones((6, 3, 2, 2)), mx.ones((6,))
-    assert state.with_arrays([dw, db]) == mf.ConvState(dw, db, *state[2:])
+    arrays = [mx.ones((6, 3, 2, 2)), mx.ones((6,)), mx.ones((0,))]
+    held = state.with_arrays(arrays)
+    assert held[3:] == state[3:] and all(a is b for a, b in zip(held.arrays, arrays, strict=True))
+    assert (state.source_height, state.source_width) == (7, 6)
     with pytest.raises(ValueError, match="^ConvState: wrong number of arrays; got 1 "):
-        state.with_arrays([dw])
+        state.with_arrays(arrays[:1])
 
 
 def test_gradients_add_up_over_parts_of_a_batch(device: mx.Device, dtype: mx.Dtype) -> None:

@@ -237,6 +237,7 @@ def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
 
 IMAGE, VECTOR = ((2, 7, 8, 3), mx.float32), ((3,), mx.float32)
 POOLED = ((2, 4, 4, 3), mx.float32)
+CONVOLVED, WEIGHTS = ((2, 4, 4, 5), mx.float32), ((5, 3, 3, 3), mx.float32)
 GOOD = (*AXES["3x3 s2 p1"][0], *AXES["3x3 s2 p1"][1])
 
 
@@ -286,10 +287,28 @@ def _params(**changes: int) -> tuple[int, ...]:
         ("bn_normalize", [IMAGE, VECTOR, VECTOR, VECTOR], (), [((2, 7, 8, 4), mx.float32)]),
         ("bn_stats_grad", [IMAGE, ((2, 7, 7, 3), mx.float32), VECTOR], (), [VECTOR, VECTOR]),
         ("bn_grad", [IMAGE, ((2, 7, 8, 3), mx.float16), *[VECTOR] * 4], (), [IMAGE]),
-        ("conv", [IMAGE, ((5, 3, 3, 3), mx.float32), ((4,), mx.float32)], (*GOOD, 1), [((2, 4, 4, 5), mx.float32)]),
-        ("conv", [IMAGE, ((5, 3, 3, 3), mx.float32), ((5,), mx.float32)], (*GOOD, 0), [((2, 4, 4, 5), mx.float32)]),
-        ("conv_grad_input", [((2, 4, 4, 5), mx.float32), ((5, 3, 2, 3), mx.float32)], (*GOOD, 1), [IMAGE]),
-        ("conv_grad_weights", [((2, 4, 4, 4), mx.float32), IMAGE], (*GOOD, 3), [((4, 3, 3, 1), mx.float32)]),
+        ("conv", [IMAGE, WEIGHTS, ((4,), mx.float32)], (*GOOD, 1, 0, 1), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 0, 0, 1), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 2, 1), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, -1), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1), [CONVOLVED]),
+        ("conv_grad_input", [CONVOLVED, ((5, 3, 2, 3), mx.float32), VECTOR], (*GOOD, 1, 0, 1), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS], (*GOOD, 1, 0, 1), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS, ((3,), mx.float16)], (*GOOD, 1, 0, 1), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS, VECTOR], (*GOOD, 1, 2, 1), [IMAGE]),
+        ("conv_grad_weights", [((2, 4, 4, 4), mx.float32), IMAGE], (*GOOD, 3, 1), [((4, 3, 3, 1), mx.float32)]),
+        ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 2), [WEIGHTS]),
+        ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), [WEIGHTS, VECTOR]),
+        ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), [WEIGHTS, ((5,), mx.float16)]),
+        ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), []),
+        ("neuron_grad", [IMAGE], (1,), [IMAGE]),
+        ("neuron_grad", [IMAGE, POOLED], (1,), [IMAGE]),
+        ("neuron_grad", [IMAGE, ((2, 7, 8, 3), mx.float16)], (1,), [IMAGE]),
+        ("neuron_grad", [IMAGE, IMAGE], (1,), [((2, 7, 8, 3), mx.float16)]),
+        ("neuron_grad", [IMAGE, IMAGE], (1,), [POOLED]),
+        ("neuron_grad", [IMAGE, IMAGE], (0,), [IMAGE]),
+        ("neuron_grad", [IMAGE, IMAGE], (), [IMAGE]),
         ("conv_grad_bias", [IMAGE], (), [((4,), mx.float32)]),
     ],
 )

@@ -50,7 +50,7 @@ CHANNELS = ((1, 1, 1), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 3, 16), (4, 4, 4)
 
 
 class Case(NamedTuple):
-    """Operands of all four operations over one kind of window."""
+    """Operands of all operations over one kind of window."""
 
     rows: Axis
     cols: Axis
@@ -59,25 +59,32 @@ class Case(NamedTuple):
     w: mx.array
     b: mx.array
     dy: mx.array
+    back: mx.array  # the bias of the data gradient
+    neuron: int = 0
+    winograd: int = 1
 
-    def run(self, op: str, arrays: list[mx.array], shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        params = [] if op == "conv_grad_bias" else [*self.rows, *self.cols, self.groups]
-        return getattr(_primitives, op)(arrays, params, [shape], [dtype], mx.cpu)[0]
+    def run(self, op: str, arrays: list[mx.array], switches: list[int], *outputs: mx.array) -> list[mx.array]:
+        params = [*self.rows, *self.cols, self.groups, *switches]
+        shapes, dtypes = [a.shape for a in outputs], [a.dtype for a in outputs]
+        return list(getattr(_primitives, op)(arrays, params, shapes, dtypes, mx.cpu))
 
     def conv(self) -> mx.array:
-        return self.run("conv", [self.x, self.w, self.b], self.dy.shape, self.x.dtype)
+        return self.run("conv", [self.x, self.w, self.b], [self.neuron, self.winograd], self.dy)[0]
 
     def grad_input(self) -> mx.array:
-        return self.run("conv_grad_input", [self.dy, self.w], self.x.shape, self.x.dtype)
+        return self.run("conv_grad_input", [self.dy, self.w, self.back], [self.neuron, self.winograd], self.x)[0]
 
     def grad_weights(self) -> mx.array:
-        return self.run("conv_grad_weights", [self.dy, self.x], self.w.shape, self.w.dtype)
+        return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w)[0]
+
+    def grad_both(self) -> list[mx.array]:
+        return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w, self.b)
 
     def grad_bias(self) -> mx.array:
-        return self.run("conv_grad_bias", [self.dy], self.b.shape, self.b.dtype)
+        return _primitives.conv_grad_bias([self.dy], [], [self.b.shape], [self.b.dtype], mx.cpu)[0]
 
     def all(self) -> list[mx.array]:
-        return [self.conv(), self.grad_input(), self.grad_weights(), self.grad_bias()]
+        return [self.conv(), self.grad_input(), self.grad_weights(), self.grad_bias(), self.grad_both()[1]]
 
 
 def case(
@@ -88,21 +95,28 @@ def case(
     w = numbers((groups * o, rows.size, cols.size, c), accumulator(dtype), seed=1)
     b = numbers((groups * o,), accumulator(dtype), seed=2)
     dy = numbers((images, rows.n_out, cols.n_out, groups * o), dtype, seed=3)
-    return Case(rows, cols, groups, x, w, b, dy)
+    return Case(rows, cols, groups, x, w, b, dy, numbers((groups * c,), accumulator(dtype), seed=4))
 
 
 def check(k: Case) -> None:
     """Compares all operations with their definitions."""
-    x, w, b, dy = (exact(a) for a in (k.x, k.w, k.b, k.dy))
+    x, w, b, dy, back = (exact(a) for a in (k.x, k.w, k.b, k.dy, k.back))
     where = (k.rows, k.cols, k.groups)
     # An output that is not selected is zero and has no bias.
     taken = np.ix_(range(x.shape[0]), range(k.rows.begin, k.rows.end), range(k.cols.begin, k.cols.end))
     mask = np.zeros((*dy.shape[:3], 1))
     mask[taken] = 1
     close(k.conv(), oracle.conv(x, w, b, *where) * mask, oracle.conv(abs(x), abs(w), abs(b), *where))
-    close(k.grad_input(), oracle.conv_grad_input(dy, w, *where), oracle.conv_grad_input(abs(dy), abs(w), *where))
+    dx, dx_scale = (oracle.conv_grad_input(*a, *where) for a in ((dy, w), (abs(dy), abs(w))))
+    close(k.grad_input(), dx + back, dx_scale + abs(back))
+    rectified = k._replace(neuron=1)
+    assert same_bits(rectified.conv(), mx.maximum(k.conv(), 0))
+    assert same_bits(rectified.grad_input(), mx.maximum(k.grad_input(), 0))
     close(k.grad_weights(), oracle.conv_grad_weights(dy, x, *where), oracle.conv_grad_weights(abs(dy), abs(x), *where))
     close(k.grad_bias(), oracle.conv_grad_bias(dy), oracle.conv_grad_bias(abs(dy)))
+    dw, db = k.grad_both()
+    assert same_bits(dw, k.grad_weights())
+    close(db, oracle.conv_grad_bias(dy * mask), oracle.conv_grad_bias(abs(dy)))
 
 
 # Values ---------------------------------------------------------------------------------------------------
@@ -169,7 +183,7 @@ def test_nan_stays_where_it_is(isa: str, channels: tuple[int, int, int]) -> None
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_layout(isa: str, view: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
     k = case(WINDOWS["4x4 s3,2"], channels, dtype)
-    seen = Case(k.rows, k.cols, k.groups, *(VIEWS[view](a) for a in (k.x, k.w, k.b, k.dy)))
+    seen = Case(k.rows, k.cols, k.groups, *(VIEWS[view](a) for a in (k.x, k.w, k.b, k.dy, k.back)))
     for got, expected in zip(seen.all(), k.all(), strict=True):
         assert same_bits(got, expected)
 
@@ -192,8 +206,10 @@ def test_same_bits_for_any_number_of_threads(
 def test_empty(isa: str, images: int, channels: tuple[int, int, int]) -> None:
     k = case(WINDOWS["3x3 s2 p1"], channels, images=images)
     close(k.conv(), np.broadcast_to(exact(k.b), k.dy.shape))
-    for zero in (k.grad_input(), k.grad_weights()):
-        close(zero, np.zeros(zero.shape))
+    close(k.grad_input(), np.broadcast_to(exact(k.back), k.x.shape))
+    dw, db = k.grad_both()
+    close(dw, np.zeros(dw.shape))
+    close(db, oracle.conv_grad_bias(exact(k.dy)), 100)
 
 
 @pytest.mark.parametrize(
@@ -210,9 +226,29 @@ def test_a_full_panel_of_lines_that_start_left_of_the_image(
     """Once a vector was written behind the panel."""
     with mx.stream(mx.cpu):
         x, dy = numbers(x_shape, dtype), numbers((x_shape[0], rows.n_out, cols.n_out, w_shape[0]), dtype, 1)
-        (dw,) = _primitives.conv_grad_weights([dy, x], [*rows, *cols, 1], [list(w_shape)], [dtype], mx.cpu)
+        (dw,) = _primitives.conv_grad_weights([dy, x], [*rows, *cols, 1, 1], [list(w_shape)], [dtype], mx.cpu)
     definition = [
         oracle.conv_grad_weights(g, v, rows, cols, 1)
         for g, v in ((exact(dy), exact(x)), (abs(exact(dy)), abs(exact(x))))
     ]
     close(dw, *definition)
+
+
+# The neuron's derivative ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", ((0,), (1,), (3, 5), (2, 3, 4, 1, 1, 2, 1, 3), (7, 50_001)), ids=str)
+def test_neuron_grad(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
+    dy, y = numbers(shape, dtype), numbers(shape, dtype, seed=1)
+    (dz,) = _primitives.neuron_grad([dy, y], [1], [shape], [dtype], mx.cpu)
+    assert same_bits(dz, mx.where(y > 0, dy, mx.zeros_like(dy), stream=mx.cpu))
+
+
+def test_neuron_grad_of_special_values(isa: str) -> None:
+    inf, nan = float("inf"), float("nan")
+    y = mx.array([nan, -0.0, 0.0, inf, -inf, 1e-45, 1.0, 1.0])
+    dy = mx.array([1.0, nan, inf, 2.0, nan, 3.0, nan, -inf])
+    (dz,) = _primitives.neuron_grad([dy, y], [1], [[8]], [mx.float32], mx.cpu)
+    assert np.array_equal(np.asarray(dz), [0, 0, 0, 2, 0, 3, nan, -inf], equal_nan=True)
+    assert not np.signbit(np.asarray(dz)[:6]).any()

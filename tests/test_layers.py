@@ -14,14 +14,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, METAL, PRIMITIVES = ROOT / "mpsfunc", ROOT / "metal", ROOT / "primitives"
 MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 
-FAMILIES = {"pooling", "max_pooling", "l2_pooling", "convolution", "batch_norm"}
+FAMILIES = {
+    "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
+    "batch_norm",
+}  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window"}
 PARTS = {
     "pooling": {"_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
     "l2_pooling": {"_pool_stages", "_l2_kernels"},
-    "convolution": {"_conv_kernels"},
+    "convolution": {"_conv_rules", "_conv_state", "_reverse"},
+    "conv_transpose": {"_conv_library", "_conv_rules", "_conv_state", "_reverse"},
+    "fully_connected": {"_conv_rules", "_conv_state"},
+    "sub_pixel": {"_policy"},
     "batch_norm": {"_bn_state", "_channels", "_vectors"},
 }
 ALLOWED: dict[str, set[str]] = {
@@ -34,7 +40,14 @@ ALLOWED: dict[str, set[str]] = {
     "_rules": {"_launch"},
     "_vectors": FLOOR,
     "_channels": FLOOR | {"_vectors"},
-    "_conv_kernels": FLOOR,
+    "_neuron": FLOOR,
+    "_reverse": {"_policy", "window"},
+    "_conv_library": FLOOR | {"_neuron"},
+    "_conv_edges": FLOOR,
+    "_conv_stages": FLOOR,
+    "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_stages"},
+    "_conv_rules": FLOOR | {"_conv_kernels", "_neuron"},
+    "_conv_state": FLOOR | {"_conv_edges", "_conv_rules", "_neuron"},
     "_pool_stages": FLOOR,
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
@@ -68,7 +81,9 @@ def test_imports_point_one_way(name: str) -> None:
 
 
 def test_placement_does_not_know_mlx() -> None:
-    assert not any(module.startswith("mlx") for name in ("window", "_policy") for module in imports(MODULES[name]))
+    assert not any(
+        module.startswith("mlx") for name in ("window", "_policy", "_reverse") for module in imports(MODULES[name])
+    )
 
 
 def names(text: str) -> set[str]:
@@ -126,7 +141,8 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    folded = {"conv_grad_bias", "max_pool_take", "l2_pool_tangent"}  # one is of conv_grad_weights, two are tangents
+    # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents.
+    folded = {"conv_grad_bias", "neuron_grad", "max_pool_take", "l2_pool_tangent"}
     assert operations() - folded <= set(vars(mf))
 
 

@@ -152,6 +152,74 @@ def test_conv(channels: int, out: int, kernel: tuple[int, int], how: dict[str, A
         agree(mine, tensor)
 
 
+@pytest.mark.parametrize("how", [{"stride": 1}, {"stride": 2, "dilation": 2}, {"groups": 2}], ids=str)
+def test_conv_behind_replicated_edges(how: dict[str, Any]) -> None:
+    """Edge mode clamp is a convolution of the padded image; its gradient folds what the padding took back."""
+    x, w = numbers((2, 7, 8, 4), mx.float64), numbers((6, 3, 3, 4 // how.get("groups", 1)), mx.float64, 1)
+    y, state = mf.conv_fwd(x, w, padding=((2, 1), (3, 2)), edge_mode="clamp", **how)
+    source, weights = theirs(x), theirs(w)
+    padded = torch.nn.functional.pad(source, (3, 2, 2, 1), mode="replicate")
+    output = torch.nn.functional.conv2d(padded, weights, **how)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 3)
+    ours = (mf.conv_grad_input(dy, w, state), mf.conv_grad_weights(dy, x, state).dw)
+    for mine, tensor in zip(ours, backward(output, dy, source, weights), strict=True):
+        agree(mine, tensor)
+
+
+TRANSPOSED: list[dict[str, Any]] = [
+    {},
+    {"stride": 2, "padding": 1, "output_padding": 1},
+    {"stride": (3, 1), "padding": (0, 1), "dilation": (1, 2), "output_padding": (2, 1)},
+    {"stride": 2, "groups": 2, "dilation": (2, 1)},
+    {"stride": 4, "groups": 4},
+]
+
+
+@pytest.mark.parametrize("how", TRANSPOSED, ids=str)
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (4, 4)], ids=str)
+def test_conv_transpose(how: dict[str, Any], kernel: tuple[int, int]) -> None:
+    """PyTorch's weights (i, o / groups, kh, kw) are ours with inputs and outputs exchanged, in each group."""
+    groups = how.get("groups", 1)
+    x, b = numbers((2, 6, 5, 8), mx.float64), numbers((12,), mx.float64, 2)
+    w = numbers((12, *kernel, 8 // groups), mx.float64, 1)
+
+    def exchanged(w: Any) -> Any:
+        split = w.reshape(groups, 12 // groups, *kernel, 8 // groups)
+        return split.transpose(0, 4, 1, 2, 3).reshape(8, 12 // groups, *kernel)
+
+    y, state = mf.conv_transpose_fwd(x, w, b, **how)
+    source, bias = theirs(x), theirs(b)
+    weights = torch.tensor(exchanged(exact(w)), requires_grad=True)
+    output = torch.nn.functional.conv_transpose2d(source, weights, bias, **how)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 3)
+    dx, grown = mf.conv_transpose_grad(dy, x, w, state)
+    assert dx is not None
+    gx, gw, gb = backward(output, dy, source, weights, bias)
+    agree(dx, gx)
+    np.testing.assert_allclose(exchanged(exact(grown.dw)), gw.numpy(), rtol=1e-10, atol=1e-11)
+    agree(grown.db, gb)
+
+
+def test_fully_connected_behind_a_flattened_image() -> None:
+    """The order of weights that the docstring gives for a PyTorch layer."""
+    x, b = numbers((3, 4, 5, 2), mx.float64), numbers((6,), mx.float64, 2)
+    linear = exact(numbers((6, 40), mx.float64, 1))
+    source, weights, bias = theirs(x), torch.tensor(linear, requires_grad=True), theirs(b)
+    output = torch.nn.functional.linear(source.flatten(1), weights, bias)
+    w = mx.array(linear.reshape(6, 2, 4, 5).transpose(0, 2, 3, 1), mx.float64)
+    y, state = mf.fully_connected_fwd(x, w, b)
+    agree(y.reshape(3, 6), output)
+    dy = numbers((3, 1, 1, 6), mx.float64, 3)
+    dx, grown = mf.fully_connected_grad(dy, x, w, state)
+    assert dx is not None
+    gx, gw, gb = torch.autograd.grad(output, (source, weights, bias), torch.tensor(exact(dy).reshape(3, 6)))
+    agree(dx, gx)
+    np.testing.assert_allclose(exact(grown.dw), gw.numpy().reshape(6, 2, 4, 5).transpose(0, 2, 3, 1), rtol=1e-10)
+    agree(grown.db, gb)
+
+
 def test_conv_second_order() -> None:
     """The derivative of the norm of a gradient, as a gradient penalty takes it."""
     x, w = numbers((2, 6, 5, 4), mx.float64), numbers((6, 3, 3, 4), mx.float64, 1)

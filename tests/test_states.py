@@ -19,6 +19,7 @@ STATES: dict[str, Any] = {
     "max_pool": mf.MaxPoolState(mx.zeros((2, 2, 2, 3), mx.uint8), "max_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "l2_pool": mf.L2PoolState(mx.ones((2, 2, 2, 3)), "l2_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "conv": mf.conv_state(IMAGE, WEIGHTS),
+    "conv_transpose": mf.conv_transpose_fwd(mx.zeros(IMAGE), mx.zeros(WEIGHTS))[1],
     "batch_norm": mf.bn_frozen(mx.ones(3), mx.ones(3)),
 }
 each = pytest.mark.parametrize("name", STATES)
@@ -111,7 +112,7 @@ def test_vmap_over_the_arrays_of_a_state() -> None:
     x, dys = numbers(IMAGE), numbers((3, 2, 3, 2, 4), seed=1)
     state = mf.conv_state(IMAGE, WEIGHTS)
     many = [mx.stack([a, a + 1, a + 2]) for a in state.arrays]
-    dws, dbs = mx.vmap(lambda dy, *arrays: mf.conv_grad_weights(dy, x, state.with_arrays(arrays)).arrays)(dys, *many)
+    dws, dbs, _ = mx.vmap(lambda dy, *arrays: mf.conv_grad_weights(dy, x, state.with_arrays(arrays)).arrays)(dys, *many)
     for i in range(3):
         one = mf.conv_grad_weights(dys[i], x, state.with_arrays([a[i] for a in many]))
         np.testing.assert_allclose(exact(dws[i]), exact(one.dw), rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ from support import numbers
 import mpsfunc as mf
 from kernels.metal_host import Run, metal_host, needs_clang
 from kernels.test_bodies import BODIES
-from mpsfunc import _conv_stages, _launch
+from mpsfunc import _launch, _neuron
 
 pytestmark = needs_clang
 
@@ -83,11 +83,13 @@ def _conv() -> None:
 
 def _depthwise() -> None:
     x, w = numbers(SHAPE), numbers((16, 3, 3, 1))
-    state = mf.conv_state(SHAPE, w.shape, padding=1, groups=16)
-    stages = _conv_stages.depthwise_stages(state, SHAPE, 16, mx.float32)
-    y = _launch.run_stage(stages[0], [x, w, numbers((16,))], mx.default_stream(mx.cpu))[0]
+    y, state = mf.conv_fwd(x, w, padding=1, groups=16)
     mf.conv_grad_input(y, w, state)
     mf.conv_grad_weights(y, x, state)
+
+
+def _neuron_grad() -> None:
+    _neuron.pull(numbers(LONG), numbers(LONG), _neuron.RELU, mx.default_stream(mx.cpu))
 
 
 class Row(NamedTuple):
@@ -149,7 +151,9 @@ TRAFFIC = {
     ),
     # 288 pixels are five tiles, 144 weights of an output three.
     "conv": Row(_conv, {"x": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}),
-    "conv_grad_input": Row(_conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS)}),
+    "conv_grad_input": Row(
+        _conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}
+    ),
     "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     # A thread loads a channel's weights and bias for four pixels, and the taps of its rows that hit the image.
     "conv_depthwise": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"x": (IMAGE, READS * IMAGE)}),
@@ -157,6 +161,7 @@ TRAFFIC = {
     # Nine taps are five and four.
     "conv_depthwise_grad_weights": Row(_depthwise, {"dy": (IMAGE, 2 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),
+    "neuron_grad": Row(_neuron_grad, dict.fromkeys(("dy", "y"), (LONG_IMAGE, LONG_IMAGE))),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 

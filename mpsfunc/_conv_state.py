@@ -1,0 +1,187 @@
+"""The state of a convolution, what a convolution's arguments must fulfil, and how its gradients enter the state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from mpsfunc import _check, _conv_edges, _launch, _neuron, window
+from mpsfunc._conv_rules import Spec
+from mpsfunc.window import Axis
+
+OPTIONS = ("all", "data", "weights_and_bias")
+
+
+class ConvState(NamedTuple):
+    """Where the windows of a convolution sat, what its neuron returned, and the gradients of weights and bias so far.
+
+    `conv_fwd` and `fully_connected_fwd` make one, `conv_state` makes one from shapes.
+
+    Fields:
+        dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
+        db: Gradient of the bias (o,).
+        y: What the fused neuron returned (n, out_h, out_w, o), from which the gradients tell its slope: the array that
+            `conv_fwd` returns, not a copy. Without a neuron of length 0.
+        op: "conv".
+        neuron: Name of the fused activation, "" for none.
+        groups: Channel groups.
+        rows: Windows along y; ``rows.n_in`` is the height of the source image.
+        cols: Windows along x.
+    """
+
+    dw: mx.array
+    db: mx.array
+    y: mx.array
+    op: str
+    neuron: str
+    groups: int
+    rows: Axis
+    cols: Axis
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(dw, db, y), for the transforms that take arrays only."""
+        return self[:3]
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
+        """This state with other arrays, in the order of `arrays`."""
+        if len(arrays) != 3:
+            raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 3")
+        dw, db, y = arrays
+        return self._replace(dw=dw, db=db, y=y)
+
+    @property
+    def source_height(self) -> int:
+        """Height of the images that were convolved (``sourceHeight`` of ``MPSImageSizeEncodingState``)."""
+        return self.rows.n_in
+
+    @property
+    def source_width(self) -> int:
+        """Width of the images that were convolved."""
+        return self.cols.n_in
+
+
+def fresh(w_shape: tuple[int, ...], dtype: mx.Dtype, spec: Spec, y: mx.array | None = None) -> dict[str, Any]:
+    """The fields of a state with zero gradients; ``y`` is what a neuron returned."""
+    with mx.stream(spec.stream):
+        dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
+        kept = mx.zeros((0,), dtype) if y is None or not spec.neuron else y
+    neuron = _neuron.name(spec.neuron) if spec.neuron else ""
+    where = {"groups": spec.groups, "rows": spec.rows, "cols": spec.cols}
+    return {"dw": dw, "db": db, "y": kept, "neuron": neuron, **where}
+
+
+def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: object, stream: mx.Stream) -> int:
+    """Checks the arrays of a forward call, and returns the number of its neuron."""
+    _check.image(op, "x", x, stream=stream)
+    _check.array(op, "w", w, stream=stream)
+    if b is not None:
+        _check.array(op, "b", b, stream=stream)
+        if w.ndim:
+            _check.shape(op, "b", b, (w.shape[0],), "the bias does not fit the weights")
+    return _neuron.code(op, neuron)
+
+
+def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
+    """Refuses what a state's gradients cannot be made of."""
+    if dtype not in (mx.float32, mx.float64):
+        raise TypeError(f"{op}: no dtype of gradients; got dtype={dtype}, expected float32 or float64")
+    _check.on_device(op, "dw", dtype, stream)
+
+
+def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int) -> None:
+    """Refuses weights that do not fit images of this shape, and groups that do not fit either."""
+    if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)):
+        raise TypeError(f"{op}: groups is not an int; got groups={groups!r}, expected an int >= 1")
+    channels = x_shape[3]
+    if groups < 1 or channels % groups != 0:
+        raise ValueError(
+            f"{op}: groups do not divide the channels; got groups={groups}, expected a divisor of {channels}"
+        )
+    sizes = len(w_shape) == 4 and all(isinstance(d, int) and d >= 1 for d in w_shape)
+    fits = sizes and w_shape[3] == channels // groups
+    if not fits:
+        raise ValueError(
+            f"{op}: the weights do not fit the images; got {name}={w_shape}, "
+            f"expected (o, kh, kw, {channels // groups}), none of them 0"
+        )
+    if math.prod(w_shape) >= 2**31:  # kernels count them in int32
+        raise ValueError(f"{op}: the weights are too large; got {name}={w_shape}, expected less than 2**31 elements")
+    if w_shape[0] % groups != 0:
+        raise ValueError(
+            f"{op}: groups do not divide the output channels; got groups={groups}, expected a divisor of {w_shape[0]}"
+        )
+
+
+def placed(
+    op: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int, stream: mx.Stream, **placement: Any
+) -> Spec:
+    """The windows of a convolution."""
+    if placement["stride"] is None:  # to place, that would be the window's size
+        raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
+    (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
+    rows, cols = window.place(op, (h, w), (kh, kw), edge_modes=window.EDGE_MODES, **placement)
+    _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
+    _conv_edges.check_reach(op, x_shape, rows, cols)
+    return Spec(rows, cols, int(groups), False, _neuron.NONE, stream)
+
+
+def gradient(
+    op: str, dy: mx.array, state: Any, kind: type[Any], out: tuple[int, int], stream: mx.Stream
+) -> tuple[mx.array, Spec]:
+    """Checks dy, of height and width ``out``, and its state.
+
+    Returns:
+        The gradient before the neuron, and where the windows sit.
+    """
+    _check.array(op, "dy", dy, stream=stream)
+    _check.state(op, state, kind, stream=stream)
+    size = ("o", state.rows.size, state.cols.size, "i")
+    _check.shape(op, "state.dw", state.dw, size, "the state does not fit together")
+    _check.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
+    _check.shape(op, "dy", dy, ("n", *out, state.dw.shape[0]), "dy does not belong to this state")
+    spec = Spec(state.rows, state.cols, state.groups, False, _neuron.NONE, stream)
+    neuron = _neuron.code(op, state.neuron or None)
+    if not neuron:
+        return dy, spec
+    _check.array(op, "state.y", state.y, stream=stream)
+    _check.shape(op, "state.y", state.y, tuple(dy.shape), "dy does not belong to this state")
+    _check.same_dtype(op, "dy", dy, "state.y", state.y.dtype)
+    with mx.stream(stream):
+        return _neuron.pull(dy, state.y, neuron, stream), spec
+
+
+def source(op: str, x: mx.array, dy: mx.array, expected: tuple[int | str, ...], stream: mx.Stream) -> None:
+    """Refuses images that are not those of the forward call."""
+    _check.image(op, "x", x, stream=stream)
+    _check.shape(op, "x", x, expected, "x does not belong to this state")
+    _check.same_dtype(op, "dy", dy, "x", x.dtype)
+
+
+def of_state(op: str, w: mx.array, state: Any, stream: mx.Stream) -> None:
+    """Refuses weights that are not those of the forward call."""
+    _check.array(op, "w", w, stream=stream)
+    _check.shape(op, "w", w, tuple(state.dw.shape), "w does not belong to this state")
+
+
+def option(op: str, name: object) -> tuple[bool, bool]:
+    """Whether a gradient option asks for the images' gradient, and whether for the parameters'."""
+    if not isinstance(name, str) or name not in OPTIONS:
+        kind = ValueError if isinstance(name, str) else TypeError
+        raise kind(f"{op}: unknown option; got option={name!r}, expected {' or '.join(map(repr, OPTIONS))}")
+    return name != "weights_and_bias", name != "data"
+
+
+def grown(state: Any, dw: mx.array, db: mx.array, stream: mx.Stream) -> Any:
+    """The state with gradients added."""
+    with mx.stream(stream):
+        return state._replace(dw=_added(state.dw, dw), db=_added(state.db, db))
+
+
+@_launch.fused
+def _added(before: mx.array, more: mx.array) -> mx.array:
+    return before + more.astype(_launch.accumulator(more.dtype))

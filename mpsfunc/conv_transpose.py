@@ -1,0 +1,341 @@
+"""Transposed convolution and its gradients (``MPSCNNConvolutionTranspose``, and the gradient that MPS had later).
+
+A transposed convolution is the adjoint of a convolution, so the kernels of `conv` and its gradients serve here in other
+roles. Images are NHWC, weights OHWI: o are the channels of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _check, _conv_library, _conv_rules, _conv_state, _launch, _reverse
+from mpsfunc._conv_rules import Spec
+from mpsfunc._conv_state import ConvState
+from mpsfunc._launch import StreamLike
+from mpsfunc.window import Axis, IntOrPair, Padding
+
+
+class ConvTransposeState(NamedTuple):
+    """Where the windows of a transposed convolution sat, what its neuron returned, and its gradients so far.
+
+    Fields:
+        dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
+        db: Gradient of the bias (o,).
+        y: What the fused neuron returned (n, out_h, out_w, o); without a neuron of length 0.
+        op: "conv_transpose".
+        neuron: Name of the fused activation, "" for none.
+        groups: Channel groups.
+        rows: Windows along y of the convolution that leads back: ``rows.n_in`` is the height of the output here, and
+            ``rows.n_out`` that of the source.
+        cols: The same along x.
+        unrotated: Whether the weights were taken as MPS takes them.
+    """
+
+    dw: mx.array
+    db: mx.array
+    y: mx.array
+    op: str
+    neuron: str
+    groups: int
+    rows: Axis
+    cols: Axis
+    unrotated: bool
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(dw, db, y), for the transforms that take arrays only."""
+        return self[:3]
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:
+        """This state with other arrays, in the order of `arrays`."""
+        if len(arrays) != 3:
+            raise ValueError(f"ConvTransposeState: wrong number of arrays; got {len(arrays)} arrays, expected 3")
+        dw, db, y = arrays
+        return self._replace(dw=dw, db=db, y=y)
+
+
+def conv_transpose(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None = None,
+    *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    output_padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    offset: IntOrPair | None = None,
+    kernel_offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    state: ConvState | None = None,
+    neuron: str | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Transposed convolution: every pixel of x adds its multiple of the weights to the output.
+
+    There are two forms, which differ in the direction in which the weights are laid down.
+
+    - Padding in pixels (PyTorch, ONNX, MLX): ``y[n, m * stride - pad + q * dilation, ..., o]`` collects
+      ``w[o,q,p,i] * x[n,m,...,i]``, so that y is the gradient of the convolution with the same arguments, for an output
+      of ``(n_in - 1) * stride + K - before - after + output_padding``, ``K = (k - 1) * dilation + 1``.
+    - ``offset``, ``kernel_offset``, ``state`` or a `PaddingPolicy` (MPS): ``stride - 1`` zeros go between the pixels of
+      x, over which the weights, as they are, are correlated with stride 1; the window of output pixel j has its centre
+      at ``j + offset * stride + kernel_offset`` and begins K // 2 before it.
+
+    The second is the first with rotated weights ``w[:, ::-1, ::-1]`` and ``kernel_offset = pad - (K - 1) // 2``. Then
+    the bias is added and the neuron applied.
+
+    Source: ``MPSCNNConvolutionTranspose``.
+
+    Args:
+        x: Images (n, h, w, i); float32, float16, bfloat16, or float64 on the CPU.
+        w: Weights (o, kh, kw, i / groups) of any floating dtype. PyTorch's are (i, o / groups, kh, kw).
+        b: Bias (o,). Default: none.
+        stride: Output pixels between two input pixels, an int or (y, x). Default 1.
+        padding: Pixels cut off the output: an int, (y, x) or ((top, bottom), (left, right)); or a `PaddingPolicy`,
+            whose reverse rules give the size and the place. Default 0.
+        output_padding: Pixels added behind the output, fewer than stride or dilation. Default 0.
+        dilation: Output pixels between two taps. Default 1.
+        groups: Input and output channels are cut into this many groups that do not mix. Default 1.
+        offset: MPS's offset (y, x), in pixels of x. Default 0 in that form.
+        kernel_offset: MPS's ``kernelOffset`` (y, x), in pixels with the zeros between them. Default 0 in that form.
+        out_size: With one of these: the output's size (y, x).
+        state: Instead of ``out_size``: the state of a convolution, whose source gives the size. Without offsets the
+            windows are the convolution's, whose kernel size, stride and dilation this one must have then.
+        neuron: Activation of the sum: "relu" or None (default).
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images (n, out_h, out_w, o) of x's dtype.
+
+    Raises:
+        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int; state is not a
+            ConvState.
+        ValueError: Ranks, channels or groups do not fit, nothing is left of the output, or arguments exclude each
+            other.
+
+    Example:
+        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+        >>> conv_transpose(x, w, stride=(1, 2), padding=(0, 1), output_padding=(0, 1)).reshape(-1)
+        array([10, 102, 20, 203, 30, 300], dtype=float32)
+        >>> mps = {"kernel_offset": (0, 0), "out_size": (1, 6)}
+        >>> conv_transpose(x, w[:, :, ::-1], stride=(1, 2), **mps).reshape(-1)
+        array([10, 102, 20, 203, 30, 300], dtype=float32)
+    """
+    y, _ = conv_transpose_fwd(
+        x,
+        w,
+        b,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+        groups=groups,
+        offset=offset,
+        kernel_offset=kernel_offset,
+        out_size=out_size,
+        state=state,
+        neuron=neuron,
+        stream=stream,
+    )
+    return y
+
+
+def conv_transpose_fwd(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None = None,
+    *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    output_padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    offset: IntOrPair | None = None,
+    kernel_offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    state: ConvState | None = None,
+    neuron: str | None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array, ConvTransposeState]:
+    """`conv_transpose`, and the state that its gradients need. Arguments and errors are those of `conv_transpose`.
+
+    Returns:
+        The images, and a state with zero gradients. With a neuron the state keeps the activated images.
+
+    Example:
+        >>> x = mx.ones((1, 4, 4, 2))
+        >>> y, state = conv_transpose_fwd(x, mx.ones((3, 2, 2, 2)), stride=2)
+        >>> y.shape, conv_transpose_grad_weights(mx.ones_like(y), x, state).db
+        ((1, 8, 8, 3), array([64, 64, 64], dtype=float32))
+    """
+    op, run_on = "conv_transpose", _launch.resolve(stream)
+    code = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
+    _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
+    (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
+    if state is not None:
+        _check.state(op, state, ConvState, stream=run_on)
+    rows, cols, unrotated = _reverse.place_reverse(
+        op,
+        (height, width),
+        (kh, kw),
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+        offset=offset,
+        kernel_offset=kernel_offset,
+        out_size=out_size,
+        like=None if state is None else (state.rows, state.cols),
+    )
+    _check.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
+    spec = Spec(rows, cols, int(groups), False, code, run_on)
+    with mx.stream(run_on):
+        y = _conv_rules.grad_input(x, _turned(w, spec.groups, unrotated), b, spec)
+        fields = _conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, y)
+        return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
+
+
+def conv_transpose_grad_input(
+    dy: mx.array, w: mx.array, state: ConvTransposeState, *, stream: StreamLike = None
+) -> mx.array:
+    """Gradient of `conv_transpose` with respect to its images: a convolution with the same windows.
+
+    ``dx[n,m,l,i] = sum over q, p, o of w[o,q,p,i] * dz[n, m * stride - pad + q * dilation, ..., o]`` for padding in
+    pixels, and the same with rotated weights in MPS's form; ``dz`` is dy, behind a neuron times the neuron's slope.
+
+    Source: the adjoint of ``MPSCNNConvolutionTranspose``.
+
+    Args:
+        dy: Gradient of the result (n, out_h, out_w, o).
+        w: The weights.
+        state: From `conv_transpose_fwd`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient (n, h, w, i) of dy's dtype.
+
+    Raises:
+        TypeError: dy or w is not a floating array, or state is not a ConvTransposeState.
+        ValueError: dy or w does not belong to the state.
+
+    Example:
+        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+        >>> y, state = conv_transpose_fwd(x, w, stride=(1, 2), padding=(0, 1))
+        >>> conv_transpose_grad_input(mx.arange(1.0, 6.0).reshape(1, 1, 5, 1), w, state).reshape(-1)
+        array([210, 432, 54], dtype=float32)
+    """
+    run_on = _launch.resolve(stream)
+    dz, spec = _gradient("conv_transpose_grad_input", dy, state, run_on)
+    _conv_state.of_state("conv_transpose_grad_input", w, state, run_on)
+    return _data(dz, w, state, spec)
+
+
+def conv_transpose_grad_weights(
+    dy: mx.array, x: mx.array, state: ConvTransposeState, *, stream: StreamLike = None
+) -> ConvTransposeState:
+    """Gradients of the weights and the bias of `conv_transpose`, added to those that the state holds.
+
+    ``dw[o,q,p,i] += sum over n, m, l of dz[n, m * stride - pad + q * dilation, ..., o] * x[n,m,l,i]`` for padding in
+    pixels, rotated in MPS's form; ``db[o] += sum of dz[n,h,w,o]``.
+
+    Source: the adjoint of ``MPSCNNConvolutionTranspose``.
+
+    Args:
+        dy: Gradient of the result (n, out_h, out_w, o).
+        x: The images (n, h, w, i).
+        state: From `conv_transpose_fwd` or an earlier call.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state with ``dw`` and ``db`` grown.
+
+    Raises:
+        TypeError: dy or x is not a floating array, they differ in dtype, or state is not a ConvTransposeState.
+        ValueError: dy or x does not belong to the state.
+
+    Example:
+        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+        >>> y, state = conv_transpose_fwd(x, w, stride=(1, 2), padding=(0, 1))
+        >>> conv_transpose_grad_weights(mx.ones_like(y), x, state).dw.reshape(-1)
+        array([5, 6, 3], dtype=float32)
+    """
+    run_on = _launch.resolve(stream)
+    dz, spec = _gradient("conv_transpose_grad_weights", dy, state, run_on)
+    _conv_state.source("conv_transpose_grad_weights", x, dy, _source_shape(dy, state), run_on)
+    return _parameters(dz, x, state, spec)
+
+
+def conv_transpose_grad(
+    dy: mx.array,
+    x: mx.array,
+    w: mx.array,
+    state: ConvTransposeState,
+    *,
+    option: str = "all",
+    stream: StreamLike = None,
+) -> tuple[mx.array | None, ConvTransposeState]:
+    """The gradients of `conv_transpose` that ``option`` names; a neuron's slope is applied once for all.
+
+    Source: ``MPSCNNConvolutionGradient.gradientOption``, for the transposed convolution.
+
+    Args:
+        dy: Gradient of the result (n, out_h, out_w, o).
+        x: The images (n, h, w, i).
+        w: The weights.
+        state: From `conv_transpose_fwd` or an earlier call.
+        option: "data", "weights_and_bias" or "all" (default).
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The gradient (n, h, w, i) of the images, None unless asked for; and the state, grown if asked for.
+
+    Raises:
+        TypeError: As for the two functions; option is not a string.
+        ValueError: As for the two functions; option is unknown.
+
+    Example:
+        >>> x, w = mx.ones((1, 4, 4, 2)), mx.ones((3, 2, 2, 2))
+        >>> y, state = conv_transpose_fwd(x, w, stride=2)
+        >>> dx, state = conv_transpose_grad(mx.ones_like(y), x, w, state)
+        >>> dx.shape, state.dw.shape
+        ((1, 4, 4, 2), (3, 2, 2, 2))
+    """
+    run_on = _launch.resolve(stream)
+    data, parameters = _conv_state.option("conv_transpose_grad", option)
+    dz, spec = _gradient("conv_transpose_grad", dy, state, run_on)
+    _conv_state.of_state("conv_transpose_grad", w, state, run_on)
+    _conv_state.source("conv_transpose_grad", x, dy, _source_shape(dy, state), run_on)
+    dx = _data(dz, w, state, spec) if data else None
+    return dx, _parameters(dz, x, state, spec) if parameters else state
+
+
+def _gradient(op: str, dy: mx.array, state: ConvTransposeState, stream: mx.Stream) -> tuple[mx.array, Spec]:
+    _check.state(op, state, ConvTransposeState, stream=stream)
+    return _conv_state.gradient(op, dy, state, ConvTransposeState, (state.rows.n_in, state.cols.n_in), stream)
+
+
+def _source_shape(dy: mx.array, state: ConvTransposeState) -> tuple[int, ...]:
+    return dy.shape[0], state.rows.n_out, state.cols.n_out, state.dw.shape[3] * state.groups
+
+
+def _data(dz: mx.array, w: mx.array, state: ConvTransposeState, spec: Spec) -> mx.array:
+    with mx.stream(spec.stream):
+        return _conv_rules.conv(dz, _turned(w, spec.groups, state.unrotated), None, spec)
+
+
+def _parameters(dz: mx.array, x: mx.array, state: ConvTransposeState, spec: Spec) -> ConvTransposeState:
+    with mx.stream(spec.stream):
+        dw = _turned(_conv_rules.grad_weights(x, dz, spec), spec.groups, state.unrotated)
+        grown: Any = _conv_state.grown(state, dw, _conv_rules.grad_bias(dz, spec), spec.stream)
+        return grown  # type: ignore[no-any-return]
+
+
+def _turned(w: mx.array, groups: int, unrotated: bool) -> mx.array:
+    """The weights of the convolution that leads back; its own inverse."""
+    w = _conv_library.exchanged(w, groups)
+    return w[:, ::-1, ::-1] if unrotated else w
