@@ -1,5 +1,5 @@
-// y[n,oh,ow,o] = neuron(bias[o] + sum over taps t of x[n, source(oh), source(ow), o / each] * w[o,t]), where each channel
-// of x has `each` outputs of its own.
+// y[n,oh,ow,o] = neuron(bias[o] + sum over taps t of x[n, source(oh), source(ow), o / each] * w[o,t]), where each
+// channel of x has `each` outputs of its own.
 // A thread owns V output channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[20], neuron = params[21];

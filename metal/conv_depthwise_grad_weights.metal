@@ -1,5 +1,5 @@
-// partial[part,o,t] = sum over this part's output pixels of dy[n,oh,ow,o] * x[n, source(oh), source(ow), o / each], where
-// each channel of x has `each` outputs of its own; sum_partials adds the parts in order.
+// partial[part,o,t] = sum over this part's output pixels of dy[n,oh,ow,o] * x[n, source(oh), source(ow), o / each],
+// where each channel of x has `each` outputs of its own; sum_partials adds the parts in order.
 // A thread owns V output channels at U taps and every grid-th pixel; a threadgroup folds its rows of threads in a fixed
 // order.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);

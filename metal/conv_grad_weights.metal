@@ -27,7 +27,7 @@ int ow = p % cols.n_out, oh = p / cols.n_out % rows.n_out;
 long image = p / cols.n_out / rows.n_out;
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 
-const int o_block = int(simdgroup_index_in_threadgroup) / 2 * 16, k_block = int(simdgroup_index_in_threadgroup) % 2 * 32;
+const int block = simdgroup_index_in_threadgroup, o_block = block / 2 * 16, k_block = block % 2 * 32;
 const int busy = int(o0 + o_block < out_width && k0 + k_block < depth);
 simdgroup_float8x8 sum[8];
 for (int i = 0; i < 8; ++i) sum[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -69,7 +69,7 @@ for (long pixel0 = part * share; pixel0 < pixel_end; pixel0 += 16) {
 
 // A matrix that hangs over the weights goes by way of threadgroup memory, 64 floats for each simdgroup.
 threadgroup_barrier(mem_flags::mem_threadgroup);
-const int scratch = int(simdgroup_index_in_threadgroup) * 64;
+const int scratch = block * 64;
 #pragma unroll
 for (int i = 0; i < 8; ++i) {
   const int to_o = o0 + o_block + i / 4 * 8, to_k = k0 + k_block + i % 4 * 8;
@@ -81,7 +81,8 @@ for (int i = 0; i < 8; ++i) {
   simdgroup_store(sum[i], tiles + scratch, 8);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   for (int e = thread_index_in_simdgroup; e < 64; e += 32) {
-    if (to_o + e / 8 < out_width && to_k + e % 8 < depth) partial[to + e / 8 * long(depth) + e % 8] = tiles[scratch + e];
+    const int row = e / 8, col = e % 8;
+    if (to_o + row < out_width && to_k + col < depth) partial[to + row * long(depth) + col] = tiles[scratch + e];
   }
   simdgroup_barrier(mem_flags::mem_threadgroup);
 }
