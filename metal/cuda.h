@@ -8,8 +8,55 @@ typedef unsigned int uint;
 #define thread_position_in_threadgroup make_uint3(threadIdx.x, threadIdx.y, threadIdx.z)
 #define threads_per_grid make_uint3(gridDim.x* blockDim.x, gridDim.y* blockDim.y, gridDim.z* blockDim.z)
 #define threadgroup_position_in_grid make_uint3(blockIdx.x, blockIdx.y, blockIdx.z)
+#define thread_index_in_threadgroup ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x)
+#define thread_index_in_simdgroup (thread_index_in_threadgroup % 32)
+#define simdgroup_index_in_threadgroup (thread_index_in_threadgroup / 32)
 #define threadgroup_barrier(flags) __syncthreads()
+#define simdgroup_barrier(flags) __syncwarp()
 template <typename To>
 __device__ inline To as_type(int bits) {
   return __int_as_float(bits);
+}
+
+// An 8 by 8 matrix of a simdgroup, which is a warp: lane i holds two neighbours in row i / 4.
+template <typename V, int Cols, int Rows = Cols>
+struct simdgroup_matrix {
+  static_assert(Cols == 8 && Rows == 8, "Metal has 8 by 8 matrices only");
+  V held[2];
+};
+typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
+
+template <typename V, int Cols, int Rows = Cols>
+__device__ inline simdgroup_matrix<V, Cols, Rows> make_filled_simdgroup_matrix(V value) {
+  simdgroup_matrix<V, Cols, Rows> m = {{value, value}};
+  return m;
+}
+
+// Where in memory this lane's elements are. Bodies give no origin but 0, which alone converts to a pointer.
+__device__ inline size_t simdgroup_offset(int j, size_t stride, bool transposed) {
+  const size_t row = thread_index_in_simdgroup / 4, col = thread_index_in_simdgroup % 4 * 2 + j;
+  return transposed ? col * stride + row : row * stride + col;
+}
+template <typename V>
+__device__ inline void simdgroup_load(simdgroup_matrix<V, 8, 8>& m, const V* from, size_t stride = 8,
+                                      const void* origin = 0, bool transposed = false) {
+  for (int j = 0; j < 2; ++j) m.held[j] = from[simdgroup_offset(j, stride, transposed)];
+}
+template <typename V>
+__device__ inline void simdgroup_store(simdgroup_matrix<V, 8, 8> m, V* to, size_t stride = 8, const void* origin = 0,
+                                       bool transposed = false) {
+  for (int j = 0; j < 2; ++j) to[simdgroup_offset(j, stride, transposed)] = m.held[j];
+}
+
+// d = a b + c, in which each lane sums up its own two elements of d.
+template <typename V>
+__device__ inline void simdgroup_multiply_accumulate(simdgroup_matrix<V, 8, 8>& d, simdgroup_matrix<V, 8, 8> a,
+                                                     simdgroup_matrix<V, 8, 8> b, simdgroup_matrix<V, 8, 8> c) {
+  const int lane = thread_index_in_simdgroup;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const V left = __shfl_sync(0xffffffffu, a.held[k % 2], lane / 4 * 4 + k / 2);
+    for (int j = 0; j < 2; ++j) c.held[j] += left * __shfl_sync(0xffffffffu, b.held[j], k * 4 + lane % 4);
+  }
+  d = c;
 }

@@ -12,7 +12,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
   }
   for (int i = 0; i < 4 && p + i * stride < packs; ++i) {
     Pack<T, V> out;
-    for (int j = 0; j < V; ++j) out.v[j] = float(came[i].v[j]) > 0 ? g[i].v[j] : T(0);
+    for (int j = 0; j < V; ++j) out.v[j] = T(float(came[i].v[j]) > 0 ? float(g[i].v[j]) : 0.0f);
     store(dz + (p + i * stride) * V, out);
   }
 }

@@ -7,15 +7,13 @@ import os
 
 import mlx.core as mx
 
-from mpsfunc import _conv_edges, _conv_library, _launch
+from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch
 from mpsfunc._conv_library import Spec as Spec
 from mpsfunc._launch import Stage
 from mpsfunc.window import Axis
 
 # The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
 _TILE, _GROUP = 64, (256, 1, 1)
-# Floats that partial weight gradients may take on a GPU.
-_PARTIALS = 4 * 2**20
 
 
 def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
@@ -34,6 +32,8 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     params = (*windows, spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
+        if _conv_stages.depthwise(spec.groups, w.shape[3]):
+            return _conv_stages.depthwise_stages(spec, x.shape, out, x.dtype)
         pixels = n * spec.rows.n_out * spec.cols.n_out
         grid = _launch.tiles(_tiles(pixels), _tiles(out // spec.groups), spec.groups)
         return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
@@ -61,6 +61,8 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     params = (*windows, spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
+        if _conv_stages.depthwise(spec.groups, w.shape[3]):
+            return _conv_stages.depthwise_grad_input_stages(spec, dy.shape, dy.dtype)
         pixels = n * spec.rows.n_in * spec.cols.n_in
         grid = _launch.tiles(_tiles(pixels), _tiles(w.shape[3]), spec.groups)
         return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
@@ -100,14 +102,7 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
     results = (shape, acc), ((out,), acc)
 
     def stages() -> tuple[Stage, ...]:
-        depth = rows.size * cols.size * width
-        down, across = _tiles(out // groups), _tiles(depth)
-        pixels = dy.shape[0] * rows.n_out * cols.n_out
-        parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
-        partial = ((parts, out * depth), mx.float32)
-        grid = _launch.tiles(down, across, groups * parts)
-        first = Stage("conv_grad_weights", ("dy", "x"), ("partial",), (partial,), grid, _GROUP, (*windows, parts))
-        return first, _launch.sum_partials(out * depth)._replace(results=(results[0],))
+        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape)
 
     told = (*windows, _winograd())
     return _launch.launch("conv_grad_weights", [dy, x], told, results[:count], stages, spec.stream)

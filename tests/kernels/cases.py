@@ -6,8 +6,7 @@ elements (which Metal keeps in another address space), and a ``crowded`` one, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 import oracle
@@ -15,6 +14,7 @@ from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
+from kernels.conv_cases import convolution
 from kernels.pooling_cases import pooling
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
@@ -89,68 +89,4 @@ def _normalization() -> list[Case]:
     ]
 
 
-# Convolution --------------------------------------------------------------------------------------------
-
-
-def _convs(
-    shape: tuple[int, ...],
-    dtype: mx.Dtype,
-    out: int,
-    kernel: tuple[int, int],
-    groups: int = 1,
-    crowded: bool = False,
-    **placement: Any,
-) -> list[Case]:
-    w_shape = (out, *kernel, shape[3] // groups)
-
-    def prepared() -> tuple[mf.ConvState, mx.array, mx.array, mx.array, mx.array]:
-        state = mf.conv_state(shape, w_shape, groups=groups, **placement)
-        dy = numbers((shape[0], state.rows.n_out, state.cols.n_out, out), dtype, 2)
-        return state, numbers(shape, dtype), numbers(w_shape), numbers((out,)), dy
-
-    def compare(actual: mx.array, definition: Callable[..., Any], *arrays: mx.array) -> None:
-        values = [exact(a) for a in arrays]
-        close(actual, definition(*values), definition(*map(abs, values)))
-
-    def forward() -> None:
-        state, x, w, b, _ = prepared()
-        where = (state.rows, state.cols, groups)
-        y = mf.conv(x, w, b, groups=groups, **placement)
-        compare(y, lambda x, w, b: oracle.conv(x, w, b, *where), x, w, b)
-
-    def grad_input() -> None:
-        state, _, w, _, dy = prepared()
-        where = (state.rows, state.cols, groups)
-        dx = mf.conv_grad_input(dy, w, state)
-        compare(dx, lambda dy, w: oracle.conv_grad_input(dy, w, *where), dy, w)
-
-    def grad_weights() -> None:
-        state, x, _, _, dy = prepared()
-        where = (state.rows, state.cols, groups)
-        made = mf.conv_grad_weights(dy, x, state)
-        compare(made.dw, lambda dy, x: oracle.conv_grad_weights(dy, x, *where), dy, x)
-        compare(made.db, oracle.conv_grad_bias, dy)
-
-    told = {"out": out, "k": kernel, "groups": groups, **placement}
-    both = ("conv_grad_weights", "conv_grad_bias", "sum_partials")
-    return [
-        Case(named("conv", shape, dtype, **told), ("conv",), forward, crowded),
-        Case(named("conv_grad_input", shape, dtype, **told), ("conv_grad_input",), grad_input, crowded),
-        Case(named("conv_grad_weights", shape, dtype, **told), both, grad_weights, crowded),
-    ]
-
-
-def _convolution() -> list[Case]:
-    return [
-        *_convs((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
-        *_convs((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
-        *_convs((2, 4, 3, 4), BF16, 8, (3, 3), groups=4, padding="same"),
-        *_convs((1, 2, 3, 1), F32, 1, (1, 2)),
-        *_convs((1, 2, 2, 1), F16, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),
-        *_convs((3, 14, 13, 2), F32, 70, (2, 1)),  # more than a tile of pixels, of outputs and of partial sums
-        *_convs((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),  # and of inputs
-        *_convs((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
-    ]
-
-
-CASES = {case.name: case for case in (*pooling(), *_normalization(), *_convolution())}
+CASES = {case.name: case for case in (*pooling(), *_normalization(), *convolution())}

@@ -23,6 +23,7 @@ def faults(body: str, arrays: tuple[str, ...]) -> list[Fault]:
     - bound: a loop by ones runs once less.
     - start: a loop by larger steps starts one later.
     - step: its steps are one longer.
+    - matrix: one is loaded or stored without being transposed.
     - barrier: a barrier is gone.
     - space: the address space of a declaration is gone.
 
@@ -32,7 +33,8 @@ def faults(body: str, arrays: tuple[str, ...]) -> list[Fault]:
     """
     # Comments are no place for faults; blanks in their stead leave every position as it is.
     code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), body)
-    found = [*_guards(code), *_indices(code, arrays), *_loops(code), *_barriers(code), *_spaces(code)]
+    found = [*_guards(code), *_indices(code, arrays), *_loops(code), *_matrices(code)]
+    found += [*_barriers(code), *_spaces(code)]
     return [_fault(kind, body, at, end, new) for kind, at, end, new in found]
 
 
@@ -83,7 +85,7 @@ def _condition(code: str, end: int) -> int:
 def _indices(code: str, arrays: tuple[str, ...]) -> Iterator[_Change]:
     declarations = re.findall(r"^threadgroup \w+ (.*);", code, re.MULTILINE)
     shared = [name for names in declarations for name in re.findall(r"(\w+)\[", names)]
-    for match in re.finditer(r"\b(?:load<V>|store)\(", code):
+    for match in re.finditer(r"\b(?:load<V>|store)\(|\bsimdgroup_(?:load|store)\([^,]+, ", code):
         yield "index", match.end(), match.end(), "1 + "
     for match in re.finditer(r"^(?!threadgroup).+$", code, re.MULTILINE):
         for access in re.finditer(rf"\b(?:{'|'.join((*arrays, *shared))})\[", match[0]):
@@ -103,8 +105,13 @@ def _loops(code: str) -> Iterator[_Change]:
             yield "step", at, at, "1 + "
 
 
+def _matrices(code: str) -> Iterator[_Change]:
+    for match in re.finditer(r"\bsimdgroup_\w+\(.*, (true)\);", code):
+        yield "matrix", *match.span(1), "false"
+
+
 def _barriers(code: str) -> Iterator[_Change]:
-    for match in re.finditer(r"threadgroup_barrier\(.*\);", code):
+    for match in re.finditer(r"\b(?:thread|simd)group_barrier\(.*\);", code):
         yield "barrier", *match.span(), ""
 
 

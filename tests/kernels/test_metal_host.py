@@ -59,6 +59,7 @@ def test_threads_see_each_other_after_a_barrier() -> None:
     assert (result(toy(PLACE + NEIGHBOUR)) == expected).all()
 
 
+MATRIX = "simdgroup_float8x8 m;\nsimdgroup_load(m, {});\nif (i < 32) simdgroup_store(m, y);\n"
 FAULTS = {
     "a missing barrier": ("thread", PLACE + NEIGHBOUR.replace("threadgroup_barrier(mem_flags::mem_threadgroup);", "")),
     "a barrier that orders nothing": ("thread", PLACE + NEIGHBOUR.replace("mem_threadgroup", "mem_none")),
@@ -79,6 +80,14 @@ FAULTS = {
     ),
     "too much threadgroup memory": ("host", PLACE + "threadgroup float s[N * 129]; s[t] = 0; y[i] = s[t];"),
     "no end": ("host", PLACE + "for (volatile int k = 0; k >= 0; k = 1) {}"),
+    "matrices of two kinds in one simdgroup": ("host", PLACE + MATRIX.format("x + t / 40")),
+    "a matrix for some lanes": ("host", PLACE + "if (t < 40) {\n" + MATRIX.format("x") + "}\n"),
+    "an unsaid origin": ("host", PLACE + MATRIX.format("x, 8, ulong2(1, 0), true")),
+    "a matrix behind an input": ("address", PLACE + MATRIX.format("x + 33")),
+    "a matrix before its barrier": (
+        "thread",
+        PLACE + "threadgroup float s[N];\ns[t] = x[t];\n" + MATRIX.format("s"),
+    ),
     "no declaration": ("compiler", PLACE + "y[i] = z[i];"),
     "C++17": ("compiler", PLACE + "if constexpr (N > 1) y[i] = 1;"),
 }
@@ -123,24 +132,51 @@ def test_simdgroups() -> None:
         np.testing.assert_array_equal(values, right, expression)
 
 
-def test_simdgroup_matrices() -> None:
+MATRICES = {
+    "from threadgroup memory": """
+        for (uint i = t; i < 64; i += 32) shared[i / 8 * 17 + i % 8] = a[i];
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_load(p, shared, 17);
+    """,
+    "transposed": """
+        for (uint i = t; i < 64; i += 32) shared[i % 8 * 17 + i / 8] = a[i];
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_load(p, shared, 17, 0, true);
+    """,
+    "at an origin": "simdgroup_load(p, a - 19, 8, ulong2(3, 2));",
+    "a result": """
+        simdgroup_load(p, a);
+        q = simdgroup_float8x8(1.0f);
+        simdgroup_multiply_accumulate(p, p, q, zero);
+        simdgroup_load(q, b);
+    """,
+}
+
+
+@pytest.mark.parametrize("made", MATRICES.values(), ids=MATRICES)
+def test_simdgroup_matrices(made: str) -> None:
     a, b, c = (numbers((8, 8), seed=seed) for seed in range(3))
-    source = """
-        simdgroup_float8x8 p, q, r;
-        threadgroup float shared[64];
-        simdgroup_load(p, a, 8);
+    source = f"""
+        uint t = thread_position_in_threadgroup.x;
+        threadgroup float shared[N * 8], out[N];
+        simdgroup_float8x8 p, q, r, zero = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         simdgroup_load(q, b, 8);
         simdgroup_load(r, c, 8);
-        simdgroup_multiply_accumulate(r, p, q, r);
-        if (simdgroup_index_in_threadgroup == 0) simdgroup_store(r, shared, 8);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        uint t = thread_position_in_threadgroup.x;
-        if (threadgroup_position_in_grid.x == 0) y[t] = shared[t];
+        if (threadgroup_position_in_grid.x == 0 && simdgroup_index_in_threadgroup == 0) {{
+          {made}
+          simdgroup_multiply_accumulate(r, p, q, r);
+          simdgroup_store(r, y, 8);
+          simdgroup_store(r, out, 8, 0, true);
+          simdgroup_barrier(mem_flags::mem_threadgroup);
+          for (uint i = t; i < 64; i += 32) z[i] = out[i];
+        }}
     """
-    work = toy(source, {"a": a, "b": b, "c": c}, y=((8, 8), mx.float32))
+    work = toy(source, {"a": a, "b": b, "c": c}, y=((8, 8), mx.float32), z=((8, 8), mx.float32))
     right = np.array(a, float) @ np.array(b, float) + np.array(c, float)
     np.testing.assert_allclose(result(work).reshape(8, 8), right, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(result(work, "z").reshape(8, 8).T, result(work).reshape(8, 8))
     assert conformance.faults(work.kernel) == []
+    assert work.run().traffic["y"] == (0, 256) and work.run().traffic["b"].loaded % 256 == 0
 
 
 @pytest.mark.parametrize("dtype, name", [(mx.float16, "half"), (mx.bfloat16, "bfloat")], ids=["half", "bfloat"])
@@ -189,6 +225,11 @@ ILLEGAL = {
     "a cast that drops it": ("", "y[i] = *(const float*)x;"),
     "another address space": ("", "threadgroup float s[N]; s[t] = 0; y[i] = *(device float*)s;"),
     "constant as device": (HELPER, "y[i] = first(few);"),
+    "a matrix from constant memory": ("", "simdgroup_float8x8 m; simdgroup_load(m, few); simdgroup_store(m, y);"),
+    "a matrix from registers": ("", "float own[64]; simdgroup_float8x8 m; simdgroup_load(m, own);"),
+    "a matrix without a space": ("", "simdgroup_float8x8 m; simdgroup_load(m, (const float*)x);"),
+    "a matrix to an input": ("", "simdgroup_float8x8 m; simdgroup_store(m, x);"),
+    "the elements of a lane": ("", "simdgroup_float8x8 m; y[i] = m.thread_elements()[0];"),
     "double": ("", "double z = 1; y[i] = float(z);"),
     "a double literal": ("", "y[i] = 0.5 * x[i];"),
     "an exception": ("", "if (i > 3) throw 1; y[i] = 0;"),

@@ -18,7 +18,7 @@ from support import numbers
 import mpsfunc as mf
 from kernels.metal_host import Run, metal_host, needs_clang
 from kernels.test_bodies import BODIES
-from mpsfunc import _launch
+from mpsfunc import _launch, _neuron
 
 pytestmark = needs_clang
 
@@ -81,6 +81,17 @@ def _conv() -> None:
     mf.conv_grad_weights(y, x, state)
 
 
+def _depthwise() -> None:
+    x, w = numbers(SHAPE), numbers((16, 3, 3, 1))
+    y, state = mf.conv_fwd(x, w, padding=1, groups=16)
+    mf.conv_grad_input(y, w, state)
+    mf.conv_grad_weights(y, x, state)
+
+
+def _neuron_grad() -> None:
+    _neuron.pull(numbers(LONG), numbers(LONG), _neuron.RELU, mx.default_stream(mx.cpu))
+
+
 class Row(NamedTuple):
     call: Callable[[], None]
     loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
@@ -89,6 +100,7 @@ class Row(NamedTuple):
 # Times that tiles of two by two pixels, seven by seven of them, load a window of 3x3 taps: all but the first have two
 # along an axis.
 _ON_TILES = (2 * 6) ** 2 / 6**2
+_CHANNEL_BY_CHANNEL = {"w": (9 * VECTOR, (3 * 12 - 2) / 12 * 3 * IMAGE / 4), "bias": (VECTOR, IMAGE)}
 _PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
@@ -139,9 +151,17 @@ TRAFFIC = {
     ),
     # 288 pixels are five tiles, 144 weights of an output three.
     "conv": Row(_conv, {"x": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}),
-    "conv_grad_input": Row(_conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS)}),
+    "conv_grad_input": Row(
+        _conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}
+    ),
     "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
+    # A thread loads a channel's weights and bias for four pixels, and the taps of its rows that hit the image.
+    "conv_depthwise": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"x": (IMAGE, READS * IMAGE)}),
+    "conv_depthwise_grad_input": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"dy": (IMAGE, READS * IMAGE)}),
+    # Nine taps are five and four.
+    "conv_depthwise_grad_weights": Row(_depthwise, {"dy": (IMAGE, 2 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),
+    "neuron_grad": Row(_neuron_grad, dict.fromkeys(("dy", "y"), (LONG_IMAGE, LONG_IMAGE))),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 

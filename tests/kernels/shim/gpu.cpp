@@ -71,6 +71,8 @@ struct Fibre {
   int line;
   unsigned exchanges;
   unsigned together;  // lanes of its simdgroup that were let go with it
+  uint64_t agreed;    // a hash of the calls that the lanes of its simdgroup must make alike, and the last of them
+  int agreed_line;
   Ids ids;
 };
 
@@ -138,6 +140,18 @@ void wait(State state, int line, bool orders_memory, char* clock) {
   (void)orders_memory, (void)clock;
 }
 
+// Whether the lanes of each simdgroup of the threads [from, to) that are in `state` or done made the same calls.
+void compare_lanes(unsigned from, unsigned to, State state) {
+  for (unsigned i = from; i < to; ++i) {
+    const Fibre &lane = fibres[i], &first = fibres[i - i % kSimdWidth];
+    if (lane.state != state && lane.state != State::kDone) continue;
+    if (lane.agreed != first.agreed) {
+      fail("lanes of a simdgroup used matrices differently, up to lines %d and %d", first.agreed_line,
+           lane.agreed_line);
+    }
+  }
+}
+
 // Lets the threads [from, to) go on if all of them wait in `state` at one place; those that left the kernel count
 // where `all` says so. Returns whether it did.
 bool release(unsigned from, unsigned to, State state, bool all) {
@@ -155,6 +169,7 @@ bool release(unsigned from, unsigned to, State state, bool all) {
   }
   if (waiting == 0) return false;
   if (all && done) fail("%u of %u threads left before the barrier at line %d", done, to - from, line);
+  if (done == 0) compare_lanes(from, to, state);  // otherwise at the end
   unsigned together = 0;
   for (unsigned i = from; i < to && state == State::kSimdgroup; ++i)
     together |= unsigned(fibres[i].state == state) << (i - from);
@@ -176,6 +191,8 @@ void run_threadgroup(unsigned threads, bool reversed) {
     makecontext(&fibre.context, fibre_main, 0);
     fibre.state = State::kReady;
     fibre.exchanges = 0;
+    fibre.agreed = 0;
+    fibre.agreed_line = 0;
   }
   for (bool moved = true; moved;) {
     for (unsigned i = 0; i < threads; ++i) {
@@ -191,6 +208,7 @@ void run_threadgroup(unsigned threads, bool reversed) {
   for (unsigned i = 0; i < threads; ++i) {
     if (fibres[i].state != State::kDone) fail("a thread waits at line %d for others that never come", fibres[i].line);
   }
+  compare_lanes(0, threads, State::kDone);
 #if !GPU_TSAN
   for (Declaration& d : declarations) std::free(d.memory);
 #endif
@@ -328,6 +346,30 @@ void* gpu_threadgroup_memory(int declaration, unsigned long bytes) {
 }
 
 unsigned gpu_lane() { return running->ids.thread_index_in_simdgroup; }
+
+const Ids* gpu_ids() { return &running->ids; }
+
+void gpu_refuse(int line, const char* words) { fail("line %d: Metal does not say %s", line, words); }
+
+void gpu_simd_agree(int line, const unsigned long* said, int count) {
+  const Ids& ids = running->ids;
+  const unsigned* size = ids.threads_per_threadgroup;
+  if ((ids.simdgroup_index_in_threadgroup + 1) * kSimdWidth > size[0] * size[1] * size[2]) {
+    fail("line %d: a simdgroup with matrices has fewer than %d lanes", line, kSimdWidth);
+  }
+  running->agreed_line = line;
+  running->agreed = (running->agreed + line) * 0x9e3779b97f4a7c15;
+  for (int i = 0; i < count; ++i) {
+    running->agreed = (running->agreed ^ running->agreed >> 29 ^ said[i]) * 0x9e3779b97f4a7c15;
+  }
+}
+
+void gpu_peek_matrix(const void* from, unsigned long bytes, unsigned long down, unsigned long across, void* to) {
+  for (unsigned i = 0; i < 64; ++i) {
+    const void* at = static_cast<const char*>(from) + (i / 8 * down + i % 8 * across) * bytes;
+    std::memcpy(static_cast<char*>(to) + i * bytes, at, bytes);
+  }
+}
 
 unsigned gpu_simd_exchange(int line, const void* value, unsigned long bytes, void* of_lanes) {
   SimdSlots& slots = simd_slots[running->ids.simdgroup_index_in_threadgroup];

@@ -22,6 +22,13 @@ void* gpu_threadgroup_memory(int declaration, unsigned long bytes);
 // Every lane gives a value of at most 16 bytes and sees those of its simdgroup. Returns the lanes that gave one.
 unsigned gpu_simd_exchange(int line, const void* value, unsigned long bytes, void* of_lanes);
 unsigned gpu_lane();
+const Ids* gpu_ids();
+// What a lane does in a call that all 32 lanes of its simdgroup must make alike: the host compares them when they meet.
+void gpu_simd_agree(int line, const unsigned long* said, int count);
+// Reads 8 by 8 elements at these distances, out of the sanitizers' sight.
+void gpu_peek_matrix(const void* from, unsigned long bytes, unsigned long down, unsigned long across, void* to);
+// Ends the run: Metal leaves this undefined, or unsaid.
+[[noreturn]] void gpu_refuse(int line, const char* words);
 }
 
 #endif

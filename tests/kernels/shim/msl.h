@@ -116,6 +116,7 @@ inline void simdgroup_barrier(mem_flags flags, int line = __builtin_LINE()) {
 }
 }  // namespace metal
 
+#include "msl_matrix.h"
 #include "msl_simd.h"
 using namespace metal;
 

@@ -81,57 +81,6 @@ V simd_shuffle_up(V value, ushort delta, int line = __builtin_LINE()) {
   return shim::from_lane(value, gpu_lane() - delta, line);
 }
 
-// An 8 by 8 matrix; each lane holds two neighbours of a row, in Apple's order.
-template <typename V, int Rows, int Cols>
-struct simdgroup_matrix {
-  static_assert(Rows == 8 && Cols == 8, "Metal has 8 by 8 matrices only");
-  V held[2];
-  static uint row(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
-  static uint col(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
-  simdgroup_matrix() = default;
-  explicit simdgroup_matrix(V value) : held{value, value} {}
-  V* thread_elements() { return held; }
-};
-typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
-typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
-
-template <typename V>
-void simdgroup_load(simdgroup_matrix<V, 8, 8>& m, const V* from, ulong stride = 8) {
-  for (int i = 0; i < 2; ++i) m.held[i] = from[m.row(gpu_lane()) * stride + m.col(gpu_lane()) + i];
-}
-template <typename V>
-void simdgroup_store(simdgroup_matrix<V, 8, 8> m, V* to, ulong stride = 8) {
-  for (int i = 0; i < 2; ++i) to[m.row(gpu_lane()) * stride + m.col(gpu_lane()) + i] = m.held[i];
-}
-
-// Every element of a matrix, for one lane.
-template <typename V>
-void all_elements(simdgroup_matrix<V, 8, 8> m, V (&all)[8][8], int line) {
-  struct Pair {
-    V held[2];
-  };
-  const shim::Lanes<Pair> lanes = shim::exchange(Pair{{m.held[0], m.held[1]}}, line);
-  for (uint lane = 0; lane < 32; ++lane) {
-    for (int i = 0; i < 2; ++i) all[m.row(lane)][m.col(lane) + i] = lanes.value[lane].held[i];
-  }
-}
-
-// d = a b + c
-template <typename D, typename A, typename B, typename C>
-void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a,
-                                   simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c,
-                                   int line = __builtin_LINE()) {
-  A left[8][8];
-  B right[8][8];
-  all_elements(a, left, line);
-  all_elements(b, right, line);
-  for (int i = 0; i < 2; ++i) {
-    float sum = float(c.held[i]);
-    for (int k = 0; k < 8; ++k) sum += float(left[d.row(gpu_lane())][k]) * float(right[k][d.col(gpu_lane()) + i]);
-    d.held[i] = D(sum);
-  }
-}
-
 }  // namespace metal
 
 #endif

@@ -19,6 +19,10 @@ typedef unsigned long ulong, uint64_t, size_t;
 typedef int int32_t;
 typedef long int64_t;
 typedef uint uint3 __attribute__((ext_vector_type(3)));
+struct ulong2 {
+  ulong2(ulong both);
+  ulong2(ulong x, ulong y);
+};
 typedef half float16_t;
 struct bfloat {
   ushort bits;
@@ -82,26 +86,33 @@ V simd_shuffle_down(V value, ushort delta);
 template <typename V>
 V simd_shuffle_up(V value, ushort delta);
 
-template <typename V, int Rows, int Cols>
+// What a lane holds is not said, so nothing here asks for it.
+template <typename V, int Cols, int Rows = Cols>
 struct simdgroup_matrix {
   V held[2];
   simdgroup_matrix() = default;
-  explicit simdgroup_matrix(V value);
-  thread V* thread_elements();
+  explicit simdgroup_matrix(V diagonal);
 };
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
+typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
+template <typename V, int Cols, int Rows = Cols>
+simdgroup_matrix<V, Cols, Rows> make_filled_simdgroup_matrix(V value);
 template <typename V>
-void simdgroup_load(thread simdgroup_matrix<V, 8, 8>& m, const device V* from, ulong stride = 8);
+void simdgroup_load(thread simdgroup_matrix<V, 8, 8>& m, const device V* from, ulong stride = 8, ulong2 origin = 0,
+                    bool transposed = false);
 template <typename V>
-void simdgroup_load(thread simdgroup_matrix<V, 8, 8>& m, const threadgroup V* from, ulong stride = 8);
+void simdgroup_load(thread simdgroup_matrix<V, 8, 8>& m, const threadgroup V* from, ulong stride = 8, ulong2 origin = 0,
+                    bool transposed = false);
 template <typename V>
-void simdgroup_store(simdgroup_matrix<V, 8, 8> m, device V* to, ulong stride = 8);
+void simdgroup_store(simdgroup_matrix<V, 8, 8> m, device V* to, ulong stride = 8, ulong2 origin = 0,
+                     bool transposed = false);
 template <typename V>
-void simdgroup_store(simdgroup_matrix<V, 8, 8> m, threadgroup V* to, ulong stride = 8);
+void simdgroup_store(simdgroup_matrix<V, 8, 8> m, threadgroup V* to, ulong stride = 8, ulong2 origin = 0,
+                     bool transposed = false);
 template <typename D, typename A, typename B, typename C>
-void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a,
-                                   simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c);
+void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d, thread simdgroup_matrix<A, 8, 8>& a,
+                                   thread simdgroup_matrix<B, 8, 8>& b, thread simdgroup_matrix<C, 8, 8>& c);
 }  // namespace metal
 using namespace metal;
 

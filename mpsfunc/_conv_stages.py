@@ -1,0 +1,140 @@
+"""How convolutions and their gradients run on a GPU: as tiles of a matrix product, or channel by channel."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import mlx.core as mx
+
+from mpsfunc import _launch
+from mpsfunc._launch import Output, Stage
+from mpsfunc.window import Axis
+
+Shape = tuple[int, ...]
+
+
+class Spec(Protocol):
+    """Where the windows sit, how channels group, and which neuron follows, numbered as in neuron.h."""
+
+    @property
+    def rows(self) -> Axis: ...
+    @property
+    def cols(self) -> Axis: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def neuron(self) -> int: ...
+
+
+# The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
+_TILE, _GROUP = 64, (256, 1, 1)
+# Pixels of a row that a thread of the depthwise bodies owns, and taps whose gradients one sums up at most.
+_PIXELS, _TAPS = 4, 5
+# Floats that partial weight gradients may take.
+_PARTIALS = 4 * 2**20
+
+
+def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
+    """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x."""
+    rows, cols, groups = spec.rows, spec.cols, spec.groups
+    out, width = dy_shape[3], x_shape[3] // groups
+    if depthwise(groups, width):
+        return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
+    depth = rows.size * cols.size * width
+    down, across = _tiles(out // groups), _tiles(depth)
+    pixels = dy_shape[0] * rows.n_out * cols.n_out
+    parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
+    partial = ((parts, out * depth), mx.float32)
+    first = Stage(
+        "conv_grad_weights",
+        ("dy", "x"),
+        ("partial",),
+        (partial,),
+        _launch.tiles(down, across, groups * parts),
+        _GROUP,
+        (*rows, *cols, groups, parts),
+        (("V", _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)),),
+    )
+    return first, _summed(spec, out, width)
+
+
+# Channels with outputs of their own --------------------------------------------------------------------
+
+
+def depthwise(groups: int, width: int) -> bool:
+    """Whether every channel is a group, for which tiles would be all but empty."""
+    return groups > 1 and width == 1
+
+
+def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    """The depthwise convolution of x with float32 weights, and ``out`` biases."""
+    rows, cols = spec.rows, spec.cols
+    result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
+    return (_by_pixel("conv_depthwise", ("x", "w", "bias"), "y", result, spec, out == x_shape[3], x_shape),)
+
+
+def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    """The image's gradient from dy and float32 weights, and a bias for each channel of the image."""
+    channels = spec.groups
+    result = ((dy_shape[0], spec.rows.n_in, spec.cols.n_in, channels), dtype)
+    name, inputs = "conv_depthwise_grad_input", ("dy", "w", "bias")
+    return (_by_pixel(name, inputs, "dx", result, spec, dy_shape[3] == channels, dy_shape),)
+
+
+def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
+    """The weights' gradient, of shape (o, kh, kw, 1), from dy and x."""
+    rows, cols, out = spec.rows, spec.cols, dy_shape[3]
+    taps, pixels = rows.size * cols.size, math.prod(dy_shape[:3])
+    rounds = -(-taps // _TAPS)
+    smaller = min(math.prod(dy_shape), math.prod(x_shape))
+    per_thread = _together(smaller, out) if out == x_shape[3] else 1
+    (across, _, _), group = _launch.column_threads(out // per_thread, pixels)
+    most = _launch.FILL // (-(-across // group[0]) * rounds)
+    parts = max(1, min(most, _PARTIALS // (out * taps), pixels // (16 * group[1])))
+    first = Stage(
+        "conv_depthwise_grad_weights",
+        ("dy", "x"),
+        ("partial",),
+        (((parts, out * taps), mx.float32),),
+        (across, parts * group[1], rounds),
+        group,
+        (*rows, *cols, spec.groups, *group[:2]),
+        (("V", per_thread), ("U", -(-taps // rounds))),
+    )
+    return first, _summed(spec, out, 1)
+
+
+def _by_pixel(
+    body: str,
+    inputs: tuple[str, ...],
+    output: str,
+    result: Output,
+    spec: Spec,
+    alone: bool,
+    source: Shape,
+) -> Stage:
+    """A thread for some channels, if each has one output alone, of a few pixels of the result."""
+    (n, height, width, channels), _ = result
+    per_thread = _together(math.prod(source), channels) if alone else 1
+    grid, group = _launch.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
+    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron)
+    return Stage(body, inputs, (output,), (result,), grid, group, params, (("V", per_thread),))
+
+
+# Both ---------------------------------------------------------------------------------------------------
+
+
+def _together(size: int, *widths: int) -> int:
+    """Channels that a thread loads together from arrays of this size at least, in which they run in such widths."""
+    return 4 if size >= 8 and all(width % 4 == 0 for width in widths) else 1
+
+
+def _tiles(n: int) -> int:
+    return -(-n // _TILE)
+
+
+def _summed(spec: Spec, out: int, width: int) -> Stage:
+    """The stage that adds partial gradients of weights."""
+    result = ((out, spec.rows.size, spec.cols.size, width), mx.float32)
+    return _launch.sum_partials(math.prod(result[0]))._replace(results=(result,))

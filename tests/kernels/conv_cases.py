@@ -1,0 +1,115 @@
+"""The cases of `cases` that convolve, and the slope of the neuron behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracle
+from support import close, exact, numbers
+
+import mpsfunc as mf
+from kernels.case import Case, named
+from mpsfunc import _conv_kernels, _neuron
+from mpsfunc._conv_library import Spec
+
+F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
+
+
+def _convs(
+    shape: tuple[int, ...],
+    dtype: mx.Dtype,
+    out: int,
+    kernel: tuple[int, int],
+    groups: int = 1,
+    crowded: bool = False,
+    **placement: Any,
+) -> list[Case]:
+    w_shape = (out, *kernel, shape[3] // groups)
+
+    def prepared() -> tuple[mf.ConvState, mx.array, mx.array, mx.array]:
+        state = mf.conv_state(shape, w_shape, groups=groups, **placement)
+        dy = numbers((shape[0], state.rows.n_out, state.cols.n_out, out), dtype, 2)
+        return state, numbers(shape, dtype), numbers(w_shape), dy
+
+    def compare(run: Callable[[int], mx.array], definition: Callable[..., np.ndarray], *arrays: mx.array) -> None:
+        """Without a neuron and with a relu."""
+        values = [exact(a) for a in arrays]
+        right, size = definition(*values), definition(*map(abs, values))
+        close(run(_neuron.NONE), right, size)
+        close(run(_neuron.RELU), np.maximum(right, 0), size)
+
+    def forward() -> None:
+        state, x, w, _ = prepared()
+        b = numbers((out,), seed=3)
+        compare(
+            lambda neuron: mf.conv(x, w, b, groups=groups, neuron="relu" if neuron else None, **placement),
+            lambda x, w, b: oracle.conv(x, w, b, state.rows, state.cols, groups),
+            *(x, w, b),
+        )
+
+    def grad_input() -> None:
+        state, _, w, dy = prepared()
+        b = numbers((shape[3],), seed=3)
+        spec = Spec(state.rows, state.cols, groups, True, _neuron.NONE, mx.default_stream(mx.cpu))
+        compare(
+            lambda neuron: _conv_kernels.grad_input(dy, w, b, spec._replace(neuron=neuron)),
+            lambda dy, w, b: oracle.conv_grad_input(dy, w, state.rows, state.cols, groups) + b,
+            *(dy, w, b),
+        )
+
+    def grad_weights() -> None:
+        state, x, _, dy = prepared()
+        made, values = mf.conv_grad_weights(dy, x, state), (exact(dy), exact(x))
+        for actual, definition in (
+            (made.dw, lambda dy, x: oracle.conv_grad_weights(dy, x, state.rows, state.cols, groups)),
+            (made.db, lambda dy, x: oracle.conv_grad_bias(dy)),
+        ):
+            close(actual, definition(*values), definition(*map(abs, values)))
+
+    body = "conv_depthwise" if groups == shape[3] > 1 else "conv"
+    told = {"out": out, "k": kernel, "groups": groups, **placement}
+    both = (f"{body}_grad_weights", "conv_grad_bias", "sum_partials")
+    return [
+        Case(named(body, shape, dtype, **told), (body,), forward, crowded),
+        Case(named(f"{body}_grad_input", shape, dtype, **told), (f"{body}_grad_input",), grad_input, crowded),
+        Case(named(f"{body}_grad_weights", shape, dtype, **told), both, grad_weights, crowded),
+    ]
+
+
+def _slope(shape: tuple[int, ...], dtype: mx.Dtype, crowded: bool = False) -> Case:
+    def check() -> None:
+        dy, y = numbers(shape, dtype, 1), mx.maximum(numbers(shape, dtype, 2), 0)
+        dz = _neuron.pull(dy, y, _neuron.RELU, mx.default_stream(mx.cpu))
+        close(dz, np.where(exact(y) > 0, exact(dy), 0))
+
+    return Case(named("neuron_grad", shape, dtype), ("neuron_grad",), check, crowded)
+
+
+def convolution() -> list[Case]:
+    return [
+        *_convs((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
+        *_convs((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
+        *_convs((2, 4, 3, 4), BF16, 8, (3, 3), groups=2, padding="same"),
+        *_convs((1, 2, 3, 1), F32, 1, (1, 2)),
+        *_convs((1, 2, 2, 1), F16, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),
+        *_convs((3, 14, 13, 2), F32, 70, (2, 1)),  # more than a tile of pixels, of outputs and of partial sums
+        *_convs((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),  # and of inputs
+        *_convs((2, 4, 5, 12), F32, 20, (3, 3), padding=1, stride=(1, 2)),  # whole matrices, and four channels a load
+        *_convs((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
+        # A group for every channel.
+        *_convs((2, 5, 6, 8), F32, 8, (3, 3), groups=8, padding=1),  # four channels a load
+        *_convs((2, 7, 9, 3), F32, 6, (2, 3), groups=3, stride=(2, 3), padding=(1, 2), dilation=(2, 1)),
+        *_convs((1, 6, 5, 12), F16, 12, (3, 2), groups=12, stride=2, padding="same"),
+        *_convs((1, 4, 3, 4), BF16, 8, (3, 3), groups=4, padding="same"),
+        *_convs((1, 1, 3, 2), F32, 2, (1, 2), groups=2),  # in constant memory
+        *_convs((2, 4, 6, 2), F16, 2, (2, 2), groups=2, stride=2, offset=(-3, 4), out_size=(4, 3)),  # windows outside
+        *_convs((3, 6, 9, 64), F32, 128, (2, 1), groups=64, crowded=True),
+        _slope((2, 3, 5, 8), F32),
+        _slope((1, 5, 3, 3), F16),
+        _slope((2, 3, 4, 4), BF16),
+        _slope((1, 1, 2, 3), F32),
+        _slope((1, 31, 301, 1), F32, crowded=True),
+    ]
