@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -29,13 +30,6 @@ def ordinary(spec: Spec) -> bool:
     )
 
 
-def pointwise(spec: Spec) -> bool:
-    """Whether every output reads one pixel and every pixel is read once, so that a matrix product is all there is."""
-    return spec.groups == 1 and all(
-        a.size == a.stride == 1 and a.pad == 0 and a.n_in == a.n_out for a in (spec.rows, spec.cols)
-    )
-
-
 def finished(y: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Adds the bias to y and applies the neuron, in one kernel."""
     if not spec.biased and not spec.neuron:
@@ -57,9 +51,13 @@ def _finish_relu(y: mx.array, b: mx.array) -> mx.array:
 def conv(x: mx.array, w: mx.array, spec: Spec) -> mx.array:
     """The images that `Spec` convolves to, before bias and neuron."""
     rows, cols = spec.rows, spec.cols
-    if pointwise(spec):
+    if _product(x, spec):
         return x @ w.reshape(w.shape[0], w.shape[3]).T
-    x, padding = _read(x, spec)
+    (height, top, bottom), (width, left, right) = _padded(rows), _padded(cols)
+    padding = [top, left], [bottom, right]
+    x = x[:, :height, :width]
+    if _multiplies_in_float32(x, spec) and _dense(spec) and spec.groups == 1:
+        return mx.conv_general(x, w[:, ::-1, ::-1], padding=padding, flip=True)  # cuDNN is faster that way round
     return mx.conv_general(
         x,
         w,
@@ -73,7 +71,7 @@ def conv(x: mx.array, w: mx.array, spec: Spec) -> mx.array:
 def grad_input(dy: mx.array, w: mx.array, spec: Spec) -> mx.array:
     """The gradient of the images."""
     rows, cols = spec.rows, spec.cols
-    if pointwise(spec):
+    if _product(dy, spec):
         return dy @ w.reshape(w.shape[0], w.shape[3])
     swapped = exchanged(w, spec.groups)
     lows = [(a.size - 1) * a.dilation - a.pad for a in (rows, cols)]
@@ -90,25 +88,70 @@ def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     rows, cols = spec.rows, spec.cols
     if x.dtype == mx.float16:  # a sum over a batch may leave the range that the library would round it to
         dy, x = dy.astype(mx.float32), x.astype(mx.float32)
-    if pointwise(spec):
-        dw = dy.reshape(-1, dy.shape[3]).T @ x.reshape(-1, x.shape[3])
-        return dw[:, None, None]
-    x, padding = _read(x, spec)
+    if _product(x, spec):
+        return (dy.reshape(-1, dy.shape[3]).T @ x.reshape(-1, x.shape[3]))[:, None, None]
+    strided = max(rows.stride, cols.stride) > 1
+    if strided and x.shape[3] >= _WIDE and _multiplies_in_float32(x, spec):
+        return _by_rows(dy, x, spec)  # cuDNN multiplies what lies between the strides as well
+    over = [_overhang(a) for a in (rows, cols)]
+    height, width = (a.n_in + min(0, o) for a, o in zip((rows, cols), over, strict=True))
     dw = mx.conv_general(
-        x.swapaxes(0, 3),
+        x[:, :height, :width].swapaxes(0, 3),
         dy.swapaxes(0, 3),
         stride=(rows.dilation, cols.dilation),
-        padding=padding,
+        padding=([rows.pad, cols.pad], [max(0, o) for o in over]),
         kernel_dilation=(rows.stride, cols.stride),
     )
     return dw.swapaxes(0, 3)
 
 
+def _by_rows(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
+    """The same by a matrix product for each row of taps."""
+    rows, cols = spec.rows, spec.cols
+    sides = [(a.pad, max(0, _overhang(a))) for a in (rows, cols)]
+    x, flat = mx.pad(x, [(0, 0), *sides, (0, 0)]), dy.reshape(-1, dy.shape[3]).T
+
+    def seen(axis: Axis, tap: int) -> slice:
+        first = tap * axis.dilation
+        return slice(first, first + (axis.n_out - 1) * axis.stride + 1, axis.stride)
+
+    made = []
+    for q in range(rows.size):
+        line = x[:, seen(rows, q)]
+        taps = mx.concatenate([line[:, :, seen(cols, p)] for p in range(cols.size)], axis=3)
+        made.append(flat @ taps.reshape(flat.shape[1], taps.shape[3]))
+    return mx.stack(made, axis=1).reshape(dy.shape[3], rows.size, cols.size, x.shape[3])
+
+
 def exchanged(w: mx.array, groups: int) -> mx.array:
     """Weights whose inputs and outputs have changed places within each group."""
+    if groups == 1:
+        return w.swapaxes(0, 3)
     out, kh, kw, width = w.shape
     swapped = w.reshape(groups, out // groups, kh, kw, width).transpose(0, 4, 2, 3, 1)
     return swapped.reshape(groups * width, kh, kw, out // groups)
+
+
+# Input channels from which a matrix product for each row of taps is worth its while.
+_WIDE = 64
+
+
+def _multiplies_in_float32(x: mx.array, spec: Spec) -> bool:
+    """Whether an NVIDIA GPU's float32 units do the work, where cuDNN chooses otherwise than for its tensor cores."""
+    full = x.dtype == mx.float32 and os.environ.get("MLX_ENABLE_TF32", "1") == "0"
+    return full and _launch.backend(spec.stream) == "cuda"
+
+
+def _dense(spec: Spec) -> bool:
+    return all(a.stride == a.dilation == 1 for a in (spec.rows, spec.cols))
+
+
+def _product(x: mx.array, spec: Spec) -> bool:
+    """Whether there is nothing but a matrix product, and a library for those does it faster."""
+    axes = spec.rows, spec.cols
+    if spec.groups > 1 or not all(a.size == a.stride == 1 and a.pad == 0 and a.n_in == a.n_out for a in axes):
+        return False
+    return all(a.n_in == 1 for a in axes) or _multiplies_in_float32(x, spec)
 
 
 def _overhang(axis: Axis) -> int:
@@ -116,8 +159,11 @@ def _overhang(axis: Axis) -> int:
     return (axis.n_out - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1 - axis.pad - axis.n_in
 
 
-def _read(x: mx.array, spec: Spec) -> tuple[mx.array, tuple[list[int], list[int]]]:
-    """The pixels up to the last that a window reads, and the padding around them."""
-    over = [_overhang(a) for a in (spec.rows, spec.cols)]
-    h, w = (a.n_in + min(0, o) for a, o in zip((spec.rows, spec.cols), over, strict=True))
-    return x[:, :h, :w], ([spec.rows.pad, spec.cols.pad], [max(0, o) for o in over])
+def _padded(axis: Axis) -> tuple[int, int, int]:
+    """How many pixels are read, and the padding before and behind them."""
+    # The same on both sides if that makes no more windows: for other padding MLX copies the image.
+    extent = (axis.size - 1) * axis.dilation + 1
+    if (axis.n_in + 2 * axis.pad - extent) // axis.stride + 1 == axis.n_out:
+        return axis.n_in, axis.pad, axis.pad
+    over = _overhang(axis)
+    return axis.n_in + min(0, over), axis.pad, max(0, over)

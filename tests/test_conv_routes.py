@@ -1,0 +1,61 @@
+"""What is asked of a GPU's library, asked of MLX's CPU: that the question is the right one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracle
+import pytest
+from support import close, exact, geometries, numbers
+
+import mpsfunc as mf
+from mpsfunc import _conv_library, _launch
+from mpsfunc._conv_library import Spec
+
+GEOMETRIES = geometries(mf.PaddingPolicy) | {
+    "3x3 p1": ((6, 7), (3, 3), {"stride": 1, "padding": 1}),
+    "7x7 s2 p3": ((12, 14), (7, 7), {"stride": 2, "padding": 3}),
+    "one pixel": ((1, 1), (1, 1), {"stride": 1}),
+}
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+
+@pytest.fixture(params=["cuda, float32", "cuda, TF32", "metal"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The choices of another backend, carried out on this one."""
+    backend = str(request.param).split(",")[0]
+    monkeypatch.setattr(_launch, "backend", lambda stream: backend)
+    monkeypatch.setenv("MLX_ENABLE_TF32", "0" if "float32" in request.param else "1")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize(("channels", "groups"), [(4, 1), (4, 2), (64, 1)])
+def test_routes_compute_the_definition(gpu: str, name: str, channels: int, groups: int) -> None:
+    image, kernel, placement = GEOMETRIES[name]
+    state = mf.conv_state((2, *image, channels), (6, *kernel, channels // groups), groups=groups, **placement)
+    spec = Spec(state.rows, state.cols, groups, False, 0, mx.default_stream(mx.cpu))
+    if not _conv_library.ordinary(spec):
+        return  # our kernels' business
+    x, w = numbers((2, *image, channels)), numbers(tuple(state.dw.shape), seed=1)
+    dy = numbers((2, state.rows.n_out, state.cols.n_out, 6), seed=2)
+    where: Any = (state.rows, state.cols, groups)
+    values, sizes = ([f(exact(a)) for a in (x, w, dy)] for f in (np.asarray, np.abs))
+    zero = np.zeros(6)
+    close(_conv_library.conv(x, w, spec), *(oracle.conv(v[0], v[1], zero, *where) for v in (values, sizes)))
+    close(_conv_library.grad_input(dy, w, spec), *(oracle.conv_grad_input(v[2], v[1], *where) for v in (values, sizes)))
+    if groups == 1:
+        close(
+            _conv_library.grad_weights(dy, x, spec),
+            *(oracle.conv_grad_weights(v[2], v[0], *where) for v in (values, sizes)),
+        )
+
+
+def test_a_fused_bias_and_neuron(gpu: str) -> None:
+    spec = Spec(*mf.conv_state((1, 4, 4, 2), (3, 1, 1, 2))[-2:], 1, True, 1, mx.default_stream(mx.cpu))
+    y, b = numbers((1, 4, 4, 3)), numbers((3,), seed=1)
+    close(_conv_library.finished(y, b, spec), np.maximum(exact(y) + exact(b), 0), 2)
+    close(_conv_library.finished(y, b, spec._replace(neuron=0)), exact(y) + exact(b), 2)
+    assert _conv_library.finished(y, b, spec._replace(neuron=0, biased=False)) is y
