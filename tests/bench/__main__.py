@@ -29,7 +29,7 @@ _GPU = (
     _RATIOS
     + """ a device copy of x. Rows without a target have at most ten rounds. For ours and
 MLX, an evaluation of 110 independent calls and one of 10 are timed, and the difference is shared among 100; for
-PyTorch, a CUDA graph of many calls is replayed, captured in cuDNN's benchmark mode. TF32 is off everywhere. Sets of
+PyTorch, a CUDA graph of many calls is replayed, captured in cuDNN's benchmark mode. TF32 is {tf32} everywhere. Sets of
 inputs take turns, so that 240 MB pass before one is read again. *routed* is a call that ours hands to the vendor's
 library through MLX, with *own kernel* beside it; *MLX swapped* is the weight gradient by hand as a convolution with
 batch and channels swapped. Written by `python -m tests.bench gpu`."""
@@ -44,7 +44,7 @@ def main() -> None:
     args.rounds = args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS)
     args.out = args.out or Path(tempfile.mkdtemp() if args.quick else "docs/benchmarks")
     if args.program == "gpu":
-        os.environ["MLX_ENABLE_TF32"] = "0"  # before MLX reads it
+        os.environ["MLX_ENABLE_TF32"] = "01"[args.tf32]  # before MLX reads it
     else:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
 
@@ -55,8 +55,9 @@ def main() -> None:
         from . import gpu
 
         facts = report.gpu_facts(commit, *gpu.card())
-        method = _GPU.format(rounds=args.rounds)
-        print(report.write(args.out, "gpu", "Speed on an NVIDIA GPU", facts, method, gpu.main(args)))
+        method = _GPU.format(rounds=args.rounds, tf32="on" if args.tf32 else "off")
+        name, title = ("gpu_tf32", " with TF32") if args.tf32 else ("gpu", "")
+        print(report.write(args.out, name, "Speed on an NVIDIA GPU" + title, facts, method, gpu.main(args)))
         return
 
     from mpsfunc import _primitives
@@ -81,6 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}")
     parser.add_argument("--out", type=Path, help="folder for the tables; default docs/benchmarks, if not --quick")
     parser.add_argument("--commit", help="what was measured, where there is no git")
+    parser.add_argument("--tf32", action="store_true", help="float32 convolutions by TensorFloat-32 (gpu)")
     parser.add_argument("--jax", action="store_true", help="time JAX too (cpu)")
     parser.add_argument(
         "--openblas", metavar="PATH", help="library that MLX is preloaded with in another process (cpu)"

@@ -28,7 +28,7 @@ _TRIES = 5
 DROPPING = "PyTorch NHWC, dropping"
 _STOCK = ("MLX",)
 _LEVEL = (Target(PYTORCH, 1.0),)
-_CONV = (Target(PYTORCH, 0.8), Target(_STOCK, 40))
+_CONV = (Target(PYTORCH, 1.0), Target(_STOCK, 40))
 _POOLINGS = ((3, 2, 1), (2, 2, 0))
 _ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], ...] = (
     ("avg_pool", _POOLINGS, _LEVEL),
@@ -39,10 +39,25 @@ _ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], .
     ("l2_pool_grad", _POOLINGS, _LEVEL),
     ("bn_forward", ((1, 1, 0),), _LEVEL),
     ("bn_backward", ((1, 1, 0),), _LEVEL),
-    ("conv", ((3, 1, 1),), _CONV),
-    ("conv_grad_input", ((3, 1, 1),), _CONV),
-    ("conv_grad_weights", ((3, 1, 1),), _CONV),
 )
+_CONVS = ("conv", "conv_grad_input", "conv_grad_weights")
+_CONNECTED = ("fully_connected", "fully_connected_grad_input", "fully_connected_grad_weights")
+# Images, window, and what else a convolution has.
+_CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], dict[str, int]], ...] = (
+    (SHAPE, (3, 1, 1), {}),
+    ((8, 28, 28, 128), (3, 1, 1), {}),
+    ((8, 14, 14, 256), (3, 1, 1), {}),
+    ((8, 7, 7, 512), (3, 1, 1), {}),
+    (SHAPE, (1, 1, 0), {"outs": 256}),
+    ((8, 28, 28, 256), (3, 2, 1), {"outs": 512}),
+    ((8, 224, 224, 3), (7, 2, 3), {"outs": 64}),
+    ((8, 56, 56, 128), (3, 1, 1), {"groups": 128}),
+    ((8, 28, 28, 64), (3, 1, 2), {"dilation": 2}),
+    ((32, 8, 8, 32), (3, 1, 1), {"outs": 64}),
+)
+_LAYERS = {op: _CONVOLUTIONS for op in _CONVS} | {
+    op: (((256, 1, 1, 1024), (1, 1, 0), {"outs": 1024}),) for op in _CONNECTED
+}
 # Pooling in float32 besides, averages with edge mode clamp: images of other sizes and channel counts.
 _MORE = ((8, 112, 112, 32), (8, 56, 56, 3), (8, 56, 56, 8), (8, 56, 56, 65))
 
@@ -61,6 +76,16 @@ def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tupl
             shapes = _MORE if shape == SHAPE else ()
             same = [shape] if edge == "clamp" and window[2] > 0 else []  # without padding there is no edge
             more += [(Problem(op, other, "float32", *window, edge), targets) for other in (*same, *shapes)]
+    for op, layers in _LAYERS.items():
+        if only and op not in only:
+            continue
+        for at, (image, window, how) in enumerate(layers):
+            if shape != SHAPE:  # a quick run
+                image = (1, *(min(n, 12) for n in image[1:3]), image[3])
+            targets = _CONV if image == SHAPE and not how else _LEVEL
+            for dtype in ("float32", "float16", "bfloat16") if at == 0 else ("float32",):
+                row = Problem(op, image, dtype, *window, **how)
+                made.append((row, targets if dtype == "float32" else ()))
     return made + sorted(more, key=lambda row: row[0].shape)
 
 
@@ -79,7 +104,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     samplers = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
     samplers[COPY] = _copy(inputs, problem.dtype)
     library = openblas.find(args.openblas)
-    if library and problem.op.startswith("conv"):
+    if library and problem.weighted:
         with openblas.Rival(problem, library) as rival:
             samplers[openblas.NAME] = rival.sample
             times = clock.interleave(samplers, args.rounds)

@@ -19,7 +19,7 @@ import mlx.core as mx
 import torch
 
 from . import clock
-from .problems import Problem
+from .problems import TF32_TOLERANCE, Problem
 from .results import COPY, OURS, PYTORCH, Row, Target, checked
 from .rivals import Call, Side, on_mlx, ours, pytorch, stock, swapped
 
@@ -38,7 +38,6 @@ _BOTH = ("float32", "bfloat16")
 _ROWS: dict[str, tuple[tuple[int, int, int], tuple[Target, ...], tuple[str, ...]]] = {
     "avg_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7), Target(PYTORCH, 5)), _FLOAT32),
     "bn_stats_grad": ((1, 1, 0), (Target((COPY,), 0.7), Target(PYTORCH, 1)), _FLOAT32),
-    "conv_grad_weights": ((3, 1, 1), (Target(("MLX", SWAPPED), 1),), _BOTH),
     "max_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
     "l2_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
     "avg_pool": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
@@ -47,41 +46,60 @@ _ROWS: dict[str, tuple[tuple[int, int, int], tuple[Target, ...], tuple[str, ...]
     "bn_stats": ((1, 1, 0), (), ()),
     "bn_normalize": ((1, 1, 0), (), ()),
     "bn_grad": ((1, 1, 0), (), ()),
-    "conv": ((3, 1, 1), (), ()),
-    "conv_grad_input": ((3, 1, 1), (), ()),
 }
+# Images, window and output channels of convolutions, all with the same targets.
+_CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...] = (
+    (SHAPE, (3, 1, 1), 0),
+    ((128, 28, 28, 128), (3, 1, 1), 0),
+    ((128, 28, 28, 128), (3, 2, 1), 256),
+    ((128, 14, 14, 256), (1, 1, 0), 0),
+    ((64, 112, 112, 3), (7, 2, 3), 64),
+)
+_CONV = (Target(("MLX", SWAPPED), 1), Target(PYTORCH, 0.9))
 
 
-def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
-    """The rows of the table."""
+def problems(
+    only: Sequence[str], shape: tuple[int, int, int, int], *, tf32: bool
+) -> list[tuple[Problem, tuple[Target, ...]]]:
+    """The rows of the table; with ``tf32`` convolutions in float32 alone."""
+    convolutions = [
+        (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
+        for op in ("conv_grad_weights", "conv_grad_input", "conv")
+        for image, window, outs in _CONVOLUTIONS
+        for dtype in (_FLOAT32 if tf32 else _BOTH)
+        if not only or op in only
+    ]
+    if tf32:
+        return convolutions
     return [
         (Problem(op, shape, dtype, *window), targets if dtype in dtypes else ())
         for op, (window, targets, dtypes) in _ROWS.items()
         for dtype in _BOTH
         if not only or op in only
-    ]
+    ] + convolutions
 
 
 def main(args: argparse.Namespace) -> list[Row]:
     """All rows asked for."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cudnn.benchmark = True
     rows = []
-    for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE):
+    for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE, tf32=args.tf32):
         print(f"{problem.title} {problem.dtype}", flush=True)
-        rows.append(measure(problem, targets, args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)))
+        rounds = args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)
+        rows.append(measure(problem, targets, rounds, TF32_TOLERANCE if args.tf32 else None))
         mx.clear_cache()
         torch.cuda.empty_cache()
     return rows
 
 
-def measure(problem: Problem, targets: tuple[Target, ...], rounds: int) -> Row:
+def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, tolerance: float | None) -> Row:
     """One row, after a check of every answer."""
     inputs = problem.inputs()
     routed = problem.op.startswith("conv") and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
-    sides = _sides(routed)
+    sides = _sides(routed, own=problem.kernel_size == 3 and problem.stride == 1 and not tolerance)
     oracle = pytorch.side("oracle", torch.contiguous_format, "cuda")
-    right, wrong = checked(problem, sides, oracle, inputs)
+    right, wrong = checked(problem, sides, oracle, inputs, tolerance)
 
     samplers = {side.name: _sampler(side, problem, inputs) for side in sides if side.name in right}
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
@@ -150,12 +168,12 @@ def _sampler(side: Side, problem: Problem, inputs: SimpleNamespace) -> clock.Sam
     return replay(calls) if side.name in PYTORCH else slope(calls)
 
 
-def _sides(routed: bool) -> list[Side]:
+def _sides(routed: bool, own: bool) -> list[Side]:
     sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock), on_mlx.side(SWAPPED, swapped)]
-    if routed:
+    if routed and own:
         convolutions = ("conv", "conv_grad_input", "conv_grad_weights")
-        own = SimpleNamespace(**{op: _unrouted(getattr(ours, op)) for op in convolutions})
-        sides.insert(1, on_mlx.side(OWN, own))
+        unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours, op)) for op in convolutions})
+        sides.insert(1, on_mlx.side(OWN, unrouted))
     return sides + [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
 
 

@@ -25,27 +25,34 @@ PASSES = {
     "conv": (1, 1),
     "conv_grad_input": (1, 1),
     "conv_grad_weights": (1, 1),
+    "fully_connected": (1, 1),
+    "fully_connected_grad_input": (1, 1),
+    "fully_connected_grad_weights": (1, 1),
 }
 # Bytes of a state besides, for each element of the output: winners, and norms.
 OF_STATES = {"max_pool_grad": 1, "l2_pool_grad": 4}
 TITLES = {"bn_forward": "bn_stats + bn_normalize", "bn_backward": "bn_stats_grad + bn_grad"}
 # Largest relative error in the 2-norm. TensorFloat-32 is at 3e-4, so it does not pass for float32.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}
+TOLERANCES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
+TF32_TOLERANCE = 2e-3
 EPS = 1e-5
 
-_BYTES = {"float32": 4, "bfloat16": 2}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class Problem(NamedTuple):
-    """One operation. Convolutions keep the number of channels; batch norms have no window."""
+    """One operation; batch norms have no window, and only convolutions have what stands behind the edge mode."""
 
     op: str
     shape: tuple[int, int, int, int]  # of the images x, NHWC
-    dtype: str  # "float32" or "bfloat16"
+    dtype: str  # "float32", "float16" or "bfloat16"
     kernel_size: int = 1
     stride: int = 1
     padding: int = 0
     edge_mode: str = "zero"  # of an average
+    outs: int = 0  # output channels; 0 stands for as many as there are inputs
+    dilation: int = 1
+    groups: int = 1
 
     @property
     def title(self) -> str:
@@ -53,14 +60,30 @@ class Problem(NamedTuple):
         name = TITLES.get(self.op, self.op)
         window = f" {self.kernel_size}x{self.kernel_size} s{self.stride} p{self.padding}"
         edge = "" if self.edge_mode == "zero" else f" {self.edge_mode}"
-        return name if self.op.startswith("bn_") else name + window + edge
+        spread = f" d{self.dilation}" if self.dilation > 1 else ""
+        groups = "" if self.groups == 1 else " depthwise" if self.groups == self.shape[3] else f" g{self.groups}"
+        outs = f" to {self.outs}" if self.outs else ""
+        if not self.op.startswith("fully"):
+            outs = spread + groups + outs
+        return name + outs if self.op.startswith(("bn_", "fully")) else name + window + edge + outs
 
     @property
     def out_shape(self) -> tuple[int, int, int, int]:
         """Shape of the output images y and their gradient dy."""
         n, h, w, c = self.shape
-        size = [(d + 2 * self.padding - self.kernel_size) // self.stride + 1 for d in (h, w)]
-        return n, size[0], size[1], c
+        extent = (self.kernel_size - 1) * self.dilation + 1
+        size = [(d + 2 * self.padding - extent) // self.stride + 1 for d in (h, w)]
+        return n, size[0], size[1], self.outs or c
+
+    @property
+    def w_shape(self) -> tuple[int, int, int, int]:
+        """Shape of a convolution's weights, OHWI."""
+        return self.outs or self.shape[3], self.kernel_size, self.kernel_size, self.shape[3] // self.groups
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the operation has such weights."""
+        return self.op.startswith(("conv", "fully"))
 
     @property
     def pixels(self) -> int:
@@ -74,10 +97,11 @@ class Problem(NamedTuple):
 
     @property
     def necessary_bytes(self) -> int:
-        """Bytes to move if each pass touched each image once; parameters, under 2 %, are left out."""
+        """Bytes to move if each pass touched each image and weight once; vectors, under 2 %, are left out."""
         of_x, of_y = PASSES[self.op]
         an_output = _BYTES[self.dtype] * of_y + OF_STATES.get(self.op, 0)
-        return self.image_bytes * of_x + math.prod(self.out_shape) * an_output
+        weights = math.prod(self.w_shape) * _BYTES[self.dtype] if self.weighted else 0
+        return self.image_bytes * of_x + math.prod(self.out_shape) * an_output + weights
 
     def inputs(self, seed: int = 0) -> SimpleNamespace:
         """Float32 arrays x, dy and the operation's parameters, with values that the dtype has; NHWC and OHWI."""
@@ -87,18 +111,22 @@ class Problem(NamedTuple):
         def normal(*shape: int) -> np.ndarray:
             return rng.standard_normal(shape, dtype=np.float32)
 
-        round_to = _to_bfloat16 if self.dtype == "bfloat16" else np.asarray
+        round_to = {"bfloat16": _to_bfloat16, "float16": _to_float16}.get(self.dtype, np.asarray)
         arrays = SimpleNamespace(x=round_to(normal(*self.shape) + 1), dy=round_to(normal(*self.out_shape)))
         if self.op.startswith("bn_"):
             arrays.gamma, arrays.beta = normal(channels) + 1, normal(channels)
-        if self.op.startswith("conv"):
-            arrays.w = round_to(normal(channels, self.kernel_size, self.kernel_size, channels))
+        if self.weighted:
+            arrays.w = round_to(normal(*self.w_shape))
         return arrays
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:
     bits = array.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _to_float16(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float16).astype(np.float32)
 
 
 def error(got: list[np.ndarray], expected: list[np.ndarray]) -> float:

@@ -101,7 +101,7 @@ def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def conv(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [F.conv2d(a.x, a.w, None, p.stride, p.padding)]
+    return lambda: [F.conv2d(a.x, a.w, None, p.stride, p.padding, p.dilation, p.groups)]
 
 
 def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
@@ -114,7 +114,27 @@ def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
 
 def _conv_backward(p: Problem, a: SimpleNamespace, wanted: list[bool]) -> Any:
     _, stride, padding = _pairs(p)
-    return aten.convolution_backward(a.dy, a.x, a.w, None, stride, padding, [1, 1], False, [0, 0], 1, wanted)
+    spread = [p.dilation] * 2
+    return aten.convolution_backward(a.dy, a.x, a.w, None, stride, padding, spread, False, [0, 0], p.groups, wanted)
+
+
+def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
+    x, w = _flat(a.x), _flat(a.w)
+    return lambda: [F.linear(x, w)[:, :, None, None]]
+
+
+def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    dy, w = _flat(a.dy), _flat(a.w)
+    return lambda: [(dy @ w).reshape(a.x.shape)]
+
+
+def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    dy, x = _flat(a.dy), _flat(a.x)
+    return lambda: [(dy.T @ x).reshape(a.w.shape)]
+
+
+def _flat(a: torch.Tensor) -> torch.Tensor:
+    return a.flatten(1).contiguous()
 
 
 def _pairs(p: Problem) -> tuple[list[int], list[int], list[int]]:

@@ -10,10 +10,13 @@ from ..problems import Problem
 from . import Call
 
 
-def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call | None:
+    if p.groups > 1:
+        return None
+
     def call() -> list[mx.array]:
         x, dy = a.x.swapaxes(0, 3), a.dy.swapaxes(0, 3)
-        dw = mx.conv_general(x, dy, padding=p.padding, kernel_dilation=p.stride).swapaxes(0, 3)
+        dw = mx.conv_general(x, dy, p.dilation, p.padding, kernel_dilation=p.stride).swapaxes(0, 3)
         return [dw[:, : p.kernel_size, : p.kernel_size]]
 
     return call
