@@ -145,20 +145,19 @@ MATRICES = {
     """,
     "at an origin": "simdgroup_load(p, a - 19, 8, ulong2(3, 2));",
     "a result": """
+        simdgroup_multiply_accumulate(q, zero, zero, q);
         simdgroup_load(p, a);
-        q = simdgroup_float8x8(1.0f);
-        simdgroup_multiply_accumulate(p, p, q, zero);
-        simdgroup_load(q, b);
+        simdgroup_multiply_accumulate(p, zero, zero, p);
     """,
 }
 
 
-@pytest.mark.parametrize("made", MATRICES.values(), ids=MATRICES)
-def test_simdgroup_matrices(made: str) -> None:
+def multiplied(made: str) -> tuple[str, Job, np.ndarray]:
+    """A body that makes a matrix p of ``a``, stores p b + c as y and transposed as z; and what y should be."""
     a, b, c = (numbers((8, 8), seed=seed) for seed in range(3))
     source = f"""
         uint t = thread_position_in_threadgroup.x;
-        threadgroup float shared[N * 8], out[N];
+        threadgroup float shared[64 * 8], out[64];
         simdgroup_float8x8 p, q, r, zero = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         simdgroup_load(q, b, 8);
         simdgroup_load(r, c, 8);
@@ -172,11 +171,18 @@ def test_simdgroup_matrices(made: str) -> None:
         }}
     """
     work = toy(source, {"a": a, "b": b, "c": c}, y=((8, 8), mx.float32), z=((8, 8), mx.float32))
-    right = np.array(a, float) @ np.array(b, float) + np.array(c, float)
-    np.testing.assert_allclose(result(work).reshape(8, 8), right, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(result(work, "z").reshape(8, 8).T, result(work).reshape(8, 8))
+    return source, work, np.array(a, float) @ np.array(b, float) + np.array(c, float)
+
+
+@pytest.mark.parametrize("made", MATRICES.values(), ids=MATRICES)
+def test_simdgroup_matrices(made: str) -> None:
+    _, work, right = multiplied(made)
+    outcome = work.run()
+    y, z = (np.frombuffer(outcome.results[name], "float32").reshape(8, 8) for name in "yz")
+    np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(z.T, y)
+    assert outcome.traffic["y"] == (0, 256) and outcome.traffic["b"].loaded % 256 == 0
     assert conformance.faults(work.kernel) == []
-    assert work.run().traffic["y"] == (0, 256) and work.run().traffic["b"].loaded % 256 == 0
 
 
 @pytest.mark.parametrize("dtype, name", [(mx.float16, "half"), (mx.bfloat16, "bfloat")], ids=["half", "bfloat"])
