@@ -158,7 +158,6 @@ class ProductTask {
   // At most kChunkTiles tiles of pixels. `ahead` is stepped through once for each of chunk_steps() tiles.
   void compute(int64_t pixel, int64_t count, Ahead ahead) {
     const int64_t depth = p_.depth(), parts = p_.parts(), tiles = (count + kTileRows - 1) / kTileRows;
-    clear(sums_.get(), blocks_ * tiles * kTileSize);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
       gather(p_, group_, pixel, count, runs_, make_runs(p_, from, to, runs_), panels_.get());
@@ -168,7 +167,8 @@ class ProductTask {
         for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
           const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
           A* sums = sums_.get() + (block * tiles + tile) * kTileSize;
-          multiply_tile<A>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from, sums);
+          multiply_tile<A, kPitch>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from, part > 0,
+                                                  sums);
           if (part == parts - 1) scatter(p_, group_, pixel + tile * kTileRows, rows, lane, sums);
         }
       }

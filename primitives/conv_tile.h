@@ -18,11 +18,11 @@ constexpr int kDepth = 576;
 constexpr int kPitch = kDepth + 16;
 
 template <typename A>
-using Tile = void (*)(const A* panel, const A* weights, int64_t depth, A* sums);
+using Tile = void (*)(const A* panel, const A* weights, int64_t depth, bool add, A* sums);
 
-// sums[r][lane] += sum over k of panel[r][k] * weights[k][lane]
-template <typename A, int Rows, int Vectors>
-void multiply(const A* panel, const A* weights, int64_t depth, A* sums) {
+// sums[r][lane] = (add ? sums[r][lane] : 0) + sum over k of panel[r][k] * weights[k][lane]
+template <typename A, int Pitch, int Rows, int Vectors>
+void multiply(const A* panel, const A* weights, int64_t depth, bool add, A* sums) {
   constexpr int L = lanes<A>;
   Vec<A> acc[Rows][Vectors] = {};
   for (int64_t k = 0; k < depth; ++k, ++panel, weights += kTileLanes<A>) {
@@ -30,22 +30,22 @@ void multiply(const A* panel, const A* weights, int64_t depth, A* sums) {
     for (int v = 0; v < Vectors; ++v) w[v] = load(weights + v * L);
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) {
-      const Vec<A> x = splat(panel[r * kPitch]);
+      const Vec<A> x = splat(panel[r * Pitch]);
       for (int v = 0; v < Vectors; ++v) acc[r][v] += x * w[v];
     }
   }
 #pragma GCC unroll 14
   for (int r = 0; r < Rows; ++r, sums += kTileLanes<A>) {
-    for (int v = 0; v < Vectors; ++v) store(sums + v * L, load(sums + v * L) + acc[r][v]);
+    for (int v = 0; v < Vectors; ++v) store(sums + v * L, add ? load(sums + v * L) + acc[r][v] : acc[r][v]);
   }
 }
 
-template <typename A, int Rows = kTileRows>
+template <typename A, int Pitch, int Rows = kTileRows>
 Tile<A> multiply_tile(int rows, int vectors) {
   if constexpr (Rows > 1) {
-    if (rows < Rows) return multiply_tile<A, Rows - 1>(rows, vectors);
+    if (rows < Rows) return multiply_tile<A, Pitch, Rows - 1>(rows, vectors);
   }
-  return vectors == 1 ? multiply<A, Rows, 1> : multiply<A, Rows, 2>;
+  return vectors == 1 ? multiply<A, Pitch, Rows, 1> : multiply<A, Pitch, Rows, 2>;
 }
 
 // The pixels that a weight gradient sums over at a time: `count` rows of `cols` pixels. Row number r starts at

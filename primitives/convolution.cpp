@@ -4,6 +4,7 @@
 #include "conv_grouped.h"
 #include "conv_outer.h"
 #include "conv_product.h"
+#include "conv_winograd.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -12,16 +13,17 @@ namespace {
 struct Geometry {
   Axis rows, cols;
   int images, groups, channels, outs;  // channels and outs of one group
-  bool neuron;
+  bool neuron, winograd;
 
-  Geometry(const Call& call, int images, const int* weights, bool neuron)
+  Geometry(const Call& call, int images, const int* weights, bool neuron, bool winograd)
       : rows(axis_at(call.params, 0)),
         cols(axis_at(call.params, 1)),
         images(images),
         groups(call.params[20]),
         channels(weights[3]),
         outs(weights[0] / groups),
-        neuron(neuron) {}
+        neuron(neuron),
+        winograd(winograd) {}
 
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
@@ -31,6 +33,15 @@ struct Geometry {
     return is_small_group<A>(groups, channels, outs);
   }
 };
+
+template <typename T>
+void multiply_all(const Product<T>& p, bool winograd) {
+  if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+    const Winograd<T> places(p);
+    if (winograd && places.fits()) return places.run();
+  }
+  product(p);
+}
 
 // Convolution as a product: channels of x times weights give outs.
 template <typename T>
@@ -48,7 +59,7 @@ void conv_product(const Geometry& g, const Call& call) {
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
   p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
-  product(p);
+  multiply_all(p, g.winograd);
 }
 
 // Backward outs of dy times weights give channels, for one phase.
@@ -67,7 +78,7 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
   p.rows = rows, p.cols = cols;
-  product(p);
+  multiply_all(p, g.winograd);
 }
 
 template <typename T>
@@ -133,7 +144,7 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
 void conv(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
@@ -149,7 +160,7 @@ void conv(const Call& call) {
 void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
     if (call.out[0].size == 0) return;
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
@@ -169,7 +180,7 @@ void conv_grad_input(const Call& call) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.out[0].shape, false);
+    const Geometry g(call, call.in[0].shape[0], call.out[0].shape, false, call.params[21] != 0);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {

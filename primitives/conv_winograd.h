@@ -1,0 +1,289 @@
+// Convolution with 3x3 taps side by side in a quarter of the multiplications: Winograd's F(4x4, 3x3). Tiles of 6x6
+// source pixels and the weights are taken to 36 places, multiplied there, and 4x4 results come back.
+#pragma once
+#include "conv_product.h"
+#include "conv_transpose.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// The places are values of polynomials at 0, +-a, +-b and infinity. These a and b, found by measurement, have exact
+// squares and lose the least: half of what the usual 1 and 2 do.
+constexpr float kPointA = 0.625f, kPointB = 1.5f;
+constexpr float kSquareA = kPointA * kPointA, kSquareB = kPointB * kPointB;
+
+constexpr int kWinogradOut = 4, kWinogradIn = 6, kPlaces = kWinogradIn * kWinogradIn;
+constexpr int kWinogradLeast = 16;  // channels, below which a direct sum has too few terms to round as much
+// Longest sum over one panel, and the distance of a panel's rows, as in conv_tile.h.
+constexpr int kPlaceDepth = 128, kPlacePitch = kPlaceDepth + 16;
+constexpr int64_t kPlaceBytes = 400 << 10;          // of source places that stay in the cache beside sums and weights
+constexpr int64_t kSharedBytes = int64_t{5} << 20;  // of source places of a small problem, made once for all threads
+constexpr int kPlaceGroups = 4;                     // of register tiles, at most, that share a cache
+
+template <typename V>
+MPSF_INLINE void source_places(const V (&d)[6], V (&to)[6]) {
+  const V even_a = d[4] - kSquareB * d[2], odd_a = d[3] - kSquareB * d[1];
+  const V even_b = d[4] - kSquareA * d[2], odd_b = d[3] - kSquareA * d[1];
+  to[0] = d[4] - (kSquareA + kSquareB) * d[2] + kSquareA * kSquareB * d[0];
+  to[1] = even_a + kPointA * odd_a;
+  to[2] = even_a - kPointA * odd_a;
+  to[3] = even_b + kPointB * odd_b;
+  to[4] = even_b - kPointB * odd_b;
+  to[5] = d[5] - (kSquareA + kSquareB) * d[3] + kSquareA * kSquareB * d[1];
+}
+
+template <typename V>
+MPSF_INLINE void weight_places(const V (&w)[3], V (&to)[6]) {
+  constexpr float kA = 1 / (2 * kSquareA * (kSquareA - kSquareB)), kB = 1 / (2 * kSquareB * (kSquareB - kSquareA));
+  const V even_a = kA * w[0] + kA * kSquareA * w[2], even_b = kB * w[0] + kB * kSquareB * w[2];
+  to[0] = w[0] * (1 / (kSquareA * kSquareB));
+  to[1] = even_a + kA * kPointA * w[1];
+  to[2] = even_a - kA * kPointA * w[1];
+  to[3] = even_b + kB * kPointB * w[1];
+  to[4] = even_b - kB * kPointB * w[1];
+  to[5] = w[2];
+}
+
+template <typename V>
+MPSF_INLINE void result_places(const V (&m)[6], V (&y)[4]) {
+  const V even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
+  y[0] = m[0] + even_a + even_b;
+  y[1] = kPointA * odd_a + kPointB * odd_b;
+  y[2] = kSquareA * even_a + kSquareB * even_b;
+  y[3] = kSquareA * kPointA * odd_a + kSquareB * kPointB * odd_b + m[5];
+}
+
+template <typename T>
+class Winograd {
+  static constexpr int L = lanes<float>, W = kTileLanes<float>;
+
+ public:
+  explicit Winograd(const Product<T>& p)
+      : p_(p),
+        across_((p.cols.outs + kWinogradOut - 1) / kWinogradOut),
+        down_((p.rows.outs + kWinogradOut - 1) / kWinogradOut),
+        tiles_(int64_t{p.images} * down_ * across_),
+        blocks_((p.outs + W - 1) / W),
+        parts_((p.channels + kPlaceDepth - 1) / kPlaceDepth) {}
+
+  // Whether it is made for this, and faster: tiles must not hang over the edge too far, and weights serve many pixels.
+  bool fits() const {
+    const bool plain = p_.groups == 1 && p_.rows.taps == 3 && p_.cols.taps == 3 && p_.rows.src_out == 1 &&
+                       p_.cols.src_out == 1 && p_.rows.src_tap == 1 && p_.cols.src_tap == 1;
+    return plain && p_.channels >= kWinogradLeast && p_.outs >= kWinogradLeast && p_.pixels() >= 128 &&
+           tiles_ * kWinogradOut * kWinogradOut <= 2 * p_.pixels();
+  }
+
+  void run() const {
+    const int64_t each = int64_t{kPlaces} * p_.channels * static_cast<int64_t>(sizeof(float));
+    if (blocks_ >= 4 && tiles_ * each <= kSharedBytes) return run_shared();
+    const int64_t groups = smaller(kPlaceGroups, kPlaceBytes / (each * kTileRows));
+    int64_t count = kTileRows * (groups < 1 ? 1 : groups);
+    while (count > kTileRows && tiles_ < 8 * count) count -= kTileRows;
+    run_blocks(count);
+  }
+
+ private:
+  // Every task goes from its tiles of the source to their results; the weights' places are made before, for a batch
+  // of the blocks of lanes.
+  void run_blocks(int64_t count) const {
+    const int64_t size = int64_t{kPlaces} * p_.channels * W;
+    const int batch =
+        static_cast<int>(smaller(blocks_, kWeightBytes / (size * static_cast<int64_t>(sizeof(float))) + 1));
+    const Scratch<float> weights(batch * size);
+    const int64_t tasks = (tiles_ + count - 1) / count;
+    for (int first = 0; first < blocks_; first += batch) {
+      const int here = lesser(batch, blocks_ - first);
+      const int pieces = (p_.channels + L - 1) / L;
+      parallel_for(int64_t{here} * pieces, [&](int64_t task) {
+        const int block = static_cast<int>(task / pieces);
+        place_weights(first + block, static_cast<int>(task % pieces) * L, weights.get() + block * size);
+      });
+      parallel_for(tasks, [&](int64_t task) {
+        const int64_t begin = tiles_ * task / tasks, end = tiles_ * (task + 1) / tasks;
+        const Scratch<float> source(parts_ * kPlaces * (end - begin) * kPlacePitch), sums(kPlaces * (end - begin) * W);
+        for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
+        for (int block = 0; block < here; ++block) {
+          multiply_places(first + block, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
+                          sums.get());
+          finish(first + block, begin, end - begin, sums.get());
+        }
+      });
+    }
+  }
+
+  // Few tiles and large weights: the source's places are made before, and each task makes weights for itself.
+  void run_shared() const {
+    const Scratch<float> source(parts_ * kPlaces * tiles_ * kPlacePitch);
+    parallel_for((tiles_ + kTileRows - 1) / kTileRows, [&](int64_t task) {
+      const int64_t end = smaller(tiles_, (task + 1) * kTileRows);
+      for (int64_t tile = task * kTileRows; tile < end; ++tile) place_source(tile, tile, tiles_, source.get());
+    });
+    const int64_t most = 8 * kTileRows, rounds = (tiles_ + most - 1) / most;
+    parallel_for(blocks_, [&](int64_t task) {
+      const int block = static_cast<int>(task);
+      const Scratch<float> weights(int64_t{kPlaces} * p_.channels * W), sums(kPlaces * most * W);
+      for (int channel = 0; channel < p_.channels; channel += L) place_weights(block, channel, weights.get());
+      for (int64_t round = 0; round < rounds; ++round) {
+        const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
+        multiply_places(block, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
+        finish(block, begin, end - begin, sums.get());
+      }
+    });
+  }
+
+  int depth(int part) const { return lesser(kPlaceDepth, p_.channels - part * kPlaceDepth); }
+
+  // The weights of L channels and a block of lanes, as [part][place][channel][lane].
+  void place_weights(int block, int channel, float* to) const {
+    const int n = lesser(L, p_.channels - channel), part = channel / kPlaceDepth;
+    to += (int64_t{part} * kPlaceDepth * kPlaces + channel % kPlaceDepth) * W;
+    for (int v = 0; v < kTileVectors && block * W + v * L < p_.outs; ++v) {
+      Vec<float> taps[9][L];
+      for (int tap = 0; tap < 9; ++tap) {
+        const int row = p_.rows.tap_first + tap / 3 * p_.rows.tap_step;
+        const int col = p_.cols.tap_first + tap % 3 * p_.cols.tap_step;
+        const int lane = block * W + v * L;
+        load_lanes(p_.weights + (int64_t{row} * p_.kernel_cols + col) * p_.tap_stride + channel * p_.channel_stride +
+                       lane * p_.out_stride,
+                   p_.channel_stride, p_.out_stride, n, lesser(L, p_.outs - lane), taps[tap]);
+      }
+      for (int k = 0; k < n; ++k) {
+        Vec<float> half[3][6];
+        for (int q = 0; q < 3; ++q) {
+          const Vec<float> row[3] = {taps[3 * q][k], taps[3 * q + 1][k], taps[3 * q + 2][k]};
+          weight_places(row, half[q]);
+        }
+#pragma GCC unroll 6
+        for (int j = 0; j < 6; ++j) {
+          const Vec<float> col[3] = {half[0][j], half[1][j], half[2][j]};
+          Vec<float> placed[6];
+          weight_places(col, placed);
+#pragma GCC unroll 6
+          for (int i = 0; i < 6; ++i) store(to + (int64_t{i * 6 + j} * depth(part) + k) * W + v * L, placed[i]);
+        }
+      }
+    }
+  }
+
+  struct Corner {
+    int image, row, col;  // counting outputs of the sides
+  };
+  Corner corner(int64_t tile) const {
+    const int64_t line = tile / across_;
+    return {static_cast<int>(line / down_), static_cast<int>(line % down_) * kWinogradOut,
+            static_cast<int>(tile % across_) * kWinogradOut};
+  }
+
+  // A tile of the source as [part][place][tile][channel], where it is number `at` of `count`.
+  void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
+    const Corner from = corner(tile);
+    const int row = p_.rows.src_first + from.row, col = p_.cols.src_first + from.col;
+    const bool inside = row >= p_.rows.src_begin && row + kWinogradIn <= p_.rows.src_end && col >= p_.cols.src_begin &&
+                        col + kWinogradIn <= p_.cols.src_end;
+    const T* x = p_.source + ((int64_t{from.image} * p_.source_rows + row) * p_.source_cols + col) * p_.source_channels;
+    for (int channel = 0; channel < p_.channels; channel += L) {
+      float* places =
+          to + (int64_t{channel / kPlaceDepth} * kPlaces * count + at) * kPlacePitch + channel % kPlaceDepth;
+      const int n = lesser(L, p_.channels - channel);
+      if (inside && n == L) {
+        place_channels<true>(x + channel, row, col, n, count * kPlacePitch, places);
+      } else {
+        place_channels<false>(x + channel, row, col, n, count * kPlacePitch, places);
+      }
+    }
+  }
+
+  template <bool Whole>
+  MPSF_INLINE void place_channels(const T* x, int row, int col, int n, int64_t pitch, float* to) const {
+    Vec<float> half[6][6];
+    for (int i = 0; i < 6; ++i) {
+      const bool there = Whole || (row + i >= p_.rows.src_begin && row + i < p_.rows.src_end);
+      Vec<float> d[6];
+#pragma GCC unroll 6
+      for (int j = 0; j < 6; ++j) {
+        const T* from = x + (int64_t{i} * p_.source_cols + j) * p_.source_channels;
+        if constexpr (Whole) {
+          d[j] = load(from);
+        } else {
+          const bool here = there && col + j >= p_.cols.src_begin && col + j < p_.cols.src_end;
+          d[j] = here ? load_some(from, n) : Vec<float>{};
+        }
+      }
+      source_places(d, half[i]);
+    }
+    for (int j = 0; j < 6; ++j, to += pitch) {
+      const Vec<float> d[6] = {half[0][j], half[1][j], half[2][j], half[3][j], half[4][j], half[5][j]};
+      Vec<float> placed[6];
+      source_places(d, placed);
+#pragma GCC unroll 6
+      for (int i = 0; i < 6; ++i) store(to + i * 6 * pitch, placed[i]);
+    }
+  }
+
+  // sums[place][tile][lane] of `count` tiles from `begin` on, of `all` whose places are there.
+  void multiply_places(int block, int64_t all, const float* source, int64_t begin, int64_t count, const float* weights,
+                       float* sums) const {
+    const int vectors = p_.outs - block * W <= L ? 1 : kTileVectors;
+    const int64_t groups = (count + kTileRows - 1) / kTileRows;
+    for (int part = 0; part < parts_; ++part) {
+      const int length = depth(part);
+      for (int place = 0; place < kPlaces; ++place, weights += int64_t{length} * W) {
+        const float* panel = source + ((int64_t{part} * kPlaces + place) * all + begin) * kPlacePitch;
+        for (int64_t group = 0; group < groups; ++group) {
+          const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
+          multiply_tile<float, kPlacePitch>(static_cast<int>(rows), vectors)(
+              panel + first * kPlacePitch, weights, length, part > 0, sums + (place * count + first) * W);
+        }
+      }
+    }
+  }
+
+  void finish(int block, int64_t begin, int64_t count, const float* sums) const {
+    for (int64_t tile = 0; tile < count; ++tile) {
+      const Corner at = corner(begin + tile);
+      const int rows = lesser(kWinogradOut, p_.rows.outs - at.row), cols = lesser(kWinogradOut, p_.cols.outs - at.col);
+      T* y = p_.result + ((int64_t{at.image} * p_.result_rows + p_.rows.out_first + at.row) * p_.result_cols +
+                          p_.cols.out_first + at.col) *
+                             p_.result_channels;
+      for (int v = 0; v < kTileVectors; ++v) {
+        const int lane = block * W + v * L, n = lesser(L, p_.outs - lane);
+        if (n <= 0) break;
+        finish_tile(sums + tile * W + v * L, count * W, load_some(p_.bias + lane, n), rows, cols, n, y + lane);
+      }
+    }
+  }
+
+  MPSF_INLINE void finish_tile(const float* sums, int64_t pitch, Vec<float> bias, int rows, int cols, int n,
+                               T* y) const {
+    Vec<float> half[6][4];
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i, sums += 6 * pitch) {
+      const Vec<float> m[6] = {load(sums),
+                               load(sums + pitch),
+                               load(sums + 2 * pitch),
+                               load(sums + 3 * pitch),
+                               load(sums + 4 * pitch),
+                               load(sums + 5 * pitch)};
+      result_places(m, half[i]);
+    }
+    for (int j = 0; j < cols; ++j) {
+      const Vec<float> m[6] = {half[0][j], half[1][j], half[2][j], half[3][j], half[4][j], half[5][j]};
+      Vec<float> made[4];
+      result_places(m, made);
+      T* to = y + int64_t{j} * p_.result_channels;
+      for (int i = 0; i < rows; ++i, to += int64_t{p_.result_cols} * p_.result_channels) {
+        const Vec<float> value = made[i] + bias;
+        store_some(to, p_.neuron ? rectified(value) : value, n);
+      }
+    }
+  }
+
+  const Product<T>& p_;
+  const int across_, down_;
+  const int64_t tiles_;
+  const int blocks_, parts_;
+};
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA
