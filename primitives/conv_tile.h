@@ -59,11 +59,11 @@ struct PixelBlock {
 constexpr int kOuterPitch = kRegisters == 32 ? 16 : 8;
 
 template <typename A>
-using OuterTile = void (*)(const PixelBlock& block, const A* dy, const A* x, A* sums);
+using OuterTile = void (*)(const PixelBlock& block, const A* dy, const A* x, bool add, A* sums);
 
-// sums[r][lane] += sum over pixels of dy[pixel][r] * x[pixel][lane]
+// sums[r][lane] = (add ? sums[r][lane] : 0) + sum over pixels of dy[pixel][r] * x[pixel][lane]
 template <typename A, int Rows, int Vectors>
-void outer(const PixelBlock& block, const A* dy, const A* x, A* sums) {
+void outer(const PixelBlock& block, const A* dy, const A* x, bool add, A* sums) {
   constexpr int L = lanes<A>;
   Vec<A> acc[Rows][Vectors] = {};
   for (int row = 0; row < block.count; ++row) {
@@ -81,7 +81,7 @@ void outer(const PixelBlock& block, const A* dy, const A* x, A* sums) {
   }
 #pragma GCC unroll 14
   for (int r = 0; r < Rows; ++r, sums += kTileLanes<A>) {
-    for (int v = 0; v < Vectors; ++v) store(sums + v * L, load(sums + v * L) + acc[r][v]);
+    for (int v = 0; v < Vectors; ++v) store(sums + v * L, add ? load(sums + v * L) + acc[r][v] : acc[r][v]);
   }
 }
 

@@ -1,57 +1,17 @@
-// Convolution with 3x3 taps side by side in a quarter of the multiplications: Winograd's F(4x4, 3x3). Tiles of 6x6
-// source pixels and the weights are taken to 36 places, multiplied there, and 4x4 results come back.
+// Convolution with 3x3 taps in a quarter of the multiplications; conv_places.h says how.
 #pragma once
+#include "conv_places.h"
 #include "conv_product.h"
 #include "conv_transpose.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// The places are values of polynomials at 0, +-a, +-b and infinity. These a and b, found by measurement, have exact
-// squares and lose the least: half of what the usual 1 and 2 do.
-constexpr float kPointA = 0.625f, kPointB = 1.5f;
-constexpr float kSquareA = kPointA * kPointA, kSquareB = kPointB * kPointB;
-
-constexpr int kWinogradOut = 4, kWinogradIn = 6, kPlaces = kWinogradIn * kWinogradIn;
-constexpr int kWinogradLeast = 16;  // channels, below which a direct sum has too few terms to round as much
 // Longest sum over one panel, and the distance of a panel's rows, as in conv_tile.h.
-constexpr int kPlaceDepth = 128, kPlacePitch = kPlaceDepth + 16;
+constexpr int kPlaceDepth = 64, kPlacePitch = kPlaceDepth + 16;
 constexpr int64_t kPlaceBytes = 400 << 10;          // of source places that stay in the cache beside sums and weights
 constexpr int64_t kSharedBytes = int64_t{5} << 20;  // of source places of a small problem, made once for all threads
 constexpr int kPlaceGroups = 4;                     // of register tiles, at most, that share a cache
-
-template <typename V>
-MPSF_INLINE void source_places(const V (&d)[6], V (&to)[6]) {
-  const V even_a = d[4] - kSquareB * d[2], odd_a = d[3] - kSquareB * d[1];
-  const V even_b = d[4] - kSquareA * d[2], odd_b = d[3] - kSquareA * d[1];
-  to[0] = d[4] - (kSquareA + kSquareB) * d[2] + kSquareA * kSquareB * d[0];
-  to[1] = even_a + kPointA * odd_a;
-  to[2] = even_a - kPointA * odd_a;
-  to[3] = even_b + kPointB * odd_b;
-  to[4] = even_b - kPointB * odd_b;
-  to[5] = d[5] - (kSquareA + kSquareB) * d[3] + kSquareA * kSquareB * d[1];
-}
-
-template <typename V>
-MPSF_INLINE void weight_places(const V (&w)[3], V (&to)[6]) {
-  constexpr float kA = 1 / (2 * kSquareA * (kSquareA - kSquareB)), kB = 1 / (2 * kSquareB * (kSquareB - kSquareA));
-  const V even_a = kA * w[0] + kA * kSquareA * w[2], even_b = kB * w[0] + kB * kSquareB * w[2];
-  to[0] = w[0] * (1 / (kSquareA * kSquareB));
-  to[1] = even_a + kA * kPointA * w[1];
-  to[2] = even_a - kA * kPointA * w[1];
-  to[3] = even_b + kB * kPointB * w[1];
-  to[4] = even_b - kB * kPointB * w[1];
-  to[5] = w[2];
-}
-
-template <typename V>
-MPSF_INLINE void result_places(const V (&m)[6], V (&y)[4]) {
-  const V even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
-  y[0] = m[0] + even_a + even_b;
-  y[1] = kPointA * odd_a + kPointB * odd_b;
-  y[2] = kSquareA * even_a + kSquareB * even_b;
-  y[3] = kSquareA * kPointA * odd_a + kSquareB * kPointB * odd_b + m[5];
-}
 
 template <typename T>
 class Winograd {
@@ -60,19 +20,12 @@ class Winograd {
  public:
   explicit Winograd(const Product<T>& p)
       : p_(p),
-        across_((p.cols.outs + kWinogradOut - 1) / kWinogradOut),
-        down_((p.rows.outs + kWinogradOut - 1) / kWinogradOut),
-        tiles_(int64_t{p.images} * down_ * across_),
+        tiling_(p),
+        tiles_(tiling_.count),
         blocks_((p.outs + W - 1) / W),
         parts_((p.channels + kPlaceDepth - 1) / kPlaceDepth) {}
 
-  // Whether it is made for this, and faster: tiles must not hang over the edge too far, and weights serve many pixels.
-  bool fits() const {
-    const bool plain = p_.groups == 1 && p_.rows.taps == 3 && p_.cols.taps == 3 && p_.rows.src_out == 1 &&
-                       p_.cols.src_out == 1 && p_.rows.src_tap == 1 && p_.cols.src_tap == 1;
-    return plain && p_.channels >= kWinogradLeast && p_.outs >= kWinogradLeast && p_.pixels() >= 128 &&
-           tiles_ * kWinogradOut * kWinogradOut <= 2 * p_.pixels();
-  }
+  bool fits() const { return p_.groups == 1 && tiling_.fits(p_.channels, p_.outs); }
 
   void run() const {
     const int64_t each = int64_t{kPlaces} * p_.channels * static_cast<int64_t>(sizeof(float));
@@ -166,58 +119,12 @@ class Winograd {
     }
   }
 
-  struct Corner {
-    int image, row, col;  // counting outputs of the sides
-  };
-  Corner corner(int64_t tile) const {
-    const int64_t line = tile / across_;
-    return {static_cast<int>(line / down_), static_cast<int>(line % down_) * kWinogradOut,
-            static_cast<int>(tile % across_) * kWinogradOut};
-  }
-
   // A tile of the source as [part][place][tile][channel], where it is number `at` of `count`.
   void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
-    const Corner from = corner(tile);
-    const int row = p_.rows.src_first + from.row, col = p_.cols.src_first + from.col;
-    const bool inside = row >= p_.rows.src_begin && row + kWinogradIn <= p_.rows.src_end && col >= p_.cols.src_begin &&
-                        col + kWinogradIn <= p_.cols.src_end;
-    const T* x = p_.source + ((int64_t{from.image} * p_.source_rows + row) * p_.source_cols + col) * p_.source_channels;
     for (int channel = 0; channel < p_.channels; channel += L) {
-      float* places =
-          to + (int64_t{channel / kPlaceDepth} * kPlaces * count + at) * kPlacePitch + channel % kPlaceDepth;
-      const int n = lesser(L, p_.channels - channel);
-      if (inside && n == L) {
-        place_channels<true>(x + channel, row, col, n, count * kPlacePitch, places);
-      } else {
-        place_channels<false>(x + channel, row, col, n, count * kPlacePitch, places);
-      }
-    }
-  }
-
-  template <bool Whole>
-  MPSF_INLINE void place_channels(const T* x, int row, int col, int n, int64_t pitch, float* to) const {
-    Vec<float> half[6][6];
-    for (int i = 0; i < 6; ++i) {
-      const bool there = Whole || (row + i >= p_.rows.src_begin && row + i < p_.rows.src_end);
-      Vec<float> d[6];
-#pragma GCC unroll 6
-      for (int j = 0; j < 6; ++j) {
-        const T* from = x + (int64_t{i} * p_.source_cols + j) * p_.source_channels;
-        if constexpr (Whole) {
-          d[j] = load(from);
-        } else {
-          const bool here = there && col + j >= p_.cols.src_begin && col + j < p_.cols.src_end;
-          d[j] = here ? load_some(from, n) : Vec<float>{};
-        }
-      }
-      source_places(d, half[i]);
-    }
-    for (int j = 0; j < 6; ++j, to += pitch) {
-      const Vec<float> d[6] = {half[0][j], half[1][j], half[2][j], half[3][j], half[4][j], half[5][j]};
-      Vec<float> placed[6];
-      source_places(d, placed);
-#pragma GCC unroll 6
-      for (int i = 0; i < 6; ++i) store(to + i * 6 * pitch, placed[i]);
+      tiling_.place_source(
+          p_.source, tile, channel, lesser(L, p_.channels - channel), count * kPlacePitch,
+          to + (int64_t{channel / kPlaceDepth} * kPlaces * count + at) * kPlacePitch + channel % kPlaceDepth);
     }
   }
 
@@ -241,8 +148,8 @@ class Winograd {
 
   void finish(int block, int64_t begin, int64_t count, const float* sums) const {
     for (int64_t tile = 0; tile < count; ++tile) {
-      const Corner at = corner(begin + tile);
-      const int rows = lesser(kWinogradOut, p_.rows.outs - at.row), cols = lesser(kWinogradOut, p_.cols.outs - at.col);
+      const Tiling::Corner at = tiling_.corner(begin + tile);
+      const int rows = tiling_.outs(p_.rows, at.row), cols = tiling_.outs(p_.cols, at.col);
       T* y = p_.result + ((int64_t{at.image} * p_.result_rows + p_.rows.out_first + at.row) * p_.result_cols +
                           p_.cols.out_first + at.col) *
                              p_.result_channels;
@@ -256,6 +163,7 @@ class Winograd {
 
   MPSF_INLINE void finish_tile(const float* sums, int64_t pitch, Vec<float> bias, int rows, int cols, int n,
                                T* y) const {
+    const int64_t row_step = int64_t{p_.rows.src_tap} * p_.result_cols * p_.result_channels;
     Vec<float> half[6][4];
 #pragma GCC unroll 6
     for (int i = 0; i < 6; ++i, sums += 6 * pitch) {
@@ -271,8 +179,8 @@ class Winograd {
       const Vec<float> m[6] = {half[0][j], half[1][j], half[2][j], half[3][j], half[4][j], half[5][j]};
       Vec<float> made[4];
       result_places(m, made);
-      T* to = y + int64_t{j} * p_.result_channels;
-      for (int i = 0; i < rows; ++i, to += int64_t{p_.result_cols} * p_.result_channels) {
+      T* to = y + int64_t{j} * p_.cols.src_tap * p_.result_channels;
+      for (int i = 0; i < rows; ++i, to += row_step) {
         const Vec<float> value = made[i] + bias;
         store_some(to, p_.neuron ? rectified(value) : value, n);
       }
@@ -280,7 +188,7 @@ class Winograd {
   }
 
   const Product<T>& p_;
-  const int across_, down_;
+  const Tiling tiling_;
   const int64_t tiles_;
   const int blocks_, parts_;
 };

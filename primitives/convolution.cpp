@@ -5,6 +5,7 @@
 #include "conv_outer.h"
 #include "conv_product.h"
 #include "conv_winograd.h"
+#include "conv_winograd_grad.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -186,7 +187,12 @@ void conv_grad_weights(const Call& call) {
     if (g.depthwise()) {
       depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.outs});
     } else {
-      weight_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs});
+      const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs};
+      if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+        const WinogradGrad<T> places(grad);
+        if (g.winograd && places.fits()) return places.run();
+      }
+      weight_grad<T>(grad);
     }
   });
 }
