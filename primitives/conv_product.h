@@ -3,6 +3,7 @@
 #pragma once
 #include "conv_side.h"
 #include "conv_tile.h"
+#include "conv_transpose.h"
 #include "parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -28,6 +29,8 @@ struct Product {
   bool neuron;
 
   Side rows, cols;
+  // Pixels of the result that one output makes, [row][col] in front of the channel within outs; bias counts outs too.
+  int fold_rows = 1, fold_cols = 1;
 
   int64_t pixels() const { return int64_t{images} * rows.outs * cols.outs; }
   // A row of taps is one run of memory where pixels and taps touch.
@@ -99,12 +102,34 @@ void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const 
   }
 }
 
+// An output that makes several pixels of the result: a row of them is one run of memory.
+template <typename T>
+void unfold(const Product<T>& p, const Pixel& at, const Acc<T>* sums) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
+  const int rows = lesser(p.fold_rows, p.result_rows - row), cols = lesser(p.fold_cols, p.result_cols - col);
+  for (int i = 0; i < rows; ++i) {
+    T* to = p.result + ((int64_t{at.image} * p.result_rows + row + i) * p.result_cols + col) * p.result_channels;
+    const int begin = i * p.fold_cols * p.result_channels, width = cols * p.result_channels;
+    for (int lane = 0; lane < width; lane += L) {
+      const int n = lesser(L, width - lane);
+      const Vec<A> value = load_some(sums + begin + lane, n) + load_some(p.bias + begin + lane, n);
+      store_some(to + lane, p.neuron ? rectified(value) : value, n);
+    }
+  }
+}
+
 template <typename T>
 void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_lane, const Acc<T>* sums) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   Pixel at = pixel_at(p, pixel);
   for (int r = 0; r < rows; ++r, step(p, at), sums += kTileLanes<A>) {
+    if (p.fold_rows * p.fold_cols > 1) {
+      unfold(p, at, sums);
+      continue;
+    }
     const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
     T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
     for (int v = 0; v < kTileVectors; ++v) {
@@ -121,7 +146,7 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
 template <typename T>
 void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
   using A = Acc<T>;
-  constexpr int W = kTileLanes<A>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
   const int taps = p.rows.taps * p.cols.taps;
   parallel_for(int64_t{p.groups} * count * taps, [&](int64_t task) {
     const int tap = static_cast<int>(task % taps), block = first + static_cast<int>(task / taps % count);
@@ -131,9 +156,13 @@ void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
     const A* from = p.weights + task / taps / count * p.group_stride +
                     (int64_t{row} * p.kernel_cols + col) * p.tap_stride + int64_t{block} * W * p.out_stride;
     A* lane = to + task * p.channels * W;
-    for (int c = 0; c < p.channels; ++c, from += p.channel_stride, lane += W) {
-      for (int i = 0; i < n; ++i) lane[i] = from[i * p.out_stride];
-      for (int i = n; i < W; ++i) lane[i] = 0;
+    for (int c = 0; c < p.channels; c += L, from += L * p.channel_stride, lane += L * W) {
+      const int count = lesser(L, p.channels - c);
+      for (int v = 0; v < kTileVectors; ++v) {
+        Vec<A> turned[L];
+        load_lanes(from + v * L * p.out_stride, p.channel_stride, p.out_stride, count, greater(0, n - v * L), turned);
+        for (int k = 0; k < count; ++k) store(lane + k * W + v * L, turned[k]);
+      }
     }
   });
 }

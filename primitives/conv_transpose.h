@@ -42,6 +42,7 @@ MPSF_INLINE void turn_over(Vec<A> (&rows)[lanes<A>]) {
 template <typename A>
 MPSF_INLINE void load_lanes(const A* from, int64_t step, int64_t lane_step, int count, int n, Vec<A> (&to)[lanes<A>]) {
   constexpr int L = lanes<A>;
+  n = n < L ? n : L;
   if (lane_step == 1) {
     for (int k = 0; k < L; ++k) to[k] = k < count ? load_some(from + k * step, n) : Vec<A>{};
     return;

@@ -2,6 +2,7 @@
 #include "channels.h"
 #include "conv_depthwise.h"
 #include "conv_grouped.h"
+#include "conv_lines.h"
 #include "conv_outer.h"
 #include "conv_product.h"
 #include "conv_winograd.h"
@@ -41,7 +42,7 @@ void multiply_all(const Product<T>& p, bool winograd) {
     const Winograd<T> places(p);
     if (winograd && places.fits()) return places.run();
   }
-  product(p);
+  return has_few_channels(p) ? product_of_lines(p) : product(p);
 }
 
 // Convolution as a product: channels of x times weights give outs.
@@ -80,6 +81,66 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
   p.rows = rows, p.cols = cols;
   multiply_all(p, g.winograd);
+}
+
+// With few channels all phases share the lanes of one product, whose output makes a pixel of each. It reads the
+// union of what the phases read, with zero weights where they do not.
+template <typename T>
+bool input_folded(const Geometry& g, const Call& call) {
+  using A = Acc<T>;
+  const int down = phases(g.rows), across = phases(g.cols), outs = down * across * g.channels;
+  if (g.groups > 1 || down * across == 1 || g.rows.dilation * g.cols.dilation > 1 || outs > kTileLanes<A>) return false;
+  const auto whole = [](const Axis& a, int count) {
+    Side all = input_side(a, 0);
+    int begin = all.src_first, end = begin + all.taps;
+    for (int phase = 1; phase < count; ++phase) {
+      const Side side = input_side(a, phase);
+      if (side.taps == 0) continue;
+      begin = begin < end ? lesser(begin, side.src_first) : side.src_first;
+      end = greater(end, side.src_first + side.taps);
+    }
+    all.src_first = begin, all.taps = end - begin, all.tap_first = 0, all.tap_step = 1, all.src_tap = 1;
+    return all;
+  };
+  const Side rows = whole(g.rows, down), cols = whole(g.cols, across);
+  const int vectors = (outs + lanes<A> - 1) / lanes<A>, apart = (g.channels + lanes<A> - 1) / lanes<A>;
+  if (int64_t{rows.taps} * cols.taps * vectors > int64_t{g.rows.size} * g.cols.size * apart) return false;
+
+  const A *w = data<A>(call.in[1]), *b = data<A>(call.in[2]);
+  const Scratch<A> weights(int64_t{rows.taps} * cols.taps * g.outs * outs), bias(outs);
+  clear(weights.get(), int64_t{rows.taps} * cols.taps * g.outs * outs);
+  for (int phase = 0; phase < down * across; ++phase) {
+    const Side down_side = input_side(g.rows, phase / across), across_side = input_side(g.cols, phase % across);
+    for (int q = 0; q < down_side.taps; ++q) {
+      for (int p = 0; p < across_side.taps; ++p) {
+        const int row = down_side.tap_first + q * down_side.tap_step,
+                  col = across_side.tap_first + p * across_side.tap_step;
+        const int tap =
+            (down_side.src_first + q - rows.src_first) * cols.taps + across_side.src_first + p - cols.src_first;
+        for (int out = 0; out < g.outs; ++out) {
+          memcpy(&weights[(int64_t{tap} * g.outs + out) * outs + phase * g.channels],
+                 w + ((int64_t{out} * g.rows.size + row) * g.cols.size + col) * g.channels,
+                 static_cast<size_t>(g.channels) * sizeof(A));
+        }
+      }
+    }
+    for (int c = 0; c < g.channels; ++c) bias[phase * g.channels + c] = b[c];
+  }
+  Product<T> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.outs;
+  p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.channels;
+  p.groups = 1, p.channels = g.outs, p.outs = outs;
+  p.weights = weights.get();
+  p.tap_stride = int64_t{g.outs} * outs, p.channel_stride = outs, p.out_stride = 1;
+  p.kernel_cols = cols.taps;
+  p.bias = bias.get(), p.neuron = g.neuron;
+  p.rows = rows, p.cols = cols;
+  p.fold_rows = down, p.fold_cols = across;
+  product(p);
+  return true;
 }
 
 template <typename T>
@@ -162,7 +223,7 @@ void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
     const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
-    if (call.out[0].size == 0) return;
+    if (call.out[0].size == 0 || input_folded<T>(g, call)) return;
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
         const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
@@ -192,7 +253,8 @@ void conv_grad_weights(const Call& call) {
         const WinogradGrad<T> places(grad);
         if (g.winograd && places.fits()) return places.run();
       }
-      weight_grad<T>(grad);
+      const LineGrad<T> lines(grad);
+      return lines.fits() ? lines.run() : weight_grad<T>(grad);
     }
   });
 }

@@ -61,7 +61,7 @@ class Case(NamedTuple):
     dy: mx.array
     back: mx.array  # the bias of the data gradient
     neuron: int = 0
-    winograd: int = 1
+    winograd: int = 0
 
     def run(self, op: str, arrays: list[mx.array], switches: list[int], *outputs: mx.array) -> list[mx.array]:
         params = [*self.rows, *self.cols, self.groups, *switches]
