@@ -104,6 +104,7 @@ void product_of_lines(const Product<T>& p) {
         scatter(p, 0, task * p.cols.outs + begin, rows, block * W, sums);
       }
     }
+    stream_end();
   });
 }
 

@@ -27,6 +27,7 @@ struct Product {
   int kernel_cols;
   const A* bias;
   bool neuron;
+  bool streamed;  // whole vectors of the result are aligned, and better stored past the caches
 
   Side rows, cols;
   // Pixels of the result that one output makes, [row][col] in front of the channel within outs; bias counts outs too.
@@ -137,7 +138,7 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
       if (n <= 0) break;
       const int64_t channel = int64_t{group} * p.outs + lane;
       const Vec<A> value = load(sums + v * L) + load_some(p.bias + channel, n);
-      store_some(to + channel, p.neuron ? rectified(value) : value, n);
+      store_result(to + channel, p.neuron ? rectified(value) : value, n, p.streamed);
     }
   }
 }
@@ -218,13 +219,15 @@ class ProductTask {
 template <typename T>
 Ahead source_ahead(const Product<T>& p, int64_t pixel, int64_t count, int64_t steps) {
   if (count <= 0 || p.groups > 1) return {};
-  const auto line = [&](const Pixel& at, int tap) {
-    const int row = p.rows.src_first + at.row * p.rows.src_out + tap * p.rows.src_tap;
-    return int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
+  const auto place = [&](const Pixel& at, int row_tap, int col_tap) {
+    const int row = p.rows.src_first + at.row * p.rows.src_out + row_tap * p.rows.src_tap;
+    const int col = p.cols.src_first + at.col * p.cols.src_out + col_tap * p.cols.src_tap;
+    const int64_t line = int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
+    return (line * p.source_cols + greater(0, lesser(col, p.source_cols - 1))) * p.source_channels;
   };
-  const int64_t from = line(pixel_at(p, pixel), 0), to = line(pixel_at(p, pixel + count - 1), p.rows.taps - 1);
-  const int64_t pitch = int64_t{p.source_cols} * p.source_channels;
-  return {p.source + from * pitch, p.source + (to + 1) * pitch, steps};
+  const int64_t from = place(pixel_at(p, pixel), 0, 0);
+  const int64_t to = place(pixel_at(p, pixel + count - 1), p.rows.taps - 1, p.cols.taps - 1) + p.source_channels;
+  return {p.source + from, p.source + (from < to ? to : from), steps};
 }
 
 template <typename T>
@@ -260,6 +263,7 @@ void product(const Product<T>& p) {
         work.compute(pixel, smaller(chunk, last - pixel),
                      source_ahead(p, next, smaller(chunk, last - next), work.chunk_steps()));
       }
+      stream_end();
     });
   }
 }

@@ -61,6 +61,7 @@ class Winograd {
                           sums.get());
           finish(first + block, begin, end - begin, sums.get());
         }
+        stream_end();
       });
     }
   }
@@ -82,6 +83,7 @@ class Winograd {
         multiply_places(block, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
         finish(block, begin, end - begin, sums.get());
       }
+      stream_end();
     });
   }
 
@@ -182,7 +184,7 @@ class Winograd {
       T* to = y + int64_t{j} * p_.cols.src_tap * p_.result_channels;
       for (int i = 0; i < rows; ++i, to += row_step) {
         const Vec<float> value = made[i] + bias;
-        store_some(to, p_.neuron ? rectified(value) : value, n);
+        store_result(to, p_.neuron ? rectified(value) : value, n, p_.streamed);
       }
     }
   }

@@ -27,6 +27,20 @@ struct Geometry {
         neuron(neuron),
         winograd(winograd) {}
 
+  // The same with all pixels in one line, if each stands for itself.
+  Geometry flat() const {
+    const int64_t pixels = int64_t{images} * rows.n_in * cols.n_in;
+    const auto alone = [](const Axis& a) {
+      return a.size == 1 && a.stride == 1 && a.pad == 0 && a.n_in == a.n_out && a.begin == 0 && a.end == a.n_out;
+    };
+    if (!alone(rows) || !alone(cols) || pixels >= 1 << 30) return *this;
+    Geometry g = *this;
+    g.images = 1;
+    g.rows.n_in = g.rows.n_out = g.rows.end = 1;
+    g.cols.n_in = g.cols.n_out = g.cols.end = static_cast<int>(pixels);
+    return g;
+  }
+
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
   bool depthwise() const { return is_depthwise(groups, channels, outs); }
@@ -60,6 +74,7 @@ void conv_product(const Geometry& g, const Call& call) {
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1, p.out_stride = g.per_out();
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
+  p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
   multiply_all(p, g.winograd);
 }
@@ -79,6 +94,7 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(), p.out_stride = 1;
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
+  p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = rows, p.cols = cols;
   multiply_all(p, g.winograd);
 }
@@ -214,7 +230,7 @@ void conv(const Call& call) {
     } else if (g.small_groups<Acc<T>>()) {
       conv_grouped<T>(g, call);
     } else {
-      conv_product<T>(g, call);
+      conv_product<T>(g.flat(), call);
     }
   });
 }
@@ -222,8 +238,9 @@ void conv(const Call& call) {
 void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
+    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
     if (call.out[0].size == 0 || input_folded<T>(g, call)) return;
+    if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
         const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
@@ -242,12 +259,13 @@ void conv_grad_input(const Call& call) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.out[0].shape, false, call.params[21] != 0);
+    Geometry g(call, call.in[0].shape[0], call.out[0].shape, false, call.params[21] != 0);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {
       depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.outs});
     } else {
+      g = g.flat();
       const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs};
       if constexpr (sizeof(Acc<T>) == sizeof(float)) {
         const WinogradGrad<T> places(grad);
