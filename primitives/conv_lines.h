@@ -14,25 +14,35 @@ void pad_line(const T* line, int channels, int64_t col, int64_t cols, int64_t be
   copy_run(to, line + col * channels, 0, cols * channels, (begin - col) * channels, (end - col) * channels);
 }
 
-template <typename A>
-using LineTile = void (*)(const A* const* lines, int count, int64_t offset, int64_t pitch, int64_t length,
-                          const A* weights, A* sums);
+// What the tiles of a line of outputs share: the lines that they read, null where there is none, of which a tap row's
+// run has `length` elements, and the distances of two outputs there and in the result.
+template <typename T>
+struct LineJob {
+  const Acc<T>* const* lines;
+  int count;
+  int64_t pitch, length, result_pitch;
+  bool neuron, streamed;
+};
 
-// sums[r][lane] = sum over lines, where there are any, and k < length of line[offset + r * pitch + k] *
-// weights[k][lane]
-template <typename A, int Rows, int Vectors>
-void multiply_lines(const A* const* lines, int count, int64_t offset, int64_t pitch, int64_t length, const A* weights,
-                    A* sums) {
+template <typename T>
+using LineTile = void (*)(const LineJob<T>& job, int64_t offset, const Acc<T>* weights, const Acc<T>* bias, int n,
+                          T* result);
+
+// result[r][lane] = bias[lane] + sum over lines and k < length of line[offset + r * pitch + k] * weights[k][lane]
+template <typename T, int Rows, int Vectors>
+void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights, const Acc<T>* bias, int n,
+                    T* result) {
+  using A = Acc<T>;
   constexpr int L = lanes<A>;
-  const int64_t bytes = pitch * static_cast<int64_t>(sizeof(A));
+  const int64_t bytes = job.pitch * static_cast<int64_t>(sizeof(A)), length = job.length;
   Vec<A> acc[Rows][Vectors] = {};
-  for (int line = 0; line < count; ++line) {
+  for (int line = 0; line < job.count; ++line) {
     const A* w = weights + line * length * kTileLanes<A>;
-    if (!lines[line]) continue;
+    if (!job.lines[line]) continue;
     // Rows are addressed from every fifth one. Hidden from the compiler, which would take a register for each.
     const char* base[3];
     for (int i = 0; i < 3; ++i) {
-      base[i] = reinterpret_cast<const char*>(lines[line] + offset + (5 * i < Rows ? 5 * i : 0) * pitch);
+      base[i] = reinterpret_cast<const char*>(job.lines[line] + offset + (5 * i < Rows ? 5 * i : 0) * job.pitch);
       asm("" : "+r"(base[i]));
     }
     for (int64_t k = 0; k < length; ++k, w += kTileLanes<A>) {
@@ -49,18 +59,23 @@ void multiply_lines(const A* const* lines, int count, int64_t offset, int64_t pi
       }
     }
   }
+  for (int v = 0; v < Vectors; ++v) {
+    const int some = lesser(L, n - v * L);
+    const Vec<A> start = load_some(bias + v * L, some);
 #pragma GCC unroll 14
-  for (int r = 0; r < Rows; ++r, sums += kTileLanes<A>) {
-    for (int v = 0; v < Vectors; ++v) store(sums + v * L, acc[r][v]);
+    for (int r = 0; r < Rows; ++r) {
+      const Vec<A> value = acc[r][v] + start;
+      store_result(result + r * job.result_pitch + v * L, job.neuron ? rectified(value) : value, some, job.streamed);
+    }
   }
 }
 
-template <typename A, int Rows = kTileRows>
-LineTile<A> line_tile(int rows, int vectors) {
+template <typename T, int Rows = kTileRows>
+LineTile<T> line_tile(int rows, int vectors) {
   if constexpr (Rows > 1) {
-    if (rows < Rows) return line_tile<A, Rows - 1>(rows, vectors);
+    if (rows < Rows) return line_tile<T, Rows - 1>(rows, vectors);
   }
-  return vectors == 1 ? multiply_lines<A, Rows, 1> : multiply_lines<A, Rows, 2>;
+  return vectors == 1 ? multiply_lines<T, Rows, 1> : multiply_lines<T, Rows, 2>;
 }
 
 template <typename T>
@@ -80,28 +95,48 @@ void product_of_lines(const Product<T>& p) {
   const int64_t tiles = (p.cols.outs + kTileRows - 1) / kTileRows;
   const Scratch<A> weights(blocks * depth * W);
   lay_out_weights(p, 0, blocks, weights.get());
-  parallel_for(int64_t{p.images} * p.rows.outs, [&](int64_t task) {
-    const int64_t image = task / p.rows.outs;
-    const int row = p.rows.src_first + static_cast<int>(task % p.rows.outs) * p.rows.src_out;
+  const int64_t all = int64_t{p.images} * p.rows.outs, band = smaller(8, 1 + all / 32);
+  parallel_for((all + band - 1) / band, [&](int64_t task) {
+    // Lines of the source stay for the next outputs, as many as taps see.
     const Scratch<A> panel(taps * size);
     const Scratch<const A*> lines(taps);
-    for (int q = 0; q < taps; ++q) {
-      const int from = row + q * p.rows.src_tap;
-      lines[q] = nullptr;
-      if (from < p.rows.src_begin || from >= p.rows.src_end) continue;
-      lines[q] = panel.get() + q * size;
-      pad_line(p.source + (image * p.source_rows + from) * p.source_cols * p.channels, p.channels, p.cols.src_first,
-               cols, p.cols.src_begin, p.cols.src_end, panel.get() + q * size);
-    }
-    A sums[kTileRows * W];
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t begin = p.cols.outs * tile / tiles;
-      const int rows = static_cast<int>(p.cols.outs * (tile + 1) / tiles - begin);
+    const Scratch<int64_t> held(taps);
+    for (int i = 0; i < taps; ++i) held[i] = -1;
+    const LineJob<T> job = {lines.get(),
+                            taps,
+                            int64_t{p.cols.src_out} * p.channels,
+                            length,
+                            int64_t{p.cols.out_step} * p.result_channels,
+                            p.neuron,
+                            p.streamed};
+    for (int64_t line = task * band; line < smaller(all, (task + 1) * band); ++line) {
+      const int64_t image = line / p.rows.outs;
+      const int out = static_cast<int>(line % p.rows.outs);
+      for (int q = 0; q < taps; ++q) {
+        const int row = p.rows.src_first + out * p.rows.src_out + q * p.rows.src_tap;
+        lines[q] = nullptr;
+        if (row < p.rows.src_begin || row >= p.rows.src_end) continue;
+        const int64_t from = image * p.source_rows + row, place = p.rows.src_tap == 1 ? from % taps : q;
+        A* to = panel.get() + place * size;
+        if (held[place] != from) {
+          pad_line(p.source + from * p.source_cols * p.channels, p.channels, p.cols.src_first, cols, p.cols.src_begin,
+                   p.cols.src_end, to);
+        }
+        held[place] = from;
+        lines[q] = to;
+      }
+      T* result =
+          p.result + ((image * p.result_rows + p.rows.out_first + int64_t{out} * p.rows.out_step) * p.result_cols +
+                      p.cols.out_first) *
+                         p.result_channels;
       for (int block = 0; block < blocks; ++block) {
-        const int64_t pitch = int64_t{p.cols.src_out} * p.channels;
-        line_tile<A>(rows, p.outs - block * W <= L ? 1 : kTileVectors)(lines.get(), taps, begin * pitch, pitch, length,
-                                                                       weights.get() + block * depth * W, sums);
-        scatter(p, 0, task * p.cols.outs + begin, rows, block * W, sums);
+        const int lane = block * W, vectors = p.outs - lane <= L ? 1 : kTileVectors;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const int64_t begin = p.cols.outs * tile / tiles, rows = p.cols.outs * (tile + 1) / tiles - begin;
+          line_tile<T>(static_cast<int>(rows), vectors)(job, begin * job.pitch, weights.get() + block * depth * W,
+                                                        p.bias + lane, p.outs - lane,
+                                                        result + begin * job.result_pitch + lane);
+        }
       }
     }
     stream_end();
