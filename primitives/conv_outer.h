@@ -204,8 +204,8 @@ class WeightGradTask {
   void add_tile(const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
     const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
     const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
-    outer_tile<A>(to - from, vectors)(pixels, dy_.get() + tile * pixel_count * kOuterPitch, panel_.data.get(), true,
-                                      sum + int64_t{from} * W);
+    outer_tile<A, false>(to - from, vectors)(pixels, dy_.get() + tile * pixel_count * kOuterPitch, panel_.data.get(),
+                                             true, nullptr, nullptr, sum + int64_t{from} * W);
   }
 
   // Where the pixels of a range, and those that a tap of theirs reads, lie in the panels. Packs what is missing.

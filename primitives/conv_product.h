@@ -197,8 +197,8 @@ class ProductTask {
         for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
           const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
           A* sums = sums_.get() + (block * tiles + tile) * kTileSize;
-          multiply_tile<A, kPitch>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from, part > 0,
-                                                  sums);
+          multiply_tile<A, kPitch, false>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from,
+                                                         part > 0, nullptr, sums);
           if (part == parts - 1) scatter(p_, group_, pixel + tile * kTileRows, rows, lane, sums);
         }
       }

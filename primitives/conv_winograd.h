@@ -1,4 +1,4 @@
-// Convolution with 3x3 taps in a quarter of the multiplications; conv_places.h says how.
+// Convolution with 3x3 taps with fewer multiplications; conv_places.h says how.
 #pragma once
 #include "conv_places.h"
 #include "conv_product.h"
@@ -11,10 +11,12 @@ namespace {
 constexpr int kPlaceDepth = 64, kPlacePitch = kPlaceDepth + 16;
 constexpr int64_t kPlaceBytes = 400 << 10;          // of source places that stay in the cache beside sums and weights
 constexpr int64_t kSharedBytes = int64_t{5} << 20;  // of source places of a small problem, made once for all threads
+constexpr int64_t kPlaceSums = 512 << 10;           // of sums of blocks of lanes that share a panel while it is close
 constexpr int kPlaceGroups = 4;                     // of register tiles, at most, that share a cache
 
-template <typename T>
+template <typename Map, typename T>
 class Winograd {
+  static constexpr int kReach = Map::kReach, kSide = Map::kSide, kPlaces = kSide * kSide, kOuts = Map::kOuts;
   static constexpr int L = lanes<float>, W = kTileLanes<float>;
 
  public:
@@ -45,6 +47,8 @@ class Winograd {
         static_cast<int>(smaller(blocks_, kWeightBytes / (size * static_cast<int64_t>(sizeof(float))) + 1));
     const Scratch<float> weights(batch * size);
     const int64_t tasks = (tiles_ + count - 1) / count;
+    const int64_t each = kPlaces * count * W * static_cast<int64_t>(sizeof(float));
+    const int together = static_cast<int>(smaller(batch, kPlaceSums / each + 1));
     for (int first = 0; first < blocks_; first += batch) {
       const int here = lesser(batch, blocks_ - first);
       const int pieces = (p_.channels + L - 1) / L;
@@ -54,12 +58,16 @@ class Winograd {
       });
       parallel_for(tasks, [&](int64_t task) {
         const int64_t begin = tiles_ * task / tasks, end = tiles_ * (task + 1) / tasks;
-        const Scratch<float> source(parts_ * kPlaces * (end - begin) * kPlacePitch), sums(kPlaces * (end - begin) * W);
+        const Scratch<float> source(parts_ * kPlaces * (end - begin) * kPlacePitch),
+            sums(together * kPlaces * (end - begin) * W);
         for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
-        for (int block = 0; block < here; ++block) {
-          multiply_places(first + block, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
+        for (int block = 0; block < here; block += together) {
+          const int some = lesser(together, here - block);
+          multiply_places(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
                           sums.get());
-          finish(first + block, begin, end - begin, sums.get());
+          for (int i = 0; i < some; ++i) {
+            finish(first + block + i, begin, end - begin, sums.get() + i * kPlaces * (end - begin) * W);
+          }
         }
         stream_end();
       });
@@ -80,7 +88,7 @@ class Winograd {
       for (int channel = 0; channel < p_.channels; channel += L) place_weights(block, channel, weights.get());
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
-        multiply_places(block, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
+        multiply_places(block, 1, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
         finish(block, begin, end - begin, sums.get());
       }
       stream_end();
@@ -104,18 +112,18 @@ class Winograd {
                    p_.channel_stride, p_.out_stride, n, lesser(L, p_.outs - lane), taps[tap]);
       }
       for (int k = 0; k < n; ++k) {
-        Vec<float> half[3][6];
+        Vec<float> half[3][kSide];
         for (int q = 0; q < 3; ++q) {
           const Vec<float> row[3] = {taps[3 * q][k], taps[3 * q + 1][k], taps[3 * q + 2][k]};
-          weight_places(row, half[q]);
+          Map::weights(row, half[q]);
         }
 #pragma GCC unroll 6
-        for (int j = 0; j < 6; ++j) {
-          const Vec<float> col[3] = {half[0][j], half[1][j], half[2][j]};
-          Vec<float> placed[6];
-          weight_places(col, placed);
+        for (int j = 0; j < kSide; ++j) {
+          Vec<float> col[3], placed[kSide];
+          column(half, j, col);
+          Map::weights(col, placed);
 #pragma GCC unroll 6
-          for (int i = 0; i < 6; ++i) store(to + (int64_t{i * 6 + j} * depth(part) + k) * W + v * L, placed[i]);
+          for (int i = 0; i < kSide; ++i) store(to + (int64_t{i * kSide + j} * depth(part) + k) * W + v * L, placed[i]);
         }
       }
     }
@@ -130,19 +138,27 @@ class Winograd {
     }
   }
 
-  // sums[place][tile][lane] of `count` tiles from `begin` on, of `all` whose places are there.
-  void multiply_places(int block, int64_t all, const float* source, int64_t begin, int64_t count, const float* weights,
-                       float* sums) const {
-    const int vectors = p_.outs - block * W <= L ? 1 : kTileVectors;
-    const int64_t groups = (count + kTileRows - 1) / kTileRows;
+  // sums[block][place][tile][lane] of `count` tiles from `begin` on, of `all` whose places are there.
+  void multiply_places(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
+                       const float* weights, float* sums) const {
+    const int64_t groups = (count + kTileRows - 1) / kTileRows, size = int64_t{kPlaces} * p_.channels * W;
     for (int part = 0; part < parts_; ++part) {
       const int length = depth(part);
+      const int64_t fetched = int64_t{length} * W / kPlacePitch;
       for (int place = 0; place < kPlaces; ++place, weights += int64_t{length} * W) {
         const float* panel = source + ((int64_t{part} * kPlaces + place) * all + begin) * kPlacePitch;
-        for (int64_t group = 0; group < groups; ++group) {
-          const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
-          multiply_tile<float, kPlacePitch>(static_cast<int>(rows), vectors)(
-              panel + first * kPlacePitch, weights, length, part > 0, sums + (place * count + first) * W);
+        for (int block = 0; block < blocks; ++block) {
+          const int vectors = p_.outs - (first_block + block) * W <= L ? 1 : kTileVectors;
+          for (int64_t group = 0; group < groups; ++group) {
+            const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
+            // The first group fetches the weights of the next place, the others what those meet.
+            const float* slice = weights + block * size;
+            const float* next = group == 0 ? slice + int64_t{length} * W
+                                           : panel + (all + (block * (groups - 1) + group - 1) * fetched) * kPlacePitch;
+            multiply_tile<float, kPlacePitch, true>(static_cast<int>(rows), vectors)(
+                panel + first * kPlacePitch, slice, length, part > 0, next,
+                sums + ((int64_t{block} * kPlaces + place) * count + first) * W);
+          }
         }
       }
     }
@@ -150,11 +166,12 @@ class Winograd {
 
   void finish(int block, int64_t begin, int64_t count, const float* sums) const {
     for (int64_t tile = 0; tile < count; ++tile) {
-      const Tiling::Corner at = tiling_.corner(begin + tile);
+      const typename Tiling<Map>::Corner at = tiling_.corner(begin + tile);
       const int rows = tiling_.outs(p_.rows, at.row), cols = tiling_.outs(p_.cols, at.col);
-      T* y = p_.result + ((int64_t{at.image} * p_.result_rows + p_.rows.out_first + at.row) * p_.result_cols +
-                          p_.cols.out_first + at.col) *
-                             p_.result_channels;
+      T* y = p_.result +
+             ((int64_t{at.image} * p_.result_rows + p_.rows.out_first + at.row * p_.rows.out_step) * p_.result_cols +
+              p_.cols.out_first + at.col * p_.cols.out_step) *
+                 p_.result_channels;
       for (int v = 0; v < kTileVectors; ++v) {
         const int lane = block * W + v * L, n = lesser(L, p_.outs - lane);
         if (n <= 0) break;
@@ -165,23 +182,21 @@ class Winograd {
 
   MPSF_INLINE void finish_tile(const float* sums, int64_t pitch, Vec<float> bias, int rows, int cols, int n,
                                T* y) const {
-    const int64_t row_step = int64_t{p_.rows.src_tap} * p_.result_cols * p_.result_channels;
-    Vec<float> half[6][4];
+    const int64_t col_step = int64_t{p_.cols.src_tap} * p_.cols.out_step * p_.result_channels;
+    const int64_t row_step = int64_t{p_.rows.src_tap} * p_.rows.out_step * p_.result_cols * p_.result_channels;
+    Vec<float> half[kSide][kOuts];
 #pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i, sums += 6 * pitch) {
-      const Vec<float> m[6] = {load(sums),
-                               load(sums + pitch),
-                               load(sums + 2 * pitch),
-                               load(sums + 3 * pitch),
-                               load(sums + 4 * pitch),
-                               load(sums + 5 * pitch)};
-      result_places(m, half[i]);
+    for (int i = 0; i < kSide; ++i, sums += kSide * pitch) {
+      Vec<float> m[kSide];
+#pragma GCC unroll 6
+      for (int j = 0; j < kSide; ++j) m[j] = load(sums + j * pitch);
+      Map::results(m, half[i]);
     }
     for (int j = 0; j < cols; ++j) {
-      const Vec<float> m[6] = {half[0][j], half[1][j], half[2][j], half[3][j], half[4][j], half[5][j]};
-      Vec<float> made[4];
-      result_places(m, made);
-      T* to = y + int64_t{j} * p_.cols.src_tap * p_.result_channels;
+      Vec<float> m[kSide], made[kOuts];
+      column(half, j, m);
+      Map::results(m, made);
+      T* to = y + j * col_step;
       for (int i = 0; i < rows; ++i, to += row_step) {
         const Vec<float> value = made[i] + bias;
         store_result(to, p_.neuron ? rectified(value) : value, n, p_.streamed);
@@ -190,7 +205,7 @@ class Winograd {
   }
 
   const Product<T>& p_;
-  const Tiling tiling_;
+  const Tiling<Map> tiling_;
   const int64_t tiles_;
   const int blocks_, parts_;
 };

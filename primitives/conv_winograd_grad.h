@@ -1,4 +1,4 @@
-// The weight gradient of a convolution with 3x3 taps in a quarter of the multiplications; conv_places.h says how.
+// The weight gradient of a convolution with 3x3 taps with fewer multiplications; conv_places.h says how.
 #pragma once
 #include "conv_outer.h"
 #include "conv_places.h"
@@ -11,8 +11,9 @@ constexpr int64_t kGradAllBytes = int64_t{8} << 20;    // of places of all tiles
 constexpr int64_t kGradSumBytes = int64_t{5} << 20;    // of sums in places
 constexpr int64_t kGradRun = 32;  // tiles that a sum in registers has at most, and such sums that are added in a row
 
-template <typename T>
+template <typename Map, typename T>
 class WinogradGrad {
+  static constexpr int kSide = Map::kSide, kPlaces = kSide * kSide, kOuts = Map::kOuts;
   static constexpr int L = lanes<float>, W = kTileLanes<float>;
   static constexpr int kSums = kPlaces * kTileRows * W;  // of a register tile in all places
 
@@ -104,7 +105,7 @@ class WinogradGrad {
 
   // n outs of a tile of the cotangent, taken to places that lie `pitch` apart, and added to their sums.
   MPSF_INLINE void place_result(int64_t tile, int out, int n, int64_t pitch, float* to, float* bias) const {
-    const Tiling::Corner at = tiling_.corner(tile);
+    const typename Tiling<Map>::Corner at = tiling_.corner(tile);
     const int rows = tiling_.outs(tiling_.rows, at.row), cols = tiling_.outs(tiling_.cols, at.col);
     const int64_t col_step = int64_t{tiling_.cols.src_tap} * g_.outs;
     const int64_t row_step = int64_t{tiling_.rows.src_tap} * g_.cols.n_out * g_.outs;
@@ -112,21 +113,23 @@ class WinogradGrad {
         g_.dy + out +
         ((int64_t{at.image} * g_.rows.n_out + g_.rows.begin + at.row) * g_.cols.n_out + g_.cols.begin + at.col) *
             g_.outs;
-    Vec<float> half[4][6], sum = {};
-    for (int i = 0; i < 4; ++i, from += row_step) {
-      Vec<float> d[4];
+    Vec<float> half[kOuts][kSide], sum = {};
+    for (int i = 0; i < kOuts; ++i, from += row_step) {
+      Vec<float> d[kOuts];
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) d[j] = i < rows && j < cols ? load_some(from + j * col_step, n) : Vec<float>{};
-      sum += (d[0] + d[1]) + (d[2] + d[3]);
-      placed_results(d, half[i]);
+      for (int j = 0; j < kOuts; ++j) {
+        d[j] = i < rows && j < cols ? load_some(from + j * col_step, n) : Vec<float>{};
+        sum += d[j];
+      }
+      Map::from_results(d, half[i]);
     }
     if (bias) store(bias + out, load(bias + out, n) + sum, n);
-    for (int j = 0; j < 6; ++j, to += pitch) {
-      const Vec<float> d[4] = {half[0][j], half[1][j], half[2][j], half[3][j]};
-      Vec<float> placed[6];
-      placed_results(d, placed);
+    for (int j = 0; j < kSide; ++j, to += pitch) {
+      Vec<float> d[kOuts], placed[kSide];
+      column(half, j, d);
+      Map::from_results(d, placed);
 #pragma GCC unroll 6
-      for (int i = 0; i < 6; ++i) store(to + i * 6 * pitch, placed[i]);
+      for (int i = 0; i < kSide; ++i) store(to + i * kSide * pitch, placed[i]);
     }
   }
 
@@ -135,12 +138,13 @@ class WinogradGrad {
     const int rows = g_.tile_begin(tile + 1) - g_.tile_begin(tile);
     const int vectors = g_.channels - block * W <= L ? 1 : kTileVectors, start = 0;
     const int64_t runs = (count + kGradRun - 1) / kGradRun;
-    const OuterTile<float> multiply = outer_tile<float>(rows, vectors);
+    const OuterTile<float> multiply = outer_tile<float, true>(rows, vectors);
     for (int at = 0; at < kPlaces; ++at, dy += dy_pitch, x += x_pitch, sums += kTileRows * W) {
       for (int64_t run = 0; run < runs; ++run) {
         const int64_t begin = count * run / runs, end = count * (run + 1) / runs;
         const PixelBlock tiles = {&start, &start, 1, static_cast<int>(end - begin), 1};
-        multiply(tiles, dy + begin * kOuterPitch, x + begin * W, add || run > 0, sums);
+        multiply(tiles, dy + begin * kOuterPitch, x + begin * W, add || run > 0, dy + dy_pitch + begin * kOuterPitch,
+                 x + x_pitch + begin * W, sums);
       }
     }
   }
@@ -152,17 +156,17 @@ class WinogradGrad {
       if (n <= 0) break;
       for (int out = begin; out < end; ++out) {
         const float* from = sums + (out - begin) * W + v * L;
-        Vec<float> half[6][3];
-        for (int i = 0; i < 6; ++i, from += 6 * kTileRows * W) {
-          Vec<float> m[6];
+        Vec<float> half[kSide][3];
+        for (int i = 0; i < kSide; ++i, from += kSide * kTileRows * W) {
+          Vec<float> m[kSide];
 #pragma GCC unroll 6
-          for (int j = 0; j < 6; ++j) m[j] = load(from + j * kTileRows * W);
-          placed_weights(m, half[i]);
+          for (int j = 0; j < kSide; ++j) m[j] = load(from + j * kTileRows * W);
+          Map::to_weights(m, half[i]);
         }
         for (int j = 0; j < 3; ++j) {
-          const Vec<float> m[6] = {half[0][j], half[1][j], half[2][j], half[3][j], half[4][j], half[5][j]};
-          Vec<float> w[3];
-          placed_weights(m, w);
+          Vec<float> m[kSide], w[3];
+          column(half, j, m);
+          Map::to_weights(m, w);
           for (int i = 0; i < 3; ++i) store_some(g_.dw + (int64_t{out} * 9 + i * 3 + j) * g_.channels + lane, w[i], n);
         }
       }
@@ -170,7 +174,7 @@ class WinogradGrad {
   }
 
   const WeightGrad<T>& g_;
-  const Tiling tiling_;
+  const Tiling<Map> tiling_;
   const int blocks_;
 };
 

@@ -53,8 +53,10 @@ struct Geometry {
 template <typename T>
 void multiply_all(const Product<T>& p, bool winograd) {
   if constexpr (sizeof(Acc<T>) == sizeof(float)) {
-    const Winograd<T> places(p);
-    if (winograd && places.fits()) return places.run();
+    const Winograd<Dense, T> dense(p);
+    if (winograd && dense.fits()) return dense.run();
+    const Winograd<Strided, T> strided(p);
+    if (winograd && strided.fits()) return strided.run();
   }
   return has_few_channels(p) ? product_of_lines(p) : product(p);
 }
@@ -268,8 +270,10 @@ void conv_grad_weights(const Call& call) {
       g = g.flat();
       const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs};
       if constexpr (sizeof(Acc<T>) == sizeof(float)) {
-        const WinogradGrad<T> places(grad);
-        if (g.winograd && places.fits()) return places.run();
+        const WinogradGrad<Dense, T> dense(grad);
+        if (g.winograd && dense.fits()) return dense.run();
+        const WinogradGrad<Strided, T> strided(grad);
+        if (g.winograd && strided.fits()) return strided.run();
       }
       const LineGrad<T> lines(grad);
       return lines.fits() ? lines.run() : weight_grad<T>(grad);
