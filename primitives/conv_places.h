@@ -15,6 +15,7 @@ constexpr int kLeastPixels = 128;   // below, taking the weights to places costs
 // 1 and 2 do.
 struct Dense {
   static constexpr int kStep = 1, kOuts = 4, kReach = 6, kSide = 6;
+  static constexpr int kRun = 32;  // terms that a weight gradient adds in a row, so as not to round more than others
   static constexpr float a = 0.625f, b = 1.5f, aa = a * a, bb = b * b;
   static constexpr float w0 = 1 / (aa * bb), wa = 1 / (2 * aa * (aa - bb)), wb = 1 / (2 * bb * (bb - aa));
 
@@ -76,7 +77,7 @@ struct Dense {
 // Windows two apart: 25 places instead of 36 products. Outer taps meet the pixels in even places, F(2, 2); the middle
 // tap meets those between.
 struct Strided {
-  static constexpr int kStep = 2, kOuts = 2, kReach = 5, kSide = 5;
+  static constexpr int kStep = 2, kOuts = 2, kReach = 5, kSide = 5, kRun = 128;
 
   template <typename V>
   static MPSF_INLINE void source(const V (&d)[5], V (&to)[5]) {

@@ -84,6 +84,7 @@ void outer(const PixelBlock& block, const A* dy, const A* x, bool add, const A* 
       if (Fetch) {
         fetch<kOuterPitch * sizeof(A)>(next_dy + i * kOuterPitch);
         fetch<kTileLanes<A> * sizeof(A)>(next_x + i * kTileLanes<A>);
+        __builtin_prefetch(sums + kTileRows * kTileLanes<A> + i * (64 / sizeof(A)), 1, 2);  // of the next place
       }
 #pragma GCC unroll 14
       for (int r = 0; r < Rows; ++r) {

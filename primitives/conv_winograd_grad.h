@@ -6,14 +6,14 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int64_t kGradPlaceBytes = int64_t{2} << 20;  // of places of some tiles
+constexpr int64_t kGradPlaceBytes = int64_t{4} << 20;  // of places of some tiles
 constexpr int64_t kGradAllBytes = int64_t{8} << 20;    // of places of all tiles, if that spares adding sums up
 constexpr int64_t kGradSumBytes = int64_t{5} << 20;    // of sums in places
-constexpr int64_t kGradRun = 32;  // tiles that a sum in registers has at most, and such sums that are added in a row
 
 template <typename Map, typename T>
 class WinogradGrad {
   static constexpr int kSide = Map::kSide, kPlaces = kSide * kSide, kOuts = Map::kOuts;
+  static constexpr int64_t kRun = Map::kRun;  // tiles that a sum in registers has at most, and sums added in a row
   static constexpr int L = lanes<float>, W = kTileLanes<float>;
   static constexpr int kSums = kPlaces * kTileRows * W;  // of a register tile in all places
 
@@ -41,7 +41,7 @@ class WinogradGrad {
     }
     const int64_t rounds = (tiles + most - 1) / most;
     const Scratch<float> dy(most * kPlaces * g_.tiles() * kOuterPitch), x(most * kPlaces * batch * W);
-    const int64_t each = (tiles + rounds - 1) / rounds, flush = kGradRun / ((each + kGradRun - 1) / kGradRun) + 1;
+    const int64_t each = (tiles + rounds - 1) / rounds, flush = kRun / ((each + kRun - 1) / kRun) + 1;
     const int64_t size = rounds > 1 ? int64_t{batch} * g_.tiles() * kSums : 0;
     const Scratch<float> sums(size), totals(rounds > flush ? size : 0);
     const Scratch<double> bias(g_.db ? g_.outs : 0);
@@ -137,7 +137,7 @@ class WinogradGrad {
                        int64_t x_pitch, bool add, float* sums) const {
     const int rows = g_.tile_begin(tile + 1) - g_.tile_begin(tile);
     const int vectors = g_.channels - block * W <= L ? 1 : kTileVectors, start = 0;
-    const int64_t runs = (count + kGradRun - 1) / kGradRun;
+    const int64_t runs = (count + kRun - 1) / kRun;
     const OuterTile<float> multiply = outer_tile<float, true>(rows, vectors);
     for (int at = 0; at < kPlaces; ++at, dy += dy_pitch, x += x_pitch, sums += kTileRows * W) {
       for (int64_t run = 0; run < runs; ++run) {
