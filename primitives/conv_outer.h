@@ -153,17 +153,17 @@ class WeightGradTask {
   // Adds up pixel blocks [begin, end) into total, which starts at the first block of lanes.
   void add(int64_t begin, int64_t end, A* total) {
     const int64_t size = (last_ - first_) * g_.block_size();
+    if (end - begin <= kRunBlocks) return add_run(begin, end, end, total);
     clear(total, size);
     for (; begin < end; begin += kRunBlocks) {
-      add_run(begin, smaller(end, begin + kRunBlocks), end);
+      add_run(begin, smaller(end, begin + kRunBlocks), end, sums_.get());
       for (int64_t i = 0; i < size; i += lanes<A>) store(total + i, load(total + i) + load(sums_.get() + i));
     }
   }
 
  private:
   // Sums of pixel blocks [begin, end), of which those up to `last` are this task's.
-  void add_run(int64_t begin, int64_t end, int64_t last) {
-    A* sums = sums_.get();
+  void add_run(int64_t begin, int64_t end, int64_t last, A* sums) {
     clear(sums, (last_ - first_) * g_.block_size());
     const int64_t steps = int64_t{last_ - first_} * g_.rows.size * g_.taps() * g_.tiles();
     for (int64_t index = begin; index < end; ++index) {
@@ -204,8 +204,8 @@ class WeightGradTask {
   void add_tile(const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
     const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
     const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
-    outer_tile<A>(to - from, vectors)(pixels, dy_.get() + tile * pixel_count * kOuterPitch, panel_.data.get(),
-                                      sum + int64_t{from} * W);
+    outer_tile<A, false>(to - from, vectors)(pixels, dy_.get() + tile * pixel_count * kOuterPitch, panel_.data.get(),
+                                             true, nullptr, nullptr, sum + int64_t{from} * W);
   }
 
   // Where the pixels of a range, and those that a tap of theirs reads, lie in the panels. Packs what is missing.
@@ -246,8 +246,11 @@ class WeightGradTask {
     const PixelRange range = pixel_range(g_, index);
     const int64_t from = x_line(g_, range.line, 0), to = x_line(g_, range.line + range.count - 1, g_.rows.size - 1);
     if (from < 0 || to < 0) return {};
-    const int64_t pitch = int64_t{g_.cols.n_in} * g_.channels;
-    return {g_.x + from * pitch, g_.x + (to + 1) * pitch, steps};
+    const int col = first(g_.cols, g_.cols.begin + range.col),
+              last = first(g_.cols, g_.cols.begin + range.col + range.cols);
+    const int64_t low = from * g_.cols.n_in + greater(0, lesser(col, g_.cols.n_in));
+    const int64_t high = to * g_.cols.n_in + greater(0, lesser(last, g_.cols.n_in));
+    return {g_.x + low * g_.channels, g_.x + (low < high ? high : low) * g_.channels, steps};
   }
 
   const WeightGrad<T>& g_;

@@ -3,6 +3,7 @@
 #pragma once
 #include "conv_side.h"
 #include "conv_tile.h"
+#include "conv_transpose.h"
 #include "parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -26,8 +27,11 @@ struct Product {
   int kernel_cols;
   const A* bias;
   bool neuron;
+  bool streamed;  // whole vectors of the result are aligned, and better stored past the caches
 
   Side rows, cols;
+  // Pixels of the result that one output makes, [row][col] in front of the channel within outs; bias counts outs too.
+  int fold_rows = 1, fold_cols = 1;
 
   int64_t pixels() const { return int64_t{images} * rows.outs * cols.outs; }
   // A row of taps is one run of memory where pixels and taps touch.
@@ -99,12 +103,34 @@ void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const 
   }
 }
 
+// An output that makes several pixels of the result: a row of them is one run of memory.
+template <typename T>
+void unfold(const Product<T>& p, const Pixel& at, const Acc<T>* sums) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
+  const int rows = lesser(p.fold_rows, p.result_rows - row), cols = lesser(p.fold_cols, p.result_cols - col);
+  for (int i = 0; i < rows; ++i) {
+    T* to = p.result + ((int64_t{at.image} * p.result_rows + row + i) * p.result_cols + col) * p.result_channels;
+    const int begin = i * p.fold_cols * p.result_channels, width = cols * p.result_channels;
+    for (int lane = 0; lane < width; lane += L) {
+      const int n = lesser(L, width - lane);
+      const Vec<A> value = load_some(sums + begin + lane, n) + load_some(p.bias + begin + lane, n);
+      store_some(to + lane, p.neuron ? rectified(value) : value, n);
+    }
+  }
+}
+
 template <typename T>
 void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_lane, const Acc<T>* sums) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   Pixel at = pixel_at(p, pixel);
   for (int r = 0; r < rows; ++r, step(p, at), sums += kTileLanes<A>) {
+    if (p.fold_rows * p.fold_cols > 1) {
+      unfold(p, at, sums);
+      continue;
+    }
     const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
     T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
     for (int v = 0; v < kTileVectors; ++v) {
@@ -112,7 +138,7 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
       if (n <= 0) break;
       const int64_t channel = int64_t{group} * p.outs + lane;
       const Vec<A> value = load(sums + v * L) + load_some(p.bias + channel, n);
-      store_some(to + channel, p.neuron ? rectified(value) : value, n);
+      store_result(to + channel, p.neuron ? rectified(value) : value, n, p.streamed);
     }
   }
 }
@@ -121,7 +147,7 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
 template <typename T>
 void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
   using A = Acc<T>;
-  constexpr int W = kTileLanes<A>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
   const int taps = p.rows.taps * p.cols.taps;
   parallel_for(int64_t{p.groups} * count * taps, [&](int64_t task) {
     const int tap = static_cast<int>(task % taps), block = first + static_cast<int>(task / taps % count);
@@ -131,9 +157,13 @@ void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
     const A* from = p.weights + task / taps / count * p.group_stride +
                     (int64_t{row} * p.kernel_cols + col) * p.tap_stride + int64_t{block} * W * p.out_stride;
     A* lane = to + task * p.channels * W;
-    for (int c = 0; c < p.channels; ++c, from += p.channel_stride, lane += W) {
-      for (int i = 0; i < n; ++i) lane[i] = from[i * p.out_stride];
-      for (int i = n; i < W; ++i) lane[i] = 0;
+    for (int c = 0; c < p.channels; c += L, from += L * p.channel_stride, lane += L * W) {
+      const int count = lesser(L, p.channels - c);
+      for (int v = 0; v < kTileVectors; ++v) {
+        Vec<A> turned[L];
+        load_lanes(from + v * L * p.out_stride, p.channel_stride, p.out_stride, count, greater(0, n - v * L), turned);
+        for (int k = 0; k < count; ++k) store(lane + k * W + v * L, turned[k]);
+      }
     }
   });
 }
@@ -158,7 +188,6 @@ class ProductTask {
   // At most kChunkTiles tiles of pixels. `ahead` is stepped through once for each of chunk_steps() tiles.
   void compute(int64_t pixel, int64_t count, Ahead ahead) {
     const int64_t depth = p_.depth(), parts = p_.parts(), tiles = (count + kTileRows - 1) / kTileRows;
-    clear(sums_.get(), blocks_ * tiles * kTileSize);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
       gather(p_, group_, pixel, count, runs_, make_runs(p_, from, to, runs_), panels_.get());
@@ -168,7 +197,8 @@ class ProductTask {
         for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
           const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
           A* sums = sums_.get() + (block * tiles + tile) * kTileSize;
-          multiply_tile<A>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from, sums);
+          multiply_tile<A, kPitch, false>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from,
+                                                         part > 0, nullptr, sums);
           if (part == parts - 1) scatter(p_, group_, pixel + tile * kTileRows, rows, lane, sums);
         }
       }
@@ -189,13 +219,15 @@ class ProductTask {
 template <typename T>
 Ahead source_ahead(const Product<T>& p, int64_t pixel, int64_t count, int64_t steps) {
   if (count <= 0 || p.groups > 1) return {};
-  const auto line = [&](const Pixel& at, int tap) {
-    const int row = p.rows.src_first + at.row * p.rows.src_out + tap * p.rows.src_tap;
-    return int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
+  const auto place = [&](const Pixel& at, int row_tap, int col_tap) {
+    const int row = p.rows.src_first + at.row * p.rows.src_out + row_tap * p.rows.src_tap;
+    const int col = p.cols.src_first + at.col * p.cols.src_out + col_tap * p.cols.src_tap;
+    const int64_t line = int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
+    return (line * p.source_cols + greater(0, lesser(col, p.source_cols - 1))) * p.source_channels;
   };
-  const int64_t from = line(pixel_at(p, pixel), 0), to = line(pixel_at(p, pixel + count - 1), p.rows.taps - 1);
-  const int64_t pitch = int64_t{p.source_cols} * p.source_channels;
-  return {p.source + from * pitch, p.source + (to + 1) * pitch, steps};
+  const int64_t from = place(pixel_at(p, pixel), 0, 0);
+  const int64_t to = place(pixel_at(p, pixel + count - 1), p.rows.taps - 1, p.cols.taps - 1) + p.source_channels;
+  return {p.source + from, p.source + (from < to ? to : from), steps};
 }
 
 template <typename T>
@@ -231,6 +263,7 @@ void product(const Product<T>& p) {
         work.compute(pixel, smaller(chunk, last - pixel),
                      source_ahead(p, next, smaller(chunk, last - next), work.chunk_steps()));
       }
+      stream_end();
     });
   }
 }

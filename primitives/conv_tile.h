@@ -17,35 +17,43 @@ constexpr int kTileLanes = kTileVectors* lanes<A>;
 constexpr int kDepth = 576;
 constexpr int kPitch = kDepth + 16;
 
-template <typename A>
-using Tile = void (*)(const A* panel, const A* weights, int64_t depth, A* sums);
+// Asks for the lines of so many bytes, for the second cache.
+template <int64_t Bytes>
+MPSF_INLINE void fetch(const void* from) {
+  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+}
 
-// sums[r][lane] += sum over k of panel[r][k] * weights[k][lane]
-template <typename A, int Rows, int Vectors>
-void multiply(const A* panel, const A* weights, int64_t depth, A* sums) {
+template <typename A>
+using Tile = void (*)(const A* panel, const A* weights, int64_t depth, bool add, const A* next, A* sums);
+
+// `next` is fetched into the cache meanwhile, as much as there are weights, unless Fetch is false.
+// sums[r][lane] = (add ? sums[r][lane] : 0) + sum over k of panel[r][k] * weights[k][lane]
+template <typename A, int Pitch, bool Fetch, int Rows, int Vectors>
+void multiply(const A* panel, const A* weights, int64_t depth, bool add, const A* next, A* sums) {
   constexpr int L = lanes<A>;
   Vec<A> acc[Rows][Vectors] = {};
   for (int64_t k = 0; k < depth; ++k, ++panel, weights += kTileLanes<A>) {
     Vec<A> w[Vectors];
     for (int v = 0; v < Vectors; ++v) w[v] = load(weights + v * L);
+    if (Fetch) fetch<kTileLanes<A> * sizeof(A)>(next + k * kTileLanes<A>);
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) {
-      const Vec<A> x = splat(panel[r * kPitch]);
+      const Vec<A> x = splat(panel[r * Pitch]);
       for (int v = 0; v < Vectors; ++v) acc[r][v] += x * w[v];
     }
   }
 #pragma GCC unroll 14
   for (int r = 0; r < Rows; ++r, sums += kTileLanes<A>) {
-    for (int v = 0; v < Vectors; ++v) store(sums + v * L, load(sums + v * L) + acc[r][v]);
+    for (int v = 0; v < Vectors; ++v) store(sums + v * L, add ? load(sums + v * L) + acc[r][v] : acc[r][v]);
   }
 }
 
-template <typename A, int Rows = kTileRows>
+template <typename A, int Pitch, bool Fetch, int Rows = kTileRows>
 Tile<A> multiply_tile(int rows, int vectors) {
   if constexpr (Rows > 1) {
-    if (rows < Rows) return multiply_tile<A, Rows - 1>(rows, vectors);
+    if (rows < Rows) return multiply_tile<A, Pitch, Fetch, Rows - 1>(rows, vectors);
   }
-  return vectors == 1 ? multiply<A, Rows, 1> : multiply<A, Rows, 2>;
+  return vectors == 1 ? multiply<A, Pitch, Fetch, Rows, 1> : multiply<A, Pitch, Fetch, Rows, 2>;
 }
 
 // The pixels that a weight gradient sums over at a time: `count` rows of `cols` pixels. Row number r starts at
@@ -59,11 +67,12 @@ struct PixelBlock {
 constexpr int kOuterPitch = kRegisters == 32 ? 16 : 8;
 
 template <typename A>
-using OuterTile = void (*)(const PixelBlock& block, const A* dy, const A* x, A* sums);
+using OuterTile = void (*)(const PixelBlock& block, const A* dy, const A* x, bool add, const A* next_dy,
+                           const A* next_x, A* sums);
 
-// sums[r][lane] += sum over pixels of dy[pixel][r] * x[pixel][lane]
-template <typename A, int Rows, int Vectors>
-void outer(const PixelBlock& block, const A* dy, const A* x, A* sums) {
+// sums[r][lane] = (add ? sums[r][lane] : 0) + sum over pixels of dy[pixel][r] * x[pixel][lane]
+template <typename A, bool Fetch, int Rows, int Vectors>
+void outer(const PixelBlock& block, const A* dy, const A* x, bool add, const A* next_dy, const A* next_x, A* sums) {
   constexpr int L = lanes<A>;
   Vec<A> acc[Rows][Vectors] = {};
   for (int row = 0; row < block.count; ++row) {
@@ -72,6 +81,11 @@ void outer(const PixelBlock& block, const A* dy, const A* x, A* sums) {
     for (int i = 0; i < block.cols; ++i, d += kOuterPitch, from += int64_t{block.x_step} * kTileLanes<A>) {
       Vec<A> w[Vectors];
       for (int v = 0; v < Vectors; ++v) w[v] = load(from + v * L);
+      if (Fetch) {
+        fetch<kOuterPitch * sizeof(A)>(next_dy + i * kOuterPitch);
+        fetch<kTileLanes<A> * sizeof(A)>(next_x + i * kTileLanes<A>);
+        __builtin_prefetch(sums + kTileRows * kTileLanes<A> + i * (64 / sizeof(A)), 1, 2);  // of the next place
+      }
 #pragma GCC unroll 14
       for (int r = 0; r < Rows; ++r) {
         const Vec<A> s = splat(d[r]);
@@ -81,16 +95,16 @@ void outer(const PixelBlock& block, const A* dy, const A* x, A* sums) {
   }
 #pragma GCC unroll 14
   for (int r = 0; r < Rows; ++r, sums += kTileLanes<A>) {
-    for (int v = 0; v < Vectors; ++v) store(sums + v * L, load(sums + v * L) + acc[r][v]);
+    for (int v = 0; v < Vectors; ++v) store(sums + v * L, add ? load(sums + v * L) + acc[r][v] : acc[r][v]);
   }
 }
 
-template <typename A, int Rows = kTileRows>
+template <typename A, bool Fetch, int Rows = kTileRows>
 OuterTile<A> outer_tile(int rows, int vectors) {
   if constexpr (Rows > 1) {
-    if (rows < Rows) return outer_tile<A, Rows - 1>(rows, vectors);
+    if (rows < Rows) return outer_tile<A, Fetch, Rows - 1>(rows, vectors);
   }
-  return vectors == 1 ? outer<A, Rows, 1> : outer<A, Rows, 2>;
+  return vectors == 1 ? outer<A, Fetch, Rows, 1> : outer<A, Fetch, Rows, 2>;
 }
 
 // Memory that is read soon, fetched a little at a time between tiles: taken all at once, its latency shows.

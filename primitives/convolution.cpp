@@ -2,8 +2,11 @@
 #include "channels.h"
 #include "conv_depthwise.h"
 #include "conv_grouped.h"
+#include "conv_lines.h"
 #include "conv_outer.h"
 #include "conv_product.h"
+#include "conv_winograd.h"
+#include "conv_winograd_grad.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -12,16 +15,31 @@ namespace {
 struct Geometry {
   Axis rows, cols;
   int images, groups, channels, outs;  // channels and outs of one group
-  bool neuron;
+  bool neuron, winograd;
 
-  Geometry(const Call& call, int images, const int* weights, bool neuron)
+  Geometry(const Call& call, int images, const int* weights, bool neuron, bool winograd)
       : rows(axis_at(call.params, 0)),
         cols(axis_at(call.params, 1)),
         images(images),
         groups(call.params[20]),
         channels(weights[3]),
         outs(weights[0] / groups),
-        neuron(neuron) {}
+        neuron(neuron),
+        winograd(winograd) {}
+
+  // The same with all pixels in one line, if each stands for itself.
+  Geometry flat() const {
+    const int64_t pixels = int64_t{images} * rows.n_in * cols.n_in;
+    const auto alone = [](const Axis& a) {
+      return a.size == 1 && a.stride == 1 && a.pad == 0 && a.n_in == a.n_out && a.begin == 0 && a.end == a.n_out;
+    };
+    if (!alone(rows) || !alone(cols) || pixels >= 1 << 30) return *this;
+    Geometry g = *this;
+    g.images = 1;
+    g.rows.n_in = g.rows.n_out = g.rows.end = 1;
+    g.cols.n_in = g.cols.n_out = g.cols.end = static_cast<int>(pixels);
+    return g;
+  }
 
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
@@ -31,6 +49,17 @@ struct Geometry {
     return is_small_group<A>(groups, channels, outs);
   }
 };
+
+template <typename T>
+void multiply_all(const Product<T>& p, bool winograd) {
+  if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+    const Winograd<Dense, T> dense(p);
+    if (winograd && dense.fits()) return dense.run();
+    const Winograd<Strided, T> strided(p);
+    if (winograd && strided.fits()) return strided.run();
+  }
+  return has_few_channels(p) ? product_of_lines(p) : product(p);
+}
 
 // Convolution as a product: channels of x times weights give outs.
 template <typename T>
@@ -47,8 +76,9 @@ void conv_product(const Geometry& g, const Call& call) {
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1, p.out_stride = g.per_out();
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
+  p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
-  product(p);
+  multiply_all(p, g.winograd);
 }
 
 // Backward outs of dy times weights give channels, for one phase.
@@ -66,8 +96,69 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(), p.out_stride = 1;
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
+  p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = rows, p.cols = cols;
+  multiply_all(p, g.winograd);
+}
+
+// With few channels all phases share the lanes of one product, whose output makes a pixel of each. It reads the
+// union of what the phases read, with zero weights where they do not.
+template <typename T>
+bool input_folded(const Geometry& g, const Call& call) {
+  using A = Acc<T>;
+  const int down = phases(g.rows), across = phases(g.cols), outs = down * across * g.channels;
+  if (g.groups > 1 || down * across == 1 || g.rows.dilation * g.cols.dilation > 1 || outs > kTileLanes<A>) return false;
+  const auto whole = [](const Axis& a, int count) {
+    Side all = input_side(a, 0);
+    int begin = all.src_first, end = begin + all.taps;
+    for (int phase = 1; phase < count; ++phase) {
+      const Side side = input_side(a, phase);
+      if (side.taps == 0) continue;
+      begin = begin < end ? lesser(begin, side.src_first) : side.src_first;
+      end = greater(end, side.src_first + side.taps);
+    }
+    all.src_first = begin, all.taps = end - begin, all.tap_first = 0, all.tap_step = 1, all.src_tap = 1;
+    return all;
+  };
+  const Side rows = whole(g.rows, down), cols = whole(g.cols, across);
+  const int vectors = (outs + lanes<A> - 1) / lanes<A>, apart = (g.channels + lanes<A> - 1) / lanes<A>;
+  if (int64_t{rows.taps} * cols.taps * vectors > int64_t{g.rows.size} * g.cols.size * apart) return false;
+
+  const A *w = data<A>(call.in[1]), *b = data<A>(call.in[2]);
+  const Scratch<A> weights(int64_t{rows.taps} * cols.taps * g.outs * outs), bias(outs);
+  clear(weights.get(), int64_t{rows.taps} * cols.taps * g.outs * outs);
+  for (int phase = 0; phase < down * across; ++phase) {
+    const Side down_side = input_side(g.rows, phase / across), across_side = input_side(g.cols, phase % across);
+    for (int q = 0; q < down_side.taps; ++q) {
+      for (int p = 0; p < across_side.taps; ++p) {
+        const int row = down_side.tap_first + q * down_side.tap_step,
+                  col = across_side.tap_first + p * across_side.tap_step;
+        const int tap =
+            (down_side.src_first + q - rows.src_first) * cols.taps + across_side.src_first + p - cols.src_first;
+        for (int out = 0; out < g.outs; ++out) {
+          memcpy(&weights[(int64_t{tap} * g.outs + out) * outs + phase * g.channels],
+                 w + ((int64_t{out} * g.rows.size + row) * g.cols.size + col) * g.channels,
+                 static_cast<size_t>(g.channels) * sizeof(A));
+        }
+      }
+    }
+    for (int c = 0; c < g.channels; ++c) bias[phase * g.channels + c] = b[c];
+  }
+  Product<T> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.outs;
+  p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.channels;
+  p.groups = 1, p.channels = g.outs, p.outs = outs;
+  p.weights = weights.get();
+  p.tap_stride = int64_t{g.outs} * outs, p.channel_stride = outs, p.out_stride = 1;
+  p.kernel_cols = cols.taps;
+  p.bias = bias.get(), p.neuron = g.neuron;
+  p.rows = rows, p.cols = cols;
+  p.fold_rows = down, p.fold_cols = across;
   product(p);
+  return true;
 }
 
 template <typename T>
@@ -133,7 +224,7 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
 void conv(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
@@ -141,7 +232,7 @@ void conv(const Call& call) {
     } else if (g.small_groups<Acc<T>>()) {
       conv_grouped<T>(g, call);
     } else {
-      conv_product<T>(g, call);
+      conv_product<T>(g.flat(), call);
     }
   });
 }
@@ -149,8 +240,9 @@ void conv(const Call& call) {
 void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0);
-    if (call.out[0].size == 0) return;
+    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
+    if (call.out[0].size == 0 || input_folded<T>(g, call)) return;
+    if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
         const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
@@ -169,13 +261,22 @@ void conv_grad_input(const Call& call) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.out[0].shape, false);
+    Geometry g(call, call.in[0].shape[0], call.out[0].shape, false, call.params[21] != 0);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {
       depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.outs});
     } else {
-      weight_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs});
+      g = g.flat();
+      const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs};
+      if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+        const WinogradGrad<Dense, T> dense(grad);
+        if (g.winograd && dense.fits()) return dense.run();
+        const WinogradGrad<Strided, T> strided(grad);
+        if (g.winograd && strided.fits()) return strided.run();
+      }
+      const LineGrad<T> lines(grad);
+      return lines.fits() ? lines.run() : weight_grad<T>(grad);
     }
   });
 }
