@@ -102,7 +102,8 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
     results = (shape, acc), ((out,), acc)
 
     def stages() -> tuple[Stage, ...]:
-        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape)
+        matrices = _launch.backend(spec.stream) == "metal"
+        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape, matrices=matrices)
 
     told = (*windows, _winograd())
     return _launch.launch("conv_grad_weights", [dy, x], told, results[:count], stages, spec.stream)

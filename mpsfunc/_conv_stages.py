@@ -35,8 +35,8 @@ _PIXELS, _TAPS = 4, 5
 _PARTIALS = 4 * 2**20
 
 
-def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
-    """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x."""
+def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, *, matrices: bool) -> tuple[Stage, ...]:
+    """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x; by matrices of simdgroups or without."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     out, width = dy_shape[3], x_shape[3] // groups
     if depthwise(groups, width):
@@ -46,15 +46,16 @@ def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[St
     pixels = dy_shape[0] * rows.n_out * cols.n_out
     parts = max(1, min(_launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
     partial = ((parts, out * depth), mx.float32)
+    together = _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)
     first = Stage(
-        "conv_grad_weights",
+        "conv_grad_weights" if matrices else "conv_grad_weights_plain",
         ("dy", "x"),
         ("partial",),
         (partial,),
         _launch.tiles(down, across, groups * parts),
         _GROUP,
         (*rows, *cols, groups, parts),
-        (("V", _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)),),
+        (("V", together),) if matrices else (),
     )
     return first, _summed(spec, out, width)
 

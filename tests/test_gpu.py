@@ -6,6 +6,7 @@ fixed list and only geometries and values vary.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from matrix import MATRIX, Arrays
 from support import TOLERANCE, VIEWS, exact, geometries, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc import _conv_stages
 
 pytestmark = pytest.mark.gpu
 
@@ -48,6 +50,16 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("name", CASES)
 def test_bodies(name: str) -> None:
+    CASES[name].run()
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("conv_grad_weights ")])
+def test_matrices_of_simdgroups(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body of Apple GPUs, wherever this runs: CUDA has words for it that its own choice does not use."""
+    stages = _conv_stages.grad_weights_stages
+    with_matrices = functools.partial(stages, matrices=True)
+    monkeypatch.setattr(_conv_stages, "grad_weights_stages", lambda *args, matrices: with_matrices(*args))
     CASES[name].run()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -12,7 +13,7 @@ from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
-from mpsfunc import _conv_kernels, _neuron
+from mpsfunc import _conv_kernels, _launch, _neuron
 from mpsfunc._conv_library import Spec
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
@@ -79,6 +80,20 @@ def _convs(
     ]
 
 
+def _plain(
+    shape: tuple[int, ...], dtype: mx.Dtype, out: int, kernel: tuple[int, int], crowded: bool = False, **how: Any
+) -> Case:
+    """The weight gradient as CUDA runs it."""
+
+    def check() -> None:
+        *_, grad_weights = _convs(shape, dtype, out, kernel, **how)
+        with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
+            grad_weights.check()
+
+    bodies = ("conv_grad_weights_plain", "conv_grad_bias", "sum_partials")
+    return Case(named("conv_grad_weights_plain", shape, dtype, out=out, k=kernel, **how), bodies, check, crowded)
+
+
 def _slope(shape: tuple[int, ...], dtype: mx.Dtype, crowded: bool = False) -> Case:
     def check() -> None:
         dy, y = numbers(shape, dtype, 1), mx.maximum(numbers(shape, dtype, 2), 0)
@@ -107,6 +122,13 @@ def convolution() -> list[Case]:
         *_convs((1, 1, 3, 2), F32, 2, (1, 2), groups=2),  # in constant memory
         *_convs((2, 4, 6, 2), F16, 2, (2, 2), groups=2, stride=2, offset=(-3, 4), out_size=(4, 3)),  # windows outside
         *_convs((3, 6, 9, 64), F32, 128, (2, 1), groups=64, crowded=True),
+        _plain((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
+        _plain((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
+        _plain((2, 4, 3, 4), BF16, 8, (3, 3), padding="same"),
+        _plain((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),
+        _plain((3, 14, 13, 2), F32, 70, (2, 1)),
+        _plain((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),
+        _plain((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
         _slope((2, 3, 5, 8), F32),
         _slope((1, 5, 3, 3), F16),
         _slope((2, 3, 4, 4), BF16),

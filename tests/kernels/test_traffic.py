@@ -81,6 +81,11 @@ def _conv() -> None:
     mf.conv_grad_weights(y, x, state)
 
 
+def _conv_on_cuda() -> None:
+    with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
+        _conv()
+
+
 def _depthwise() -> None:
     x, w = numbers(SHAPE), numbers((16, 3, 3, 1))
     y, state = mf.conv_fwd(x, w, padding=1, groups=16)
@@ -155,6 +160,7 @@ TRAFFIC = {
         _conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}
     ),
     "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
+    "conv_grad_weights_plain": Row(_conv_on_cuda, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     # A thread loads a channel's weights and bias for four pixels, and the taps of its rows that hit the image.
     "conv_depthwise": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"x": (IMAGE, READS * IMAGE)}),
     "conv_depthwise_grad_input": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"dy": (IMAGE, READS * IMAGE)}),
