@@ -25,8 +25,8 @@ struct Depthwise {
   int source_rows, source_cols, result_rows, result_cols;
   int channels, planes, source_step, result_step;
   const A* weights;
-  const A* bias;  // of the channels, result_step apart
-  bool neuron;
+  const A* bias;          // of the channels, result_step apart
+  bool neuron, streamed;  // streamed: whole vectors are aligned, and better stored past the caches
   Side rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
@@ -43,8 +43,8 @@ MPSF_INLINE Vec<Acc<T>> load_step(const T* p, int step, int n) {
 }
 
 template <typename T>
-MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n) {
-  if (step == 1) return store_some(p, v, n);
+MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n, bool streamed) {
+  if (step == 1) return store_result(p, v, n, streamed);
   T some[lanes<Acc<T>>];
   store(some, v);
   for (int i = 0; i < n; ++i) p[i * step] = some[i];
@@ -98,7 +98,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
     T* y = d.result + (to + (col + i) * cols.out_step) * d.result_pitch() + channel * d.result_step;
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      store_step(y + v * L * d.result_step, d.neuron ? rectified(acc[i][v]) : acc[i][v], d.result_step, n);
+      store_step(y + v * L * d.result_step, d.neuron ? rectified(acc[i][v]) : acc[i][v], d.result_step, n, d.streamed);
     }
   }
 }
@@ -118,6 +118,7 @@ void depthwise(const Depthwise<T>& d) {
         sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, lesser(L, d.channels - c));
       }
     });
+    stream_end();
   });
 }
 
@@ -171,6 +172,12 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
       for (int i = 0; i < n; ++i) sum[c + i] += static_cast<double>(acc[i]);
     }
   }
+  // The next lines are read soon.
+  const int64_t dy_pitch = g.cols.n_out * outs, x_pitch = int64_t{g.cols.n_in} * g.channels;
+  const T* dy_next = g.dy + (image * g.rows.n_out + row + 1) * dy_pitch;
+  const T* x_next = g.x + (image * g.rows.n_in + greater(0, first(g.rows, row + 1)) + g.rows.size - 1) * x_pitch;
+  const int64_t steps = int64_t{g.rows.size} * g.cols.size;
+  Ahead ahead_dy(dy_next, dy_next + dy_pitch, steps), ahead_x(x_next, x_next + x_pitch, steps);
   for (int q = 0; q < g.rows.size; ++q) {
     const int from_row = source(g.rows, row, q);
     if (from_row < 0) continue;
@@ -181,15 +188,17 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
       if (count <= 0) continue;
       const T* x = g.x + ((image * g.rows.n_in + from_row) * g.cols.n_in + begin * g.cols.stride + shift) * g.channels;
       const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + begin) * outs;
-      const int64_t x_pitch = int64_t{g.cols.stride} * g.channels;
+      const int64_t x_step = int64_t{g.cols.stride} * g.channels;
+      ahead_dy.step();
+      ahead_x.step();
       for (int plane = 0; plane < g.planes; ++plane, ++dy) {
         double* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
         int c = 0;
         for (; g.planes == 1 && c + 4 * L <= g.channels; c += 4 * L) {
-          add_line<T, 4, true>(dy + c, x + c, count, outs, x_pitch, 1, L, sum + c);
+          add_line<T, 4, true>(dy + c, x + c, count, outs, x_step, 1, L, sum + c);
         }
         for (; c < g.channels; c += L) {
-          add_line<T, 1, false>(dy + int64_t{c} * g.planes, x + c, count, outs, x_pitch, g.planes,
+          add_line<T, 1, false>(dy + int64_t{c} * g.planes, x + c, count, outs, x_step, g.planes,
                                 lesser(L, g.channels - c), sum + c);
         }
       }
