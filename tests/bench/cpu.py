@@ -28,7 +28,7 @@ _TRIES = 5
 DROPPING = "PyTorch NHWC, dropping"
 _STOCK = ("MLX",)
 _LEVEL = (Target(PYTORCH, 1.0),)
-_CONV = (Target(PYTORCH, 0.8), Target(_STOCK, 40))
+_CONV = (Target(PYTORCH, 1.0), Target(_STOCK, 40))
 _POOLINGS = ((3, 2, 1), (2, 2, 0))
 _ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], ...] = (
     ("avg_pool", _POOLINGS, _LEVEL),
@@ -47,6 +47,21 @@ _ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], .
 _MORE = ((8, 112, 112, 32), (8, 56, 56, 3), (8, 56, 56, 8), (8, 56, 56, 65))
 
 
+# Convolutions in float32 besides: images, output channels, kernel, stride, padding, dilation and groups.
+_CONVOLUTIONS = (
+    ((8, 28, 28, 128), 128, 3, 1, 1, 1, 1),
+    ((8, 14, 14, 256), 256, 3, 1, 1, 1, 1),
+    ((8, 7, 7, 512), 512, 3, 1, 1, 1, 1),
+    ((8, 56, 56, 64), 256, 1, 1, 0, 1, 1),
+    ((8, 28, 28, 256), 512, 3, 2, 1, 1, 1),
+    ((8, 224, 224, 3), 64, 7, 2, 3, 1, 1),
+    ((8, 56, 56, 128), 128, 3, 1, 1, 1, 128),
+    ((8, 28, 28, 64), 64, 3, 1, 2, 2, 1),
+    ((32, 8, 8, 32), 64, 3, 1, 1, 1, 1),
+    ((256, 1, 1, 1024), 1024, 1, 1, 0, 1, 1),  # fully connected
+)
+
+
 def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
     """The rows of the table; targets are for float32."""
     made, more = [], []
@@ -55,6 +70,11 @@ def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tupl
             continue
         for window in windows:
             made += [(Problem(op, shape, "float32", *window), targets), (Problem(op, shape, "bfloat16", *window), ())]
+            if op.startswith("conv"):
+                more += [
+                    (Problem(op, other, "float32", *sizes[:3], outs=outs, dilation=sizes[3], groups=sizes[4]), _LEVEL)
+                    for other, outs, *sizes in (_CONVOLUTIONS if shape == SHAPE else ())
+                ]
             if windows is not _POOLINGS:
                 continue
             edge = "clamp" if op.startswith("avg") else "zero"

@@ -37,7 +37,7 @@ _BYTES = {"float32": 4, "bfloat16": 2}
 
 
 class Problem(NamedTuple):
-    """One operation. Convolutions keep the number of channels; batch norms have no window."""
+    """One operation. Batch norms have no window."""
 
     op: str
     shape: tuple[int, int, int, int]  # of the images x, NHWC
@@ -46,6 +46,9 @@ class Problem(NamedTuple):
     stride: int = 1
     padding: int = 0
     edge_mode: str = "zero"  # of an average
+    outs: int = 0  # channels that a convolution makes; 0: as many as x has
+    dilation: int = 1
+    groups: int = 1
 
     @property
     def title(self) -> str:
@@ -53,14 +56,19 @@ class Problem(NamedTuple):
         name = TITLES.get(self.op, self.op)
         window = f" {self.kernel_size}x{self.kernel_size} s{self.stride} p{self.padding}"
         edge = "" if self.edge_mode == "zero" else f" {self.edge_mode}"
-        return name if self.op.startswith("bn_") else name + window + edge
+        if not self.outs:
+            return name if self.op.startswith("bn_") else name + window + edge
+        dilated = f" d{self.dilation}" if self.dilation > 1 else ""
+        grouped = f" g{self.groups}" if self.groups > 1 else ""
+        return f"{name}{window}{dilated}{grouped} {'x'.join(map(str, self.shape))}->{self.outs}"
 
     @property
     def out_shape(self) -> tuple[int, int, int, int]:
         """Shape of the output images y and their gradient dy."""
         n, h, w, c = self.shape
-        size = [(d + 2 * self.padding - self.kernel_size) // self.stride + 1 for d in (h, w)]
-        return n, size[0], size[1], c
+        extent = (self.kernel_size - 1) * self.dilation + 1
+        size = [(d + 2 * self.padding - extent) // self.stride + 1 for d in (h, w)]
+        return n, size[0], size[1], self.outs or c
 
     @property
     def pixels(self) -> int:
@@ -92,7 +100,8 @@ class Problem(NamedTuple):
         if self.op.startswith("bn_"):
             arrays.gamma, arrays.beta = normal(channels) + 1, normal(channels)
         if self.op.startswith("conv"):
-            arrays.w = round_to(normal(channels, self.kernel_size, self.kernel_size, channels))
+            out = self.outs or channels
+            arrays.w = round_to(normal(out, self.kernel_size, self.kernel_size, channels // self.groups))
         return arrays
 
 

@@ -85,7 +85,7 @@ def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def conv(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.conv(a.x, a.w, stride=p.stride, padding=p.padding)]
+    return lambda: [mf.conv(a.x, a.w, **_where(p))]
 
 
 def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
@@ -104,7 +104,11 @@ def _statistics(a: SimpleNamespace) -> mf.BatchNormState:
     return state
 
 
+def _where(p: Problem) -> dict[str, int]:
+    return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
+
+
 def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:
-    state = mf.conv_state(p.shape, a.w.shape, stride=p.stride, padding=p.padding)
+    state = mf.conv_state(p.shape, a.w.shape, **_where(p))
     mx.eval(state.arrays)
     return state

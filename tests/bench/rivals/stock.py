@@ -64,15 +64,19 @@ def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def conv(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mx.conv2d(a.x, a.w, p.stride, p.padding)]
+    return lambda: [_convolved(p, a.x, a.w)]
 
 
 def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: mx.vjp(lambda x: [mx.conv2d(x, a.w, p.stride, p.padding)], [a.x], [a.dy])[1]
+    return lambda: mx.vjp(lambda x: [_convolved(p, x, a.w)], [a.x], [a.dy])[1]
 
 
 def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: mx.vjp(lambda w: [mx.conv2d(a.x, w, p.stride, p.padding)], [a.w], [a.dy])[1]
+    return lambda: mx.vjp(lambda w: [_convolved(p, a.x, w)], [a.w], [a.dy])[1]
+
+
+def _convolved(p: Problem, x: mx.array, w: mx.array) -> mx.array:
+    return mx.conv2d(x, w, p.stride, p.padding, p.dilation, p.groups)
 
 
 def _moments(x: mx.array) -> tuple[mx.array, mx.array]:

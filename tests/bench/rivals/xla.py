@@ -66,7 +66,15 @@ def _normalized(x: jax.Array, gamma: jax.Array, beta: jax.Array) -> jax.Array:
 def _convolved(p: Problem, x: jax.Array, w: jax.Array) -> jax.Array:
     numbers = ("NHWC", "OHWI", "NHWC")
     sides = [(p.padding, p.padding)] * 2
-    return lax.conv_general_dilated(x, w, (p.stride, p.stride), sides, dimension_numbers=numbers)
+    return lax.conv_general_dilated(
+        x,
+        w,
+        (p.stride, p.stride),
+        sides,
+        rhs_dilation=(p.dilation, p.dilation),
+        dimension_numbers=numbers,
+        feature_group_count=p.groups,
+    )
 
 
 # Sides --------------------------------------------------------------------------------------------------
