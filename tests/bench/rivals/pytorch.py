@@ -129,9 +129,7 @@ def _connected(p: Problem) -> bool:
 def _conv_backward(p: Problem, a: SimpleNamespace, wanted: list[bool]) -> Any:
     _, stride, padding = _pairs(p)
     dilation, zero = [p.dilation] * 2, [0, 0]
-    return aten.convolution_backward(
-        a.dy, a.x, a.w, None, stride, padding, dilation, False, zero, p.groups, wanted
-    )
+    return aten.convolution_backward(a.dy, a.x, a.w, None, stride, padding, dilation, False, zero, p.groups, wanted)
 
 
 def _pairs(p: Problem) -> tuple[list[int], list[int], list[int]]:
