@@ -25,8 +25,8 @@ struct Depthwise {
   int source_rows, source_cols, result_rows, result_cols;
   int channels, planes, source_step, result_step;
   const A* weights;
-  const A* bias;  // of the channels, result_step apart
-  bool neuron;
+  const A* bias;          // of the channels, result_step apart
+  bool neuron, streamed;  // streamed: whole vectors are aligned, and better stored past the caches
   Side rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
@@ -43,8 +43,8 @@ MPSF_INLINE Vec<Acc<T>> load_step(const T* p, int step, int n) {
 }
 
 template <typename T>
-MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n) {
-  if (step == 1) return store_some(p, v, n);
+MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n, bool streamed) {
+  if (step == 1) return store_result(p, v, n, streamed);
   T some[lanes<Acc<T>>];
   store(some, v);
   for (int i = 0; i < n; ++i) p[i * step] = some[i];
@@ -98,7 +98,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
     T* y = d.result + (to + (col + i) * cols.out_step) * d.result_pitch() + channel * d.result_step;
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      store_step(y + v * L * d.result_step, d.neuron ? rectified(acc[i][v]) : acc[i][v], d.result_step, n);
+      store_step(y + v * L * d.result_step, d.neuron ? rectified(acc[i][v]) : acc[i][v], d.result_step, n, d.streamed);
     }
   }
 }
@@ -118,6 +118,7 @@ void depthwise(const Depthwise<T>& d) {
         sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, lesser(L, d.channels - c));
       }
     });
+    stream_end();
   });
 }
 
@@ -171,26 +172,42 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
       for (int i = 0; i < n; ++i) sum[c + i] += static_cast<double>(acc[i]);
     }
   }
-  for (int q = 0; q < g.rows.size; ++q) {
-    const int from_row = source(g.rows, row, q);
-    if (from_row < 0) continue;
-    for (int p = 0; p < g.cols.size; ++p) {
-      const int shift = p * g.cols.dilation - g.cols.pad;
-      const int begin = greater(col_begin, ceil_div(-shift, g.cols.stride));
-      const int count = lesser(col_end, floor_div(g.cols.n_in - 1 - shift, g.cols.stride) + 1) - begin;
-      if (count <= 0) continue;
-      const T* x = g.x + ((image * g.rows.n_in + from_row) * g.cols.n_in + begin * g.cols.stride + shift) * g.channels;
-      const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + begin) * outs;
-      const int64_t x_pitch = int64_t{g.cols.stride} * g.channels;
-      for (int plane = 0; plane < g.planes; ++plane, ++dy) {
-        double* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
-        int c = 0;
-        for (; g.planes == 1 && c + 4 * L <= g.channels; c += 4 * L) {
-          add_line<T, 4, true>(dy + c, x + c, count, outs, x_pitch, 1, L, sum + c);
-        }
-        for (; c < g.channels; c += L) {
-          add_line<T, 1, false>(dy + int64_t{c} * g.planes, x + c, count, outs, x_pitch, g.planes,
-                                lesser(L, g.channels - c), sum + c);
+  // The next lines are read soon.
+  const int64_t dy_pitch = g.cols.n_out * outs, x_pitch = int64_t{g.cols.n_in} * g.channels;
+  const T* dy_next = g.dy + (image * g.rows.n_out + row + 1) * dy_pitch;
+  const int next_row = greater(0, first(g.rows, lesser(row + 1, g.rows.n_out - 1)));
+  const T* x_next = g.x + (image * g.rows.n_in + next_row + g.rows.size - 1) * x_pitch;
+  // So many channels that both lines stay in the first cache for all taps.
+  const bool long_lines = (dy_pitch + x_pitch) * static_cast<int64_t>(sizeof(T)) > 32 << 10;
+  const int block = g.planes == 1 && long_lines ? 4 * L : greater(1, g.channels);
+  const int64_t steps = int64_t{g.rows.size} * g.cols.size * ceil_div(g.channels, block);
+  Ahead ahead_dy(dy_next, dy_next + dy_pitch, steps), ahead_x(x_next, x_next + x_pitch, steps);
+  for (int channel = 0; channel < g.channels; channel += block) {
+    const int channel_end = lesser(g.channels, channel + block);
+    for (int q = 0; q < g.rows.size; ++q) {
+      const int from_row = source(g.rows, row, q);
+      if (from_row < 0) continue;
+      for (int p = 0; p < g.cols.size; ++p) {
+        const int shift = p * g.cols.dilation - g.cols.pad;
+        const int begin = greater(col_begin, ceil_div(-shift, g.cols.stride));
+        const int count = lesser(col_end, floor_div(g.cols.n_in - 1 - shift, g.cols.stride) + 1) - begin;
+        if (count <= 0) continue;
+        const T* x =
+            g.x + ((image * g.rows.n_in + from_row) * g.cols.n_in + begin * g.cols.stride + shift) * g.channels;
+        const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + begin) * outs;
+        const int64_t x_step = int64_t{g.cols.stride} * g.channels;
+        ahead_dy.step();
+        ahead_x.step();
+        for (int plane = 0; plane < g.planes; ++plane, ++dy) {
+          double* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
+          int c = channel;
+          for (; g.planes == 1 && c + 4 * L <= channel_end; c += 4 * L) {
+            add_line<T, 4, true>(dy + c, x + c, count, outs, x_step, 1, L, sum + c);
+          }
+          for (; c < channel_end; c += L) {
+            add_line<T, 1, false>(dy + int64_t{c} * g.planes, x + c, count, outs, x_step, g.planes,
+                                  lesser(L, channel_end - c), sum + c);
+          }
         }
       }
     }

@@ -247,7 +247,7 @@ class WeightGradTask {
     const int64_t from = x_line(g_, range.line, 0), to = x_line(g_, range.line + range.count - 1, g_.rows.size - 1);
     if (from < 0 || to < 0) return {};
     const int col = first(g_.cols, g_.cols.begin + range.col),
-              last = first(g_.cols, g_.cols.begin + range.col + range.cols);
+              last = first(g_.cols, g_.cols.begin + range.col + range.cols - 1) + 1;
     const int64_t low = from * g_.cols.n_in + greater(0, lesser(col, g_.cols.n_in));
     const int64_t high = to * g_.cols.n_in + greater(0, lesser(last, g_.cols.n_in));
     return {g_.x + low * g_.channels, g_.x + (low < high ? high : low) * g_.channels, steps};

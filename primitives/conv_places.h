@@ -7,6 +7,7 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
+constexpr int kSkew = 16;           // numbers between places, which would meet in few sets of the caches without
 constexpr int kLeastChannels = 16;  // below, a direct sum has too few terms to round as much
 constexpr int kLeastPixels = 128;   // below, taking the weights to places costs more than it saves
 

@@ -42,7 +42,7 @@ class Winograd {
   // Every task goes from its tiles of the source to their results; the weights' places are made before, for a batch
   // of the blocks of lanes.
   void run_blocks(int64_t count) const {
-    const int64_t size = int64_t{kPlaces} * p_.channels * W;
+    const int64_t size = weights_size();
     const int batch =
         static_cast<int>(smaller(blocks_, kWeightBytes / (size * static_cast<int64_t>(sizeof(float))) + 1));
     const Scratch<float> weights(batch * size);
@@ -58,15 +58,15 @@ class Winograd {
       });
       parallel_for(tasks, [&](int64_t task) {
         const int64_t begin = tiles_ * task / tasks, end = tiles_ * (task + 1) / tasks;
-        const Scratch<float> source(parts_ * kPlaces * (end - begin) * kPlacePitch),
-            sums(together * kPlaces * (end - begin) * W);
+        const Scratch<float> source(parts_ * kPlaces * source_pitch(end - begin)),
+            sums(together * kPlaces * sums_pitch(end - begin));
         for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
         for (int block = 0; block < here; block += together) {
           const int some = lesser(together, here - block);
           multiply_places(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
                           sums.get());
           for (int i = 0; i < some; ++i) {
-            finish(first + block + i, begin, end - begin, sums.get() + i * kPlaces * (end - begin) * W);
+            finish(first + block + i, begin, end - begin, sums.get() + i * kPlaces * sums_pitch(end - begin));
           }
         }
         stream_end();
@@ -76,7 +76,7 @@ class Winograd {
 
   // Few tiles and large weights: the source's places are made before, and each task makes weights for itself.
   void run_shared() const {
-    const Scratch<float> source(parts_ * kPlaces * tiles_ * kPlacePitch);
+    const Scratch<float> source(parts_ * kPlaces * source_pitch(tiles_));
     parallel_for((tiles_ + kTileRows - 1) / kTileRows, [&](int64_t task) {
       const int64_t end = smaller(tiles_, (task + 1) * kTileRows);
       for (int64_t tile = task * kTileRows; tile < end; ++tile) place_source(tile, tile, tiles_, source.get());
@@ -84,7 +84,7 @@ class Winograd {
     const int64_t most = 8 * kTileRows, rounds = (tiles_ + most - 1) / most;
     parallel_for(blocks_, [&](int64_t task) {
       const int block = static_cast<int>(task);
-      const Scratch<float> weights(int64_t{kPlaces} * p_.channels * W), sums(kPlaces * most * W);
+      const Scratch<float> weights(weights_size()), sums(kPlaces * sums_pitch(most));
       for (int channel = 0; channel < p_.channels; channel += L) place_weights(block, channel, weights.get());
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
@@ -95,12 +95,18 @@ class Winograd {
     });
   }
 
+  // Distances of two places.
+  static int64_t source_pitch(int64_t tiles) { return tiles * kPlacePitch + kSkew; }
+  static int64_t sums_pitch(int64_t tiles) { return tiles * W + kSkew; }
+  static int64_t weights_pitch(int depth) { return int64_t{depth} * W + kSkew; }
+  // Of the weights of a block of lanes.
+  int64_t weights_size() const { return kPlaces * (int64_t{p_.channels} * W + parts_ * kSkew); }
   int depth(int part) const { return lesser(kPlaceDepth, p_.channels - part * kPlaceDepth); }
 
   // The weights of L channels and a block of lanes, as [part][place][channel][lane].
   void place_weights(int block, int channel, float* to) const {
     const int n = lesser(L, p_.channels - channel), part = channel / kPlaceDepth;
-    to += (int64_t{part} * kPlaceDepth * kPlaces + channel % kPlaceDepth) * W;
+    to += part * kPlaces * weights_pitch(kPlaceDepth) + channel % kPlaceDepth * W;
     for (int v = 0; v < kTileVectors && block * W + v * L < p_.outs; ++v) {
       Vec<float> taps[9][L];
       for (int tap = 0; tap < 9; ++tap) {
@@ -123,7 +129,8 @@ class Winograd {
           column(half, j, col);
           Map::weights(col, placed);
 #pragma GCC unroll 6
-          for (int i = 0; i < kSide; ++i) store(to + (int64_t{i * kSide + j} * depth(part) + k) * W + v * L, placed[i]);
+          for (int i = 0; i < kSide; ++i)
+            store(to + (i * kSide + j) * weights_pitch(depth(part)) + k * W + v * L, placed[i]);
         }
       }
     }
@@ -133,31 +140,32 @@ class Winograd {
   void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
     for (int channel = 0; channel < p_.channels; channel += L) {
       tiling_.place_source(
-          p_.source, tile, channel, lesser(L, p_.channels - channel), count * kPlacePitch,
-          to + (int64_t{channel / kPlaceDepth} * kPlaces * count + at) * kPlacePitch + channel % kPlaceDepth);
+          p_.source, tile, channel, lesser(L, p_.channels - channel), source_pitch(count),
+          to + channel / kPlaceDepth * kPlaces * source_pitch(count) + at * kPlacePitch + channel % kPlaceDepth);
     }
   }
 
   // sums[block][place][tile][lane] of `count` tiles from `begin` on, of `all` whose places are there.
   void multiply_places(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
                        const float* weights, float* sums) const {
-    const int64_t groups = (count + kTileRows - 1) / kTileRows, size = int64_t{kPlaces} * p_.channels * W;
+    const int64_t groups = (count + kTileRows - 1) / kTileRows, size = weights_size();
     for (int part = 0; part < parts_; ++part) {
       const int length = depth(part);
       const int64_t fetched = int64_t{length} * W / kPlacePitch;
-      for (int place = 0; place < kPlaces; ++place, weights += int64_t{length} * W) {
-        const float* panel = source + ((int64_t{part} * kPlaces + place) * all + begin) * kPlacePitch;
+      for (int place = 0; place < kPlaces; ++place, weights += weights_pitch(length)) {
+        const float* panel = source + (part * kPlaces + place) * source_pitch(all) + begin * kPlacePitch;
         for (int block = 0; block < blocks; ++block) {
           const int vectors = p_.outs - (first_block + block) * W <= L ? 1 : kTileVectors;
           for (int64_t group = 0; group < groups; ++group) {
             const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
             // The first group fetches the weights of the next place, the others what those meet.
             const float* slice = weights + block * size;
-            const float* next = group == 0 ? slice + int64_t{length} * W
-                                           : panel + (all + (block * (groups - 1) + group - 1) * fetched) * kPlacePitch;
+            const float* next =
+                group == 0 ? slice + weights_pitch(length)
+                           : panel + source_pitch(all) + (block * (groups - 1) + group - 1) * fetched * kPlacePitch;
             multiply_tile<float, kPlacePitch, true>(static_cast<int>(rows), vectors)(
                 panel + first * kPlacePitch, slice, length, part > 0, next,
-                sums + ((int64_t{block} * kPlaces + place) * count + first) * W);
+                sums + (block * kPlaces + place) * sums_pitch(count) + first * W);
           }
         }
       }
@@ -175,7 +183,7 @@ class Winograd {
       for (int v = 0; v < kTileVectors; ++v) {
         const int lane = block * W + v * L, n = lesser(L, p_.outs - lane);
         if (n <= 0) break;
-        finish_tile(sums + tile * W + v * L, count * W, load_some(p_.bias + lane, n), rows, cols, n, y + lane);
+        finish_tile(sums + tile * W + v * L, sums_pitch(count), load_some(p_.bias + lane, n), rows, cols, n, y + lane);
       }
     }
   }

@@ -40,7 +40,7 @@ class WinogradGrad {
       if (tiles * bytes(batch) > kGradAllBytes) most = smaller(tiles, kGradPlaceBytes / bytes(batch) + 2 * kTileRows);
     }
     const int64_t rounds = (tiles + most - 1) / most;
-    const Scratch<float> dy(most * kPlaces * g_.tiles() * kOuterPitch), x(most * kPlaces * batch * W);
+    const Scratch<float> dy(kPlaces * dy_pitch(most)), x(kPlaces * x_pitch(most, batch));
     const int64_t each = (tiles + rounds - 1) / rounds, flush = kRun / ((each + kRun - 1) / kRun) + 1;
     const int64_t size = rounds > 1 ? int64_t{batch} * g_.tiles() * kSums : 0;
     const Scratch<float> sums(size), totals(rounds > flush ? size : 0);
@@ -56,8 +56,7 @@ class WinogradGrad {
           const Scratch<float> own(rounds > 1 ? 0 : kSums);
           float* sum = rounds > 1 ? sums.get() + task * kSums : own.get();
           multiply_places(first + block, tile, count, dy.get() + tile * count * kOuterPitch,
-                          x.get() + block * count * W, count * g_.tiles() * kOuterPitch, count * here * W,
-                          round % flush > 0, sum);
+                          x.get() + block * count * W, dy_pitch(count), x_pitch(count, here), round % flush > 0, sum);
           const bool last = round + 1 == rounds;
           if (rounds > flush && (last || (round + 1) % flush == 0)) {
             float* total = totals.get() + task * kSums;
@@ -78,6 +77,10 @@ class WinogradGrad {
     return int64_t{kPlaces} * (g_.tiles() * kOuterPitch + batch * W) * static_cast<int64_t>(sizeof(float));
   }
 
+  // Distances of two places.
+  int64_t dy_pitch(int64_t count) const { return count * g_.tiles() * kOuterPitch + kSkew; }
+  int64_t x_pitch(int64_t count, int blocks) const { return count * blocks * W + kSkew; }
+
   // Tiles [begin, end) as [place][tile of outs][tile][out] and [place][block][tile][lane].
   void place(int first, int blocks, int64_t begin, int64_t end, float* dy, float* x, double* bias) const {
     const int64_t count = end - begin, tasks = (count + kTileRows - 1) / kTileRows;
@@ -88,12 +91,12 @@ class WinogradGrad {
         for (int tile = 0; tile < g_.tiles(); ++tile) {
           for (int out = g_.tile_begin(tile); out < g_.tile_begin(tile + 1); out += L) {
             const int lane = out - g_.tile_begin(tile);
-            place_result(begin + i, out, lesser(L, g_.tile_begin(tile + 1) - out), count * g_.tiles() * kOuterPitch,
+            place_result(begin + i, out, lesser(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
                          dy + (tile * count + i) * kOuterPitch + lane, bias ? part.get() + task * g_.outs : nullptr);
           }
         }
         for (int channel = first * W; channel < lesser(g_.channels, (first + blocks) * W); channel += L) {
-          tiling_.place_source(g_.x, begin + i, channel, lesser(L, g_.channels - channel), count * blocks * W,
+          tiling_.place_source(g_.x, begin + i, channel, lesser(L, g_.channels - channel), x_pitch(count, blocks),
                                x + (int64_t{channel / W - first} * count + i) * W + channel % W);
         }
       }

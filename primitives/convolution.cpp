@@ -166,6 +166,7 @@ void conv_depthwise(const Geometry& g, const Call& call) {
   using A = Acc<T>;
   const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
   const A* w = data<A>(call.in[1]);
+  const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
   const int64_t taps = g.per_out(), plane_size = taps * g.groups;
   Scratch<A> weights(g.outs * plane_size);
   const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
@@ -173,7 +174,7 @@ void conv_depthwise(const Geometry& g, const Call& call) {
   for (int plane = 0; plane < g.outs; ++plane) {
     depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
                   g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size, data<A>(call.in[2]) + plane,
-                  g.neuron, rows, cols});
+                  g.neuron, streamed, rows, cols});
   }
 }
 
@@ -181,12 +182,14 @@ template <typename T>
 void input_depthwise(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
   using A = Acc<T>;
   const A* w = data<A>(call.in[1]);
+  const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
   const int64_t taps = g.per_out();
   Scratch<A> weights(g.outs * taps * g.groups);
   const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
   lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
   depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
-                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), data<A>(call.in[2]), g.neuron, rows, cols});
+                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), data<A>(call.in[2]), g.neuron, streamed, rows,
+                cols});
 }
 
 template <typename T>
