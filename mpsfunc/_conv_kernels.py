@@ -8,12 +8,9 @@ import os
 import mlx.core as mx
 
 from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch
-from mpsfunc._conv_library import Spec as Spec
+from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Stage
 from mpsfunc.window import Axis
-
-# The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
-_TILE, _GROUP = 64, (256, 1, 1)
 
 
 def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
@@ -29,23 +26,20 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     n, out = x.shape[0], w.shape[0]
     acc = _launch.accumulator(x.dtype)
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
-    params = (*windows, spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
-        if _conv_stages.depthwise(spec.groups, w.shape[3]):
-            return _conv_stages.depthwise_stages(spec, x.shape, out, x.dtype)
-        pixels = n * spec.rows.n_out * spec.cols.n_out
-        grid = _launch.tiles(_tiles(pixels), _tiles(out // spec.groups), spec.groups)
-        return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
+        return _conv_stages.conv_stages(spec, x.shape, out, x.dtype)
 
     arrays = [x, w.astype(acc), b.astype(acc)]
-    return _launch.launch("conv", arrays, (*params, _winograd()), (result,), stages, spec.stream)[0]
+    params = (*windows, spec.neuron, _winograd())
+    return _launch.launch("conv", arrays, params, (result,), stages, spec.stream)[0]
 
 
 def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Images (n, h, w, c) of dy's dtype."""
     form, windows = _form(spec.rows, spec.cols, spec.groups)
     if form == _CLAMPED:
+        assert not spec.biased and not spec.neuron, "what the margin took back is added before them"
         wide = dy.astype(_launch.accumulator(dy.dtype))  # so that what is folded was not rounded
         dx = grad_input(wide, w, b, _widened(spec))
         return _conv_edges.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
@@ -58,18 +52,14 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     if _launch.routed(spec.stream, *backends) and _conv_library.ordinary(spec) and dy.size:
         return _conv_library.finished(_conv_library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
-    params = (*windows, spec.neuron)
 
     def stages() -> tuple[Stage, ...]:
-        if _conv_stages.depthwise(spec.groups, w.shape[3]):
-            return _conv_stages.depthwise_grad_input_stages(spec, dy.shape, dy.dtype)
-        pixels = n * spec.rows.n_in * spec.cols.n_in
-        grid = _launch.tiles(_tiles(pixels), _tiles(w.shape[3]), spec.groups)
-        return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
+        return _conv_stages.grad_input_stages(spec, dy.shape, w.shape[3], dy.dtype)
 
     acc = _launch.accumulator(dy.dtype)
     arrays = [dy, w.astype(acc), b.astype(acc)]
-    return _launch.launch("conv_grad_input", arrays, (*params, _winograd()), (result,), stages, spec.stream)[0]
+    params = (*windows, spec.neuron, _winograd())
+    return _launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
 
 
 def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
@@ -123,10 +113,6 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
         return first, _launch.sum_partials(out)
 
     return _launch.launch("conv_grad_bias", [dy], (), (result,), stages, spec.stream)[0]
-
-
-def _tiles(n: int) -> int:
-    return -(-n // _TILE)
 
 
 def _winograd() -> int:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 from mpsfunc import _launch, _neuron
+from mpsfunc._conv_spec import Spec
 from mpsfunc.window import Axis
-
-
-class Spec(NamedTuple):
-    """Where the windows sit, how channels group, whether a bias is added, which neuron follows, and where to run."""
-
-    rows: Axis
-    cols: Axis
-    groups: int
-    biased: bool
-    neuron: int
-    stream: mx.Stream
 
 
 def ordinary(spec: Spec) -> bool:

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc import _conv_kernels, _launch, _neuron
-from mpsfunc._conv_kernels import Spec as Spec
+from mpsfunc._conv_spec import Spec
 from mpsfunc._rules import differentiable
 
 
@@ -178,9 +178,10 @@ def _image_vmap(function: Any, spread: Any) -> Any:
     def rule(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
         (x, w, b), (x_mapped, w_mapped, b_mapped) = arrays, mapped
         if b_mapped and not w_mapped:  # one convolution, and a bias of its own for each
-            z = function(_with_images(x, size) if x_mapped else x, w, None, linear(spec))
+            acc = _launch.accumulator(x.dtype)  # so that sums are rounded once, behind the bias
+            z = function((_with_images(x, size) if x_mapped else x).astype(acc), w, None, linear(spec))
             z = _from_images(z, size) if x_mapped else z
-            return _neuron.apply(z + b[:, None, None, None].astype(z.dtype), spec.neuron)
+            return _neuron.apply(z + b[:, None, None, None].astype(acc), spec.neuron).astype(x.dtype)
         if not spec.biased:
             biases = None
         elif w_mapped and not b_mapped:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import mlx.core as mx
 
 from mpsfunc import _launch
+from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Output, Stage
-from mpsfunc.window import Axis
 
 Shape = tuple[int, ...]
-
-
-class Spec(Protocol):
-    """Where the windows sit, how channels group, and which neuron follows, numbered as in neuron.h."""
-
-    @property
-    def rows(self) -> Axis: ...
-    @property
-    def cols(self) -> Axis: ...
-    @property
-    def groups(self) -> int: ...
-    @property
-    def neuron(self) -> int: ...
 
 
 # The tiled bodies give a threadgroup of 256 a tile of 64 by 64.
@@ -33,6 +19,28 @@ _TILE, _GROUP = 64, (256, 1, 1)
 _PIXELS, _TAPS = 4, 5
 # Floats that partial weight gradients may take.
 _PARTIALS = 4 * 2**20
+
+
+def conv_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    """The convolution of x with weights and ``out`` biases in the accumulator's dtype."""
+    rows, cols, groups = spec.rows, spec.cols, spec.groups
+    if depthwise(groups, x_shape[3] // groups):
+        return depthwise_stages(spec, x_shape, out, dtype)
+    result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
+    pixels = x_shape[0] * rows.n_out * cols.n_out
+    grid, params = _launch.tiles(_tiles(pixels), _tiles(out // groups), groups), (*rows, *cols, groups, spec.neuron)
+    return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
+
+
+def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    """The image's gradient, ``width`` channels a group, from dy, weights and a bias for each channel."""
+    rows, cols, groups = spec.rows, spec.cols, spec.groups
+    if depthwise(groups, width):
+        return depthwise_grad_input_stages(spec, dy_shape, dtype)
+    result = ((dy_shape[0], rows.n_in, cols.n_in, groups * width), dtype)
+    pixels = dy_shape[0] * rows.n_in * cols.n_in
+    grid, params = _launch.tiles(_tiles(pixels), _tiles(width), groups), (*rows, *cols, groups, spec.neuron)
+    return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
 
 
 def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, *, matrices: bool) -> tuple[Stage, ...]:

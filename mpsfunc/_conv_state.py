@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc import _check, _conv_edges, _launch, _neuron, window
-from mpsfunc._conv_rules import Spec
+from mpsfunc._conv_spec import Spec
 from mpsfunc.window import Axis
 
 OPTIONS = ("all", "data", "weights_and_bias")
@@ -131,9 +131,9 @@ def placed(
 
 
 def gradient(
-    op: str, dy: mx.array, state: Any, kind: type[Any], out: tuple[int, int], stream: mx.Stream
+    op: str, dy: mx.array, state: Any, kind: type[Any], length: str, stream: mx.Stream
 ) -> tuple[mx.array, Spec]:
-    """Checks dy, of height and width ``out``, and its state.
+    """Checks dy and its state; ``length`` is the field of an Axis with the height or width of dy.
 
     Returns:
         The gradient before the neuron, and where the windows sit.
@@ -143,6 +143,7 @@ def gradient(
     size = ("o", state.rows.size, state.cols.size, "i")
     _check.shape(op, "state.dw", state.dw, size, "the state does not fit together")
     _check.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
+    out = [getattr(axis, length) for axis in (state.rows, state.cols)]
     _check.shape(op, "dy", dy, ("n", *out, state.dw.shape[0]), "dy does not belong to this state")
     spec = Spec(state.rows, state.cols, state.groups, False, _neuron.NONE, stream)
     neuron = _neuron.code(op, state.neuron or None)

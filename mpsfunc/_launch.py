@@ -187,12 +187,13 @@ def packed(params: tuple[int, ...]) -> mx.array:
 @functools.cache
 def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal: bool) -> Any:
     make = mx.fast.metal_kernel if metal else mx.fast.cuda_kernel
-    prologue = () if metal else ("cuda.h",)
+    source = text(f"{body}.metal")
+    prologue = () if metal else ("cuda.h", "cuda_matrix.h") if "simdgroup_" in source else ("cuda.h",)
     return make(
         name=f"mpsfunc_{body}",
         input_names=[*inputs, "params"],
         output_names=list(outputs),
-        source=text(f"{body}.metal"),
+        source=source,
         header="".join(map(text, (*prologue, *_HEADERS))),
     )
 

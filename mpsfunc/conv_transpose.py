@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _check, _conv_library, _conv_rules, _conv_state, _launch, _reverse
-from mpsfunc._conv_rules import Spec
+from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState
 from mpsfunc._launch import StreamLike
 from mpsfunc.window import Axis, IntOrPair, Padding
@@ -230,7 +230,7 @@ def conv_transpose_grad_input(
         array([210, 432, 54], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    dz, spec = _gradient("conv_transpose_grad_input", dy, state, run_on)
+    dz, spec = _conv_state.gradient("conv_transpose_grad_input", dy, state, ConvTransposeState, "n_in", run_on)
     _conv_state.of_state("conv_transpose_grad_input", w, state, run_on)
     return _data(dz, w, state, spec)
 
@@ -265,7 +265,7 @@ def conv_transpose_grad_weights(
         array([5, 6, 3], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    dz, spec = _gradient("conv_transpose_grad_weights", dy, state, run_on)
+    dz, spec = _conv_state.gradient("conv_transpose_grad_weights", dy, state, ConvTransposeState, "n_in", run_on)
     _conv_state.source("conv_transpose_grad_weights", x, dy, _source_shape(dy, state), run_on)
     return _parameters(dz, x, state, spec)
 
@@ -307,16 +307,11 @@ def conv_transpose_grad(
     """
     run_on = _launch.resolve(stream)
     data, parameters = _conv_state.option("conv_transpose_grad", option)
-    dz, spec = _gradient("conv_transpose_grad", dy, state, run_on)
+    dz, spec = _conv_state.gradient("conv_transpose_grad", dy, state, ConvTransposeState, "n_in", run_on)
     _conv_state.of_state("conv_transpose_grad", w, state, run_on)
     _conv_state.source("conv_transpose_grad", x, dy, _source_shape(dy, state), run_on)
     dx = _data(dz, w, state, spec) if data else None
     return dx, _parameters(dz, x, state, spec) if parameters else state
-
-
-def _gradient(op: str, dy: mx.array, state: ConvTransposeState, stream: mx.Stream) -> tuple[mx.array, Spec]:
-    _check.state(op, state, ConvTransposeState, stream=stream)
-    return _conv_state.gradient(op, dy, state, ConvTransposeState, (state.rows.n_in, state.cols.n_in), stream)
 
 
 def _source_shape(dy: mx.array, state: ConvTransposeState) -> tuple[int, ...]:

@@ -12,10 +12,10 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc import _check, _conv_rules, _conv_state, _launch, _reverse
-from mpsfunc._conv_rules import Spec
+from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState as ConvState
 from mpsfunc._launch import StreamLike
-from mpsfunc.window import IntOrPair, Padding
+from mpsfunc.window import Axis, IntOrPair, Padding
 
 
 def conv(
@@ -247,9 +247,9 @@ def conv_grad_input(
         array([0, 20, 1, 30, 2, 0], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    dz, spec = _gradient("conv_grad_input", dy, state, run_on)
+    dz, spec = _conv_state.gradient("conv_grad_input", dy, state, ConvState, "n_out", run_on)
     _conv_state.of_state("conv_grad_input", w, state, run_on)
-    return _data(dz, w, spec, kernel_offset, "conv_grad_input")
+    return _data(dz, w, spec, _reverse.at_kernel_offset("conv_grad_input", (spec.rows, spec.cols), kernel_offset))
 
 
 def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: StreamLike = None) -> ConvState:
@@ -282,7 +282,7 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
         array([16, 13], dtype=float32)
     """
     run_on = _launch.resolve(stream)
-    dz, spec = _gradient("conv_grad_weights", dy, state, run_on)
+    dz, spec = _conv_state.gradient("conv_grad_weights", dy, state, ConvState, "n_out", run_on)
     _conv_state.source("conv_grad_weights", x, dy, _source_shape(dy, state), run_on)
     dw, db = _conv_rules.grad_parameters(dz, x, spec)
     return _conv_state.grown(state, dw, db, run_on)  # type: ignore[no-any-return]
@@ -330,10 +330,11 @@ def conv_grad(
     """
     run_on = _launch.resolve(stream)
     data, parameters = _conv_state.option("conv_grad", option)
-    dz, spec = _gradient("conv_grad", dy, state, run_on)
+    dz, spec = _conv_state.gradient("conv_grad", dy, state, ConvState, "n_out", run_on)
     _conv_state.of_state("conv_grad", w, state, run_on)
     _conv_state.source("conv_grad", x, dy, _source_shape(dy, state), run_on)
-    dx = _data(dz, w, spec, kernel_offset, "conv_grad") if data else None
+    axes = _reverse.at_kernel_offset("conv_grad", (spec.rows, spec.cols), kernel_offset)
+    dx = _data(dz, w, spec, axes) if data else None
     if parameters:
         state = _conv_state.grown(state, *_conv_rules.grad_parameters(dz, x, spec), run_on)
     return dx, state
@@ -357,17 +358,10 @@ def _forward(
     return _conv_rules.conv(x, w, b, spec), spec
 
 
-def _gradient(op: str, dy: mx.array, state: ConvState, stream: mx.Stream) -> tuple[mx.array, Spec]:
-    if not isinstance(state, ConvState):
-        _check.state(op, state, ConvState, stream=stream)
-    return _conv_state.gradient(op, dy, state, ConvState, (state.rows.n_out, state.cols.n_out), stream)
-
-
 def _source_shape(dy: mx.array, state: ConvState) -> tuple[int, ...]:
     return dy.shape[0], state.rows.n_in, state.cols.n_in, state.dw.shape[3] * state.groups
 
 
-def _data(dz: mx.array, w: mx.array, spec: Spec, kernel_offset: IntOrPair | None, op: str) -> mx.array:
-    rows, cols = _reverse.at_kernel_offset(op, (spec.rows, spec.cols), kernel_offset)
+def _data(dz: mx.array, w: mx.array, spec: Spec, axes: tuple[Axis, Axis]) -> mx.array:
     with mx.stream(spec.stream):
-        return _conv_rules.grad_input(dz, w, None, spec._replace(rows=rows, cols=cols))
+        return _conv_rules.grad_input(dz, w, None, spec._replace(rows=axes[0], cols=axes[1]))

@@ -114,10 +114,10 @@ def fully_connected_grad(
     """
     op, run_on = "fully_connected_grad", _launch.resolve(stream)
     data, parameters = _conv_state.option(op, option)
-    _check.state(op, state, ConvState, stream=run_on)
-    dz, spec = _conv_state.gradient(op, dy, state, ConvState, (1, 1), run_on)
+    dz, spec = _conv_state.gradient(op, dy, state, ConvState, "n_out", run_on)
     _conv_state.of_state(op, w, state, run_on)
-    _conv_state.source(op, x, dy, (dy.shape[0], *state.dw.shape[1:]), run_on)
+    shape = dy.shape[0], state.rows.n_in, state.cols.n_in, state.dw.shape[3] * state.groups
+    _conv_state.source(op, x, dy, shape, run_on)
     with mx.stream(run_on):
         dx = _conv_rules.grad_input(dz, w, None, spec) if data else None
     if parameters:

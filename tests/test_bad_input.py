@@ -167,6 +167,10 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
     ("conv: unknown edge mode", lambda: mf.conv(X, W, edge_mode="exclude")),
     ("conv: unknown neuron", lambda: mf.conv(X, W, neuron="gelu")),
+    (
+        "conv_grad: windows reach too far",
+        lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights_and_bias", kernel_offset=2**30),
+    ),
     ("conv_grad: unknown option", lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights")),
     ("conv_grad: x does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X[:1], W, CONV)),
     ("conv_grad: w does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X, W[:5], CONV)),

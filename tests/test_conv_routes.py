@@ -12,7 +12,7 @@ from support import close, exact, geometries, numbers
 
 import mpsfunc as mf
 from mpsfunc import _conv_library, _launch
-from mpsfunc._conv_library import Spec
+from mpsfunc._conv_spec import Spec
 
 GEOMETRIES = geometries(mf.PaddingPolicy) | {
     "3x3 p1": ((6, 7), (3, 3), {"stride": 1, "padding": 1}),

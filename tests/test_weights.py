@@ -125,11 +125,10 @@ def test_bytes_by_range_and_by_table(device: mx.Device, dtype: mx.Dtype) -> None
     assert w.dtype == looked_up.dtype == dtype
 
 
-def test_the_ends_of_a_range_are_exact(device: mx.Device) -> None:
-    w = mf.dequantize_weights(
-        mx.array([0, 255], mx.uint8).reshape(1, 1, 1, 2), low=mx.array([-0.3]), high=mx.array([0.7])
-    )
-    assert w.reshape(-1).tolist() == mx.array([-0.3, 0.7]).tolist()
+def test_the_ends_of_a_range(device: mx.Device) -> None:
+    q = mx.array([0, 255], mx.uint8).reshape(1, 1, 1, 2)
+    w = mf.dequantize_weights(q, low=mx.array([-0.3]), high=mx.array([0.7]))
+    close(w.reshape(-1), [-0.3, 0.7])
 
 
 @pytest.mark.parametrize(

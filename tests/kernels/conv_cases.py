@@ -14,7 +14,7 @@ from support import close, exact, numbers
 import mpsfunc as mf
 from kernels.case import Case, named
 from mpsfunc import _conv_kernels, _launch, _neuron
-from mpsfunc._conv_library import Spec
+from mpsfunc._conv_spec import Spec
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 

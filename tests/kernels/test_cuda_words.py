@@ -30,8 +30,9 @@ def on_cuda(kernel: Kernel, body: str, names: tuple[str, ...], header: str = "")
         for name, word in zip(names, words, strict=True)
     )
     signature = ", ".join(f"{re.sub('device|constant', '', p.type)} {p.name}" for p in buffers)
+    words = _launch.text("cuda.h") + _launch.text("cuda_matrix.h")
     text = (
-        f'#include "cuda_host.h"\nnamespace on_cuda {{\n{_launch.text("cuda.h")}{header}\n'
+        f'#include "cuda_host.h"\nnamespace on_cuda {{\n{words}{header}\n'
         f"void body({signature}) {{\n{template}\n{body}\n}}\n}}\n"
     )
     return Kernel(text, "on_cuda::body", buffers)
