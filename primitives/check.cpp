@@ -136,6 +136,9 @@ class Check {
     Axis rows = axis_at(call_.params.data(), 0), cols = axis_at(call_.params.data(), 1);
     require(rows.size == weights[1] && cols.size == weights[2], "axes of the weights' size");
     require(rows.edge == 0 && cols.edge == 0, "edge 0");
+    int64_t size = weights[3];
+    for (int i = 0; i < 3; ++i) size = size < (int64_t{1} << 31) ? size * weights[i] : size;
+    require(size < (int64_t{1} << 31), "less than 2^31 weights");
   }
 
  private:

@@ -78,10 +78,14 @@ LineTile<T> line_tile(int rows, int vectors) {
   return vectors == 1 ? multiply_lines<T, Rows, 1> : multiply_lines<T, Rows, 2>;
 }
 
+constexpr int kLeastLines = 8;                       // below, threads would have nothing to share
+constexpr int64_t kLineSumBytes = int64_t{1} << 18;  // of sums that a part of the image keeps for itself
+
+// Sums are not broken up here, so they must not be longer than a panel's.
 template <typename T>
 bool has_few_channels(const Product<T>& p) {
   return p.groups == 1 && p.merged() && p.channels < lanes<Acc<T>> && p.cols.taps > 1 && p.rows.taps > 0 &&
-         p.fold_rows * p.fold_cols == 1;
+         p.fold_rows * p.fold_cols == 1 && p.depth() <= kDepth && int64_t{p.images} * p.rows.outs >= kLeastLines;
 }
 
 template <typename T>
@@ -188,10 +192,13 @@ class LineGrad {
         width_(g.cols.size * g.channels),
         size_(int64_t{blocks_} * g.rows.size * width_ * W) {}
 
-  bool fits() const { return g_.merged() && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0; }
+  bool fits() const {
+    return g_.merged() && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0 &&
+           size_ * static_cast<int64_t>(sizeof(A)) <= kLineSumBytes;
+  }
 
   void run() const {
-    const int64_t parts = smaller(kMaxParts, g_.lines());
+    const int64_t pieces = g_.lines() * g_.pieces(), parts = smaller(kMaxParts, pieces);
     const Scratch<A> totals(parts * size_);
     const Scratch<double> bias(g_.db ? parts * g_.outs : 0);
     parallel_for(parts, [&](int64_t part) {
@@ -200,10 +207,10 @@ class LineGrad {
       double* own = g_.db ? bias.get() + part * g_.outs : nullptr;
       clear(total, size_);
       if (own) clear(own, g_.outs);
-      const int64_t end = g_.lines() * (part + 1) / parts;
-      for (int64_t line = g_.lines() * part / parts; line < end;) {
+      const int64_t end = pieces * (part + 1) / parts;
+      for (int64_t piece = pieces * part / parts; piece < end;) {
         clear(sums.get(), size_);
-        for (const int64_t last = smaller(end, line + kRunBlocks); line < last; ++line) add(line, sums.get(), own);
+        for (const int64_t last = smaller(end, piece + kRunBlocks); piece < last; ++piece) add(piece, sums.get(), own);
         for (int64_t i = 0; i < size_; i += L) store(total + i, load(total + i) + load(sums.get() + i));
       }
     });
@@ -220,17 +227,11 @@ class LineGrad {
   }
 
  private:
-  // Adds the products of a line of outputs to sums, [block][row tap][column tap, channel][out].
-  void add(int64_t line, A* sums, double* bias) const {
-    const int pieces = g_.pieces();
-    for (int piece = 0; piece < pieces; ++piece) {
-      const int begin = static_cast<int>(int64_t{g_.line()} * piece / pieces);
-      const int count = static_cast<int>(int64_t{g_.line()} * (piece + 1) / pieces) - begin;
-      add_piece(line, begin, count, sums, bias);
-    }
-  }
-
-  void add_piece(int64_t line, int begin, int count, A* sums, double* bias) const {
+  // Adds the products of a piece of a line of outputs to sums, [block][row tap][column tap, channel][out].
+  void add(int64_t piece, A* sums, double* bias) const {
+    const int64_t line = piece / g_.pieces(), at = piece % g_.pieces();
+    const int begin = static_cast<int>(g_.line() * at / g_.pieces());
+    const int count = static_cast<int>(g_.line() * (at + 1) / g_.pieces()) - begin;
     const int64_t cols = int64_t{count - 1} * g_.cols.stride + g_.cols.size;
     const bool direct = sizeof(T) == sizeof(A) && g_.outs % L == 0;
     const Scratch<A> x(cols * g_.channels + L), copy(direct ? 0 : int64_t{count} * g_.outs + W);

@@ -149,8 +149,11 @@ struct Tiling {
 
   static int tiles(const Side& side) { return ceil_div(ceil_div(side.outs, side.src_tap), Map::kOuts) * side.src_tap; }
 
+  // Every window touches the source: where a tile lay mostly outside, a sum of few terms would be rounded as many.
   static bool fits(const Side& side) {
-    return side.taps == 3 && side.src_out == Map::kStep && (Map::kStep == 1 || side.src_tap == 1);
+    const bool touching = side.src_first + 2 * side.src_tap >= side.src_begin &&
+                          side.src_first + (side.outs - 1) * side.src_out < side.src_end;
+    return touching && side.taps == 3 && side.src_out == Map::kStep && (Map::kStep == 1 || side.src_tap == 1);
   }
 
   // Whether outputs are made of such windows, and tiles do not hang over the edge too far.

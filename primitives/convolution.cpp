@@ -106,8 +106,11 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
 template <typename T>
 bool input_folded(const Geometry& g, const Call& call) {
   using A = Acc<T>;
-  const int down = phases(g.rows), across = phases(g.cols), outs = down * across * g.channels;
-  if (g.groups > 1 || down * across == 1 || g.rows.dilation * g.cols.dilation > 1 || outs > kTileLanes<A>) return false;
+  const int down = phases(g.rows), across = phases(g.cols);
+  const bool touching = g.rows.dilation == 1 && g.cols.dilation == 1;
+  if (g.groups > 1 || !touching || (down == 1 && across == 1)) return false;
+  if (int64_t{down} * across > kTileLanes<A> || int64_t{down} * across * g.channels > kTileLanes<A>) return false;
+  const int outs = down * across * g.channels;
   const auto whole = [](const Axis& a, int count) {
     Side all = input_side(a, 0);
     int begin = all.src_first, end = begin + all.taps;

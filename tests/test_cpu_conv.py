@@ -143,16 +143,48 @@ def test_many_small_images(isa: str) -> None:
     check(case((axis(2, 2, 3, 1, 1, 1), axis(3, 3, 3, 1, 1, 1)), (1, 5, 20), images=90))
 
 
+@pytest.mark.parametrize("cols", (1, 3))
 @pytest.mark.parametrize("groups", (1, 20))
-def test_weight_gradient_of_a_large_image_rounds_little(isa: str, groups: int) -> None:
+def test_weight_gradient_of_a_large_image_rounds_little(isa: str, groups: int, cols: int) -> None:
     # Equal terms round alike, the worst case: n of them in a row lose up to n halves of 2**-23. A plain loop over
     # this million would lose a thousandth; ours never adds more than 256 in a row.
-    side = 1000
-    one = axis(side, side, 1, 1, 1, 0)
-    k = case((one, one), (groups, 1, 1), images=1)
-    k = k._replace(x=mx.full(k.x.shape, 0.1), dy=mx.full(k.dy.shape, 0.3))
+    for height, width in ((1000, 1000), (32, 31_250)):
+        windows = axis(height, height, 1, 1, 1, 0), axis(width + cols - 1, width, cols, 1, 1, 0)
+        k = case(windows, (groups, 1, 1), images=1)
+        k = k._replace(x=mx.full(k.x.shape, 0.1), dy=mx.full(k.dy.shape, 0.3))
+        terms = float(np.float32(0.1)) * float(np.float32(0.3))
+        np.testing.assert_allclose(exact(k.grad_weights()), height * width * terms, rtol=256 * 2.0**-24)
+
+
+@pytest.mark.parametrize("channels", (1, 3, 15, 16))
+def test_sums_over_many_taps_round_little(isa: str, channels: int) -> None:
+    """Equal terms again; no more than a panel's 576 are added in a row, and the sums of panels then."""
+    taps = 60_000 // channels
+    k = case((axis(9, 9, 1, 1, 1, 0), axis(taps, 1, taps, 1, 1, 0)), (1, channels, 5), images=1)
+    k = k._replace(x=mx.full(k.x.shape, 0.1), w=mx.full(k.w.shape, 0.3), b=mx.zeros_like(k.b))
     terms = float(np.float32(0.1)) * float(np.float32(0.3))
-    np.testing.assert_allclose(exact(k.grad_weights()), side * side * terms, rtol=256 * 2.0**-24)
+    np.testing.assert_allclose(exact(k.conv()), taps * channels * terms, rtol=(576 + 60_000 / 576) * 2.0**-24)
+
+
+@pytest.mark.parametrize(("taps", "channels"), ((180_000, 1), (60_000, 3), (12_000, 15)))
+def test_windows_longer_than_an_int_counts_in_tiles(isa: str, taps: int, channels: int) -> None:
+    """Tiles are counted by products of sizes, which once left an int."""
+    k = case((axis(1, 1, 1, 1, 1, 0), axis(taps + 3, 4, taps, 1, 1, 0)), (1, channels, 1), images=1)
+    x, dy = exact(k.x)[0, 0], exact(k.dy)[0, 0, :, 0]
+    expected = sum(dy[i] * x[i : i + taps] for i in range(4))
+    close(k.grad_weights()[0, 0], expected, 20)
+
+
+@pytest.mark.parametrize("dilation", (2, 50_000, 65_536))
+def test_far_taps_are_not_folded(isa: str, dilation: int) -> None:
+    """Phases share a product only where taps touch; once a product of dilations left an int and said that they did."""
+    one = axis(3, (3 + dilation - dilation - 1) // 2 + 1, 2, 2, dilation, dilation)
+    k = case((one, one), (1, 2, 2), images=1)
+    right, size = (
+        oracle.conv_grad_input(f(exact(k.dy)), f(exact(k.w)), k.rows, k.cols) + f(exact(k.back))
+        for f in (np.asarray, np.abs)
+    )
+    close(k.grad_input(), right, size)
 
 
 def test_terms_that_do_not_exist_do_not_count(isa: str) -> None:
@@ -217,7 +249,8 @@ def test_empty(isa: str, images: int, channels: tuple[int, int, int]) -> None:
     (
         ((16, 32, 2, 6), (8, 3, 3, 6), axis(32, 32, 3, 1, 1, 1), axis(2, 1, 3, 2, 1, 1), mx.float64),
         ((16, 32, 2, 6), (8, 3, 3, 6), axis(32, 32, 3, 1, 1, 1), axis(2, 1, 3, 2, 1, 1), mx.float32),
-        ((1, 256, 10, 3), (14, 1, 11, 3), axis(256, 256, 1, 1, 1, 0), axis(10, 1, 11, 2, 1, 1), mx.float32),
+        ((1, 256, 10, 16), (14, 1, 11, 16), axis(256, 256, 1, 1, 1, 0), axis(10, 1, 11, 2, 1, 1), mx.float32),
+        ((1, 256, 20, 3), (14, 1, 11, 3), axis(256, 256, 1, 1, 1, 0), axis(20, 1, 11, 2, 2, 1), mx.float32),
     ),
 )
 def test_a_full_panel_of_lines_that_start_left_of_the_image(
@@ -273,6 +306,12 @@ def test_winograd(isa: str, windows: tuple[Axis, Axis], channels: tuple[int, int
     k = case(windows, channels)
     fast = k._replace(winograd=1)
     expected = _definitions(k)
+    ran = [not same_bits(quick, direct) for quick, direct in zip(fast.all(), k.all(), strict=True)]
+    assert any(ran)
+    if (k.rows.size, k.rows.stride, k.rows.pad) == (3, 1, 1):
+        assert all(ran[:3])
+    if k.rows.pad == 3:  # where windows lie wholly outside
+        assert ran[:3] == [False, True, False]
     for quick, direct, right in zip(fast.all(), k.all(), expected, strict=False):
         assert _error(quick, right) <= FACTORS * _error(direct, right)
         assert np.abs(exact(quick) - right).max() <= 4e-6 * np.abs(right).max()
@@ -326,6 +365,35 @@ def test_winograd_of_every_dtype(isa: str, windows: str, dtype: mx.Dtype) -> Non
         return
     for quick, right in zip(fast.all(), _definitions(k), strict=False):
         close(quick, right, 8 * np.abs(right).max())
+
+
+@pytest.mark.parametrize(
+    ("side", "stride", "channels", "outs"), ((28, 1, 256, 320), (56, 1, 64, 160), (28, 2, 256, 96))
+)
+def test_winograd_in_batches_and_rounds(side: int, stride: int, channels: int, outs: int) -> None:
+    """More weights than are laid out at a time, and more tiles than have places at a time."""
+    one = axis(side, (side - 1) // stride + 1, 3, stride, 1, 1)
+    k = case((one, one), (1, channels, outs), images=2)
+    for quick, direct in zip(k._replace(winograd=1).all(), k.all(), strict=True):
+        assert np.abs(exact(quick) - exact(direct)).max() <= 6e-6 * np.abs(exact(direct)).max()
+
+
+@pytest.mark.parametrize("channels", ((1, 64, 64), (64, 1, 1), (1, 3, 64), (1, 64, 40)), ids=str)
+@pytest.mark.parametrize("size", (1, 3))
+def test_results_stored_past_the_caches(channels: tuple[int, int, int], size: int) -> None:
+    """Outputs of more than 4 MB in memory that was used before: what image by image gives, where they are small."""
+    one = axis(56, 56, size, 1, 1, size // 2)
+    k = case((one, one), channels, images=9)
+    parts = [
+        (part.conv(), part.grad_input())
+        for part in (k._replace(x=k.x[i : i + 1], dy=k.dy[i : i + 1]) for i in range(9))
+    ]
+    for _ in range(3):
+        for whole, which in ((k.conv(), 0), (k.grad_input(), 1)):
+            assert same_bits(whole, mx.concatenate([part[which] for part in parts]))
+            spoiled = mx.full(whole.shape, float("nan"))
+            mx.eval(spoiled)
+            del whole, spoiled
 
 
 @pytest.mark.parametrize("images", (0, 1, 40))
