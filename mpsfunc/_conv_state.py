@@ -88,7 +88,7 @@ def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: object
 
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     """Refuses what a state's gradients cannot be made of."""
-    if dtype not in (mx.float32, mx.float64):
+    if not isinstance(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
         raise TypeError(f"{op}: no dtype of gradients; got dtype={dtype}, expected float32 or float64")
     _check.on_device(op, "dw", dtype, stream)
 
@@ -140,6 +140,7 @@ def gradient(
     """
     _check.array(op, "dy", dy, stream=stream)
     _check.state(op, state, kind, stream=stream)
+    _whole(op, state)
     size = ("o", state.rows.size, state.cols.size, "i")
     _check.shape(op, "state.dw", state.dw, size, "the state does not fit together")
     _check.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
@@ -154,6 +155,27 @@ def gradient(
     _check.same_dtype(op, "dy", dy, "state.y", state.y.dtype)
     with mx.stream(stream):
         return _neuron.pull(dy, state.y, neuron, stream), spec
+
+
+def _whole(op: str, state: Any) -> None:
+    """Refuses a state with fields that no forward function makes."""
+    for name in ("rows", "cols"):
+        axis = getattr(state, name)
+        if not isinstance(axis, Axis) or any(type(n) is not int for n in axis):
+            raise TypeError(f"{op}: the state has no windows; got state.{name}={axis!r}, expected an Axis of ints")
+    for name in ("dw", "db"):
+        dtype = getattr(state, name).dtype
+        if dtype not in (mx.float32, mx.float64):
+            raise TypeError(
+                f"{op}: the state holds no gradients; got state.{name}.dtype={dtype}, expected float32 or float64"
+            )
+    groups, shape = state.groups, state.dw.shape
+    if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
+        rule = f"a divisor of {shape[0] if shape else 0}"
+        raise ValueError(f"{op}: the state does not fit together; got state.groups={groups!r}, expected {rule}")
+    _check.image_shape(op, "image of the state", (1, state.rows.n_in, state.cols.n_in, 1))
+    _check.image_shape(op, "output of the state", (1, state.rows.n_out, state.cols.n_out, 1))
+    _conv_edges.check_reach(op, (1, 1, 1, 1), state.rows, state.cols)
 
 
 def source(op: str, x: mx.array, dy: mx.array, expected: tuple[int | str, ...], stream: mx.Stream) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import mlx.core as mx
@@ -58,7 +59,7 @@ def fold_batch_norm(
     _check.shape(op, "w", w, ("o", "kh", "kw", "i"), "weights have four axes")
     if isinstance(eps, bool) or not isinstance(eps, (int, float)):
         raise TypeError(f"{op}: eps is not a number; got eps={eps!r}, expected a number >= 0")
-    if not (eps >= 0 and math.isfinite(eps)):
+    if not 0 <= eps < math.inf or eps > sys.float_info.max:
         raise ValueError(f"{op}: eps is no variance; got eps={eps!r}, expected a finite number >= 0")
     absent = {"b": b, "gamma": gamma, "beta": beta}
     vectors = {"mean": mean, "var": var, **{name: a for name, a in absent.items() if a is not None}}
@@ -68,7 +69,7 @@ def fold_batch_norm(
     dtype = mx.float64 if mx.float64 in {a.dtype for a in (w, *vectors.values())} else mx.float32
     with mx.stream(run_on):
         wide = {name: a.astype(dtype) for name, a in vectors.items()}
-        scale = mx.rsqrt(wide["var"] + eps)
+        scale = mx.rsqrt(wide["var"] + float(eps))
         if "gamma" in wide:
             scale = wide["gamma"] * scale
         shift = -wide["mean"] * scale
@@ -122,7 +123,7 @@ def dequantize_weights(
         got = q.dtype if isinstance(q, mx.array) else repr(q)
         raise TypeError(f"{op}: q does not hold bytes; got q={got}, expected an mx.array of uint8")
     _check.shape(op, "q", q, ("o", "kh", "kw", "i"), "weights have four axes")
-    if dtype not in _check.FLOATING:
+    if not isinstance(dtype, mx.Dtype) or dtype not in _check.FLOATING:
         raise TypeError(f"{op}: no dtype of weights; got dtype={dtype}, expected a floating one")
     _check.on_device(op, "dtype", dtype, run_on)
     ranged = low is not None and high is not None

@@ -29,6 +29,19 @@ NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
 
 
+ONES = mx.ones(6)
+
+
+def _other(**fields: Any) -> mf.ConvState:
+    return CONV._replace(**fields)
+
+
+def _forged(**fields: Any) -> mf.ConvState:
+    """A clamped state whose windows along y say something else."""
+    state = mf.conv_state(X.shape, W.shape, padding=1, edge_mode="clamp")
+    return state._replace(rows=state.rows._replace(**fields))
+
+
 def refuses(kind: type[Exception], message: str, call: Callable[[], Any]) -> None:
     """The whole sentence: ``{op}: {what is wrong}; got {argument}={value}, expected {rule}``."""
     with pytest.raises(kind) as caught:
@@ -171,6 +184,10 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
         "conv_grad: windows reach too far",
         lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights_and_bias", kernel_offset=2**30),
     ),
+    ("conv_grad_input: an image is too large", lambda: mf.conv_grad_input(CONVOLVED, W, _forged(n_in=2**31 - 1))),
+    ("conv_grad_input: the state does not fit together", lambda: mf.conv_grad_input(CONVOLVED, W, _other(groups=-1))),
+    ("conv_grad_input: the state does not fit together", lambda: mf.conv_grad_input(CONVOLVED, W, _other(groups="a"))),
+    ("fold_batch_norm: eps is no variance", lambda: mf.fold_batch_norm(W, None, None, None, ONES, ONES, 10**400)),
     ("conv_grad: unknown option", lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights")),
     ("conv_grad: x does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X[:1], W, CONV)),
     ("conv_grad: w does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X, W[:5], CONV)),
@@ -212,6 +229,18 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
 ]
 WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ("conv: groups is not an int", lambda: mf.conv(X, W, groups=2.0)),
+    ("conv_grad_input: the state has no windows", lambda: mf.conv_grad_input(CONVOLVED, W, _other(rows=None))),
+    ("conv_grad_input: the state has no windows", lambda: mf.conv_grad_input(CONVOLVED, W, _forged(edge="relu"))),
+    (
+        "conv_grad_weights: the state holds no gradients",
+        lambda: mf.conv_grad_weights(CONVOLVED, X, _other(db=mx.zeros((6,), mx.complex64))),
+    ),
+    ("conv_state: x_shape is not a shape", lambda: mf.conv_state(3, W.shape)),
+    ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=None)),
+    (
+        "dequantize_weights: no dtype of weights",
+        lambda: mf.dequantize_weights(mx.zeros((1, 1, 1, 1), mx.uint8), table=mx.zeros((1, 256)), dtype=[1]),
+    ),
     ("conv: groups is not an int", lambda: mf.conv(X, W, groups=True)),
     ("conv: w is not an array", lambda: mf.conv(X, 3)),
     ("conv: w has no floating dtype", lambda: mf.conv(X, W.astype(mx.int32))),
