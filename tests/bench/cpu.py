@@ -92,7 +92,9 @@ def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tupl
 def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:
     """One row, after a check of every answer."""
     inputs = problem.inputs()
-    sides = _sides(args.jax)
+    # Stock MLX convolves some of the other layers for minutes a call.
+    slow = problem.weighted and problem.shape != (QUICK_SHAPE if args.quick else SHAPE)
+    sides = _sides(args.jax, without=("MLX",) if slow else ())
     bound, wrong = checked(problem, sides, pytorch.side("oracle", torch.contiguous_format, "cpu"), inputs)
     by_name = {side.name: side for side in sides}
 
@@ -104,7 +106,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     samplers = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
     samplers[COPY] = _copy(inputs, problem.dtype)
     library = openblas.find(args.openblas)
-    if library and problem.weighted:
+    if library and problem.weighted and not slow:
         with openblas.Rival(problem, library) as rival:
             samplers[openblas.NAME] = rival.sample
             times = clock.interleave(samplers, args.rounds)
@@ -134,7 +136,7 @@ def main(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _sides(jax: bool) -> list[Side]:
+def _sides(jax: bool, without: Sequence[str] = ()) -> list[Side]:
     sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock)]
     sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
     sides.append(pytorch.side(DROPPING, torch.channels_last, "cpu", keep=False))
@@ -142,7 +144,7 @@ def _sides(jax: bool) -> list[Side]:
         from .rivals import xla
 
         sides.append(xla.side())
-    return sides
+    return [side for side in sides if side.name not in without]
 
 
 def _copy(inputs: SimpleNamespace, dtype: str) -> clock.Sampler:
