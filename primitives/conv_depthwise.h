@@ -156,6 +156,30 @@ MPSF_INLINE void add_line(const T* dy, const T* x, int count, int64_t dy_pitch, 
   }
 }
 
+// The same for three taps `tap_pitch` apart in x, whose sums are sum_pitch apart: a cotangent is loaded once for them.
+template <typename T, int Vectors>
+MPSF_INLINE void add_three_taps(const T* dy, const T* x, int count, int64_t dy_pitch, int64_t x_pitch,
+                                int64_t tap_pitch, double* sums, int64_t sum_pitch) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  Vec<A> acc[3][Vectors] = {};
+  for (int i = 0; i < count; ++i, dy += dy_pitch, x += x_pitch) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      const Vec<A> d = load(dy + v * L);
+#pragma GCC unroll 3
+      for (int t = 0; t < 3; ++t) acc[t][v] += d * load(x + t * tap_pitch + v * L);
+    }
+  }
+#pragma GCC unroll 3
+  for (int t = 0; t < 3; ++t) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      for (int i = 0; i < L; ++i) sums[t * sum_pitch + v * L + i] += static_cast<double>(acc[t][v][i]);
+    }
+  }
+}
+
 // Adds columns [col_begin, col_end) of a line of outputs to sums, [plane][tap][channel].
 template <typename T>
 void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin, int col_end, double* sums) {
@@ -187,28 +211,47 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
     for (int q = 0; q < g.rows.size; ++q) {
       const int from_row = source(g.rows, row, q);
       if (from_row < 0) continue;
-      for (int p = 0; p < g.cols.size; ++p) {
-        const int shift = p * g.cols.dilation - g.cols.pad;
-        const int begin = greater(col_begin, ceil_div(-shift, g.cols.stride));
-        const int count = lesser(col_end, floor_div(g.cols.n_in - 1 - shift, g.cols.stride) + 1) - begin;
-        if (count <= 0) continue;
-        const T* x =
-            g.x + ((image * g.rows.n_in + from_row) * g.cols.n_in + begin * g.cols.stride + shift) * g.channels;
-        const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + begin) * outs;
-        const int64_t x_step = int64_t{g.cols.stride} * g.channels;
-        ahead_dy.step();
-        ahead_x.step();
-        for (int plane = 0; plane < g.planes; ++plane, ++dy) {
-          double* sum = sums + ((int64_t{plane} * g.rows.size + q) * g.cols.size + p) * g.channels;
-          int c = channel;
-          for (; g.planes == 1 && c + 4 * L <= channel_end; c += 4 * L) {
-            add_line<T, 4, true>(dy + c, x + c, count, outs, x_step, 1, L, sum + c);
-          }
-          for (; c < channel_end; c += L) {
-            add_line<T, 1, false>(dy + int64_t{c} * g.planes, x + c, count, outs, x_step, g.planes,
-                                  lesser(L, channel_end - c), sum + c);
+      const T* const x_line = g.x + (image * g.rows.n_in + from_row) * g.cols.n_in * g.channels;
+      const T* const dy_line = g.dy + (image * g.rows.n_out + row) * g.cols.n_out * outs;
+      double* const sum = sums + int64_t{q} * g.cols.size * g.channels;
+      const auto shift = [&](int p) { return p * g.cols.dilation - g.cols.pad; };
+      const auto begin = [&](int p) { return greater(col_begin, ceil_div(-shift(p), g.cols.stride)); };
+      const auto end = [&](int p) { return lesser(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1); };
+      const int64_t x_step = int64_t{g.cols.stride} * g.channels;
+      // Columns [from, to) of tap p, channels [c, c_end).
+      const auto add_tap = [&](int p, int from, int to, int c, int c_end) {
+        if (from >= to) return;
+        const T* x = x_line + (int64_t{from} * g.cols.stride + shift(p)) * g.channels;
+        const T* dy = dy_line + from * outs;
+        double* at = sum + int64_t{p} * g.channels;
+        for (; g.planes == 1 && c + 4 * L <= c_end; c += 4 * L) {
+          add_line<T, 4, true>(dy + c, x + c, to - from, outs, x_step, 1, L, at + c);
+        }
+        for (; c < c_end; c += L) {
+          for (int plane = 0; plane < g.planes; ++plane) {
+            add_line<T, 1, false>(dy + int64_t{c} * g.planes + plane, x + c, to - from, outs, x_step, g.planes,
+                                  lesser(L, c_end - c), at + plane * g.rows.size * g.cols.size * g.channels + c);
           }
         }
+      };
+      int done = channel;
+      if (g.planes == 1 && g.cols.size == 3) {
+        constexpr int V = kRegisters == 32 ? 4 : 2;
+        const int from = greater(begin(0), greater(begin(1), begin(2))), to = lesser(end(0), lesser(end(1), end(2)));
+        for (; from < to && done + V * L <= channel_end; done += V * L) {
+          add_three_taps<T, V>(dy_line + from * outs + done,
+                               x_line + (int64_t{from} * g.cols.stride + shift(0)) * g.channels + done, to - from, outs,
+                               x_step, int64_t{g.cols.dilation} * g.channels, sum + done, g.channels);
+          for (int p = 0; p < 3; ++p) {
+            add_tap(p, begin(p), lesser(end(p), from), done, done + V * L);
+            add_tap(p, greater(begin(p), to), end(p), done, done + V * L);
+          }
+        }
+      }
+      for (int p = 0; p < g.cols.size; ++p) {
+        ahead_dy.step();
+        ahead_x.step();
+        add_tap(p, begin(p), end(p), done, channel_end);
       }
     }
   }
