@@ -164,11 +164,7 @@ def _whole(op: str, state: Any) -> None:
         if not isinstance(axis, Axis) or any(type(n) is not int for n in axis):
             raise TypeError(f"{op}: the state has no windows; got state.{name}={axis!r}, expected an Axis of ints")
     for name in ("dw", "db"):
-        dtype = getattr(state, name).dtype
-        if dtype not in (mx.float32, mx.float64):
-            raise TypeError(
-                f"{op}: the state holds no gradients; got state.{name}.dtype={dtype}, expected float32 or float64"
-            )
+        _check.array(op, f"state.{name}", getattr(state, name))
     groups, shape = state.groups, state.dw.shape
     if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
         rule = f"a divisor of {shape[0] if shape else 0}"

@@ -232,7 +232,7 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ("conv_grad_input: the state has no windows", lambda: mf.conv_grad_input(CONVOLVED, W, _other(rows=None))),
     ("conv_grad_input: the state has no windows", lambda: mf.conv_grad_input(CONVOLVED, W, _forged(edge="relu"))),
     (
-        "conv_grad_weights: the state holds no gradients",
+        "conv_grad_weights: state.db has no floating dtype",
         lambda: mf.conv_grad_weights(CONVOLVED, X, _other(db=mx.zeros((6,), mx.complex64))),
     ),
     ("conv_state: x_shape is not a shape", lambda: mf.conv_state(3, W.shape)),
