@@ -1,8 +1,8 @@
 // partial[part,o,t,c] = sum over this part's output pixels of dy[n,oh,ow,o] * x[n, source(oh), source(ow), c].
-// conv_grad_weights.metal for GPUs without matrices of simdgroups, which are NVIDIA's: sums of one's own are faster there
-// than the words of cuda.h. Tiled as conv.metal: 64 output channels by 64 (tap, channel) pairs a threadgroup, 4 by 4 a
-// thread, 16 pixels at a time. The pixels are cut into parts, so that few weights still fill the GPU; sum_partials adds
-// the parts in order.
+// conv_grad_weights.metal for GPUs without matrices of simdgroups, which are NVIDIA's: sums of one's own are simpler
+// there than the words of cuda_matrix.h. Tiled as conv.metal: 64 output channels by 64 (tap, channel) pairs a
+// threadgroup, 4 by 4 a thread, 16 pixels at a time. The pixels are cut into parts, so that few weights still fill the
+// GPU; sum_partials adds the parts in order.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[20], parts = params[21];
 const int in_channels = x_shape[3], out_channels = dy_shape[3];

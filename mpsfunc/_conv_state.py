@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +13,7 @@ from mpsfunc import _check, _conv_edges, _launch, _neuron, window
 from mpsfunc._conv_spec import Spec
 from mpsfunc.window import Axis
 
+State = TypeVar("State")
 OPTIONS = ("all", "data", "weights_and_bias")
 
 
@@ -174,9 +175,11 @@ def _whole(op: str, state: Any) -> None:
     _conv_edges.check_reach(op, (1, 1, 1, 1), state.rows, state.cols)
 
 
-def source(op: str, x: mx.array, dy: mx.array, expected: tuple[int | str, ...], stream: mx.Stream) -> None:
-    """Refuses images that are not those of the forward call."""
+def source(op: str, x: mx.array, dy: mx.array, state: Any, length: str, stream: mx.Stream) -> None:
+    """Refuses images that are not those of the forward call; ``length`` is the field of an Axis with their size."""
     _check.image(op, "x", x, stream=stream)
+    size = [getattr(axis, length) for axis in (state.rows, state.cols)]
+    expected = (dy.shape[0], *size, state.dw.shape[3] * state.groups)
     _check.shape(op, "x", x, expected, "x does not belong to this state")
     _check.same_dtype(op, "dy", dy, "x", x.dtype)
 
@@ -195,10 +198,12 @@ def option(op: str, name: object) -> tuple[bool, bool]:
     return name != "weights_and_bias", name != "data"
 
 
-def grown(state: Any, dw: mx.array, db: mx.array, stream: mx.Stream) -> Any:
+def grown(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:
     """The state with gradients added."""
+    old: Any = state
     with mx.stream(stream):
-        return state._replace(dw=_added(state.dw, dw), db=_added(state.db, db))
+        more: State = old._replace(dw=_added(old.dw, dw), db=_added(old.db, db))
+    return more
 
 
 @_launch.fused

@@ -7,7 +7,7 @@ roles. Images are NHWC, weights OHWI: o are the channels of the output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -266,7 +266,7 @@ def conv_transpose_grad_weights(
     """
     run_on = _launch.resolve(stream)
     dz, spec = _conv_state.gradient("conv_transpose_grad_weights", dy, state, ConvTransposeState, "n_in", run_on)
-    _conv_state.source("conv_transpose_grad_weights", x, dy, _source_shape(dy, state), run_on)
+    _conv_state.source("conv_transpose_grad_weights", x, dy, state, "n_out", run_on)
     return _parameters(dz, x, state, spec)
 
 
@@ -309,13 +309,9 @@ def conv_transpose_grad(
     data, parameters = _conv_state.option("conv_transpose_grad", option)
     dz, spec = _conv_state.gradient("conv_transpose_grad", dy, state, ConvTransposeState, "n_in", run_on)
     _conv_state.of_state("conv_transpose_grad", w, state, run_on)
-    _conv_state.source("conv_transpose_grad", x, dy, _source_shape(dy, state), run_on)
+    _conv_state.source("conv_transpose_grad", x, dy, state, "n_out", run_on)
     dx = _data(dz, w, state, spec) if data else None
     return dx, _parameters(dz, x, state, spec) if parameters else state
-
-
-def _source_shape(dy: mx.array, state: ConvTransposeState) -> tuple[int, ...]:
-    return dy.shape[0], state.rows.n_out, state.cols.n_out, state.dw.shape[3] * state.groups
 
 
 def _data(dz: mx.array, w: mx.array, state: ConvTransposeState, spec: Spec) -> mx.array:
@@ -326,8 +322,7 @@ def _data(dz: mx.array, w: mx.array, state: ConvTransposeState, spec: Spec) -> m
 def _parameters(dz: mx.array, x: mx.array, state: ConvTransposeState, spec: Spec) -> ConvTransposeState:
     with mx.stream(spec.stream):
         dw = _turned(_conv_rules.grad_weights(x, dz, spec), spec.groups, state.unrotated)
-        grown: Any = _conv_state.grown(state, dw, _conv_rules.grad_bias(dz, spec), spec.stream)
-        return grown  # type: ignore[no-any-return]
+        return _conv_state.grown(state, dw, _conv_rules.grad_bias(dz, spec), spec.stream)
 
 
 def _turned(w: mx.array, groups: int, unrotated: bool) -> mx.array:

@@ -286,9 +286,9 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
     """
     run_on = _launch.resolve(stream)
     dz, spec = _conv_state.gradient("conv_grad_weights", dy, state, ConvState, "n_out", run_on)
-    _conv_state.source("conv_grad_weights", x, dy, _source_shape(dy, state), run_on)
+    _conv_state.source("conv_grad_weights", x, dy, state, "n_in", run_on)
     dw, db = _conv_rules.grad_parameters(dz, x, spec)
-    return _conv_state.grown(state, dw, db, run_on)  # type: ignore[no-any-return]
+    return _conv_state.grown(state, dw, db, run_on)
 
 
 def conv_grad(
@@ -335,7 +335,7 @@ def conv_grad(
     data, parameters = _conv_state.option("conv_grad", option)
     dz, spec = _conv_state.gradient("conv_grad", dy, state, ConvState, "n_out", run_on)
     _conv_state.of_state("conv_grad", w, state, run_on)
-    _conv_state.source("conv_grad", x, dy, _source_shape(dy, state), run_on)
+    _conv_state.source("conv_grad", x, dy, state, "n_in", run_on)
     axes = _reverse.at_kernel_offset("conv_grad", (spec.rows, spec.cols), kernel_offset)
     dx = _data(dz, w, spec, axes) if data else None
     if parameters:
@@ -359,10 +359,6 @@ def _forward(
     spec = _conv_state.placed("conv", x_shape, w_shape, groups, run_on, **placement)
     spec = spec._replace(neuron=code) if code else spec
     return _conv_rules.conv(x, w, b, spec), spec
-
-
-def _source_shape(dy: mx.array, state: ConvState) -> tuple[int, ...]:
-    return dy.shape[0], state.rows.n_in, state.cols.n_in, state.dw.shape[3] * state.groups
 
 
 def _data(dz: mx.array, w: mx.array, spec: Spec, axes: tuple[Axis, Axis]) -> mx.array:

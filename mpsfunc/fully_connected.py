@@ -116,8 +116,7 @@ def fully_connected_grad(
     data, parameters = _conv_state.option(op, option)
     dz, spec = _conv_state.gradient(op, dy, state, ConvState, "n_out", run_on)
     _conv_state.of_state(op, w, state, run_on)
-    shape = dy.shape[0], state.rows.n_in, state.cols.n_in, state.dw.shape[3] * state.groups
-    _conv_state.source(op, x, dy, shape, run_on)
+    _conv_state.source(op, x, dy, state, "n_in", run_on)
     with mx.stream(run_on):
         dx = _conv_rules.grad_input(dz, w, None, spec) if data else None
     if parameters:

@@ -263,9 +263,9 @@ def test_refusals(kind: type[Exception], complaint: str, how: dict[str, Any]) ->
 def test_states_of_others_are_refused() -> None:
     y, state = mf.conv_transpose_fwd(X, W)
     with pytest.raises(TypeError, match="^conv_transpose_grad_input: not a state of this operation"):
-        mf.conv_transpose_grad_input(y, W, CONVOLVED)  # type: ignore[arg-type]
+        mf.conv_transpose_grad_input(y, W, CONVOLVED)
     with pytest.raises(TypeError, match="^conv_grad_input: not a state of this operation"):
-        mf.conv_grad_input(y, W, state)  # type: ignore[arg-type]
+        mf.conv_grad_input(y, W, state)
     with pytest.raises(ValueError, match="^conv_transpose_grad_input: dy does not belong to this state"):
         mf.conv_transpose_grad_input(y[:, 1:], W, state)
     with pytest.raises(ValueError, match="^conv_transpose_grad_weights: x does not belong to this state"):
