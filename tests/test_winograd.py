@@ -9,8 +9,9 @@ import numpy as np
 import oracle
 import pytest
 from conv_case import Case, axis, case
-from support import DTYPES, VIEWS, close, exact, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 
+import mpsfunc as mf
 from mpsfunc.window import Axis
 
 # Large enough to be worth its while. Tiles hang over the edge, and channels break vectors.
@@ -162,3 +163,21 @@ def test_winograd_is_left_alone_where_it_is_not_allowed(isa: str) -> None:
     expected[1, 5:8, 6:9] = True
     assert np.array_equal(wrong[0], expected)
     assert wrong[1].sum() > expected.sum() and not wrong[1][0].any()
+
+
+def test_the_environment_switches_it_off(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPSFUNC_WINOGRAD=0: other bits, and an infinity that stays with the nine outputs that read it."""
+    x, w = numbers((1, 16, 16, 16)), numbers((16, 3, 3, 16), seed=1)
+    spoiled = mx.where(mx.arange(256).reshape(1, 16, 16, 1) == 7 * 16 + 7, float("inf"), x)
+
+    def everything() -> list[mx.array]:
+        y, state = mf.conv_fwd(x, w, padding=1)
+        return [y, mf.conv_grad_input(x, w, state), mf.conv_grad_weights(x, x, state).dw]
+
+    def spread() -> int:
+        return int(mx.logical_not(mx.isfinite(mf.conv(spoiled, w, padding=1))).any(axis=-1).sum().item())
+
+    with_it, far = everything(), spread()
+    monkeypatch.setenv("MPSFUNC_WINOGRAD", "0")
+    assert not any(same_bits(a, b) for a, b in zip(everything(), with_it, strict=True))
+    assert spread() == 9 < far
