@@ -5,12 +5,11 @@ Images are (n, h, w, c) of one dtype; vectors (c,) have the accumulator's dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch, _vectors
+from mpsfunc import _channel_stages, _launch, _vectors
 from mpsfunc._launch import Stage
 from mpsfunc._rules import derived, differentiable, one_batch
 
@@ -76,45 +75,20 @@ def _pixels(x: mx.array) -> int:
 
 
 def _run_moments(x: mx.array, on: On) -> tuple[Vector, ...]:
-    channels = x.shape[3]
-    result = ((channels,), _launch.accumulator(x.dtype))
+    result = ((x.shape[3],), _launch.accumulator(x.dtype))
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = _launch.lanes(x.dtype, channels, x.size)
-        grid, group = _launch.column_threads(channels // per_thread, _pixels(x))
-        part = ((grid[1] // group[1], channels), mx.float32)
-        names, unroll = ("count", "mean", "m2"), (("V", per_thread),)
-        return (
-            Stage("bn_stats", ("x",), names, (part, part, part), grid, group, group[:2], unroll),
-            Stage(
-                "bn_stats_merge",
-                (*names, "x"),
-                ("out_mean", "out_var"),
-                (result, result),
-                (channels, 32, 1),
-                (8, 32, 1),
-            ),
-        )
+        return _channel_stages.moments(x, 1)
 
-    return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, on.stream, finally_with=[x]))
-
-
-def _sums_stage(dy: mx.array) -> Stage:
-    """Partial sums of dy and of dy * (x - mean), side by side."""
-    channels = dy.shape[3]
-    per_thread = _launch.lanes(dy.dtype, channels, dy.size)
-    grid, group = _launch.column_threads(channels // per_thread, _pixels(dy))
-    parts = ((grid[1] // group[1], 2 * channels), mx.float32)
-    unroll = (("V", per_thread),)
-    return Stage("bn_stats_grad", ("dy", "x", "mean"), ("partial",), (parts,), grid, group, group[:2], unroll)
+    found = _launch.launch("bn_stats", [x], (), (result, result), stages, on.stream, finally_with=[x])
+    return tuple(vector.reshape(-1) for vector in found)
 
 
 def _run_sums(dy: mx.array, x: mx.array, mean: Vector, on: On) -> tuple[Vector, ...]:
-    channels = x.shape[3]
-    result = ((channels,), _launch.accumulator(x.dtype))
+    result = ((x.shape[3],), _launch.accumulator(x.dtype))
 
     def stages() -> tuple[Stage, ...]:
-        return _sums_stage(dy), _launch.sum_partials(2 * channels)
+        return _channel_stages.sums(dy, 1, 0)
 
     return tuple(_launch.launch("bn_stats_grad", [dy, x, mean], (), (result, result), stages, on.stream))
 
@@ -123,25 +97,16 @@ def _run_accumulate(*args: Any) -> tuple[Vector, ...]:
     dy, x, mean, var, dgamma, dbeta, growth = args
     if _launch.backend(growth.stream) == "cpu" or x.size == 0:
         return _sums_and_growth(*args)
-    channels = x.shape[3]
-    result = ((channels,), mx.float32)
+    result = ((x.shape[3],), mx.float32)
 
     def stages() -> tuple[Stage, ...]:
-        merge = Stage(
-            "bn_stats_grad_merge",
-            ("partial", "var", "dgamma", "dbeta"),
-            ("new_dgamma", "new_dbeta"),
-            (result, result),
-            (channels, 32, 1),
-            (8, 32, 1),
-            _launch.bits(growth.eps),
-        )
-        return _sums_stage(dy), merge
+        return _channel_stages.grown(dy, 0, growth.eps)
 
     rest = [var, dgamma, dbeta]
-    return tuple(
-        _launch.launch("bn_stats_grad", [dy, x, mean], (), (result, result), stages, growth.stream, finally_with=rest)
+    found = _launch.launch(
+        "bn_stats_grad", [dy, x, mean], (), (result, result), stages, growth.stream, finally_with=rest
     )
+    return tuple(vector.reshape(-1) for vector in found)
 
 
 def _sums_and_growth(*args: Any) -> tuple[Vector, ...]:
@@ -151,25 +116,22 @@ def _sums_and_growth(*args: Any) -> tuple[Vector, ...]:
     return dgamma, dbeta
 
 
-def _run_pixelwise(op: str, inputs: tuple[str, ...], made: str, arrays: Sequence[mx.array], on: On) -> mx.array:
-    x = arrays[0]
-    channels, result = x.shape[3], (tuple(x.shape), x.dtype)
+def _run_affine(x: mx.array, mean: Vector, scale: Vector, shift: Vector, on: On) -> mx.array:
+    result = (tuple(x.shape), x.dtype)
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = _launch.lanes(x.dtype, channels, x.size)
-        across = channels // per_thread
-        grid, group = _launch.threads(across, -(-_pixels(x) // 4))  # both bodies have four pixels under way
-        return (Stage(op, inputs, (made,), (result,), grid, group, (), (("V", per_thread),)),)
+        return _channel_stages.affine(x, 1, 0)
 
-    return _launch.launch(op, arrays, (), (result,), stages, on.stream)[0]
-
-
-def _run_affine(x: mx.array, mean: Vector, scale: Vector, shift: Vector, on: On) -> mx.array:
-    return _run_pixelwise("bn_normalize", ("x", "mean", "scale", "shift"), "y", [x, mean, scale, shift], on)
+    return _launch.launch("bn_normalize", [x, mean, scale, shift], (), (result,), stages, on.stream)[0]
 
 
 def _run_combine(dy: mx.array, x: mx.array, mean: Vector, a: Vector, b: Vector, d: Vector, on: On) -> mx.array:
-    return _run_pixelwise("bn_grad", ("dy", "x", "mean", "a", "b", "d"), "dx", [dy, x, mean, a, b, d], on)
+    result = (tuple(dy.shape), dy.dtype)
+
+    def stages() -> tuple[Stage, ...]:
+        return _channel_stages.combine(dy, 1, 0)
+
+    return _launch.launch("bn_grad", [dy, x, mean, a, b, d], (), (result,), stages, on.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------
