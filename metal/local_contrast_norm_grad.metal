@@ -6,14 +6,18 @@ const bool wide = aligned<V>(a), wide_a = aligned<V>(sum_a), wide_c = aligned<V>
 const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
   Pack<float, V> own[2], all_a[2], all_c[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     const long at = (p + i * stride < packs ? p + i * stride : p) * V;
     own[i] = load<V>(a + at, wide);
     all_a[i] = load<V>(sum_a + at, wide_a);
     all_c[i] = load<V>(sum_c + at, wide_c);
   }
-  for (int i = 0; i < 2 && p + i * stride < packs; ++i) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (p + i * stride >= packs) break;
     Pack<U, V> out;
+#pragma unroll
     for (int j = 0; j < V; ++j) {
       out.v[j] = U(straight * own[i].v[j] - around * all_a[i].v[j] + along * all_c[i].v[j]);
     }

@@ -7,13 +7,17 @@ const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
   Pack<T, V> in[4];
   Pack<float, V> sum[4];
+#pragma unroll
   for (int i = 0; i < 4; ++i) {
     const long at = (p + i * stride < packs ? p + i * stride : p) * V;
     in[i] = load<V>(x + at, wide);
     sum[i] = load<V>(squares + at, wide_squares);
   }
-  for (int i = 0; i < 4 && p + i * stride < packs; ++i) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (p + i * stride >= packs) break;
     Pack<T, V> out;
+#pragma unroll
     for (int j = 0; j < V; ++j) {
       out.v[j] = T(float(in[i].v[j]) * inverse_power(delta + share * sum[i].v[j], beta).power);
     }

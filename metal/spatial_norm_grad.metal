@@ -9,6 +9,7 @@ const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
   Pack<T, V> in_dy[2], in[2];
   Pack<float, V> sum[2], others[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     const long at = (p + i * stride < packs ? p + i * stride : p) * V;
     in_dy[i] = load<V>(dy + at, wide_dy);
@@ -16,8 +17,11 @@ for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
     sum[i] = load<V>(squares + at, wide_squares);
     others[i] = load<V>(sums + at, wide_sums);
   }
-  for (int i = 0; i < 2 && p + i * stride < packs; ++i) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (p + i * stride >= packs) break;
     Pack<T, V> out;
+#pragma unroll
     for (int j = 0; j < V; ++j) {
       const float direct = float(in_dy[i].v[j]) * inverse_power(delta + share * sum[i].v[j], beta).power;
       out.v[j] = T(direct - factor * float(in[i].v[j]) * others[i].v[j]);

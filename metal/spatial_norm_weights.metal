@@ -7,14 +7,18 @@ const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
   Pack<T, V> in_dy[2], in[2];
   Pack<float, V> sum[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     const long at = (p + i * stride < packs ? p + i * stride : p) * V;
     in_dy[i] = load<V>(dy + at, wide_dy);
     in[i] = load<V>(x + at, wide);
     sum[i] = load<V>(squares + at, wide_squares);
   }
-  for (int i = 0; i < 2 && p + i * stride < packs; ++i) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (p + i * stride >= packs) break;
     Pack<float, V> out;
+#pragma unroll
     for (int j = 0; j < V; ++j) {
       const Inverse by = inverse_power(delta + share * sum[i].v[j], beta);
       out.v[j] = float(in_dy[i].v[j]) * float(in[i].v[j]) * by.power * by.once;

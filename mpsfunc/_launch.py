@@ -252,13 +252,13 @@ def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int,
 def column_threads(x: int, rows: int, sets: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
-    They have 256 threads, or as many as a short set can use. Bodies stride over the sets that z leaves over.
+    They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before.
     """
     tx = min(256, _power_of_two(x))
     ty = min(256 // tx, _power_of_two(rows))
-    across = -(-x // tx) * sets
+    across = -(-x * sets // tx)
     down = min(max(1, FILL // across), -(-rows // ty))
-    return (x, down * ty, min(sets, _BLOCKS_YZ)), (tx, ty, 1)
+    return (x * sets, down * ty, 1), (tx, ty, 1)
 
 
 def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

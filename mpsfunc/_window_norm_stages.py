@@ -193,7 +193,7 @@ def _pixelwise(
 ) -> Stage:
     """A thread for some channels of some pixels; of one result like x, or of several in float32."""
     n, height, width, channels = x.shape
-    lanes = _lanes(x)
+    lanes = _launch.lanes(mx.float32, channels, x.size)  # of the widest arrays
     grid, group = _launch.threads(width * (channels // lanes), height, n)
     results = (_like(x),) if len(outputs) == 1 else ((tuple(x.shape), mx.float32),) * len(outputs)
     return Stage(body, inputs, outputs, results, grid, group, params, (("V", lanes),), reads)
@@ -202,8 +202,8 @@ def _pixelwise(
 def _flat(
     body: str, inputs: tuple[str, ...], made: str, x: mx.array, params: tuple[int, ...], reads: tuple[int, ...]
 ) -> Stage:
-    """A thread for some elements anywhere, sixteen bytes of x at a time."""
-    lanes = _launch.lanes(x.dtype, x.size, x.size)
+    """A thread for some elements anywhere, sixteen bytes of the widest arrays at a time."""
+    lanes = _launch.lanes(mx.float32, x.size, x.size)
     grid, group = _launch.pointwise_threads(x.size // lanes)
     return Stage(body, inputs, (made,), (_like(x),), grid, group, params, (("V", lanes),), reads)
 
