@@ -1,6 +1,7 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
 #include "channels.h"
 #include "conv_depthwise.h"
+#include "conv_depthwise_grad.h"
 #include "conv_grouped.h"
 #include "conv_lines.h"
 #include "conv_outer.h"

@@ -52,6 +52,16 @@ def test_weight_gradient_of_a_large_image_rounds_little(isa: str, groups: int, c
         np.testing.assert_allclose(exact(k.grad_weights()), height * width * terms, rtol=256 * 2.0**-24)
 
 
+@pytest.mark.parametrize("pads", ((1, 1), (0, 0), (2, 3)), ids=str)
+@pytest.mark.parametrize(("height", "width"), ((70, 9), (6, 300), (3, 3)))
+def test_depthwise_gradient_over_several_lines_and_pieces_of_lines(
+    isa: str, height: int, width: int, pads: tuple[int, int]
+) -> None:
+    (top, left) = pads
+    windows = axis(height, height + 2 * top - 2, 3, 1, 1, top), axis(width, width + 2 * left - 2, 3, 1, 1, left)
+    check(case(windows, (40, 1, 1)))
+
+
 @pytest.mark.parametrize("channels", (1, 3, 15, 16))
 def test_sums_over_many_taps_round_little(isa: str, channels: int) -> None:
     """Equal terms again; no more than a panel's 576 are added in a row, and the sums of panels then."""
