@@ -7,11 +7,11 @@ struct Inverse {
   float power, once;
 };
 
-// Beta is Q quarters, and of products and square roots its power costs far less than one in general, for which Q is -1.
+// Beta is Q quarters, and of products and square roots its power costs far less than one in general, for which Q is more than 32.
 template <int Q>
 MPSF_FN Inverse inverse_power(float t, float beta) {
   Inverse r;
-  if (Q < 0) {
+  if (Q > 32) {
     r.power = pow(t, -beta);
     r.once = 1 / t;
     return r;

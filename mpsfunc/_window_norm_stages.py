@@ -16,7 +16,7 @@ from mpsfunc._launch import Stage
 Shape = tuple[int, ...]
 # Windows over so many channels run in one step.
 _FEW = 9
-# Results that a thread of the window bodies makes: 32 chunks of 32.
+# Results that a thread of the bodies along an axis makes at most: 32 chunks of 32.
 _RUN = 1024
 
 
@@ -177,9 +177,12 @@ def _along(
     before, after = (min(n, length - 1) for n in window)
     run = min(before + after + 1, length, _RUN)
     chunk = math.isqrt(run - 1) + 1
-    grid, group = _launch.threads(math.prod(shape) // length, -(-length // run))
+    inner = math.prod(shape[axis + 1 :])
+    lanes = _launch.lanes(mx.float32, inner, math.prod(shape)) if body == "window_sum" else 1
+    grid, group = _launch.threads(math.prod(shape) // (length * lanes), -(-length // run))
     reach = window if body == "window_moments" else (before, after)
-    params = (length, math.prod(shape[axis + 1 :]), *reach, run, chunk)
+    params = (length, inner, *reach, run, chunk)
+    template = (*template, ("R", 1 << (chunk - 1).bit_length()), *((("V", lanes),) if body == "window_sum" else ()))
     result = (shape, mx.float32)
     return Stage(body, inputs, outputs, (result,) * len(outputs), grid, group, params, template, reads)
 
@@ -222,9 +225,9 @@ def _window(size: int) -> tuple[int, int]:
 
 
 def _quarters(beta: float) -> tuple[str, int]:
-    """The constant "Q": how many quarters beta is, or -1 where it takes a power in general."""
+    """The constant "Q": how many quarters beta is, or more than 32 for a power in general."""
     quarters = 4 * beta
-    return "Q", int(quarters) if 0 <= quarters <= 32 and quarters == int(quarters) else -1
+    return "Q", int(quarters) if 0 <= quarters <= 32 and quarters == int(quarters) else 33
 
 
 def _lanes(x: mx.array) -> int:
