@@ -1,14 +1,16 @@
-// Mean and population variance of each channel from the threadgroups' partial moments, folded in a fixed order.
-// Their means are less the image's first pixel.
-const int parts = mean_shape[0], channels = mean_shape[1];
-const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
-const int slot = row * 8 + int(thread_position_in_threadgroup.x);
+// Mean and population variance of each set's channels from the threadgroups' partial moments, folded in a fixed order.
+// Their means are less the first pixel of the set.
+const int parts = mean_shape[0], columns = mean_shape[1], channels = x_shape[3];
+const int width = params[0], height = params[1];  // of the threadgroup
+const long pixels = x_shape[0] / (columns / channels) * long(x_shape[1]) * x_shape[2];  // of a set
+const int column = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
+const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float counts[256], means[256], m2s[256];
 
 Moments own = {0, 0, 0};
-if (c < channels) {
-  for (int part = row; part < parts; part += 32) {
-    const int at = part * channels + c;
+if (column < columns) {
+  for (int part = row; part < parts; part += height) {
+    const int at = part * columns + column;
     own = merged(own, Moments{count[at], mean[at], m2[at]});
   }
 }
@@ -16,9 +18,9 @@ counts[slot] = own.count;
 means[slot] = own.mean;
 m2s[slot] = own.m2;
 threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int half_height = 16; half_height > 0; half_height /= 2) {
+for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   if (row < half_height) {
-    const int other = slot + half_height * 8;
+    const int other = slot + half_height * width;
     own = merged(own, Moments{counts[other], means[other], m2s[other]});
     counts[slot] = own.count;
     means[slot] = own.mean;
@@ -26,7 +28,7 @@ for (int half_height = 16; half_height > 0; half_height /= 2) {
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
-if (row == 0 && c < channels) {
-  out_mean[c] = float(x[c]) + own.mean;
-  out_var[c] = own.m2 / own.count;
+if (row == 0 && column < columns) {
+  out_mean[column] = float(x[column / channels * pixels * channels + column % channels]) + own.mean;
+  out_var[column] = own.m2 / own.count;
 }

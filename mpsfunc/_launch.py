@@ -47,7 +47,7 @@ FILL = 528
 class Stage(NamedTuple):
     """One GPU kernel launch. The first stage reads the operation's arrays, each later one the results before it.
 
-    The last one may read more arrays behind those.
+    The last one may read more arrays behind those. ``reads`` says otherwise.
     """
 
     body: str  # metal/<body>.metal
@@ -58,6 +58,8 @@ class Stage(NamedTuple):
     threadgroup: tuple[int, int, int]
     params: tuple[int, ...] = ()
     template: tuple[tuple[str, mx.Dtype | int], ...] = ()
+    # Which array each input is: the operation's, then the results of the stages so far, then finally_with's.
+    reads: tuple[int, ...] = ()
 
 
 def resolve(stream: StreamLike) -> mx.Stream:
@@ -123,10 +125,14 @@ def launch(
     ):  # nothing to read: images are empty, sums are zero
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
     results, made = list(arrays), stages()
+    known = list(arrays)
     for stage in made:
-        results = run_stage(stage, [*results, *(finally_with if stage is made[-1] else ())], stream)
+        more = finally_with if stage is made[-1] else ()
+        given = [[*known, *more][i] for i in stage.reads] if stage.reads else [*results, *more]
+        results = run_stage(stage, given, stream)
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none
             results = _primitives.mappable(results)
+        known += results
     if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
         ends = list(itertools.accumulate(math.prod(shape) for shape, _ in outputs))
         parts = mx.split(results[0], ends[:-1], stream=stream)
@@ -243,13 +249,22 @@ def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int,
     return (min(8 * FILL, -(-items // 1024)) * 256, 1, 1), (256, 1, 1)
 
 
-def column_threads(x: int, rows: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that sums x columns over many rows: whole threadgroups of 256, about as many as fill a large GPU."""
+def column_threads(x: int, rows: int, sets: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid that sums x columns over many rows, in so many sets of rows: about as many threadgroups as fill a large GPU.
+
+    They have 256 threads, or as many as a short set can use. Bodies stride over the sets that z leaves over.
+    """
     tx = min(256, _power_of_two(x))
-    ty = 256 // tx
-    across = -(-x // tx)
+    ty = min(256 // tx, _power_of_two(rows))
+    across = -(-x // tx) * sets
     down = min(max(1, FILL // across), -(-rows // ty))
-    return (x, down * ty, 1), (tx, ty, 1)
+    return (x, down * ty, min(sets, _BLOCKS_YZ)), (tx, ty, 1)
+
+
+def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid that folds a few parts of each column: 32 threads for one, or as many as it has parts."""
+    height = min(32, _power_of_two(parts))
+    return (columns, height, 1), (256 // height, height, 1)
 
 
 def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
@@ -262,10 +277,11 @@ def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
     return x * 256, y, z
 
 
-def sum_partials(length: int) -> Stage:
-    """The stage that adds rows of ``length`` partial sums in a fixed order."""
+def sum_partials(length: int, parts: int = 32) -> Stage:
+    """The stage that adds rows of ``length`` partial sums in a fixed order; ``parts`` are few where they are known."""
     result = ((length,), mx.float32)
-    return Stage("sum_partials", ("partial",), ("total",), (result,), (length, 32, 1), (8, 32, 1))
+    grid, group = merging_threads(length, parts)
+    return Stage("sum_partials", ("partial",), ("total",), (result,), grid, group, group[:2])
 
 
 def _power_of_two(n: int) -> int:

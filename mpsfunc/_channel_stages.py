@@ -1,0 +1,92 @@
+"""How the four kernels over images and vectors run on a GPU.
+
+Images (n, h, w, c) come in sets that follow one another, n / sets images each; vectors (sets, c) have an entry for each
+channel of a set. An activation ``neuron``, numbered as in `_neuron`, is of ``(x - mean) * scale + shift``; without one
+(0) nobody hands ``scale`` and ``shift`` over.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mpsfunc import _launch
+from mpsfunc._launch import Stage
+
+
+def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
+    """Mean and population variance (sets, c) of x; the last stage wants x again, as ``finally_with=[x]``."""
+    channels = x.shape[3]
+    per_thread, grid, group = _columns(x, sets)
+    parts = grid[1] // group[1]
+    part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
+    names, unroll = ("count", "mean", "m2"), (("V", per_thread),)
+    merging, merger = _launch.merging_threads(sets * channels, parts)
+    outputs, results = ("out_mean", "out_var"), (result, result)
+    return (
+        Stage("bn_stats", ("x",), names, (part, part, part), grid, group, (*group[:2], sets), unroll),
+        Stage("bn_stats_merge", (*names, "x"), outputs, results, merging, merger, merger[:2]),
+    )
+
+
+def sums(dy: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
+    """Sums of g and of g * (x - mean) over each channel, g = dy through the neuron, from dy, x, mean[, scale, shift].
+
+    The result is flat: sets * c sums of g, then as many of the products.
+    """
+    first = _sums(dy, sets, neuron)
+    parts, length = first.results[0][0]
+    return first, _launch.sum_partials(length, parts)
+
+
+def grown(dy: mx.array, neuron: int, eps: float) -> tuple[Stage, ...]:
+    """The gradients (1, c) of scale and shift, grown by `sums` of one set.
+
+    The last stage wants ``finally_with=[var, dgamma, dbeta]``.
+    """
+    channels, first = dy.shape[3], _sums(dy, 1, neuron)
+    result = ((1, channels), mx.float32)
+    grid, group = _launch.merging_threads(channels, first.results[0][0][0])
+    inputs, outputs = ("partial", "var", "dgamma", "dbeta"), ("new_dgamma", "new_dbeta")
+    params = (*group[:2], *_launch.bits(eps))
+    return first, Stage("bn_stats_grad_merge", inputs, outputs, (result, result), grid, group, params)
+
+
+def affine(x: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
+    """``(x - mean) * scale + shift``, activated, from x, mean, scale, shift."""
+    return (_pixelwise("bn_normalize", ("x", "mean", "scale", "shift"), "y", x, sets, neuron),)
+
+
+def combine(dy: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
+    """``a * g + b * (x - mean) + d``, g = dy through the neuron, from dy, x, mean, a, b, d[, scale, shift]."""
+    inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
+    return (_pixelwise("bn_grad", inputs, "dx", dy, sets, neuron)._replace(reads=_reads(6, neuron)),)
+
+
+def _sums(dy: mx.array, sets: int, neuron: int) -> Stage:
+    """Partial sums side by side, a row for each part of the pixels."""
+    per_thread, grid, group = _columns(dy, sets)
+    parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
+    inputs, template = ("dy", "x", "mean", "scale", "shift"), (("V", per_thread), ("N", neuron))
+    params = (*group[:2], sets)
+    return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, _reads(3, neuron))
+
+
+def _reads(given: int, neuron: int) -> tuple[int, ...]:
+    """Two inputs more than are given, for a neuron. Without it the mean, in place 2, stands in and is not read."""
+    return tuple(range(given)) + ((given, given + 1) if neuron else (2, 2))
+
+
+def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
+    """Channels of a thread, and the grid and threadgroup that sum over the pixels of each set."""
+    n, height, width, channels = x.shape
+    per_thread = _launch.lanes(x.dtype, channels, x.size)
+    return per_thread, *_launch.column_threads(channels // per_thread, n // sets * height * width, sets)
+
+
+def _pixelwise(body: str, inputs: tuple[str, ...], made: str, x: mx.array, sets: int, neuron: int) -> Stage:
+    n, height, width, channels = x.shape
+    per_thread = _launch.lanes(x.dtype, channels, x.size)
+    rows = -(-(n // sets * height * width) // 4)  # both bodies have four pixels under way
+    grid, group = _launch.threads(channels // per_thread, rows, sets)
+    template = (("V", per_thread), ("N", neuron))
+    return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, (sets,), template)
