@@ -8,7 +8,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _check, _launch
+from mpsfunc import _across, _check, _launch, _vectors
+from mpsfunc._across import Group
 from mpsfunc._channels import On, moments
 from mpsfunc._launch import StreamLike
 
@@ -50,7 +51,12 @@ class BatchNormState(NamedTuple):
 
 
 def bn_stats(
-    x: mx.array, state: BatchNormState | None = None, eps: float | None = None, *, stream: StreamLike = None
+    x: mx.array,
+    state: BatchNormState | None = None,
+    eps: float | None = None,
+    *,
+    group: Group | None = None,
+    stream: StreamLike = None,
 ) -> BatchNormState:
     """Mean and variance of each channel, merged with those that a state already holds.
 
@@ -64,13 +70,15 @@ def bn_stats(
         x: Images (n, h, w, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
         state: Earlier statistics of the same batch. Default: none.
         eps: Added to the variance under the root. Default: the state's, or 1e-5. (MPS's own default is 1.17549435e-38.)
+        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. A
+            process may then have no images. Default: this process alone.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         The state over all images; gradients that the earlier state held are kept.
 
     Raises:
-        TypeError: x is not a floating array, or state is not a BatchNormState.
+        TypeError: x is not a floating array, state is not a BatchNormState, or group is not a group.
         ValueError: x is not NHWC or has no elements, the channels differ, the statistics are frozen, or eps is
             negative, not finite, or not the state's.
 
@@ -81,14 +89,16 @@ def bn_stats(
     """
     run_on = _launch.resolve(stream)
     _check.image("bn_stats", "x", x, stream=run_on)
-    check_filled("bn_stats", x)
+    group = _across.others("bn_stats", group)
+    check_filled("bn_stats", x, group)
     if state is not None:
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
         if eps is not None and eps != state.eps:
             raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
-    new = fresh(*moments(x, On(run_on)), x, checked_eps("bn_stats", 1e-5 if eps is None else eps), run_on)
+    eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
+    new = fresh(*statistics(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
 
 
@@ -170,15 +180,11 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
-        count = a.count + b.count
-        both = mx.maximum(count, 1).astype(dtype)
-        shares = a.count.astype(dtype) / both, b.count.astype(dtype) / both
-        share_a, share_b = (mx.stop_gradient(share) for share in shares)
-        apart = b.mean - a.mean
+        whole = _vectors.joined(
+            *(v.astype(dtype) for v in a[:2]), a.count, *(v.astype(dtype) for v in b[:2]), b.count
+        )
         return BatchNormState(
-            mx.where(a.count == 0, b.mean, a.mean + apart * share_b),
-            mx.where(a.count == 0, b.var, a.var * share_a + b.var * share_b + apart * apart * (share_a * share_b)),
-            count,
+            *whole,
             a.dgamma + b.dgamma,
             a.dbeta + b.dbeta,
             *a[5:],
@@ -216,9 +222,9 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 # Checks and parts ---------------------------------------------------------------------------------------
 
 
-def check_filled(op: str, x: mx.array) -> None:
-    """Refuses a batch without images, which has no statistics."""
-    if x.shape[0] == 0:
+def check_filled(op: str, x: mx.array, group: Group | None = None) -> None:
+    """Refuses a batch without images, which has no statistics, unless other processes have some."""
+    if x.shape[0] == 0 and group is None:
         raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
 
 
@@ -245,10 +251,20 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
 
 
-def fresh(mean: mx.array, var: mx.array, x: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
+def statistics(x: mx.array, group: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
+    """Mean, variance and count of the images of this process or of a whole group."""
+    n, h, w, c = x.shape
+    with mx.stream(stream):
+        count = mx.array(n * h * w, mx.int64)
+        if n == 0:
+            mean = var = mx.zeros((c,), _launch.accumulator(x.dtype))
+        else:
+            mean, var = moments(x, On(stream))
+        return (mean, var, count) if group is None else _across.merged(mean, var, count, group, stream)
+
+
+def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
     """A state of these statistics with zero gradients."""
-    n, h, w, _ = x.shape
     with mx.stream(stream):
         none = mx.zeros_like(mean)
-        count = mx.array(n * h * w, mx.int64)
     return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

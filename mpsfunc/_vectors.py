@@ -96,3 +96,19 @@ def composed_factors(
     root = mx.rsqrt(var + eps)
     dgamma, a = dot * root, gamma * root
     return dgamma, a, (2 * dvar - a * root * dgamma) / count, (dmean - a * dbeta) / count
+
+
+def joined(
+    mean_a: Vector, var_a: Vector, count_a: mx.array, mean_b: Vector, var_b: Vector, count_b: mx.array
+) -> tuple[Vector, Vector, mx.array]:
+    """Mean, population variance and count of two sets together, by the pairwise rule; an empty set changes nothing."""
+    count = count_a + count_b
+    both = mx.maximum(count, 1).astype(mean_a.dtype)
+    shares = count_a.astype(mean_a.dtype) / both, count_b.astype(mean_a.dtype) / both
+    share_a, share_b = (mx.stop_gradient(share) for share in shares)
+    apart = mean_b - mean_a
+    return (
+        mx.where(count_a == 0, mean_b, mean_a + apart * share_b),
+        mx.where(count_a == 0, var_b, var_a * share_a + var_b * share_b + apart * apart * (share_a * share_b)),
+        count,
+    )

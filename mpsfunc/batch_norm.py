@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _vectors
-from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh
-from mpsfunc._channels import On, accumulate, affine, combine, moments, sums
+from mpsfunc import _across, _check, _launch, _vectors
+from mpsfunc._across import Group
+from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh, statistics
+from mpsfunc._channels import On, accumulate, affine, combine, sums
 from mpsfunc._launch import StreamLike
 from mpsfunc._rules import derived
 
@@ -75,6 +76,7 @@ def bn_stats_grad(
     beta: mx.array | None = None,
     *,
     neuron: None = None,
+    group: Group | None = None,
     stream: StreamLike = None,
 ) -> BatchNormState:
     """Gradients of the scale and the shift, added to those that the state holds.
@@ -92,13 +94,14 @@ def bn_stats_grad(
         gamma: Scale (c,), which only a fused activation needs.
         beta: Shift (c,), likewise.
         neuron: As for `bn_normalize`.
+        group: Processes that share the batch, as for `bn_stats`; the sums are then those of all their images.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         The state with ``dgamma`` and ``dbeta`` grown.
 
     Raises:
-        TypeError: As for `bn_normalize`, or dy and x differ in dtype.
+        TypeError: As for `bn_normalize`, dy and x differ in dtype, or group is not a group.
         ValueError: As for `bn_normalize`, or dy and x differ in shape.
 
     Example:
@@ -110,10 +113,16 @@ def bn_stats_grad(
     """
     run_on = _launch.resolve(stream)
     _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    group = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
         dtype = _launch.accumulator(x.dtype)
         mean, var, dgamma, dbeta = (a.astype(dtype) for a in (state.mean, state.var, state.dgamma, state.dbeta))
-        dgamma, dbeta = accumulate(dy, x, mean, var, dgamma, dbeta, state.eps, run_on)
+        if group is None:
+            dgamma, dbeta = accumulate(dy, x, mean, var, dgamma, dbeta, state.eps, run_on)
+        else:
+            none = mx.zeros_like(mean)
+            grown = accumulate(dy, x, mean, var, none, none, state.eps, run_on)
+            dgamma, dbeta = (a + b for a, b in zip((dgamma, dbeta), _across.total(grown, group, run_on), strict=True))
         return state._replace(dgamma=dgamma, dbeta=dbeta)
 
 
@@ -177,6 +186,7 @@ def batch_norm(
     *,
     eps: float = 1e-5,
     neuron: None = None,
+    group: Group | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by their own statistics, then scales and shifts them; differentiable through the statistics.
@@ -190,6 +200,8 @@ def batch_norm(
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
         neuron: As for `bn_normalize`.
+        group: Processes that share the batch, as for `bn_stats`. Gradients are then those of the sum of all their
+            losses, with respect to this process's x, gamma and beta; average those of parameters as usual.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -203,7 +215,7 @@ def batch_norm(
         >>> batch_norm(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1), eps=0.0).reshape(-1)
         array([-1, 1], dtype=float32)
     """
-    return batch_norm_fwd(x, gamma, beta, eps=eps, neuron=neuron, stream=stream)[0]
+    return batch_norm_fwd(x, gamma, beta, eps=eps, neuron=neuron, group=group, stream=stream)[0]
 
 
 def batch_norm_fwd(
@@ -213,6 +225,7 @@ def batch_norm_fwd(
     *,
     eps: float = 1e-5,
     neuron: None = None,
+    group: Group | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, BatchNormState]:
     """`batch_norm`, and the state with the batch's statistics. Arguments and errors are those of `batch_norm`.
@@ -227,13 +240,14 @@ def batch_norm_fwd(
     """
     run_on = _launch.resolve(stream)
     _check.image("batch_norm", "x", x, stream=run_on)
-    check_filled("batch_norm", x)
+    group = _across.others("batch_norm", group)
+    check_filled("batch_norm", x, group)
     _parameters("batch_norm", run_on, x, gamma, beta, neuron)
     with mx.stream(run_on):
         scale, shift = _defaults(x, gamma, beta)
         eps = checked_eps("batch_norm", eps)
-        y, mean, var = _batch_norm(x, scale, shift, _Spec(eps, run_on))
-        return y, fresh(mean, var, x, eps, run_on)
+        y, mean, var, count = _batch_norm(x, scale, shift, _Spec(eps, group, run_on))
+        return y, fresh(mean, var, count, eps, run_on)
 
 
 # Checks and vectors -------------------------------------------------------------------------------------
@@ -281,21 +295,29 @@ def _defaults(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tup
 
 class _Spec(NamedTuple):
     eps: float
+    group: Group | None
     stream: mx.Stream
 
 
-def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tuple[mx.array, mx.array, mx.array]:
-    mean, var = moments(x, On(spec.stream))
+def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tuple[mx.array, ...]:
+    mean, var, count = statistics(x, spec.group, spec.stream)
     slope = _vectors.slope(gamma, var, spec.eps, spec.stream)
-    return affine(x, mean, slope, beta, On(spec.stream)), mean, var
+    return affine(x, mean, slope, beta, On(spec.stream)), mean, var, count
 
 
 def _composed_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
-    (x, gamma, _), (dy, dmean, dvar), (_, mean, var) = arrays, cotangents, outputs
+    (x, gamma, _), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
     n, h, w, _ = x.shape
     dbeta, dot = sums(dy, x, mean, On(spec.stream))
-    count = float(n * h * w)
-    dgamma, a, b, d = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, count, spec.eps, spec.stream)
+    if spec.group is None:
+        dgamma, a, b, d = _vectors.composed_factors(
+            gamma, var, dmean, dvar, dbeta, dot, float(n * h * w), spec.eps, spec.stream
+        )
+    else:  # x gets a share of what all processes' losses want of the statistics; gamma's gradient is this one's
+        dgamma = dot * mx.rsqrt(var + spec.eps)
+        whole = mx.maximum(count, 1).astype(mean.dtype)
+        shares = (v / whole for v in _across.total((dmean, dvar, dbeta, dot), spec.group, spec.stream))
+        _, a, b, d = _vectors.composed_factors(gamma, var, *shares, 1.0, spec.eps, spec.stream)
     return combine(dy, x, mean, a, b, d, On(spec.stream)), dgamma, dbeta
 
 

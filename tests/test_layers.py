@@ -28,7 +28,7 @@ PARTS = {
     "conv_transpose": {"_conv_library", "_conv_rules", "_conv_spec", "_conv_state", "_reverse"},
     "fully_connected": {"_conv_rules", "_conv_state"},
     "sub_pixel": {"_policy"},
-    "batch_norm": {"_bn_state", "_channels", "_vectors"},
+    "batch_norm": {"_across", "_bn_state", "_channels", "_vectors"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -54,7 +54,8 @@ ALLOWED: dict[str, set[str]] = {
     "_pool_stages": FLOOR,
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
-    "_bn_state": FLOOR | {"_channels"},
+    "_across": FLOOR | {"_vectors"},
+    "_bn_state": FLOOR | {"_across", "_channels", "_vectors"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 
@@ -103,6 +104,7 @@ def names(text: str) -> set[str]:
         ("metal_kernel", "_launch"),
         ("cuda_kernel", "_launch"),
         ("_primitives", "_launch"),
+        ("distributed", "_across"),
     ],
 )
 def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
