@@ -5,6 +5,7 @@ from mpsfunc._bn_state import BatchNormState as BatchNormState
 from mpsfunc._bn_state import bn_frozen as bn_frozen
 from mpsfunc._bn_state import bn_merge as bn_merge
 from mpsfunc._bn_state import bn_reset as bn_reset
+from mpsfunc._bn_state import bn_running as bn_running
 from mpsfunc._bn_state import bn_stats as bn_stats
 from mpsfunc._launch import get_num_threads as get_num_threads
 from mpsfunc._launch import set_num_threads as set_num_threads

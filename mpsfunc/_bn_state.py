@@ -10,7 +10,7 @@ import numpy as np
 
 from mpsfunc import _across, _check, _launch, _vectors
 from mpsfunc._across import Group
-from mpsfunc._channels import On, moments
+from mpsfunc._composed_norm import statistics
 from mpsfunc._launch import StreamLike
 
 
@@ -98,7 +98,7 @@ def bn_stats(
         if eps is not None and eps != state.eps:
             raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
-    new = fresh(*statistics(x, group, run_on), eps, run_on)
+    new = fresh(*statistics(x, False, 0, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
 
 
@@ -180,14 +180,74 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
-        whole = _vectors.joined(
-            *(v.astype(dtype) for v in a[:2]), a.count, *(v.astype(dtype) for v in b[:2]), b.count
-        )
+        whole = _vectors.joined(*(v.astype(dtype) for v in a[:2]), a.count, *(v.astype(dtype) for v in b[:2]), b.count)
         return BatchNormState(
             *whole,
             a.dgamma + b.dgamma,
             a.dbeta + b.dbeta,
             *a[5:],
+        )
+
+
+def bn_running(
+    running: BatchNormState,
+    state: BatchNormState,
+    momentum: float = 0.1,
+    *,
+    unbiased: bool = True,
+    stream: StreamLike = None,
+) -> BatchNormState:
+    """Running statistics after one more batch, as inference uses them.
+
+    ``mean = (1 - momentum) * running.mean + momentum * state.mean``, and the variance likewise, of which the batch's is
+    ``state.var * M / (M - 1)`` where unbiased (M the state's count, at least 2). A state that covers nothing changes
+    nothing. MPS leaves this to its users; the rule is that of PyTorch and mlx.nn.
+
+    Args:
+        running: A frozen state; the first is ``bn_frozen(zeros, ones)``.
+        state: Statistics of the batch, from `bn_stats` or `batch_norm_fwd`.
+        momentum: The share of the new batch, 0 to 1. Default 0.1.
+        unbiased: Estimate the variance of what the batch was drawn from. Default True.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        A frozen state with the new averages and the gradients of ``running``.
+
+    Raises:
+        TypeError: One is not a BatchNormState, or momentum is not a number.
+        ValueError: running is not frozen, state is, they differ in channels, or momentum is out of range.
+
+    Example:
+        >>> running = bn_frozen(mx.zeros(1), mx.ones(1))
+        >>> state = bn_stats(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1))
+        >>> running = bn_running(running, state, momentum=0.5)
+        >>> running.mean.item(), running.var.item()
+        (1.0, 1.5)
+    """
+    run_on = _launch.resolve(stream)
+    op = "bn_running"
+    for given, frozen in ((running, True), (state, False)):
+        _check.state(op, given, BatchNormState, stream=run_on)
+        if given.frozen != frozen:
+            name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
+            raise ValueError(
+                f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
+            )
+    _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
+    if isinstance(momentum, bool) or not isinstance(momentum, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op}: momentum is not a number; got momentum={momentum!r}, expected a float")
+    if not 0 <= momentum <= 1:
+        raise ValueError(f"{op}: momentum is out of range; got momentum={momentum}, expected 0 to 1")
+    share = float(momentum)
+    with mx.stream(run_on):
+        mean, var = (a.astype(running.mean.dtype) for a in (state.mean, state.var))
+        if unbiased:
+            count = mx.maximum(state.count, 2).astype(var.dtype)
+            var = var * (count / (count - 1))
+        none = state.count == 0
+        return running._replace(
+            mean=mx.where(none, running.mean, running.mean + share * (mean - running.mean)),
+            var=mx.where(none, running.var, running.var + share * (var - running.var)),
         )
 
 
@@ -251,20 +311,9 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
 
 
-def statistics(x: mx.array, group: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
-    """Mean, variance and count of the images of this process or of a whole group."""
-    n, h, w, c = x.shape
-    with mx.stream(stream):
-        count = mx.array(n * h * w, mx.int64)
-        if n == 0:
-            mean = var = mx.zeros((c,), _launch.accumulator(x.dtype))
-        else:
-            mean, var = moments(x, On(stream))
-        return (mean, var, count) if group is None else _across.merged(mean, var, count, group, stream)
-
-
 def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
-    """A state of these statistics with zero gradients."""
+    """A state of these statistics (1, c) with zero gradients."""
     with mx.stream(stream):
+        mean, var = mean.reshape(-1), var.reshape(-1)
         none = mx.zeros_like(mean)
     return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

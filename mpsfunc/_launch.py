@@ -175,6 +175,11 @@ def bits(number: float) -> tuple[int, ...]:
     return struct.unpack("i", struct.pack("f", max(-most, min(number, most))))
 
 
+def doubles(*numbers: float) -> tuple[int, ...]:
+    """Numbers as int parameters of a CPU primitive, two each."""
+    return struct.unpack(f"{2 * len(numbers)}i", struct.pack(f"{len(numbers)}d", *numbers))
+
+
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of small arrays as one GPU kernel, since a chain of them would cost more than an image.
 

@@ -6,7 +6,6 @@ As a chain of MLX's own operations it would cost more than a small image.
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,8 +35,7 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
         def run(*arrays: Any) -> Any:
             *vectors, spec = arrays
             result = (tuple(vectors[0].shape), vectors[0].dtype)
-            bits = struct.unpack(f"{2 * len(spec.values)}i", struct.pack(f"{len(spec.values)}d", *spec.values))
-            made = _launch.launch(op, vectors, bits, (result,) * spec.outputs, _no_stages, spec.stream)
+            made = _launch.launch(op, vectors, _launch.doubles(*spec.values), (result,) * spec.outputs, _no_stages, spec.stream)
             return tuple(made) if spec.outputs > 1 else made[0]
 
         rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))
