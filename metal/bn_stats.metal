@@ -1,67 +1,65 @@
 // Count, mean and M2 of each channel over this threadgroup's share of a set's pixels; sets follow one another. Means are
 // told less the set's first pixel, so that they keep their digits where the mean dwarfs the deviation.
-// A thread owns V channels and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
+// A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
-const int lane = thread_position_in_grid.x, c = lane * V;
-const int row = thread_position_in_threadgroup.y;
+const int column = thread_position_in_grid.x, columns = lanes * sets;
+const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 threadgroup float counts[256 * V], means[256 * V], m2s[256 * V];
 
+const long first = set * pixels, end = column < columns ? first + pixels : first;
+Moments own[V];
+float origin[V];
+for (int j = 0; j < V; ++j) {
+  own[j] = Moments{0, 0, 0};
+  origin[j] = column < columns ? float(x[first * channels + c + j]) : 0.0f;
+}
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
-for (int set = thread_position_in_grid.z; set < sets; set += threads_per_grid.z) {
-  const long first = set * pixels;
-  Moments own[V];
-  float origin[V];
+for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
+  // At most 64 pixels at a time, in sums around one of them.
+  const int many = (end - p + stride - 1) / stride < 64 ? (end - p + stride - 1) / stride : 64;
+  const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
+  float shift[V], sum[V], squares[V];
   for (int j = 0; j < V; ++j) {
-    own[j] = Moments{0, 0, 0};
-    origin[j] = lane < lanes ? float(x[first * channels + c + j]) : 0.0f;
+    shift[j] = float(pivot.v[j]);
+    sum[j] = squares[j] = 0;
   }
-  for (long p = thread_position_in_grid.y; lane < lanes && p < pixels; p += 64 * stride) {
-    // At most 64 pixels at a time, in sums around one of them.
-    const int many = (pixels - p + stride - 1) / stride < 64 ? (pixels - p + stride - 1) / stride : 64;
-    const Pack<T, V> pivot = load<V>(x + (first + p) * channels + c, wide);
-    float shift[V], sum[V], squares[V];
+  for (int k = 0; k < many; ++k) {
+    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c, wide);
     for (int j = 0; j < V; ++j) {
-      shift[j] = float(pivot.v[j]);
-      sum[j] = squares[j] = 0;
+      const float d = float(in.v[j]) - shift[j];
+      sum[j] += d;
+      squares[j] += d * d;
     }
-    for (int k = 0; k < many; ++k) {
-      const Pack<T, V> in = load<V>(x + (first + p + k * stride) * channels + c, wide);
-      for (int j = 0; j < V; ++j) {
-        const float d = float(in.v[j]) - shift[j];
-        sum[j] += d;
-        squares[j] += d * d;
-      }
-    }
-    for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
   }
-  for (int j = 0; j < V; ++j) {
-    counts[slot + j] = own[j].count;
-    means[slot + j] = own[j].mean;
-    m2s[slot + j] = own[j].m2;
+  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
+}
+for (int j = 0; j < V; ++j) {
+  counts[slot + j] = own[j].count;
+  means[slot + j] = own[j].mean;
+  m2s[slot + j] = own[j].m2;
+}
+threadgroup_barrier(mem_flags::mem_threadgroup);
+for (int half_height = height / 2; half_height > 0; half_height /= 2) {
+  if (row < half_height) {
+    const int other = slot + half_height * width * V;
+    for (int j = 0; j < V; ++j) {
+      own[j] = merged(own[j], Moments{counts[other + j], means[other + j], m2s[other + j]});
+      counts[slot + j] = own[j].count;
+      means[slot + j] = own[j].mean;
+      m2s[slot + j] = own[j].m2;
+    }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int half_height = height / 2; half_height > 0; half_height /= 2) {
-    if (row < half_height) {
-      const int other = slot + half_height * width * V;
-      for (int j = 0; j < V; ++j) {
-        own[j] = merged(own[j], Moments{counts[other + j], means[other + j], m2s[other + j]});
-        counts[slot + j] = own[j].count;
-        means[slot + j] = own[j].mean;
-        m2s[slot + j] = own[j].m2;
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  if (row == 0 && lane < lanes) {
-    const long at = (long(threadgroup_position_in_grid.y) * sets + set) * channels + c;
-    for (int j = 0; j < V; ++j) {
-      count[at + j] = own[j].count;
-      mean[at + j] = own[j].mean;
-      m2[at + j] = own[j].m2;
-    }
+}
+if (row == 0 && column < columns) {
+  const long at = (long(threadgroup_position_in_grid.y) * columns + column) * V;
+  for (int j = 0; j < V; ++j) {
+    count[at + j] = own[j].count;
+    mean[at + j] = own[j].mean;
+    m2[at + j] = own[j].m2;
   }
 }

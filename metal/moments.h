@@ -1,4 +1,5 @@
-// Count, mean and sum of squared deviations of a set of values, and how two sets become one.
+// Count, mean and sum of squared deviations of a set of values, and how two sets become one; and what local contrast
+// normalization makes of them.
 #ifndef MPSF_MOMENTS_H
 #define MPSF_MOMENTS_H
 
@@ -21,6 +22,33 @@ MPSF_FN Moments moments_of(float count, float shift, float sum, float squares) {
   Moments m = {count, shift + sum / count, squares - sum * (sum / count)};
   if (m.m2 < 0) m.m2 = 0;
   return m;
+}
+
+// Element `at` of those that window_moments adds up, with its mean less the pivot: of F, a pixel, else of a window.
+template <int F, typename X, typename Mean, typename M2>
+MPSF_FN Moments element(X x, Mean mean, M2 m2, long at, float pivot, float count) {
+  Moments m = {count, float(x[at]) - pivot + (F ? 0.0f : float(mean[at])), F ? 0.0f : float(m2[at])};
+  return m;
+}
+
+// Sums over a window of a, of b, and of c less b times the distance to a pivot.
+struct Slopes {
+  float a, b, c;
+};
+template <typename X, typename Sums>
+MPSF_FN Slopes plus(Slopes s, X x, Sums a, Sums b, Sums c, long at, float pivot) {
+  Slopes r = {s.a + a[at], s.b + b[at], s.c + (c[at] + (float(x[at]) - pivot) * b[at])};
+  return r;
+}
+
+// A pixel in its window of `area` places, of which `count` are in the image and the others are zeros that count.
+struct Contrast {
+  float mean, variance;  // the mean less the pixel
+};
+MPSF_FN Contrast contrast(float x, float mean, float m2, float count, float area) {
+  const float share = count / area, all = x + mean;
+  Contrast r = {share * mean - (1 - share) * x, m2 / area + all * all * share * (1 - share)};
+  return r;
 }
 
 #endif

@@ -87,6 +87,7 @@ def _pixelwise(body: str, inputs: tuple[str, ...], made: str, x: mx.array, sets:
     n, height, width, channels = x.shape
     per_thread = _launch.lanes(x.dtype, channels, x.size)
     rows = -(-(n // sets * height * width) // 4)  # both bodies have four pixels under way
-    grid, group = _launch.threads(channels // per_thread, rows, sets)
+    (across, down, _), group = _launch.threads(channels // per_thread, rows)
+    grid = (across * sets, down, 1)
     template = (("V", per_thread), ("N", neuron))
     return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, (sets,), template)

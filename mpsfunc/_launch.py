@@ -39,7 +39,7 @@ _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
-_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h")
+_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h", "powers.h")
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528
 
@@ -260,15 +260,15 @@ def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int,
 
 
 def column_threads(x: int, rows: int, sets: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that sums x columns over many rows, in so many sets of rows: about as many threadgroups as fill a large GPU.
+    """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
-    They have 256 threads, or as many as a short set can use. Bodies stride over the sets that z leaves over.
+    They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before.
     """
     tx = min(256, _power_of_two(x))
     ty = min(256 // tx, _power_of_two(rows))
-    across = -(-x // tx) * sets
+    across = -(-x * sets // tx)
     down = min(max(1, FILL // across), -(-rows // ty))
-    return (x, down * ty, min(sets, _BLOCKS_YZ)), (tx, ty, 1)
+    return (x * sets, down * ty, 1), (tx, ty, 1)
 
 
 def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -17,8 +17,9 @@ from support import numbers
 
 import mpsfunc as mf
 from kernels.metal_host import Run, metal_host, needs_clang
+from kernels.norm_cases import launched
 from kernels.test_bodies import BODIES
-from mpsfunc import _launch, _neuron
+from mpsfunc import _launch, _neuron, _window_norm_stages
 
 pytestmark = needs_clang
 
@@ -74,6 +75,19 @@ def _norm() -> None:
     mf.bn_grad(dy, x, state)
 
 
+def _windows() -> None:
+    x, dy = numbers(LONG), numbers(LONG, seed=1)
+    told = 1.0, 0.75, 1.0
+    for op, size, rest in (
+        ("cross_channel_norm", 5, ()),
+        ("spatial_norm", 3, ()),
+        ("local_contrast_norm", 3, (1, 0, 1)),
+    ):
+        forward, backward = (getattr(_window_norm_stages, name) for name in (op, f"{op}_grad"))
+        launched([x], ((LONG, mx.float32),), forward(x, size, *told, *rest))
+        launched([dy, x], ((LONG, mx.float32),), backward(dy, x, size, *told, *rest))
+
+
 def _conv() -> None:
     x, w = numbers(SHAPE), numbers((16, 3, 3, 16))
     y, state = mf.conv_fwd(x, w, padding=1)
@@ -107,6 +121,12 @@ class Row(NamedTuple):
 _ON_TILES = (2 * 6) ** 2 / 6**2
 _CHANNEL_BY_CHANNEL = {"w": (9 * VECTOR, (3 * 12 - 2) / 12 * 3 * IMAGE / 4), "bias": (VECTOR, IMAGE)}
 _PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
+_NO_NEURON = dict.fromkeys(("scale", "shift"), (VECTOR, 0))
+_WHOLE = (LONG_IMAGE, LONG_IMAGE)
+# A run of three windows of three pixels loads the pixel that they share, those to the left of it twice, and those to
+# the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
+_RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
+_PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
@@ -141,7 +161,13 @@ TRAFFIC = {
         _norm, {"x": (LONG_IMAGE, LONG_IMAGE), "mean": _PER_THREAD, "scale": _PER_THREAD, "shift": _PER_THREAD}
     ),
     "bn_stats_grad": Row(
-        _norm, {"dy": (LONG_IMAGE, LONG_IMAGE), "x": (LONG_IMAGE, LONG_IMAGE), "mean": (VECTOR, LONG_IMAGE / 64)}
+        _norm,
+        {
+            "dy": (LONG_IMAGE, LONG_IMAGE),
+            "x": (LONG_IMAGE, LONG_IMAGE),
+            "mean": (VECTOR, LONG_IMAGE / 64),
+            **_NO_NEURON,
+        },
     ),
     "bn_stats_grad_merge": Row(
         _norm, {"partial": (2 * VECTOR, 2 * VECTOR), **dict.fromkeys(("var", "dgamma", "dbeta"), (VECTOR, VECTOR))}
@@ -152,8 +178,21 @@ TRAFFIC = {
             "dy": (LONG_IMAGE, LONG_IMAGE),
             "x": (LONG_IMAGE, LONG_IMAGE),
             **dict.fromkeys(("mean", "a", "b", "d"), _PER_THREAD),
+            **_NO_NEURON,
         },
     ),
+    # A pack and those beside it, of four; of the gradient, two and those beside them.
+    "cross_channel_norm": Row(_windows, {"x": (LONG_IMAGE, 10 / 4 * LONG_IMAGE)}),
+    "cross_channel_norm_grad": Row(_windows, dict.fromkeys(("dy", "x"), (LONG_IMAGE, 6 / 4 * LONG_IMAGE))),
+    "window_sum": Row(_windows, {"x": _RUNS}),
+    "window_moments": Row(_windows, {"x": _PIVOTED, **dict.fromkeys(("mean", "m2"), (LONG_IMAGE, 0))}),
+    "window_slopes": Row(_windows, {"x": _PIVOTED, **dict.fromkeys("abc", _RUNS)}),
+    "spatial_norm": Row(_windows, dict.fromkeys(("x", "squares"), _WHOLE)),
+    "spatial_norm_weights": Row(_windows, dict.fromkeys(("dy", "x", "squares"), _WHOLE)),
+    "spatial_norm_grad": Row(_windows, dict.fromkeys(("dy", "x", "squares", "sums"), _WHOLE)),
+    "local_contrast_norm": Row(_windows, dict.fromkeys(("x", "mean", "m2"), _WHOLE)),
+    "local_contrast_norm_weights": Row(_windows, dict.fromkeys(("dy", "x", "mean", "m2"), _WHOLE)),
+    "local_contrast_norm_grad": Row(_windows, dict.fromkeys(("a", "sum_a", "sum_c"), _WHOLE)),
     # 288 pixels are five tiles, 144 weights of an output three.
     "conv": Row(_conv, {"x": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}),
     "conv_grad_input": Row(

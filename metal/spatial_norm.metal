@@ -1,0 +1,26 @@
+// y = x * t ** -beta, t = delta + share * squares, from sums of squares over windows. A thread has four packs of V
+// elements under way together.
+const long packs = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / V;
+const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
+const bool wide = aligned<V>(x), wide_squares = aligned<V>(squares);
+const long stride = threads_per_grid.x;
+for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
+  Pack<T, V> in[4];
+  Pack<float, V> sum[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const long at = (p + i * stride < packs ? p + i * stride : p) * V;
+    in[i] = load<V>(x + at, wide);
+    sum[i] = load<V>(squares + at, wide_squares);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (p + i * stride >= packs) break;
+    Pack<T, V> out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      out.v[j] = T(float(in[i].v[j]) * inverse_power(delta + share * sum[i].v[j], beta).power);
+    }
+    store(y + (p + i * stride) * V, out);
+  }
+}
