@@ -70,8 +70,8 @@ def bn_stats(
         x: Images (n, h, w, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
         state: Earlier statistics of the same batch. Default: none.
         eps: Added to the variance under the root. Default: the state's, or 1e-5. (MPS's own default is 1.17549435e-38.)
-        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. A
-            process may then have no images. Default: this process alone.
+        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. On a
+            CPU a process may then have no images. Default: this process alone.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -90,7 +90,7 @@ def bn_stats(
     run_on = _launch.resolve(stream)
     _check.image("bn_stats", "x", x, stream=run_on)
     group = _across.others("bn_stats", group)
-    check_filled("bn_stats", x, group)
+    check_filled("bn_stats", x, group, run_on)
     if state is not None:
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
@@ -222,9 +222,12 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 # Checks and parts ---------------------------------------------------------------------------------------
 
 
-def check_filled(op: str, x: mx.array, group: Group | None = None) -> None:
-    """Refuses a batch without images, which has no statistics, unless other processes have some."""
-    if x.shape[0] == 0 and group is None:
+def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:
+    """Refuses a batch without images, which has no statistics, unless other processes have some.
+
+    A GPU is not asked for empty results, hence not for the gathers either that come before them.
+    """
+    if x.shape[0] == 0 and (group is None or _launch.backend(stream) != "cpu"):
         raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
 
 
@@ -253,13 +256,10 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
 
 def statistics(x: mx.array, group: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
     """Mean, variance and count of the images of this process or of a whole group."""
-    n, h, w, c = x.shape
+    n, h, w, _ = x.shape
     with mx.stream(stream):
         count = mx.array(n * h * w, mx.int64)
-        if n == 0:
-            mean = var = mx.zeros((c,), _launch.accumulator(x.dtype))
-        else:
-            mean, var = moments(x, On(stream))
+        mean, var = moments(x, On(stream))
         return (mean, var, count) if group is None else _across.merged(mean, var, count, group, stream)
 
 

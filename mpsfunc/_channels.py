@@ -186,7 +186,7 @@ def _total(*terms: Any) -> Any:
 
 def _moments_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
-    count = _pixels(x)
+    count = max(_pixels(x), 1)
     return (affine(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
@@ -194,7 +194,8 @@ def _moments_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     (x,), (tx,) = arrays, tangents
     mean, _ = moments(x, on)
     total, dot = sums(tx, x, mean, on)
-    return total / _pixels(x), dot * (2 / _pixels(x))
+    count = max(_pixels(x), 1)
+    return total / count, dot * (2 / count)
 
 
 def _affine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:

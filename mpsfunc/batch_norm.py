@@ -241,7 +241,7 @@ def batch_norm_fwd(
     run_on = _launch.resolve(stream)
     _check.image("batch_norm", "x", x, stream=run_on)
     group = _across.others("batch_norm", group)
-    check_filled("batch_norm", x, group)
+    check_filled("batch_norm", x, group, run_on)
     _parameters("batch_norm", run_on, x, gamma, beta, neuron)
     with mx.stream(run_on):
         scale, shift = _defaults(x, gamma, beta)
