@@ -63,13 +63,12 @@ def _gathered(name: str, vectors: Sequence[mx.array], spec: _Spec) -> list[list[
     row = mx.concatenate([mx.array([kind], mx.uint32), *words])[None]
     rows = mx.distributed.all_gather(row, group=spec.group)
     rows = _launch.watched(rows, _connections(spec.group.size()), _patience())
-    parts = []
-    for rank in range(spec.group.size()):
-        begin, part = 1, []
+    flat, end, parts = rows.reshape(-1), 0, []  # mx.vmap has no right rule for rows[0]
+    for _ in range(spec.group.size()):
+        end, part = end + 1, []
         for vector, own in zip(vectors, words, strict=True):
-            there = rows[rank, begin : begin + own.size]
-            part.append(mx.view(there, vector.dtype).reshape(vector.shape))
-            begin += own.size
+            begin, end = end, end + own.size
+            part.append(mx.view(flat[begin:end], vector.dtype).reshape(vector.shape))
         parts.append(part)
     return parts
 

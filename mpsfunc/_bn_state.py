@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc import _across, _check, _launch, _vectors
 from mpsfunc._across import Group
-from mpsfunc._composed_norm import statistics
+from mpsfunc._composed_norm import checked_eps, statistics
 from mpsfunc._launch import StreamLike
 
 
@@ -70,8 +69,8 @@ def bn_stats(
         x: Images (n, h, w, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
         state: Earlier statistics of the same batch. Default: none.
         eps: Added to the variance under the root. Default: the state's, or 1e-5. (MPS's own default is 1.17549435e-38.)
-        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. A
-            process may then have no images. Default: this process alone.
+        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. On a
+            CPU a process may then have no images. Default: this process alone.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -90,7 +89,7 @@ def bn_stats(
     run_on = _launch.resolve(stream)
     _check.image("bn_stats", "x", x, stream=run_on)
     group = _across.others("bn_stats", group)
-    check_filled("bn_stats", x, group)
+    check_filled("bn_stats", x, group, run_on)
     if state is not None:
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
@@ -234,11 +233,7 @@ def bn_running(
                 f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
-    if isinstance(momentum, bool) or not isinstance(momentum, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: momentum is not a number; got momentum={momentum!r}, expected a float")
-    if not 0 <= momentum <= 1:
-        raise ValueError(f"{op}: momentum is out of range; got momentum={momentum}, expected 0 to 1")
-    share = float(momentum)
+    share = _check.number(op, "momentum", momentum, 0, 1)
     with mx.stream(run_on):
         mean, var = (a.astype(running.mean.dtype) for a in (state.mean, state.var))
         if unbiased:
@@ -282,22 +277,13 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 # Checks and parts ---------------------------------------------------------------------------------------
 
 
-def check_filled(op: str, x: mx.array, group: Group | None = None) -> None:
-    """Refuses a batch without images, which has no statistics, unless other processes have some."""
-    if x.shape[0] == 0 and group is None:
+def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:
+    """Refuses a batch without images, which has no statistics, unless other processes have some.
+
+    A GPU is not asked for empty results, hence not for the gathers either that come before them.
+    """
+    if x.shape[0] == 0 and (group is None or _launch.backend(stream) != "cpu"):
         raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
-
-
-def checked_eps(op: str, eps: float) -> float:
-    """An eps that float32 has, >= 0, as a float."""
-    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: eps is not a number; got eps={eps!r}, expected a float")
-    if not 0 <= eps <= _LARGEST:
-        raise ValueError(f"{op}: eps is out of range; got eps={eps}, expected 0 <= eps <= {_LARGEST:g}")
-    return float(eps)
-
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:

@@ -94,9 +94,9 @@ class _Growth(NamedTuple):
 
 
 def _in_a_set(x: mx.array, mean: Rows) -> int:
-    """Pixels that a row of vectors belongs to."""
+    """Pixels that a row of vectors belongs to; 1 where there is none, whose sums are zeros."""
     n, h, w, _ = x.shape
-    return int(n // max(mean.shape[0], 1) * h * w)
+    return max(int(n // max(mean.shape[0], 1) * h * w), 1)
 
 
 def _rows(x: mx.array, sets: int) -> _launch.Output:

@@ -77,6 +77,11 @@ def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | 
             _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels")
 
 
+def checked_eps(op: str, eps: float) -> float:
+    """An eps that float32 has, >= 0, as a float."""
+    return _check.number(op, "eps", eps, least=0)
+
+
 # Forward ------------------------------------------------------------------------------------------------
 
 
@@ -85,11 +90,7 @@ def statistics(
 ) -> tuple[Rows, Rows, mx.array]:
     """Mean, variance and count of what shares them; the fields are those of `Spec`."""
     n, h, w, channels = x.shape
-    sets = n if per_image else 1
-    if n == 0 and not per_image:  # a process without images
-        mean = var = mx.zeros((1, channels), _launch.accumulator(x.dtype))
-    else:
-        mean, var = moments(x, sets, stream)
+    mean, var = moments(x, n if per_image else 1, stream)
     if groups:
         mean, var = _by_group(mean, var, groups)
     images = 1 if per_image else n

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _launch, _window_norm_stages
+from mpsfunc import _check, _launch, _window_norm_stages
 from mpsfunc._launch import Stage
 from mpsfunc._rules import derived, differentiable, over_batches
 
@@ -76,6 +76,22 @@ def local_contrast_norm_grad(dy: mx.array, x: mx.array, spec: ContrastSpec) -> m
     """The gradient of `local_contrast_norm`."""
     dx: mx.array = _contrast_grad(dy, x, spec)
     return dx
+
+
+def numbers(op: str, **given: float) -> list[float]:
+    """The parameters of a norm, finite."""
+    return [_check.number(op, name, value) for name, value in given.items()]
+
+
+def checked(op: str, dy: mx.array, x: mx.array, state: Any, kind: type[Any], stream: _launch.StreamLike) -> mx.Stream:
+    """The stream of a gradient, once its arguments fit."""
+    run_on = _launch.resolve(stream)
+    _check.gradient(op, dy, x, stream=run_on)
+    _check.state(op, state, kind, stream=run_on)
+    names = [f"state.{name}" for name in state._fields[1:]]
+    _check.whole(op, names[0], state[1])
+    numbers(op, **dict(zip(names[1:], state[2:], strict=True)))
+    return run_on
 
 
 # Sums over windows --------------------------------------------------------------------------------------

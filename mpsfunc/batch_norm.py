@@ -14,9 +14,9 @@ import mlx.core as mx
 
 from mpsfunc import _across, _check, _launch, _neuron, _vectors
 from mpsfunc._across import Group
-from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh
+from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, fresh
 from mpsfunc._channels import On, Rows, accumulate, affine, combine
-from mpsfunc._composed_norm import Spec, check_parameters, normalized, parameters
+from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, normalized, parameters
 from mpsfunc._launch import StreamLike
 
 
@@ -247,7 +247,7 @@ def batch_norm_fwd(
     op = "batch_norm"
     _check.image(op, "x", x, stream=run_on)
     processes = _across.others(op, group)
-    check_filled(op, x, processes)
+    check_filled(op, x, processes, run_on)
     check_parameters(op, run_on, x, gamma, beta)
     spec = Spec(False, 0, checked_eps(op, eps), _neuron.code(op, neuron), processes, run_on)
     y, mean, var, count = normalized(x, gamma, beta, spec)
@@ -267,12 +267,11 @@ def _images(
     beta: mx.array | None,
     neuron: str | None,
 ) -> On:
-    _check.image(op, "x", x, stream=stream)
+    if dy is None:
+        _check.image(op, "x", x, stream=stream)
+    else:
+        _check.gradient(op, dy, x, stream=stream)
     check_owned(op, x, state, stream)
-    if dy is not None:
-        _check.array(op, "dy", dy, stream=stream)
-        _check.shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
-        _check.same_dtype(op, "dy", dy, "x", x.dtype)
     check_parameters(op, stream, x, gamma, beta)
     return On(_neuron.code(op, neuron), stream)
 

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc import _check, _launch, _neuron
-from mpsfunc._bn_state import checked_eps
-from mpsfunc._composed_norm import Spec, check_parameters, gradients, normalized, parameters
+from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, gradients, normalized, parameters
 from mpsfunc._launch import StreamLike
 
 
@@ -231,12 +229,11 @@ def group_norm_fwd(
         >>> state.mean
         array([[2, 4]], dtype=float32)
     """
-    if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)):
-        raise TypeError(f"group_norm: groups is not a number; got groups={groups!r}, expected an int")
     _check.image("group_norm", "x", x, stream=_launch.resolve(stream))
-    if groups < 1 or x.shape[3] % groups:
+    groups = _check.whole("group_norm", "groups", groups)
+    if x.shape[3] % groups:
         raise ValueError(f"group_norm: groups do not divide the channels; got groups={groups} for {x.shape[3]} channels")
-    y, *state = _forward("group_norm", x, gamma, beta, int(groups), eps, stream)
+    y, *state = _forward("group_norm", x, gamma, beta, groups, eps, stream)
     return y, GroupNormState(*state)
 
 
@@ -316,10 +313,7 @@ def _backward(
     op: str, dy: mx.array, x: mx.array, state: Any, kind: type[_State], gamma: mx.array | None, stream: StreamLike
 ) -> tuple[mx.array, _State]:
     run_on = _launch.resolve(stream)
-    _check.image(op, "x", x, stream=run_on)
-    _check.array(op, "dy", dy, stream=run_on)
-    _check.shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
-    _check.same_dtype(op, "dy", dy, "x", x.dtype)
+    _check.gradient(op, dy, x, stream=run_on)
     check_parameters(op, run_on, x, gamma, None)
     _check.state(op, state, kind, stream=run_on)
     n, channels = x.shape[0], x.shape[3]
