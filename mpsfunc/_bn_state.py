@@ -179,7 +179,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
-        whole = _vectors.joined(*(v.astype(dtype) for v in a[:2]), a.count, *(v.astype(dtype) for v in b[:2]), b.count)
+        of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
+        whole = _vectors.joined(*of_a, *of_b)
         return BatchNormState(
             *whole,
             a.dgamma + b.dgamma,

@@ -32,7 +32,7 @@ class On(NamedTuple):
 
 
 class _Sets(NamedTuple):
-    count: int
+    sets: int
     stream: mx.Stream
 
 
@@ -104,10 +104,10 @@ def _rows(x: mx.array, sets: int) -> _launch.Output:
 
 
 def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
-    result = _rows(x, spec.count)
+    result = _rows(x, spec.sets)
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.moments(x, spec.count)
+        return _channel_stages.moments(x, spec.sets)
 
     return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, spec.stream, finally_with=[x]))
 
@@ -315,7 +315,7 @@ def _mapped(function: Callable[[], Any], images: int, *, shared: bool) -> Any:
 
 
 def _map_moments(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
-    out = _moments(one_batch(arrays[0], mapped[0], size), spec._replace(count=spec.count * size))
+    out = _moments(one_batch(arrays[0], mapped[0], size), spec._replace(sets=spec.sets * size))
     return tuple(_apart(o, size) for o in out)
 
 

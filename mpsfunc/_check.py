@@ -5,7 +5,8 @@ Everything here looks at shapes and dtypes only, so bad input is refused before 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np

@@ -134,23 +134,25 @@ def _gradients(
     on = On(spec.neuron, spec.stream)
     slope = _vectors.slope(gamma, spread, spec.eps, spec.stream) if spec.neuron else gamma  # else nobody reads it
     dbeta, dot = sums(dy, x, center, slope, beta, on)
-    if spec.processes is None:
-        count, shared, dgamma = float((1 if spec.per_image else n) * h * w), (*wanted, dbeta, dot), None
-    else:  # an image gets its share of what all processes' losses want; the scale's gradient is of its own loss
-        count, dgamma = 1.0, dot * mx.rsqrt(spread + spec.eps)
+    together: tuple[Rows, ...] = (*wanted, dbeta, dot)
+    count = float((1 if spec.per_image else n) * h * w)
+    if spec.processes is not None:  # an image gets its share of what all processes' losses want
         whole = mx.maximum(everything, 1).astype(mean.dtype)
-        shared = tuple(v / whole for v in _across.total((*wanted, dbeta, dot), spec.processes, spec.stream))
+        together, count = tuple(v / whole for v in _across.total(together, spec.processes, spec.stream)), 1.0
     if spec.groups:
-        whole_dgamma, a, b, d = _group_factors(gamma, spread, *shared, count * channels / spec.groups, spec)
+        dgamma, a, b, d = _group_factors(gamma, spread, together, count * channels / spec.groups, spec)
     else:
-        whole_dgamma, a, b, d = _vectors.composed_factors(gamma, spread, *shared, count, spec.eps, spec.stream)
-    return combine(dy, x, center, a, b, d, slope, beta, on), whole_dgamma if dgamma is None else dgamma, dbeta
+        dgamma, a, b, d = _vectors.composed_factors(gamma, spread, *together, count, spec.eps, spec.stream)
+    if spec.processes is not None:  # the parameters' gradients are of this process's loss
+        dgamma = dot * mx.rsqrt(spread + spec.eps)
+    return combine(dy, x, center, a, b, d, slope, beta, on), dgamma, dbeta
 
 
 def _group_factors(
-    gamma: Rows, spread: Rows, dmean: Rows, dvar: Rows, dbeta: Rows, dot: Rows, count: float, spec: Spec
+    gamma: Rows, spread: Rows, together: tuple[Rows, ...], count: float, spec: Spec
 ) -> tuple[Rows, Rows, Rows, Rows]:
     """`composed_factors` where a group of channels shares its statistics."""
+    dmean, dvar, dbeta, dot = together
     root = mx.rsqrt(spread + spec.eps)
     dgamma, a = dot * root, gamma * root
 
@@ -158,7 +160,8 @@ def _group_factors(
         return terms.reshape(terms.shape[0], spec.groups, terms.shape[1] // spec.groups).sum(-1)
 
     b, d = 2 * dvar - of_group(a * root * dgamma), dmean - of_group(a * dbeta)
-    return dgamma, a, *(_by_channel(v / count, spec, gamma.shape[1]) for v in (b, d))
+    b, d = (_by_channel(v / count, spec, gamma.shape[1]) for v in (b, d))
+    return dgamma, a, b, d
 
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:

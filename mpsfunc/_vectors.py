@@ -35,7 +35,9 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
         def run(*arrays: Any) -> Any:
             *vectors, spec = arrays
             result = (tuple(vectors[0].shape), vectors[0].dtype)
-            made = _launch.launch(op, vectors, _launch.doubles(*spec.values), (result,) * spec.outputs, _no_stages, spec.stream)
+            made = _launch.launch(
+                op, vectors, _launch.doubles(*spec.values), (result,) * spec.outputs, _no_stages, spec.stream
+            )
             return tuple(made) if spec.outputs > 1 else made[0]
 
         rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))

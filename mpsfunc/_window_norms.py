@@ -214,11 +214,13 @@ def _by_squares(name: str, axes: tuple[int, ...], stages: _Stages) -> tuple[Any,
 
     def base(x: mx.array, spec: Spec) -> mx.array:
         squares = _over_windows(x * x, axes, spec.size, spec.stream)
-        return spec.delta + spec.alpha / spec.size ** len(axes) * squares
+        below: mx.array = spec.delta + spec.alpha / spec.size ** len(axes) * squares
+        return below
 
     def meaning(x: mx.array, spec: Spec) -> mx.array:
         wide = x.astype(_launch.accumulator(x.dtype))
-        return (wide * _power(base(wide, spec), _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
+        y: mx.array = (wide * _power(base(wide, spec), _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
+        return y
 
     def meaning_of_grad(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
         dy_wide, wide = (a.astype(_launch.accumulator(x.dtype)) for a in (dy, x))
@@ -227,7 +229,8 @@ def _by_squares(name: str, axes: tuple[int, ...], stages: _Stages) -> tuple[Any,
         through = dy_wide * wide * _power(below, _Exponent(-spec.beta - 1, spec.stream))
         factor = 2 * spec.alpha * spec.beta / spec.size ** len(axes)
         second = factor * wide * _over_windows(through, axes, spec.size, spec.stream, mirrored=True)
-        return (first - second).astype(x.dtype)
+        y: mx.array = (first - second).astype(x.dtype)
+        return y
 
     return _both(name, params, (meaning, meaning_of_grad), stages, 4)
 
@@ -269,7 +272,8 @@ def _share_inside(length: int, size: int) -> np.ndarray[Any, np.dtype[np.float64
 
 def _contrast_meaning(x: mx.array, spec: ContrastSpec) -> mx.array:
     _, _, apart, below = _parts_of_contrast(x.astype(_launch.accumulator(x.dtype)), spec)
-    return (spec.pm + spec.ps * apart * _power(below, _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
+    y: mx.array = (spec.pm + spec.ps * apart * _power(below, _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
+    return y
 
 
 def _contrast_grad_meaning(dy: mx.array, x: mx.array, spec: ContrastSpec) -> mx.array:
@@ -284,7 +288,8 @@ def _contrast_grad_meaning(dy: mx.array, x: mx.array, spec: ContrastSpec) -> mx.
     of_mean = dy_wide * _power(below, _Exponent(-spec.beta, spec.stream))
     of_base = dy_wide * apart * _power(below, _Exponent(-spec.beta - 1, spec.stream))
     by_base = 2 * spec.alpha * spec.beta * (images * around(of_base) - around(of_base * mean))
-    return (spec.ps * (of_mean - spec.p0 * around(of_mean) - by_base)).astype(x.dtype)
+    y: mx.array = (spec.ps * (of_mean - spec.p0 * around(of_mean) - by_base)).astype(x.dtype)
+    return y
 
 
 _cross_channel, _cross_channel_grad = _by_squares(

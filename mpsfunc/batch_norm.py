@@ -31,8 +31,8 @@ def bn_normalize(
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
 
-    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta)``. Differentiable in x, in the state's mean and var, and in gamma
-    and beta; mean and var count as inputs of their own (`batch_norm` has the derivative through the statistics).
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta)``. Differentiable in x, in the state's mean and var, and in
+    gamma and beta; mean and var count as inputs of their own (`batch_norm` has the derivative through the statistics).
 
     Source: ``MPSCNNBatchNormalization``.
 
@@ -116,14 +116,15 @@ def bn_stats_grad(
     processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
         dtype = _launch.accumulator(x.dtype)
-        mean, var, *held = (a.astype(dtype)[None] for a in (state.mean, state.var, state.dgamma, state.dbeta))
+        mean, var, dgamma, dbeta = (a.astype(dtype)[None] for a in (state.mean, state.var, state.dgamma, state.dbeta))
         _, scale, shift = _placed(x, state, gamma, beta, run_on) if on.neuron else (mean, mean, mean)
         if processes is None:
-            dgamma, dbeta = accumulate(dy, x, (mean, var, *held), scale, shift, state.eps, on)
+            dgamma, dbeta = accumulate(dy, x, (mean, var, dgamma, dbeta), scale, shift, state.eps, on)
         else:
             none = mx.zeros_like(mean)
             own = accumulate(dy, x, (mean, var, none, none), scale, shift, state.eps, on)
-            dgamma, dbeta = (a + b for a, b in zip(held, _across.total(own, processes, run_on), strict=True))
+            of_all = _across.total(own, processes, run_on)
+            dgamma, dbeta = dgamma + of_all[0], dbeta + of_all[1]
         return state._replace(dgamma=dgamma.reshape(-1), dbeta=dbeta.reshape(-1))
 
 

@@ -1,5 +1,6 @@
-"""Normalization across channels, known as local response, and its exact gradient
-(``MPSCNNCrossChannelNormalization``, ``MPSCNNCrossChannelNormalizationGradient``).
+"""Normalization across channels, known as local response, and its exact gradient.
+
+``MPSCNNCrossChannelNormalization`` and ``MPSCNNCrossChannelNormalizationGradient``.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def cross_channel_norm_fwd(
     op = "cross_channel_norm"
     run_on = _launch.resolve(stream)
     _check.image(op, "x", x, stream=run_on)
-    state = CrossChannelNormState(op, _check.whole(op, "size", size), *_window_norms.numbers(op, alpha=alpha, beta=beta, delta=delta))
+    numbers = _window_norms.numbers(op, alpha=alpha, beta=beta, delta=delta)
+    state = CrossChannelNormState(op, _check.whole(op, "size", size), *numbers)
     return _window_norms.cross_channel_norm(x, Spec(*state[1:], run_on)), state
 
 

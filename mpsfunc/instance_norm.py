@@ -1,5 +1,7 @@
-"""Instance and group normalization and their gradients (``MPSCNNInstanceNormalization``, ``...Gradient``,
-``...GradientState``, and ``MPSCNNGroupNormalization`` of later systems).
+"""Instance and group normalization and their gradients.
+
+``MPSCNNInstanceNormalization``, ``...Gradient`` and ``...GradientState``, and ``MPSCNNGroupNormalization`` of later
+systems.
 """
 
 from __future__ import annotations
@@ -117,7 +119,7 @@ def instance_norm_fwd(
     eps: float = 1e-5,
     stream: StreamLike = None,
 ) -> tuple[mx.array, InstanceNormState]:
-    """`instance_norm`, and the state that `instance_norm_grad` needs. Arguments and errors are those of `instance_norm`.
+    """`instance_norm`, and the state that `instance_norm_grad` needs. Arguments and errors are its.
 
     Returns:
         The normalized images and the state.
@@ -219,7 +221,7 @@ def group_norm_fwd(
     eps: float = 1e-5,
     stream: StreamLike = None,
 ) -> tuple[mx.array, GroupNormState]:
-    """`group_norm`, and the state that `group_norm_grad` needs. Arguments and errors are those of `group_norm`.
+    """`group_norm`, and the state that `group_norm_grad` needs. Arguments and errors are its.
 
     Returns:
         The normalized images and the state.
@@ -232,7 +234,8 @@ def group_norm_fwd(
     _check.image("group_norm", "x", x, stream=_launch.resolve(stream))
     groups = _check.whole("group_norm", "groups", groups)
     if x.shape[3] % groups:
-        raise ValueError(f"group_norm: groups do not divide the channels; got groups={groups} for {x.shape[3]} channels")
+        rule = f"a divisor of {x.shape[3]}"
+        raise ValueError(f"group_norm: groups do not divide the channels; got groups={groups}, expected {rule}")
     y, *state = _forward("group_norm", x, gamma, beta, groups, eps, stream)
     return y, GroupNormState(*state)
 
@@ -323,7 +326,10 @@ def _backward(
     for name in ("dgamma", "dbeta"):
         _check.shape(op, f"state.{name}", getattr(state, name), (n, channels), "x does not belong to this state")
     if groups and channels % groups:
-        raise ValueError(f"{op}: the state's groups do not divide the channels; got {groups} for {channels} channels")
+        rule = f"groups that divide {channels} channels"
+        raise ValueError(
+            f"{op}: x does not belong to this state; got state.mean.shape={state.mean.shape}, expected {rule}"
+        )
     with mx.stream(run_on):
         given = parameters(x, gamma, None)
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)

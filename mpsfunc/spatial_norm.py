@@ -1,5 +1,6 @@
-"""Normalizations by windows of pixels, spatial and local contrast, and their exact gradients
-(``MPSCNNSpatialNormalization``, ``MPSCNNLocalContrastNormalization`` and ``...Gradient``).
+"""Normalizations by windows of pixels, spatial and local contrast, and their exact gradients.
+
+``MPSCNNSpatialNormalization``, ``MPSCNNLocalContrastNormalization`` and the ``...Gradient`` of each.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def spatial_norm(
 ) -> mx.array:
     """Divides each element by a power of the mean square of its neighbourhood in the same channel.
 
-    ``y[i] = x[i] * (delta + alpha / kernel_size^2 * sum of x[q]^2) ** -beta`` over the square of pixels q around i, from
-    ``i - kernel_size // 2`` to ``i + (kernel_size - 1) // 2`` along both axes. Pixels outside count as zeros, and
+    ``y[i] = x[i] * (delta + alpha / kernel_size^2 * sum of x[q]^2) ** -beta`` over the square of pixels q around i,
+    from ``i - kernel_size // 2`` to ``i + (kernel_size - 1) // 2`` along both axes. Pixels outside count as zeros, and
     ``kernel_size^2`` divides there too. The cost does not grow with the window.
 
     Source: ``MPSCNNSpatialNormalization``, whose defaults these are.
