@@ -301,6 +301,6 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
 def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
     """A state of these statistics (1, c) with zero gradients."""
     with mx.stream(stream):
-        mean, var = mean.reshape(-1), var.reshape(-1)
+        mean, var = mean.reshape(mean.shape[1]), var.reshape(mean.shape[1])
         none = mx.zeros_like(mean)
     return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

@@ -125,7 +125,7 @@ def bn_stats_grad(
             own = accumulate(dy, x, (mean, var, none, none), scale, shift, state.eps, on)
             of_all = _across.total(own, processes, run_on)
             dgamma, dbeta = dgamma + of_all[0], dbeta + of_all[1]
-        return state._replace(dgamma=dgamma.reshape(-1), dbeta=dbeta.reshape(-1))
+        return state._replace(dgamma=dgamma.reshape(x.shape[3]), dbeta=dbeta.reshape(x.shape[3]))
 
 
 def bn_grad(

@@ -104,7 +104,11 @@ def results(dtype: mx.Dtype, size: int, rank: int, group: Any) -> Arrays:
     keep("grad", "images", dx=dx)
     keep("grad", "added", dgamma=dgamma, dbeta=dbeta)
     keep("grad", "images", statistics=mx.grad(of_statistics)(x), both=mx.grad(of_both)(x), by_hand=mx.grad(by_hand)(x))
-    for name, function in {"loss": lambda x: loss(x, gamma, beta), "statistics": of_statistics, "both": of_both}.items():
+    for name, function in {
+        "loss": lambda x: loss(x, gamma, beta),
+        "statistics": of_statistics,
+        "both": of_both,
+    }.items():
         keep("second", "images", **{name: twice(function)(x)})
 
     # MLX calls a compiler for each of a few kernels, so this is for one group and dtype.
