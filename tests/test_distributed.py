@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import across
+import across_processes
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -149,6 +150,15 @@ def test_counts_are_exact(together: list[dict[str, np.ndarray]]) -> None:
         for name, value in of_one.items():
             if name.endswith(" count"):
                 assert value.dtype == np.int64 and (value == n * h * w).all(), name
+
+
+def test_the_example_has_the_same_losses_with_two_processes(capsys: pytest.CaptureFixture) -> None:
+    with mx.stream(mx.cpu):
+        losses = across_processes.main()
+    assert losses[-1] < 0.7 * losses[0]
+    expected = capsys.readouterr().out
+    assert expected.startswith("loss: ")
+    assert expected in run(2, str(Path(across_processes.__file__)))
 
 
 # Processes that go --------------------------------------------------------------------------------------
