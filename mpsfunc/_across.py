@@ -1,7 +1,7 @@
 """Statistics and sums over the processes of a group, with their derivatives; only here mx.distributed is called.
 
-Everything goes through one gather of all processes' vectors, combined in the order of their ranks, so that every process
-computes the same bits. Derivatives are those of the sum of all processes' losses.
+Everything goes through one gather of all processes' vectors, combined in the order of their ranks, so that all compute
+the same bits. Derivatives are those of the sum of all processes' losses.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _patience() -> float:
         seconds = math.nan
     if not 0 < seconds <= _LONGEST:
         raise ValueError(
-            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {given!r}, expected seconds, more than 0 and at most {_LONGEST}"
+            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {given!r}, "
+            f"expected seconds, more than 0 and at most {_LONGEST}"
         )
     return seconds
 

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -25,8 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a gather may still take once its connections are shut, before the process is ended.
-constexpr std::chrono::seconds kGrace{10};
+// What a gather may still take at most once its connections are shut, before the process is ended.
+constexpr double kGrace = 10;
 
 struct Run {  // one evaluation of one gather
   std::vector<int> sockets;
@@ -63,6 +64,10 @@ std::string why(const Run& run) {
   return text.str();
 }
 
+Clock::time_point from_now(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 // One thread, from the first gather on.
 class Watch {
  public:
@@ -73,8 +78,8 @@ class Watch {
 
   void begin(std::shared_ptr<Run> run) {
     std::lock_guard lock(mutex_);
-    auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(run->seconds));
-    running_.push_back({end, std::move(run)});
+    auto until = from_now(run->seconds);
+    running_.push_back({until, std::move(run)});
     if (!started_) std::thread([this] { watch(); }).detach();
     started_ = true;
     changed_.notify_one();
@@ -109,7 +114,7 @@ class Watch {
         std::_Exit(EXIT_FAILURE);
       }
       first->run->late = true;
-      first->until = Clock::now() + kGrace;
+      first->until = from_now(std::min(kGrace, first->run->seconds));
       shut(first->run->sockets);
     }
   }
