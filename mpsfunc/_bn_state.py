@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
-from mpsfunc import _check, _launch
-from mpsfunc._channels import On, moments
+from mpsfunc import _across, _check, _launch, _vectors
+from mpsfunc._across import Group
+from mpsfunc._composed_norm import checked_eps, statistics
 from mpsfunc._launch import StreamLike
 
 
@@ -50,7 +50,12 @@ class BatchNormState(NamedTuple):
 
 
 def bn_stats(
-    x: mx.array, state: BatchNormState | None = None, eps: float | None = None, *, stream: StreamLike = None
+    x: mx.array,
+    state: BatchNormState | None = None,
+    eps: float | None = None,
+    *,
+    group: Group | None = None,
+    stream: StreamLike = None,
 ) -> BatchNormState:
     """Mean and variance of each channel, merged with those that a state already holds.
 
@@ -64,13 +69,15 @@ def bn_stats(
         x: Images (n, h, w, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
         state: Earlier statistics of the same batch. Default: none.
         eps: Added to the variance under the root. Default: the state's, or 1e-5. (MPS's own default is 1.17549435e-38.)
+        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. On a
+            CPU a process may then have no images. Default: this process alone.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         The state over all images; gradients that the earlier state held are kept.
 
     Raises:
-        TypeError: x is not a floating array, or state is not a BatchNormState.
+        TypeError: x is not a floating array, state is not a BatchNormState, or group is not a group.
         ValueError: x is not NHWC or has no elements, the channels differ, the statistics are frozen, or eps is
             negative, not finite, or not the state's.
 
@@ -81,14 +88,16 @@ def bn_stats(
     """
     run_on = _launch.resolve(stream)
     _check.image("bn_stats", "x", x, stream=run_on)
-    check_filled("bn_stats", x)
+    group = _across.others("bn_stats", group)
+    check_filled("bn_stats", x, group, run_on)
     if state is not None:
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
         if eps is not None and eps != state.eps:
             raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
-    new = fresh(*moments(x, On(run_on)), x, checked_eps("bn_stats", 1e-5 if eps is None else eps), run_on)
+    eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
+    new = fresh(*statistics(x, False, 0, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
 
 
@@ -170,18 +179,71 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
-        count = a.count + b.count
-        both = mx.maximum(count, 1).astype(dtype)
-        shares = a.count.astype(dtype) / both, b.count.astype(dtype) / both
-        share_a, share_b = (mx.stop_gradient(share) for share in shares)
-        apart = b.mean - a.mean
+        of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
+        whole = _vectors.joined(*of_a, *of_b)
         return BatchNormState(
-            mx.where(a.count == 0, b.mean, a.mean + apart * share_b),
-            mx.where(a.count == 0, b.var, a.var * share_a + b.var * share_b + apart * apart * (share_a * share_b)),
-            count,
+            *whole,
             a.dgamma + b.dgamma,
             a.dbeta + b.dbeta,
             *a[5:],
+        )
+
+
+def bn_running(
+    running: BatchNormState,
+    state: BatchNormState,
+    momentum: float = 0.1,
+    *,
+    unbiased: bool = True,
+    stream: StreamLike = None,
+) -> BatchNormState:
+    """Running statistics after one more batch, as inference uses them.
+
+    ``mean = (1 - momentum) * running.mean + momentum * state.mean``, and the variance likewise, of which the batch's is
+    ``state.var * M / (M - 1)`` where unbiased (M the state's count, at least 2). A state that covers nothing changes
+    nothing. MPS leaves this to its users; the rule is that of PyTorch and mlx.nn.
+
+    Args:
+        running: A frozen state; the first is ``bn_frozen(zeros, ones)``.
+        state: Statistics of the batch, from `bn_stats` or `batch_norm_fwd`.
+        momentum: The share of the new batch, 0 to 1. Default 0.1.
+        unbiased: Estimate the variance of what the batch was drawn from. Default True.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        A frozen state with the new averages and the gradients of ``running``.
+
+    Raises:
+        TypeError: One is not a BatchNormState, or momentum is not a number.
+        ValueError: running is not frozen, state is, they differ in channels, or momentum is out of range.
+
+    Example:
+        >>> running = bn_frozen(mx.zeros(1), mx.ones(1))
+        >>> state = bn_stats(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1))
+        >>> running = bn_running(running, state, momentum=0.5)
+        >>> running.mean.item(), running.var.item()
+        (1.0, 1.5)
+    """
+    run_on = _launch.resolve(stream)
+    op = "bn_running"
+    for given, frozen in ((running, True), (state, False)):
+        _check.state(op, given, BatchNormState, stream=run_on)
+        if given.frozen != frozen:
+            name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
+            raise ValueError(
+                f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
+            )
+    _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
+    share = _check.number(op, "momentum", momentum, 0, 1)
+    with mx.stream(run_on):
+        mean, var = (a.astype(running.mean.dtype) for a in (state.mean, state.var))
+        if unbiased:
+            count = mx.maximum(state.count, 2).astype(var.dtype)
+            var = var * (count / (count - 1))
+        none = state.count == 0
+        return running._replace(
+            mean=mx.where(none, running.mean, running.mean + share * (mean - running.mean)),
+            var=mx.where(none, running.var, running.var + share * (var - running.var)),
         )
 
 
@@ -216,22 +278,13 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 # Checks and parts ---------------------------------------------------------------------------------------
 
 
-def check_filled(op: str, x: mx.array) -> None:
-    """Refuses a batch without images, which has no statistics."""
-    if x.shape[0] == 0:
+def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:
+    """Refuses a batch without images, which has no statistics, unless other processes have some.
+
+    A GPU is not asked for empty results, hence not for the gathers either that come before them.
+    """
+    if x.shape[0] == 0 and (group is None or _launch.backend(stream) != "cpu"):
         raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
-
-
-def checked_eps(op: str, eps: float) -> float:
-    """An eps that float32 has, >= 0, as a float."""
-    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: eps is not a number; got eps={eps!r}, expected a float")
-    if not 0 <= eps <= _LARGEST:
-        raise ValueError(f"{op}: eps is out of range; got eps={eps}, expected 0 <= eps <= {_LARGEST:g}")
-    return float(eps)
-
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
@@ -245,10 +298,9 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
 
 
-def fresh(mean: mx.array, var: mx.array, x: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
-    """A state of these statistics with zero gradients."""
-    n, h, w, _ = x.shape
+def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
+    """A state of these statistics (1, c) with zero gradients."""
     with mx.stream(stream):
+        mean, var = mean.reshape(mean.shape[1]), var.reshape(mean.shape[1])
         none = mx.zeros_like(mean)
-        count = mx.array(n * h * w, mx.int64)
     return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

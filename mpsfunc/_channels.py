@@ -1,143 +1,173 @@
 """Four kernels over images and vectors with one entry a channel, and the rules that make them each other's derivatives.
 
-Images are (n, h, w, c) of one dtype; vectors (c,) have the accumulator's dtype. The normalizations build on these.
+Images are (n, h, w, c) of one dtype. Vectors are (sets, c) in the accumulator's dtype: consecutive images share a row
+of them, all in batch normalization (one set), each its own in instance normalization (n sets), and what mx.vmap maps
+over becomes more sets. The normalizations build on these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _channel_stages, _launch, _vectors
+from mpsfunc import _channel_stages, _launch, _neuron, _vectors
 from mpsfunc._launch import Stage
 from mpsfunc._rules import derived, differentiable, one_batch
 
-Vector = mx.array
+Rows = mx.array
 
 
 class On(NamedTuple):
-    """The only static of these operations."""
+    """The statics of these operations: the activation that follows `affine`, and where everything runs."""
 
+    neuron: int
+    stream: mx.Stream
+
+    @property
+    def plain(self) -> On:
+        """Without the activation."""
+        return On(_neuron.NONE, self.stream)
+
+
+class _Sets(NamedTuple):
+    sets: int
     stream: mx.Stream
 
 
-def moments(x: mx.array, on: On) -> tuple[Vector, Vector]:
-    """Mean and population variance of each channel."""
-    mean, var = _moments(x, on)
+def moments(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
+    """Mean and population variance of each channel of each set."""
+    mean, var = _moments(x, _Sets(sets, stream))
     return mean, var
 
 
-def affine(x: mx.array, mean: Vector, scale: Vector, shift: Vector, on: On) -> mx.array:
-    """``(x - mean) * scale + shift``."""
-    y: mx.array = _affine(x, mean, scale, shift, on)
+def affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    """``act(z)`` with ``z = (x - mean) * scale + shift``."""
+    y: mx.array = (_activated if on.neuron else _affine)(x, mean, scale, shift, on)
     return y
 
 
-def sums(dy: mx.array, x: mx.array, mean: Vector, on: On) -> tuple[Vector, Vector]:
-    """Sums of ``dy`` and of ``dy * (x - mean)`` over each channel."""
-    total, dot = _sums(dy, x, mean, on)
+def sums(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> tuple[Rows, Rows]:
+    """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each set, where ``g = dy * act'(z)``."""
+    total, dot = _activated_sums(dy, x, mean, scale, shift, on) if on.neuron else _sums(dy, x, mean, on)
     return total, dot
 
 
-def combine(dy: mx.array, x: mx.array, mean: Vector, a: Vector, b: Vector, d: Vector, on: On) -> mx.array:
-    """``a * dy + b * (x - mean) + d``."""
-    y: mx.array = _combine(dy, x, mean, a, b, d, on)
-    return y
+def combine(
+    dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, scale: Rows, shift: Rows, on: On
+) -> mx.array:
+    """``a * g + b * (x - mean) + d`` with the g of `sums`."""
+    if on.neuron:
+        dx: mx.array = _activated_combine(dy, x, mean, a, b, d, scale, shift, on)
+    else:
+        dx = _combine(dy, x, mean, a, b, d, on)
+    return dx
 
 
 def accumulate(
-    dy: mx.array,
-    x: mx.array,
-    mean: Vector,
-    var: Vector,
-    dgamma: Vector,
-    dbeta: Vector,
-    eps: float,
-    stream: mx.Stream,
-) -> tuple[Vector, Vector]:
-    """The gradients of a batch normalization's scale and shift, grown by two `sums`."""
-    dgamma, dbeta = _accumulate(dy, x, mean, var, dgamma, dbeta, _Growth(eps, stream))
+    dy: mx.array, x: mx.array, state: tuple[Rows, Rows, Rows, Rows], scale: Rows, shift: Rows, eps: float, on: On
+) -> tuple[Rows, Rows]:
+    """The gradients of a batch normalization's scale and shift, grown by two `sums` of its one set.
+
+    Args:
+        dy: Gradient of the normalized images.
+        x: The images.
+        state: Mean, variance and the gradients so far.
+        scale: Of `affine`.
+        shift: Of `affine`.
+        eps: Added to the variance under the root.
+        on: As for `sums`.
+    """
+    behind = (scale, shift) if on.neuron else ()
+    dgamma, dbeta = _accumulate(dy, x, *state, *behind, _Growth(eps, on.neuron, on.stream))
     return dgamma, dbeta
 
 
 class _Growth(NamedTuple):
     eps: float
+    neuron: int
     stream: mx.Stream
 
 
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _pixels(x: mx.array) -> int:
+def _in_a_set(x: mx.array, mean: Rows) -> int:
+    """Pixels that a row of vectors belongs to; 1 where there is none, whose sums are zeros."""
     n, h, w, _ = x.shape
-    return int(n * h * w)
+    return max(int(n // max(mean.shape[0], 1) * h * w), 1)
 
 
-def _run_moments(x: mx.array, on: On) -> tuple[Vector, ...]:
-    result = ((x.shape[3],), _launch.accumulator(x.dtype))
-
-    def stages() -> tuple[Stage, ...]:
-        return _channel_stages.moments(x, 1)
-
-    found = _launch.launch("bn_stats", [x], (), (result, result), stages, on.stream, finally_with=[x])
-    return tuple(vector.reshape(-1) for vector in found)
+def _rows(x: mx.array, sets: int) -> _launch.Output:
+    return (sets, x.shape[3]), _launch.accumulator(x.dtype)
 
 
-def _run_sums(dy: mx.array, x: mx.array, mean: Vector, on: On) -> tuple[Vector, ...]:
-    result = ((x.shape[3],), _launch.accumulator(x.dtype))
+def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
+    result = _rows(x, spec.sets)
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.sums(dy, 1, 0)
+        return _channel_stages.moments(x, spec.sets)
 
-    return tuple(_launch.launch("bn_stats_grad", [dy, x, mean], (), (result, result), stages, on.stream))
+    return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, spec.stream, finally_with=[x]))
 
 
-def _run_accumulate(*args: Any) -> tuple[Vector, ...]:
-    dy, x, mean, var, dgamma, dbeta, growth = args
+def _run_sums(*args: Any) -> tuple[Rows, ...]:
+    dy, x, mean, *behind, on = args
+    result = _rows(x, mean.shape[0])
+
+    def stages() -> tuple[Stage, ...]:
+        return _channel_stages.sums(dy, mean.shape[0], on.neuron)
+
+    arrays = [dy, x, mean, *behind]
+    return tuple(_launch.launch("bn_stats_grad", arrays, (on.neuron,), (result, result), stages, on.stream))
+
+
+def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
+    dy, x, mean, var, dgamma, dbeta, *behind, growth = args
     if _launch.backend(growth.stream) == "cpu" or x.size == 0:
         return _sums_and_growth(*args)
-    result = ((x.shape[3],), mx.float32)
+    result = _rows(x, 1)
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.grown(dy, 0, growth.eps)
+        return _channel_stages.grown(dy, growth.neuron, growth.eps)
 
-    rest = [var, dgamma, dbeta]
-    found = _launch.launch(
-        "bn_stats_grad", [dy, x, mean], (), (result, result), stages, growth.stream, finally_with=rest
+    arrays, rest = [dy, x, mean, *behind], [var, dgamma, dbeta]
+    return tuple(
+        _launch.launch("bn_stats_grad", arrays, (), (result, result), stages, growth.stream, finally_with=rest)
     )
-    return tuple(vector.reshape(-1) for vector in found)
 
 
-def _sums_and_growth(*args: Any) -> tuple[Vector, ...]:
-    dy, x, mean, var, dgamma, dbeta, growth = args
-    total, dot = sums(dy, x, mean, On(growth.stream))
+def _sums_and_growth(*args: Any) -> tuple[Rows, ...]:
+    dy, x, mean, var, dgamma, dbeta, *behind, growth = args
+    scale, shift = behind or (mean, mean)
+    total, dot = sums(dy, x, mean, scale, shift, On(growth.neuron, growth.stream))
     dgamma, dbeta = _vectors.grown(dgamma, dbeta, total, dot, var, growth.eps, growth.stream)
     return dgamma, dbeta
 
 
-def _run_affine(x: mx.array, mean: Vector, scale: Vector, shift: Vector, on: On) -> mx.array:
-    result = (tuple(x.shape), x.dtype)
+def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    def stages() -> tuple[Stage, ...]:
+        return _channel_stages.affine(x, mean.shape[0], on.neuron)
+
+    arrays = [x, mean, scale, shift]
+    return _launch.launch("bn_normalize", arrays, (on.neuron,), ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
+
+
+def _run_combine(*args: Any) -> mx.array:
+    *arrays, on = args
+    dy, _, mean = arrays[:3]
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.affine(x, 1, 0)
+        return _channel_stages.combine(dy, mean.shape[0], on.neuron)
 
-    return _launch.launch("bn_normalize", [x, mean, scale, shift], (), (result,), stages, on.stream)[0]
-
-
-def _run_combine(dy: mx.array, x: mx.array, mean: Vector, a: Vector, b: Vector, d: Vector, on: On) -> mx.array:
-    result = (tuple(dy.shape), dy.dtype)
-
-    def stages() -> tuple[Stage, ...]:
-        return _channel_stages.combine(dy, 1, 0)
-
-    return _launch.launch("bn_grad", [dy, x, mean, a, b, d], (), (result,), stages, on.stream)[0]
+    return _launch.launch("bn_grad", arrays, (on.neuron,), ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------
 
 
-def _zeros(like: Vector) -> Vector:
+def _zeros(like: Rows) -> Rows:
     return mx.zeros_like(like)
 
 
@@ -146,23 +176,43 @@ def _total(*terms: Any) -> Any:
     return sum(present[1:], present[0]) if present else None
 
 
-def _moments_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _scaled(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    y: mx.array = _affine(x, mean, scale, shift, on.plain)
+    return y
+
+
+def _plain_sums(dy: mx.array, x: mx.array, mean: Rows, on: On) -> tuple[Rows, Rows]:
+    total, dot = _sums(dy, x, mean, on.plain)
+    return total, dot
+
+
+def _plain_combine(dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, on: On) -> mx.array:
+    y: mx.array = _combine(dy, x, mean, a, b, d, on.plain)
+    return y
+
+
+def _moments_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
-    count = _pixels(x)
-    return (affine(x, mean, dvar * (2 / count), dmean / count, on),)
+    count, on = _in_a_set(x, mean), On(_neuron.NONE, spec.stream)
+    return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
-def _moments_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _moments_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
     (x,), (tx,) = arrays, tangents
-    mean, _ = moments(x, on)
-    total, dot = sums(tx, x, mean, on)
-    return total / _pixels(x), dot * (2 / _pixels(x))
+    mean, _ = _moments(x, spec)
+    total, dot = _plain_sums(tx, x, mean, On(_neuron.NONE, spec.stream))
+    return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
 
 
 def _affine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
-    (x, mean, scale, _), (dy,) = arrays, cotangents
-    total, dot = sums(dy, x, mean, on)
-    return affine(dy, _zeros(mean), scale, _zeros(mean), on), -scale * total, dot, total
+    (x, mean, scale, shift), (dy,) = arrays, cotangents
+    none = _zeros(mean)
+    total, dot = sums(dy, x, mean, scale, shift, on)
+    if on.neuron:
+        dx = combine(dy, x, mean, scale, none, none, scale, shift, on)
+    else:
+        dx = _scaled(dy, none, scale, none, on)
+    return dx, -scale * total, dot, total
 
 
 def _affine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
@@ -171,34 +221,35 @@ def _affine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     slope = none if tscale is None else tscale
     level = _total(none, tshift, None if tmean is None else -tmean * scale)
     if tx is None:
-        return affine(x, mean, slope, level, on)
+        return _scaled(x, mean, slope, level, on)
     if tscale is None:
-        return affine(tx, none, scale, level, on)
-    return combine(tx, x, mean, scale, slope, level, on)
+        return _scaled(tx, none, scale, level, on)
+    return _plain_combine(tx, x, mean, scale, slope, level, on)
 
 
 def _sums_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (dy, x, mean), (dtotal, ddot), (total, _) = arrays, cotangents, outputs
-    return affine(x, mean, ddot, dtotal, on), affine(dy, _zeros(mean), ddot, _zeros(mean), on), -ddot * total
+    none = _zeros(mean)
+    return _scaled(x, mean, ddot, dtotal, on), _scaled(dy, none, ddot, none, on), -ddot * total
 
 
 def _sums_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     (dy, x, mean), (tdy, tx, tmean) = arrays, tangents
     none = _zeros(mean)
-    total, dot = (none, none) if tdy is None else sums(tdy, x, mean, on)
+    total, dot = (none, none) if tdy is None else _plain_sums(tdy, x, mean, on)
     if tx is not None:
-        dot = dot + sums(dy, tx, none, on)[1]
+        dot = dot + _plain_sums(dy, tx, none, on)[1]
     if tmean is not None:
-        dot = dot - tmean * sums(dy, x, mean, on)[0]
+        dot = dot - tmean * _plain_sums(dy, x, mean, on)[0]
     return total, dot
 
 
 def _combine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (dy, x, mean, a, b, _), (cotangent,) = arrays, cotangents
     none = _zeros(mean)
-    total, dot = sums(cotangent, x, mean, on)
-    _, with_dy = sums(cotangent, dy, none, on)
-    ddy, dx = affine(cotangent, none, a, none, on), affine(cotangent, none, b, none, on)
+    total, dot = _plain_sums(cotangent, x, mean, on)
+    _, with_dy = _plain_sums(cotangent, dy, none, on)
+    ddy, dx = _scaled(cotangent, none, a, none, on), _scaled(cotangent, none, b, none, on)
     return ddy, dx, -b * total, with_dy, dot, total
 
 
@@ -206,53 +257,87 @@ def _combine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     (dy, x, mean, a, b, _), (tdy, tx, tmean, ta, tb, td) = arrays, tangents
     none = _zeros(mean)
     level = _total(none, td, None if tmean is None else -b * tmean)
-    vectors = combine(dy, x, mean, none if ta is None else ta, none if tb is None else tb, level, on)
+    vectors = _plain_combine(dy, x, mean, none if ta is None else ta, none if tb is None else tb, level, on)
     if tdy is None and tx is None:
         return vectors
     if tx is None:
-        return vectors + affine(tdy, none, a, none, on)
+        return vectors + _scaled(tdy, none, a, none, on)
     if tdy is None:
-        return vectors + affine(tx, none, b, none, on)
-    return vectors + combine(tdy, tx, none, a, b, none, on)
+        return vectors + _scaled(tx, none, b, none, on)
+    return vectors + _plain_combine(tdy, tx, none, a, b, none, on)
 
 
-# A mapped axis joins the batch where vectors are shared, else the channels, which keep their vectors apart.
+# What an activation changes, said by operations without it: derivatives of every order, unfused.
 
 
-def _widened(array: mx.array, mapped: bool, size: int) -> mx.array:
-    if not mapped:
-        array = mx.broadcast_to(array, (size, *array.shape))
-    *kept, channels = array.shape[1:]
-    return mx.moveaxis(array, 0, -2).reshape(*kept, size * channels)
+def _activation(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    return _neuron.activated(_scaled(x, mean, scale, shift, on), on.neuron)
 
 
-def _narrowed(array: mx.array, size: int) -> mx.array:
-    *kept, channels = array.shape
-    return mx.moveaxis(array.reshape(*kept, size, channels // size), -2, 0)
+def _before_activation(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    return _neuron.pull_by_source(dy, _scaled(x, mean, scale, shift, on), on.neuron)
 
 
-def _map_sums(function: Any) -> Any:
-    def rule(arrays: Any, mapped: Any, size: int, on: On) -> Any:
-        wide = [_widened(a, m, size) for a, m in zip(arrays, mapped, strict=True)]
-        return tuple(_narrowed(out, size) for out in function(*wide, on))
-
-    return rule
+def _sums_before_activation(*args: Any) -> tuple[Rows, Rows]:
+    dy, x, mean, scale, shift, on = args
+    return _plain_sums(_before_activation(dy, x, mean, scale, shift, on), x, mean, on)
 
 
-def _map_images(function: Any, images: int) -> Any:
-    def rule(arrays: Any, mapped: Any, size: int, on: On) -> Any:
-        if any(mapped[images:]):
-            wide = [_widened(a, m, size) for a, m in zip(arrays, mapped, strict=True)]
-            return _narrowed(function(*wide, on), size)
+def _combine_before_activation(*args: Any) -> mx.array:
+    dy, x, mean, a, b, d, scale, shift, on = args
+    return _plain_combine(_before_activation(dy, x, mean, scale, shift, on), x, mean, a, b, d, on)
+
+
+# Mapped images lengthen the batch, and vectors get more sets, unless all images share the only one.
+
+
+def _stacked(rows: Rows, mapped: bool, size: int) -> Rows:
+    rows = rows if mapped else mx.broadcast_to(rows, (size, *rows.shape))
+    return rows.reshape(size * rows.shape[1], rows.shape[2])
+
+
+def _apart(array: mx.array, size: int) -> mx.array:
+    return array.reshape(size, array.shape[0] // size, *array.shape[1:])
+
+
+def _mapped(function: Callable[[], Any], images: int, *, shared: bool) -> Any:
+    """The vmap rule of ``function(*images, *vectors, on)``, in which images may share vectors."""
+
+    def rule(arrays: Any, mapped: Any, size: int, on: Any) -> Any:
         long = [one_batch(a, m, size) for a, m in zip(arrays[:images], mapped, strict=False)]
-        y = function(*long, *arrays[images:], on)
-        return y.reshape(size, y.shape[0] // size, *y.shape[1:])
+        rows, of_rows = arrays[images:], mapped[images:]
+        if not shared or any(of_rows) or rows[0].shape[0] > 1:
+            rows = [_stacked(a, m, size) for a, m in zip(rows, of_rows, strict=True)]
+        out = function()(*long, *rows, on)
+        return tuple(_apart(o, size) for o in out) if isinstance(out, tuple) else _apart(out, size)
 
     return rule
 
 
-_moments = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_moments_jvp, vmap=_map_sums(moments))
-_affine = differentiable("bn_normalize", _run_affine, vjp=_affine_vjp, jvp=_affine_jvp, vmap=_map_images(affine, 1))
-_sums = differentiable("bn_stats_grad", _run_sums, vjp=_sums_vjp, jvp=_sums_jvp, vmap=_map_sums(sums))
-_combine = differentiable("bn_grad", _run_combine, vjp=_combine_vjp, jvp=_combine_jvp, vmap=_map_images(combine, 2))
-_accumulate = derived("bn_stats_grad", _run_accumulate, _sums_and_growth)
+def _map_moments(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
+    out = _moments(one_batch(arrays[0], mapped[0], size), spec._replace(sets=spec.sets * size))
+    return tuple(_apart(o, size) for o in out)
+
+
+_moments: Any = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_moments_jvp, vmap=_map_moments)
+_affine: Any = differentiable(
+    *("bn_normalize", _run_affine), vjp=_affine_vjp, jvp=_affine_jvp, vmap=_mapped(lambda: _affine, 1, shared=True)
+)
+_sums: Any = differentiable(
+    *("bn_stats_grad", _run_sums), vjp=_sums_vjp, jvp=_sums_jvp, vmap=_mapped(lambda: _sums, 2, shared=False)
+)
+_combine: Any = differentiable(
+    *("bn_grad", _run_combine), vjp=_combine_vjp, jvp=_combine_jvp, vmap=_mapped(lambda: _combine, 2, shared=True)
+)
+_activated: Any = derived(
+    *("bn_normalize", _run_affine, _activation),
+    vjp=_affine_vjp,
+    vmap=_mapped(lambda: _activated, 1, shared=True),
+)
+_activated_sums: Any = derived(
+    *("bn_stats_grad", _run_sums, _sums_before_activation), vmap=_mapped(lambda: _activated_sums, 2, shared=False)
+)
+_activated_combine: Any = derived(
+    *("bn_grad", _run_combine, _combine_before_activation), vmap=_mapped(lambda: _activated_combine, 2, shared=True)
+)
+_accumulate: Any = derived("bn_stats_grad", _run_accumulate, _sums_and_growth)

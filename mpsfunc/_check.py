@@ -5,9 +5,11 @@ Everything here looks at shapes and dtypes only, so bad input is refused before 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import mlx.core as mx
+import numpy as np
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
@@ -85,6 +87,35 @@ def same_dtype(op: str, name: str, value: mx.array, other: str, dtype: mx.Dtype)
         raise TypeError(f"{op}: {name} and {other} differ in dtype; got {name}.dtype={value.dtype}, expected {dtype}")
 
 
+def gradient(op: str, dy: Any, x: Any, *, stream: mx.Stream) -> None:
+    """Images and a gradient of their shape and dtype."""
+    image(op, "x", x, stream=stream)
+    array(op, "dy", dy, stream=stream)
+    shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
+    same_dtype(op, "dy", dy, "x", x.dtype)
+
+
+def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
+    """An int of any kind within a range, as Python's."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{op}: {name} is not an int; got {name}={value!r}, expected an int")
+    if not least <= value <= most:
+        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least} to {most}")
+    return int(value)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float = LARGEST) -> float:
+    """A number of any kind within a range that float32 has, as Python's."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected a float")
+    if not least <= value <= most:
+        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least:g} <= {name} <= {most:g}")
+    return float(value)
+
+
 def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
     """A state that the matching forward function made, of dtypes that the stream's device has."""
     if not isinstance(value, kind):
@@ -95,3 +126,13 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
         if not isinstance(a, mx.array):
             raise TypeError(f"{op}: the state holds no array; got state.{name}={a!r}, expected an mx.array")
         on_device(op, f"state.{name}", a.dtype, stream)
+
+
+_State = TypeVar("_State")
+
+
+def no_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
+    """The state, which has no arrays to replace."""
+    if len(arrays) != 0:
+        raise ValueError(f"{type(state).__name__}: wrong number of arrays; got {len(arrays)} arrays, expected 0")
+    return state

@@ -164,10 +164,20 @@ def run_stage(
     )
 
 
+def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
+    """What mx.distributed.all_gather makes, with a limit to its time where the CPU makes it; see watch.h."""
+    return gathered if _primitives is None else _primitives.watched(gathered, sockets, seconds)
+
+
 def bits(number: float) -> tuple[int, ...]:
     """A float32 as an int parameter of a kernel; what is too large for one becomes the largest."""
     most = float(np.finfo(np.float32).max)
     return struct.unpack("i", struct.pack("f", max(-most, min(number, most))))
+
+
+def doubles(*numbers: float) -> tuple[int, ...]:
+    """Numbers as int parameters of a CPU primitive, two each."""
+    return struct.unpack(f"{2 * len(numbers)}i", struct.pack(f"{len(numbers)}d", *numbers))
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:

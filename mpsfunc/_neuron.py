@@ -40,6 +40,16 @@ def apply(z: mx.array, neuron: int) -> mx.array:
     return mx.where(z <= 0, mx.zeros_like(z), z) if neuron else z
 
 
+def activated(z: mx.array, neuron: int) -> mx.array:
+    """`apply` with the slope of MPS at its kinks: the right one."""
+    return mx.where(z < 0, mx.zeros_like(z), z) if neuron else z
+
+
+def pull_by_source(dy: mx.array, z: mx.array, neuron: int) -> mx.array:
+    """The gradient of what was activated, ``z``, from the gradient ``dy`` of what came out, as `activated` has it."""
+    return mx.where(z < 0, mx.zeros_like(dy), dy) if neuron else dy
+
+
 def pull(dy: mx.array, y: mx.array, neuron: int, stream: mx.Stream) -> mx.array:
     """The gradient of what was activated, from the gradient ``dy`` of what came out, ``y``."""
     dz: mx.array = _slope(dy, y, _On(neuron, stream)) if neuron else dy

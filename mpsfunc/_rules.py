@@ -97,7 +97,9 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     return call
 
 
-def derived(name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None) -> Callable[..., Any]:
+def derived(
+    name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None, vmap: Rule | None = None
+) -> Callable[..., Any]:
     """Wraps ``run(*arrays, spec)`` with the rules of ``meaning(*arrays, spec)``, which is slower but differentiable.
 
     Args:
@@ -105,6 +107,7 @@ def derived(name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None) -> 
         run: As for `differentiable`.
         meaning: Computes the same from operations that have rules.
         vjp: A rule that is better than ``meaning``'s, as for `differentiable`.
+        vmap: Likewise.
     """
 
     def of_floating(arrays: Any, spec: Any) -> tuple[list[int], Rule]:
@@ -133,7 +136,7 @@ def derived(name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None) -> 
         axes = tuple(0 if m else None for m in mapped)
         return mx.vmap(lambda *front: meaning(*front, spec), in_axes=axes)(*arrays)
 
-    return differentiable(name, run, vjp=vjp or pull, jvp=push, vmap=batch)
+    return differentiable(name, run, vjp=vjp or pull, jvp=push, vmap=vmap or batch)
 
 
 def one_batch(array: mx.array, mapped: bool, size: int) -> mx.array:

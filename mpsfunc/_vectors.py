@@ -6,7 +6,6 @@ As a chain of MLX's own operations it would cost more than a small image.
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,8 +35,9 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
         def run(*arrays: Any) -> Any:
             *vectors, spec = arrays
             result = (tuple(vectors[0].shape), vectors[0].dtype)
-            bits = struct.unpack(f"{2 * len(spec.values)}i", struct.pack(f"{len(spec.values)}d", *spec.values))
-            made = _launch.launch(op, vectors, bits, (result,) * spec.outputs, _no_stages, spec.stream)
+            made = _launch.launch(
+                op, vectors, _launch.doubles(*spec.values), (result,) * spec.outputs, _no_stages, spec.stream
+            )
             return tuple(made) if spec.outputs > 1 else made[0]
 
         rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))
@@ -96,3 +96,19 @@ def composed_factors(
     root = mx.rsqrt(var + eps)
     dgamma, a = dot * root, gamma * root
     return dgamma, a, (2 * dvar - a * root * dgamma) / count, (dmean - a * dbeta) / count
+
+
+def joined(
+    mean_a: Vector, var_a: Vector, count_a: mx.array, mean_b: Vector, var_b: Vector, count_b: mx.array
+) -> tuple[Vector, Vector, mx.array]:
+    """Mean, population variance and count of two sets together, by the pairwise rule; an empty set changes nothing."""
+    count = count_a + count_b
+    both = mx.maximum(count, 1).astype(mean_a.dtype)
+    shares = count_a.astype(mean_a.dtype) / both, count_b.astype(mean_a.dtype) / both
+    share_a, share_b = (mx.stop_gradient(share) for share in shares)
+    apart = mean_b - mean_a
+    return (
+        mx.where(count_a == 0, mean_b, mean_a + apart * share_b),
+        mx.where(count_a == 0, var_b, var_a * share_a + var_b * share_b + apart * apart * (share_a * share_b)),
+        count,
+    )

@@ -10,15 +10,14 @@ others; what remains is arithmetic on vectors with one entry a channel.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _vectors
-from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, checked_eps, fresh
-from mpsfunc._channels import On, accumulate, affine, combine, moments, sums
+from mpsfunc import _across, _check, _launch, _neuron, _vectors
+from mpsfunc._across import Group
+from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, fresh
+from mpsfunc._channels import On, Rows, accumulate, affine, combine
+from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, normalized, parameters
 from mpsfunc._launch import StreamLike
-from mpsfunc._rules import derived
 
 
 def bn_normalize(
@@ -27,13 +26,13 @@ def bn_normalize(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: None = None,
+    neuron: str | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
 
-    ``y = gamma * (x - mean) / sqrt(var + eps) + beta``. Differentiable in x, in the state's mean and var, and in gamma
-    and beta; mean and var count as inputs of their own (`batch_norm` has the derivative through the statistics).
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta)``. Differentiable in x, in the state's mean and var, and in
+    gamma and beta; mean and var count as inputs of their own (`batch_norm` has the derivative through the statistics).
 
     Source: ``MPSCNNBatchNormalization``.
 
@@ -42,15 +41,16 @@ def bn_normalize(
         state: Statistics from `bn_stats` or `bn_frozen`; one that covers nothing gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
-        neuron: The fused activation; the family that brings it is not there yet, so only None.
+        neuron: The activation that follows in the same pass, ``y = act(z)`` with the z above: None or "relu". Default
+            None.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, or state is not a BatchNormState.
-        ValueError: x is not NHWC, lengths differ, or neuron is given.
+        TypeError: An argument is not a floating array, state is not a BatchNormState, or neuron is not a name.
+        ValueError: x is not NHWC, lengths differ, or neuron is no activation's name.
 
     Example:
         >>> from mpsfunc import bn_stats
@@ -60,11 +60,10 @@ def bn_normalize(
         3.328427
     """
     run_on = _launch.resolve(stream)
-    _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
+    on = _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        scale, shift = _defaults(x, gamma, beta)
-        slope = _vectors.slope(scale, state.var.astype(scale.dtype), state.eps, run_on)
-        return affine(x, state.mean.astype(scale.dtype), slope, shift, On(run_on))
+        mean, scale, shift = _placed(x, state, gamma, beta, run_on)
+        return affine(x, mean, scale, shift, on)
 
 
 def bn_stats_grad(
@@ -74,14 +73,17 @@ def bn_stats_grad(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: None = None,
+    neuron: str | None = None,
+    group: Group | None = None,
     stream: StreamLike = None,
 ) -> BatchNormState:
     """Gradients of the scale and the shift, added to those that the state holds.
 
-    ``dbeta[c] += sum dy`` and ``dgamma[c] += sum dy * (x - mean) / sqrt(var + eps)``: sums, not means. They also carry
-    the gradients of the statistics, ``dL/dmean = -gamma * dbeta / sqrt(var + eps)`` and
-    ``dL/dvar = -gamma * dgamma / (2 * (var + eps))``. Call it for every part of the batch before `bn_grad`.
+    ``dbeta[c] += sum g`` and ``dgamma[c] += sum g * (x - mean) / sqrt(var + eps)``: sums, not means. Here g is dy
+    or, behind an activation, ``g = dy * act'(z)`` with the ``z`` that `bn_normalize` activated, computed again from x;
+    the slope of a relu at 0 is 1, as MPS has it. The sums also carry the gradients of the statistics,
+    ``dL/dmean = -gamma * dbeta / sqrt(var + eps)`` and ``dL/dvar = -gamma * dgamma / (2 * (var + eps))``. Call it for
+    every part of the batch before `bn_grad`.
 
     Source: ``MPSCNNBatchNormalizationStatisticsGradient``.
 
@@ -89,16 +91,17 @@ def bn_stats_grad(
         dy: Gradient of the normalized images (n, h, w, c).
         x: The images that were normalized.
         state: Statistics of the whole batch.
-        gamma: Scale (c,), which only a fused activation needs.
-        beta: Shift (c,), likewise.
+        gamma: Scale (c,), which only an activation needs. Default: ones.
+        beta: Shift (c,), likewise. Default: zeros.
         neuron: As for `bn_normalize`.
+        group: Processes that share the batch, as for `bn_stats`; the sums are then those of all their images.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         The state with ``dgamma`` and ``dbeta`` grown.
 
     Raises:
-        TypeError: As for `bn_normalize`, or dy and x differ in dtype.
+        TypeError: As for `bn_normalize`, dy and x differ in dtype, or group is not a group.
         ValueError: As for `bn_normalize`, or dy and x differ in shape.
 
     Example:
@@ -109,12 +112,20 @@ def bn_stats_grad(
         (0.471405, 4.0)
     """
     run_on = _launch.resolve(stream)
-    _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    on = _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
         dtype = _launch.accumulator(x.dtype)
-        mean, var, dgamma, dbeta = (a.astype(dtype) for a in (state.mean, state.var, state.dgamma, state.dbeta))
-        dgamma, dbeta = accumulate(dy, x, mean, var, dgamma, dbeta, state.eps, run_on)
-        return state._replace(dgamma=dgamma, dbeta=dbeta)
+        mean, var, dgamma, dbeta = (a.astype(dtype)[None] for a in (state.mean, state.var, state.dgamma, state.dbeta))
+        _, scale, shift = _placed(x, state, gamma, beta, run_on) if on.neuron else (mean, mean, mean)
+        if processes is None:
+            dgamma, dbeta = accumulate(dy, x, (mean, var, dgamma, dbeta), scale, shift, state.eps, on)
+        else:
+            none = mx.zeros_like(mean)
+            own = accumulate(dy, x, (mean, var, none, none), scale, shift, state.eps, on)
+            of_all = _across.total(own, processes, run_on)
+            dgamma, dbeta = dgamma + of_all[0], dbeta + of_all[1]
+        return state._replace(dgamma=dgamma.reshape(x.shape[3]), dbeta=dbeta.reshape(x.shape[3]))
 
 
 def bn_grad(
@@ -124,14 +135,14 @@ def bn_grad(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: None = None,
+    neuron: str | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Gradient of batch normalization with respect to its images.
 
-    ``dx = gamma / sqrt(var + eps) * (dy - dbeta / M - xhat * dgamma / M)`` with ``xhat = (x - mean) / sqrt(var + eps)``
-    and M the state's count; with frozen statistics ``dx = gamma / sqrt(var + eps) * dy``. The state
-    holds both sums, so the batch may come all at once or in parts.
+    ``dx = gamma / sqrt(var + eps) * (g - dbeta / M - xhat * dgamma / M)`` with ``xhat = (x - mean) / sqrt(var + eps)``,
+    the g of `bn_stats_grad` and M the state's count; with frozen statistics ``dx = gamma / sqrt(var + eps) * g``. The
+    state holds both sums, so the batch may come all at once or in parts.
 
     Source: ``MPSCNNBatchNormalizationGradient``.
 
@@ -141,7 +152,7 @@ def bn_grad(
         state: What `bn_stats_grad` returned for the last part of the batch; one that covers nothing gives no usable
             result.
         gamma: Scale (c,). Default: ones.
-        beta: Shift (c,), which only a fused activation needs.
+        beta: Shift (c,), which only an activation needs. Default: zeros.
         neuron: As for `bn_normalize`.
         stream: Stream or device to run on. Default: the current one.
 
@@ -160,14 +171,18 @@ def bn_grad(
         -2.828427
     """
     run_on = _launch.resolve(stream)
-    _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
+    on = _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        scale, none = _defaults(x, gamma, None)
-        mean, var, dgamma, dbeta = (a.astype(scale.dtype) for a in (state.mean, state.var, state.dgamma, state.dbeta))
+        mean, slope, shift = _placed(x, state, gamma, beta, run_on)
+        none = mx.zeros_like(mean)
+        if state.frozen and not on.neuron:
+            return affine(dy, none, slope, none, on)
         if state.frozen:
-            return affine(dy, none, _vectors.slope(scale, var, state.eps, run_on), none, On(run_on))
-        a, b, d = _vectors.factors(scale, var, dgamma, dbeta, state.count, state.eps, run_on)
-        return combine(dy, x, mean, a, b, d, On(run_on))
+            return combine(dy, x, mean, slope, none, none, slope, shift, on)
+        scale, _ = parameters(x, gamma, None)
+        var, dgamma, dbeta = (a.astype(scale.dtype)[None] for a in (state.var, state.dgamma, state.dbeta))
+        a, b, d = _vectors.factors(scale[None], var, dgamma, dbeta, state.count, state.eps, run_on)
+        return combine(dy, x, mean, a, b, d, slope, shift, on)
 
 
 def batch_norm(
@@ -176,12 +191,13 @@ def batch_norm(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
-    neuron: None = None,
+    neuron: str | None = None,
+    group: Group | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by their own statistics, then scales and shifts them; differentiable through the statistics.
 
-    ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each channel of x.
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta)`` with the mean and population variance of each channel of x.
     The VJP is `bn_stats_grad` and `bn_grad` in one: it reads x and dy twice.
 
     Args:
@@ -190,6 +206,8 @@ def batch_norm(
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
         neuron: As for `bn_normalize`.
+        group: Processes that share the batch, as for `bn_stats`. Gradients are then those of the sum of all their
+            losses, with respect to this process's x, gamma and beta; average those of parameters as usual.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -203,7 +221,7 @@ def batch_norm(
         >>> batch_norm(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1), eps=0.0).reshape(-1)
         array([-1, 1], dtype=float32)
     """
-    return batch_norm_fwd(x, gamma, beta, eps=eps, neuron=neuron, stream=stream)[0]
+    return batch_norm_fwd(x, gamma, beta, eps=eps, neuron=neuron, group=group, stream=stream)[0]
 
 
 def batch_norm_fwd(
@@ -212,7 +230,8 @@ def batch_norm_fwd(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
-    neuron: None = None,
+    neuron: str | None = None,
+    group: Group | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, BatchNormState]:
     """`batch_norm`, and the state with the batch's statistics. Arguments and errors are those of `batch_norm`.
@@ -226,28 +245,17 @@ def batch_norm_fwd(
         (2.0, 2)
     """
     run_on = _launch.resolve(stream)
-    _check.image("batch_norm", "x", x, stream=run_on)
-    check_filled("batch_norm", x)
-    _parameters("batch_norm", run_on, x, gamma, beta, neuron)
-    with mx.stream(run_on):
-        scale, shift = _defaults(x, gamma, beta)
-        eps = checked_eps("batch_norm", eps)
-        y, mean, var = _batch_norm(x, scale, shift, _Spec(eps, run_on))
-        return y, fresh(mean, var, x, eps, run_on)
+    op = "batch_norm"
+    _check.image(op, "x", x, stream=run_on)
+    processes = _across.others(op, group)
+    check_filled(op, x, processes, run_on)
+    check_parameters(op, run_on, x, gamma, beta)
+    spec = Spec(False, 0, checked_eps(op, eps), _neuron.code(op, neuron), processes, run_on)
+    y, mean, var, count = normalized(x, gamma, beta, spec)
+    return y, fresh(mean, var, count, spec.eps, run_on)
 
 
 # Checks and vectors -------------------------------------------------------------------------------------
-
-
-def _parameters(
-    op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | None, beta: mx.array | None, neuron: None
-) -> None:
-    if neuron is not None:
-        raise ValueError(f"{op}: no fused activation exists yet; got neuron={neuron!r}, expected None")
-    for name, vector in (("gamma", gamma), ("beta", beta)):
-        if vector is not None:
-            _check.array(op, name, vector, stream=stream)
-            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels")
 
 
 def _images(
@@ -258,45 +266,21 @@ def _images(
     state: BatchNormState,
     gamma: mx.array | None,
     beta: mx.array | None,
-    neuron: None,
-) -> None:
-    _check.image(op, "x", x, stream=stream)
+    neuron: str | None,
+) -> On:
+    if dy is None:
+        _check.image(op, "x", x, stream=stream)
+    else:
+        _check.gradient(op, dy, x, stream=stream)
     check_owned(op, x, state, stream)
-    if dy is not None:
-        _check.array(op, "dy", dy, stream=stream)
-        _check.shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
-        _check.same_dtype(op, "dy", dy, "x", x.dtype)
-    _parameters(op, stream, x, gamma, beta, neuron)
+    check_parameters(op, stream, x, gamma, beta)
+    return On(_neuron.code(op, neuron), stream)
 
 
-def _defaults(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
-    dtype, channels = _launch.accumulator(x.dtype), x.shape[3]
-    scale = mx.ones((channels,), dtype) if gamma is None else gamma.astype(dtype)
-    shift = mx.zeros((channels,), dtype) if beta is None else beta.astype(dtype)
-    return scale, shift
-
-
-# The four composed --------------------------------------------------------------------------------------
-
-
-class _Spec(NamedTuple):
-    eps: float
-    stream: mx.Stream
-
-
-def _composed(x: mx.array, gamma: mx.array, beta: mx.array, spec: _Spec) -> tuple[mx.array, mx.array, mx.array]:
-    mean, var = moments(x, On(spec.stream))
-    slope = _vectors.slope(gamma, var, spec.eps, spec.stream)
-    return affine(x, mean, slope, beta, On(spec.stream)), mean, var
-
-
-def _composed_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
-    (x, gamma, _), (dy, dmean, dvar), (_, mean, var) = arrays, cotangents, outputs
-    n, h, w, _ = x.shape
-    dbeta, dot = sums(dy, x, mean, On(spec.stream))
-    count = float(n * h * w)
-    dgamma, a, b, d = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, count, spec.eps, spec.stream)
-    return combine(dy, x, mean, a, b, d, On(spec.stream)), dgamma, dbeta
-
-
-_batch_norm = derived("batch_norm", _composed, _composed, vjp=_composed_vjp)
+def _placed(
+    x: mx.array, state: BatchNormState, gamma: mx.array | None, beta: mx.array | None, stream: mx.Stream
+) -> tuple[Rows, Rows, Rows]:
+    """What `affine` takes: the mean, what an image less its mean is multiplied with, and the shift."""
+    scale, shift = parameters(x, gamma, beta)
+    mean, var = (a.astype(scale.dtype)[None] for a in (state.mean, state.var))
+    return mean, _vectors.slope(scale[None], var, state.eps, stream), shift[None]

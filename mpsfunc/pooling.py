@@ -39,9 +39,7 @@ class AvgPoolState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> AvgPoolState:
         """This state; it has no arrays to replace."""
-        if len(arrays) != 0:
-            raise ValueError(f"AvgPoolState: wrong number of arrays; got {len(arrays)} arrays, expected 0")
-        return self
+        return _check.no_arrays(self, arrays)
 
 
 def avg_pool(

@@ -1,4 +1,6 @@
-// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them.
+// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them. Images come
+// in sets with vectors of their own (channels.h): one set for batch norm, one an image for instance norm.
+#include "activation.h"
 #include "channels.h"
 #include "parallel.h"
 #include "simd.h"
@@ -42,79 +44,94 @@ MPSF_INLINE void block_moments(const T* x, int64_t stride, int64_t rows, int n, 
       squares[v] += d * d;
     }
   }
-  double share = 1.0 / static_cast<double>(rows);
+  const double share = 1.0 / static_cast<double>(rows);
+  A first[N * L], rest[N * L], square[N * L];
+  memcpy(first, about, sizeof(first));
+  memcpy(rest, sum, sizeof(rest));
+  memcpy(square, squares, sizeof(square));
   for (int i = 0; i < N * L; ++i) {
-    double left = static_cast<double>(sum[i / L][i % L]);
-    mean[i] = static_cast<double>(about[i / L][i % L]) + left * share;
-    m2[i] = static_cast<double>(squares[i / L][i % L]) - left * left * share;
+    const double left = static_cast<double>(rest[i]);
+    mean[i] = static_cast<double>(first[i]) + left * share;
+    m2[i] = static_cast<double>(square[i]) - left * left * share;
   }
 }
 
 template <typename T>
-void stats(const Tensor& image, Acc<T>* mean, Acc<T>* var) {
+void stats(const Tensor& image, const Tensor& means, const Tensor& vars) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  const T* x = data<T>(image);
-  const Rows rows = rows_of<A>(image);
-  const int64_t channels = rows.channels, chunks = rows.chunks();
-  Scratch<double> partial((chunks + 1) * 2 * channels);
-  Scratch<double> counts(chunks + 1);
+  const Sets sets = sets_of<A>(image, means.size);
+  const Rows& rows = sets.rows;
+  const int64_t channels = rows.channels, stride = rows.width + kTile * L;
 
-  parallel_for(chunks + 1, [&](int64_t chunk) {
-    const int64_t width = rows.width_of(chunk), begin = rows.begin(chunk), end = rows.begin(chunk + 1);
-    Scratch<double> entries(4 * (width + L));
-    double *row_mean = entries.get(), *row_m2 = row_mean + width + L;
-    double *block_mean = row_m2 + width + L, *block_m2 = block_mean + width + L;
-    for (int64_t i = 0; i < width; ++i) row_mean[i] = row_m2[i] = 0;
-    Moments all{row_mean, row_m2, 0};
-    for (int64_t block = begin; block < end; block += kBlock) {
-      const int64_t height = smaller(kBlock, end - block);
-      for_columns<A>(width, [&]<int N>(int64_t column, int n) {
-        block_moments<T, N>(x + block * rows.width + column, rows.width, height, n, block_mean + column,
-                            block_m2 + column);
+  reduce_sets(
+      sets, 2 * channels, 4 * stride,
+      [&](int64_t set, int64_t chunk, double* part, double* room) {
+        const T* x = data<T>(image) + set * sets.size;
+        const int64_t width = rows.width_of(chunk), begin = rows.begin(chunk), end = rows.begin(chunk + 1);
+        Moments all{room, room + stride, 0};
+        for (int64_t block = begin; block < end; block += kBlock) {
+          const int64_t height = smaller(kBlock, end - block);
+          double* mean = block == begin ? room : room + 2 * stride;
+          for_columns<A>(width, [&]<int N>(int64_t column, int n) {
+            block_moments<T, N>(x + block * rows.width + column, rows.width, height, n, mean + column,
+                                mean + stride + column);
+          });
+          if (block == begin) {
+            all.count = static_cast<double>(height);
+          } else {
+            all.merge(mean, mean + stride, static_cast<double>(height), width);
+          }
+        }
+        const auto bytes = static_cast<size_t>(channels) * sizeof(double);
+        memcpy(part, all.mean, bytes);
+        memcpy(part + channels, all.m2, bytes);
+        Moments pixels{part, part + channels, all.count};
+        for (int64_t i = channels; i < width; i += channels) {
+          pixels.merge(all.mean + i, all.m2 + i, all.count, channels);
+        }
+      },
+      [&](int64_t set, double* parts) {
+        A *mean = data<A>(means) + set * channels, *var = data<A>(vars) + set * channels;
+        Moments total{parts, parts + channels, 0};
+        for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
+          double* part = parts + chunk * 2 * channels;
+          const auto count = static_cast<double>(rows.pixels_of(chunk));
+          if (count == 0) continue;
+          if (total.count == 0) {
+            total = {part, part + channels, count};
+          } else {
+            total.merge(part, part + channels, count, channels);
+          }
+        }
+        for (int64_t c = 0; c < channels; ++c) {
+          mean[c] = static_cast<A>(total.count > 0 ? total.mean[c] : 0);
+          var[c] = static_cast<A>(total.count > 0 ? total.m2[c] / total.count : 0);
+        }
       });
-      all.merge(block_mean, block_m2, static_cast<double>(height), width);
-    }
-    double* folded = &partial[chunk * 2 * channels];
-    for (int64_t i = 0; i < 2 * channels; ++i) folded[i] = 0;
-    Moments pixels{folded, folded + channels, 0};
-    for (int64_t i = 0; i < width; i += channels) pixels.merge(row_mean + i, row_m2 + i, all.count, channels);
-    counts[chunk] = pixels.count;
-  });
-
-  double* whole = partial.get();
-  Moments total{whole, whole + channels, counts[0]};
-  for (int64_t chunk = 1; chunk <= chunks; ++chunk) {
-    const double* part = &partial[chunk * 2 * channels];
-    if (counts[chunk] > 0) total.merge(part, part + channels, counts[chunk], channels);
-  }
-  for (int64_t c = 0; c < channels; ++c) {
-    mean[c] = static_cast<A>(total.mean[c]);
-    var[c] = static_cast<A>(total.count > 0 ? total.m2[c] / total.count : 0);
-  }
 }
 
 // Bytes of the result that a column of vectors is followed through.
 constexpr int64_t kBand = 1 << 14;
 
 // Fills an image with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors with one
-// entry a channel. Runs from back to front, because the caches hold the end of what the pass before went through.
+// entry a channel of each set. Runs from back to front, because the caches hold the end of what the pass before went
+// through.
 template <typename T, int Count, typename F>
 void fill(const Tensor& image, const Tensor* vectors, const F& f) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   T* result = data<T>(image);
-  const Rows rows = rows_of<A>(image);
-  const bool streamed = image.streamed && rows.width % L == 0;
-  Scratch<A> entries(Count * rows.width);
-  for (int i = 0; i < Count; ++i) repeat(vectors[i], rows.width, &entries[i * rows.width]);
+  const Sets sets = sets_of<A>(image, vectors[0].size);
+  const Rows& rows = sets.rows;
+  const bool streamed = image.streamed && rows.width % L == 0 && (sets.count == 1 || sets.size % L == 0);
 
   // `height` rows of `width` elements from `offset` on.
-  auto fill_band = [&](int64_t offset, int64_t height, int64_t width) {
+  auto fill_band = [&](const A* const(&entries)[Count], int64_t offset, int64_t height, int64_t width) {
     for_columns<A>(width, [&]<int N>(int64_t column, int n) {
       Vec<A> p[N][Count];
       for (int v = 0; v < N; ++v) {
-        for (int i = 0; i < Count; ++i) p[v][i] = load_some(&entries[i * rows.width + column + v * L], n);
+        for (int i = 0; i < Count; ++i) p[v][i] = load_some(entries[i] + column + v * L, n);
       }
       for (int64_t row = 0; row < height; ++row) {
         for (int v = 0; v < N; ++v) {
@@ -126,10 +143,17 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
   };
 
   const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
-  parallel_for(rows.chunks() + 1, [&](int64_t i) {
-    const int64_t chunk = rows.chunks() - i, end = rows.begin(chunk + 1);
-    for (int64_t row = rows.begin(chunk); row < end; row += band) {
-      fill_band(row * rows.width, smaller(band, end - row), rows.width_of(chunk));
+  parallel_sets(sets, true, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    Scratch<A> room(Count * rows.width);
+    for (int64_t set = end - 1; set >= begin; --set) {
+      const A* entries[Count];
+      for (int i = 0; i < Count; ++i) entries[i] = entries_of(vectors[i], sets, set, &room[i * rows.width]);
+      for (int64_t chunk = last - 1; chunk >= first; --chunk) {
+        const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
+        for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
+          fill_band(entries, set * sets.size + row * rows.width, smaller(band, chunk_end - row), width);
+        }
+      }
     }
     stream_end();
   });
@@ -204,10 +228,7 @@ void bn_composed_factors(const Call& call) {
 
 void bn_stats(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) {
-    using T = decltype(zero);
-    stats<T>(call.in[0], data<Acc<T>>(call.out[0]), data<Acc<T>>(call.out[1]));
-  });
+  by_type(call.in[0].type, [&](auto zero) { stats<decltype(zero)>(call.in[0], call.out[0], call.out[1]); });
 }
 
 void bn_normalize(const Call& call) {
@@ -216,9 +237,11 @@ void bn_normalize(const Call& call) {
     using T = decltype(zero);
     using V = Vec<Acc<T>>;
     const T* x = data<T>(call.in[0]);
-    fill<T, 3>(call.out[0], call.in + 1, [&](int64_t at, int n, const V(&p)[3]) {
-      const auto& [mean, scale, shift] = p;
-      return (load_some(x + at, n) - mean) * scale + shift;
+    by_neuron(call.params[0], [&]<int Act>() {
+      fill<T, 3>(call.out[0], call.in + 1, [&](int64_t at, int n, const V(&p)[3]) {
+        const auto& [mean, scale, shift] = p;
+        return activated<Act>((load_some(x + at, n) - mean) * scale + shift);
+      });
     });
   });
 }
@@ -228,18 +251,28 @@ void bn_stats_grad(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const Rows rows = rows_of<A>(call.in[0]);
-    const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    Scratch<A> mean(rows.width);
-    repeat(call.in[2], rows.width, mean.get());
+    const Sets sets = sets_of<A>(call.in[0], call.out[0].size);
     A* const sums[] = {data<A>(call.out[0]), data<A>(call.out[1])};
-    channel_sums<A>(
-        rows,
-        [&](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
+    by_neuron(call.params[0], [&]<int Act>() {
+      constexpr int kVectors = Act == kNone ? 1 : 3;
+      const auto prepare = [&](int64_t set, A* room) {
+        const A* entries[kVectors];
+        for (int i = 0; i < kVectors; ++i) {
+          entries[i] = entries_of(call.in[2 + i], sets, set, room + i * sets.rows.width);
+        }
+        const T *dy = data<T>(call.in[0]) + set * sets.size, *x = data<T>(call.in[1]) + set * sets.size;
+        return [=](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
+          const Vec<A> centred = load_some(x + at, n) - load_some(entries[0] + column, n);
           terms[0] = load_some(dy + at, n);
-          terms[1] = terms[0] * (load_some(x + at, n) - load_some(&mean[column], n));
-        },
-        sums);
+          if constexpr (Act != kNone) {
+            const Vec<A> scale = load_some(entries[1] + column, n), shift = load_some(entries[2] + column, n);
+            terms[0] = passed<Act>(terms[0], centred * scale + shift);
+          }
+          terms[1] = terms[0] * centred;
+        };
+      };
+      channel_sums<A, kVectors>(sets, prepare, sums);
+    });
   });
 }
 
@@ -249,9 +282,13 @@ void bn_grad(const Call& call) {
     using T = decltype(zero);
     using V = Vec<Acc<T>>;
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    fill<T, 4>(call.out[0], call.in + 2, [&](int64_t at, int n, const V(&p)[4]) {
-      const auto& [mean, a, b, d] = p;
-      return a * load_some(dy + at, n) + b * (load_some(x + at, n) - mean) + d;
+    by_neuron(call.params[0], [&]<int Act>() {
+      constexpr int kVectors = Act == kNone ? 4 : 6;
+      fill<T, kVectors>(call.out[0], call.in + 2, [&](int64_t at, int n, const V(&p)[kVectors]) {
+        V g = load_some(dy + at, n), centred = load_some(x + at, n) - p[0];
+        if constexpr (Act != kNone) g = passed<Act>(g, centred * p[4] + p[5]);
+        return p[1] * g + p[2] * centred + p[3];
+      });
     });
   });
 }

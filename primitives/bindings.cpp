@@ -9,6 +9,7 @@
 #include "mlx/ops.h"
 #include "mlx/utils.h"
 #include "parallel.h"
+#include "watch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -56,6 +57,8 @@ NB_MODULE(_primitives, m) {
 
   m.def("tracing", &tracing, "Whether this thread is inside mx.grad, mx.vmap, mx.compile or another transformation.");
   m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
+  m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
+        "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
   m.def("get_num_threads", &get_num_threads);
   m.def("set_num_threads", &set_num_threads, "threads"_a);
   m.def("isas", &isas, "Instruction sets compiled and present here, widest first.");

@@ -23,29 +23,88 @@ struct Rows {
   int64_t count;  // whole rows
   int64_t width;  // entries of a whole row
   int64_t rest;   // entries behind the last whole row
+  int64_t most = kChunks;
 
   // Work is cut by the shape alone: chunks of whole blocks, and one more chunk whose only row is the rest.
   int64_t blocks() const { return (count + kBlock - 1) / kBlock; }
-  int64_t chunks() const { return smaller(blocks(), kChunks); }
+  int64_t chunks() const { return smaller(blocks(), most); }
   int64_t begin(int64_t chunk) const {
     if (chunk > chunks()) return count + 1;
     return chunk == chunks() ? count : blocks() * chunk / chunks() * kBlock;
   }
   int64_t width_of(int64_t chunk) const { return chunk < chunks() ? width : rest; }
+  int64_t pixels_of(int64_t chunk) const {
+    return (begin(chunk + 1) - begin(chunk)) * width_of(chunk) / channels;
+  }
 };
 
-// The rows of an image.
+// The rows of so many elements.
 template <typename A>
-Rows rows_of(const Tensor& image) {
+Rows rows_of(int64_t size, int64_t channels) {
   constexpr int64_t L = lanes<A>;
-  int64_t channels = image.shape[image.ndim - 1], side = 1;
+  int64_t side = 1;
   if (channels < 16 * L) {
     int64_t even = L / gcd(channels, L);  // fewest pixels that fill whole vectors
     while (channels * side * even < kTile * L) ++side;
     side *= even;
   }
-  int64_t width = channels * side, count = image.size / width;
-  return {channels, count, width, image.size - count * width};
+  int64_t width = channels * side, count = size / width;
+  return {channels, count, width, size - count * width};
+}
+
+// Images in sets that lie one after the other, all alike; each has entries of its own in a vector (sets, channels).
+struct Sets {
+  int64_t count;
+  int64_t size;  // elements of a set
+  Rows rows;     // of a set
+};
+
+// The sets of an image that vectors of so many entries describe.
+template <typename A>
+Sets sets_of(const Tensor& image, int64_t entries) {
+  const int64_t channels = image.shape[image.ndim - 1], count = entries / channels, size = image.size / count;
+  Sets sets{count, size, rows_of<A>(size, channels)};
+  sets.rows.most = kChunks / smaller(count, kChunks);
+  return sets;
+}
+
+// Elements of an image in one chunk of work.
+constexpr int64_t kChunkElements = 1 << 14;
+
+// Cuts sets into work: f(begin, end, first, last) for the chunks [first, last) of the sets [begin, end). Either that is
+// one chunk of one set, or all chunks of several sets, which stay whole where they are many or small.
+template <typename F>
+void parallel_sets(const Sets& sets, bool backwards, const F& f) {
+  const int64_t chunks = sets.rows.chunks() + 1;
+  const bool whole = chunks <= 2;
+  const int64_t group = whole ? 1 + kChunkElements / (sets.size + 1) : 1;
+  const int64_t tasks = whole ? (sets.count + group - 1) / group : sets.count * chunks;
+  parallel_for(tasks, [&](int64_t i) {
+    const int64_t task = backwards ? tasks - 1 - i : i;
+    if (whole) return f(task * group, smaller(sets.count, (task + 1) * group), int64_t{0}, chunks);
+    f(task / chunks, task / chunks + 1, task % chunks, task % chunks + 1);
+  });
+}
+
+// What sets come to in two steps: piece(set, chunk, part, room) makes `entries` numbers of a chunk that has pixels, with
+// `space` numbers of room, and finish(set, parts) what is made of those of all chunks.
+template <typename F, typename G>
+void reduce_sets(const Sets& sets, int64_t entries, int64_t space, const F& piece, const G& finish) {
+  const int64_t chunks = sets.rows.chunks() + 1;
+  const bool whole = chunks <= 2;
+  Scratch<double> parts(whole ? 0 : sets.count * chunks * entries);
+  parallel_sets(sets, false, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    Scratch<double> room(space), own(whole ? chunks * entries : 0);
+    for (int64_t set = begin; set < end; ++set) {
+      double* part = whole ? own.get() : &parts[set * chunks * entries];
+      for (int64_t chunk = first; chunk < last; ++chunk) {
+        if (sets.rows.pixels_of(chunk) > 0) piece(set, chunk, part + chunk * entries, room.get());
+      }
+      if (whole) finish(set, part);
+    }
+  });
+  if (whole) return;
+  parallel_for(sets.count, [&](int64_t set) { finish(set, &parts[set * chunks * entries]); });
 }
 
 // Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then two, then single ones of n lanes.
@@ -82,65 +141,85 @@ MPSF_INLINE void store_result(T* p, Vec<Acc<T>> v, int n, bool streamed) {
   }
 }
 
-// Repeats a vector with one entry a channel until `length` entries are filled.
+// A set's entries of a vector, repeated until a row has one for each of its own. They lie in `room` where they had to be
+// copied.
 template <typename A>
-void repeat(const Tensor& vector, int64_t length, A* entries) {
-  for (int64_t i = 0; i < length; i += vector.size) {
-    memcpy(entries + i, vector.data, static_cast<size_t>(smaller(vector.size, length - i)) * sizeof(A));
+const A* entries_of(const Tensor& vector, const Sets& sets, int64_t set, A* room) {
+  const int64_t channels = sets.rows.channels, width = sets.rows.width;
+  const A* entries = data<A>(vector) + set * channels;
+  if (width == channels) return entries;
+  for (int64_t i = 0; i < width; i += channels) {
+    memcpy(room + i, entries, static_cast<size_t>(channels) * sizeof(A));
   }
+  return room;
 }
 
 // Adds the entries of a row, or its rest, to their channels, which start at zero.
 inline void fold(const double* row, int64_t width, double* channel, int64_t channels) {
-  for (int64_t c = 0; c < channels; ++c) channel[c] = 0;
-  for (int64_t i = 0; i < width; i += channels) {
+  for (int64_t c = 0; c < channels; ++c) channel[c] = row[c];
+  for (int64_t i = channels; i < width; i += channels) {
     for (int64_t c = 0; c < channels; ++c) channel[c] += row[i + c];
   }
 }
 
-// out[t][c] = the sum of term t over the pixels of channel c. term(offset, column, n, terms) makes the terms
-// of the n elements from `offset` on, which are the entries of a row from `column` on; zeros behind them.
-template <typename A, int Terms, typename F>
-void channel_sums(const Rows& rows, const F& term, A* const (&out)[Terms]) {
+// out[t][set][c] = the sum of term t over the pixels of channel c. prepare(set, room) makes a `term` of a set, with
+// `Vectors` rows of room; term(offset, column, n, terms) the terms of the n elements from `offset` on in the set,
+// which are the entries of a row from `column` on; zeros behind them.
+template <typename A, int Vectors, int Terms, typename F>
+void channel_sums(const Sets& sets, const F& prepare, A* const (&out)[Terms]) {
   constexpr int L = lanes<A>;
-  const int64_t channels = rows.channels, chunks = rows.chunks();
-  Scratch<double> partial((chunks + 1) * Terms * channels);
-
-  parallel_for(chunks + 1, [&](int64_t chunk) {
-    const int64_t width = rows.width_of(chunk), end = rows.begin(chunk + 1), stride = width + L;
-    Scratch<double> sums(Terms * stride);
-    for (int64_t i = 0; i < Terms * stride; ++i) sums[i] = 0;
-    for (int64_t block = rows.begin(chunk); block < end; block += kBlock) {
-      const int64_t block_end = smaller(end, block + kBlock);
-      for_columns<A>(width, [&]<int N>(int64_t column, int n) {
-        Vec<A> acc[Terms][N] = {};
-        for (int64_t row = block; row < block_end; ++row) {
-          for (int v = 0; v < N; ++v) {
-            Vec<A> terms[Terms];
-            term(row * rows.width + column + v * L, column + v * L, n, terms);
-            for (int t = 0; t < Terms; ++t) acc[t][v] += terms[t];
+  const Rows& rows = sets.rows;
+  const int64_t channels = rows.channels, stride = rows.width + kTile * L;
+  reduce_sets(
+      sets, Terms * channels, Terms * stride + Vectors * rows.width,
+      [&](int64_t set, int64_t chunk, double* part, double* sums) {
+        const auto term = prepare(set, reinterpret_cast<A*>(sums + Terms * stride));
+        const int64_t width = rows.width_of(chunk), begin = rows.begin(chunk), end = rows.begin(chunk + 1);
+        for (int64_t block = begin; block < end; block += kBlock) {
+          const int64_t block_end = smaller(end, block + kBlock);
+          for_columns<A>(width, [&]<int N>(int64_t column, int n) {
+            Vec<A> acc[Terms][N] = {};
+            for (int64_t row = block; row < block_end; ++row) {
+              for (int v = 0; v < N; ++v) {
+                Vec<A> terms[Terms];
+                term(row * rows.width + column + v * L, column + v * L, n, terms);
+                for (int t = 0; t < Terms; ++t) acc[t][v] += terms[t];
+              }
+            }
+            A lane[Terms][N * L];
+            memcpy(lane, acc, sizeof(lane));
+            for (int t = 0; t < Terms; ++t) {
+              double* sum = &sums[t * stride + column];
+              if (block == begin) {
+                for (int i = 0; i < N * L; ++i) sum[i] = static_cast<double>(lane[t][i]);
+              } else {
+                for (int i = 0; i < N * L; ++i) sum[i] += static_cast<double>(lane[t][i]);
+              }
+            }
+          });
+        }
+        for (int t = 0; t < Terms; ++t) fold(&sums[t * stride], width, part + t * channels, channels);
+      },
+      [&](int64_t set, double* parts) {
+        double* total = parts;
+        bool any_pixels = false;
+        for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
+          if (rows.pixels_of(chunk) == 0) continue;
+          double* part = parts + chunk * Terms * channels;
+          if (any_pixels) {
+            for (int64_t i = 0; i < Terms * channels; ++i) total[i] += part[i];
+          } else {
+            total = part;
           }
+          any_pixels = true;
         }
         for (int t = 0; t < Terms; ++t) {
-          for (int i = 0; i < N * L; ++i) sums[t * stride + column + i] += static_cast<double>(acc[t][i / L][i % L]);
+          for (int64_t c = 0; c < channels; ++c) {
+            out[t][set * channels + c] = any_pixels ? static_cast<A>(total[t * channels + c]) : A(0);
+          }
         }
       });
-    }
-    for (int t = 0; t < Terms; ++t) {
-      fold(&sums[t * stride], width, &partial[(chunk * Terms + t) * channels], channels);
-    }
-  });
-
-  for (int64_t chunk = 1; chunk <= chunks; ++chunk) {
-    for (int64_t i = 0; i < Terms * channels; ++i) partial[i] += partial[chunk * Terms * channels + i];
-  }
-  for (int t = 0; t < Terms; ++t) {
-    for (int64_t c = 0; c < channels; ++c) out[t][c] = static_cast<A>(partial[t * channels + c]);
-  }
 }
-
-// Elements of an image in one chunk of work.
-constexpr int64_t kChunkElements = 1 << 14;
 
 // Calls f(begin, end) for groups of the lines of an image, each of so many elements; several even where they are few,
 // if it is work enough, so that threads share it evenly.

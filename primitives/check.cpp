@@ -98,21 +98,30 @@ class Check {
     require(taps <= most, "winners of a dtype that numbers the taps");
   }
 
-  // Images, `vectors` inputs with one entry a channel behind them, and outputs like the image or like those.
-  void channels(int images, int vectors, bool image_out) const {
-    counts(images + vectors, 0, image_out ? 1 : call_.shapes.size());
-    for (int i = 1; i < images; ++i) input(i, in(0), image());
-    mx::Shape vector{in(0).back()};
-    for (int i = 0; i < vectors; ++i) input(images + i, vector, accumulator());
+  // Images in sets, `vectors` inputs (sets, channels) behind them, and outputs like the image or like those.
+  void channels(size_t images, size_t vectors, size_t params, bool image_out) const {
+    counts(images + vectors, params, image_out ? 1 : 2);
+    for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
+    const mx::Shape vector = vectors > 0 ? in(static_cast<int>(images)) : out(0);
+    require(in(0).size() >= 2 && vector.size() == 2, "images of rank 2 or more, and vectors of rank 2");
+    require(vector[1] == in(0).back(), "vectors with an entry a channel");
+    require(vector[0] > 0 ? in(0)[0] % vector[0] == 0 : in(0)[0] == 0, "sets that divide the images");
+    for (size_t i = 0; i < vectors; ++i) input(static_cast<int>(images + i), vector, accumulator());
     for (size_t i = 0; i < call_.shapes.size(); ++i) {
-      output(i, image_out ? in(0) : vector, image_out ? image() : accumulator());
+      output(static_cast<int>(i), image_out ? in(0) : vector, image_out ? image() : accumulator());
     }
   }
 
-  // Vectors of one length and dtype, in and out, and doubles in the params.
+  // The neuron that the only param names.
+  int neuron() const {
+    require(call_.params.size() == 1 && (call_.params[0] == 0 || call_.params[0] == 1), "a neuron, 0 or 1");
+    return call_.params[0];
+  }
+
+  // Vectors of one shape and dtype, in and out, and doubles in the params.
   void vectors(size_t inputs, size_t numbers, size_t outputs) const {
     counts(inputs, 2 * numbers, outputs);
-    require(in(0).size() == 1 && image() == accumulator(), "float32 or float64 vectors");
+    require(image() == accumulator(), "float32 or float64 vectors");
     for (size_t i = 1; i < inputs; ++i) {
       if (call_.inputs[i].dtype() == mx::int64) {
         require(i + 1 == inputs && call_.inputs[i].ndim() == 0, "a scalar count");
@@ -121,6 +130,15 @@ class Check {
       }
     }
     for (size_t i = 0; i < outputs; ++i) output(static_cast<int>(i), in(0), image());
+  }
+
+  // So many images that windows of one size go over, and doubles in the params behind that.
+  void windows(size_t images, size_t numbers) const {
+    counts(images, 1 + 2 * numbers, 1);
+    require(in(0).size() == 4, "images of rank 4");
+    require(call_.params[0] >= 1, "windows of at least 1");
+    for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
+    output(0, in(0), image());
   }
 
   void switches(std::initializer_list<int> params) const {
@@ -196,15 +214,14 @@ void check(const Signature& call) {
       c.input(2, c.in(2), c.accumulator());
       return c.output(0, c.in(2), c.accumulator());
     case Op::bn_stats:
-      c.counts(1, 0, 2);
-      return c.channels(1, 0, false);
+      return c.channels(1, 0, 0, false);
     case Op::bn_normalize:
-      return c.channels(1, 3, true);
+      c.neuron();
+      return c.channels(1, 3, 1, true);
     case Op::bn_stats_grad:
-      c.counts(3, 0, 2);
-      return c.channels(2, 1, false);
+      return c.channels(2, c.neuron() == 0 ? 1 : 3, 1, false);
     case Op::bn_grad:
-      return c.channels(2, 4, true);
+      return c.channels(2, c.neuron() == 0 ? 4 : 6, 1, true);
     case Op::bn_slope:
       return c.vectors(2, 1, 1);
     case Op::bn_grown:
@@ -237,7 +254,27 @@ void check(const Signature& call) {
       return c.output(0, c.out(0), c.accumulator());
     case Op::conv_grad_bias:
       c.counts(1, 0, 1);
-      return c.channels(1, 0, false);
+      return c.output(0, {c.in(0).back()}, c.accumulator());
+    case Op::window_sum:
+      c.counts(1, 3, 1);
+      c.require(c.in(0).size() == 4 && c.image() == c.accumulator(), "float32 or float64 images of rank 4");
+      c.require(call.params[0] >= 1 && call.params[0] <= 3, "an axis from 1 to 3");
+      c.require(call.params[1] >= 0 && call.params[2] >= 0, "windows that hold their own position");
+      return c.output(0, c.in(0), c.image());
+    case Op::power:
+      c.counts(1, 2, 1);
+      c.require(c.image() == c.accumulator(), "float32 or float64");
+      return c.output(0, c.in(0), c.image());
+    case Op::cross_channel_norm:
+    case Op::spatial_norm:
+      return c.windows(1, 3);
+    case Op::cross_channel_norm_grad:
+    case Op::spatial_norm_grad:
+      return c.windows(2, 3);
+    case Op::local_contrast_norm:
+      return c.windows(1, 6);
+    case Op::local_contrast_norm_grad:
+      return c.windows(2, 6);
     case Op::neuron_grad:
       c.counts(2, 1, 1);
       c.require(call.params[0] == 1, "a neuron with a gradient");

@@ -295,9 +295,12 @@ void conv_grad_bias(const Call& call) {
     if (call.out[0].size == 0) return;
     const T* dy = data<T>(call.in[0]);
     A* const db[1] = {data<A>(call.out[0])};
-    channel_sums<A>(
-        rows_of<A>(call.in[0]),
-        [&](int64_t offset, int64_t, int n, Vec<A>* terms) { terms[0] = load_some(dy + offset, n); }, db);
+    channel_sums<A, 0>(
+        sets_of<A>(call.in[0], call.out[0].size),
+        [=](int64_t, A*) {
+          return [=](int64_t offset, int64_t, int n, Vec<A>* terms) { terms[0] = load_some(dy + offset, n); };
+        },
+        db);
   });
 }
 

@@ -26,27 +26,35 @@ struct Call {
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in
 // _primitives, and (but for the CPU's choice of stages, and arithmetic on vectors) under metal/.
-#define MPSF_KERNELS(X)  \
-  X(avg_pool)            \
-  X(avg_pool_grad)       \
-  X(max_pool)            \
-  X(max_pool_grad)       \
-  X(max_pool_take)       \
-  X(l2_pool)             \
-  X(l2_pool_grad)        \
-  X(l2_pool_tangent)     \
-  X(bn_stats)            \
-  X(bn_normalize)        \
-  X(bn_stats_grad)       \
-  X(bn_grad)             \
-  X(bn_slope)            \
-  X(bn_grown)            \
-  X(bn_factors)          \
-  X(bn_composed_factors) \
-  X(conv)                \
-  X(conv_grad_input)     \
-  X(conv_grad_weights)   \
-  X(conv_grad_bias)      \
-  X(neuron_grad)
+#define MPSF_KERNELS(X)      \
+  X(avg_pool)                \
+  X(avg_pool_grad)           \
+  X(max_pool)                \
+  X(max_pool_grad)           \
+  X(max_pool_take)           \
+  X(l2_pool)                 \
+  X(l2_pool_grad)            \
+  X(l2_pool_tangent)         \
+  X(bn_stats)                \
+  X(bn_normalize)            \
+  X(bn_stats_grad)           \
+  X(bn_grad)                 \
+  X(bn_slope)                \
+  X(bn_grown)                \
+  X(bn_factors)              \
+  X(bn_composed_factors)     \
+  X(conv)                    \
+  X(conv_grad_input)         \
+  X(conv_grad_weights)       \
+  X(conv_grad_bias)          \
+  X(neuron_grad)             \
+  X(window_sum)              \
+  X(power)                   \
+  X(cross_channel_norm)      \
+  X(cross_channel_norm_grad) \
+  X(spatial_norm)            \
+  X(spatial_norm_grad)       \
+  X(local_contrast_norm)     \
+  X(local_contrast_norm_grad)
 
 }  // namespace mpsf

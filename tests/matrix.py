@@ -9,18 +9,20 @@ from entry import Arrays as Arrays
 from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
+from matrix_norms import NORMS
 from support import numbers
 
 import mpsfunc as mf
 
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
-    "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "L2PoolState", "MaxPoolState", "PaddingPolicy",
+    "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "PaddingPolicy", "SpatialNormState",
     "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
 
 
-IMAGE, C = (2, 5, 4, 4), (4,)
+IMAGE = (2, 5, 4, 4)
 POOL: dict[str, Any] = {"stride": 2, "padding": 1, "edge_mode": "clamp"}
 POOLED = mf.avg_pool_state(IMAGE, 3, **POOL)
 _ROWS, _COLS = POOLED[2:]  # a maximum's windows sit where an average's do
@@ -33,34 +35,6 @@ L2_NORMS = (2, 3, 2, 4)
 def _l2_state(norms: mx.array) -> mf.L2PoolState:
     wide = norms.astype(mx.float64 if norms.dtype == mx.float64 else mx.float32)
     return mf.L2PoolState(wide, "l2_pool", _ROWS._replace(zero_pad=0), _COLS)
-
-
-COUNT = 12  # elements behind the statistics that the states below are given
-
-
-def _state(mean: mx.array, var: mx.array, dgamma: Any = None, dbeta: Any = None, **fields: Any) -> mf.BatchNormState:
-    zero = mx.zeros_like(mean)
-    grads = [zero if g is None else g for g in (dgamma, dbeta)]
-    state = mf.BatchNormState(mean, var, mx.array(COUNT, mx.int64), *grads, "batch_norm", 1e-2, False)
-    return state._replace(**fields)
-
-
-def _without_count(state: mf.BatchNormState) -> Arrays:
-    mean, var, _, dgamma, dbeta = state.arrays
-    return mean, var, dgamma, dbeta
-
-
-def _merge(*arrays: mx.array) -> Arrays:
-    return _without_count(mf.bn_merge(_state(*arrays[:4]), _state(*arrays[4:], count=mx.array(5, mx.int64))))
-
-
-def _stats_grad(dy: mx.array, x: mx.array, *state: mx.array) -> Arrays:
-    return mf.bn_stats_grad(dy, x, _state(*state)).arrays[3:]
-
-
-def _batch_norm_fwd(x: mx.array, gamma: mx.array, beta: mx.array) -> Arrays:
-    y, state = mf.batch_norm_fwd(x, gamma, beta, eps=1e-2)
-    return y, state.mean, state.var
 
 
 MATRIX: dict[str, Entry] = {
@@ -95,28 +69,5 @@ MATRIX: dict[str, Entry] = {
         positive=(2,),
     ),
     **CONVOLUTIONS,
-    "bn_stats": _entry(lambda x: mf.bn_stats(x).arrays[:2], IMAGE),
-    "bn_stats onto a state": _entry(
-        lambda x, mean, var: mf.bn_stats(x, _state(mean, var)).arrays[:2], IMAGE, C, C, positive=(2,)
-    ),
-    "bn_frozen": _entry(lambda mean, var: mf.bn_frozen(mean, var).arrays[:2], C, C, positive=(1,)),
-    "bn_normalize": _entry(
-        lambda x, mean, var, gamma, beta: mf.bn_normalize(x, _state(mean, var), gamma, beta),
-        *(IMAGE, C, C, C, C),
-        positive=(2,),
-    ),
-    "bn_stats_grad": _entry(_stats_grad, IMAGE, IMAGE, C, C, C, C, positive=(3,)),
-    "bn_grad": _entry(
-        lambda dy, x, gamma, *state: mf.bn_grad(dy, x, _state(*state), gamma),
-        *(IMAGE, IMAGE, C, C, C, C, C),
-        positive=(4,),
-    ),
-    "bn_grad of frozen statistics": _entry(
-        lambda dy, x, gamma, *state: mf.bn_grad(dy, x, _state(*state, frozen=True), gamma),
-        *(IMAGE, IMAGE, C, C, C),
-        positive=(4,),
-    ),
-    "bn_merge": _entry(_merge, C, C, C, C, C, C, C, C, positive=(1, 5)),
-    "batch_norm": _entry(lambda x, gamma, beta: mf.batch_norm(x, gamma, beta), IMAGE, C, C),
-    "batch_norm_fwd": _entry(_batch_norm_fwd, IMAGE, C, C),
+    **NORMS,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import mlx.core as mx
 import numpy as np
 import oracle
@@ -71,6 +73,40 @@ def test_worked_example_of_frozen_statistics(device: mx.Device) -> None:
     eight_digits(dx, [0.94280904, -1.88561808, 2.82842712, 1.88561808])
 
 
+def test_worked_example_with_a_fused_relu(device: mx.Device, dtype: mx.Dtype) -> None:
+    x, dy, gamma, beta = worked(dtype)
+    state = mf.bn_stats(x, eps=EPS)
+    eight_digits(mf.bn_normalize(x, state, gamma, beta, neuron="relu"), [0, 0.5, 0, 3.32842712])
+    for part in (slice(0, 1), slice(1, 2)):
+        state = mf.bn_stats_grad(dy[part], x[part], state, gamma, beta, neuron="relu")
+    eight_digits(state.dgamma, [2.82842712])
+    eight_digits(state.dbeta, [0])
+    dx = [0.62853936, -1.88561808, 0.31426968, 0.94280904]
+    eight_digits(mf.bn_grad(dy, x, state, gamma, beta, neuron="relu"), dx)
+    composed = lambda x: mf.batch_norm(x, gamma, beta, eps=EPS, neuron="relu")  # noqa: E731
+    eight_digits(mx.vjp(composed, [x], [dy])[1][0], dx)
+    frozen = state._replace(frozen=True)
+    eight_digits(mf.bn_grad(dy, x, frozen, gamma, beta, neuron="relu"), [0, -1.88561808, 0, 1.88561808])
+
+
+def test_the_slope_of_a_fused_relu_at_zero_is_that_of_mps(device: mx.Device) -> None:
+    """1, whoever asks."""
+    x, none, one = mx.array([2.0, 3.0, 1.0]).reshape(1, 1, 3, 1), mx.zeros(1), mx.ones(1)
+    state, dy = mf.bn_frozen(mx.full((1,), 2.0), one, eps=0.0), mx.ones_like(x)
+    normalized = lambda x: mf.bn_normalize(x, state, one, none, neuron="relu")  # noqa: E731
+    assert mf.bn_grad(dy, x, state, neuron="relu").reshape(-1).tolist() == [1, 1, 0]
+    assert mx.vjp(normalized, [x], [dy])[1][0].reshape(-1).tolist() == [1, 1, 0]
+    assert mx.jvp(normalized, [x], [dy])[1][0].reshape(-1).tolist() == [1, 1, 0]
+    done = mf.bn_stats_grad(dy, x, state, neuron="relu")
+    assert (done.dbeta.item(), done.dgamma.item()) == (2, 1)
+
+
+def test_a_fused_relu_hides_no_nan(device: mx.Device) -> None:
+    x = mx.array([1.0, float("nan")]).reshape(1, 1, 2, 1)
+    y = mf.bn_normalize(x, mf.bn_frozen(mx.zeros(1), mx.ones(1)), neuron="relu")
+    assert np.isnan(exact(y).ravel()).tolist() == [False, True]
+
+
 def test_the_state_carries_the_gradients_of_the_statistics(on_cpu: mx.Device) -> None:
     x, dy, gamma, beta = worked(mx.float64)
     state = mf.bn_stats(x, eps=EPS)
@@ -88,12 +124,19 @@ def test_the_state_carries_the_gradients_of_the_statistics(on_cpu: mx.Device) ->
 # The definition -----------------------------------------------------------------------------------------
 
 
-def check(x: mx.array, *, eps: float = 1e-3, seed: int = 0, view: str = "contiguous") -> None:
+def check(
+    x: mx.array, *, eps: float = 1e-3, seed: int = 0, view: str = "contiguous", neuron: str | None = None
+) -> None:
     """All functions against the definition; the images come as a view."""
     channels, acc, seen = x.shape[3], accumulator(x.dtype), VIEWS[view]
     dy = numbers(shape_of(x), x.dtype, seed + 1)
     gamma, beta = numbers((channels,), acc, seed + 2), numbers((channels,), acc, seed + 3)
     truth = oracle.batch_norm(*[exact(a) for a in (x, dy, gamma, beta)], eps)
+    if neuron:
+        dy = mx.where(mx.array(np.abs(truth.y) < 1e-3), 0, dy)  # rounding may take these over the kink
+        behind = exact(dy) * (truth.y > 0)
+        truth = oracle.batch_norm(exact(x), behind, exact(gamma), exact(beta), eps)
+        truth = truth._replace(y=np.maximum(truth.y, 0))
     root, pixels = np.sqrt(truth.var + eps), (0, 1, 2)
     xhat = np.abs(exact(x) - truth.mean) / root
     wide = np.abs(exact(gamma)) / root * np.abs(exact(x)).max(pixels)  # cancels where x is near the mean
@@ -104,18 +147,19 @@ def check(x: mx.array, *, eps: float = 1e-3, seed: int = 0, view: str = "contigu
     close(state.mean, truth.mean, np.abs(exact(x)).mean(pixels))
     close(state.var, truth.var, (exact(x) ** 2).mean(pixels))
     assert state.count.item() == x.size // channels
-    y = mf.bn_normalize(seen(x), state, gamma, beta)
+    y = mf.bn_normalize(seen(x), state, gamma, beta, neuron=neuron)
     close(y, truth.y, 4 * wide + np.abs(truth.y) + 1)
-    done = mf.bn_stats_grad(seen(dy), seen(x), state, gamma, beta)
+    done = mf.bn_stats_grad(seen(dy), seen(x), state, gamma, beta, neuron=neuron)
     close(done.dgamma, truth.dgamma, 2 * sums)
     close(done.dbeta, truth.dbeta, np.abs(exact(dy)).sum(pixels))
-    dx = mf.bn_grad(seen(dy), seen(x), done, gamma, beta)
+    dx = mf.bn_grad(seen(dy), seen(x), done, gamma, beta, neuron=neuron)
     close(dx, truth.dx, 4 * steep)
-    close(mf.bn_grad(seen(dy), seen(x), done._replace(frozen=True), gamma), truth.dx_frozen, np.abs(truth.dx_frozen))
+    frozen = mf.bn_grad(seen(dy), seen(x), done._replace(frozen=True), gamma, beta, neuron=neuron)
+    close(frozen, truth.dx_frozen, np.abs(truth.dx_frozen))
     assert y.dtype == dx.dtype == x.dtype
     assert all(a.dtype == acc for a in (done.mean, done.var, done.dgamma, done.dbeta))
 
-    composed = lambda x, gamma, beta: mf.batch_norm(x, gamma, beta, eps=eps)  # noqa: E731
+    composed = lambda x, gamma, beta: mf.batch_norm(x, gamma, beta, eps=eps, neuron=neuron)  # noqa: E731
     (again,), (gx, ggamma, gbeta) = mx.vjp(composed, [seen(x), gamma, beta], [dy])
     close(again, truth.y, 4 * wide + np.abs(truth.y) + 1)
     close(gx, truth.dx, 4 * steep)
@@ -127,6 +171,7 @@ def check(x: mx.array, *, eps: float = 1e-3, seed: int = 0, view: str = "contigu
 @pytest.mark.parametrize("view", VIEWS)
 def test_definition_for_every_width_and_view(device: mx.Device, dtype: mx.Dtype, channels: int, view: str) -> None:
     check(numbers((3, 5, 4, channels), dtype), view=view)
+    check(numbers((3, 5, 4, channels), dtype), view=view, neuron="relu")
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 3), (1, 1, 7, 5), (9, 1, 1, 8), (2, 40, 30, 6), (1, 3, 2, 300)])
@@ -139,24 +184,34 @@ def test_definition_for_every_shape(device: mx.Device, dtype: mx.Dtype, shape: t
     dtype=st.sampled_from(DTYPES),
     view=st.sampled_from(sorted(VIEWS)),
     eps=st.sampled_from([1e-5, 1e-3, 1.0]),
+    neuron=st.sampled_from([None, "relu"]),
     seed=st.integers(0, 9),
 )
 @pytest.mark.needs_cpu_module
-def test_definition_anywhere(shape: tuple[int, ...], dtype: mx.Dtype, view: str, eps: float, seed: int) -> None:
+def test_definition_anywhere(
+    shape: tuple[int, ...], dtype: mx.Dtype, view: str, eps: float, neuron: str | None, seed: int
+) -> None:
     with mx.stream(mx.cpu):
-        check(numbers(shape, dtype, seed), view=view, eps=eps, seed=seed)
+        check(numbers(shape, dtype, seed), view=view, eps=eps, seed=seed, neuron=neuron)
 
 
 def test_broadcast_views(device: mx.Device) -> None:
     check(mx.broadcast_to(numbers((1, 4, 1, 6)), (3, 4, 5, 6)))
 
 
-def test_variance_survives_a_large_mean(device: mx.Device) -> None:
-    x = numbers((4, 32, 32, 3)) + 1e4
-    state = mf.bn_stats(x)
+@pytest.mark.parametrize(
+    ("dtype", "mean", "deviation"),
+    [(mx.float32, 1e4, 1), (mx.bfloat16, 100, 4), (mx.float16, 1e3, 4)],
+    ids=("float32", "bfloat16", "float16"),
+)
+def test_variance_survives_a_large_mean(device: mx.Device, dtype: mx.Dtype, mean: float, deviation: float) -> None:
+    """Against the statistics of what rounding to the dtype left."""
+    x = (numbers((4, 32, 32, 3)) * deviation + mean).astype(dtype)
     values = exact(x)
-    np.testing.assert_allclose(exact(state.mean), values.mean((0, 1, 2)), rtol=2e-7)
-    np.testing.assert_allclose(exact(state.var), values.var((0, 1, 2)), rtol=2e-5)
+    parts = mf.bn_stats(x[1:], mf.bn_stats(x[:1]))
+    for state in (mf.bn_stats(x), parts):
+        np.testing.assert_allclose(exact(state.mean), values.mean((0, 1, 2)), rtol=2e-7)
+        np.testing.assert_allclose(exact(state.var), values.var((0, 1, 2)), rtol=2e-5)
 
 
 def test_a_constant_image_has_no_variance(device: mx.Device, dtype: mx.Dtype) -> None:
@@ -212,6 +267,72 @@ def test_parts_of_a_batch_give_its_statistics(device: mx.Device, dtype: mx.Dtype
     close(merged.dgamma, exact(done.dgamma), 400)
     close(merged.dbeta, exact(done.dbeta), 400)
     assert all(same_bits(a, b) for a, b in zip(merged.arrays, by_parts().arrays, strict=True))
+
+
+@given(
+    owners=st.lists(st.integers(0, 3), min_size=2, max_size=9),
+    order=st.permutations(range(4)),
+    offset=st.sampled_from([0.0, 100.0]),
+    leftwards=st.booleans(),
+)
+@pytest.mark.needs_cpu_module
+def test_any_partition_gives_the_statistics_of_the_batch(
+    owners: list[int], order: list[int], offset: float, leftwards: bool
+) -> None:
+    """Images to four owners, in any order, merged in a row from either end."""
+    with mx.stream(mx.cpu):
+        x = numbers((len(owners), 3, 4, 5)) + offset
+        parts = [
+            mf.bn_stats(x[mx.array(mine)])
+            for owner in order
+            if (mine := [i for i, o in enumerate(owners) if o == owner])
+        ]
+        merged = functools.reduce(mf.bn_merge, parts if leftwards else parts[::-1])
+        values = exact(x)
+        assert merged.count.item() == values.size // 5
+        np.testing.assert_allclose(exact(merged.mean), values.mean((0, 1, 2)), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(exact(merged.var), values.var((0, 1, 2)), rtol=2e-5)
+
+
+@pytest.mark.parametrize("neuron", [None, "relu"])
+def test_micro_batches_give_the_gradients_of_the_whole_batch(
+    device: mx.Device, dtype: mx.Dtype, neuron: str | None
+) -> None:
+    x, dy = numbers((7, 5, 6, 9), dtype) + 3, numbers((7, 5, 6, 9), dtype, 1)
+    gamma, beta = numbers((9,), accumulator(dtype), 2), numbers((9,), accumulator(dtype), 3)
+    whole = lambda *args: mf.batch_norm(*args, neuron=neuron)  # noqa: E731
+    (y,), (dx, dgamma, dbeta) = mx.vjp(whole, [x, gamma, beta], [dy])
+    parts, state = (slice(0, 2), slice(2, 3), slice(3, 7)), None
+    for part in parts:
+        state = mf.bn_stats(x[part], state)
+    assert state is not None
+    made = [mf.bn_normalize(x[part], state, gamma, beta, neuron=neuron) for part in parts]
+    for part in parts:
+        state = mf.bn_stats_grad(dy[part], x[part], state, gamma, beta, neuron=neuron)
+    pulled = [mf.bn_grad(dy[part], x[part], state, gamma, beta, neuron=neuron) for part in parts]
+    close(mx.concatenate(made), exact(y), 20)
+    close(mx.concatenate(pulled), exact(dx), 100)
+    close(state.dgamma, exact(dgamma), 1000)
+    close(state.dbeta, exact(dbeta), 1000)
+
+
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_running_statistics(device: mx.Device, unbiased: bool) -> None:
+    running = mf.bn_frozen(mx.zeros(3), mx.ones(3))
+    mean, var = np.zeros(3), np.ones(3)
+    for step in range(4):
+        x = numbers((2, 3, 4, 3), seed=step) * 2 + step
+        running = mf.bn_running(running, mf.bn_stats(x), 0.25, unbiased=unbiased)
+        values = exact(x).reshape(-1, 3)
+        mean = 0.75 * mean + 0.25 * values.mean(0)
+        var = 0.75 * var + 0.25 * values.var(0, ddof=int(unbiased))
+    assert running.frozen and running.count.item() == 0
+    close(running.mean, mean, 10)
+    close(running.var, var, 10)
+    unmoved = mf.bn_running(running, mf.bn_reset(mf.bn_stats(x)), 0.25)
+    assert all(same_bits(a, b) for a, b in zip(unmoved.arrays, running.arrays, strict=True))
+    alone = mf.bn_running(running, mf.bn_stats(mx.ones((1, 1, 1, 3))), 1.0)  # one element has no variance of its own
+    assert alone.var.tolist() == [0, 0, 0]
 
 
 def test_merging_is_associative_up_to_rounding_and_has_a_zero(device: mx.Device) -> None:

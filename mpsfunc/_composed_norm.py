@@ -1,0 +1,173 @@
+"""Normalization by statistics of the images themselves, with the derivative through them as one rule.
+
+Batch, instance and group norm differ in which elements share statistics, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _across, _check, _launch, _vectors
+from mpsfunc._across import Group
+from mpsfunc._channels import On, Rows, affine, combine, moments, sums
+from mpsfunc._rules import derived
+
+
+class Spec(NamedTuple):
+    """What shares statistics, and what follows.
+
+    Fields:
+        per_image: Each image has statistics of its own; else all images share them.
+        groups: Groups of neighbouring channels that share statistics; 0 where each channel has its own.
+        eps: Added to the variance under the root.
+        neuron: The activation, as `_neuron` numbers them.
+        processes: Those that share the statistics too, or None.
+        stream: Where everything runs.
+    """
+
+    per_image: bool
+    groups: int
+    eps: float
+    neuron: int
+    processes: Group | None
+    stream: mx.Stream
+
+
+def normalized(
+    x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec
+) -> tuple[mx.array, Rows, Rows, mx.array]:
+    """The images, and mean, variance (rows, channels or groups) and count of what shares one statistic."""
+    with mx.stream(spec.stream):
+        y, mean, var, count = _normalized(x, *parameters(x, gamma, beta), spec)
+        return y, mean, var, count
+
+
+def gradients(
+    dy: mx.array, x: mx.array, mean: Rows, var: Rows, given: tuple[mx.array, mx.array], spec: Spec
+) -> tuple[mx.array, Rows, Rows]:
+    """The gradients of the images, and of scale and shift by rows of vectors.
+
+    Args:
+        dy: Gradient of the normalized images.
+        x: The images.
+        mean: As `normalized` returned it.
+        var: Likewise.
+        given: Scale and shift (c,).
+        spec: As it was; without processes.
+    """
+    none = mx.zeros_like(mean)
+    return _gradients(dy, x, (mean, var, none), (none, none), given, spec)
+
+
+def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Scale and shift (c,) in the accumulator's dtype; ones and zeros where they are absent."""
+    dtype, channels = _launch.accumulator(x.dtype), x.shape[3]
+    scale = mx.ones((channels,), dtype) if gamma is None else gamma.astype(dtype)
+    shift = mx.zeros((channels,), dtype) if beta is None else beta.astype(dtype)
+    return scale, shift
+
+
+def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> None:
+    """Floating vectors with one entry a channel, or None."""
+    for name, vector in (("gamma", gamma), ("beta", beta)):
+        if vector is not None:
+            _check.array(op, name, vector, stream=stream)
+            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels")
+
+
+def checked_eps(op: str, eps: float) -> float:
+    """An eps that float32 has, >= 0, as a float."""
+    return _check.number(op, "eps", eps, least=0)
+
+
+# Forward ------------------------------------------------------------------------------------------------
+
+
+def statistics(
+    x: mx.array, per_image: bool, groups: int, processes: Group | None, stream: mx.Stream
+) -> tuple[Rows, Rows, mx.array]:
+    """Mean, variance and count of what shares them; the fields are those of `Spec`."""
+    n, h, w, channels = x.shape
+    mean, var = moments(x, n if per_image else 1, stream)
+    if groups:
+        mean, var = _by_group(mean, var, groups)
+    images = 1 if per_image else n
+    count = mx.array(images * h * w * (channels // groups if groups else 1), mx.int64)
+    return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
+
+
+def _by_group(mean: Rows, var: Rows, groups: int) -> tuple[Rows, Rows]:
+    """The moments of groups of as many channels each, from those of channels."""
+    means, variances = (a.reshape(a.shape[0], groups, a.shape[1] // groups) for a in (mean, var))
+    center = means.mean(-1, keepdims=True)
+    return center[..., 0], (variances + (means - center) ** 2).mean(-1)
+
+
+def _by_channel(of_groups: Rows, spec: Spec, channels: int) -> Rows:
+    return mx.repeat(of_groups, channels // spec.groups, axis=1) if spec.groups else of_groups
+
+
+def _rows(vector: mx.array, like: Rows) -> Rows:
+    return mx.broadcast_to(vector[None], (like.shape[0], vector.shape[0]))
+
+
+def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
+    of_channels = [_by_channel(a, spec, x.shape[3]) for a in (mean, var)]
+    slope = _vectors.slope(_rows(gamma, mean), of_channels[1], spec.eps, spec.stream)
+    y = affine(x, of_channels[0], slope, _rows(beta, mean), On(spec.neuron, spec.stream))
+    return y, mean, var, count
+
+
+# Backward -----------------------------------------------------------------------------------------------
+
+
+def _gradients(
+    dy: mx.array, x: mx.array, known: tuple[Rows, Rows, mx.array], wanted: tuple[Rows, Rows], given: Any, spec: Spec
+) -> tuple[mx.array, Rows, Rows]:
+    """From what is ``known`` of the statistics (mean, variance, count) and ``wanted`` of the first two by others."""
+    (mean, var, everything), (n, h, w, channels) = known, x.shape
+    gamma, beta = (_rows(v, mean) for v in given)
+    center, spread = (_by_channel(a, spec, channels) for a in (mean, var))
+    on = On(spec.neuron, spec.stream)
+    slope = _vectors.slope(gamma, spread, spec.eps, spec.stream) if spec.neuron else gamma  # else nobody reads it
+    dbeta, dot = sums(dy, x, center, slope, beta, on)
+    together: tuple[Rows, ...] = (*wanted, dbeta, dot)
+    count = float((1 if spec.per_image else n) * h * w)
+    if spec.processes is not None:  # an image gets its share of what all processes' losses want
+        whole = mx.maximum(everything, 1).astype(mean.dtype)
+        together, count = tuple(v / whole for v in _across.total(together, spec.processes, spec.stream)), 1.0
+    if spec.groups:
+        dgamma, a, b, d = _group_factors(gamma, spread, together, count * channels / spec.groups, spec)
+    else:
+        dgamma, a, b, d = _vectors.composed_factors(gamma, spread, *together, count, spec.eps, spec.stream)
+    if spec.processes is not None:  # the parameters' gradients are of this process's loss
+        dgamma = dot * mx.rsqrt(spread + spec.eps)
+    return combine(dy, x, center, a, b, d, slope, beta, on), dgamma, dbeta
+
+
+def _group_factors(
+    gamma: Rows, spread: Rows, together: tuple[Rows, ...], count: float, spec: Spec
+) -> tuple[Rows, Rows, Rows, Rows]:
+    """`composed_factors` where a group of channels shares its statistics."""
+    dmean, dvar, dbeta, dot = together
+    root = mx.rsqrt(spread + spec.eps)
+    dgamma, a = dot * root, gamma * root
+
+    def of_group(terms: Rows) -> Rows:
+        return terms.reshape(terms.shape[0], spec.groups, terms.shape[1] // spec.groups).sum(-1)
+
+    b, d = 2 * dvar - of_group(a * root * dgamma), dmean - of_group(a * dbeta)
+    b, d = (_by_channel(v / count, spec, gamma.shape[1]) for v in (b, d))
+    return dgamma, a, b, d
+
+
+def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (x, *given), (dy, *wanted, _), (_, *known) = arrays, cotangents, outputs
+    dx, dgamma, dbeta = _gradients(dy, x, tuple(known), tuple(wanted), given, spec)
+    return dx, dgamma.sum(0), dbeta.sum(0)
+
+
+_normalized: Any = derived("batch_norm", _forward, _forward, vjp=_vjp)

@@ -1,0 +1,182 @@
+"""Instance and group normalization, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
+
+import mpsfunc as mf
+
+INSTANCE = 0  # groups; each channel is its own
+
+
+def forward(x: mx.array, groups: int, *vectors: mx.array | None, eps: float = 1e-3) -> tuple[mx.array, Any]:
+    if groups == INSTANCE:
+        return mf.instance_norm_fwd(x, *vectors, eps=eps)
+    return mf.group_norm_fwd(x, groups, *vectors, eps=eps)
+
+
+def backward(dy: mx.array, x: mx.array, state: Any, gamma: mx.array | None = None) -> tuple[mx.array, Any]:
+    return (mf.instance_norm_grad if state.op == "instance_norm" else mf.group_norm_grad)(dy, x, state, gamma)
+
+
+# Worked numbers -----------------------------------------------------------------------------------------
+
+
+def test_worked_example(device: mx.Device) -> None:
+    """The numbers of mps-semantics 9: gamma 2, beta 0.5, eps 1, and each image alone."""
+    x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3, 2, 6], [1.0, -2, 3, 2]))
+    gamma, beta = mx.array([2.0]), mx.array([0.5])
+    y, state = mf.instance_norm_fwd(x, gamma, beta, eps=1.0)
+    roots = np.sqrt([2.0, 5.0])  # variances of 1 and 4, and eps
+    np.testing.assert_allclose(
+        exact(y).reshape(2, 2), 0.5 + 2 * np.array([[-1, 1], [-2, 2]]) / roots[:, None], rtol=1e-6
+    )
+    dx, state = mf.instance_norm_grad(dy, x, state, gamma)
+    np.testing.assert_allclose(exact(state.dgamma), [[-2.12132034], [-0.89442719]], rtol=1e-6)
+    np.testing.assert_allclose(exact(state.dbeta), [[-1], [5]], rtol=1e-6)
+    expected = [1.06066017, -1.06066017, 0.08944272, -0.08944272]
+    np.testing.assert_allclose(exact(dx).ravel(), expected, rtol=2e-6)
+
+
+# The definition -----------------------------------------------------------------------------------------
+
+
+def define(x: np.ndarray, dy: np.ndarray, gamma: np.ndarray, beta: np.ndarray, groups: int, eps: float) -> Any:
+    n, h, w, c = x.shape
+    apart = (n, h, w, groups or c, c // (groups or c))
+
+    def mean(a: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(a.reshape(apart).mean((1, 2, 4), keepdims=True), apart).reshape(x.shape)
+
+    center = mean(x)
+    root = np.sqrt(mean((x - center) ** 2) + eps)
+    xhat, g = (x - center) / root, gamma * dy
+    dx = (g - mean(g) - xhat * mean(g * xhat)) / root
+    return gamma * xhat + beta, dx, (dy * xhat).sum((1, 2)), dy.sum((1, 2))
+
+
+def check(x: mx.array, groups: int, *, eps: float = 1e-3, seed: int = 0, view: str = "contiguous") -> None:
+    channels, acc, seen = x.shape[3], accumulator(x.dtype), VIEWS[view]
+    dy = numbers(tuple(x.shape), x.dtype, seed + 1)
+    gamma, beta = numbers((channels,), acc, seed + 2), numbers((channels,), acc, seed + 3)
+    truth = define(*[exact(a) for a in (x, dy, gamma, beta)], groups, eps)
+    y, state = forward(seen(x), groups, gamma, beta, eps=eps)
+    dx, state = backward(seen(dy), seen(x), state, gamma)
+    assert y.dtype == dx.dtype == x.dtype
+    assert all(a.dtype == acc for a in state.arrays)
+    steep = 10 * (1 + abs(exact(gamma)).max()) * (1 + abs(exact(x)).max()) ** 2 / min(1, eps) ** 0.5
+    pulled = steep * (1 + abs(exact(dy)).max()) * 10
+    many = x.shape[1] * x.shape[2]
+    close(y, truth[0], steep)
+    close(dx, truth[1], pulled)
+    close(state.dgamma, truth[2], steep * many)
+    close(state.dbeta, truth[3], 10 * many)
+
+    function = lambda *args: forward(args[0], groups, *args[1:], eps=eps)[0]  # noqa: E731
+    (again,), (gx, ggamma, gbeta) = mx.vjp(function, [seen(x), gamma, beta], [seen(dy)])
+    assert same_bits(again, y) and same_bits(gx, dx)
+    close(ggamma, truth[2].sum(0), steep * many * x.shape[0])
+    close(gbeta, truth[3].sum(0), 10 * many * x.shape[0])
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(1, 0), (3, 3), (4, 2), (7, 1), (8, 0), (16, 4), (65, 5), (64, 32)])
+@pytest.mark.parametrize("view", VIEWS)
+def test_definition_for_every_width_and_view(
+    device: mx.Device, dtype: mx.Dtype, channels: int, groups: int, view: str
+) -> None:
+    check(numbers((3, 5, 4, channels), dtype), groups, view=view)
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (5, 1, 7, 6), (70, 7, 7, 4), (2, 40, 30, 6), (1, 3, 2, 300)], ids=str)
+def test_definition_for_every_shape(device: mx.Device, shape: tuple[int, ...], groups: int) -> None:
+    check(numbers(shape) * 2 + 1, groups, eps=0.1)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.sampled_from([2, 6, 12, 34])),
+    groups=st.sampled_from([0, 1, 2]),
+    dtype=st.sampled_from(DTYPES),
+    view=st.sampled_from(sorted(VIEWS)),
+    eps=st.sampled_from([1e-2, 1.0]),
+    seed=st.integers(0, 9),
+)
+@pytest.mark.needs_cpu_module
+def test_definition_anywhere(
+    shape: tuple[int, ...], groups: int, dtype: mx.Dtype, view: str, eps: float, seed: int
+) -> None:
+    with mx.stream(mx.cpu):
+        check(numbers(shape, dtype, seed), groups, view=view, eps=eps, seed=seed)
+
+
+@pytest.mark.parametrize("groups", [0, 1, 3])
+def test_variance_survives_a_large_mean(device: mx.Device, groups: int) -> None:
+    x = numbers((3, 32, 32, 6)) + 1e4
+    _, state = forward(x, groups)
+    values = exact(x).reshape(3, 32 * 32, groups or 6, -1)
+    np.testing.assert_allclose(exact(state.mean), values.mean((1, 3)), rtol=2e-7)
+    np.testing.assert_allclose(exact(state.var), values.var((1, 3)), rtol=2e-5)
+
+
+def test_one_image_is_a_batch_of_its_own(device: mx.Device, dtype: mx.Dtype) -> None:
+    x, gamma, beta = numbers((3, 6, 5, 7), dtype), numbers((7,), seed=1), numbers((7,), seed=2)
+    y = mf.instance_norm(x, gamma, beta)
+    for i in range(3):
+        close(y[i : i + 1], exact(mf.batch_norm(x[i : i + 1], gamma, beta)), 20)
+
+
+def test_group_norm_between_instance_norm_and_one_group(device: mx.Device) -> None:
+    x = numbers((2, 4, 5, 6))
+    close(mf.group_norm(x, 6), exact(mf.instance_norm(x)), 10)
+    whole = exact(x).reshape(2, -1)
+    expected = (whole - whole.mean(1, keepdims=True)) / np.sqrt(whole.var(1, keepdims=True) + 1e-5)
+    close(mf.group_norm(x, 1), expected.reshape(x.shape), 10)
+
+
+# States -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_states(device: mx.Device, groups: int) -> None:
+    x, dy = numbers((3, 4, 5, 6)), numbers((3, 4, 5, 6), seed=1)
+    _, state = forward(x, groups, eps=0.25)
+    assert state.op == ("group_norm" if groups else "instance_norm") and state.eps == 0.25
+    assert state.mean.shape == state.var.shape == (3, groups or 6)
+    assert state.dgamma.shape == state.dbeta.shape == (3, 6) and not exact(state.dgamma).any()
+    dx, once = backward(dy, x, state)
+    again, twice = backward(dy, x, once)
+    assert same_bits(dx, again)
+    assert same_bits(twice.dbeta, once.dbeta + once.dbeta) and same_bits(twice.dgamma, once.dgamma + once.dgamma)
+    other = [a + 1 for a in state.arrays]
+    assert state.with_arrays(other).arrays == tuple(other)
+    with pytest.raises(ValueError, match="State: wrong number of arrays; got 2 arrays, expected 4"):
+        state.with_arrays(other[:2])
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_empty_batches(device: mx.Device, groups: int) -> None:
+    x = mx.zeros((0, 4, 5, 6))
+    y, state = forward(x, groups)
+    dx, state = backward(x, x, state)
+    assert y.shape == dx.shape == x.shape
+    assert state.mean.shape == (0, groups or 6) and state.dgamma.shape == (0, 6)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_same_bits_every_time(device: mx.Device, dtype: mx.Dtype, groups: int) -> None:
+    x, dy = numbers((5, 37, 41, 10), dtype), numbers((5, 37, 41, 10), dtype, 1)
+
+    def everything() -> list[mx.array]:
+        y, state = forward(x, groups)
+        dx, state = backward(dy, x, state)
+        return [y, dx, *state.arrays]
+
+    first = everything()
+    assert all(same_bits(a, b) for _ in range(4) for a, b in zip(everything(), first, strict=True))
