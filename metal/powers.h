@@ -7,7 +7,8 @@ struct Inverse {
   float power, once;
 };
 
-// Beta is Q quarters, and of products and square roots its power costs far less than one in general, for which Q is more than 32.
+// Beta is Q quarters, and of products and square roots its power costs far less than one in general, for which Q is
+// more than 32.
 template <int Q>
 MPSF_FN Inverse inverse_power(float t, float beta) {
   Inverse r;
