@@ -1,6 +1,6 @@
 // dx = a[c] * g + b[c] * (x - mean[c]) + d[c], where g is dy through the activation N of (x - mean[c]) * scale[c] +
 // shift[c]; each set of images has vectors of its own. A thread owns V channels of a set and every grid-th pixel, and
-// has P of them under way together.
+// has B of them under way together.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0];
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, c = column % lanes * V;
@@ -16,14 +16,14 @@ for (int j = 0; j < V; ++j) {
 }
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y, first = set * pixels, end = first + pixels;
-for (long p = first + thread_position_in_grid.y; p < end; p += P * stride) {
-  Pack<T, V> in_dy[P], in[P];
-  for (int i = 0; i < P; ++i) {
+for (long p = first + thread_position_in_grid.y; p < end; p += B * stride) {
+  Pack<T, V> in_dy[B], in[B];
+  for (int i = 0; i < B; ++i) {
     const long at = (p + i * stride < end ? p + i * stride : p) * channels + c;
     in_dy[i] = load<V>(dy + at, wide_dy);
     in[i] = load<V>(x + at, wide);
   }
-  for (int i = 0; i < P && p + i * stride < end; ++i) {
+  for (int i = 0; i < B && p + i * stride < end; ++i) {
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {
       const float off = float(in[i].v[j]) - center[j];
