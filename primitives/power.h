@@ -17,7 +17,7 @@ typedef float HalfFloats __attribute__((vector_size(kVectorBytes / 2)));
 // Intrinsics where GCC goes by halves; masked ones, because it takes the undefined lanes of others for our mistake.
 MPSF_INLINE Pair split(Vec<float> v) {
 #if defined(__AVX512F__)
-  return {_mm512_maskz_cvtps_pd(0xff, _mm512_castps512_ps256(v)),
+  return {_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, v, 0)),
           _mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, v, 1))};
 #else
   HalfFloats halves[2];
@@ -48,6 +48,16 @@ MPSF_INLINE Vec<double> bounded(Vec<double> v, double low, double high) {
 #endif
 }
 
+// a / b to 40 bits.
+MPSF_INLINE Vec<double> quotient(Vec<double> a, Vec<double> b) {
+#if defined(__AVX512F__)
+  const Vec<double> about = _mm512_maskz_rcp14_pd(0xff, b), error = 1 - b * about;
+  return a * (about + about * (error * error + error));
+#else
+  return a / b;
+#endif
+}
+
 // Whether all are positive and finite; false where it would cost more to ask.
 MPSF_INLINE bool ordinary([[maybe_unused]] Vec<float> v) {
 #if defined(__AVX512F__)
@@ -70,7 +80,7 @@ MPSF_INLINE Vec<double> raised(Vec<double> a, double e) {
   const Vec<double> m = bit_cast<Vec<double>>((moved & kMantissa) + kRootHalf);
   const Vec<double> k = bit_cast<Vec<double>>((moved >> 52) | 0x4330000000000000) - (0x1p52 + 1023);
   // log2(m) = s * f(s * s)
-  const Vec<double> s = (m - 1) / (m + 1), z = s * s;
+  const Vec<double> s = quotient(m - 1, m + 1), z = s * s;
   Vec<double> log = z * 0.3407118693981226 + 0.4116737781011388;
   log = log * z + 0.5770835657202681;
   log = log * z + 0.9617966734543006;
@@ -114,9 +124,12 @@ struct Power {
     if constexpr (Kind == Raise::zero) return splat(A(1));
     if constexpr (Kind == Raise::reciprocal) return 1 / t;
     if constexpr (Kind == Raise::root || Kind == Raise::root_root) {
-      const Vec<A> first = root(t + A(0));  // -0 becomes 0
-      const Vec<A> power = 1 / (Kind == Raise::root ? first : first * root(first));
-      return t == -kInfinity ? Vec<A>{} : power;
+      if constexpr (Kind == Raise::root) {
+        const Vec<A> power = 1 / root(t + A(0));  // -0 becomes 0
+        return t == -kInfinity ? Vec<A>{} : power;
+      }
+      const Vec<A> power = t == 0 ? splat(kInfinity) : root(root(t)) / t;  // two roundings in a row, and a quarter
+      return (t == kInfinity) | (t == -kInfinity) ? Vec<A>{} : power;
     }
     if constexpr (sizeof(A) == 8) {
       for (int i = 0; i < lanes<A>; ++i) t[i] = static_cast<A>(__builtin_pow(static_cast<double>(t[i]), exponent));
