@@ -1,6 +1,6 @@
 // dx = a[c] * g + b[c] * (x - mean[c]) + d[c], where g is dy through the activation N of (x - mean[c]) * scale[c] +
 // shift[c]; each set of images has vectors of its own. A thread owns V channels of a set and every grid-th pixel, and
-// has several of them under way together.
+// has P of them under way together.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0];
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, c = column % lanes * V;
@@ -11,20 +11,19 @@ for (int j = 0; j < V; ++j) {
   from_dy[j] = a[long(column) * V + j];
   from_x[j] = b[long(column) * V + j];
   lift[j] = d[long(column) * V + j];
-  slope[j] = N ? float(scale[long(column) * V + j]) : 0.0f;
-  level[j] = N ? float(shift[long(column) * V + j]) : 0.0f;
+  slope[j] = scale[long(column) * V + j];
+  level[j] = shift[long(column) * V + j];
 }
-const int many = N && V > 4 ? 2 : 4;  // more would leave a GPU too few threads
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y, first = set * pixels, end = first + pixels;
-for (long p = first + thread_position_in_grid.y; p < end; p += many * stride) {
-  Pack<T, V> in_dy[many], in[many];
-  for (int i = 0; i < many; ++i) {
+for (long p = first + thread_position_in_grid.y; p < end; p += P * stride) {
+  Pack<T, V> in_dy[P], in[P];
+  for (int i = 0; i < P; ++i) {
     const long at = (p + i * stride < end ? p + i * stride : p) * channels + c;
     in_dy[i] = load<V>(dy + at, wide_dy);
     in[i] = load<V>(x + at, wide);
   }
-  for (int i = 0; i < many && p + i * stride < end; ++i) {
+  for (int i = 0; i < P && p + i * stride < end; ++i) {
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {
       const float off = float(in[i].v[j]) - center[j];

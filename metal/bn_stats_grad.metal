@@ -13,8 +13,8 @@ float own_sum[V], own_dot[V], center[V], slope[V], level[V];
 for (int j = 0; j < V; ++j) {
   own_sum[j] = own_dot[j] = 0;
   center[j] = column < columns ? float(mean[long(column) * V + j]) : 0.0f;
-  slope[j] = N && column < columns ? float(scale[long(column) * V + j]) : 0.0f;
-  level[j] = N && column < columns ? float(shift[long(column) * V + j]) : 0.0f;
+  slope[j] = column < columns ? float(scale[long(column) * V + j]) : 0.0f;
+  level[j] = column < columns ? float(shift[long(column) * V + j]) : 0.0f;
 }
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y, first = set * pixels;

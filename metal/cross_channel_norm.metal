@@ -35,7 +35,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += 2 * stride) {
       float sum = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) sum += squares[before * V - K / 2 + j + k];
-      out.v[j] = T(float(in[i * packs + before].v[j]) * inverse_power(delta + share * sum, beta).power);
+      out.v[j] = T(float(in[i * packs + before].v[j]) * inverse_power<Q>(delta + share * sum, beta).power);
     }
     store(y + (p + i * stride) * channels + lane * V, out);
   }

@@ -33,7 +33,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
     float sum = 0;
 #pragma unroll
     for (int q = 0; q < K; ++q) sum += squares[at - K / 2 + q];
-    const Inverse by = inverse_power(delta + share * sum, beta);
+    const Inverse by = inverse_power<Q>(delta + share * sum, beta);
     const float product = float(in_dy[at / V].v[at % V]) * float(in[at / V].v[at % V]);
     weights[k] = c >= 0 && c < channels ? product * by.power * by.once : 0.0f;
     if (at >= own && at < own + O * V) powers[at - own] = by.power;

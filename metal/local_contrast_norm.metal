@@ -18,7 +18,7 @@ for (long i = thread_position_in_grid.z; i < x_shape[0]; i += threads_per_grid.z
     for (int j = 0; j < V; ++j) {
       const float value = float(in.v[j]);
       const Contrast here = contrast(value, near.v[j], spread.v[j], float(across) * down, area);
-      const float power = inverse_power(delta + alpha * here.variance, beta).power;
+      const float power = inverse_power<Q>(delta + alpha * here.variance, beta).power;
       out.v[j] = T(pm + ps * ((1 - p0) * value - p0 * here.mean) * power);
     }
     store(y + at, out);

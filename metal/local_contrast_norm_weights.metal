@@ -17,7 +17,7 @@ for (long i = thread_position_in_grid.z; i < x_shape[0]; i += threads_per_grid.z
     for (int j = 0; j < V; ++j) {
       const float value = float(in.v[j]);
       const Contrast here = contrast(value, near.v[j], spread.v[j], float(across) * down, area);
-      const Inverse by = inverse_power(delta + alpha * here.variance, beta);
+      const Inverse by = inverse_power<Q>(delta + alpha * here.variance, beta);
       out_a.v[j] = float(in_dy.v[j]) * by.power;
       out_b.v[j] = out_a.v[j] * ((1 - p0) * value - p0 * here.mean) * by.once;
       out_c.v[j] = out_b.v[j] * here.mean;

@@ -36,7 +36,7 @@ struct Slopes {
   float a, b, c;
 };
 template <typename X, typename Sums>
-MPSF_FN Slopes plus(Slopes s, X x, Sums a, Sums b, Sums c, long at, float pivot) {
+MPSF_FN Slopes beside(Slopes s, X x, Sums a, Sums b, Sums c, long at, float pivot) {
   Slopes r = {s.a + a[at], s.b + b[at], s.c + (c[at] + (float(x[at]) - pivot) * b[at])};
   return r;
 }

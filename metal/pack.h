@@ -49,6 +49,16 @@ MPSF_FN Pack<T, V> nothing() {
   return r;
 }
 
+// Each sum and the value beside it, squared or not.
+template <int Squared, typename T, int V>
+MPSF_FN Pack<float, V> plus(Pack<float, V> sum, Pack<T, V> values) {
+  for (int j = 0; j < V; ++j) {
+    const float value = float(values.v[j]);
+    sum.v[j] += Squared ? value * value : value;
+  }
+  return sum;
+}
+
 // Results are whole allocations, so they are aligned.
 template <typename T, int V>
 MPSF_FN void store(device T* p, Pack<T, V> r) {

@@ -7,31 +7,30 @@ struct Inverse {
   float power, once;
 };
 
-// Multiples of a quarter up to eight are made of products and square roots, which cost far less than a power does; beta
-// is the same in all threads, so all of them go the same way.
+// Beta is Q quarters, and of products and square roots its power costs far less than one in general, for which Q is
+// more than 32.
+template <int Q>
 MPSF_FN Inverse inverse_power(float t, float beta) {
-  const float quarters = 4 * beta;
   Inverse r;
-  if (!(quarters >= 0 && quarters <= 32 && quarters == floor(quarters))) {
+  if (Q > 32) {
     r.power = pow(t, -beta);
     r.once = 1 / t;
     return r;
   }
-  const int n = int(quarters);
   r.power = 1;
-  if (n % 4 == 0) {
+  if (Q % 4 == 0) {
     r.once = 1 / t;
   } else {
     const float root = rsqrt(t);
     r.once = root * root;
-    if (n & 2) r.power = root;
-    if (n & 1) r.power *= sqrt(root);
+    if (Q & 2) r.power = root;
+    if (Q & 1) r.power *= sqrt(root);
   }
   const float twice = r.once * r.once, fourth = twice * twice;
-  if (n & 4) r.power *= r.once;
-  if (n & 8) r.power *= twice;
-  if (n & 16) r.power *= fourth;
-  if (n & 32) r.power *= fourth * fourth;
+  if (Q & 4) r.power *= r.once;
+  if (Q & 8) r.power *= twice;
+  if (Q & 16) r.power *= fourth;
+  if (Q & 32) r.power *= fourth * fourth;
   return r;
 }
 

@@ -19,7 +19,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
     Pack<T, V> out;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      out.v[j] = T(float(in[i].v[j]) * inverse_power(delta + share * sum[i].v[j], beta).power);
+      out.v[j] = T(float(in[i].v[j]) * inverse_power<Q>(delta + share * sum[i].v[j], beta).power);
     }
     store(y + (p + i * stride) * V, out);
   }

@@ -23,7 +23,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
     Pack<T, V> out;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float direct = float(in_dy[i].v[j]) * inverse_power(delta + share * sum[i].v[j], beta).power;
+      const float direct = float(in_dy[i].v[j]) * inverse_power<Q>(delta + share * sum[i].v[j], beta).power;
       out.v[j] = T(direct - factor * float(in[i].v[j]) * others[i].v[j]);
     }
     store(dx + (p + i * stride) * V, out);

@@ -20,7 +20,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
     Pack<float, V> out;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const Inverse by = inverse_power(delta + share * sum[i].v[j], beta);
+      const Inverse by = inverse_power<Q>(delta + share * sum[i].v[j], beta);
       out.v[j] = float(in_dy[i].v[j]) * float(in[i].v[j]) * by.power * by.once;
     }
     store(weights + (p + i * stride) * V, out);

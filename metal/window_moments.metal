@@ -9,7 +9,7 @@ if (line >= lines) return;
 const long start = line / inner * length * inner + line % inner;
 const int row = line / inner % height;
 const float count = F ? 1 : lesser(height, row + after + 1) - greater(0, row - before);
-Moments tops[32], own[32];
+Moments tops[R], own[R];
 for (long from = long(thread_position_in_grid.y) * run; from < length; from += long(threads_per_grid.y) * run) {
   const int left = (from + run < length ? run : int(length - from)) - 1;  // elements that are not common to all
   const long low = from + left < before ? 0 : from + left - before, high = from + after;  // those that are

@@ -6,17 +6,17 @@ const int run = params[4], chunk = params[5];
 const long lines = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / length, line = thread_position_in_grid.x;
 if (line >= lines) return;
 const long start = line / inner * length * inner + line % inner;
-Slopes tops[32], own[32];
+Slopes tops[R], own[R];
 for (long from = long(thread_position_in_grid.y) * run; from < length; from += long(threads_per_grid.y) * run) {
   const int left = (from + run < length ? run : int(length - from)) - 1;  // elements that are not common to all
   const long low = from + left < before ? 0 : from + left - before, high = from + after;  // those that are
   const float pivot = float(x[start + low * inner]);
   Slopes sum = {0, 0, 0}, prefix = {0, 0, 0};
-  for (long q = low; q < length && q <= high; ++q) sum = plus(sum, x, a, b, c, start + q * inner, pivot);
+  for (long q = low; q < length && q <= high; ++q) sum = beside(sum, x, a, b, c, start + q * inner, pivot);
   for (int part = left / chunk; part >= 0; --part) {
     tops[part] = sum;
     for (int i = lesser(left, (part + 1) * chunk) - 1; i >= part * chunk && from - before + i >= 0; --i) {
-      sum = plus(sum, x, a, b, c, start + (from - before + i) * inner, pivot);
+      sum = beside(sum, x, a, b, c, start + (from - before + i) * inner, pivot);
     }
   }
   for (int part = 0; part <= left / chunk; ++part) {
@@ -24,12 +24,12 @@ for (long from = long(thread_position_in_grid.y) * run; from < length; from += l
     sum = tops[part];
     for (int i = end - 1; i >= part * chunk; --i) {
       if (i < left && from - before + i >= 0) {
-        sum = plus(sum, x, a, b, c, start + (from - before + i) * inner, pivot);
+        sum = beside(sum, x, a, b, c, start + (from - before + i) * inner, pivot);
       }
       own[i - part * chunk] = sum;
     }
     for (int i = part * chunk; i < end; ++i) {
-      if (i > 0 && high + i < length) prefix = plus(prefix, x, a, b, c, start + (high + i) * inner, pivot);
+      if (i > 0 && high + i < length) prefix = beside(prefix, x, a, b, c, start + (high + i) * inner, pivot);
       const long to = start + (from + i) * inner;
       const Slopes mine = own[i - part * chunk];
       const float all_b = mine.b + prefix.b;

@@ -59,7 +59,10 @@ def affine(x: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
 def combine(dy: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
     """``a * g + b * (x - mean) + d``, g = dy through the neuron, from dy, x, mean, a, b, d[, scale, shift]."""
     inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
-    return (_pixelwise("bn_grad", inputs, "dx", dy, sets, neuron)._replace(reads=_reads(6, neuron)),)
+    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, neuron)
+    # Pixels under way: where a thread has many numbers beside them, four would leave a GPU too few threads.
+    together = 2 if neuron and stage.template[0][1] != 1 and dy.dtype.size == 2 else 4
+    return (stage._replace(template=(*stage.template, ("P", together)), reads=_reads(6, neuron)),)
 
 
 def _sums(dy: mx.array, sets: int, neuron: int) -> Stage:

@@ -16,7 +16,7 @@ from mpsfunc._launch import Stage
 Shape = tuple[int, ...]
 # Windows over so many channels run in one step.
 _FEW = 9
-# Results that a thread of the window bodies makes: 32 chunks of 32.
+# Results that a thread of the bodies along an axis makes at most: 32 chunks of 32.
 _RUN = 1024
 
 
@@ -29,10 +29,10 @@ def cross_channel_norm(x: mx.array, size: int, alpha: float, beta: float, delta:
     """``x * (delta + alpha / size * sum of x^2) ** -beta`` over windows of channels, from x."""
     numbers = _numbers(alpha / size, beta, delta)
     if size > _FEW:
-        return *_squares(tuple(x.shape), (3,), size, 0, 1), _by_squares(x, numbers, (0, 1))
+        return *_squares(tuple(x.shape), (3,), size, 0, 1), _by_squares(x, numbers, beta, (0, 1))
     lanes, pixels = _lanes(x), x.size // x.shape[3]
-    grid, group = _launch.threads(x.shape[3] // lanes, -(-pixels // 2))
-    template = (("V", lanes), ("K", size))
+    grid, group = _launch.threads(x.shape[3] // lanes, -(-pixels // 4))
+    template = (("V", lanes), ("K", size), _quarters(beta))
     return (Stage("cross_channel_norm", ("x",), ("y",), (_like(x),), grid, group, numbers, template),)
 
 
@@ -45,16 +45,16 @@ def cross_channel_norm_grad(
     lanes, channels = _lanes(x), x.shape[3]
     # What a thread works out for its neighbours is less beside two packs of its own.
     packs = 2 if lanes == 4 and channels % 8 == 0 else 1
-    grid, group = _launch.threads(channels // (lanes * packs), x.size // channels)
+    grid, group = _launch.threads(channels // (lanes * packs), -(-x.size // (4 * channels)))
     numbers = _numbers(alpha / size, beta, delta, 2 * alpha * beta / size)
-    template = (("V", lanes), ("K", size), ("O", packs))
+    template = (("V", lanes), ("K", size), ("O", packs), _quarters(beta))
     return (Stage("cross_channel_norm_grad", ("dy", "x"), ("dx",), (_like(x),), grid, group, numbers, template),)
 
 
 def spatial_norm(x: mx.array, kernel_size: int, alpha: float, beta: float, delta: float) -> tuple[Stage, ...]:
     """``x * (delta + alpha / kernel_size^2 * sum of x^2) ** -beta`` over windows of each channel, from x."""
     numbers = _numbers(alpha / kernel_size**2, beta, delta)
-    return *_squares(tuple(x.shape), (1, 2), kernel_size, 0, 1), _by_squares(x, numbers, (0, 2))
+    return *_squares(tuple(x.shape), (1, 2), kernel_size, 0, 1), _by_squares(x, numbers, beta, (0, 2))
 
 
 def spatial_norm_grad(
@@ -69,7 +69,7 @@ def local_contrast_norm(
 ) -> tuple[Stage, ...]:
     """``pm + ps * (x - p0 * mean) * (delta + alpha * variance) ** -beta`` over windows of each channel, from x."""
     params = _contrast(tuple(x.shape), kernel_size, alpha, beta, delta, p0, pm, ps)
-    last = _pixelwise("local_contrast_norm", ("x", "mean", "m2"), ("y",), x, params, (0, 3, 4))
+    last = _pixelwise("local_contrast_norm", ("x", "mean", "m2"), ("y",), x, params, (0, 3, 4), _quarters(beta))
     return *_moments(tuple(x.shape), kernel_size, 0), last
 
 
@@ -88,20 +88,20 @@ def local_contrast_norm_grad(
     shape, area = tuple(x.shape), kernel_size**2
     inputs, outputs = ("dy", "x", "mean", "m2"), ("a", "b", "c")
     params = _contrast(shape, kernel_size, alpha, beta, delta, p0)
-    weights = _pixelwise("local_contrast_norm_weights", inputs, outputs, x, params, (0, 1, 4, 5))
+    weights = _pixelwise("local_contrast_norm_weights", inputs, outputs, x, params, (0, 1, 4, 5), _quarters(beta))
 
     def summed(axis: int, reads: tuple[int, ...]) -> Stage:
         names = ("x", *outputs), ("out_a", "out_b", "out_c")
         return _along("window_slopes", *names, shape, axis, _window(kernel_size)[::-1])._replace(reads=reads)
 
     numbers = _numbers(ps, ps * p0 / area, ps * 2 * alpha * beta / area)
-    last = _flat("local_contrast_norm_grad", ("a", "sum_a", "sum_c"), "dx", x, numbers, (6, 12, 14))
+    last = _flat("local_contrast_norm_grad", ("a", "sum_a", "sum_c"), "dx", x, numbers, (6, 12, 14), ("U", x.dtype))
     return (
         *_moments(shape, kernel_size, 1),
         weights,
         summed(1, (1, 6, 7, 8)),
         summed(2, (1, 9, 10, 11)),
-        last._replace(template=(*last.template, ("U", x.dtype))),
+        last,
     )
 
 
@@ -117,8 +117,8 @@ def _squares(shape: Shape, axes: tuple[int, ...], size: int, image: int, made: i
     )
 
 
-def _by_squares(x: mx.array, numbers: tuple[int, ...], reads: tuple[int, ...]) -> Stage:
-    return _flat("spatial_norm", ("x", "squares"), "y", x, numbers, reads)
+def _by_squares(x: mx.array, numbers: tuple[int, ...], beta: float, reads: tuple[int, ...]) -> Stage:
+    return _flat("spatial_norm", ("x", "squares"), "y", x, numbers, reads, _quarters(beta))
 
 
 def _grad_by_squares(
@@ -127,7 +127,8 @@ def _grad_by_squares(
     """The gradient of a norm by sums of squares along some axes, from dy and x."""
     shape, squares = tuple(x.shape), 1 + len(axes)
     numbers = _numbers(alpha / area, beta, delta, 2 * alpha * beta / area)
-    weights = _flat("spatial_norm_weights", ("dy", "x", "squares"), "weights", x, numbers, (0, 1, squares))
+    power = _quarters(beta)
+    weights = _flat("spatial_norm_weights", ("dy", "x", "squares"), "weights", x, numbers, (0, 1, squares), power)
     mirrored = _window(size)[::-1]
     summed = tuple(
         _along("window_sum", ("x",), ("y",), shape, axis, mirrored, (("S", 0),), (squares + 1 + i,))
@@ -138,7 +139,7 @@ def _grad_by_squares(
         *_squares(shape, axes, size, 1, 2),
         weights._replace(results=((shape, mx.float32),)),
         *summed,
-        _flat("spatial_norm_grad", ("dy", "x", "squares", "sums"), "dx", x, numbers, last),
+        _flat("spatial_norm_grad", ("dy", "x", "squares", "sums"), "dx", x, numbers, last, power),
     )
 
 
@@ -176,9 +177,12 @@ def _along(
     before, after = (min(n, length - 1) for n in window)
     run = min(before + after + 1, length, _RUN)
     chunk = math.isqrt(run - 1) + 1
-    grid, group = _launch.threads(math.prod(shape) // length, -(-length // run))
+    inner = math.prod(shape[axis + 1 :])
+    lanes = _launch.lanes(mx.float32, inner, math.prod(shape)) if body == "window_sum" else 1
+    grid, group = _launch.threads(math.prod(shape) // (length * lanes), -(-length // run))
     reach = window if body == "window_moments" else (before, after)
-    params = (length, math.prod(shape[axis + 1 :]), *reach, run, chunk)
+    params = (length, inner, *reach, run, chunk)
+    template = (*template, ("R", 1 << (chunk - 1).bit_length()), *((("V", lanes),) if body == "window_sum" else ()))
     result = (shape, mx.float32)
     return Stage(body, inputs, outputs, (result,) * len(outputs), grid, group, params, template, reads)
 
@@ -190,27 +194,40 @@ def _pixelwise(
     x: mx.array,
     params: tuple[int, ...],
     reads: tuple[int, ...],
+    constant: tuple[str, int],
 ) -> Stage:
     """A thread for some channels of some pixels; of one result like x, or of several in float32."""
     n, height, width, channels = x.shape
     lanes = _launch.lanes(mx.float32, channels, x.size)  # of the widest arrays
     grid, group = _launch.threads(width * (channels // lanes), height, n)
     results = (_like(x),) if len(outputs) == 1 else ((tuple(x.shape), mx.float32),) * len(outputs)
-    return Stage(body, inputs, outputs, results, grid, group, params, (("V", lanes),), reads)
+    return Stage(body, inputs, outputs, results, grid, group, params, (("V", lanes), constant), reads)
 
 
 def _flat(
-    body: str, inputs: tuple[str, ...], made: str, x: mx.array, params: tuple[int, ...], reads: tuple[int, ...]
+    body: str,
+    inputs: tuple[str, ...],
+    made: str,
+    x: mx.array,
+    params: tuple[int, ...],
+    reads: tuple[int, ...],
+    constant: tuple[str, mx.Dtype | int],
 ) -> Stage:
     """A thread for some elements anywhere, sixteen bytes of the widest arrays at a time."""
     lanes = _launch.lanes(mx.float32, x.size, x.size)
     grid, group = _launch.pointwise_threads(x.size // lanes)
-    return Stage(body, inputs, (made,), (_like(x),), grid, group, params, (("V", lanes),), reads)
+    return Stage(body, inputs, (made,), (_like(x),), grid, group, params, (("V", lanes), constant), reads)
 
 
 def _window(size: int) -> tuple[int, int]:
     """How far a window reaches before and after its place."""
     return size // 2, (size - 1) // 2
+
+
+def _quarters(beta: float) -> tuple[str, int]:
+    """The constant "Q": how many quarters beta is, or more than 32 for a power in general."""
+    quarters = 4 * beta
+    return "Q", int(quarters) if 0 <= quarters <= 32 and quarters == int(quarters) else 33
 
 
 def _lanes(x: mx.array) -> int:

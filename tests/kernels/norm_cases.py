@@ -1,4 +1,4 @@
-"""The cases of `cases` that normalize by sets of images and by windows, straight from the stages of their kernels."""
+"""The cases of `cases` that normalize by windows, and by sets of images straight from the stages of their kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 from support import close, exact, numbers
 
+import mpsfunc as mf
 from kernels.case import Case, named
 from mpsfunc import _channel_stages, _launch, _window_norm_stages
 from mpsfunc._launch import Output, Stage
@@ -183,34 +184,23 @@ def _squared(
     *,
     crowded: bool = False,
     of: Image = numbers,
-) -> list[Case]:
+) -> Case:
     """Forward and backward of a normalization by sums of squares."""
     fused = op == "cross_channel_norm" and size <= _window_norm_stages._FEW
-    forward = (op,) if fused else ("window_sum", "spatial_norm")
-    backward = (f"{op}_grad",) if fused else ("window_sum", "spatial_norm_weights", "spatial_norm_grad")
+    by_sums = ("window_sum", "spatial_norm", "spatial_norm_weights", "spatial_norm_grad")
 
-    def arrays() -> tuple[mx.array, mx.array, Array, Array]:
+    def check() -> None:
         x, dy = of(shape, dtype), numbers(shape, dtype, 2)
-        return x, dy, *by_squares(exact(x), exact(dy), Window(size, axes), *told)
+        forward, backward = getattr(mf, f"{op}_fwd"), getattr(mf, f"{op}_grad")
+        made, state = forward(x, size, **dict(zip(("alpha", "beta", "delta"), told, strict=True)))
+        y, dx = by_squares(exact(x), exact(dy), Window(size, axes), *told)
+        close(made, y, abs(y), slack=8)
+        close(backward(dy, x, state), dx, abs(dx).max(), slack=8)
 
-    def run() -> None:
-        x, _, y, _ = arrays()
-        made = launched([x], _like(x), getattr(_window_norm_stages, op)(x, size, *told))
-        close(made[0], y, abs(y), slack=8)
-
-    def run_grad() -> None:
-        x, dy, _, dx = arrays()
-        made = launched([dy, x], _like(x), getattr(_window_norm_stages, f"{op}_grad")(dy, x, size, *told))
-        close(made[0], dx, abs(dx).max(), slack=8)
-
-    how = {"k": size, "told": told}
-    return [
-        Case(named(op, shape, dtype, **how), forward, run, crowded),
-        Case(named(f"{op}_grad", shape, dtype, **how), backward, run_grad, crowded),
-    ]
+    return Case(named(op, shape, dtype, k=size, told=told), (op, f"{op}_grad") if fused else by_sums, check, crowded)
 
 
-def _contrasts(
+def _contrast(
     shape: tuple[int, ...],
     dtype: mx.Dtype,
     size: int,
@@ -219,28 +209,19 @@ def _contrasts(
     crowded: bool = False,
     of: Image = numbers,
     kind: str = "local_contrast_norm",
-) -> list[Case]:
+) -> Case:
+    """Forward and backward."""
 
-    def arrays() -> tuple[mx.array, mx.array, Array, Array]:
+    def check() -> None:
         x, dy = of(shape, dtype), numbers(shape, dtype, 2)
-        return x, dy, *by_contrast(exact(x), exact(dy), Window(size, (1, 2)), told)
+        made, state = mf.local_contrast_norm_fwd(x, size, **told._asdict())
+        y, dx = by_contrast(exact(x), exact(dy), Window(size, (1, 2)), told)
+        close(made, y, abs(y) + told.ps, slack=16)
+        close(mf.local_contrast_norm_grad(dy, x, state), dx, abs(dx).max(), slack=16)
 
-    def run() -> None:
-        x, _, y, _ = arrays()
-        made = launched([x], _like(x), _window_norm_stages.local_contrast_norm(x, size, *told))
-        close(made[0], y, abs(y) + told.ps, slack=16)
-
-    def run_grad() -> None:
-        x, dy, _, dx = arrays()
-        made = launched([dy, x], _like(x), _window_norm_stages.local_contrast_norm_grad(dy, x, size, *told))
-        close(made[0], dx, abs(dx).max(), slack=16)
-
-    how = {"k": size, "told": tuple(told)}
-    bodies = ("window_moments", "local_contrast_norm_weights", "window_slopes", "local_contrast_norm_grad")
-    return [
-        Case(named(kind, shape, dtype, **how), ("window_moments", "local_contrast_norm"), run, crowded),
-        Case(named(f"{kind} grad", shape, dtype, **how), bodies, run_grad, crowded),
-    ]
+    op = "local_contrast_norm"
+    bodies = ("window_moments", op, f"{op}_weights", "window_slopes", f"{op}_grad")
+    return Case(named(kind, shape, dtype, k=size, told=tuple(told)), bodies, check, crowded)
 
 
 def _window_sum(
@@ -286,39 +267,39 @@ def normalization() -> list[Case]:
         *_sets((2, 1, 3, 1), F32, 2, 1),
         *_sets((3, 17, 15, 100), F32, 3, 1, crowded=True),
         *_sets((3, 37, 45, 4), F32, 3, 0, crowded=True),
-        *_squared(*lrn, (2, 3, 5, 24), F32, 5, (1.0, 5.0, 1.0)),
-        *_squared(*lrn, (1, 2, 3, 12), F32, 4, (2.0, 0.75, 1.5)),
-        *_squared(*lrn, (1, 3, 2, 7), F32, 3, (3.0, 0.5, 1.0)),
-        *_squared(*lrn, (1, 1, 3, 2), F32, 9, (1e-4, 0.6, 2.0)),
-        *_squared(*lrn, (1, 2, 3, 24), F16, 5, (1.0, 0.75, 2.0)),
-        *_squared(*lrn, (1, 2, 3, 8), BF16, 9, (1.0, 1.0, 1.0)),
-        *_squared(*lrn, (1, 2, 3, 5), F16, 1, (1.0, 0.25, 1.0)),
-        *_squared(*lrn, (2, 2, 3, 8), F32, 3, (1.0, 0.5, 0.0), of=_without_first),
-        *_squared(*lrn, (1, 9, 61, 16), F32, 5, (1.0, 0.75, 1.0), crowded=True),
-        *_squared(*lrn, (1, 2, 2, 43), F32, 16, (1.0, 0.75, 1.0)),
-        *_squared(*spatial, (2, 7, 6, 5), F32, 3, (1.0, 0.5, 1.0)),
-        *_squared(*spatial, (1, 6, 9, 8), F32, 4, (2.0, 5.0, 1.5)),
-        *_squared(*spatial, (1, 3, 2, 1), F32, 2, (1.0, 1.0, 1.0)),
-        *_squared(*spatial, (1, 5, 4, 8), F16, 5, (1.0, 1.25, 1.0)),
-        *_squared(*spatial, (1, 4, 5, 16), BF16, 2**31 - 1, (1e18, 0.6, 1.0)),
-        *_squared(*spatial, (1, 1, 3, 2), F16, 3, (1.0, 0.75, 1.0)),
-        *_squared(*spatial, (1, 3, 1, 1), BF16, 3, (1.0, 0.75, 1.0)),
-        *_squared(*spatial, (1, 19, 17, 20), F32, 7, (1.0, 2.0, 1.0), crowded=True),
-        *_squared(*spatial, (1, 91, 91, 1), F32, 2, (1.0, 0.5, 1.0), crowded=True),
-        *_contrasts((2, 7, 6, 5), F32, 3, steep),
-        *_contrasts((1, 6, 9, 8), F32, 4, steep),
-        *_contrasts((1, 5, 4, 3), F32, 1, Contrast(alpha=1.0, p0=0.5)),
-        *_contrasts((1, 3, 2, 1), F32, 2, Contrast()),
-        *_contrasts((1, 5, 4, 8), F16, 5, steep),
-        *_contrasts((1, 4, 5, 16), BF16, 11, steep),
-        *_contrasts((1, 1, 3, 2), F16, 3, steep),
-        *_contrasts((1, 3, 1, 1), BF16, 2, steep),
-        *_contrasts((3, 7, 5, 4), F32, 5, steep, crowded=True),
-        *_contrasts((1, 14, 64, 4), F32, 3, steep, crowded=True),
-        *_contrasts((1, 1, 1100, 1), F32, 1500, steep),  # as many chunks as there are
-        *_contrasts((1, 11, 12, 4), F32, 5, Contrast(1.0, p0=1.0), of=_high, kind="high contrast"),
-        *_contrasts((1, 24, 25, 4), F32, 21, Contrast(1.0, p0=1.0), of=_high, kind="high contrast"),
-        *_contrasts((1, 9, 12, 4), F32, 3, Contrast(1.0, p0=1.0), of=_one_apart, kind="one apart"),
+        _squared(*lrn, (2, 3, 5, 24), F32, 5, (1.0, 5.0, 1.0)),
+        _squared(*lrn, (1, 2, 3, 12), F32, 4, (2.0, 0.75, 1.5)),
+        _squared(*lrn, (1, 3, 2, 7), F32, 3, (3.0, 0.5, 1.0)),
+        _squared(*lrn, (1, 1, 3, 2), F32, 9, (1e-4, 0.6, 2.0)),
+        _squared(*lrn, (1, 2, 3, 24), F16, 5, (1.0, 0.75, 2.0)),
+        _squared(*lrn, (1, 2, 3, 8), BF16, 9, (1.0, 1.0, 1.0)),
+        _squared(*lrn, (1, 2, 3, 5), F16, 1, (1.0, 0.25, 1.0)),
+        _squared(*lrn, (2, 2, 3, 8), F32, 3, (1.0, 0.5, 0.0), of=_without_first),
+        _squared(*lrn, (1, 9, 61, 16), F32, 5, (1.0, 0.75, 1.0), crowded=True),
+        _squared(*lrn, (1, 2, 2, 43), F32, 16, (1.0, 0.75, 1.0)),
+        _squared(*spatial, (2, 7, 6, 5), F32, 3, (1.0, 0.5, 1.0)),
+        _squared(*spatial, (1, 6, 9, 8), F32, 4, (2.0, 5.0, 1.5)),
+        _squared(*spatial, (1, 3, 2, 1), F32, 2, (1.0, 1.0, 1.0)),
+        _squared(*spatial, (1, 5, 4, 8), F16, 5, (1.0, 1.25, 1.0)),
+        _squared(*spatial, (1, 4, 5, 16), BF16, 2**31 - 1, (1e18, 0.6, 1.0)),
+        _squared(*spatial, (1, 1, 3, 2), F16, 3, (1.0, 0.75, 1.0)),
+        _squared(*spatial, (1, 3, 1, 1), BF16, 3, (1.0, 0.75, 1.0)),
+        _squared(*spatial, (1, 19, 17, 20), F32, 7, (1.0, 2.0, 1.0), crowded=True),
+        _squared(*spatial, (1, 91, 91, 1), F32, 2, (1.0, 0.5, 1.0), crowded=True),
+        _contrast((2, 7, 6, 5), F32, 3, steep),
+        _contrast((1, 6, 9, 8), F32, 4, steep),
+        _contrast((1, 5, 4, 3), F32, 1, Contrast(alpha=1.0, p0=0.5)),
+        _contrast((1, 3, 2, 1), F32, 2, Contrast()),
+        _contrast((1, 5, 4, 8), F16, 5, steep),
+        _contrast((1, 4, 5, 16), BF16, 11, steep),
+        _contrast((1, 1, 3, 2), F16, 3, steep),
+        _contrast((1, 3, 1, 1), BF16, 2, steep),
+        _contrast((3, 7, 5, 4), F32, 5, steep, crowded=True),
+        _contrast((1, 14, 64, 4), F32, 3, steep, crowded=True),
+        _contrast((1, 1, 1100, 1), F32, 1500, steep),  # as many chunks as there are
+        _contrast((1, 11, 12, 4), F32, 5, Contrast(1.0, p0=1.0), of=_high, kind="high contrast"),
+        _contrast((1, 24, 25, 4), F32, 21, Contrast(1.0, p0=1.0), of=_high, kind="high contrast"),
+        _contrast((1, 9, 12, 4), F32, 3, Contrast(1.0, p0=1.0), of=_one_apart, kind="one apart"),
         *[_window_sum((2, 11, 9, 5), F32, axis, 2, 3) for axis in (1, 2, 3)],
         _window_sum((1, 3, 70, 4), F32, 2, 25, 24),
         _window_sum((1, 70, 2, 4), F32, 1, 0, 11, crowded=True),

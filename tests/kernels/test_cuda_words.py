@@ -1,4 +1,4 @@
-"""The bodies of convolutions as CUDA reads them, behind cuda.h, run on the Metal host: they do what they do on Metal.
+"""Bodies as CUDA reads them, behind cuda.h, run on the Metal host: they do what they do on Metal.
 
 This is no NVIDIA compiler, but the words of cuda.h are the same, the lanes of a warp are, and so is the alignment that
 wide loads ask for, which the sanitizer checks.
@@ -44,7 +44,9 @@ def headers(kernel: Kernel) -> str:
     return text[: text.rindex("template")]
 
 
-@pytest.mark.parametrize("body", [body for body in BODIES if body.startswith("conv")])
+@pytest.mark.parametrize(
+    "body", [body for body in BODIES if body.startswith("conv") or "norm" in body or "window" in body]
+)
 def test_cuda_words_mean_what_metal_means(body: str) -> None:
     widest = max(launches(body), key=lambda run: dict(run.stage.template).get("V", 1))
     for run in {id(r): r for r in (widest, launches(body)[0])}.values():
