@@ -27,7 +27,7 @@ class Check {
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
     for (const mx::array& a : call_.inputs) {
-      const bool scalar = call_.op == Op::bn_factors && a.dtype() == mx::int64;
+      const bool scalar = call_.op == Op::power || (call_.op == Op::bn_factors && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
       require(scalar || maximum() || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
     }

@@ -29,16 +29,18 @@ struct Settings {
 // made = x * t^-beta, elementwise.
 template <typename A>
 void scaled(const Settings<A>& s, const A* x, const A* sums, int64_t length, A* made) {
+  const A factor = s.factor, base = s.base;
   for_powers(
-      s.power, length, [&](int64_t i, int n) { return load_some(sums + i, n) * s.factor + s.base; },
-      [&](int64_t i, int n, Vec<A> power) { store_some(made + i, load_some(x + i, n) * power, n); });
+      s.power, length, [=](int64_t i, int n) { return load_some(sums + i, n) * factor + base; },
+      [=](int64_t i, int n, Vec<A> power) { store_some(made + i, load_some(x + i, n) * power, n); });
 }
 
 // pulled = dy * t^-beta, and spread = dy * x * t^(-beta - 1).
 template <typename A>
 void scaled_grad(const Settings<A>& s, const A* dy, const A* x, const A* sums, int64_t length, A* pulled, A* spread) {
-  const auto base = [&](int64_t i, int n) { return load_some(sums + i, n) * s.factor + s.base; };
-  for_powers(s.power, length, base, [&](int64_t i, int n, Vec<A> power) {
+  const A factor = s.factor, delta = s.base;
+  const auto base = [=](int64_t i, int n) { return load_some(sums + i, n) * factor + delta; };
+  for_powers(s.power, length, base, [=](int64_t i, int n, Vec<A> power) {
     const Vec<A> own = load_some(dy + i, n) * power;
     const Vec<A> other = own * load_some(x + i, n) / base(i, n);
     store_some(pulled + i, own, n);
@@ -74,7 +76,7 @@ void spatial(const Call& call) {
     for (int64_t read = first; read < part.bottom + down.after; ++read) {
       const int64_t at = read - down.after;
       const A* in = read < end ? taken<A, T>(x, part, read, room.get()) : nullptr;
-      squares.push(read, at >= part.top ? row.row() : nullptr, [&](int64_t i, int n) {
+      squares.push(read, at >= part.top ? row.row() : nullptr, [=](int64_t i, int n) {
         const Vec<A> v = load_some(in + i, n);
         return v * v;
       });

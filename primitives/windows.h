@@ -33,6 +33,14 @@ const A* run_sums(const A* in, A* sums, int64_t length, int64_t step, int64_t si
   int64_t run = 1;
   for (int bit = 62 - __builtin_clzll(static_cast<unsigned long long>(size)); bit >= 0; --bit) {
     const bool odd = size >> bit & 1;
+    if (size == 5) {  // all at once
+      const int64_t four = 4 * step;
+      for (int64_t i = 0; i < length; i += L) {
+        const Vec<A> inner = load(in + i + step) + load(in + i + 3 * step), outer = load(in + i) + load(in + i + four);
+        store(sums + i, outer + inner + load(in + i + 2 * step));
+      }
+      return sums;
+    }
     const int64_t ahead = run * step, end = length + (size - 2 * run - odd) * step;
     if (odd) {
       for (int64_t i = 0; i < end; i += L) store(sums + i, load(from + i) + load(from + i + ahead) + load(in + i + 2 * ahead));
@@ -44,6 +52,8 @@ const A* run_sums(const A* in, A* sums, int64_t length, int64_t step, int64_t si
   }
   return from;
 }
+
+constexpr int64_t kAdded = 7;  // rows of a window that are added one by one
 
 // Rows come in from the top, one after the other, and the sums over windows of rows go out. Blocks of rows begin at
 // multiples of the window's size, wherever the rows begin: so the order of additions depends on the position only.
@@ -65,6 +75,7 @@ class FallingSums {
   template <typename F>
   void push(int64_t row, A* sums, const F& value) {
     constexpr int L = lanes<A>;
+    if (size_ <= kAdded) return add(row, sums, value);
     const int64_t begin = row - row % size_, top = row - size_ + 1;
     const bool fresh = row == begin || row == first_, there = row < end_;
     const A* suffix = sums && first_ <= top && top < begin ? kept(top) : nullptr;
@@ -97,6 +108,46 @@ class FallingSums {
   }
 
  private:
+  template <typename F>
+  void add(int64_t row, A* sums, const F& value) {
+    const int64_t begin = larger(first_, row - size_ + 1), end = smaller(row, end_);
+    const A* above[kAdded];
+    for (int64_t i = begin; i < end; ++i) above[i - begin] = kept(i);
+    const auto known = [&]<int Count>() { add<Count>(row, sums, value, above, Count); };
+    switch (end - begin) {
+      case 2:
+        return known.template operator()<2>();
+      case 4:
+        return known.template operator()<4>();
+      default:
+        return add<0>(row, sums, value, above, static_cast<int>(end - begin));
+    }
+  }
+
+  // So many rows above, which are Count where that is known.
+  template <int Count, typename F>
+  void add(int64_t row, A* const sums, const F& value, const A* const (&above)[kAdded], int count) {
+    constexpr int L = lanes<A>;
+    A* const own = row < end_ ? kept(row) : nullptr;
+    const A* rows[kAdded];
+    for (int j = 0; j < kAdded; ++j) rows[j] = j < count ? above[j] : nullptr;
+    const auto each = [=](int64_t i, int n) __attribute__((always_inline)) {
+      Vec<A> sum = {};
+      if (sums) {
+        for (int j = 0; j < (Count ? Count : count); ++j) sum += load_some(rows[j] + i, n);
+      }
+      if (own) {
+        const Vec<A> added = value(i, n);
+        store_some(own + i, added, n);
+        sum += added;
+      }
+      if (sums) store_some(sums + i, sum, n);
+    };
+    int64_t i = 0;
+    for (; i + L <= width_; i += L) each(i, L);
+    if (i < width_) each(i, static_cast<int>(width_ - i));
+  }
+
   A* kept(int64_t row) const { return &rows_[(row - first_) % kept_ * width_]; }
 
   // Every row of a block becomes the sum of itself and those below it.

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_norms
 import mlx.core as mx
 import numpy as np
 import pytest
+from bad_norms import NORM
 from support import exact, numbers
 
 import mpsfunc as mf
@@ -25,7 +27,6 @@ CONV = mf.conv_state(X.shape, W.shape, padding=1)
 _, CONV_RELU = mf.conv_fwd(X, W, padding=1, neuron="relu")
 _, BACK = mf.conv_transpose_fwd(X, W, padding=1)
 _, CONNECTED = mf.fully_connected_fwd(X, mx.ones((3, 6, 5, 4)))
-NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
 
 
@@ -70,12 +71,8 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
     "fully_connected_grad": lambda x: mf.fully_connected_grad(
         mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
     ),
-    "bn_stats": lambda x: mf.bn_stats(x),
-    "bn_normalize": lambda x: mf.bn_normalize(x, NORM),
-    "bn_stats_grad": lambda x: mf.bn_stats_grad(X, x, NORM),
-    "bn_grad": lambda x: mf.bn_grad(X, x, NORM),
-    "batch_norm": lambda x: mf.batch_norm(x),
 }
+IMAGES |= bad_norms.IMAGES
 GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"}
 each = pytest.mark.parametrize("op", IMAGES)
 
@@ -202,24 +199,6 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("conv_grad_input: windows reach too far", lambda: mf.conv_grad_input(CONVOLVED, W, CONV, kernel_offset=2**30)),
     ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:, :5], CONV)),
     ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:1], CONV)),
-    ("bn_normalize: x does not belong to this state", lambda: mf.bn_normalize(X[..., :3], NORM)),
-    ("bn_grad: dy does not belong to x", lambda: mf.bn_grad(X[:1], X, NORM)),
-    ("batch_norm: gamma does not fit the channels", lambda: mf.batch_norm(X, mx.ones(3))),
-    ("bn_normalize: beta does not fit the channels", lambda: mf.bn_normalize(X, NORM, None, mx.ones((4, 1)))),
-    ("batch_norm: no fused activation exists yet", lambda: mf.batch_norm(X, neuron="relu")),
-    ("batch_norm: eps is out of range", lambda: mf.batch_norm(X, eps=-1e-5)),
-    ("bn_stats: eps is out of range", lambda: mf.bn_stats(X, eps=float("nan"))),
-    ("bn_frozen: eps is out of range", lambda: mf.bn_frozen(mx.ones(4), mx.ones(4), eps=float("inf"))),
-    ("bn_stats: eps differs from the state's", lambda: mf.bn_stats(X, mf.bn_stats(X), eps=1e-3)),
-    ("bn_stats: statistics are frozen", lambda: mf.bn_stats(X, NORM)),
-    ("bn_stats: x does not belong to this state", lambda: mf.bn_stats(X[..., :3], mf.bn_stats(X))),
-    ("bn_merge: statistics are frozen", lambda: mf.bn_merge(mf.bn_stats(X), NORM)),
-    ("bn_merge: channels differ", lambda: mf.bn_merge(mf.bn_stats(X), mf.bn_stats(X[..., :3]))),
-    ("bn_merge: eps differs", lambda: mf.bn_merge(mf.bn_stats(X), mf.bn_stats(X, eps=0.1))),
-    ("bn_stats: no elements to take statistics of", lambda: mf.bn_stats(X[:0])),
-    ("batch_norm: no elements to take statistics of", lambda: mf.batch_norm(X[:0])),
-    ("bn_frozen: mean is not a vector", lambda: mf.bn_frozen(mx.ones((1, 4)), mx.ones(4))),
-    ("bn_frozen: mean and var differ in length", lambda: mf.bn_frozen(mx.ones(4), mx.ones(3))),
     ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(0)),
     ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(2**40)),
     ("avg_pool_state: not an image batch", lambda: mf.avg_pool_state((6, 5, 4), 2)),
@@ -249,21 +228,16 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
         lambda: mf.conv_grad_weights(CONVOLVED.astype(mx.float16), X, CONV),
     ),
     ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=mx.float16)),
-    ("bn_grad: dy and x differ in dtype", lambda: mf.bn_grad(X.astype(mx.float16), X, NORM)),
-    ("bn_stats_grad: gamma is not an array", lambda: mf.bn_stats_grad(X, X, NORM, 2.0)),
-    ("bn_grad: gamma has no floating dtype", lambda: mf.bn_grad(X, X, NORM, mx.ones(4, mx.int32))),
-    ("bn_stats: eps is not a number", lambda: mf.bn_stats(X, eps="1e-5")),
-    ("bn_frozen: var is not an array", lambda: mf.bn_frozen(mx.ones(4), 1.0)),
     ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(1.5)),
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), WRONG_VALUES)
+@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES])
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), WRONG_TYPES)
+@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES])
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -291,13 +265,10 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "ConvState",
         lambda state: mf.fully_connected_grad(mx.ones((2, 1, 1, 3)), X, mx.ones((3, 6, 5, 4)), state),
     ),
-    "bn_stats": ("BatchNormState", lambda state: mf.bn_stats(X, state)),
-    "bn_normalize": ("BatchNormState", lambda state: mf.bn_normalize(X, state)),
-    "bn_stats_grad": ("BatchNormState", lambda state: mf.bn_stats_grad(X, X, state)),
-    "bn_grad": ("BatchNormState", lambda state: mf.bn_grad(X, X, state)),
-    "bn_merge": ("BatchNormState", lambda state: mf.bn_merge(state, NORM)),
-    "bn_reset": ("BatchNormState", lambda state: mf.bn_reset(state)),
 }
+
+
+OF_STATES |= bad_norms.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)
@@ -323,10 +294,13 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
         IMAGES[op](X.astype(mx.float64))
 
 
-@pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind in ("ConvState", "BatchNormState")])
+NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}
+
+
+@pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind in NARROW])
 def test_a_float64_state_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
     kind, call = OF_STATES[op]
-    narrow = {"ConvState": CONV, "BatchNormState": NORM._replace(frozen=False)}[kind]
+    narrow = NARROW[kind]
     wide = narrow.with_arrays([a.astype(mx.float64) for a in narrow.arrays])
     with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got state"):
         call(wide)

@@ -263,3 +263,50 @@ def test_frozen_batch_norm() -> None:
     dx, dgamma = backward(output, dy, source, scale)
     agree(mf.bn_grad(dy, x, state, gamma), dx)
     agree(state.dgamma, dgamma)
+
+
+@pytest.mark.parametrize("neuron", [None, "relu"])
+def test_batch_norm_relu_and_running_statistics(neuron: str | None) -> None:
+    """batch_norm with a fused relu is PyTorch's batch_norm and relu, running statistics included."""
+    x, dy = numbers((4, 5, 6, 3), mx.float64), numbers((4, 5, 6, 3), mx.float64, 1)
+    gamma, beta = numbers((3,), mx.float64, 2), numbers((3,), mx.float64, 3)
+    source, scale, shift = (theirs(a) for a in (x, gamma, beta))
+    mean, var = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    output = torch.nn.functional.batch_norm(source, mean, var, scale, shift, training=True, momentum=0.3)
+    output = torch.relu(output) if neuron else output
+    function = lambda *args: mf.batch_norm(*args, neuron=neuron)  # noqa: E731
+    (y,), pulled = mx.vjp(function, [x, gamma, beta], [dy])
+    agree(y, output)
+    for mine, tensor in zip(pulled, backward(output, dy, source, scale, shift), strict=True):
+        agree(mine, tensor)
+    zeros = mx.zeros(3, mx.float64)
+    running = mf.bn_running(mf.bn_frozen(zeros, zeros + 1), mf.bn_stats(x), 0.3)
+    np.testing.assert_allclose(exact(running.mean), mean.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(exact(running.var), var.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [0, 1, 3, 6])
+def test_instance_and_group_norm(groups: int) -> None:
+    x, dy = numbers((3, 4, 5, 6), mx.float64), numbers((3, 4, 5, 6), mx.float64, 1)
+    gamma, beta = numbers((6,), mx.float64, 2), numbers((6,), mx.float64, 3)
+    source, scale, shift = (theirs(a) for a in (x, gamma, beta))
+    if groups:
+        output = torch.nn.functional.group_norm(source, groups, scale, shift)
+        function = lambda *args: mf.group_norm(args[0], groups, *args[1:])  # noqa: E731
+    else:
+        output = torch.nn.functional.instance_norm(source, weight=scale, bias=shift)
+        function = mf.instance_norm
+    (y,), pulled = mx.vjp(function, [x, gamma, beta], [dy])
+    agree(y, output)
+    for mine, tensor in zip(pulled, backward(output, dy, source, scale, shift), strict=True):
+        agree(mine, tensor)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 20])
+def test_local_response_norm(size: int) -> None:
+    x, dy = numbers((2, 3, 4, 11), mx.float64), numbers((2, 3, 4, 11), mx.float64, 1)
+    source = theirs(x)
+    output = torch.nn.functional.local_response_norm(source, size, alpha=0.3, beta=0.75, k=1.2)
+    y, state = mf.cross_channel_norm_fwd(x, size, alpha=0.3, beta=0.75, delta=1.2)
+    agree(y, output)
+    agree(mf.cross_channel_norm_grad(dy, x, state), backward(output, dy, source)[0])

@@ -21,6 +21,11 @@ STATES: dict[str, Any] = {
     "conv": mf.conv_state(IMAGE, WEIGHTS),
     "conv_transpose": mf.conv_transpose_fwd(mx.zeros(IMAGE), mx.zeros(WEIGHTS))[1],
     "batch_norm": mf.bn_frozen(mx.ones(3), mx.ones(3)),
+    "instance_norm": mf.InstanceNormState(*[mx.ones((2, 3))] * 4, "instance_norm", 1e-5),
+    "group_norm": mf.GroupNormState(*[mx.ones((2, 1))] * 2, *[mx.ones((2, 3))] * 2, "group_norm", 1e-5),
+    "cross_channel_norm": mf.CrossChannelNormState("cross_channel_norm", 5, 1.0, 5.0, 1.0),
+    "spatial_norm": mf.SpatialNormState("spatial_norm", 3, 1.0, 5.0, 1.0),
+    "local_contrast_norm": mf.LocalContrastNormState("local_contrast_norm", 3, 0.0, 0.5, 1 / 1024, 1.0, 0.0, 1.0),
 }
 each = pytest.mark.parametrize("name", STATES)
 
