@@ -67,7 +67,7 @@ def test_loud_inputs_are_numbers_that_the_dtype_has_with_their_squares(dtype: st
 
 
 @pytest.mark.parity
-def test_targets_are_for_float32_and_as_the_issue_has_them() -> None:
+def test_targets_are_for_float32_and_tell_exponents_apart() -> None:
     pytest.importorskip("torch")
     assert not any(targets for problem, targets in _rows() if problem.dtype != "float32")
     assert {problem.dtype for problem, _ in _rows(["group_norm_grad"])} == {"float32", "float16", "bfloat16"}
