@@ -31,7 +31,8 @@ _GPU = (
 MLX, an evaluation of 110 independent calls and one of 10 are timed, and the difference is shared among 100; for
 PyTorch, a CUDA graph of many calls is replayed, captured in cuDNN's benchmark mode. TF32 is {tf32} everywhere. Sets of
 inputs take turns, so that 240 MB pass before one is read again. *routed* is a call that ours hands to the vendor's
-library through MLX, with *own kernel* beside it; *MLX swapped* is the weight gradient by hand as a convolution with
+library through MLX, with *own kernel* beside it; *cuDNN* is what PyTorch's operators for it make of batch and instance
+norm, beside those that it has of its own; *MLX swapped* is the weight gradient by hand as a convolution with
 batch and channels swapped. Written by `python -m tests.bench gpu`."""
 )
 _MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import torch
@@ -37,9 +38,41 @@ _ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], .
     ("max_pool_grad", _POOLINGS, _LEVEL),
     ("l2_pool", _POOLINGS, _LEVEL),
     ("l2_pool_grad", _POOLINGS, _LEVEL),
-    ("bn_forward", ((1, 1, 0),), _LEVEL),
-    ("bn_backward", ((1, 1, 0),), _LEVEL),
 )
+_BATCH, _LOCAL_RESPONSE = (Target(PYTORCH, 1.3),), (Target(PYTORCH, 3.0),)
+_THREE_COPIES, _TWO_COPIES = (Target((COPY,), 1 / 3),), (Target((COPY,), 1 / 2),)
+_GROUPS: dict[str, Any] = {"groups": 8}
+_RESPONSE: dict[str, Any] = {"kernel_size": 5, "exponent": 0.75}
+
+
+def _around(size: int, exponent: float) -> dict[str, Any]:
+    return {"kernel_size": size, "exponent": exponent}
+
+
+# What a normalization has besides images, and its targets; the first row of each in half precision too.
+_NORMS: dict[str, tuple[tuple[dict[str, Any], tuple[Target, ...]], ...]] = {
+    "bn_forward": (({}, _BATCH),),
+    "bn_backward": (({}, _BATCH),),
+    "bn_relu_forward": (({}, _BATCH),),
+    "bn_relu_backward": (({}, _BATCH),),
+    "instance_norm": (({}, _LEVEL),),
+    "instance_norm_grad": (({}, _LEVEL),),
+    "group_norm": ((_GROUPS, _LEVEL),),
+    "group_norm_grad": ((_GROUPS, _LEVEL),),
+    "cross_channel_norm": ((_RESPONSE, _LOCAL_RESPONSE),),
+    "cross_channel_norm_grad": ((_RESPONSE, _LOCAL_RESPONSE),),
+    "spatial_norm": (
+        (_around(5, 0.6), _THREE_COPIES),
+        (_around(5, 5), _THREE_COPIES),
+        (_around(5, 0.5), _TWO_COPIES),
+        (_around(5, 1), _TWO_COPIES),
+        (_around(31, 0.6), ()),
+    ),
+    "spatial_norm_grad": ((_around(5, 0.6), ()), (_around(31, 0.6), ())),
+    "local_contrast_norm": ((_around(5, 0.5), ()),),
+    "local_contrast_norm_grad": ((_around(5, 0.5), ()),),
+}
+_DTYPES = ("float32", "float16", "bfloat16")
 _CONVS = ("conv", "conv_grad_input", "conv_grad_weights")
 _CONNECTED = ("fully_connected", "fully_connected_grad_input", "fully_connected_grad_weights")
 # Images, window, and what else a convolution has.
@@ -76,6 +109,12 @@ def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tupl
             shapes = _MORE if shape == SHAPE else ()
             same = [shape] if edge == "clamp" and window[2] > 0 else []  # without padding there is no edge
             more += [(Problem(op, other, "float32", *window, edge), targets) for other in (*same, *shapes)]
+    for op, norms in _NORMS.items():
+        if only and op not in only:
+            continue
+        for at, (how, targets) in enumerate(norms):
+            rows = [Problem(op, shape, dtype, **how) for dtype in (_DTYPES if at == 0 else ("float32",))]
+            made += [(row, targets if row.dtype == "float32" else ()) for row in rows]
     for op, layers in _LAYERS.items():
         if only and op not in only:
             continue
@@ -83,7 +122,7 @@ def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tupl
             if shape != SHAPE:  # a quick run
                 image = (1, *(min(n, 12) for n in image[1:3]), image[3])
             targets = _CONV if image == SHAPE and not how else _LEVEL
-            for dtype in ("float32", "float16", "bfloat16") if at == 0 else ("float32",):
+            for dtype in _DTYPES if at == 0 else ("float32",):
                 row = Problem(op, image, dtype, *window, **how)
                 made.append((row, targets if dtype == "float32" else ()))
     return made + sorted(more, key=lambda row: row[0].shape)

@@ -21,10 +21,12 @@ import torch
 from . import clock
 from .problems import TF32_TOLERANCE, Problem
 from .results import COPY, OURS, PYTORCH, Row, Target, checked
-from .rivals import Call, Side, on_mlx, ours, pytorch, stock, swapped
+from .rivals import Call, Side, cudnn, on_mlx, ours, pytorch, stock, swapped
 
 SHAPE, QUICK_SHAPE = (128, 56, 56, 64), (8, 56, 56, 64)
 OWN, SWAPPED = "own kernel", "MLX swapped"
+CUDNN = {"cuDNN NCHW": torch.contiguous_format, "cuDNN NHWC": torch.channels_last}
+_TORCH = (*PYTORCH, *CUDNN)
 
 _FEW, _MANY = 10, 110
 _REPLAYED = 40
@@ -37,16 +39,35 @@ _BOTH = ("float32", "bfloat16")
 # Window, targets, and the dtypes that they are for.
 _ROWS: dict[str, tuple[tuple[int, int, int], tuple[Target, ...], tuple[str, ...]]] = {
     "avg_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7), Target(PYTORCH, 5)), _FLOAT32),
-    "bn_stats_grad": ((1, 1, 0), (Target((COPY,), 0.7), Target(PYTORCH, 1)), _FLOAT32),
     "max_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
     "l2_pool_grad": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
     "avg_pool": ((3, 2, 1), (Target((COPY,), 0.7),), _FLOAT32),
     "max_pool": ((3, 2, 1), (), ()),
     "l2_pool": ((3, 2, 1), (), ()),
-    "bn_stats": ((1, 1, 0), (), ()),
-    "bn_normalize": ((1, 1, 0), (), ()),
-    "bn_grad": ((1, 1, 0), (), ()),
 }
+_SHARE = (Target((COPY,), 0.7),)
+_PIXELWISE, _LARGE = (Target((COPY,), 0.8),), (Target((COPY,), 0.85),)
+_RESPONSE: dict[str, Any] = {"kernel_size": 5, "exponent": 0.75}
+# Normalizations: what they have besides images, times as many images, and targets for float32.
+_NORMS: tuple[tuple[str, dict[str, Any], int, tuple[Target, ...]], ...] = (
+    ("bn_stats", {}, 1, _SHARE),
+    ("bn_stats", {}, 4, _LARGE),
+    ("bn_normalize", {}, 1, _PIXELWISE),
+    ("bn_relu_normalize", {}, 1, _PIXELWISE),
+    ("bn_stats_grad", {}, 1, (*_SHARE, Target(PYTORCH, 1))),
+    ("bn_stats_grad", {}, 4, _LARGE),
+    ("bn_grad", {}, 1, _PIXELWISE),
+    ("bn_relu_grad", {}, 1, _PIXELWISE),
+    ("bn_forward", {}, 1, ()),
+    ("bn_relu_forward", {}, 1, ()),
+    ("bn_backward", {}, 1, (Target(_TORCH, 1),)),
+    ("bn_relu_backward", {}, 1, ()),
+    ("instance_norm", {}, 1, _SHARE),
+    ("instance_norm_grad", {}, 1, _SHARE),
+    ("cross_channel_norm", _RESPONSE, 1, _SHARE),
+    ("cross_channel_norm_grad", _RESPONSE, 1, _SHARE),
+)
+_NORM_DTYPES = ("float32", "float16", "bfloat16")
 # Images, window and output channels of convolutions, all with the same targets.
 _CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...] = (
     (SHAPE, (3, 1, 1), 0),
@@ -71,12 +92,19 @@ def problems(
     ]
     if tf32:
         return convolutions
-    return [
+    poolings = [
         (Problem(op, shape, dtype, *window), targets if dtype in dtypes else ())
         for op, (window, targets, dtypes) in _ROWS.items()
         for dtype in _BOTH
         if not only or op in only
-    ] + convolutions
+    ]
+    norms = [
+        (Problem(op, (times * shape[0], *shape[1:]), dtype, **how), targets if dtype == "float32" else ())
+        for op, how, times, targets in _NORMS
+        for dtype in _NORM_DTYPES
+        if not only or op in only
+    ]
+    return poolings + norms + convolutions
 
 
 def main(args: argparse.Namespace) -> list[Row]:
@@ -105,7 +133,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
     samplers[COPY] = replay([_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))])
     times = clock.interleave(samplers, rounds)
-    calls = {name: _REPLAYED if name in (*PYTORCH, COPY) else _MANY for name in times}
+    calls = {name: _REPLAYED if name in (*_TORCH, COPY) else _MANY for name in times}
     return Row(problem, times, calls, {}, wrong, targets, routed)
 
 
@@ -165,7 +193,7 @@ def _sampler(side: Side, problem: Problem, inputs: SimpleNamespace) -> clock.Sam
         call = side.bind(problem, side.place(inputs, problem.dtype))
         assert call is not None
         calls.append(call)
-    return replay(calls) if side.name in PYTORCH else slope(calls)
+    return replay(calls) if side.name in _TORCH else slope(calls)
 
 
 def _sides(routed: bool, own: bool) -> list[Side]:
@@ -174,7 +202,8 @@ def _sides(routed: bool, own: bool) -> list[Side]:
         convolutions = ("conv", "conv_grad_input", "conv_grad_weights")
         unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours, op)) for op in convolutions})
         sides.insert(1, on_mlx.side(OWN, unrouted))
-    return sides + [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
+    sides += [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
+    return sides + [pytorch.side(name, layout, "cuda", functions=cudnn) for name, layout in CUDNN.items()]
 
 
 def _unrouted(bind: Callable[[Problem, SimpleNamespace], Call]) -> Callable[[Problem, SimpleNamespace], Call]:

@@ -19,7 +19,7 @@ from .stats import Ratio
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "torch", "jax", "numpy")
 _COLUMNS = [
     "op", "n", "h", "w", "c", "dtype", "kernel_size", "stride", "padding", "edge_mode", "outs", "dilation", "groups",
-    "rival", "ms", "single_ms",
+    "exponent", "rival", "ms", "single_ms",
     "calls", "rounds", "ours_is_faster", "low", "high", "necessary_bytes", "error", "routed",
 ]  # fmt: skip
 
@@ -132,7 +132,7 @@ def _times(rows: Sequence[Row]) -> str:
 def _records(row: Row) -> Iterable[list[object]]:
     p = row.problem
     known = [p.op, *p.shape, p.dtype, p.kernel_size, p.stride, p.padding, p.edge_mode, p.outs]
-    known += [p.dilation, p.groups]
+    known += [p.dilation, p.groups, p.exponent]
     for name, times in row.times.items():
         taken = sum(t == t for t in times)
         numbers = [row.ms(name), row.single_ms(name), row.calls[name], taken, *row.ratio(name)]

@@ -90,6 +90,8 @@ def checked(
     calls, wrong = {}, {}
     tolerance = TOLERANCES[problem.dtype] if tolerance is None else tolerance
     for side in sides:
+        if not hasattr(side.functions, problem.op):  # nor need it get the inputs
+            continue
         call = side.bind(problem, side.place(inputs, problem.dtype))
         if call is None:
             continue

@@ -99,7 +99,7 @@ def test_tables_say_what_was_met_missed_and_wrong(tmp_path: Path) -> None:
     assert "| 3 x PyTorch | 2.00 (2.00 to 2.00) | **missed** |" in text
     assert "wrong by 0.5" in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert [line.split(",")[13] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
+    assert [line.split(",")[14] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
 
 
 @pytest.mark.parity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,13 +51,13 @@ def bn_stats(p: Problem, a: SimpleNamespace) -> Call:
     return call
 
 
-def bn_normalize(p: Problem, a: SimpleNamespace) -> Call:
+def bn_normalize(p: Problem, a: SimpleNamespace, neuron: str | None = None) -> Call:
     state = _statistics(a)
-    return lambda: [mf.bn_normalize(a.x, state, a.gamma, a.beta)]
+    return lambda: [mf.bn_normalize(a.x, state, a.gamma, a.beta, neuron=neuron)]
 
 
-def bn_forward(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.bn_normalize(a.x, mf.bn_stats(a.x, eps=EPS), a.gamma, a.beta)]
+def bn_forward(p: Problem, a: SimpleNamespace, neuron: str | None = None) -> Call:
+    return lambda: [mf.bn_normalize(a.x, mf.bn_stats(a.x, eps=EPS), a.gamma, a.beta, neuron=neuron)]
 
 
 def bn_stats_grad(p: Problem, a: SimpleNamespace) -> Call:
@@ -69,20 +70,86 @@ def bn_stats_grad(p: Problem, a: SimpleNamespace) -> Call:
     return call
 
 
-def bn_grad(p: Problem, a: SimpleNamespace) -> Call:
-    state = mf.bn_stats_grad(a.dy, a.x, _statistics(a), a.gamma, a.beta)
+def bn_grad(p: Problem, a: SimpleNamespace, neuron: str | None = None) -> Call:
+    state = mf.bn_stats_grad(a.dy, a.x, _statistics(a), a.gamma, a.beta, neuron=neuron)
     mx.eval(state.arrays)
-    return lambda: [mf.bn_grad(a.dy, a.x, state, a.gamma, a.beta)]
+    return lambda: [mf.bn_grad(a.dy, a.x, state, a.gamma, a.beta, neuron=neuron)]
 
 
-def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
+def bn_backward(p: Problem, a: SimpleNamespace, neuron: str | None = None) -> Call:
     before = _statistics(a)
 
     def call() -> list[mx.array]:
-        state = mf.bn_stats_grad(a.dy, a.x, before, a.gamma, a.beta)
-        return [mf.bn_grad(a.dy, a.x, state, a.gamma, a.beta), state.dgamma, state.dbeta]
+        state = mf.bn_stats_grad(a.dy, a.x, before, a.gamma, a.beta, neuron=neuron)
+        return [mf.bn_grad(a.dy, a.x, state, a.gamma, a.beta, neuron=neuron), state.dgamma, state.dbeta]
 
     return call
+
+
+bn_relu_normalize = partial(bn_normalize, neuron="relu")
+bn_relu_forward = partial(bn_forward, neuron="relu")
+bn_relu_grad = partial(bn_grad, neuron="relu")
+bn_relu_backward = partial(bn_backward, neuron="relu")
+
+
+def instance_norm(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.instance_norm(a.x, a.gamma, a.beta, eps=EPS)]
+
+
+def instance_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, before = mf.instance_norm_fwd(a.x, a.gamma, a.beta, eps=EPS)
+    mx.eval(before.arrays)
+
+    def call() -> list[mx.array]:
+        dx, state = mf.instance_norm_grad(a.dy, a.x, before, a.gamma)
+        return [dx, state.dgamma, state.dbeta]
+
+    return call
+
+
+def group_norm(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.group_norm(a.x, p.groups, a.gamma, a.beta, eps=EPS)]
+
+
+def group_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, before = mf.group_norm_fwd(a.x, p.groups, a.gamma, a.beta, eps=EPS)
+    mx.eval(before.arrays)
+
+    def call() -> list[mx.array]:
+        dx, state = mf.group_norm_grad(a.dy, a.x, before, a.gamma)
+        return [dx, state.dgamma.sum(0), state.dbeta.sum(0)]  # the other libraries have no gradient for each image
+
+    return call
+
+
+def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call:
+    given = p.window_parameters
+    return lambda: [mf.cross_channel_norm(a.x, p.kernel_size, **given)]
+
+
+def cross_channel_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, state = mf.cross_channel_norm_fwd(a.x, p.kernel_size, **p.window_parameters)
+    return lambda: [mf.cross_channel_norm_grad(a.dy, a.x, state)]
+
+
+def spatial_norm(p: Problem, a: SimpleNamespace) -> Call:
+    given = p.window_parameters
+    return lambda: [mf.spatial_norm(a.x, p.kernel_size, **given)]
+
+
+def spatial_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, state = mf.spatial_norm_fwd(a.x, p.kernel_size, **p.window_parameters)
+    return lambda: [mf.spatial_norm_grad(a.dy, a.x, state)]
+
+
+def local_contrast_norm(p: Problem, a: SimpleNamespace) -> Call:
+    given = p.window_parameters
+    return lambda: [mf.local_contrast_norm(a.x, p.kernel_size, **given)]
+
+
+def local_contrast_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, state = mf.local_contrast_norm_fwd(a.x, p.kernel_size, **p.window_parameters)
+    return lambda: [mf.local_contrast_norm_grad(a.dy, a.x, state)]
 
 
 def conv(p: Problem, a: SimpleNamespace) -> Call:
