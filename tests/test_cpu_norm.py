@@ -1,4 +1,4 @@
-"""The normalizations' C++ primitives by themselves: tails, sets, windows, threads, refusals, on every instruction set."""
+"""The normalizations' C++ primitives by themselves: every instruction set's tails, sets, windows, refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ISAS = _primitives.isas()
 # Sets, then images: single pixels, broken vectors, a rest of a row, several blocks and chunks of rows, many small sets.
 SETS = (
     (1, (2, 3, 5, 3)), (2, (2, 3, 5, 3)), (3, (6, 1, 1, 7)), (4, (4, 7, 7, 16)), (2, (4, 12, 11, 65)),
-    (1, (3, 40, 11, 8)), (70, (140, 1, 2, 5)), (3, (3, 60, 50, 1)), (2, (2, 30, 31, 33)), (5, (5, 1, 1, 64)), (2, (2, 20, 20, 130)),
+    (1, (3, 40, 11, 8)), (70, (140, 1, 2, 5)), (3, (3, 60, 50, 1)), (2, (2, 30, 31, 33)),
+    (5, (5, 1, 1, 64)), (2, (2, 20, 20, 130)),
 )  # fmt: skip
 # Images for windows: one pixel, broken vectors around every width, parts of channels, parts of rows.
 IMAGES = (
