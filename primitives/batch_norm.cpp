@@ -1,5 +1,5 @@
-// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them. Images come
-// in sets with vectors of their own (channels.h): one set for batch norm, one an image for instance norm.
+// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them. Images
+// come in sets with vectors of their own (channels.h): one set for batch norm, one an image for instance norm.
 #include "activation.h"
 #include "channels.h"
 #include "parallel.h"

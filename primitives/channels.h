@@ -33,9 +33,7 @@ struct Rows {
     return chunk == chunks() ? count : blocks() * chunk / chunks() * kBlock;
   }
   int64_t width_of(int64_t chunk) const { return chunk < chunks() ? width : rest; }
-  int64_t pixels_of(int64_t chunk) const {
-    return (begin(chunk + 1) - begin(chunk)) * width_of(chunk) / channels;
-  }
+  int64_t pixels_of(int64_t chunk) const { return (begin(chunk + 1) - begin(chunk)) * width_of(chunk) / channels; }
 };
 
 // The rows of so many elements.
@@ -86,8 +84,8 @@ void parallel_sets(const Sets& sets, bool backwards, const F& f) {
   });
 }
 
-// What sets come to in two steps: piece(set, chunk, part, room) makes `entries` numbers of a chunk that has pixels, with
-// `space` numbers of room, and finish(set, parts) what is made of those of all chunks.
+// What sets come to in two steps: piece(set, chunk, part, room) makes `entries` numbers of a chunk that has pixels,
+// with `space` numbers of room, and finish(set, parts) what is made of those of all chunks.
 template <typename F, typename G>
 void reduce_sets(const Sets& sets, int64_t entries, int64_t space, const F& piece, const G& finish) {
   const int64_t chunks = sets.rows.chunks() + 1;
@@ -141,8 +139,8 @@ MPSF_INLINE void store_result(T* p, Vec<Acc<T>> v, int n, bool streamed) {
   }
 }
 
-// A set's entries of a vector, repeated until a row has one for each of its own. They lie in `room` where they had to be
-// copied.
+// A set's entries of a vector, repeated until a row has one for each of its own. They lie in `room` where they had to
+// be copied.
 template <typename A>
 const A* entries_of(const Tensor& vector, const Sets& sets, int64_t set, A* room) {
   const int64_t channels = sets.rows.channels, width = sets.rows.width;

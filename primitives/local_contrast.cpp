@@ -1,5 +1,5 @@
-// Local contrast normalization: y = pm + ps * (x - p0 * m) * t^-beta with t = delta + alpha * var, where m and var are the
-// mean and the variance over a window with zeros outside the image. Sums are in double: the variance is their
+// Local contrast normalization: y = pm + ps * (x - p0 * m) * t^-beta with t = delta + alpha * var, where m and var are
+// the mean and the variance over a window with zeros outside the image. Sums are in double: the variance is their
 // difference, and what the mean takes from 53 bits leaves enough.
 #include "channels.h"
 #include "parallel.h"
@@ -72,7 +72,8 @@ class Windows {
     for (; next_ <= row + reach_.after; ++next_) {
       const bool wanted = next_ == row + reach_.after;
       const D* x = next_ < end_ ? taken<D, T>(x_, part_, next_, room_.get()) : nullptr;
-      falling_[0].push(next_, wanted ? along_[0].row() : nullptr, [&](int64_t i, int n) { return load_some(x + i, n); });
+      falling_[0].push(next_, wanted ? along_[0].row() : nullptr,
+                       [&](int64_t i, int n) { return load_some(x + i, n); });
       falling_[1].push(next_, wanted ? along_[1].row() : nullptr, [&](int64_t i, int n) {
         const Vec<D> v = load_some(x + i, n);
         return v * v;
@@ -108,7 +109,7 @@ void forward(const Call& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
   const Contrast<Acc<T>> c(call.params);
-  parallel_parts(images, reach_of(c.size, images.height).size(), [&](const Part& part) {
+  parallel_parts<D>(images, reach_of(c.size, images.height).size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
     Windows<T> windows(c, x, part, part.top, part.bottom);
     Scratch<D> room(width), made(width);
@@ -133,7 +134,7 @@ void gradient(const Call& call) {
   const Contrast<Acc<T>> c(call.params);
   const double slope = 2 * c.alpha * c.beta * c.share, level = c.p0 * c.share;
   const Reach up = reach_of(c.size, images.height).mirrored(), back = reach_of(c.size, images.width).mirrored();
-  parallel_parts(images, up.size(), [&](const Part& part) {
+  parallel_parts<D>(images, up.size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels, kept = up.after + 1;
     const int64_t top = larger(0, part.top - up.before), bottom = smaller(images.height, part.bottom + up.after);
     Windows<T> windows(c, x, part, top, bottom);
@@ -167,7 +168,8 @@ void gradient(const Call& call) {
       const D *in = taken<D, T>(x, part, row, x_room.get()), *own = &pulled[row % kept * width];
       D* made = dy_room.get();
       for_doubles(width, [&](int64_t i, int n) {
-        const Vec<D> across = load_some(level_sums.get() + i, n) - load_some(in + i, n) * load_some(slope_sums.get() + i, n);
+        const Vec<D> across =
+            load_some(level_sums.get() + i, n) - load_some(in + i, n) * load_some(slope_sums.get() + i, n);
         store_some(made + i, (load_some(own + i, n) + across) * c.ps, n);
       });
       put<T>(dx, part, row, made);

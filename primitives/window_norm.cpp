@@ -13,7 +13,7 @@ namespace {
 template <typename A>
 struct Settings {
   int64_t size;
-  Power<A> power;     // with -beta
+  Power<A> power;         // with -beta
   A base, factor, slope;  // delta, alpha / N and 2 alpha beta / N
 
   // From (size, alpha, beta, delta); N is the size to the power of so many axes.
@@ -67,7 +67,7 @@ void spatial(const Call& call) {
   const Images images = images_of(x);
   const Settings<A> s(call.params, 2);
   const Reach down = reach_of(s.size, images.height), along = reach_of(s.size, images.width);
-  parallel_parts(images, down.size(), [&](const Part& part) {
+  parallel_parts<A>(images, down.size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
     const int64_t first = larger(0, part.top - down.before), end = smaller(images.height, part.bottom + down.after);
     FallingSums<A> squares(width, down, first, end);
@@ -95,7 +95,7 @@ void spatial_grad(const Call& call) {
   const Images images = images_of(x);
   const Settings<A> s(call.params, 2);
   const Reach down = reach_of(s.size, images.height), along = reach_of(s.size, images.width), up = down.mirrored();
-  parallel_parts(images, down.size(), [&](const Part& part) {
+  parallel_parts<A>(images, down.size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
     // Rows whose windows read the part's, and rows that those windows read.
     const int64_t top = larger(0, part.top - up.before), bottom = smaller(images.height, part.bottom + up.after);
@@ -257,12 +257,9 @@ void cross_channel_grad(const Call& call) {
       call.out[0],
       [&](int64_t most) {
         const int64_t room = most * channels;
-        return Shared{{most, channels, reach},
-                      {most, channels, reach.mirrored()},
-                      Scratch<A>(room),
-                      Scratch<A>(room),
-                      Scratch<A>(room),
-                      Scratch<A>(room)};
+        return Shared{{most, channels, reach}, {most, channels, reach.mirrored()},
+                      Scratch<A>(room),        Scratch<A>(room),
+                      Scratch<A>(room),        Scratch<A>(room)};
       },
       [&](Shared& shared, int64_t offset, int64_t pixels) {
         const int64_t length = pixels * channels;
@@ -285,7 +282,7 @@ void cross_channel_grad(const Call& call) {
 template <typename A>
 void sums_down(const Tensor& x, const Tensor& y, Reach reach) {
   const Images images = images_of(x);
-  parallel_parts(images, reach.size(), [&](const Part& part) {
+  parallel_parts<A>(images, reach.size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
     const int64_t first = larger(0, part.top - reach.before), end = smaller(images.height, part.bottom + reach.after);
     FallingSums<A> sums(width, reach, first, end);

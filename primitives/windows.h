@@ -43,7 +43,8 @@ const A* run_sums(const A* in, A* sums, int64_t length, int64_t step, int64_t si
     }
     const int64_t ahead = run * step, end = length + (size - 2 * run - odd) * step;
     if (odd) {
-      for (int64_t i = 0; i < end; i += L) store(sums + i, load(from + i) + load(from + i + ahead) + load(in + i + 2 * ahead));
+      for (int64_t i = 0; i < end; i += L)
+        store(sums + i, load(from + i) + load(from + i + ahead) + load(in + i + 2 * ahead));
     } else {
       for (int64_t i = 0; i < end; i += L) store(sums + i, load(from + i) + load(from + i + ahead));
     }
@@ -70,8 +71,8 @@ class FallingSums {
         rows_(kept_ * width),
         prefix_(width) {}
 
-  // Takes row number `row`, whose elements are value(i, n), or a row of zeros behind the last; fills `sums`, unless it is
-  // null, with the sums of the window that ends there.
+  // Takes row number `row`, whose elements are value(i, n), or a row of zeros behind the last; fills `sums`, unless it
+  // is null, with the sums of the window that ends there.
   template <typename F>
   void push(int64_t row, A* sums, const F& value) {
     constexpr int L = lanes<A>;
@@ -205,14 +206,15 @@ struct Part {
   int64_t image, top, bottom, first, channels;
 };
 
-constexpr int64_t kSlice = 32;  // channels of a part at least
+constexpr int64_t kSliceBytes = 256;  // channels of a part at least, as sums
 
 // Calls f(part) for parts that make up the images. Images are cut into rows only where there are few, since the rows of
 // a window, so many, are then read twice.
-template <typename F>
+template <typename Sum, typename F>
 void parallel_parts(const Images& images, int64_t window, const F& f) {
   constexpr int64_t kSmall = 1 << 13, kFew = 16, kUnit = 16;
-  const int64_t area = images.height * images.width, slice = larger(kSlice, kSmall / area);
+  const int64_t area = images.height * images.width, least = kSliceBytes / static_cast<int64_t>(sizeof(Sum));
+  const int64_t slice = larger(least, kSmall / area);
   const int64_t slices = larger(1, images.channels / slice), parts = images.count * slices;
   int64_t slabs = parts < kFew ? (kFew + parts - 1) / parts : 1;
   slabs = smaller(slabs, smaller(images.height / (2 * window), area * images.channels / slices / kSmall));
