@@ -128,6 +128,11 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
 
   // `height` rows of `width` elements from `offset` on.
   auto fill_band = [&](const A* const(&entries)[Count], int64_t offset, int64_t height, int64_t width) {
+    // By value: a store might change what is reached through a reference.
+    T* const to = result;
+    const F made = f;
+    const int64_t pitch = rows.width;
+    const bool past = streamed;
     for_columns<A>(width, [&]<int N>(int64_t column, int n) {
       Vec<A> p[N][Count];
       for (int v = 0; v < N; ++v) {
@@ -135,8 +140,8 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
       }
       for (int64_t row = 0; row < height; ++row) {
         for (int v = 0; v < N; ++v) {
-          const int64_t at = offset + row * rows.width + column + v * L;
-          store_result(result + at, f(at, n, p[v]), n, streamed && n == L);
+          const int64_t at = offset + row * pitch + column + v * L;
+          store_result(to + at, made(at, n, p[v]), n, past && n == L);
         }
       }
     });
@@ -238,7 +243,7 @@ void bn_normalize(const Call& call) {
     using V = Vec<Acc<T>>;
     const T* x = data<T>(call.in[0]);
     by_neuron(call.params[0], [&]<int Act>() {
-      fill<T, 3>(call.out[0], call.in + 1, [&](int64_t at, int n, const V(&p)[3]) {
+      fill<T, 3>(call.out[0], call.in + 1, [x](int64_t at, int n, const V(&p)[3]) {
         const auto& [mean, scale, shift] = p;
         return activated<Act>((load_some(x + at, n) - mean) * scale + shift);
       });
@@ -284,7 +289,7 @@ void bn_grad(const Call& call) {
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     by_neuron(call.params[0], [&]<int Act>() {
       constexpr int kVectors = Act == kNone ? 4 : 6;
-      fill<T, kVectors>(call.out[0], call.in + 2, [&](int64_t at, int n, const V(&p)[kVectors]) {
+      fill<T, kVectors>(call.out[0], call.in + 2, [dy, x](int64_t at, int n, const V(&p)[kVectors]) {
         V g = load_some(dy + at, n), centred = load_some(x + at, n) - p[0];
         if constexpr (Act != kNone) g = passed<Act>(g, centred * p[4] + p[5]);
         return p[1] * g + p[2] * centred + p[3];
