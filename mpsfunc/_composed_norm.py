@@ -38,7 +38,7 @@ class Spec(NamedTuple):
 def normalized(
     x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec
 ) -> tuple[mx.array, Rows, Rows, mx.array]:
-    """The images, and mean, variance (rows, channels or groups) and count of what shares one statistic."""
+    """The images, and for each channel mean, variance and count of what it shares statistics with."""
     with mx.stream(spec.stream):
         y, mean, var, count = _normalized(x, *parameters(x, gamma, beta), spec)
         return y, mean, var, count
@@ -52,7 +52,7 @@ def gradients(
     Args:
         dy: Gradient of the normalized images.
         x: The images.
-        mean: As `normalized` returned it.
+        mean: As `normalized` returned it, for each channel.
         var: Likewise.
         given: Scale and shift (c,).
         spec: As it was; without processes.
@@ -88,25 +88,17 @@ def checked_eps(op: str, eps: float) -> float:
 def statistics(
     x: mx.array, per_image: bool, groups: int, processes: Group | None, stream: mx.Stream
 ) -> tuple[Rows, Rows, mx.array]:
-    """Mean, variance and count of what shares them; the fields are those of `Spec`."""
-    n, h, w, channels = x.shape
-    mean, var = moments(x, n if per_image else 1, stream)
+    """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
+    mean, var = moments(x, x.shape[0] if per_image else 1, stream)
     if groups:
-        mean, var = _by_group(mean, var, groups)
-    images = 1 if per_image else n
-    count = mx.array(images * h * w * (channels // groups if groups else 1), mx.int64)
+        mean, var = _vectors.by_group(mean, var, float(groups), stream)
+    count = mx.array(_elements(x, per_image, groups), mx.int64)
     return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
 
 
-def _by_group(mean: Rows, var: Rows, groups: int) -> tuple[Rows, Rows]:
-    """The moments of groups of as many channels each, from those of channels."""
-    means, variances = (a.reshape(a.shape[0], groups, a.shape[1] // groups) for a in (mean, var))
-    center = means.mean(-1, keepdims=True)
-    return center[..., 0], (variances + (means - center) ** 2).mean(-1)
-
-
-def _by_channel(of_groups: Rows, spec: Spec, channels: int) -> Rows:
-    return mx.repeat(of_groups, channels // spec.groups, axis=1) if spec.groups else of_groups
+def _elements(x: mx.array, per_image: bool, groups: int) -> int:
+    n, h, w, channels = x.shape
+    return int((1 if per_image else n) * h * w * (channels // groups if groups else 1))
 
 
 def _rows(vector: mx.array, like: Rows) -> Rows:
@@ -115,9 +107,8 @@ def _rows(vector: mx.array, like: Rows) -> Rows:
 
 def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
     mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
-    of_channels = [_by_channel(a, spec, x.shape[3]) for a in (mean, var)]
-    slope = _vectors.slope(_rows(gamma, mean), of_channels[1], spec.eps, spec.stream)
-    y = affine(x, of_channels[0], slope, _rows(beta, mean), On(spec.neuron, spec.stream))
+    slope = _vectors.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
+    y = affine(x, mean, slope, _rows(beta, mean), On(spec.neuron, spec.stream))
     return y, mean, var, count
 
 
@@ -128,40 +119,22 @@ def _gradients(
     dy: mx.array, x: mx.array, known: tuple[Rows, Rows, mx.array], wanted: tuple[Rows, Rows], given: Any, spec: Spec
 ) -> tuple[mx.array, Rows, Rows]:
     """From what is ``known`` of the statistics (mean, variance, count) and ``wanted`` of the first two by others."""
-    (mean, var, everything), (n, h, w, channels) = known, x.shape
+    mean, var, everything = known
     gamma, beta = (_rows(v, mean) for v in given)
-    center, spread = (_by_channel(a, spec, channels) for a in (mean, var))
     on = On(spec.neuron, spec.stream)
-    slope = _vectors.slope(gamma, spread, spec.eps, spec.stream) if spec.neuron else gamma  # else nobody reads it
-    dbeta, dot = sums(dy, x, center, slope, beta, on)
+    slope = _vectors.slope(gamma, var, spec.eps, spec.stream) if spec.neuron else gamma  # else nobody reads it
+    dbeta, dot = sums(dy, x, mean, slope, beta, on)
     together: tuple[Rows, ...] = (*wanted, dbeta, dot)
-    count = float((1 if spec.per_image else n) * h * w)
+    count = float(_elements(x, spec.per_image, spec.groups))
     if spec.processes is not None:  # an image gets its share of what all processes' losses want
         whole = mx.maximum(everything, 1).astype(mean.dtype)
         together, count = tuple(v / whole for v in _across.total(together, spec.processes, spec.stream)), 1.0
+    dgamma, a, b, d = _vectors.composed_factors(gamma, var, *together, count, spec.eps, spec.stream)
     if spec.groups:
-        dgamma, a, b, d = _group_factors(gamma, spread, together, count * channels / spec.groups, spec)
-    else:
-        dgamma, a, b, d = _vectors.composed_factors(gamma, spread, *together, count, spec.eps, spec.stream)
+        b, d = _vectors.group_sums(b, d, float(spec.groups), spec.stream)
     if spec.processes is not None:  # the parameters' gradients are of this process's loss
-        dgamma = dot * mx.rsqrt(spread + spec.eps)
-    return combine(dy, x, center, a, b, d, slope, beta, on), dgamma, dbeta
-
-
-def _group_factors(
-    gamma: Rows, spread: Rows, together: tuple[Rows, ...], count: float, spec: Spec
-) -> tuple[Rows, Rows, Rows, Rows]:
-    """`composed_factors` where a group of channels shares its statistics."""
-    dmean, dvar, dbeta, dot = together
-    root = mx.rsqrt(spread + spec.eps)
-    dgamma, a = dot * root, gamma * root
-
-    def of_group(terms: Rows) -> Rows:
-        return terms.reshape(terms.shape[0], spec.groups, terms.shape[1] // spec.groups).sum(-1)
-
-    b, d = 2 * dvar - of_group(a * root * dgamma), dmean - of_group(a * dbeta)
-    b, d = (_by_channel(v / count, spec, gamma.shape[1]) for v in (b, d))
-    return dgamma, a, b, d
+        dgamma = dot * mx.rsqrt(var + spec.eps)
+    return combine(dy, x, mean, a, b, d, slope, beta, on), dgamma, dbeta
 
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:

@@ -14,7 +14,8 @@ import mlx.core as mx
 from mpsfunc import _launch
 from mpsfunc._rules import derived
 
-Vector = mx.array
+Vector = mx.array  # (c,), or rows of such
+Rows = mx.array  # (rows, c)
 
 
 class _Numbers(NamedTuple):
@@ -96,6 +97,25 @@ def composed_factors(
     root = mx.rsqrt(var + eps)
     dgamma, a = dot * root, gamma * root
     return dgamma, a, (2 * dvar - a * root * dgamma) / count, (dmean - a * dbeta) / count
+
+
+@_one_launch("bn_by_group", 2)
+def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
+    """The moments of groups of as many neighbouring channels, from those of channels; for each channel its group's."""
+    apart = (mean.shape[0], int(groups), mean.shape[1] // int(groups))
+    means, variances = mean.reshape(apart), var.reshape(apart)
+    center = means.mean(-1, keepdims=True)
+    spread = (variances + (means - center) ** 2).mean(-1, keepdims=True)
+    whole, wide = (mx.broadcast_to(a, apart).reshape(mean.shape) for a in (center, spread))
+    return whole, wide
+
+
+@_one_launch("bn_group_sums", 2)
+def group_sums(b: Rows, d: Rows, groups: float) -> tuple[Rows, Rows]:
+    """For each channel the sums over its group of neighbouring channels."""
+    apart = (b.shape[0], int(groups), b.shape[1] // int(groups))
+    of_b, of_d = (mx.broadcast_to(a.reshape(apart).sum(-1, keepdims=True), apart).reshape(b.shape) for a in (b, d))
+    return of_b, of_d
 
 
 def joined(

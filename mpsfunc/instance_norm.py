@@ -309,6 +309,8 @@ def _forward(
     y, mean, var, _ = normalized(x, gamma, beta, spec)
     with mx.stream(run_on):
         none = mx.zeros((x.shape[0], x.shape[3]), mean.dtype)
+        if groups:  # all channels of a group have the same
+            mean, var = mean[:, :: x.shape[3] // groups], var[:, :: x.shape[3] // groups]
     return y, mean, var, none, none, op, spec.eps
 
 
@@ -333,6 +335,8 @@ def _backward(
     with mx.stream(run_on):
         given = parameters(x, gamma, None)
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)
+        if groups:
+            mean, var = (mx.repeat(a, channels // groups, axis=1) for a in (mean, var))
         spec = Spec(True, groups, state.eps, _neuron.NONE, None, run_on)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
         dgamma, dbeta = (a + b for a, b in zip(held, grown, strict=True))

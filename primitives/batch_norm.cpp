@@ -164,72 +164,7 @@ void fill(const Tensor& image, const Tensor* vectors, const F& f) {
   });
 }
 
-// Number i of an operation on vectors, as Python packed it.
-template <typename A>
-A number(const Call& call, int i) {
-  double value;
-  memcpy(&value, call.params + 2 * i, sizeof(value));
-  return static_cast<A>(value);
-}
-
-// Calls f(in, out) for every channel of an operation on vectors: entry c of each, as f reads and writes them.
-template <int Inputs, int Outputs, typename F>
-void for_channels(const Call& call, const F& f) {
-  by_type(call.in[0].type, [&](auto zero) {
-    using A = Acc<decltype(zero)>;
-    for (int64_t c = 0; c < call.in[0].size; ++c) {
-      A in[Inputs], out[Outputs];
-      for (int i = 0; i < Inputs; ++i) in[i] = data<A>(call.in[i])[c];
-      f(in, out);
-      for (int i = 0; i < Outputs; ++i) data<A>(call.out[i])[c] = out[i];
-    }
-  });
-}
-
-template <typename A>
-A inverse_root(A var, A eps) {
-  if constexpr (sizeof(A) == 4) return 1 / __builtin_sqrtf(var + eps);
-  return 1 / __builtin_sqrt(var + eps);
-}
-
 }  // namespace
-
-void bn_slope(const Call& call) {
-  for_channels<2, 1>(call, [&]<typename A>(const A(&in)[2], A(&out)[1]) {
-    const auto& [scale, var] = in;
-    out[0] = scale * inverse_root(var, number<A>(call, 0));
-  });
-}
-
-void bn_grown(const Call& call) {
-  for_channels<5, 2>(call, [&]<typename A>(const A(&in)[5], A(&out)[2]) {
-    const auto& [dgamma, dbeta, total, dot, var] = in;
-    out[0] = dgamma + dot * inverse_root(var, number<A>(call, 0));
-    out[1] = dbeta + total;
-  });
-}
-
-void bn_factors(const Call& call) {
-  const int64_t count = *data<int64_t>(call.in[4]);
-  for_channels<4, 3>(call, [&]<typename A>(const A(&in)[4], A(&out)[3]) {
-    const auto& [scale, var, dgamma, dbeta] = in;
-    const A root = inverse_root(var, number<A>(call, 0)), share = scale * root / static_cast<A>(count);
-    out[0] = scale * root;
-    out[1] = -share * root * dgamma;
-    out[2] = -share * dbeta;
-  });
-}
-
-void bn_composed_factors(const Call& call) {
-  for_channels<6, 4>(call, [&]<typename A>(const A(&in)[6], A(&out)[4]) {
-    const auto& [gamma, var, dmean, dvar, dbeta, dot] = in;
-    const A count = number<A>(call, 0), root = inverse_root(var, number<A>(call, 1));
-    out[0] = dot * root;
-    out[1] = gamma * root;
-    out[2] = (2 * dvar - out[1] * root * out[0]) / count;
-    out[3] = (dmean - out[1] * dbeta) / count;
-  });
-}
 
 void bn_stats(const Call& call) {
   if (call.out[0].size == 0) return;

@@ -1,5 +1,6 @@
 #include "check.h"
 
+#include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -159,6 +160,14 @@ class Check {
     require(size < (int64_t{1} << 31), "less than 2^31 weights");
   }
 
+  // The number of groups of neighbouring channels, as Python packed it.
+  void groups() {
+    double count;
+    std::memcpy(&count, call_.params.data(), sizeof(count));
+    require(in(0).size() == 2 && count >= 1 && count <= in(0)[1], "rows of vectors and at most as many groups");
+    require(in(0)[1] % static_cast<int>(count) == 0, "groups that divide the channels");
+  }
+
  private:
   const Signature& call_;
 };
@@ -231,6 +240,10 @@ void check(const Signature& call) {
       return c.vectors(5, 1, 3);
     case Op::bn_composed_factors:
       return c.vectors(6, 2, 4);
+    case Op::bn_by_group:
+    case Op::bn_group_sums:
+      c.vectors(2, 1, 2);
+      return c.groups();
     case Op::conv:
       c.counts(3, 23, 1);
       c.input(1, c.in(1), c.accumulator());

@@ -43,6 +43,8 @@ struct Call {
   X(bn_grown)                \
   X(bn_factors)              \
   X(bn_composed_factors)     \
+  X(bn_by_group)             \
+  X(bn_group_sums)           \
   X(conv)                    \
   X(conv_grad_input)         \
   X(conv_grad_weights)       \

@@ -396,6 +396,20 @@ FOUR, SEVEN = (5, *packed(1, 1, 1)), (5, *packed(1, 1, 1, 1, 0, 1))
         ("local_contrast_norm", [IMAGE], (0, *SEVEN[1:]), [IMAGE]),
         ("local_contrast_norm_grad", [IMAGE, HALF], SEVEN, [IMAGE]),
         ("local_contrast_norm_grad", [IMAGE, IMAGE], SEVEN, [OTHER]),
+        *[
+            (op, vectors, packed(groups), [((2, 6), mx.float32)] * 2)
+            for op in ("bn_by_group", "bn_group_sums")
+            for vectors, groups in (
+                ([((2, 6), mx.float32)] * 2, 4),
+                ([((2, 6), mx.float32)] * 2, 0),
+                ([((2, 6), mx.float32)] * 2, -2),
+                ([((2, 6), mx.float32)] * 2, 12),
+                ([((2, 6), mx.float32)] * 2, 1e300),
+                ([((2, 6), mx.float32)] * 2, float("nan")),
+                ([((2, 6), mx.float32)], 2),
+                ([((2, 6), mx.float32), ((2, 3), mx.float32)], 2),
+            )
+        ],
     ],
 )
 def test_malformed_calls_are_refused(op: str, inputs: list, params: tuple[int, ...], outputs: list) -> None:
