@@ -96,7 +96,7 @@ def _connections(size: int) -> list[int]:
     hosts, rank = os.environ.get("MLX_HOSTFILE"), os.environ.get("MLX_RANK")
     if not hosts or not rank:
         return []
-    return list(_ring(os.getpid(), hosts, int(rank), size))
+    return list(_ring(os.getpid(), hosts, int(rank), size)) if rank.isdecimal() else []
 
 
 @functools.lru_cache(maxsize=1)
@@ -105,9 +105,9 @@ def _ring(process: int, hosts: str, rank: int, size: int) -> tuple[int, ...]:
         with open(hosts, encoding="utf-8") as file:
             nodes = [[_address(host) for host in node] for node in json.load(file)]
         open_files = sorted(map(int, os.listdir("/dev/fd")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return ()
-    if len(nodes) != size:
+    if len(nodes) != size or not 0 <= rank < size:
         return ()
     here, there = nodes[rank], nodes[(rank + 1) % size]
     found: list[int] = []
@@ -120,7 +120,11 @@ def _ring(process: int, hosts: str, rank: int, size: int) -> tuple[int, ...]:
                     found.append(end.detach())
         except OSError:  # closed since, or not connected
             continue
-    return tuple(found) if len(found) == len(here) + len(there) else ()
+    if len(found) == len(here) + len(there):
+        return tuple(found)
+    for number in found:
+        os.close(number)
+    return ()
 
 
 def _address(host: str) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from mpsfunc import _across, _check, _launch, _vectors
 from mpsfunc._across import Group
-from mpsfunc._composed_norm import checked_eps, statistics
+from mpsfunc._composed_norm import check_statistics, checked_eps, statistics
 from mpsfunc._launch import StreamLike
 
 
@@ -170,7 +170,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     """
     run_on = _launch.resolve(stream)
     for state in (a, b):
-        _check.state("bn_merge", state, BatchNormState, stream=run_on)
+        check_whole("bn_merge", state, run_on)
         if state.frozen:
             raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
@@ -227,7 +227,7 @@ def bn_running(
     run_on = _launch.resolve(stream)
     op = "bn_running"
     for given, frozen in ((running, True), (state, False)):
-        _check.state(op, given, BatchNormState, stream=run_on)
+        check_whole(op, given, run_on)
         if given.frozen != frozen:
             name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
@@ -289,10 +289,19 @@ def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -
 
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state with as many channels as x."""
-    _check.state(op, state, BatchNormState, stream=stream)
+    check_whole(op, state, stream)
     _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
+
+
+def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
+    """A batch normalization state that fits together."""
+    _check.state(op, state, BatchNormState, stream=stream)
+    _check.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
+    check_statistics(op, state)
     for name in ("var", "dgamma", "dbeta"):
-        _check.shape(op, f"state.{name}", getattr(state, name), (x.shape[3],), "the state does not fit together")
+        _check.shape(
+            op, f"state.{name}", getattr(state, name), tuple(state.mean.shape), "the state does not fit together"
+        )
     _check.shape(op, "state.count", state.count, (), "the state does not fit together")
     if state.count.dtype != mx.int64:
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")

@@ -82,6 +82,13 @@ def checked_eps(op: str, eps: float) -> float:
     return _check.number(op, "eps", eps, least=0)
 
 
+def check_statistics(op: str, state: Any) -> None:
+    """Floating arrays, but for a count, and an eps, in a state of a normalization."""
+    for name in ("mean", "var", "dgamma", "dbeta"):
+        _check.array(op, f"state.{name}", getattr(state, name))
+    _check.number(op, "state.eps", state.eps, least=0)
+
+
 # Forward ------------------------------------------------------------------------------------------------
 
 

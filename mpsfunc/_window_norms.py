@@ -7,7 +7,7 @@ compute, told by sums over windows (`_window_sum`, linear) and powers (`_power`)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -44,38 +44,46 @@ class ContrastSpec(NamedTuple):
 
 def cross_channel_norm(x: mx.array, spec: Spec) -> mx.array:
     """``x * (delta + alpha / size * sum of x^2) ** -beta`` over windows of channels."""
-    y: mx.array = _cross_channel(x, spec)
+    y: mx.array = _cross_channel(x, _settled(spec))
     return y
 
 
 def cross_channel_norm_grad(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     """The gradient of `cross_channel_norm`."""
-    dx: mx.array = _cross_channel_grad(dy, x, spec)
+    dx: mx.array = _cross_channel_grad(dy, x, _settled(spec))
     return dx
 
 
 def spatial_norm(x: mx.array, spec: Spec) -> mx.array:
     """``x * (delta + alpha / size^2 * sum of x^2) ** -beta`` over windows of each channel."""
-    y: mx.array = _spatial(x, spec)
+    y: mx.array = _spatial(x, _settled(spec))
     return y
 
 
 def spatial_norm_grad(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     """The gradient of `spatial_norm`."""
-    dx: mx.array = _spatial_grad(dy, x, spec)
+    dx: mx.array = _spatial_grad(dy, x, _settled(spec))
     return dx
 
 
 def local_contrast_norm(x: mx.array, spec: ContrastSpec) -> mx.array:
     """``pm + ps * (x - p0 * mean) * (delta + alpha * variance) ** -beta`` over windows of each channel."""
-    y: mx.array = _contrast(x, spec)
+    y: mx.array = _contrast(x, _settled(spec))
     return y
 
 
 def local_contrast_norm_grad(dy: mx.array, x: mx.array, spec: ContrastSpec) -> mx.array:
     """The gradient of `local_contrast_norm`."""
-    dx: mx.array = _contrast_grad(dy, x, spec)
+    dx: mx.array = _contrast_grad(dy, x, _settled(spec))
     return dx
+
+
+_AnySpec = TypeVar("_AnySpec", Spec, ContrastSpec)
+
+
+def _settled(spec: _AnySpec) -> _AnySpec:
+    """With the exponent 0 the base does not matter, not even one of 0, whose other powers the gradient would meet."""
+    return spec._replace(alpha=0.0, delta=1.0) if spec.beta == 0 else spec
 
 
 def numbers(op: str, **given: float) -> list[float]:
@@ -245,12 +253,12 @@ def _contrast_params(spec: ContrastSpec) -> tuple[int, ...]:
 def _parts_of_contrast(x: mx.array, spec: ContrastSpec) -> tuple[mx.array, mx.array, mx.array, mx.array]:
     """Images and their windows' means, both less a pivot, what is normalized, and the base of the power.
 
-    A pixel of each channel is the pivot, so that a large mean does not drown the variance. Where a window leaves the
+    The pivot of each channel is its mean, so that a large one does not drown the variance. Where a window leaves the
     image it sees zeros, which are the pivot less than nothing.
     """
     _, h, w, _ = x.shape
     area = float(spec.size) ** 2
-    pivot = mx.stop_gradient(x[:, :1, :1, :])
+    pivot = mx.stop_gradient(x.mean((1, 2), keepdims=True))
     inside = _share_inside(h, spec.size)[:, None, None] * _share_inside(w, spec.size)[:, None]
     outside = mx.array(1 - inside, x.dtype)
     images = x - pivot
@@ -260,8 +268,13 @@ def _parts_of_contrast(x: mx.array, spec: ContrastSpec) -> tuple[mx.array, mx.ar
         return mean
 
     mean = mean_of(images) - outside * pivot
-    variance = mean_of(images * images) + outside * pivot * pivot - mean * mean
+    variance = mx.maximum(mean_of(images * images) + outside * pivot * pivot - mean * mean, 0)
     return images, mean, images - spec.p0 * mean + (1 - spec.p0) * pivot, spec.delta + spec.alpha * variance
+
+
+def _wide(x: mx.array, spec: ContrastSpec) -> mx.array:
+    """Images in float64 where there is such a thing, as the CPU's kernels sum them: differences of squares cancel."""
+    return x.astype(mx.float64 if _launch.backend(spec.stream) == "cpu" else mx.float32)
 
 
 def _share_inside(length: int, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -271,13 +284,13 @@ def _share_inside(length: int, size: int) -> np.ndarray[Any, np.dtype[np.float64
 
 
 def _contrast_meaning(x: mx.array, spec: ContrastSpec) -> mx.array:
-    _, _, apart, below = _parts_of_contrast(x.astype(_launch.accumulator(x.dtype)), spec)
+    _, _, apart, below = _parts_of_contrast(_wide(x, spec), spec)
     y: mx.array = (spec.pm + spec.ps * apart * _power(below, _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
     return y
 
 
 def _contrast_grad_meaning(dy: mx.array, x: mx.array, spec: ContrastSpec) -> mx.array:
-    dy_wide, wide = (a.astype(_launch.accumulator(x.dtype)) for a in (dy, x))
+    dy_wide, wide = (_wide(a, spec) for a in (dy, x))
     images, mean, apart, below = _parts_of_contrast(wide, spec)
     area = float(spec.size) ** 2
 

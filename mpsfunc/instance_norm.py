@@ -12,7 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 
 from mpsfunc import _check, _launch, _neuron
-from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, gradients, normalized, parameters
+from mpsfunc._composed_norm import (
+    Spec,
+    check_parameters,
+    check_statistics,
+    checked_eps,
+    gradients,
+    normalized,
+    parameters,
+)
 from mpsfunc._launch import StreamLike
 
 
@@ -321,6 +329,7 @@ def _backward(
     _check.gradient(op, dy, x, stream=run_on)
     check_parameters(op, run_on, x, gamma, None)
     _check.state(op, state, kind, stream=run_on)
+    check_statistics(op, state)
     n, channels = x.shape[0], x.shape[3]
     groups = state.mean.shape[-1] if kind is GroupNormState and state.mean.ndim else 0
     _check.shape(op, "state.mean", state.mean, (n, groups or channels), "x does not belong to this state")

@@ -169,7 +169,11 @@ void Watched::eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>&
     } catch (const std::exception& error) {
       // The ring may have left a task that writes here once more bytes come.
       static auto* kept = new std::vector<std::shared_ptr<mx::array::Data>>;
-      kept->push_back(data);
+      static std::mutex keeping;
+      {
+        std::lock_guard<std::mutex> lock(keeping);
+        kept->push_back(data);
+      }
       if (!run->late && !any_closed(run->sockets)) throw;
       shut(run->sockets);
       throw std::runtime_error(why(*run) + ": " + error.what());

@@ -101,6 +101,14 @@ def test_the_slope_of_a_fused_relu_at_zero_is_that_of_mps(device: mx.Device) -> 
     assert (done.dbeta.item(), done.dgamma.item()) == (2, 1)
 
 
+def test_a_convolution_has_the_other_slope_at_zero(device: mx.Device) -> None:
+    """Its state holds outputs, which do not tell 0 from less; so it has PyTorch's slope there."""
+    x, w = mx.zeros((1, 1, 1, 1)), mx.ones((1, 1, 1, 1))
+    assert mx.grad(lambda x: mf.conv(x, w, neuron="relu").sum())(x).item() == 0
+    frozen = mf.bn_frozen(mx.zeros(1), mx.ones(1), eps=0.0)
+    assert mx.grad(lambda x: mf.bn_normalize(x, frozen, neuron="relu").sum())(x).item() == 1
+
+
 def test_a_fused_relu_hides_no_nan(device: mx.Device) -> None:
     x = mx.array([1.0, float("nan")]).reshape(1, 1, 2, 1)
     y = mf.bn_normalize(x, mf.bn_frozen(mx.zeros(1), mx.ones(1)), neuron="relu")

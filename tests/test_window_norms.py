@@ -238,6 +238,42 @@ def test_contrast_survives_a_large_mean(device: mx.Device, size: int) -> None:
     np.testing.assert_allclose(exact(dx), gradient, rtol=1e-3, atol=1e-3 * abs(gradient).max())
 
 
+@pytest.mark.parametrize("corner", [0.0, 255.0, 1e4])
+def test_derivatives_of_contrast_survive_what_its_sums_must(device: mx.Device, corner: float) -> None:
+    """Tangents and second derivatives around a large mean, and beside an outlier in one corner."""
+    x, way = numbers((1, 16, 15, 3)) * 0.1 + 10, numbers((1, 16, 15, 3), seed=1)
+    x[:, 0, 0] = x[:, 0, 0] + corner
+    if corner and device != mx.Device(mx.cpu):
+        pytest.skip("a GPU has no float64 for sums of squares of such pixels")
+    params = {"alpha": 1.0, "delta": 0.1}
+    norm = lambda x: mf.local_contrast_norm(x, 3, **params)  # noqa: E731
+    _, (tangent,) = mx.jvp(norm, [x], [way])
+    step = 1e-6
+    ahead, behind = (oracle.local_contrast_norm(exact(x) + sign * step * exact(way), 3, **params) for sign in (1, -1))
+    expected = (ahead - behind) / (2 * step)
+    np.testing.assert_allclose(exact(tangent), expected, rtol=1e-3, atol=1e-3 * abs(expected).max())
+    _, state = mf.local_contrast_norm_fwd(x, 3, **params)
+    second = mx.grad(lambda x: (mf.local_contrast_norm_grad(way, x, state) * way).sum())(x)
+    ahead, behind = (
+        oracle.local_contrast_norm_grad(exact(way), exact(x) + sign * step * exact(way), 3, **params)
+        for sign in (1, -1)
+    )
+    expected_sum = ((ahead - behind) / (2 * step) * exact(way)).sum()
+    np.testing.assert_allclose((exact(second) * exact(way)).sum(), expected_sum, rtol=1e-3)
+
+
+@each
+def test_an_exponent_of_0_needs_no_base(device: mx.Device, name: str) -> None:
+    norm, x = NORMS[name], mx.zeros((1, 4, 4, 4))
+    dy = numbers((1, 4, 4, 4))
+    for params in ({**norm.params, "beta": 0.0, "delta": 0.0}, {**norm.params, "beta": 0.0, "delta": -1.0}):
+        _, state = norm.fwd(x, 3, **params)
+        expected = norm.define_grad(exact(dy), exact(x), 3, **{**params, "delta": 1.0})
+        close(norm.grad(dy, x, state), expected, 4)
+        _, (tangent,) = mx.jvp(lambda x, params=params: norm.fwd(x, 3, **params)[0], [x], [dy])
+        assert np.isfinite(exact(tangent)).all()
+
+
 @each
 def test_sums_over_large_windows_stay_accurate(device: mx.Device, name: str) -> None:
     """A large value that a window has left leaves no trace, as it would in a running sum."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -42,6 +43,7 @@ peak of that process (VmHWM), less the outputs. Written by `make bench`."""
 def main() -> None:
     """Runs a program and writes its tables."""
     args = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a limit of time keeps the rows so far
     args.rounds = args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS)
     args.out = args.out or Path(tempfile.mkdtemp() if args.quick else "docs/benchmarks")
     if args.program == "gpu":

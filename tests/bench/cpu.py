@@ -171,7 +171,11 @@ def main(args: argparse.Namespace) -> list[Row]:
     rows = []
     for problem, targets in problems(args.only, shape):
         print(f"{problem.title} {problem.dtype}", flush=True)
-        rows.append(measure(problem, targets, args))
+        try:
+            rows.append(measure(problem, targets, args))
+        except KeyboardInterrupt:
+            print("interrupted: the rows so far", flush=True)
+            break
     return rows
 
 

@@ -115,7 +115,11 @@ def main(args: argparse.Namespace) -> list[Row]:
     for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE, tf32=args.tf32):
         print(f"{problem.title} {problem.dtype}", flush=True)
         rounds = args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)
-        rows.append(measure(problem, targets, rounds, TF32_TOLERANCE if args.tf32 else None))
+        try:
+            rows.append(measure(problem, targets, rounds, TF32_TOLERANCE if args.tf32 else None))
+        except KeyboardInterrupt:
+            print("interrupted: the rows so far", flush=True)
+            break
         mx.clear_cache()
         torch.cuda.empty_cache()
     return rows
