@@ -60,9 +60,86 @@ void combined(const Settings<A>& s, const A* pulled, const A* x, const A* sums, 
 
 // Windows of rows and columns ------------------------------------------------------------------------------
 
+// The lines that a window reads, by value: no store can change them.
+template <typename T, int Count>
+struct Taken {
+  const T* at[Count];
+};
+
+// Small windows: squares of all rows are read again for every two windows, one above the other, which share all but
+// two of them; those sums go no further than the nearest cache. Pairs begin at even rows wherever the part does, so
+// that the order of additions depends on the position only.
+template <int Size, typename T>
+void spatial_near(const Call& call) {
+  using A = Acc<T>;
+  constexpr int64_t kBefore = Size / 2, kAfter = (Size - 1) / 2, kBlock = 1 << 10;
+  const Tensor &x = call.in[0], &y = call.out[0];
+  const Images images = images_of(x);
+  const Settings<A> s(call.params, 2);
+  parallel_parts<A>(images, smaller(Size, images.height), [&](const Part& part) {
+    const int64_t step = part.channels, room = (images.width + Size - 1) * step + lanes<A>;
+    const int64_t block = (kBlock / step + 16) & ~int64_t{15};
+    const bool streamed = streams<A>(y, images, part);
+    const Scratch<T> blank(images.pitch());
+    const Scratch<A> sums(2 * room);
+    memset(static_cast<void*>(blank.get()), 0, static_cast<size_t>(images.pitch()) * sizeof(T));
+    memset(static_cast<void*>(sums.get()), 0, static_cast<size_t>(2 * room) * sizeof(A));
+    const auto line = [&](const Tensor& image, int64_t row) {
+      return data<T>(image) + (part.image * images.height + row) * images.pitch();
+    };
+    for (int64_t row = part.top & ~int64_t{1}; row < part.bottom; row += 2) {
+      Taken<T, Size + 1> rows;
+      for (int64_t j = 0; j <= Size; ++j) {
+        const int64_t at = row - kBefore + j;
+        rows.at[j] = at >= 0 && at < images.height ? line(x, at) : blank.get();
+      }
+      int64_t ready = 0;
+      for (int64_t begin = 0; begin < images.width; begin += block) {
+        const int64_t end = smaller(images.width, begin + block), next = smaller(images.width, end + kAfter);
+        A* to = &sums[kBefore * step];
+        for_pixels<A>(
+            images, part, ready, next, [=](int64_t offset, int64_t at, int n) __attribute__((always_inline)) {
+              const auto square = [=](int j) __attribute__((always_inline)) {
+                const Vec<A> v = load_some(rows.at[j] + offset, n);
+                return v * v;
+              };
+              Vec<A> shared = square(1);
+              for (int j = 2; j < Size; ++j) shared += square(j);
+              store_some(to + at, shared + square(0), n);
+              store_some(to + room + at, shared + square(Size), n);
+            });
+        ready = next;
+        for (int64_t own = larger(row, part.top); own < smaller(row + 2, part.bottom); ++own) {
+          const A *from = &sums[(own - row) * room], factor = s.factor, base = s.base;
+          const T *in = line(x, own), *ahead = line(x, smaller(own + kAfter + 2, images.height - 1));
+          T* made = line(y, own);
+          by_kind(s.power, [=, &images, &part, power = s.power]<Raise Kind>() {
+            for_pixels<A>(
+                images, part, begin, end, [=](int64_t offset, int64_t at, int n) __attribute__((always_inline)) {
+                  __builtin_prefetch(ahead + offset);
+                  Vec<A> sum = load_some(from + at, n);
+                  for (int j = 1; j < Size; ++j) sum += load_some(from + at + j * step, n);
+                  const Vec<A> scale = power.template of<Kind>(sum * factor + base);
+                  store_result(made + offset, load_some(in + offset, n) * scale, n, streamed);
+                });
+          });
+        }
+      }
+    }
+  });
+}
+
 template <typename T>
 void spatial(const Call& call) {
   using A = Acc<T>;
+  switch (call.params[0]) {
+    case 3:
+      return spatial_near<3, T>(call);
+    case 5:
+      return spatial_near<5, T>(call);
+    case 7:
+      return spatial_near<7, T>(call);
+  }
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
   const Settings<A> s(call.params, 2);
