@@ -150,21 +150,23 @@ struct FloatPower {
     constexpr uint32_t kOne = 0x3f800000, kRootHalf = 0x3f3504f3;
     // t = m * 2^k with m between the roots of 1/2 and 2, and s = f / (2 + f) of f = m - 1.
     const Bits32 moved = bit_cast<Bits32>(t) + (kOne - kRootHalf);
-    const Vec<float> f = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalf) - 1;
+    const Vec<float> m = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalf), f = m - 1;
     const Vec<float> k = bit_cast<Vec<float>>((moved >> 23) | 0x4b000000) - (0x1p23f + 127);
-    const Vec<float> over = about_inverse(f + 2), near = f * over;
+    const Vec<float> over = about_inverse(m + 1), near = f * over;
     // f - near * (2 + f), exact but for its last rounding: what `near` lacks.
-    const Vec<float> lack = fused(-near, f, fused(splat(-2.0f), near, f)) * over;
-    const Vec<float> s = near + lack, z = s * s;
+    const Vec<float> lack = fused(-near, f, f - (near + near)) * over, s = near + lack, z = s * s;
     // e * log2(t) as whole numbers and a small rest. k * step is exact, and so is what the whole number leaves of it.
     const Vec<float> steps = k * step, whole = fused(near, splat(slope), steps) + 0x1.8p23f;
     Vec<float> r = fused(near, splat(slope), steps - (whole - 0x1.8p23f));
     r += lack * slope + k * rest;
     r += s * (((z * c + b) * z + a) * z + tail0);
-    const Vec<float> r2 = r * r;
-    const Vec<float> top = (r * 0.00015461445f + 0.0013400428f) * r + 0.0096180567f;
-    const Vec<float> middle = (top * r + 0.055503272f) * r + 0.24022651f;
-    const Vec<float> power = fused(middle, r2, fused(r, splat(0.6931472f), splat(1.0f)));
+    // Term by term: the shorter way through the pipeline takes one more multiplication, which are what it waits for.
+    Vec<float> power = r * 0.00015461445f + 0.0013400428f;
+    power = power * r + 0.0096180567f;
+    power = power * r + 0.055503272f;
+    power = power * r + 0.24022651f;
+    power = power * r + 0.6931472f;
+    power = power * r + 1;
     return bit_cast<Vec<float>>(bit_cast<Bits32>(power) + (bit_cast<Bits32>(whole) << 23));
   }
 };
