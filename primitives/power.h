@@ -193,14 +193,25 @@ struct Power {
                                : Raise::other;
   }
 
+  // Whether powers of this kind mostly are quick, and the quick power; where `all` becomes false it is not one.
+  template <Raise Kind>
+  static constexpr bool kQuick = sizeof(A) == 4 && Kind == Raise::other&& kFused;
+
+  MPSF_INLINE Vec<A> quickly(Vec<A> t, bool& all) const requires(sizeof(A) == 4) {
+    all &= within(t, quick.low, quick.high);
+    return quick.of(t);
+  }
+
   template <Raise Kind>
   MPSF_INLINE Vec<A> of(Vec<A> t) const {
-    if constexpr (sizeof(A) == 8 || Kind != Raise::other || !kFused) {
+    if constexpr (!kQuick<Kind>) {
       return any_of<Kind>(t);
     } else {
-      const Vec<A> power = quick.of(t);
-      if (__builtin_expect(within(t, quick.low, quick.high), 1)) return power;
-      return (t >= quick.low) & (t <= quick.high) ? power : any_of<Kind>(t);  // the same whatever is beside it
+      bool all = true;
+      const Vec<A> power = quickly(t, all);
+      return all                                    ? power
+             : (t >= quick.low) & (t <= quick.high) ? power
+                                                    : any_of<Kind>(t);  // the same whatever is beside it
     }
   }
 
@@ -253,16 +264,34 @@ void by_kind(const Power<A>& power, const F& f) {
   }
 }
 
-// Calls store(i, n, powers) with the powers of what load(i, n) gives, for all vectors of so many elements.
-template <typename A, typename Load, typename Store>
-void for_powers(const Power<A> power, int64_t length, const Load load, const Store store) {
+// Calls f(i, n) for the vectors of so many elements.
+template <typename A, typename F>
+MPSF_INLINE void for_each(int64_t length, const F& f) {
   constexpr int L = lanes<A>;
-  by_kind(power, [=]<Raise Kind>() {
-    int64_t i = 0;
-    for (; i + L <= length; i += L) store(i, L, power.template of<Kind>(load(i, L)));
-    const int n = static_cast<int>(length - i);
-    if (n > 0) store(i, n, power.template of<Kind>(load(i, n)));
-  });
+  int64_t i = 0;
+  for (; i + L <= length; i += L) f(i, L);
+  if (i < length) f(i, static_cast<int>(length - i));
+}
+
+// Calls store(i, n, powers) with the powers of what load(i, n) gives, for all vectors of so many elements. First as if
+// all were quick, which leaves the loop its registers, and if they were not, again: store() must not change what load()
+// reads. A function of its own, for the same registers.
+template <Raise Kind, typename A, typename Load, typename Store>
+__attribute__((noinline)) void powers_of(const Power<A> power, int64_t length, const Load load, const Store store) {
+  if constexpr (Power<A>::template kQuick<Kind>) {
+    bool all = true;
+    for_each<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) { store(i, n, power.quickly(load(i, n), all)); });
+    if (all) return;
+  }
+  for_each<A>(
+      length, [&](int64_t i, int n)
+                  __attribute__((always_inline)) { store(i, n, power.template of<Kind>(load(i, n))); });
+}
+
+template <typename A, typename Load, typename Store>
+void for_powers(const Power<A>& power, int64_t length, const Load& load, const Store& store) {
+  by_kind(power, [&]<Raise Kind>() { powers_of<Kind>(power, length, load, store); });
 }
 
 // A double that Python packed into two ints.

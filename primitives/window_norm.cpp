@@ -113,14 +113,17 @@ void spatial_near(const Call& call) {
           const A *from = &sums[(own - row) * room], factor = s.factor, base = s.base;
           const T *in = line(x, own), *ahead = line(x, smaller(own + kAfter + 2, images.height - 1));
           T* made = line(y, own);
-          by_kind(s.power, [=, &images, &part, power = s.power]<Raise Kind>() {
-            for_pixels<A>(
-                images, part, begin, end, [=](int64_t offset, int64_t at, int n) __attribute__((always_inline)) {
-                  __builtin_prefetch(ahead + offset);
-                  Vec<A> sum = load_some(from + at, n);
-                  for (int j = 1; j < Size; ++j) sum += load_some(from + at + j * step, n);
-                  const Vec<A> scale = power.template of<Kind>(sum * factor + base);
-                  store_result(made + offset, load_some(in + offset, n) * scale, n, streamed);
+          for_runs(images, part, begin, end, [&](int64_t offset, int64_t at, int64_t length) {
+            const A* run = from + at;
+            const auto base_of = [=](int64_t i, int n) __attribute__((always_inline)) {
+              Vec<A> sum = load_some(run + i, n);
+              for (int j = 1; j < Size; ++j) sum += load_some(run + i + j * step, n);
+              return sum * factor + base;
+            };
+            for_powers(
+                s.power, length, base_of, [=](int64_t i, int n, Vec<A> power) __attribute__((always_inline)) {
+                  __builtin_prefetch(ahead + offset + i);
+                  store_result(made + offset + i, load_some(in + offset + i, n) * power, n, streamed);
                 });
           });
         }

@@ -252,19 +252,25 @@ MPSF_INLINE Vec<A> load_as(const double* p, int n) requires(sizeof(A) == 4) {
   return join(load_some(p, n < L ? n : L), n > L ? load_some(p + L, n - L) : Vec<double>{});
 }
 
-// Calls f(offset, at, n) for the vectors of some pixels of a part's row: where they lie in the image's row, and among
-// the part's.
-template <typename A, typename F>
-MPSF_INLINE void for_pixels(const Images& images, const Part& part, int64_t begin, int64_t end, const F& f) {
-  constexpr int L = lanes<A>;
+// Calls f(offset, at, length) for the runs of elements side by side of some pixels of a part's row: where they lie in
+// the image's row, and among the part's.
+template <typename F>
+MPSF_INLINE void for_runs(const Images& images, const Part& part, int64_t begin, int64_t end, const F& f) {
   const bool whole = part.channels == images.channels;
   const int64_t runs = whole ? 1 : end - begin, length = whole ? (end - begin) * part.channels : part.channels;
   for (int64_t run = 0; run < runs; ++run) {
-    const int64_t offset = (begin + run) * images.channels + part.first, at = begin * part.channels + run * length;
-    int64_t i = 0;
-    for (; i + L <= length; i += L) f(offset + i, at + i, L);
-    if (i < length) f(offset + i, at + i, static_cast<int>(length - i));
+    f((begin + run) * images.channels + part.first, begin * part.channels + run * length, length);
   }
+}
+
+// Calls f(offset, at, n) for their vectors.
+template <typename A, typename F>
+MPSF_INLINE void for_pixels(const Images& images, const Part& part, int64_t begin, int64_t end, const F& f) {
+  for_runs(
+      images, part, begin, end, [&](int64_t offset, int64_t at, int64_t length) __attribute__((always_inline)) {
+        for_each<A>(
+            length, [&](int64_t i, int n) __attribute__((always_inline)) { f(offset + i, at + i, n); });
+      });
 }
 
 template <typename A, typename F>
