@@ -72,7 +72,7 @@ struct Taken {
 template <int Size, typename T>
 void spatial_near(const Call& call) {
   using A = Acc<T>;
-  constexpr int64_t kBefore = Size / 2, kAfter = (Size - 1) / 2, kBlock = 1 << 10;
+  constexpr int64_t kBefore = Size / 2, kAfter = (Size - 1) / 2, kBlock = 1 << 12;
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
   const Settings<A> s(call.params, 2);
