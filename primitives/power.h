@@ -209,9 +209,9 @@ struct Power {
     } else {
       bool all = true;
       const Vec<A> power = quickly(t, all);
-      return all                                    ? power
-             : (t >= quick.low) & (t <= quick.high) ? power
-                                                    : any_of<Kind>(t);  // the same whatever is beside it
+      return all                                      ? power
+             : ((t >= quick.low) & (t <= quick.high)) ? power
+                                                      : any_of<Kind>(t);  // the same whatever is beside it
     }
   }
 
