@@ -1,5 +1,7 @@
-// t ** e for one exponent and many t, vectors at a time. float goes through double: polynomials with errors of 2^-37
-// and 2^-28 leave powers of any size right to the last place or the one beside it. Edges are those of powf.
+// t ** e for one exponent and many t, vectors at a time. Floats whose power is far from the ends of the range stay
+// float, with a correction for what the logarithm loses. The others, and those of large exponents, go through double:
+// polynomials with errors of 2^-37 and 2^-28 leave any power right to the last place or the one beside it. Edges are
+// those of powf.
 #pragma once
 #include "channels.h"
 #include "simd.h"
@@ -58,16 +60,42 @@ MPSF_INLINE Vec<double> quotient(Vec<double> a, Vec<double> b) {
 #endif
 }
 
-// Whether all are positive and finite; false where it would cost more to ask.
-MPSF_INLINE bool ordinary([[maybe_unused]] Vec<float> v) {
-#if defined(__AVX512F__)
-  const __m512i below = _mm512_sub_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(1));
-  return _mm512_cmplt_epu32_mask(below, _mm512_set1_epi32(0x7f7fffff)) == 0xffff;
-#elif defined(__AVX2__)
-  const Vec<float> infinity = splat(__builtin_inff());
-  return _mm256_movemask_ps(bit_cast<__m256>((v > 0) & (v < infinity))) == 0xff;
+#if defined(__AVX512F__) || defined(__FMA__) || defined(__aarch64__)
+constexpr bool kFused = true;
 #else
-  return false;
+constexpr bool kFused = false;
+#endif
+
+// a * b + c rounded once, where kFused.
+MPSF_INLINE Vec<float> fused(Vec<float> a, Vec<float> b, Vec<float> c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return bit_cast<Vec<float>>(vfmaq_f32(bit_cast<float32x4_t>(c), bit_cast<float32x4_t>(a), bit_cast<float32x4_t>(b)));
+#else
+  return a * b + c;
+#endif
+}
+
+// Whether all lie between two bounds; not with a NaN.
+MPSF_INLINE bool within(Vec<float> v, float low, float high) {
+#if defined(__AVX512F__)
+  return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(v, splat(low), _CMP_GE_OQ), v, splat(high), _CMP_LE_OQ) == 0xffff;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(bit_cast<__m256>((v >= low) & (v <= high))) == 0xff;
+#else
+  return !any(~((v >= low) & (v <= high)));
+#endif
+}
+
+// 1 / a to 14 bits at least; a is normal, and so is the result.
+MPSF_INLINE Vec<float> about_inverse(Vec<float> a) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_rcp14_ps(0xffff, a);
+#else
+  return 1 / a;
 #endif
 }
 
@@ -96,14 +124,62 @@ MPSF_INLINE Vec<double> raised(Vec<double> a, double e) {
   return bit_cast<Vec<double>>(bit_cast<Bits>(power) + (bit_cast<Bits>(whole) << 52));
 }
 
+// a ** e of floats without doubles, to about one place, for |e| <= kMost.
+struct FloatPower {
+  static constexpr double kMost = 8;
+
+  float low, high;              // bounds of a; low > high where e is too large
+  float step, rest;             // e, of which `step` times a power of two's exponent is exact
+  float slope, tail0, a, b, c;  // e times what makes log2((1 + s) / (1 - s)) of s and s * s
+
+  explicit FloatPower(double e) {
+    const double size = __builtin_fabs(e), most = __builtin_fmin(125 / size, 127.99);
+    low = static_cast<float>(__builtin_fmax(__builtin_exp2(-most), 0x1p-126));
+    high = static_cast<float>(__builtin_exp2(most));
+    if (!(kFused && size <= kMost)) low = 1, high = 0;
+    step = static_cast<float>(__builtin_rint(e * 0x1p15) * 0x1p-15);
+    rest = static_cast<float>(e - static_cast<double>(step));
+    slope = static_cast<float>(e * 2.885390081777927);
+    tail0 = static_cast<float>(e * 2.885390081777927 - static_cast<double>(slope));
+    a = static_cast<float>(e * 0.961798276796825);
+    b = static_cast<float>(e * 0.5767540075880934);
+    c = static_cast<float>(e * 0.43095799328758316);
+  }
+
+  MPSF_INLINE Vec<float> of(Vec<float> t) const {
+    constexpr uint32_t kOne = 0x3f800000, kRootHalf = 0x3f3504f3;
+    // t = m * 2^k with m between the roots of 1/2 and 2, and s = f / (2 + f) of f = m - 1.
+    const Bits32 moved = bit_cast<Bits32>(t) + (kOne - kRootHalf);
+    const Vec<float> m = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalf), f = m - 1;
+    const Vec<float> k = bit_cast<Vec<float>>((moved >> 23) | 0x4b000000) - (0x1p23f + 127);
+    const Vec<float> over = about_inverse(m + 1), near = f * over;
+    // f - near * (2 + f), exact but for its last rounding: what `near` lacks.
+    const Vec<float> lack = fused(-near, f, f - (near + near)) * over, s = near + lack, z = s * s;
+    // e * log2(t) as whole numbers and a small rest. k * step is exact, and so is what the whole number leaves of it.
+    const Vec<float> steps = k * step, whole = fused(near, splat(slope), steps) + 0x1.8p23f;
+    Vec<float> r = fused(near, splat(slope), steps - (whole - 0x1.8p23f));
+    r += lack * slope + k * rest;
+    r += s * (((z * c + b) * z + a) * z + tail0);
+    // Term by term: the shorter way through the pipeline takes one more multiplication, which are what it waits for.
+    Vec<float> power = r * 0.00015461445f + 0.0013400428f;
+    power = power * r + 0.0096180567f;
+    power = power * r + 0.055503272f;
+    power = power * r + 0.24022651f;
+    power = power * r + 0.6931472f;
+    power = power * r + 1;
+    return bit_cast<Vec<float>>(bit_cast<Bits32>(power) + (bit_cast<Bits32>(whole) << 23));
+  }
+};
+
 enum class Raise { zero, reciprocal, root, root_root, other };
 
 template <typename A>
 struct Power {
   double exponent;
   bool odd, fractional;  // whether a negative base keeps its sign, and whether it has no power
+  FloatPower quick;
 
-  explicit Power(double e) : exponent(e) {
+  explicit Power(double e) : exponent(e), quick(e) {
     const double half = __builtin_floor(e / 2);
     fractional = __builtin_floor(e) != e;
     odd = !fractional && half * 2 != e;
@@ -117,8 +193,31 @@ struct Power {
                                : Raise::other;
   }
 
+  // Whether powers of this kind mostly are quick, and the quick power; where `all` becomes false it is not one.
+  template <Raise Kind>
+  static constexpr bool kQuick = sizeof(A) == 4 && Kind == Raise::other&& kFused;
+
+  MPSF_INLINE Vec<A> quickly(Vec<A> t, bool& all) const requires(sizeof(A) == 4) {
+    all &= within(t, quick.low, quick.high);
+    return quick.of(t);
+  }
+
   template <Raise Kind>
   MPSF_INLINE Vec<A> of(Vec<A> t) const {
+    if constexpr (!kQuick<Kind>) {
+      return any_of<Kind>(t);
+    } else {
+      bool all = true;
+      const Vec<A> power = quickly(t, all);
+      return all                                      ? power
+             : ((t >= quick.low) & (t <= quick.high)) ? power
+                                                      : any_of<Kind>(t);  // the same whatever is beside it
+    }
+  }
+
+ private:
+  template <Raise Kind>
+  MPSF_INLINE Vec<A> any_of(Vec<A> t) const {
     constexpr A kInfinity = static_cast<A>(__builtin_inf());
     if constexpr (Kind == Raise::zero) return splat(A(1));
     if constexpr (Kind == Raise::reciprocal) return 1 / t;
@@ -134,10 +233,6 @@ struct Power {
       for (int i = 0; i < lanes<A>; ++i) t[i] = static_cast<A>(__builtin_pow(static_cast<double>(t[i]), exponent));
       return t;
     } else {
-      if (ordinary(t)) {
-        const Pair pair = split(t);
-        return join(raised(pair.low, exponent), raised(pair.high, exponent));
-      }
       const Bits32 sign = bit_cast<Bits32>(t) & 0x80000000;
       const Vec<A> a = bit_cast<Vec<A>>(bit_cast<Bits32>(t) ^ sign);
       const Pair pair = split(a);
@@ -152,28 +247,51 @@ struct Power {
   }
 };
 
-// Calls store(i, n, powers) with the powers of what load(i, n) gives, for all vectors of so many elements.
-template <typename A, typename Load, typename Store>
-void for_powers(const Power<A> power, int64_t length, const Load load, const Store store) {
-  constexpr int L = lanes<A>;
-  const auto each = [=]<Raise Kind>() {
-    int64_t i = 0;
-    for (; i + L <= length; i += L) store(i, L, power.template of<Kind>(load(i, L)));
-    if (i < length)
-      store(i, static_cast<int>(length - i), power.template of<Kind>(load(i, static_cast<int>(length - i))));
-  };
+// Calls f with the kind of a power as a constant.
+template <typename A, typename F>
+void by_kind(const Power<A>& power, const F& f) {
   switch (power.kind()) {
     case Raise::zero:
-      return each.template operator()<Raise::zero>();
+      return f.template operator()<Raise::zero>();
     case Raise::reciprocal:
-      return each.template operator()<Raise::reciprocal>();
+      return f.template operator()<Raise::reciprocal>();
     case Raise::root:
-      return each.template operator()<Raise::root>();
+      return f.template operator()<Raise::root>();
     case Raise::root_root:
-      return each.template operator()<Raise::root_root>();
+      return f.template operator()<Raise::root_root>();
     case Raise::other:
-      return each.template operator()<Raise::other>();
+      return f.template operator()<Raise::other>();
   }
+}
+
+// Calls f(i, n) for the vectors of so many elements.
+template <typename A, typename F>
+MPSF_INLINE void for_each(int64_t length, const F& f) {
+  constexpr int L = lanes<A>;
+  int64_t i = 0;
+  for (; i + L <= length; i += L) f(i, L);
+  if (i < length) f(i, static_cast<int>(length - i));
+}
+
+// Calls store(i, n, powers) with the powers of what load(i, n) gives, for all vectors of so many elements. First as if
+// all were quick, which leaves the loop its registers, and if they were not, again: store() must not change what load()
+// reads. A function of its own, for the same registers.
+template <Raise Kind, typename A, typename Load, typename Store>
+__attribute__((noinline)) void powers_of(const Power<A> power, int64_t length, const Load load, const Store store) {
+  if constexpr (Power<A>::template kQuick<Kind>) {
+    bool all = true;
+    for_each<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) { store(i, n, power.quickly(load(i, n), all)); });
+    if (all) return;
+  }
+  for_each<A>(
+      length, [&](int64_t i, int n)
+                  __attribute__((always_inline)) { store(i, n, power.template of<Kind>(load(i, n))); });
+}
+
+template <typename A, typename Load, typename Store>
+void for_powers(const Power<A>& power, int64_t length, const Load& load, const Store& store) {
+  by_kind(power, [&]<Raise Kind>() { powers_of<Kind>(power, length, load, store); });
 }
 
 // A double that Python packed into two ints.

@@ -2,6 +2,7 @@
 // normalization, y = x * t^-beta with t = delta + alpha / N * (sum of x^2 over the window), and their gradients
 // dx = dy * t^-beta - 2 alpha beta / N * x * (sum of dy * x * t^(-beta - 1) over the windows that read x).
 #include "channels.h"
+#include "near_windows.h"
 #include "parallel.h"
 #include "power.h"
 #include "simd.h"
@@ -9,22 +10,6 @@
 
 namespace mpsf::MPSF_ISA {
 namespace {
-
-template <typename A>
-struct Settings {
-  int64_t size;
-  Power<A> power;         // with -beta
-  A base, factor, slope;  // delta, alpha / N and 2 alpha beta / N
-
-  // From (size, alpha, beta, delta); N is the size to the power of so many axes.
-  Settings(const int* params, int axes) : size(params[0]), power(-unpacked(params + 3)) {
-    const double side = static_cast<double>(size), count = axes == 2 ? side * side : side;
-    const double share = unpacked(params + 1) / count;
-    base = static_cast<A>(unpacked(params + 5));
-    factor = static_cast<A>(share);
-    slope = static_cast<A>(2 * share * unpacked(params + 3));
-  }
-};
 
 // made = x * t^-beta, elementwise.
 template <typename A>
@@ -63,6 +48,14 @@ void combined(const Settings<A>& s, const A* pulled, const A* x, const A* sums, 
 template <typename T>
 void spatial(const Call& call) {
   using A = Acc<T>;
+  switch (call.params[0]) {
+    case 3:
+      return spatial_near<3, T>(call);
+    case 5:
+      return spatial_near<5, T>(call);
+    case 7:
+      return spatial_near<7, T>(call);
+  }
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
   const Settings<A> s(call.params, 2);

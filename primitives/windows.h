@@ -252,18 +252,40 @@ MPSF_INLINE Vec<A> load_as(const double* p, int n) requires(sizeof(A) == 4) {
   return join(load_some(p, n < L ? n : L), n > L ? load_some(p + L, n - L) : Vec<double>{});
 }
 
-// Calls f(offset, at, n) for the vectors of a part's row: where they lie in the image's row, and among the part's.
+// Calls f(offset, at, length) for the runs of elements side by side of some pixels of a part's row: where they lie in
+// the image's row, and among the part's.
+template <typename F>
+MPSF_INLINE void for_runs(const Images& images, const Part& part, int64_t begin, int64_t end, const F& f) {
+  const bool whole = part.channels == images.channels;
+  const int64_t runs = whole ? 1 : end - begin, length = whole ? (end - begin) * part.channels : part.channels;
+  for (int64_t run = 0; run < runs; ++run) {
+    f((begin + run) * images.channels + part.first, begin * part.channels + run * length, length);
+  }
+}
+
+// Calls f(offset, at, n) for their vectors.
+template <typename A, typename F>
+MPSF_INLINE void for_pixels(const Images& images, const Part& part, int64_t begin, int64_t end, const F& f) {
+  for_runs(
+      images, part, begin, end, [&](int64_t offset, int64_t at, int64_t length) __attribute__((always_inline)) {
+        for_each<A>(
+            length, [&](int64_t i, int n) __attribute__((always_inline)) { f(offset + i, at + i, n); });
+      });
+}
+
 template <typename A, typename F>
 MPSF_INLINE void for_part(const Images& images, const Part& part, const F& f) {
+  for_pixels<A>(images, part, 0, images.width, f);
+}
+
+// Whether a part's vectors go past the caches.
+template <typename A>
+bool streams(const Tensor& image, const Images& images, const Part& part) {
   constexpr int L = lanes<A>;
-  const bool whole = part.channels == images.channels;
-  const int64_t pixels = whole ? 1 : images.width, length = whole ? images.pitch() : part.channels;
-  for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-    const int64_t offset = pixel * images.channels + part.first, at = pixel * length;
-    int64_t i = 0;
-    for (; i + L <= length; i += L) f(offset + i, at + i, L);
-    if (i < length) f(offset + i, at + i, static_cast<int>(length - i));
-  }
+  const bool even = part.channels == images.channels
+                        ? images.pitch() % L == 0
+                        : images.channels % L == 0 && part.first % L == 0 && part.channels % L == 0;
+  return image.streamed && even;
 }
 
 // A part's elements of one row, side by side; in `room` unless they lie so in the image.
@@ -283,13 +305,9 @@ const B* taken(const Tensor& image, const Part& part, int64_t row, B* room) {
 template <typename T, typename B>
 void put(const Tensor& image, const Part& part, int64_t row, const B* made) {
   using A = Acc<T>;
-  constexpr int L = lanes<A>;
   const Images images = images_of(image);
   T* to = data<T>(image) + (part.image * images.height + row) * images.pitch();
-  const bool even = part.channels == images.channels
-                        ? images.pitch() % L == 0
-                        : images.channels % L == 0 && part.first % L == 0 && part.channels % L == 0;
-  const bool streamed = image.streamed && even;
+  const bool streamed = streams<A>(image, images, part);
   for_part<A>(images, part, [&](int64_t offset, int64_t at, int n) {
     store_result(to + offset, load_as<A>(made + at, n), n, streamed);
   });
