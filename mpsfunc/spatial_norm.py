@@ -88,7 +88,7 @@ def spatial_norm(
 
     ``y[i] = x[i] * (delta + alpha / kernel_size^2 * sum of x[q]^2) ** -beta`` over the square of pixels q around i,
     from ``i - kernel_size // 2`` to ``i + (kernel_size - 1) // 2`` along both axes. Pixels outside count as zeros, and
-    ``kernel_size^2`` divides there too. The cost does not grow with the window.
+    ``kernel_size^2`` divides there too. Large windows cost little more than small ones.
 
     Source: ``MPSCNNSpatialNormalization``, whose defaults these are.
 

@@ -20,6 +20,11 @@ _, CONTRAST = mf.local_contrast_norm_fwd(X, 3)
 # States with arrays that a GPU cannot hold if they are float64.
 STATES = {"BatchNormState": NORM._replace(frozen=False), "InstanceNormState": INSTANCE, "GroupNormState": GROUP}
 
+
+def _stats(**fields: Any) -> mf.BatchNormState:
+    return mf.bn_stats(X)._replace(**fields)
+
+
 IMAGES: dict[str, Callable[[Any], Any]] = {
     "bn_stats": lambda x: mf.bn_stats(x),
     "bn_normalize": lambda x: mf.bn_normalize(x, NORM),
@@ -60,6 +65,15 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("bn_running: state is not a state from bn_stats", lambda: mf.bn_running(NORM, NORM)),
     ("bn_running: channels differ", lambda: mf.bn_running(NORM, mf.bn_stats(X[..., :3]))),
     ("bn_running: momentum is out of range", lambda: mf.bn_running(NORM, mf.bn_stats(X), 1.5)),
+    ("bn_running: the state does not fit together", lambda: mf.bn_running(NORM, _stats(var=mx.ones((4, 4))))),
+    ("bn_merge: the state does not fit together", lambda: mf.bn_merge(_stats(), _stats(dgamma=mx.ones(2)))),
+    (
+        "bn_merge: the state does not fit together",
+        lambda: mf.bn_merge(_stats(count=mx.array([1, 2], mx.int64)), _stats()),
+    ),
+    ("bn_normalize: state.eps is out of range", lambda: mf.bn_normalize(X, _stats(eps=-1.0))),
+    ("bn_stats: state.eps is out of range", lambda: mf.bn_stats(X, _stats(eps=float("nan")))),
+    ("group_norm_grad: state.eps is out of range", lambda: mf.group_norm_grad(X, X, GROUP._replace(eps=float("inf")))),
     ("bn_running: momentum is out of range", lambda: mf.bn_running(NORM, mf.bn_stats(X), float("nan"))),
     ("instance_norm: beta does not fit the channels", lambda: mf.instance_norm(X, None, mx.ones(3))),
     ("instance_norm: eps is out of range", lambda: mf.instance_norm(X, eps=-1.0)),
@@ -104,6 +118,12 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ("bn_stats: eps is not a number", lambda: mf.bn_stats(X, eps="1e-5")),
     ("bn_frozen: var is not an array", lambda: mf.bn_frozen(mx.ones(4), 1.0)),
     ("bn_normalize: neuron is not a name", lambda: mf.bn_normalize(X, NORM, neuron=1)),
+    ("bn_grad: state.eps is not a number", lambda: mf.bn_grad(X, X, _stats(eps="1e-5"))),
+    ("bn_normalize: state.mean has no floating dtype", lambda: mf.bn_normalize(X, _stats(mean=mx.ones(4, mx.int32)))),
+    (
+        "instance_norm_grad: state.var has no floating dtype",
+        lambda: mf.instance_norm_grad(X, X, INSTANCE._replace(var=mx.ones((2, 4), mx.int32))),
+    ),
     ("bn_running: momentum is not a number", lambda: mf.bn_running(NORM, mf.bn_stats(X), "0.1")),
     ("instance_norm_grad: dy and x differ in dtype", lambda: mf.instance_norm_grad(X.astype(mx.float16), X, INSTANCE)),
     ("group_norm: groups is not an int", lambda: mf.group_norm(X, 2.0)),
