@@ -87,13 +87,16 @@ class Job(NamedTuple):
         self.once("thread", rounded=rounded)
         return outcome
 
-    def once(self, sanitizer: str, *, rounded: bool = False, disturbed: bool = False) -> Outcome:
+    def once(
+        self, sanitizer: str, *, rounded: bool = False, disturbed: bool = False, seconds: float = _TIMEOUT
+    ) -> Outcome:
         """Runs the kernel in one way: under a sanitizer of `build.SANITIZERS`.
 
         Args:
             sanitizer: Which.
             rounded: As for `run`.
             disturbed: With the lanes in reversed order and the inputs one element off.
+            seconds: After which a kernel that still runs is taken for one that does not end.
 
         Raises:
             KernelFault: Something was wrong.
@@ -109,10 +112,10 @@ class Job(NamedTuple):
             command = [*_at_fixed_addresses(sanitizer), *map(str, (build.runner(sanitizer), library, job, result))]
             try:
                 done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=_TIMEOUT, env={**os.environ, **_ENVIRONMENT}
+                    command, capture_output=True, text=True, timeout=seconds, env={**os.environ, **_ENVIRONMENT}
                 )
             except subprocess.TimeoutExpired:
-                raise KernelFault("host", f"ran for more than {_TIMEOUT} s") from None
+                raise KernelFault("host", f"ran for more than {seconds} s") from None
             if done.returncode != 0:
                 by = "host" if done.returncode == _HOST_STATUS else sanitizer.removeprefix("quick ")
                 raise KernelFault(by, done.stderr[:3000] or f"exit status {done.returncode}")

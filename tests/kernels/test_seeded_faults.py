@@ -21,6 +21,8 @@ from mpsfunc import _launch
 pytestmark = needs_clang
 
 TOLERANCE = 1e-5
+# A right launch takes a fraction of a second; a fault that makes a loop endless would have each take a minute.
+SECONDS = 8
 _OUTPUTS = {"float32", "uint8", "uint16"}  # the integers number winners
 
 
@@ -51,7 +53,7 @@ def finder(body: str, fault: Fault) -> str | None:
     sanitizers = ("thread", "quick address") if fault.kind == "barrier" else ("quick address", "thread")
     try:
         for sanitizer, rounded, (run, job) in itertools.product(sanitizers, (False, True), faulty):
-            outcome = job.once(sanitizer, rounded=rounded)
+            outcome = job.once(sanitizer, rounded=rounded, seconds=SECONDS)
             if not all(alike(b, run.outcome, outcome) for b in job.buffers if b.role == OUTPUT):
                 return "oracle"
     except KernelFault as found:
