@@ -42,7 +42,7 @@ def test_worked_example(device: mx.Device) -> None:
     np.testing.assert_allclose(exact(state.dgamma), [[-2.12132034], [-0.89442719]], rtol=1e-6)
     np.testing.assert_allclose(exact(state.dbeta), [[-1], [5]], rtol=1e-6)
     expected = [1.06066017, -1.06066017, 0.08944272, -0.08944272]
-    np.testing.assert_allclose(exact(dx).ravel(), expected, rtol=2e-6)
+    np.testing.assert_allclose(exact(dx).ravel(), expected, rtol=1e-6, atol=5e-7)  # terms are about 1
 
 
 # The definition -----------------------------------------------------------------------------------------
