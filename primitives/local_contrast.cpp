@@ -1,6 +1,6 @@
 // Local contrast normalization: y = pm + ps * (x - p0 * m) * t^-beta with t = delta + alpha * var, where m and var are
 // the mean and the variance over a window with zeros outside the image. Sums are in double: the variance is their
-// difference, and what the mean takes from 53 bits leaves enough.
+// difference, and what the mean takes from 53 bits leaves enough for float32. Images of doubles lose what it takes.
 #include "channels.h"
 #include "parallel.h"
 #include "power.h"

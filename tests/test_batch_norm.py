@@ -97,6 +97,8 @@ def test_the_slope_of_a_fused_relu_at_zero_is_that_of_mps(device: mx.Device) -> 
     assert mf.bn_grad(dy, x, state, neuron="relu").reshape(-1).tolist() == [1, 1, 0]
     assert mx.vjp(normalized, [x], [dy])[1][0].reshape(-1).tolist() == [1, 1, 0]
     assert mx.jvp(normalized, [x], [dy])[1][0].reshape(-1).tolist() == [1, 1, 0]
+    for pulled in (lambda dy: mf.bn_grad(dy, x, state, neuron="relu"), lambda dy: mx.vjp(normalized, [x], [dy])[1][0]):
+        assert mx.jvp(pulled, [dy], [dy])[1][0].reshape(-1).tolist() == [1, 1, 0]
     done = mf.bn_stats_grad(dy, x, state, neuron="relu")
     assert (done.dbeta.item(), done.dgamma.item()) == (2, 1)
 

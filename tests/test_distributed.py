@@ -210,6 +210,30 @@ def only() -> Any:
     return group
 
 
+def test_connections_that_do_not_fit_are_left_alone(tmp_path: Path) -> None:
+    """Descriptors kept beyond a mistake would keep the ring open after this process; so count them."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    near = socket.create_connection(listening.getsockname())
+    far, _ = listening.accept()
+    port = listening.getsockname()[1]
+    hosts = tmp_path / "hosts.json"
+    before = len(os.listdir("/dev/fd"))
+    with listening, near, far:
+        for nodes, rank, size in (
+            ([[f"127.0.0.1:{port}"]] * 2, 0, 2),  # more connections than a ring of two has there
+            ([[f"127.0.0.1:{port}"]], 0, 2),
+            ([[f"127.0.0.1:{port}"]] * 2, 5, 2),
+            ([["nowhere"]] * 2, 0, 2),
+            ([[1]] * 2, 0, 2),
+            (3, 0, 2),
+        ):
+            hosts.write_text(json.dumps(nodes))
+            _across._ring.cache_clear()
+            assert _across._ring(os.getpid(), str(hosts), rank, size) == ()
+            assert len(os.listdir("/dev/fd")) == before
+    _across._ring.cache_clear()
+
+
 def test_a_group_of_one_is_no_group(on_cpu: mx.Device, only: Any) -> None:
     with_group = across.results(mx.float32, 1, 0, only)
     for name, value in across.results(mx.float32, 1, 0, None).items():

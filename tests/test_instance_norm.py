@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc import _channels
 
 INSTANCE = 0  # groups; each channel is its own
 
@@ -147,6 +148,15 @@ def test_one_image_is_a_batch_of_its_own(device: mx.Device, dtype: mx.Dtype) -> 
     y = mf.instance_norm(x, gamma, beta)
     for i in range(3):
         close(y[i : i + 1], exact(mf.batch_norm(x[i : i + 1], gamma, beta)), 20)
+
+
+def test_mapped_images_keep_to_their_own_vectors(on_cpu: mx.Device) -> None:
+    """Two sets of vectors that nobody maps over, under images that somebody does."""
+    on = _channels.On(0, mx.default_stream(mx.cpu))
+    xs, rows = numbers((3, 4, 2, 5, 6)), [numbers((2, 6), seed=i) for i in range(3)]
+    mapped = mx.vmap(lambda x: _channels.affine(x, *rows, on))(xs)
+    for x, y in zip(xs, mapped, strict=True):
+        assert same_bits(y, _channels.affine(x, *rows, on))
 
 
 def test_group_norm_between_instance_norm_and_one_group(device: mx.Device) -> None:
