@@ -63,9 +63,9 @@ def _run(dy: mx.array, y: mx.array, on: _On) -> mx.array:
         per_thread = _launch.lanes(dy.dtype, dy.size, dy.size)
         grid, group = _launch.pointwise_threads(dy.size // per_thread)
         unroll = (("V", per_thread),)
-        return (Stage("neuron_grad", ("dy", "y"), ("dz",), (result,), grid, group, (), unroll),)
+        return (Stage("neuron_pull", ("dy", "y"), ("dz",), (result,), grid, group, (), unroll),)
 
-    return _launch.launch("neuron_grad", [dy, y], (on.neuron,), (result,), stages, on.stream)[0]
+    return _launch.launch("neuron_pull", [dy, y], (on.neuron,), (result,), stages, on.stream)[0]
 
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, on: _On) -> Any:
@@ -78,4 +78,4 @@ def _jvp(arrays: Any, tangents: Any, on: _On) -> Any:
     return mx.zeros_like(dy) if t is None else _slope(t, y, on)
 
 
-_slope: Any = differentiable("neuron_grad", _run, vjp=_vjp, jvp=_jvp, vmap=over_batches(lambda: _slope))
+_slope: Any = differentiable("neuron_pull", _run, vjp=_vjp, jvp=_jvp, vmap=over_batches(lambda: _slope))

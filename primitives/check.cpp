@@ -288,11 +288,29 @@ void check(const Signature& call) {
       return c.windows(1, 6);
     case Op::local_contrast_norm_grad:
       return c.windows(2, 6);
-    case Op::neuron_grad:
+    case Op::neuron_pull:
       c.counts(2, 1, 1);
       c.require(call.params[0] == 1, "a neuron with a gradient");
       c.input(1, c.in(0), c.image());
       return c.output(0, c.in(0), c.image());
+    case Op::softmax:
+    case Op::softmax_grad:
+    case Op::log_softmax:
+    case Op::log_softmax_grad:
+    case Op::loss:
+    case Op::loss_grad:
+    case Op::dropout:
+    case Op::dropout_mask:
+    case Op::dropout_by_mask:
+    case Op::arithmetic:
+    case Op::arithmetic_grad:
+    case Op::compare:
+    case Op::resample:
+    case Op::resample_grad:
+    case Op::neuron:
+    case Op::neuron_grad:
+    case Op::neuron_curve:
+      return c.require(false, "an operation that exists");
   }
 }
 

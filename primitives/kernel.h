@@ -49,7 +49,24 @@ struct Call {
   X(conv_grad_input)         \
   X(conv_grad_weights)       \
   X(conv_grad_bias)          \
+  X(neuron)                  \
   X(neuron_grad)             \
+  X(neuron_curve)            \
+  X(neuron_pull)             \
+  X(softmax)                 \
+  X(softmax_grad)            \
+  X(log_softmax)             \
+  X(log_softmax_grad)        \
+  X(loss)                    \
+  X(loss_grad)               \
+  X(dropout)                 \
+  X(dropout_mask)            \
+  X(dropout_by_mask)         \
+  X(arithmetic)              \
+  X(arithmetic_grad)         \
+  X(compare)                 \
+  X(resample)                \
+  X(resample_grad)           \
   X(window_sum)              \
   X(power)                   \
   X(cross_channel_norm)      \
