@@ -100,7 +100,7 @@ def _slope(shape: tuple[int, ...], dtype: mx.Dtype, crowded: bool = False) -> Ca
         dz = _neuron.pull(dy, y, _neuron.RELU, mx.default_stream(mx.cpu))
         close(dz, np.where(exact(y) > 0, exact(dy), 0))
 
-    return Case(named("neuron_grad", shape, dtype), ("neuron_grad",), check, crowded)
+    return Case(named("neuron_pull", shape, dtype), ("neuron_pull",), check, crowded)
 
 
 def convolution() -> list[Case]:

@@ -107,7 +107,7 @@ def _depthwise() -> None:
     mf.conv_grad_weights(y, x, state)
 
 
-def _neuron_grad() -> None:
+def _neuron_pull() -> None:
     _neuron.pull(numbers(LONG), numbers(LONG), _neuron.RELU, mx.default_stream(mx.cpu))
 
 
@@ -206,7 +206,7 @@ TRAFFIC = {
     # Nine taps are five and four.
     "conv_depthwise_grad_weights": Row(_depthwise, {"dy": (IMAGE, 2 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),
-    "neuron_grad": Row(_neuron_grad, dict.fromkeys(("dy", "y"), (LONG_IMAGE, LONG_IMAGE))),
+    "neuron_pull": Row(_neuron_pull, dict.fromkeys(("dy", "y"), (LONG_IMAGE, LONG_IMAGE))),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 
