@@ -59,6 +59,10 @@ from mpsfunc.pooling import avg_pool as avg_pool
 from mpsfunc.pooling import avg_pool_fwd as avg_pool_fwd
 from mpsfunc.pooling import avg_pool_grad as avg_pool_grad
 from mpsfunc.pooling import avg_pool_state as avg_pool_state
+from mpsfunc.softmax import log_softmax as log_softmax
+from mpsfunc.softmax import log_softmax_grad as log_softmax_grad
+from mpsfunc.softmax import softmax as softmax
+from mpsfunc.softmax import softmax_grad as softmax_grad
 from mpsfunc.spatial_norm import LocalContrastNormState as LocalContrastNormState
 from mpsfunc.spatial_norm import SpatialNormState as SpatialNormState
 from mpsfunc.spatial_norm import local_contrast_norm as local_contrast_norm

@@ -142,6 +142,14 @@ class Check {
     output(0, in(0), image());
   }
 
+  // So many arrays (outer, length, inner).
+  void lines(size_t arrays, size_t params) const {
+    counts(arrays, params, 1);
+    require(in(0).size() == 3, "arrays of rank 3");
+    for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
+    output(0, in(0), image());
+  }
+
   void switches(std::initializer_list<int> params) const {
     for (int param : params) require(param == 0 || param == 1, "switches that are 0 or 1");
   }
@@ -294,9 +302,13 @@ void check(const Signature& call) {
       c.input(1, c.in(0), c.image());
       return c.output(0, c.in(0), c.image());
     case Op::softmax:
-    case Op::softmax_grad:
     case Op::log_softmax:
+      return c.lines(1, 0);
+    case Op::softmax_grad:
     case Op::log_softmax_grad:
+      c.require(call.params.size() == 1, "another number of params");
+      c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
+      return c.lines(call.params[0] == 1 ? 3 : 2, 1);
     case Op::loss:
     case Op::loss_grad:
     case Op::dropout:

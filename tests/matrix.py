@@ -9,6 +9,7 @@ from entry import Arrays as Arrays
 from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
+from matrix_losses import LOSSES
 from matrix_norms import NORMS
 from support import numbers
 
@@ -70,4 +71,5 @@ MATRIX: dict[str, Entry] = {
     ),
     **CONVOLUTIONS,
     **NORMS,
+    **LOSSES,
 }

@@ -16,7 +16,7 @@ MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 
 FAMILIES = {
     "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
-    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm",
+    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window"}
@@ -32,6 +32,8 @@ PARTS = {
     "instance_norm": {"_composed_norm", "_neuron"},
     "cross_channel_norm": {"_window_norms"},
     "spatial_norm": {"_window_norms"},
+    "softmax": {"_softmax_kernels"},
+    "loss": {"_loss_kernels"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -59,6 +61,8 @@ ALLOWED: dict[str, set[str]] = {
     "_across": FLOOR | {"_vectors"},
     "_composed_norm": FLOOR | {"_across", "_channels", "_neuron", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
+    "_softmax_stages": FLOOR,
+    "_softmax_kernels": FLOOR | {"_softmax_stages"},
     "_window_norm_stages": FLOOR,
     "_window_norms": FLOOR | {"_window_norm_stages"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
