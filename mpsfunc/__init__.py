@@ -47,6 +47,11 @@ from mpsfunc.l2_pooling import L2PoolState as L2PoolState
 from mpsfunc.l2_pooling import l2_pool as l2_pool
 from mpsfunc.l2_pooling import l2_pool_fwd as l2_pool_fwd
 from mpsfunc.l2_pooling import l2_pool_grad as l2_pool_grad
+from mpsfunc.loss import LossState as LossState
+from mpsfunc.loss import loss as loss
+from mpsfunc.loss import loss_fwd as loss_fwd
+from mpsfunc.loss import loss_grad as loss_grad
+from mpsfunc.loss import loss_value as loss_value
 from mpsfunc.max_pooling import MaxPoolState as MaxPoolState
 from mpsfunc.max_pooling import max_pool as max_pool
 from mpsfunc.max_pooling import max_pool_fwd as max_pool_fwd

@@ -1,4 +1,4 @@
-// One number of all lanes of a vector, halves folded onto halves; what lines of an array are made of.
+// One number of all lanes of a vector, halves folded onto halves; the largest of a line and the sum of its exponentials.
 #pragma once
 #include "channels.h"
 #include "functions.h"
@@ -82,6 +82,51 @@ class LaneSum {
   bool flushed_ = false;
   double long_[lanes<A>];
 };
+
+// Calls f(at, n) for the vectors of a line.
+template <typename A, typename F>
+MPSF_INLINE void along(int64_t length, const F& f) {
+  constexpr int L = lanes<A>;
+  int64_t at = 0;
+  for (; at + L <= length; at += L) f(at, L);
+  if (at < length) f(at, static_cast<int>(length - at));
+}
+
+// The largest of a line; a NaN may be passed over, since it spoils the sum.
+template <typename T>
+MPSF_INLINE Acc<T> largest_along(const T* x, int64_t length) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  Vec<A> most[2] = {splat(-kInfinity<A>), splat(-kInfinity<A>)};
+  int64_t at = 0;
+  for (; at + 2 * L <= length; at += 2 * L) {
+    const Vec<A> first = load(x + at), second = load(x + at + L);
+    most[0] = first > most[0] ? first : most[0];
+    most[1] = second > most[1] ? second : most[1];
+  }
+  along<A>(length - at, [&](int64_t i, int n) __attribute__((always_inline)) {
+    const Vec<A> v = n == L ? load(x + at + i) : filled_from<A>(load(x + at + i, n), n, -kInfinity<A>);
+    most[0] = v > most[0] ? v : most[0];
+  });
+  return largest_of<A>(most[0] > most[1] ? most[0] : most[1]);
+}
+
+// Exponentials of a line, or of lines side by side, are kept up to so many, and made again beyond.
+constexpr int64_t kKept = 1 << 14;
+
+// The sum of exp(x - largest), whose terms go to `room` unless it is null.
+template <typename T>
+MPSF_INLINE double exponentials(const T* x, int64_t length, Acc<T> largest, Acc<T>* room) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  LaneSum<A> sum;
+  along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
+    const Vec<A> e = exp(load_some(x + i, n) - largest);
+    if (room) store(room + i, e);
+    sum.add(n == L ? e : filled_from<A>(e, n, A(0)));
+  });
+  return sum.total();
+}
 
 }  // namespace
 }  // namespace mpsf::MPSF_ISA

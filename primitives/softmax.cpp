@@ -14,54 +14,12 @@ struct Lines {
   explicit Lines(const Tensor& x) : outer(x.shape[0]), length(x.shape[1]), inner(x.shape[2]) {}
 };
 
-// Exponentials of a line, or of lines side by side, are kept up to so many, and made again beyond.
-constexpr int64_t kKept = 1 << 14;
-
-// Calls f(at, n) for the vectors of a line.
-template <typename A, typename F>
-MPSF_INLINE void along(int64_t length, const F& f) {
-  constexpr int L = lanes<A>;
-  int64_t at = 0;
-  for (; at + L <= length; at += L) f(at, L);
-  if (at < length) f(at, static_cast<int>(length - at));
-}
-
 template <bool Log, typename T>
 MPSF_INLINE void row(const T* x, int64_t length, Acc<T>* room, T* y, bool streamed) {
   using A = Acc<T>;
-  constexpr int L = lanes<A>;
   const bool kept = !Log && length <= kKept;
-  const int64_t whole = length / L * L;
-  const int rest = static_cast<int>(length - whole);
-  Vec<A> most[2] = {splat(-kInfinity<A>), splat(-kInfinity<A>)};
-  int64_t at = 0;
-  for (; at + 2 * L <= whole; at += 2 * L) {
-    const Vec<A> first = load(x + at), second = load(x + at + L);
-    most[0] = first > most[0] ? first : most[0];
-    most[1] = second > most[1] ? second : most[1];
-  }
-  for (; at < whole; at += L) {
-    const Vec<A> v = load(x + at);
-    most[0] = v > most[0] ? v : most[0];
-  }
-  if (rest > 0) {
-    const Vec<A> v = filled_from<A>(load(x + whole, rest), rest, -kInfinity<A>);
-    most[1] = v > most[1] ? v : most[1];
-  }
-  const A largest = largest_of<A>(most[0] > most[1] ? most[0] : most[1]);
-
-  LaneSum<A> sum;
-  for (at = 0; at < whole; at += L) {
-    const Vec<A> e = exp(load(x + at) - largest);
-    if (kept) store(room + at, e);
-    sum.add(e);
-  }
-  if (rest > 0) {
-    const Vec<A> e = exp(load(x + whole, rest) - largest);
-    if (kept) store(room + whole, e);
-    sum.add(filled_from<A>(e, rest, A(0)));
-  }
-  const double total = sum.total();
+  const A largest = largest_along(x, length);
+  const double total = exponentials(x, length, largest, kept ? room : nullptr);
   if constexpr (Log) {
     const A less = static_cast<A>(__builtin_log(total));
     along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {

@@ -18,7 +18,7 @@ import mpsfunc as mf
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
-    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "PaddingPolicy", "SpatialNormState",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState", "PaddingPolicy", "SpatialNormState",
     "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
 

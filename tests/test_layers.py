@@ -33,7 +33,7 @@ PARTS = {
     "cross_channel_norm": {"_window_norms"},
     "spatial_norm": {"_window_norms"},
     "softmax": {"_softmax_kernels"},
-    "loss": {"_loss_kernels"},
+    "loss": {"_loss_arguments", "_loss_kernels"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -62,6 +62,10 @@ ALLOWED: dict[str, set[str]] = {
     "_composed_norm": FLOOR | {"_across", "_channels", "_neuron", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
     "_softmax_stages": FLOOR,
+    "_losses": FLOOR | {"_softmax_kernels"},
+    "_loss_stages": FLOOR | {"_losses"},
+    "_loss_kernels": FLOOR | {"_loss_stages", "_losses"},
+    "_loss_arguments": FLOOR | {"_loss_kernels", "_losses"},
     "_softmax_kernels": FLOOR | {"_softmax_stages"},
     "_window_norm_stages": FLOOR,
     "_window_norms": FLOOR | {"_window_norm_stages"},
