@@ -140,7 +140,8 @@ MPSF_INLINE Vec<float> log(Vec<float> x) {
   const auto tiny = x < 0x1p-126f;  // a subnormal number has no exponent to read
   const Bits32 moved = bit_cast<Bits32>(tiny ? x * 0x1p23f : x) + (kOneBits - kRootHalfBits);
   const Vec<float> m = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalfBits);
-  const Vec<float> k = bit_cast<Vec<float>>((moved >> 23) | 0x4b000000) - (tiny ? splat(0x1p23f + 150) : splat(0x1p23f + 127));
+  const Vec<float> k =
+      bit_cast<Vec<float>>((moved >> 23) | 0x4b000000) - (tiny ? splat(0x1p23f + 150) : splat(0x1p23f + 127));
   return log_edges(log_of(k, m - 1), x);
 }
 
