@@ -1,11 +1,14 @@
 // Elementary functions of vectors: floats within two places over the whole range, right at infinities, NaN and zeros;
 // doubles by the C library, lane by lane. Call them by what metal/functions.h calls the same on GPUs.
 //
-//   exp, expm1, log, log1p, tanh                          as in <math.h>
+//   exp, log, tanh, exp_m1 (e ** x - 1), log_1p (log(1 + x))
+//   bell                                                  the density of the normal distribution
+//   absolute, at_most, at_least, without_infinity         NaN stays
 //   filled(like, value)                                   a vector of one value
-//   absolute(x), at_most(x, bound), at_least(x, bound)    NaN stays
 #pragma once
 #include "simd.h"
+
+#define MPSF_POINTWISE MPSF_INLINE
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -29,9 +32,9 @@ MPSF_INLINE Vec<float> fused(Vec<float> a, Vec<float> b, Vec<float> c) {
 #endif
 }
 
-template <typename V, typename A>
-MPSF_INLINE V filled(V, A value) {
-  return value - V{};
+template <typename V>
+MPSF_INLINE V filled(V like, double value) {
+  return static_cast<decltype(like[0] + like[0])>(value) - V{};
 }
 
 MPSF_INLINE Vec<float> absolute(Vec<float> x) { return bit_cast<Vec<float>>(bit_cast<Bits32>(x) & 0x7fffffff); }
@@ -63,6 +66,9 @@ MPSF_INLINE Vec<double> at_least(Vec<double> x, double bound) { return x < bound
 
 // ln 2 in two parts, the first of so few bits that exponents times it are exact.
 constexpr float kLogOf2 = 0.693145751953125f, kRestOf2 = 1.42860682e-6f;
+
+MPSF_INLINE Vec<float> without_infinity(Vec<float> x) { return at_least(at_most(x, __FLT_MAX__), -__FLT_MAX__); }
+MPSF_INLINE Vec<double> without_infinity(Vec<double> x) { return at_least(at_most(x, __DBL_MAX__), -__DBL_MAX__); }
 
 // x = n * ln 2 + r, with n whole and at most 129 or so.
 struct Reduced {
@@ -106,7 +112,7 @@ MPSF_INLINE Vec<float> exp(Vec<float> x) {
   return scaled(exp_rest(r) * (r * r) + r + 1, n);
 }
 
-MPSF_INLINE Vec<float> expm1(Vec<float> x) {
+MPSF_INLINE Vec<float> exp_m1(Vec<float> x) {
   const auto [n, r] = reduced(at_least(at_most(x, 89), -86));
   const Vec<float> less = exp_rest(r) * (r * r) + r;
   const Vec<float> half = bit_cast<Vec<float>>((bit_cast<Bits32>(n + 0x1.8p23f) + 126) << 23);  // 2 ** n overflows
@@ -145,7 +151,7 @@ MPSF_INLINE Vec<float> log(Vec<float> x) {
   return log_edges(log_of(k, m - 1), x);
 }
 
-MPSF_INLINE Vec<float> log1p(Vec<float> x) {
+MPSF_INLINE Vec<float> log_1p(Vec<float> x) {
   const Vec<float> one = x + 1;
   const Bits32 moved = bit_cast<Bits32>(one) + (kOneBits - kRootHalfBits), exponent = moved >> 23;
   const Vec<float> k = bit_cast<Vec<float>>(exponent | 0x4b000000) - (0x1p23f + 127);
@@ -165,6 +171,12 @@ MPSF_INLINE Vec<float> tanh(Vec<float> x) {
   return bit_cast<Vec<float>>(bit_cast<Bits32>(made) | (bit_cast<Bits32>(x) & 0x80000000));
 }
 
+// An error in the square would be as many times larger as the square is.
+MPSF_INLINE Vec<float> bell(Vec<float> x) {
+  const Vec<float> high = bit_cast<Vec<float>>(bit_cast<Bits32>(x) & 0xfffff000);
+  return exp(high * high * -0.5f, (x - high) * (x + high) * -0.5f) * 0.39894228f;
+}
+
 template <typename F>
 MPSF_INLINE Vec<double> by_lane(Vec<double> x, const F& f) {
   for (int i = 0; i < lanes<double>; ++i) x[i] = f(x[i]);
@@ -174,17 +186,33 @@ MPSF_INLINE Vec<double> by_lane(Vec<double> x, const F& f) {
 MPSF_INLINE Vec<double> exp(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_exp(v); });
 }
-MPSF_INLINE Vec<double> expm1(Vec<double> x) {
+MPSF_INLINE Vec<double> exp_m1(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_expm1(v); });
 }
 MPSF_INLINE Vec<double> log(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_log(v); });
 }
-MPSF_INLINE Vec<double> log1p(Vec<double> x) {
+MPSF_INLINE Vec<double> log_1p(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_log1p(v); });
 }
 MPSF_INLINE Vec<double> tanh(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_tanh(v); });
+}
+
+MPSF_INLINE Vec<double> bell(Vec<double> x) {
+  const Vec<double> high = bit_cast<Vec<double>>(bit_cast<Vec<uint64_t>>(x) & 0xfffffffff8000000);
+  return exp(high * high * -0.5) * exp((x - high) * (x + high) * -0.5) * 0.39894228040143268;
+}
+// What the normal distribution has below -x, over bell(x), for x from 0 to 40.
+MPSF_INLINE Vec<double> tail(Vec<double> x) {
+  const Vec<double> high = bell(x);
+  for (int i = 0; i < lanes<double>; ++i) {
+    const double u = x[i] * 0.70710678118654752,
+                 lost = __builtin_fma(x[i], 0.70710678118654752, -u) - x[i] * 4.8336466567264567e-17;
+    const double below = 0.5 * __builtin_erfc(u) - high[i] * 1.4142135623730951 * lost;
+    x[i] = high[i] > 0 ? below / high[i] : 0;
+  }
+  return x;
 }
 
 }  // namespace
