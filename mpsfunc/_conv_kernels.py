@@ -7,7 +7,8 @@ import os
 
 import mlx.core as mx
 
-from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch
+from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch, _neuron
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Stage
 from mpsfunc.window import Axis
@@ -25,13 +26,15 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
         return _conv_library.finished(_conv_library.conv(x, w.astype(x.dtype), spec), b, spec)
     n, out = x.shape[0], w.shape[0]
     acc = _launch.accumulator(x.dtype)
+    if _later(spec):
+        return _neuron.applied(conv(x, w, b, spec._replace(neuron=NO_ACTIVATION)), _neuron.On(spec.neuron, spec.stream))
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
 
     def stages() -> tuple[Stage, ...]:
         return _conv_stages.conv_stages(spec, x.shape, out, x.dtype)
 
     arrays = [x, w.astype(acc), b.astype(acc)]
-    params = (*windows, spec.neuron, _winograd())
+    params = (*windows, spec.neuron.kind, _winograd())
     return _launch.launch("conv", arrays, params, (result,), stages, spec.stream)[0]
 
 
@@ -39,7 +42,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Images (n, h, w, c) of dy's dtype."""
     form, windows = _form(spec.rows, spec.cols, spec.groups)
     if form == _CLAMPED:
-        assert not spec.biased and not spec.neuron, "what the margin took back is added before them"
+        assert not spec.biased and not spec.neuron.kind, "what the margin took back is added before them"
         wide = dy.astype(_launch.accumulator(dy.dtype))  # so that what is folded was not rounded
         dx = grad_input(wide, w, b, _widened(spec))
         return _conv_edges.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
@@ -51,6 +54,9 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     backends = ("cuda", "metal") if spec.rows.stride == spec.cols.stride == 1 else ("cuda",)
     if _launch.routed(spec.stream, *backends) and _conv_library.ordinary(spec) and dy.size:
         return _conv_library.finished(_conv_library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
+    if _later(spec):
+        dx = grad_input(dy, w, b, spec._replace(neuron=NO_ACTIVATION))
+        return _neuron.applied(dx, _neuron.On(spec.neuron, spec.stream))
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
 
     def stages() -> tuple[Stage, ...]:
@@ -58,7 +64,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
 
     acc = _launch.accumulator(dy.dtype)
     arrays = [dy, w.astype(acc), b.astype(acc)]
-    params = (*windows, spec.neuron, _winograd())
+    params = (*windows, spec.neuron.kind, _winograd())
     return _launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
 
 
@@ -113,6 +119,10 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
         return first, _launch.sum_partials(out)
 
     return _launch.launch("conv_grad_bias", [dy], (), (result,), stages, spec.stream)[0]
+
+
+def _later(spec: Spec) -> bool:
+    return spec.neuron.kind > 1 or spec.neuron.a != 0
 
 
 def _winograd() -> int:
