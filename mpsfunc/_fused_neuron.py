@@ -65,21 +65,21 @@ def parsed(op: str, argument: str, neuron: Neuron, channels: int | None, stream:
     for letter, given in (("b", b), ("c", c)):
         if given is not None:
             raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={given!r}, expected None")
-    check_slopes(op, "a", a, channels, stream)
-    return Chosen(Activation(PRELU), a)
+    return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream))
 
 
 _LISTED = " or ".join(map(repr, NAMES))
 
 
-def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream) -> None:
-    """A floating vector with one slope a channel; ``channels`` is None where there is no last axis."""
+def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream) -> mx.array:
+    """Refuses what is not a floating vector with one slope a channel; ``channels`` is None where there is no last axis."""
     if not isinstance(slopes, mx.array):
         raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={slopes!r}, expected an mx.array")
     _check.array(op, name, slopes, stream=stream)
     if channels is None:
         raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")
     _check.shape(op, name, slopes, (channels,), "the slopes do not fit the channels")
+    return slopes
 
 
 def follow(z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:

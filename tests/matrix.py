@@ -18,8 +18,9 @@ import mpsfunc as mf
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
-    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "Neuron", "PaddingPolicy", "SpatialNormState",
-    "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "Neuron", "PaddingPolicy",
+    "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads", "max_pool_indices",
+    "set_num_threads",
 }  # fmt: skip
 
 
