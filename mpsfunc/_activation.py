@@ -43,97 +43,25 @@ class Activation(NamedTuple):
 NO_ACTIVATION = Activation(NONE)
 
 
-def value(z: mx.array, act: Activation) -> mx.array:
-    """``f(z)`` for float32 or float64; NaN stays NaN."""
-    kind, a, b, c = act
-    if kind == RELU:
-        return mx.where(z < 0, _scaled(z, a), z)
-    if kind == LINEAR:
-        return a * z + b
-    if kind == SIGMOID:
-        return mx.sigmoid(z)
-    if kind == HARD_SIGMOID:
-        u = a * z + b
-        return mx.where(u < 0, 0, mx.where(u > 1, 1, u)).astype(z.dtype)
-    if kind == TANH:
-        return a * mx.tanh(b * z)
-    if kind == ABSOLUTE:
-        return mx.abs(z)
-    if kind == SOFTPLUS:
-        u = b * z
-        return a * (mx.maximum(u, 0) + mx.log1p(mx.exp(-mx.abs(u))))
-    if kind == SOFTSIGN:
-        return z / (1 + mx.abs(z))
-    if kind == ELU:
-        return mx.where(z < 0, a * mx.expm1(z), z)
-    if kind == RELUN:
-        r = mx.where(z < 0, _scaled(z, a), z)
-        return mx.where(r > b, b, r).astype(z.dtype)
-    if kind == POWER:
-        return mx.power(a * z + b, c)
-    if kind == EXPONENTIAL:
-        return mx.exp(log_of(c) * (a * z + b))
-    if kind == LOGARITHM:
-        return mx.log(a * z + b) / log_of(c)
-    if kind == GELU:
-        return z * (0.5 * (1 + mx.erf(z * math.sqrt(0.5))))
-    return z
-
-
-def slope(z: mx.array, act: Activation) -> mx.array:
-    """``f'(z)``."""
-    kind, a, b, c = act
-    one, none = mx.ones_like(z), mx.zeros_like(z)
-    if kind == RELU:
-        return mx.where(z < 0, a * one, one)
-    if kind == LINEAR:
-        return a * one
-    if kind == SIGMOID:
-        return mx.sigmoid(z) * mx.sigmoid(-z)
-    if kind == HARD_SIGMOID:
-        u = a * z + b
-        return mx.where(u < 0, none, mx.where(u > 1, none, a * one))
-    if kind == TANH:
-        return a * b / mx.square(mx.cosh(b * z))
-    if kind == ABSOLUTE:
-        return mx.sign(z)
-    if kind == SOFTPLUS:
-        return a * b * mx.sigmoid(b * z)
-    if kind == SOFTSIGN:
-        return 1 / mx.square(1 + mx.abs(z))
-    if kind == ELU:
-        return mx.where(z < 0, a * mx.exp(z), one)
-    if kind == RELUN:
-        r = mx.where(z < 0, _scaled(z, a), z)
-        return mx.where(r >= b, none, mx.where(z < 0, a * one, one))
-    if kind == POWER:
-        return a * c * mx.power(a * z + b, c - 1) if a * c else none
-    if kind == EXPONENTIAL:
-        return a * log_of(c) * value(z, act)
-    if kind == LOGARITHM:
-        return a / (log_of(c) * (a * z + b))
-    if kind == GELU:
-        return 0.5 * (1 + mx.erf(z * math.sqrt(0.5))) + z * mx.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return one
-
-
 def log_of(c: float) -> float:
     """The logarithm of a base, of which -1 is e."""
     return 1.0 if c == -1 else math.log(c)
 
 
-def _scaled(z: mx.array, a: float) -> mx.array:
-    return a * z if a else mx.zeros_like(z)
+def told_by_result(act: Activation) -> bool:
+    """Whether the slope of an activation follows from what it returns."""
+    if act.kind == RELU:
+        return act.a >= 0
+    return act.kind in (NONE, SIGMOID) or (act.kind == TANH and act.a != 0) or (act.kind == ELU and act.a > 0)
 
 
-def slope_by_result(y: mx.array, act: Activation) -> mx.array:
-    """``f'(z)`` told from ``y = f(z)``."""
+def finished(z: mx.array, act: Activation) -> mx.array:
+    """``f(z)`` of float32, by MLX's own operations, for an activation that `told_by_result` is true of."""
     kind, a, b, _ = act
-    if kind == SIGMOID:
-        return y * (1 - y)
-    if kind == TANH:
-        return b * (a - y * y / a)
+    if kind == RELU:
+        return mx.where(z < 0, a * z if a else mx.zeros_like(z), z)
     if kind == ELU:
-        return mx.where(y < 0, y + a, mx.ones_like(y))
-    one = mx.ones_like(y)
-    return mx.where(y >= 0 if a else y > 0, one, a * one)
+        return mx.where(z < 0, a * mx.expm1(z), z)
+    if kind == TANH:
+        return a * mx.tanh(b * z)
+    return mx.sigmoid(z) if kind == SIGMOID else z

@@ -104,15 +104,13 @@ def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
 
 def _run_sums(*args: Any) -> tuple[Rows, ...]:
     dy, x, mean, *behind, on = args
-    if _later(on):
-        return _sums_before_activation(*args)
     result = _rows(x, mean.shape[0])
 
     def stages() -> tuple[Stage, ...]:
         return _channel_stages.sums(dy, mean.shape[0], on.act.kind)
 
     arrays = [dy, x, mean, *behind]
-    return tuple(_launch.launch("bn_stats_grad", arrays, (on.act.kind,), (result, result), stages, on.stream))
+    return tuple(_launch.launch("bn_stats_grad", arrays, on.act.told, (result, result), stages, on.stream))
 
 
 def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
@@ -138,31 +136,22 @@ def _sums_and_growth(*args: Any) -> tuple[Rows, ...]:
     return dgamma, dbeta
 
 
-def _later(on: On) -> bool:
-    return on.act.kind > 1 or on.act.a != 0
-
-
 def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
-    if _later(on):
-        return _activation(x, mean, scale, shift, on)
-
     def stages() -> tuple[Stage, ...]:
         return _channel_stages.affine(x, mean.shape[0], on.act.kind)
 
     arrays = [x, mean, scale, shift]
-    return _launch.launch("bn_normalize", arrays, (on.act.kind,), ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
+    return _launch.launch("bn_normalize", arrays, on.act.told, ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
 
 
 def _run_combine(*args: Any) -> mx.array:
     *arrays, on = args
     dy, _, mean = arrays[:3]
-    if _later(on):
-        return _combine_before_activation(*args)
 
     def stages() -> tuple[Stage, ...]:
         return _channel_stages.combine(dy, mean.shape[0], on.act.kind)
 
-    return _launch.launch("bn_grad", arrays, (on.act.kind,), ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
+    return _launch.launch("bn_grad", arrays, on.act.told, ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ import os
 
 import mlx.core as mx
 
-from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch, _neuron
-from mpsfunc._activation import NO_ACTIVATION
+from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch
 from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Stage
 from mpsfunc.window import Axis
@@ -26,15 +25,13 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
         return _conv_library.finished(_conv_library.conv(x, w.astype(x.dtype), spec), b, spec)
     n, out = x.shape[0], w.shape[0]
     acc = _launch.accumulator(x.dtype)
-    if _later(spec):
-        return _neuron.applied(conv(x, w, b, spec._replace(neuron=NO_ACTIVATION)), _neuron.On(spec.neuron, spec.stream))
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
 
     def stages() -> tuple[Stage, ...]:
         return _conv_stages.conv_stages(spec, x.shape, out, x.dtype)
 
     arrays = [x, w.astype(acc), b.astype(acc)]
-    params = (*windows, spec.neuron.kind, _winograd())
+    params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
     return _launch.launch("conv", arrays, params, (result,), stages, spec.stream)[0]
 
 
@@ -54,9 +51,6 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     backends = ("cuda", "metal") if spec.rows.stride == spec.cols.stride == 1 else ("cuda",)
     if _launch.routed(spec.stream, *backends) and _conv_library.ordinary(spec) and dy.size:
         return _conv_library.finished(_conv_library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
-    if _later(spec):
-        dx = grad_input(dy, w, b, spec._replace(neuron=NO_ACTIVATION))
-        return _neuron.applied(dx, _neuron.On(spec.neuron, spec.stream))
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
 
     def stages() -> tuple[Stage, ...]:
@@ -64,7 +58,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
 
     acc = _launch.accumulator(dy.dtype)
     arrays = [dy, w.astype(acc), b.astype(acc)]
-    params = (*windows, spec.neuron.kind, _winograd())
+    params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
     return _launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
 
 
@@ -119,10 +113,6 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
         return first, _launch.sum_partials(out)
 
     return _launch.launch("conv_grad_bias", [dy], (), (result,), stages, spec.stream)[0]
-
-
-def _later(spec: Spec) -> bool:
-    return spec.neuron.kind > 1 or spec.neuron.a != 0
 
 
 def _winograd() -> int:

@@ -37,7 +37,7 @@ def _finish(act: Activation) -> Any:
 
     def activated(y: mx.array, b: mx.array) -> mx.array:
         wide = _launch.accumulator(y.dtype)
-        return _activation.value(y.astype(wide) + b.astype(wide), act).astype(y.dtype)
+        return _activation.finished(y.astype(wide) + b.astype(wide), act).astype(y.dtype)
 
     return _launch.fused(activated if act.kind else biased)
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, window
-from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU
+from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
 from mpsfunc.window import Axis
@@ -100,7 +100,7 @@ def activated(function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec:
 
     A neuron whose slope follows from its result is part of the same kernel.
     """
-    if _neuron.told_by_result(how.act):
+    if told_by_result(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act))
         return y, y
     z = function(x, w, b, spec)
@@ -187,7 +187,7 @@ def gradient(
     _check.shape(op, "state.y", state.y, tuple(dy.shape), "dy does not belong to this state")
     _check.same_dtype(op, "dy", dy, "state.y", state.y.dtype)
     with mx.stream(stream):
-        if _neuron.told_by_result(how.act):
+        if told_by_result(how.act):
             return _neuron.pull(dy, state.y, _neuron.On(how.act, stream)), spec
         return _fused_neuron.pull_by_source(dy, state.y, how, stream), spec
 

@@ -72,7 +72,7 @@ _LISTED = " or ".join(map(repr, NAMES))
 
 
 def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream) -> mx.array:
-    """Refuses what is not a floating vector with one slope a channel; ``channels`` is None where there is no last axis."""
+    """A floating vector with one slope a channel; ``channels`` is None where x has no axis."""
     if not isinstance(slopes, mx.array):
         raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={slopes!r}, expected an mx.array")
     _check.array(op, name, slopes, stream=stream)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _activation, _check, _launch
+from mpsfunc import _activation, _check, _launch, _neuron_stages
 from mpsfunc._activation import (
     ABSOLUTE,
     ELU,
@@ -72,13 +72,6 @@ def activation(op: str, name: str, a: Any = None, b: Any = None, c: Any = None) 
     return Activation(NAMES.index(name), *made)
 
 
-def told_by_result(act: Activation) -> bool:
-    """Whether the slope of an activation follows from what it returns."""
-    if act.kind == RELU:
-        return act.a >= 0
-    return act.kind in (NONE, SIGMOID) or (act.kind == TANH and act.a != 0) or (act.kind == ELU and act.a > 0)
-
-
 # Operations on arrays of any one shape ------------------------------------------------------------------
 
 
@@ -124,7 +117,7 @@ def in_few_axes(arrays: list[mx.array], run: Any) -> mx.array:
     if 1 <= len(shape) <= 4:
         y: mx.array = run(arrays)
         return y
-    return run([a.reshape(-1) for a in arrays]).reshape(shape)  # type: ignore[no-any-return]
+    return run([a.reshape(a.size) for a in arrays]).reshape(shape)  # type: ignore[no-any-return]
 
 
 def elementwise(function: Any) -> Any:
@@ -241,25 +234,35 @@ def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
 # Kernels ------------------------------------------------------------------------------------------------
 
 
+def _run(op: str, arrays: list[mx.array], stages: Any, on: On) -> mx.array:
+    def launched(some: list[mx.array]) -> mx.array:
+        result = (tuple(some[0].shape), some[0].dtype)
+        return _launch.launch(op, some, on.act.told, (result,), lambda: stages(some[0], on.act), on.stream)[0]
+
+    return in_few_axes(arrays, launched)
+
+
 def _run_neuron(x: mx.array, on: On) -> mx.array:
-    return _activation.value(x.astype(_launch.accumulator(x.dtype)), on.act).astype(x.dtype)
+    return _run("neuron", [x], _neuron_stages.neuron, on)
 
 
 def _run_grad(dy: mx.array, x: mx.array, on: On) -> mx.array:
-    wide = _launch.accumulator(x.dtype)
-    return (dy.astype(wide) * _activation.slope(x.astype(wide), on.act)).astype(x.dtype)
+    return _run("neuron_grad", [dy, x], _neuron_stages.grad, on)
+
+
+def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array:
+    return _run("neuron_curve", [u, dy, x], _neuron_stages.curve, on)
 
 
 def _run_pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
-    wide = _launch.accumulator(y.dtype)
-    return (dy.astype(wide) * _activation.slope_by_result(y.astype(wide), on.act)).astype(y.dtype)
+    return _run("neuron_pull", [dy, y], _neuron_stages.pull, on)
 
 
 _neuron: Any = differentiable(
     "neuron", _run_neuron, vjp=_neuron_vjp, jvp=_neuron_jvp, vmap=elementwise(lambda: _neuron)
 )
 _grad: Any = differentiable("neuron_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=elementwise(lambda: _grad))
-_curve: Any = derived("neuron_curve", _curve_meaning, _curve_meaning, vmap=elementwise(lambda: _curve))
+_curve: Any = derived("neuron_curve", _run_curve, _curve_meaning, vmap=elementwise(lambda: _curve))
 _applied: Any = differentiable(
     "neuron", _run_neuron, vjp=_applied_vjp, jvp=_applied_jvp, vmap=elementwise(lambda: _applied)
 )

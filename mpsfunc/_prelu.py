@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc import _channels, _launch, _neuron
+from mpsfunc import _channels, _launch, _neuron, _neuron_stages
 from mpsfunc._activation import NO_ACTIVATION, PRELU, RELUN, Activation
 from mpsfunc._neuron import On
 from mpsfunc._rules import differentiable
@@ -49,19 +49,24 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _run(op: str, arrays: list[mx.array], slopes: mx.array, on: On) -> mx.array:
-    wide = _launch.accumulator(arrays[0].dtype)
-    *dy, x = (a.astype(wide) for a in arrays)
-    what = dy[0] if dy else x
-    return mx.where(x < 0, slopes.astype(wide) * what, what).astype(arrays[0].dtype)
+def _run(op: str, arrays: list[mx.array], slopes: mx.array, stages: Any, on: On) -> mx.array:
+    wide = slopes.astype(_launch.accumulator(arrays[0].dtype))
+    shape = tuple(arrays[0].shape)
+    if len(shape) > 4:
+        arrays = [a.reshape(a.size // max(shape[-1], 1), shape[-1]) for a in arrays]
+    result = (tuple(arrays[0].shape), arrays[0].dtype)
+    y = _launch.launch(
+        op, [*arrays, wide], on.act.told, (result,), lambda: stages(arrays[0], on.act, slopes=True), on.stream
+    )[0]
+    return y.reshape(shape)
 
 
 def _run_prelu(x: mx.array, slopes: mx.array, on: On) -> mx.array:
-    return _run("neuron", [x], slopes, on)
+    return _run("neuron", [x], slopes, _neuron_stages.neuron, on)
 
 
 def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: On) -> mx.array:
-    return _run("neuron_grad", [dy, x], slopes, on)
+    return _run("neuron_grad", [dy, x], slopes, _neuron_stages.grad, on)
 
 
 # Rules --------------------------------------------------------------------------------------------------

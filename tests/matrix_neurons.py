@@ -12,7 +12,6 @@ import mpsfunc as mf
 SHAPE, C = (3, 5, 4), (4,)
 # A type, its parameters, and whether it wants what is more than 0.
 KINDS: dict[str, tuple[mf.Neuron, bool]] = {
-    "none": (mf.Neuron("none"), False),
     "relu": (mf.Neuron("relu"), False),
     "relu with a slope": (mf.Neuron("relu", 0.3), False),
     "relu with a slope below 0": (mf.Neuron("relu", -0.3), False),
@@ -168,7 +167,6 @@ def _nothing(name: str) -> Any:
 NEURONS: dict[str, Entry] = {
     **_single(),
     **{name: entry(_nothing(name), SHAPE) for name in NAMED},
-    "sigmoid of a number": entry(mf.sigmoid, ()),
     "gelu of five axes": entry(mf.gelu, (1, 2, 1, 3, 2)),
     **_conv(mf.Neuron("gelu")),
     **_with_slopes(),

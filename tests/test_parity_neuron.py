@@ -46,6 +46,8 @@ def test_activations(name: str) -> None:
     (first,) = torch.autograd.grad(output, source, g, create_graph=True)
     exactly = 1e-7 if name == "hardsigmoid" else 1e-11  # PyTorch's sixth is a float32 there
     np.testing.assert_allclose(exact(dx), first.detach().numpy(), rtol=exactly, atol=1e-12)
+    if name == "hardsigmoid":
+        return  # whose second derivative PyTorch has not
     # Of piecewise straight lines it is zero, for which PyTorch may have no graph.
     found = torch.autograd.grad(first, (source, g), v, allow_unused=True)
     pull = lambda x, dy: mx.vjp(ours, [x], [dy])[1][0]  # noqa: E731
