@@ -70,7 +70,7 @@ MPSF_POINTWISE V sigmoid_slope(V x) {
 
 template <int K, typename V, typename P>
 MPSF_POINTWISE V activated(V x, P p) {
-  if (K == kRelu) return x < 0 ? leaked(p.a, x) : x;
+  if (K == kRelu || K == kPrelu) return x < 0 ? leaked(p.a, x) : x;
   if (K == kLinear) return x * p.a + p.b;
   if (K == kSigmoid) return sigmoid(x);
   if (K == kHardSigmoid) return at_least(at_most(V(x * p.a + p.b), 1), 0);
@@ -98,12 +98,12 @@ MPSF_POINTWISE V activated(V x, P p) {
 
 template <int K, typename V, typename P>
 MPSF_POINTWISE V passed(V g, V x, P p) {
-  if (K == kRelu) return x < 0 ? leaked(p.a, g) : g;
+  if (K == kRelu || K == kPrelu) return x < 0 ? leaked(p.a, g) : g;
   if (K == kLinear) return g * p.a;
   if (K == kSigmoid) return g * sigmoid_slope(x);
   if (K == kHardSigmoid) {
     const V z = x * p.a + p.b;
-    return (z < 0) | (z > 1) ? filled(x, 0) : g * p.a;
+    return ((z < 0) | (z > 1)) ? filled(x, 0) : g * p.a;
   }
   if (K == kTanh) return g * (sigmoid_slope(V(x * (p.b * 2))) * (p.a * p.b * 4));
   if (K == kAbsolute) return x > 0 ? g : x < 0 ? -g : x;
