@@ -11,6 +11,7 @@ import pytest
 from conv_case import CHANNELS, WINDOWS, Case, axis, case, check
 from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 
+from mpsfunc._activation import RELU, Activation
 from mpsfunc.window import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
@@ -217,7 +218,7 @@ def test_phases_together(isa: str, size: int, n_in: int) -> None:
 @pytest.mark.parametrize("shape", ((0,), (1,), (3, 5), (2, 3, 4, 1, 1, 2, 1, 3), (7, 50_001)), ids=str)
 def test_neuron_pull(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     dy, y = numbers(shape, dtype), numbers(shape, dtype, seed=1)
-    (dz,) = _primitives.neuron_pull([dy, y], [1], [shape], [dtype], mx.cpu)
+    (dz,) = _primitives.neuron_pull([dy, y], list(Activation(RELU).told), [shape], [dtype], mx.cpu)
     assert same_bits(dz, mx.where(y > 0, dy, mx.zeros_like(dy), stream=mx.cpu))
 
 
@@ -225,6 +226,6 @@ def test_neuron_pull_of_special_values(isa: str) -> None:
     inf, nan = float("inf"), float("nan")
     y = mx.array([nan, -0.0, 0.0, inf, -inf, 1e-45, 1.0, 1.0])
     dy = mx.array([1.0, nan, inf, 2.0, nan, 3.0, nan, -inf])
-    (dz,) = _primitives.neuron_pull([dy, y], [1], [[8]], [mx.float32], mx.cpu)
+    (dz,) = _primitives.neuron_pull([dy, y], list(Activation(RELU).told), [[8]], [mx.float32], mx.cpu)
     assert np.array_equal(np.asarray(dz), [0, 0, 0, 2, 0, 3, nan, -inf], equal_nan=True)
     assert not np.signbit(np.asarray(dz)[:6]).any()
