@@ -42,16 +42,16 @@ MPSF_POINTWISE V leaked(A a, V x) {
 // What the normal distribution has below -x, over bell(x), for x from 0 to 40.
 template <typename V>
 MPSF_POINTWISE V tail(V x) {
-  const V t = 1 / (x * 0.25f + 1);
-  V r = t * 0.0430566798f - 0.165735481f;
-  r = r * t + 0.149626473f;
-  r = r * t + 0.0435798695f;
-  r = r * t + 0.0556774789f;
-  r = r * t + 0.203959405f;
-  r = r * t + 0.185246052f;
-  r = r * t + 0.238354389f;
-  r = r * t + 0.249525670f;
-  r = r * t + 0.250023613f;
+  const V t = 1 / (x * 0.375f + 1);
+  V r = t * 0.0515079001f - 0.331300454f;
+  r = r * t + 0.854054839f;
+  r = r * t - 1.04976294f;
+  r = r * t + 0.530096025f;
+  r = r * t - 0.135636991f;
+  r = r * t + 0.269352812f;
+  r = r * t + 0.314358278f;
+  r = r * t + 0.375668859f;
+  r = r * t + 0.374975789f;
   return r * t;
 }
 
