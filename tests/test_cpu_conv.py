@@ -7,11 +7,12 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import oracle
+import oracle_neuron
 import pytest
 from conv_case import CHANNELS, WINDOWS, Case, axis, case, check
 from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 
-from mpsfunc._activation import RELU, Activation
+from mpsfunc._activation import ELU, RELU, SIGMOID, TANH, Activation
 from mpsfunc.window import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
@@ -211,7 +212,29 @@ def test_phases_together(isa: str, size: int, n_in: int) -> None:
     check(case((rows, cols._replace(stride=1)), (1, 2, 20)))
 
 
-# The neuron's derivative ----------------------------------------------------------------------------------
+# Neurons ----------------------------------------------------------------------------------
+
+
+FUSED = {
+    "leaking": (Activation(RELU, 0.25), {"type": "relu", "a": 0.25}),
+    "sigmoid": (Activation(SIGMOID), {"type": "sigmoid"}),
+    "tanh": (Activation(TANH, -1.5, 0.5), {"type": "tanh", "a": -1.5, "b": 0.5}),
+    "elu": (Activation(ELU, 0.5), {"type": "elu", "a": 0.5}),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", [(1, 16, 33), (2, 3, 16), (65, 1, 1), (1, 3, 7)], ids=str)
+@pytest.mark.parametrize("windows", ["3x3 p1", "3x3 s2 p1", "1x1", "selected"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_neurons(isa: str, name: str, windows: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    act, how = FUSED[name]
+    k = case(WINDOWS[windows], channels, dtype)
+    for run, fields in ((Case.conv, ("x", "w", "b")), (Case.grad_input, ("dy", "w", "back"))):
+        wide = {field: getattr(k, field).astype(mx.float64, stream=mx.cpu) for field in fields}
+        size = run(k._replace(**{field: mx.abs(a, stream=mx.cpu) for field, a in wide.items()}))
+        z = exact(run(k._replace(**wide)))
+        close(run(k._replace(neuron=act)), oracle_neuron.neuron(z, **how), exact(size) + 1, slack=2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
