@@ -39,6 +39,11 @@ class Activation(NamedTuple):
         """The ints that a CPU primitive takes."""
         return (self.kind, *_launch.doubles(self.a, self.b, self.c))
 
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The parameters as the ints that a GPU takes."""
+        return (*_launch.bits(self.a), *_launch.bits(self.b), *_launch.bits(self.c))
+
 
 NO_ACTIVATION = Activation(NONE)
 

@@ -107,7 +107,7 @@ def _run_sums(*args: Any) -> tuple[Rows, ...]:
     result = _rows(x, mean.shape[0])
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.sums(dy, mean.shape[0], on.act.kind)
+        return _channel_stages.sums(dy, mean.shape[0], on.act)
 
     arrays = [dy, x, mean, *behind]
     return tuple(_launch.launch("bn_stats_grad", arrays, on.act.told, (result, result), stages, on.stream))
@@ -120,7 +120,7 @@ def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
     result = _rows(x, 1)
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.grown(dy, growth.act.kind, growth.eps)
+        return _channel_stages.grown(dy, growth.act, growth.eps)
 
     arrays, rest = [dy, x, mean, *behind], [var, dgamma, dbeta]
     return tuple(
@@ -138,7 +138,7 @@ def _sums_and_growth(*args: Any) -> tuple[Rows, ...]:
 
 def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.affine(x, mean.shape[0], on.act.kind)
+        return _channel_stages.affine(x, mean.shape[0], on.act)
 
     arrays = [x, mean, scale, shift]
     return _launch.launch("bn_normalize", arrays, on.act.told, ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
@@ -149,7 +149,7 @@ def _run_combine(*args: Any) -> mx.array:
     dy, _, mean = arrays[:3]
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.combine(dy, mean.shape[0], on.act.kind)
+        return _channel_stages.combine(dy, mean.shape[0], on.act)
 
     return _launch.launch("bn_grad", arrays, on.act.told, ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
 
