@@ -26,9 +26,7 @@ pytestmark = pytest.mark.gpu
 
 DTYPES = (mx.float32, mx.float16, mx.bfloat16)
 GEOMETRIES = geometries(mf.PaddingPolicy)
-NEURONS = [
-    mf.Neuron("sigmoid"), mf.Neuron("tanh", -1.5, 0.25), mf.Neuron("elu", 0.5), mf.Neuron("gelu"), mf.Neuron("softplus"),
-]  # fmt: skip
+NEURONS = [mf.Neuron("sigmoid"), mf.Neuron("tanh", -1.5, 0.25), mf.Neuron("elu", 0.5), mf.Neuron("gelu")]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -111,7 +109,7 @@ def test_neurons_behind_a_library(how: mf.Neuron, dtype: mx.Dtype) -> None:
     dy = numbers(tuple(y.shape), dtype, 3)
     where = state.rows, state.cols, 1
     dx = oracle.conv_grad_input(exact(dy) * slope, exact(w), *where)
-    off = oracle.conv_grad_input(np.abs(exact(dy)) * (size + 1), np.abs(exact(w)), *where)  # z is off by its size
+    off = oracle.conv_grad_input(np.abs(exact(dy)) * (np.abs(slope) + 1), np.abs(exact(w)), *where)
     near(mf.conv_grad_input(dy, w, state), dx, off, dtype)
 
 
