@@ -44,6 +44,8 @@ WINDOWS = {
     "none selected": (axis(4, 3, 2, 1, 1, 0, 2, 2), axis(4, 3, 2, 1, 1, 0)),
     "long line": (axis(2, 1, 2, 1, 1, 0), axis(530, 530, 3, 1, 1, 1)),
 }
+# None and a relu, as kernels are told.
+NEURONS = NO_ACTIVATION.told, Activation(RELU).told
 # Groups, channels and outputs of one group.
 CHANNELS = ((1, 1, 1), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 3, 16), (4, 4, 4), (6, 2, 2), (3, 1, 1), (65, 1, 1),
             (7, 1, 2), (3, 1, 9), (2, 16, 5))  # fmt: skip

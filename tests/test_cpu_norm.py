@@ -9,9 +9,8 @@ import mlx.core as mx
 import numpy as np
 import oracle_norm as oracle
 import pytest
+from conv_case import NEURONS
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
-
-from mpsfunc._activation import NO_ACTIVATION, RELU, Activation
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
@@ -62,10 +61,6 @@ def power(t: mx.array, exponent: float) -> mx.array:
 
 def stats(x: mx.array, sets: int) -> list[mx.array]:
     return run("bn_stats", [x], (), *[((sets, x.shape[-1]), accumulator(x.dtype))] * 2)
-
-
-# None and a relu, as kernels are told.
-NEURONS = NO_ACTIVATION.told, Activation(RELU).told
 
 
 def stats_grad(arrays: list[mx.array], neuron: int) -> list[mx.array]:
@@ -126,8 +121,7 @@ def test_the_neuron_at_its_edges(isa: str) -> None:
     assert np.array_equal(exact(y), [[0], [0], [0], [2], [np.nan]], equal_nan=True)
     dx = like("bn_grad", [mx.full((5, 1), 3.0), x, zero, one, zero, zero, one, zero], NEURONS[1])
     assert np.array_equal(exact(dx[:4]), [[0], [3], [3], [3]])  # from the right at 0
-    total, _ = stats_grad([mx.full((4, 1), 3.0), x[:4], zero, one, zero], 1)
-    assert total.item() == 9
+    assert stats_grad([mx.full((4, 1), 3.0), x[:4], zero, one, zero], 1)[0].item() == 9
 
 
 def test_a_set_is_what_it_is_alone(isa: str) -> None:
