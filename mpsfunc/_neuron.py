@@ -8,6 +8,7 @@ activations is differentiated.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -111,13 +112,19 @@ def pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
     return dz
 
 
-def in_few_axes(arrays: list[mx.array], run: Any) -> mx.array:
-    """``run(arrays)``, whose result has their shape, with arrays of a rank that kernels know."""
-    shape = arrays[0].shape
+def in_few_axes(arrays: list[mx.array], run: Callable[[list[mx.array]], mx.array]) -> mx.array:
+    """``run(arrays)``, whose result has the shape of each, with one to four axes of which the last stays."""
+    shape = tuple(arrays[0].shape)
     if 1 <= len(shape) <= 4:
-        y: mx.array = run(arrays)
-        return y
-    return run([a.reshape(a.size) for a in arrays]).reshape(shape)  # type: ignore[no-any-return]
+        return run(arrays)
+    *before, last = shape or (1,)
+    axes: list[int] = []
+    for length in before:  # MLX counts along an axis in int32
+        if axes and axes[-1] * length < 2**31:
+            axes[-1] *= length
+        else:
+            axes.append(length)
+    return run([a.reshape(*axes, last) for a in arrays]).reshape(shape)
 
 
 def elementwise(function: Any) -> Any:

@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from mpsfunc import _channels, _launch, _neuron, _neuron_stages
 from mpsfunc._activation import NO_ACTIVATION, PRELU, RELUN, Activation
+from mpsfunc._launch import Stage
 from mpsfunc._neuron import On
 from mpsfunc._rules import differentiable
 
@@ -36,7 +37,13 @@ def prelu_grad_slopes(dy: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
 def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
     """The sums (c,) of ``dy * other`` where x is below 0."""
     channels = x.shape[-1]
-    shape = x.size // max(channels, 1), 1, 1, channels
+    rows = x.size // max(channels, 1)
+    first = rows if rows < 2**31 else x.shape[0]
+    shape = first, rows // max(first, 1), 1, channels
+    if shape[1] * channels >= 2**31:
+        raise ValueError(
+            f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
+        )
     none = mx.zeros((1, channels), _launch.accumulator(x.dtype))
     if other is x:
         act = _BELOW
@@ -51,14 +58,16 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
 
 def _run(op: str, arrays: list[mx.array], slopes: mx.array, stages: Any, on: On) -> mx.array:
     wide = slopes.astype(_launch.accumulator(arrays[0].dtype))
-    shape = tuple(arrays[0].shape)
-    if len(shape) > 4:
-        arrays = [a.reshape(a.size // max(shape[-1], 1), shape[-1]) for a in arrays]
-    result = (tuple(arrays[0].shape), arrays[0].dtype)
-    y = _launch.launch(
-        op, [*arrays, wide], on.act.told, (result,), lambda: stages(arrays[0], on.act, slopes=True), on.stream
-    )[0]
-    return y.reshape(shape)
+
+    def launched(some: list[mx.array]) -> mx.array:
+        result = (tuple(some[0].shape), some[0].dtype)
+
+        def made() -> tuple[Stage, ...]:
+            return stages(some[0], on.act, slopes=True)  # type: ignore[no-any-return]
+
+        return _launch.launch(op, [*some, wide], on.act.told, (result,), made, on.stream)[0]
+
+    return _neuron.in_few_axes(arrays, launched)
 
 
 def _run_prelu(x: mx.array, slopes: mx.array, on: On) -> mx.array:

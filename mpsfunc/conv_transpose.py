@@ -252,7 +252,8 @@ def conv_transpose_grad_weights(
     """Gradients of the weights and the bias of `conv_transpose`, added to those that the state holds.
 
     ``dw[o,q,p,i] += sum over n, m, l of dz[n, m * stride - pad + q * dilation, ..., o] * x[n,m,l,i]`` for padding in
-    pixels, rotated in MPS's form; ``db[o] += sum of dz[n,h,w,o]``.
+    pixels, rotated in MPS's form; ``db[o] += sum of dz[n,h,w,o]``. The slopes of a "prelu" count as constants;
+    ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: the adjoint of ``MPSCNNConvolutionTranspose``.
 

@@ -262,7 +262,8 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
 
     ``dw[o,q,p,c] += sum over n, j, i of dz[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
     ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch may come one after the other. x is read
-    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope.
+    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
+    count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "weights and bias"; ``MPSCNNConvolutionGradientState``.
 

@@ -87,7 +87,8 @@ def fully_connected_grad(
     """The gradients of `fully_connected` that ``option`` names.
 
     ``dx = (dz @ w.reshape(o, -1)).reshape(x.shape)``, ``dw += (dz.T @ x.reshape(n, -1)).reshape(w.shape)`` and
-    ``db += dz.sum(0)``, where ``dz`` is dy or, behind a neuron, dy times the neuron's slope.
+    ``db += dz.sum(0)``, where ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
+    count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNFullyConnectedGradient``.
 

@@ -202,14 +202,23 @@ def test_mapped_slopes_of_a_convolution(on_cpu: mx.Device) -> None:
         np.testing.assert_allclose(exact(y[i]), exact(run(many[i])), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("how", ["sigmoid", mf.Neuron("relu", 0.25), mf.Neuron("tanh", 2.0), "elu"], ids=str)
-def test_a_mapped_bias_is_rounded_once(on_cpu: mx.Device, dtype: mx.Dtype, how: Any) -> None:
-    x, w = mx.full((1, 2, 2, 1), 60000.0).astype(dtype), mx.full((1, 1, 1, 1), 2.0).astype(dtype)
-    b = mx.array([[-120000.0], [-119998.0], [-120001.0]])
+@pytest.mark.parametrize("how", ["sigmoid", mf.Neuron("relu", 0.3), mf.Neuron("tanh", 1.3), "elu"], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_mapped_bias_is_rounded_behind_the_neuron(
+    on_cpu: mx.Device, dtype: mx.Dtype, how: Any, transposed: bool
+) -> None:
+    function = mf.conv_transpose if transposed else mf.conv
+    x, w = mx.zeros((1, 2, 2, 1), dtype), mx.ones((1, 1, 1, 1), dtype)
+    b = -1 - mx.arange(64).reshape(64, 1) / 2**13  # of which sixteen bits have a few
+    y = mx.vmap(lambda b: function(x, w, b, neuron=how))(b)
+    assert same_bits(y, mx.stack([function(x, w, row, neuron=how) for row in b]))
+
+
+def test_a_mapped_bias_finds_the_slope_of_a_relu_at_zero(on_cpu: mx.Device) -> None:
+    x, w = mx.zeros((1, 2, 2, 1)), mx.ones((1, 1, 1, 1))
     for function in (mf.conv, mf.conv_transpose):
-        y = mx.vmap(lambda b, f=function: f(x, w, b, neuron=how))(b)
-        for i in range(3):
-            close(y[i], exact(function(x, w, b[i], neuron=how)), 1.0)
+        mapped = mx.vmap(lambda b, f=function: f(x, w, b, neuron="relu"))
+        assert mx.grad(lambda b, f=mapped: f(b).sum())(mx.array([[-1.0], [0.0], [1.0]])).tolist() == [[0], [0], [4]]
 
 
 # Batch normalization --------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import mlx.core as mx
 import numpy as np
 import oracle_neuron as oracle
 import pytest
-from support import VIEWS, close, exact, numbers, same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 
 import mpsfunc as mf
 
@@ -62,10 +64,10 @@ def values(name: str, shape: tuple[int, ...], dtype: mx.Dtype, seed: int = 0) ->
 
 def conditioned(x: np.ndarray, name: str) -> np.ndarray:
     """What a result's rounding errors are relative to: its size, and what those of a * x + b do to it."""
-    type, given, *_ = TYPES[name]
-    a, b = abs(given.get("a", 1)), abs(given.get("b", 0))
-    f = oracle.slope(x, type, **given)
-    return np.abs(oracle.neuron(x, type, **given)) + np.abs(f) * (np.abs(x) + b / max(a, 1e-3))
+    type, told, *_ = TYPES[name]
+    a, b = abs(told.get("a", 1)), abs(told.get("b", 0))
+    f = oracle.slope(x, type, **told)
+    return np.abs(oracle.neuron(x, type, **told)) + np.abs(f) * (np.abs(x) + b / max(a, 1e-3))
 
 
 # The definition -------------------------------------------------------------------------------------------
@@ -76,23 +78,40 @@ def conditioned(x: np.ndarray, name: str) -> np.ndarray:
 def test_a_value_and_its_derivative_are_the_definition(
     device: mx.Device, dtype: mx.Dtype, name: str, shape: tuple[int, ...]
 ) -> None:
-    type, given, *_ = TYPES[name]
-    x, dy = values(name, shape, dtype), numbers(shape, dtype, 1)
-    y, dx = mf.neuron(x, type, **given), mf.neuron_grad(dy, x, type, **given)
-    assert y.dtype == dx.dtype == dtype
-    close(y, oracle.neuron(exact(x), type, **given), conditioned(exact(x), name), slack=3)
-    slope, bent = (getattr(oracle, what)(exact(x), type, **given) for what in ("slope", "curvature"))
+    check(name, values(name, shape, dtype), VIEWS["contiguous"])
+
+
+def check(name: str, x: mx.array, turn: Callable[[mx.array], mx.array]) -> None:
+    type, told, *_ = TYPES[name]
+    dy = numbers(tuple(x.shape), x.dtype, 1)
+    y, dx = mf.neuron(turn(x), type, **told), mf.neuron_grad(turn(dy), turn(x), type, **told)
+    assert y.dtype == dx.dtype == x.dtype
+    close(y, oracle.neuron(exact(x), type, **told), conditioned(exact(x), name), slack=3)
+    slope, bent = (getattr(oracle, what)(exact(x), type, **told) for what in ("slope", "curvature"))
     scale = np.abs(exact(dy)) * (np.abs(slope) + np.abs(bent) * (np.abs(exact(x)) + 1) + 1e-3)
     close(dx, exact(dy) * slope, scale, slack=4)
 
 
+@given(
+    shape=st.lists(st.integers(0, 40), max_size=3),
+    name=st.sampled_from(sorted(TYPES)),
+    dtype=st.sampled_from(DTYPES),
+    view=st.sampled_from(sorted(VIEWS)),
+    seed=st.integers(0, 9),
+)
+@pytest.mark.needs_cpu_module
+def test_definition_anywhere(shape: list[int], name: str, dtype: mx.Dtype, view: str, seed: int) -> None:
+    with mx.stream(mx.cpu):
+        check(name, values(name, tuple(shape), dtype, seed), VIEWS[view] if shape else VIEWS["contiguous"])
+
+
 @each
 def test_a_second_derivative_is_the_definition(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
-    type, given, *_ = TYPES[name]
+    type, told, *_ = TYPES[name]
     x, dy, u = values(name, (3, 5, 7), dtype), numbers((3, 5, 7), dtype, 1), numbers((3, 5, 7), dtype, 2)
-    _, (ddy, dx) = mx.vjp(lambda dy, x: mf.neuron_grad(dy, x, type, **given), [dy, x], [u])
-    assert same_bits(ddy, mf.neuron_grad(u, x, type, **given))
-    bent, product = oracle.curvature(exact(x), type, **given), exact(u) * exact(dy)
+    _, (ddy, dx) = mx.vjp(lambda dy, x: mf.neuron_grad(dy, x, type, **told), [dy, x], [u])
+    assert same_bits(ddy, mf.neuron_grad(u, x, type, **told))
+    bent, product = oracle.curvature(exact(x), type, **told), exact(u) * exact(dy)
     close(dx, product * bent, np.abs(product) * (np.abs(bent) + 1) * (np.abs(exact(x)) + 1), slack=8)
 
 
@@ -274,12 +293,12 @@ def test_infinities(device: mx.Device, dtype: mx.Dtype, type: str) -> None:
 
 @each
 def test_nan_passes(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
-    type, given, *_ = TYPES[name]
+    type, told, *_ = TYPES[name]
     x = mx.array([NAN] * 9).astype(dtype)
-    assert np.isnan(exact(mf.neuron(x, type, **given))).all()
-    assert np.isnan(exact(mf.neuron_grad(x, mx.ones_like(x), type, **given))).all()
-    if oracle.curvature(np.array([1.0]), type, **given).any():
-        assert np.isnan(exact(mf.neuron_grad(mx.ones_like(x), x, type, **given))).all()
+    assert np.isnan(exact(mf.neuron(x, type, **told))).all()
+    assert np.isnan(exact(mf.neuron_grad(x, mx.ones_like(x), type, **told))).all()
+    if oracle.curvature(np.array([1.0]), type, **told).any():
+        assert np.isnan(exact(mf.neuron_grad(mx.ones_like(x), x, type, **told))).all()
 
 
 def test_nan_passes_a_prelu(device: mx.Device) -> None:
