@@ -2,6 +2,7 @@
 // shift[c]; each set of images has vectors of its own. A thread owns V channels of a set and every grid-th pixel, and
 // has B of them under way together.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0];
+const Activation known = activation_at(params, 1);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, c = column % lanes * V;
 if (set >= sets) return;
@@ -27,7 +28,7 @@ for (long p = first + thread_position_in_grid.y; p < end; p += B * stride) {
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {
       const float off = float(in[i].v[j]) - center[j];
-      const float g = through_neuron(float(in_dy[i].v[j]), off * slope[j] + level[j], N);
+      const float g = passed<N>(float(in_dy[i].v[j]), off * slope[j] + level[j], known);
       out.v[j] = T(from_dy[j] * g + (from_x[j] * off + lift[j]));
     }
     store(dx + (p + i * stride) * channels + c, out);

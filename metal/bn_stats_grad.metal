@@ -3,6 +3,7 @@
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
+const Activation known = activation_at(params, 3);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
@@ -27,7 +28,7 @@ for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
     const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c, wide);
     for (int j = 0; j < V; ++j) {
       const float off = float(in.v[j]) - center[j];
-      const float g = through_neuron(float(in_dy.v[j]), off * slope[j] + level[j], N);
+      const float g = passed<N>(float(in_dy.v[j]), off * slope[j] + level[j], known);
       sum_64[j] += g;
       dot_64[j] += g * off;
     }

@@ -4,6 +4,7 @@
 // steps of the sum over (tap, channel) at a time through threadgroup memory.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[20], neuron = params[21], in_channels = x_shape[3], out_channels = bias_shape[0];
+const Activation known = activation_at(params, 22);
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * in_width;
 const int group = threadgroup_position_in_grid.z;
@@ -51,6 +52,7 @@ for (int i = 0; i < 16; ++i) {
   const long p = pixel0 + line * 4 + i / 4;
   const int o = o0 + step * 4 + i % 4;
   if (p < pixels && o < out_width) {
-    y[p * out_channels + group * out_width + o] = T(activated(sum[i] + float(bias[group * out_width + o]), neuron));
+    const float z = sum[i] + float(bias[group * out_width + o]);
+    y[p * out_channels + group * out_width + o] = T(activated_by(neuron, z, known));
   }
 }

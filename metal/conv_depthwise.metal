@@ -3,6 +3,7 @@
 // A thread owns V output channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[20], neuron = params[21];
+const Activation known = activation_at(params, 22);
 const int images = x_shape[0], out_channels = bias_shape[0], each = out_channels / groups, lanes = out_channels / V;
 const int ow0 = thread_position_in_grid.x / lanes * 4, o = thread_position_in_grid.x % lanes * V, c = o / each;
 const int taps = rows.size * cols.size;
@@ -34,7 +35,7 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
     for (int i = 0; i < 4; ++i) {
       if (ow0 + i < cols.n_out) {
         Pack<T, V> out;
-        for (int j = 0; j < V; ++j) out.v[j] = T(activated(sum[i * V + j], neuron));
+        for (int j = 0; j < V; ++j) out.v[j] = T(activated_by(neuron, sum[i * V + j], known));
         store(y + to + i * long(out_channels), out);
       }
     }

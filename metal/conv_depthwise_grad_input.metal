@@ -3,6 +3,7 @@
 // A thread owns V channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int channels = params[20], neuron = params[21];
+const Activation known = activation_at(params, 22);
 const int images = dy_shape[0], out_channels = dy_shape[3], each = out_channels / channels, lanes = channels / V;
 const int w0 = thread_position_in_grid.x / lanes * 4, c = thread_position_in_grid.x % lanes * V;
 const int taps = rows.size * cols.size;
@@ -37,7 +38,7 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
     for (int i = 0; i < 4; ++i) {
       if (w0 + i < cols.n_in) {
         Pack<T, V> out;
-        for (int j = 0; j < V; ++j) out.v[j] = T(activated(sum[i * V + j], neuron));
+        for (int j = 0; j < V; ++j) out.v[j] = T(activated_by(neuron, sum[i * V + j], known));
         store(dx + to + i * long(channels), out);
       }
     }

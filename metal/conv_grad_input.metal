@@ -4,6 +4,7 @@
 // (tap, output channel) at a time.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[20], neuron = params[21], in_channels = bias_shape[0], out_channels = dy_shape[3];
+const Activation known = activation_at(params, 22);
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * out_width;
 const int group = threadgroup_position_in_grid.z;
@@ -53,6 +54,7 @@ for (int i = 0; i < 16; ++i) {
   const long p = pixel0 + line * 4 + i / 4;
   const int c = c0 + step * 4 + i % 4;
   if (p < pixels && c < in_width) {
-    dx[p * in_channels + group * in_width + c] = T(activated(sum[i] + float(bias[group * in_width + c]), neuron));
+    const float z = sum[i] + float(bias[group * in_width + c]);
+    dx[p * in_channels + group * in_width + c] = T(activated_by(neuron, z, known));
   }
 }

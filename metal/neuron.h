@@ -1,10 +1,13 @@
-// The activations that other operations apply themselves, numbered as in mpsfunc/_neuron.py. NaN stays NaN.
+// What a convolution's neuron makes of z; only those whose slope follows from that are known here.
 #ifndef MPSF_NEURON_H
 #define MPSF_NEURON_H
 
-MPSF_FN float activated(float z, int neuron) { return neuron == 1 && z <= 0 ? 0.0f : z; }
-
-// The gradient of z from that of what was activated; a relu is right-differentiable at 0, and NaN lets it through.
-MPSF_FN float through_neuron(float dy, float z, int neuron) { return neuron == 1 && z < 0 ? 0.0f : dy; }
+MPSF_FN float activated_by(int kind, float z, Activation p) {
+  if (kind == kRelu) return activated<kRelu>(z, p);
+  if (kind == kSigmoid) return activated<kSigmoid>(z, p);
+  if (kind == kTanh) return activated<kTanh>(z, p);
+  if (kind == kElu) return activated<kElu>(z, p);
+  return z;
+}
 
 #endif

@@ -1,6 +1,9 @@
-// dz = dy where y > 0 and 0 elsewhere: the slope of a relu, told from what it returned. A thread has four packs of V
+// dz = dy * f'(x) for the activation N, told from y = f(x); its parameters are params. A thread has four packs of V
 // elements under way together.
-const long packs = long(dy_shape[0]) * dy_shape[1] * dy_shape[2] * dy_shape[3] / V;
+long size = 1;
+for (int axis = 0; axis < dy_ndim; ++axis) size *= dy_shape[axis];
+const long packs = size / V;
+const Activation known = activation_at(params, 0);
 const bool wide = aligned<V>(dy), wide_y = aligned<V>(y);
 const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
@@ -12,7 +15,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
   }
   for (int i = 0; i < 4 && p + i * stride < packs; ++i) {
     Pack<T, V> out;
-    for (int j = 0; j < V; ++j) out.v[j] = T(float(came[i].v[j]) > 0 ? float(g[i].v[j]) : 0.0f);
+    for (int j = 0; j < V; ++j) out.v[j] = T(told<N>(float(g[i].v[j]), float(came[i].v[j]), known));
     store(dz + (p + i * stride) * V, out);
   }
 }

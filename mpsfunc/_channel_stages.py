@@ -1,8 +1,8 @@
 """How the four kernels over images and vectors run on a GPU.
 
 Images (n, h, w, c) come in sets that follow one another, n / sets images each; vectors (sets, c) have an entry for each
-channel of a set. An activation ``neuron``, numbered as in `_neuron`, is of ``(x - mean) * scale + shift``; without one
-(0) nobody hands ``scale`` and ``shift`` over.
+channel of a set. The activation is of ``(x - mean) * scale + shift``; without one
+nobody hands ``scale`` and ``shift`` over.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc import _launch
+from mpsfunc._activation import Activation
 from mpsfunc._launch import Stage
 
 
@@ -28,22 +29,22 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     )
 
 
-def sums(dy: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
+def sums(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     """Sums of g and of g * (x - mean) over each channel, g = dy through the neuron, from dy, x, mean[, scale, shift].
 
     The result is flat: sets * c sums of g, then as many of the products.
     """
-    first = _sums(dy, sets, neuron)
+    first = _sums(dy, sets, act)
     parts, length = first.results[0][0]
     return first, _launch.sum_partials(length, parts)
 
 
-def grown(dy: mx.array, neuron: int, eps: float) -> tuple[Stage, ...]:
+def grown(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
     """The gradients (1, c) of scale and shift, grown by `sums` of one set.
 
     The last stage wants ``finally_with=[var, dgamma, dbeta]``.
     """
-    channels, first = dy.shape[3], _sums(dy, 1, neuron)
+    channels, first = dy.shape[3], _sums(dy, 1, act)
     result = ((1, channels), mx.float32)
     grid, group = _launch.merging_threads(channels, first.results[0][0][0])
     inputs, outputs = ("partial", "var", "dgamma", "dbeta"), ("new_dgamma", "new_dbeta")
@@ -51,32 +52,32 @@ def grown(dy: mx.array, neuron: int, eps: float) -> tuple[Stage, ...]:
     return first, Stage("bn_stats_grad_merge", inputs, outputs, (result, result), grid, group, params)
 
 
-def affine(x: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
+def affine(x: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     """``(x - mean) * scale + shift``, activated, from x, mean, scale, shift."""
-    return (_pixelwise("bn_normalize", ("x", "mean", "scale", "shift"), "y", x, sets, neuron),)
+    return (_pixelwise("bn_normalize", ("x", "mean", "scale", "shift"), "y", x, sets, act),)
 
 
-def combine(dy: mx.array, sets: int, neuron: int) -> tuple[Stage, ...]:
+def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     """``a * g + b * (x - mean) + d``, g = dy through the neuron, from dy, x, mean, a, b, d[, scale, shift]."""
     inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
-    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, neuron)
+    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act)
     # Pixels under way: where a thread has many numbers beside them, four would leave a GPU too few threads.
-    together = 2 if neuron and stage.template[0][1] != 1 and dy.dtype.size == 2 else 4
-    return (stage._replace(template=(*stage.template, ("B", together)), reads=_reads(6, neuron)),)
+    together = 2 if act.kind and stage.template[0][1] != 1 and dy.dtype.size == 2 else 4
+    return (stage._replace(template=(*stage.template, ("B", together)), reads=_reads(6, act)),)
 
 
-def _sums(dy: mx.array, sets: int, neuron: int) -> Stage:
+def _sums(dy: mx.array, sets: int, act: Activation) -> Stage:
     """Partial sums side by side, a row for each part of the pixels."""
     per_thread, grid, group = _columns(dy, sets)
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
-    inputs, template = ("dy", "x", "mean", "scale", "shift"), (("V", per_thread), ("N", neuron))
-    params = (*group[:2], sets)
-    return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, _reads(3, neuron))
+    inputs, template = ("dy", "x", "mean", "scale", "shift"), (("V", per_thread), ("N", act.kind))
+    params = (*group[:2], sets, *act.bits)
+    return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, _reads(3, act))
 
 
-def _reads(given: int, neuron: int) -> tuple[int, ...]:
+def _reads(given: int, act: Activation) -> tuple[int, ...]:
     """Two inputs more than are given, for a neuron. Without it the mean, in place 2, stands in and is not read."""
-    return tuple(range(given)) + ((given, given + 1) if neuron else (2, 2))
+    return tuple(range(given)) + ((given, given + 1) if act.kind else (2, 2))
 
 
 def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
@@ -86,11 +87,11 @@ def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[i
     return per_thread, *_launch.column_threads(channels // per_thread, n // sets * height * width, sets)
 
 
-def _pixelwise(body: str, inputs: tuple[str, ...], made: str, x: mx.array, sets: int, neuron: int) -> Stage:
+def _pixelwise(body: str, inputs: tuple[str, ...], made: str, x: mx.array, sets: int, act: Activation) -> Stage:
     n, height, width, channels = x.shape
     per_thread = _launch.lanes(x.dtype, channels, x.size)
     rows = -(-(n // sets * height * width) // 4)  # both bodies have four pixels under way
     (across, down, _), group = _launch.threads(channels // per_thread, rows)
     grid = (across * sets, down, 1)
-    template = (("V", per_thread), ("N", neuron))
-    return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, (sets,), template)
+    template = (("V", per_thread), ("N", act.kind))
+    return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, (sets, *act.bits), template)

@@ -13,22 +13,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _channel_stages, _launch, _neuron, _vectors
+from mpsfunc._activation import NO_ACTIVATION, Activation
 from mpsfunc._launch import Stage
+from mpsfunc._neuron import On as On  # the activation that follows `affine`, and where everything runs
 from mpsfunc._rules import derived, differentiable, one_batch
 
 Rows = mx.array
-
-
-class On(NamedTuple):
-    """The statics of these operations: the activation that follows `affine`, and where everything runs."""
-
-    neuron: int
-    stream: mx.Stream
-
-    @property
-    def plain(self) -> On:
-        """Without the activation."""
-        return On(_neuron.NONE, self.stream)
 
 
 class _Sets(NamedTuple):
@@ -44,13 +34,13 @@ def moments(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
 
 def affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
     """``act(z)`` with ``z = (x - mean) * scale + shift``."""
-    y: mx.array = (_activated if on.neuron else _affine)(x, mean, scale, shift, on)
+    y: mx.array = (_activated if on.act.kind else _affine)(x, mean, scale, shift, on)
     return y
 
 
 def sums(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> tuple[Rows, Rows]:
     """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each set, where ``g = dy * act'(z)``."""
-    total, dot = _activated_sums(dy, x, mean, scale, shift, on) if on.neuron else _sums(dy, x, mean, on)
+    total, dot = _activated_sums(dy, x, mean, scale, shift, on) if on.act.kind else _sums(dy, x, mean, on)
     return total, dot
 
 
@@ -58,7 +48,7 @@ def combine(
     dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, scale: Rows, shift: Rows, on: On
 ) -> mx.array:
     """``a * g + b * (x - mean) + d`` with the g of `sums`."""
-    if on.neuron:
+    if on.act.kind:
         dx: mx.array = _activated_combine(dy, x, mean, a, b, d, scale, shift, on)
     else:
         dx = _combine(dy, x, mean, a, b, d, on)
@@ -79,14 +69,14 @@ def accumulate(
         eps: Added to the variance under the root.
         on: As for `sums`.
     """
-    behind = (scale, shift) if on.neuron else ()
-    dgamma, dbeta = _accumulate(dy, x, *state, *behind, _Growth(eps, on.neuron, on.stream))
+    behind = (scale, shift) if on.act.kind else ()
+    dgamma, dbeta = _accumulate(dy, x, *state, *behind, _Growth(eps, on.act, on.stream))
     return dgamma, dbeta
 
 
 class _Growth(NamedTuple):
     eps: float
-    neuron: int
+    act: Activation
     stream: mx.Stream
 
 
@@ -117,10 +107,10 @@ def _run_sums(*args: Any) -> tuple[Rows, ...]:
     result = _rows(x, mean.shape[0])
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.sums(dy, mean.shape[0], on.neuron)
+        return _channel_stages.sums(dy, mean.shape[0], on.act)
 
     arrays = [dy, x, mean, *behind]
-    return tuple(_launch.launch("bn_stats_grad", arrays, (on.neuron,), (result, result), stages, on.stream))
+    return tuple(_launch.launch("bn_stats_grad", arrays, on.act.told, (result, result), stages, on.stream))
 
 
 def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
@@ -130,7 +120,7 @@ def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
     result = _rows(x, 1)
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.grown(dy, growth.neuron, growth.eps)
+        return _channel_stages.grown(dy, growth.act, growth.eps)
 
     arrays, rest = [dy, x, mean, *behind], [var, dgamma, dbeta]
     return tuple(
@@ -141,17 +131,17 @@ def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
 def _sums_and_growth(*args: Any) -> tuple[Rows, ...]:
     dy, x, mean, var, dgamma, dbeta, *behind, growth = args
     scale, shift = behind or (mean, mean)
-    total, dot = sums(dy, x, mean, scale, shift, On(growth.neuron, growth.stream))
+    total, dot = sums(dy, x, mean, scale, shift, On(growth.act, growth.stream))
     dgamma, dbeta = _vectors.grown(dgamma, dbeta, total, dot, var, growth.eps, growth.stream)
     return dgamma, dbeta
 
 
 def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.affine(x, mean.shape[0], on.neuron)
+        return _channel_stages.affine(x, mean.shape[0], on.act)
 
     arrays = [x, mean, scale, shift]
-    return _launch.launch("bn_normalize", arrays, (on.neuron,), ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
+    return _launch.launch("bn_normalize", arrays, on.act.told, ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
 
 
 def _run_combine(*args: Any) -> mx.array:
@@ -159,9 +149,9 @@ def _run_combine(*args: Any) -> mx.array:
     dy, _, mean = arrays[:3]
 
     def stages() -> tuple[Stage, ...]:
-        return _channel_stages.combine(dy, mean.shape[0], on.neuron)
+        return _channel_stages.combine(dy, mean.shape[0], on.act)
 
-    return _launch.launch("bn_grad", arrays, (on.neuron,), ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
+    return _launch.launch("bn_grad", arrays, on.act.told, ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------
@@ -193,14 +183,14 @@ def _plain_combine(dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: R
 
 def _moments_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
-    count, on = _in_a_set(x, mean), On(_neuron.NONE, spec.stream)
+    count, on = _in_a_set(x, mean), On(NO_ACTIVATION, spec.stream)
     return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
 def _moments_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
     (x,), (tx,) = arrays, tangents
     mean, _ = _moments(x, spec)
-    total, dot = _plain_sums(tx, x, mean, On(_neuron.NONE, spec.stream))
+    total, dot = _plain_sums(tx, x, mean, On(NO_ACTIVATION, spec.stream))
     return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
 
 
@@ -208,7 +198,7 @@ def _affine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (x, mean, scale, shift), (dy,) = arrays, cotangents
     none = _zeros(mean)
     total, dot = sums(dy, x, mean, scale, shift, on)
-    if on.neuron:
+    if on.act.kind:
         dx = combine(dy, x, mean, scale, none, none, scale, shift, on)
     else:
         dx = _scaled(dy, none, scale, none, on)
@@ -271,11 +261,11 @@ def _combine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
 
 
 def _activation(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
-    return _neuron.activated(_scaled(x, mean, scale, shift, on), on.neuron)
+    return _neuron.neuron(_scaled(x, mean, scale, shift, on), on)
 
 
 def _before_activation(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
-    return _neuron.pull_by_source(dy, _scaled(x, mean, scale, shift, on), on.neuron)
+    return _neuron.grad(dy, _scaled(x, mean, scale, shift, on), on)
 
 
 def _sums_before_activation(*args: Any) -> tuple[Rows, Rows]:

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from mpsfunc import _across, _check, _launch, _vectors
 from mpsfunc._across import Group
+from mpsfunc._activation import Activation
 from mpsfunc._channels import On, Rows, affine, combine, moments, sums
 from mpsfunc._rules import derived
 
@@ -22,7 +23,7 @@ class Spec(NamedTuple):
         per_image: Each image has statistics of its own; else all images share them.
         groups: Groups of neighbouring channels that share statistics; 0 where each channel has its own.
         eps: Added to the variance under the root.
-        neuron: The activation, as `_neuron` numbers them.
+        act: The activation that follows.
         processes: Those that share the statistics too, or None.
         stream: Where everything runs.
     """
@@ -30,7 +31,7 @@ class Spec(NamedTuple):
     per_image: bool
     groups: int
     eps: float
-    neuron: int
+    act: Activation
     processes: Group | None
     stream: mx.Stream
 
@@ -115,7 +116,7 @@ def _rows(vector: mx.array, like: Rows) -> Rows:
 def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
     mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
     slope = _vectors.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
-    y = affine(x, mean, slope, _rows(beta, mean), On(spec.neuron, spec.stream))
+    y = affine(x, mean, slope, _rows(beta, mean), On(spec.act, spec.stream))
     return y, mean, var, count
 
 
@@ -128,8 +129,8 @@ def _gradients(
     """From what is ``known`` of the statistics (mean, variance, count) and ``wanted`` of the first two by others."""
     mean, var, everything = known
     gamma, beta = (_rows(v, mean) for v in given)
-    on = On(spec.neuron, spec.stream)
-    slope = _vectors.slope(gamma, var, spec.eps, spec.stream) if spec.neuron else gamma  # else nobody reads it
+    on = On(spec.act, spec.stream)
+    slope = _vectors.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
     dbeta, dot = sums(dy, x, mean, slope, beta, on)
     together: tuple[Rows, ...] = (*wanted, dbeta, dot)
     count = float(_elements(x, spec.per_image, spec.groups))

@@ -31,7 +31,7 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
         return _conv_stages.conv_stages(spec, x.shape, out, x.dtype)
 
     arrays = [x, w.astype(acc), b.astype(acc)]
-    params = (*windows, spec.neuron, _winograd())
+    params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
     return _launch.launch("conv", arrays, params, (result,), stages, spec.stream)[0]
 
 
@@ -39,7 +39,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Images (n, h, w, c) of dy's dtype."""
     form, windows = _form(spec.rows, spec.cols, spec.groups)
     if form == _CLAMPED:
-        assert not spec.biased and not spec.neuron, "what the margin took back is added before them"
+        assert not spec.biased and not spec.neuron.kind, "what the margin took back is added before them"
         wide = dy.astype(_launch.accumulator(dy.dtype))  # so that what is folded was not rounded
         dx = grad_input(wide, w, b, _widened(spec))
         return _conv_edges.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
@@ -58,7 +58,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
 
     acc = _launch.accumulator(dy.dtype)
     arrays = [dy, w.astype(acc), b.astype(acc)]
-    params = (*windows, spec.neuron, _winograd())
+    params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
     return _launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc import _launch, _neuron
+from mpsfunc import _activation, _launch
+from mpsfunc._activation import Activation
 from mpsfunc._conv_spec import Spec
 from mpsfunc.window import Axis
 
@@ -22,20 +24,22 @@ def ordinary(spec: Spec) -> bool:
 
 def finished(y: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """Adds the bias to y and applies the neuron, in one kernel."""
-    if not spec.biased and not spec.neuron:
+    if not spec.biased and not spec.neuron.kind:
         return y
-    done: mx.array = (_finish_relu if spec.neuron else _finish)(y, b)
+    done: mx.array = _finish(spec.neuron)(y, b)
     return done
 
 
-@_launch.fused
-def _finish(y: mx.array, b: mx.array) -> mx.array:
-    return y + b.astype(y.dtype)
+@functools.lru_cache(maxsize=256)
+def _finish(act: Activation) -> Any:
+    def biased(y: mx.array, b: mx.array) -> mx.array:
+        return y + b.astype(y.dtype)
 
+    def activated(y: mx.array, b: mx.array) -> mx.array:
+        wide = _launch.accumulator(y.dtype)
+        return _activation.finished(y.astype(wide) + b.astype(wide), act).astype(y.dtype)
 
-@_launch.fused
-def _finish_relu(y: mx.array, b: mx.array) -> mx.array:
-    return _neuron.apply(y + b.astype(y.dtype), _neuron.RELU)
+    return _launch.fused(activated if act.kind else biased)
 
 
 def conv(x: mx.array, w: mx.array, spec: Spec) -> mx.array:

@@ -9,7 +9,9 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc import _conv_kernels, _launch, _neuron
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._conv_spec import Spec
+from mpsfunc._neuron import On
 from mpsfunc._rules import differentiable
 
 
@@ -46,7 +48,7 @@ def grad_parameters(dy: mx.array, x: mx.array, spec: Spec) -> tuple[mx.array, mx
 
 def linear(spec: Spec) -> Spec:
     """The same convolution without its neuron."""
-    return spec._replace(biased=False, neuron=_neuron.NONE)
+    return spec._replace(biased=False, neuron=NO_ACTIVATION)
 
 
 def _bias(b: mx.array | None, images: mx.array, length: int) -> mx.array:
@@ -67,7 +69,7 @@ def _image_vjp(adjoint: Any, swap: bool) -> Any:
 
     def rule(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
         (x, w, _), (dy,), (y,) = arrays, cotangents, outputs
-        dz, plain = _neuron.pull(dy, y, spec.neuron, spec.stream), linear(spec)
+        dz, plain = _neuron.pull(dy, y, On(spec.neuron, spec.stream)), linear(spec)
         dw = grad_weights(x, dz, plain) if swap else grad_weights(dz, x, plain)
         return adjoint(dz, w, None, plain), dw, grad_bias(dz, plain)
 
@@ -88,7 +90,7 @@ def _image_jvp(function: Any, length: str) -> Any:
             size = [getattr(axis, length) for axis in (spec.rows, spec.cols)]
             terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *size, b.shape[0])))
         tz = sum(terms[1:], terms[0])
-        return _neuron.pull(tz, function(x, w, b, spec), spec.neuron, spec.stream) if spec.neuron else tz
+        return _neuron.pull(tz, function(x, w, b, spec), On(spec.neuron, spec.stream)) if spec.neuron.kind else tz
 
     return rule
 
@@ -181,7 +183,8 @@ def _image_vmap(function: Any, spread: Any) -> Any:
             acc = _launch.accumulator(x.dtype)  # so that sums are rounded once, behind the bias
             z = function((_with_images(x, size) if x_mapped else x).astype(acc), w, None, linear(spec))
             z = _from_images(z, size) if x_mapped else z
-            return _neuron.apply(z + b[:, None, None, None].astype(acc), spec.neuron).astype(x.dtype)
+            z = z + b[:, None, None, None].astype(acc)
+            return _neuron.applied(z, On(spec.neuron, spec.stream)).astype(x.dtype)
         if not spec.biased:
             biases = None
         elif w_mapped and not b_mapped:

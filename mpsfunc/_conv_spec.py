@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc._activation import Activation
 from mpsfunc.window import Axis
 
 
@@ -16,5 +17,5 @@ class Spec(NamedTuple):
     cols: Axis
     groups: int
     biased: bool
-    neuron: int
+    neuron: Activation
     stream: mx.Stream

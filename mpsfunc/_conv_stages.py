@@ -28,7 +28,10 @@ def conv_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[
         return depthwise_stages(spec, x_shape, out, dtype)
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
     pixels = x_shape[0] * rows.n_out * cols.n_out
-    grid, params = _launch.tiles(_tiles(pixels), _tiles(out // groups), groups), (*rows, *cols, groups, spec.neuron)
+    grid, params = (
+        _launch.tiles(_tiles(pixels), _tiles(out // groups), groups),
+        (*rows, *cols, groups, spec.neuron.kind, *spec.neuron.bits),
+    )
     return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
 
 
@@ -39,7 +42,10 @@ def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) 
         return depthwise_grad_input_stages(spec, dy_shape, dtype)
     result = ((dy_shape[0], rows.n_in, cols.n_in, groups * width), dtype)
     pixels = dy_shape[0] * rows.n_in * cols.n_in
-    grid, params = _launch.tiles(_tiles(pixels), _tiles(width), groups), (*rows, *cols, groups, spec.neuron)
+    grid, params = (
+        _launch.tiles(_tiles(pixels), _tiles(width), groups),
+        (*rows, *cols, groups, spec.neuron.kind, *spec.neuron.bits),
+    )
     return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
 
 
@@ -127,7 +133,7 @@ def _by_pixel(
     (n, height, width, channels), _ = result
     per_thread = _together(math.prod(source), channels) if alone else 1
     grid, group = _launch.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
-    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron)
+    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron.kind, *spec.neuron.bits)
     return Stage(body, inputs, (output,), (result,), grid, group, params, (("V", per_thread),))
 
 

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _check, _conv_edges, _launch, _neuron, window
+from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, window
+from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
 from mpsfunc._conv_spec import Spec
+from mpsfunc._fused_neuron import Chosen
 from mpsfunc.window import Axis
 
 State = TypeVar("State")
@@ -18,17 +20,22 @@ OPTIONS = ("all", "data", "weights_and_bias")
 
 
 class ConvState(NamedTuple):
-    """Where the windows of a convolution sat, what its neuron returned, and the gradients of weights and bias so far.
+    """Where the windows of a convolution sat, what its neuron's slope follows from, and its gradients so far.
 
     `conv_fwd` and `fully_connected_fwd` make one, `conv_state` makes one from shapes.
 
     Fields:
         dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
         db: Gradient of the bias (o,).
-        y: What the fused neuron returned (n, out_h, out_w, o), from which the gradients tell its slope: the array that
-            `conv_fwd` returns, not a copy. Without a neuron of length 0.
+        y: What tells the slope of the neuron (n, out_h, out_w, o). For "relu" with a >= 0, "sigmoid", "tanh" with an a
+            that is not 0 and "elu" with a > 0 that is what the neuron returned, the very array that `conv_fwd` returns;
+            for others what the neuron was applied to. Without a neuron of length 0.
+        slopes: Those of "prelu" (o,); of length 0 for others.
         op: "conv".
-        neuron: Name of the fused activation, "" for none.
+        neuron: Name of the activation, "" for none.
+        a: Its first parameter, 0 where it has none.
+        b: Its second parameter.
+        c: Its third parameter.
         groups: Channel groups.
         rows: Windows along y; ``rows.n_in`` is the height of the source image.
         cols: Windows along x.
@@ -37,23 +44,27 @@ class ConvState(NamedTuple):
     dw: mx.array
     db: mx.array
     y: mx.array
+    slopes: mx.array
     op: str
     neuron: str
+    a: float
+    b: float
+    c: float
     groups: int
     rows: Axis
     cols: Axis
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(dw, db, y), for the transforms that take arrays only."""
-        return self[:3]
+        """(dw, db, y, slopes), for the transforms that take arrays only."""
+        return self[:4]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 3:
-            raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 3")
-        dw, db, y = arrays
-        return self._replace(dw=dw, db=db, y=y)
+        if len(arrays) != 4:
+            raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        dw, db, y, slopes = arrays
+        return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
     @property
     def source_height(self) -> int:
@@ -66,25 +77,46 @@ class ConvState(NamedTuple):
         return self.cols.n_in
 
 
-def fresh(w_shape: tuple[int, ...], dtype: mx.Dtype, spec: Spec, y: mx.array | None = None) -> dict[str, Any]:
-    """The fields of a state with zero gradients; ``y`` is what a neuron returned."""
+def fresh(
+    w_shape: tuple[int, ...],
+    dtype: mx.Dtype,
+    spec: Spec,
+    how: Chosen = Chosen(NO_ACTIVATION),  # noqa: B008  # a constant
+    kept: mx.array | None = None,
+) -> dict[str, Any]:
+    """The fields of a state with zero gradients; ``kept`` is what tells the slope of a neuron."""
+    act = how.act
     with mx.stream(spec.stream):
         dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
-        kept = mx.zeros((0,), dtype) if y is None or not spec.neuron else y
-    neuron = _neuron.name(spec.neuron) if spec.neuron else ""
+        y = mx.zeros((0,), dtype) if kept is None or not act.kind else kept
+        slopes = mx.zeros((0,), dtype) if how.slopes is None else how.slopes
+    neuron = {"neuron": NAMES[act.kind] if act.kind else "", "a": act.a, "b": act.b, "c": act.c}
     where = {"groups": spec.groups, "rows": spec.rows, "cols": spec.cols}
-    return {"dw": dw, "db": db, "y": kept, "neuron": neuron, **where}
+    return {"dw": dw, "db": db, "y": y, "slopes": slopes, **neuron, **where}
 
 
-def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: object, stream: mx.Stream) -> int:
-    """Checks the arrays of a forward call, and returns the number of its neuron."""
+def activated(function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen) -> Any:
+    """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
+
+    A neuron whose slope follows from its result is part of the same kernel.
+    """
+    if told_by_result(how.act):
+        y = function(x, w, b, spec._replace(neuron=how.act))
+        return y, y
+    z = function(x, w, b, spec)
+    with mx.stream(spec.stream):
+        return _fused_neuron.follow(z, how, spec.stream), z
+
+
+def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, stream: mx.Stream) -> Chosen:
+    """Checks the arrays of a forward call, and returns its neuron."""
     _check.image(op, "x", x, stream=stream)
     _check.array(op, "w", w, stream=stream)
     if b is not None:
         _check.array(op, "b", b, stream=stream)
         if w.ndim:
             _check.shape(op, "b", b, (w.shape[0],), "the bias does not fit the weights")
-    return _neuron.code(op, neuron)
+    return _fused_neuron.chosen(op, neuron, w.shape[0] if w.ndim else 0, stream)
 
 
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
@@ -128,7 +160,7 @@ def placed(
     rows, cols = window.place(op, (h, w), (kh, kw), edge_modes=window.EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
     _conv_edges.check_reach(op, x_shape, rows, cols)
-    return Spec(rows, cols, int(groups), False, _neuron.NONE, stream)
+    return Spec(rows, cols, int(groups), False, NO_ACTIVATION, stream)
 
 
 def gradient(
@@ -147,15 +179,32 @@ def gradient(
     _check.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
     out = [getattr(axis, length) for axis in (state.rows, state.cols)]
     _check.shape(op, "dy", dy, ("n", *out, state.dw.shape[0]), "dy does not belong to this state")
-    spec = Spec(state.rows, state.cols, state.groups, False, _neuron.NONE, stream)
-    neuron = _neuron.code(op, state.neuron or None)
-    if not neuron:
+    spec = Spec(state.rows, state.cols, state.groups, False, NO_ACTIVATION, stream)
+    how = _neuron_of(op, state, stream)
+    if not how.act.kind:
         return dy, spec
     _check.array(op, "state.y", state.y, stream=stream)
     _check.shape(op, "state.y", state.y, tuple(dy.shape), "dy does not belong to this state")
     _check.same_dtype(op, "dy", dy, "state.y", state.y.dtype)
     with mx.stream(stream):
-        return _neuron.pull(dy, state.y, neuron, stream), spec
+        if told_by_result(how.act):
+            return _neuron.pull(dy, state.y, _neuron.On(how.act, stream)), spec
+        return _fused_neuron.pull_by_source(dy, state.y, how, stream), spec
+
+
+def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
+    """The neuron that a state names."""
+    name = state.neuron
+    if name == "":
+        return Chosen(NO_ACTIVATION)
+    for letter in "abc":
+        _check.number(op, f"state.{letter}", getattr(state, letter))
+    known = len(_neuron.PARAMETERS.get(name, ())) if isinstance(name, str) else 0
+    given = [*state[state._fields.index("a") :][:known], None, None, None][:3]
+    if name == NAMES[PRELU]:
+        given[0] = state.slopes
+    how = _fused_neuron.Neuron(name, *given)
+    return _fused_neuron.parsed(op, "state.neuron", how, state.db.shape[0], stream)
 
 
 def _whole(op: str, state: Any) -> None:

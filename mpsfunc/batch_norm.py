@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc import _across, _check, _launch, _neuron, _vectors
+from mpsfunc import _across, _check, _fused_neuron, _launch, _prelu, _vectors
 from mpsfunc._across import Group
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, fresh
 from mpsfunc._channels import On, Rows, accumulate, affine, combine
 from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, normalized, parameters
+from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
 
 
@@ -26,7 +28,7 @@ def bn_normalize(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
@@ -41,16 +43,18 @@ def bn_normalize(
         state: Statistics from `bn_stats` or `bn_frozen`; one that covers nothing gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
-        neuron: The activation that follows in the same pass, ``y = act(z)`` with the z above: None or "relu". Default
-            None.
+        neuron: The activation that follows in the same pass (but "prelu" in one of its own), ``y = act(z)`` with the z
+            above: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a `Neuron` with
+            parameters. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, state is not a BatchNormState, or neuron is not a name.
-        ValueError: x is not NHWC, lengths differ, or neuron is no activation's name.
+        TypeError: An argument is not a floating array, state is not a BatchNormState, or neuron is no activation.
+        ValueError: x is not NHWC, lengths differ, or neuron's name or parameters are not those of an
+            activation.
 
     Example:
         >>> from mpsfunc import bn_stats
@@ -60,10 +64,11 @@ def bn_normalize(
         3.328427
     """
     run_on = _launch.resolve(stream)
-    on = _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
+    on, slopes = _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
     with mx.stream(run_on):
         mean, scale, shift = _placed(x, state, gamma, beta, run_on)
-        return affine(x, mean, scale, shift, on)
+        y = affine(x, mean, scale, shift, on)
+        return y if slopes is None else _prelu.prelu(y, slopes, run_on)
 
 
 def bn_stats_grad(
@@ -73,7 +78,7 @@ def bn_stats_grad(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> BatchNormState:
@@ -112,12 +117,14 @@ def bn_stats_grad(
         (0.471405, 4.0)
     """
     run_on = _launch.resolve(stream)
-    on = _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    on, slopes = _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
     processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
         dtype = _launch.accumulator(x.dtype)
         mean, var, dgamma, dbeta = (a.astype(dtype)[None] for a in (state.mean, state.var, state.dgamma, state.dbeta))
-        _, scale, shift = _placed(x, state, gamma, beta, run_on) if on.neuron else (mean, mean, mean)
+        if slopes is not None:
+            dy = _before_prelu(dy, x, state, gamma, beta, slopes, run_on)
+        _, scale, shift = _placed(x, state, gamma, beta, run_on) if on.act.kind else (mean, mean, mean)
         if processes is None:
             dgamma, dbeta = accumulate(dy, x, (mean, var, dgamma, dbeta), scale, shift, state.eps, on)
         else:
@@ -135,7 +142,7 @@ def bn_grad(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Gradient of batch normalization with respect to its images.
@@ -171,11 +178,13 @@ def bn_grad(
         -2.828427
     """
     run_on = _launch.resolve(stream)
-    on = _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
+    on, slopes = _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
     with mx.stream(run_on):
+        if slopes is not None:
+            dy = _before_prelu(dy, x, state, gamma, beta, slopes, run_on)
         mean, slope, shift = _placed(x, state, gamma, beta, run_on)
         none = mx.zeros_like(mean)
-        if state.frozen and not on.neuron:
+        if state.frozen and not on.act.kind:
             return affine(dy, none, slope, none, on)
         if state.frozen:
             return combine(dy, x, mean, slope, none, none, slope, shift, on)
@@ -191,7 +200,7 @@ def batch_norm(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
@@ -230,7 +239,7 @@ def batch_norm_fwd(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, BatchNormState]:
@@ -250,8 +259,11 @@ def batch_norm_fwd(
     processes = _across.others(op, group)
     check_filled(op, x, processes, run_on)
     check_parameters(op, run_on, x, gamma, beta)
-    spec = Spec(False, 0, checked_eps(op, eps), _neuron.code(op, neuron), processes, run_on)
+    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], run_on)
+    spec = Spec(False, 0, checked_eps(op, eps), act if slopes is None else NO_ACTIVATION, processes, run_on)
     y, mean, var, count = normalized(x, gamma, beta, spec)
+    if slopes is not None:
+        y = _prelu.prelu(y, slopes, run_on)
     return y, fresh(mean, var, count, spec.eps, run_on)
 
 
@@ -266,15 +278,16 @@ def _images(
     state: BatchNormState,
     gamma: mx.array | None,
     beta: mx.array | None,
-    neuron: str | None,
-) -> On:
+    neuron: str | Neuron | None,
+) -> tuple[On, mx.array | None]:
     if dy is None:
         _check.image(op, "x", x, stream=stream)
     else:
         _check.gradient(op, dy, x, stream=stream)
     check_owned(op, x, state, stream)
     check_parameters(op, stream, x, gamma, beta)
-    return On(_neuron.code(op, neuron), stream)
+    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], stream)
+    return On(act if slopes is None else NO_ACTIVATION, stream), slopes
 
 
 def _placed(
@@ -284,3 +297,17 @@ def _placed(
     scale, shift = parameters(x, gamma, beta)
     mean, var = (a.astype(scale.dtype)[None] for a in (state.mean, state.var))
     return mean, _vectors.slope(scale[None], var, state.eps, stream), shift[None]
+
+
+def _before_prelu(
+    dy: mx.array,
+    x: mx.array,
+    state: BatchNormState,
+    gamma: mx.array | None,
+    beta: mx.array | None,
+    slopes: mx.array,
+    stream: mx.Stream,
+) -> mx.array:
+    """The gradient of what a prelu was applied to, which is computed again."""
+    z = affine(x, *_placed(x, state, gamma, beta, stream), On(NO_ACTIVATION, stream))
+    return _prelu.prelu_pull(dy, z, slopes, stream)

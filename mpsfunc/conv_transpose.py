@@ -12,21 +12,27 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _check, _conv_library, _conv_rules, _conv_state, _launch, _reverse
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState
+from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
 from mpsfunc.window import Axis, IntOrPair, Padding
 
 
 class ConvTransposeState(NamedTuple):
-    """Where the windows of a transposed convolution sat, what its neuron returned, and its gradients so far.
+    """Where the windows of a transposed convolution sat, what tells its neuron's slope, and its gradients so far.
 
     Fields:
         dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
         db: Gradient of the bias (o,).
-        y: What the fused neuron returned (n, out_h, out_w, o); without a neuron of length 0.
+        y: What tells the slope of the neuron (n, out_h, out_w, o), as in `ConvState`; without a neuron of length 0.
+        slopes: Those of "prelu" (o,); of length 0 for others.
         op: "conv_transpose".
-        neuron: Name of the fused activation, "" for none.
+        neuron: Name of the activation, "" for none.
+        a: Its first parameter, 0 where it has none.
+        b: Its second parameter.
+        c: Its third parameter.
         groups: Channel groups.
         rows: Windows along y of the convolution that leads back: ``rows.n_in`` is the height of the output here, and
             ``rows.n_out`` that of the source.
@@ -37,8 +43,12 @@ class ConvTransposeState(NamedTuple):
     dw: mx.array
     db: mx.array
     y: mx.array
+    slopes: mx.array
     op: str
     neuron: str
+    a: float
+    b: float
+    c: float
     groups: int
     rows: Axis
     cols: Axis
@@ -46,15 +56,15 @@ class ConvTransposeState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(dw, db, y), for the transforms that take arrays only."""
-        return self[:3]
+        """(dw, db, y, slopes), for the transforms that take arrays only."""
+        return self[:4]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 3:
-            raise ValueError(f"ConvTransposeState: wrong number of arrays; got {len(arrays)} arrays, expected 3")
-        dw, db, y = arrays
-        return self._replace(dw=dw, db=db, y=y)
+        if len(arrays) != 4:
+            raise ValueError(f"ConvTransposeState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        dw, db, y, slopes = arrays
+        return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
 
 def conv_transpose(
@@ -71,7 +81,7 @@ def conv_transpose(
     kernel_offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     state: ConvState | None = None,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Transposed convolution: every pixel of x adds its multiple of the weights to the output.
@@ -105,7 +115,7 @@ def conv_transpose(
         out_size: With one of these: the output's size (y, x).
         state: Instead of ``out_size``: the state of a convolution, whose source gives the size. Without offsets the
             windows are the convolution's, whose kernel size, stride and dilation this one must have then.
-        neuron: Activation of the sum: "relu" or None (default).
+        neuron: Activation of the sum, as for `conv`. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -158,13 +168,13 @@ def conv_transpose_fwd(
     kernel_offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     state: ConvState | None = None,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvTransposeState]:
     """`conv_transpose`, and the state that its gradients need. Arguments and errors are those of `conv_transpose`.
 
     Returns:
-        The images, and a state with zero gradients. With a neuron the state keeps the activated images.
+        The images, and a state with zero gradients. With a neuron the state keeps what tells the slope of that.
 
     Example:
         >>> x = mx.ones((1, 4, 4, 2))
@@ -173,7 +183,7 @@ def conv_transpose_fwd(
         ((1, 8, 8, 3), array([64, 64, 64], dtype=float32))
     """
     op, run_on = "conv_transpose", _launch.resolve(stream)
-    code = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    how = _conv_state.arrays(op, x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
     (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
@@ -193,10 +203,11 @@ def conv_transpose_fwd(
         like=None if state is None else (state.rows, state.cols),
     )
     _check.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
-    spec = Spec(rows, cols, int(groups), False, code, run_on)
+    spec = Spec(rows, cols, int(groups), False, NO_ACTIVATION, run_on)
     with mx.stream(run_on):
-        y = _conv_rules.grad_input(x, _turned(w, spec.groups, unrotated), b, spec)
-        fields = _conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, y)
+        turned = _turned(w, spec.groups, unrotated)
+        y, kept = _conv_state.activated(_conv_rules.grad_input, x, turned, b, spec, how)
+        fields = _conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept)
         return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
 
 
@@ -241,7 +252,8 @@ def conv_transpose_grad_weights(
     """Gradients of the weights and the bias of `conv_transpose`, added to those that the state holds.
 
     ``dw[o,q,p,i] += sum over n, m, l of dz[n, m * stride - pad + q * dilation, ..., o] * x[n,m,l,i]`` for padding in
-    pixels, rotated in MPS's form; ``db[o] += sum of dz[n,h,w,o]``.
+    pixels, rotated in MPS's form; ``db[o] += sum of dz[n,h,w,o]``. The slopes of a "prelu" count as constants;
+    ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: the adjoint of ``MPSCNNConvolutionTranspose``.
 

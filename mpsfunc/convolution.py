@@ -14,6 +14,7 @@ import mlx.core as mx
 from mpsfunc import _check, _conv_rules, _conv_state, _launch, _reverse
 from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState as ConvState
+from mpsfunc._fused_neuron import Chosen, Neuron
 from mpsfunc._launch import StreamLike
 from mpsfunc.window import Axis, IntOrPair, Padding
 
@@ -31,7 +32,7 @@ def conv(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: str = "zero",
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Cross-correlation of images with weights, plus a bias.
@@ -57,8 +58,9 @@ def conv(
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset``: the output's size (y, x).
         edge_mode: What a tap outside the image reads: "zero" (default), or "clamp", the nearest pixel.
-        neuron: Activation of the sum: "relu", ``max(y, 0)``; or None (default). Gradients are then those of the
-            activated images, and apply the slope themselves, 0 at 0.
+        neuron: Activation of the sum: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a
+            `Neuron` with parameters. Default: none. Gradients are then those of the activated images, and apply the
+            slope themselves; that of "relu" is 0 at 0 here.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -76,7 +78,7 @@ def conv(
         array([[17.5, 47.5],
                [133.5, 211.5]], dtype=float32)
     """
-    y, _ = _forward(
+    y, *_ = _forward(
         x,
         w,
         b,
@@ -107,21 +109,21 @@ def conv_fwd(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: str = "zero",
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvState]:
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
 
     Returns:
-        The convolved images, and a state with zero gradients. With a neuron the state keeps the activated images, which
-        stay in memory until the state is gone.
+        The convolved images, and a state with zero gradients. With a neuron the state keeps the activated images or,
+        where these do not tell the slope, those that were activated, in memory until the state is gone.
 
     Example:
         >>> y, state = conv_fwd(mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2)), padding="same")
         >>> conv_grad_weights(mx.ones_like(y), mx.ones((1, 4, 4, 2)), state).db
         array([16, 16, 16], dtype=float32)
     """
-    y, spec = _forward(
+    y, kept, how, spec = _forward(
         x,
         w,
         b,
@@ -136,7 +138,7 @@ def conv_fwd(
         out_size=out_size,
         edge_mode=edge_mode,
     )
-    return y, ConvState(op="conv", **_conv_state.fresh(tuple(w.shape), _launch.accumulator(x.dtype), spec, y))
+    return y, ConvState(op="conv", **_conv_state.fresh(tuple(w.shape), _launch.accumulator(x.dtype), spec, how, kept))
 
 
 def conv_state(
@@ -260,7 +262,8 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
 
     ``dw[o,q,p,c] += sum over n, j, i of dz[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
     ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch may come one after the other. x is read
-    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope.
+    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
+    count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "weights and bias"; ``MPSCNNConvolutionGradientState``.
 
@@ -347,18 +350,18 @@ def _forward(
     x: mx.array,
     w: mx.array,
     b: mx.array | None,
-    neuron: str | None,
+    neuron: str | Neuron | None,
     stream: StreamLike,
     groups: int,
     **placement: Any,
-) -> tuple[mx.array, Spec]:
+) -> tuple[mx.array, mx.array, Chosen, Spec]:
     run_on = _launch.resolve(stream)
-    code = _conv_state.arrays("conv", x, w, b, neuron, run_on)
+    how = _conv_state.arrays("conv", x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     _conv_state.weights("conv", "w.shape", x_shape, w_shape, groups)
     spec = _conv_state.placed("conv", x_shape, w_shape, groups, run_on, **placement)
-    spec = spec._replace(neuron=code) if code else spec
-    return _conv_rules.conv(x, w, b, spec), spec
+    y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how)
+    return y, kept, how, spec
 
 
 def _data(dz: mx.array, w: mx.array, spec: Spec, axes: tuple[Axis, Axis]) -> mx.array:

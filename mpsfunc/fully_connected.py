@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _conv_rules, _conv_state, _launch
 from mpsfunc._conv_state import ConvState
+from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
 
 
@@ -17,7 +18,7 @@ def fully_connected(
     w: mx.array,
     b: mx.array | None = None,
     *,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Every output channel is a weighted sum of the whole image.
@@ -32,7 +33,7 @@ def fully_connected(
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU. Vectors are (n, 1, 1, c).
         w: Weights (o, h, w, c) of any floating dtype.
         b: Bias (o,). Default: none.
-        neuron: Activation of the sum: "relu" or None (default).
+        neuron: Activation of the sum, as for `conv`. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -55,14 +56,14 @@ def fully_connected_fwd(
     w: mx.array,
     b: mx.array | None = None,
     *,
-    neuron: str | None = None,
+    neuron: str | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvState]:
     """`fully_connected`, and the state that its gradients need. Arguments and errors are those of `fully_connected`.
 
     Returns:
         The result, and a state with zero gradients, which `conv_grad_input` and `conv_grad_weights` take as well. With
-        a neuron it keeps the result.
+        a neuron it keeps what tells the slope of that.
 
     Example:
         >>> y, state = fully_connected_fwd(mx.ones((5, 2, 2, 3)), mx.ones((4, 2, 2, 3)))
@@ -70,14 +71,14 @@ def fully_connected_fwd(
         ((5, 1, 1, 4), (4, 2, 2, 3))
     """
     op, run_on = "fully_connected", _launch.resolve(stream)
-    code = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    how = _conv_state.arrays(op, x, w, b, neuron, run_on)
     _check.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     _conv_state.weights(op, "w.shape", x_shape, w_shape, 1)
-    spec = _conv_state.placed(op, x_shape, w_shape, 1, run_on, stride=1)._replace(neuron=code)
+    spec = _conv_state.placed(op, x_shape, w_shape, 1, run_on, stride=1)
     with mx.stream(run_on):
-        y = _conv_rules.conv(x, w, b, spec)
-        return y, ConvState(op="conv", **_conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, y))
+        y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how)
+        return y, ConvState(op="conv", **_conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept))
 
 
 def fully_connected_grad(
@@ -86,7 +87,8 @@ def fully_connected_grad(
     """The gradients of `fully_connected` that ``option`` names.
 
     ``dx = (dz @ w.reshape(o, -1)).reshape(x.shape)``, ``dw += (dz.T @ x.reshape(n, -1)).reshape(w.shape)`` and
-    ``db += dz.sum(0)``, where ``dz`` is dy or, behind a neuron, dy times the neuron's slope.
+    ``db += dz.sum(0)``, where ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
+    count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNFullyConnectedGradient``.
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _neuron
+from mpsfunc import _check, _launch
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._composed_norm import (
     Spec,
     check_parameters,
@@ -313,7 +314,7 @@ def _forward(
     run_on = _launch.resolve(stream)
     _check.image(op, "x", x, stream=run_on)
     check_parameters(op, run_on, x, gamma, beta)
-    spec = Spec(True, groups, checked_eps(op, eps), _neuron.NONE, None, run_on)
+    spec = Spec(True, groups, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
     y, mean, var, _ = normalized(x, gamma, beta, spec)
     with mx.stream(run_on):
         none = mx.zeros((x.shape[0], x.shape[3]), mean.dtype)
@@ -346,7 +347,7 @@ def _backward(
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)
         if groups:
             mean, var = (mx.repeat(a, channels // groups, axis=1) for a in (mean, var))
-        spec = Spec(True, groups, state.eps, _neuron.NONE, None, run_on)
+        spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, run_on)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
         dgamma, dbeta = (a + b for a, b in zip(held, grown, strict=True))
         return dx, state._replace(dgamma=dgamma, dbeta=dbeta)

@@ -177,10 +177,11 @@ void bn_normalize(const Call& call) {
     using T = decltype(zero);
     using V = Vec<Acc<T>>;
     const T* x = data<T>(call.in[0]);
-    by_neuron(call.params[0], [&]<int Act>() {
-      fill<T, 3>(call.out[0], call.in + 1, [x](int64_t at, int n, const V(&p)[3]) {
+    const Neuron<Acc<T>> neuron(call.params[0], call.params + 1);
+    by_form(neuron.form, [&]<int Act>() {
+      fill<T, 3>(call.out[0], call.in + 1, [x, &neuron](int64_t at, int n, const V(&p)[3]) {
         const auto& [mean, scale, shift] = p;
-        return activated<Act>((load_some(x + at, n) - mean) * scale + shift);
+        return activated_by<Act>((load_some(x + at, n) - mean) * scale + shift, neuron);
       });
     });
   });
@@ -193,20 +194,21 @@ void bn_stats_grad(const Call& call) {
     using A = Acc<T>;
     const Sets sets = sets_of<A>(call.in[0], call.out[0].size);
     A* const sums[] = {data<A>(call.out[0]), data<A>(call.out[1])};
-    by_neuron(call.params[0], [&]<int Act>() {
-      constexpr int kVectors = Act == kNone ? 1 : 3;
+    const Neuron<A> neuron(call.params[0], call.params + 1);
+    by_form(neuron.form, [&]<int Act>() {
+      constexpr int kVectors = Act == kUnchanged ? 1 : 3;
       const auto prepare = [&](int64_t set, A* room) {
         const A* entries[kVectors];
         for (int i = 0; i < kVectors; ++i) {
           entries[i] = entries_of(call.in[2 + i], sets, set, room + i * sets.rows.width);
         }
         const T *dy = data<T>(call.in[0]) + set * sets.size, *x = data<T>(call.in[1]) + set * sets.size;
-        return [=](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
+        return [=, &neuron](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
           const Vec<A> centred = load_some(x + at, n) - load_some(entries[0] + column, n);
           terms[0] = load_some(dy + at, n);
-          if constexpr (Act != kNone) {
+          if constexpr (Act != kUnchanged) {
             const Vec<A> scale = load_some(entries[1] + column, n), shift = load_some(entries[2] + column, n);
-            terms[0] = passed<Act>(terms[0], centred * scale + shift);
+            terms[0] = passed_by<Act>(terms[0], centred * scale + shift, neuron);
           }
           terms[1] = terms[0] * centred;
         };
@@ -222,11 +224,12 @@ void bn_grad(const Call& call) {
     using T = decltype(zero);
     using V = Vec<Acc<T>>;
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    by_neuron(call.params[0], [&]<int Act>() {
-      constexpr int kVectors = Act == kNone ? 4 : 6;
-      fill<T, kVectors>(call.out[0], call.in + 2, [dy, x](int64_t at, int n, const V(&p)[kVectors]) {
+    const Neuron<Acc<T>> neuron(call.params[0], call.params + 1);
+    by_form(neuron.form, [&]<int Act>() {
+      constexpr int kVectors = Act == kUnchanged ? 4 : 6;
+      fill<T, kVectors>(call.out[0], call.in + 2, [dy, x, &neuron](int64_t at, int n, const V(&p)[kVectors]) {
         V g = load_some(dy + at, n), centred = load_some(x + at, n) - p[0];
-        if constexpr (Act != kNone) g = passed<Act>(g, centred * p[4] + p[5]);
+        if constexpr (Act != kUnchanged) g = passed_by<Act>(g, centred * p[4] + p[5], neuron);
         return p[1] * g + p[2] * centred + p[3];
       });
     });

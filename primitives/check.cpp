@@ -7,6 +7,9 @@
 
 #include "geometry.h"
 
+#define MPSF_POINTWISE inline  // of the activations only the numbers matter here
+#include "activations.h"
+
 namespace mpsf {
 namespace {
 
@@ -118,10 +121,40 @@ class Check {
     }
   }
 
-  // The neuron that the only param names.
-  int neuron() const {
-    require(call_.params.size() == 1 && (call_.params[0] == 0 || call_.params[0] == 1), "a neuron, 0 or 1");
-    return call_.params[0];
+  double number(size_t at) const {
+    double value;
+    std::memcpy(&value, &call_.params[at], sizeof(value));
+    return value;
+  }
+
+  // The activation that params name from `at` on: a number, and behind `apart` more params three doubles.
+  int neuron(size_t at = 0, size_t apart = 0) const {
+    require(call_.params.size() == at + apart + 7, "an activation's number and three doubles");
+    require(call_.params[at] >= kNone && call_.params[at] <= kGelu, "an activation, 0 to 15");
+    return call_.params[at];
+  }
+
+  // Of all activations those that need no array.
+  int fused(size_t at = 0, size_t apart = 0) const {
+    require(neuron(at, apart) != kPrelu, "an activation without slopes for channels");
+    return call_.params[at];
+  }
+
+  // Those whose slope follows from what they return.
+  void told(size_t at, size_t apart, bool none) const {
+    const int kind = neuron(at, apart);
+    const double a = number(at + apart + 1);
+    require((none && kind == kNone) || (kind == kRelu && a >= 0) || kind == kSigmoid || (kind == kTanh && a != 0) ||
+                (kind == kElu && a > 0),
+            "an activation whose slope its result tells");
+  }
+
+  // Arrays of one shape and dtype, and where `slopes` of an activation of theirs one for each channel.
+  void elements(size_t arrays, bool slopes) const {
+    counts(arrays + (slopes ? 1 : 0), 7, 1);
+    for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
+    if (slopes) input(static_cast<int>(arrays), {in(0).back()}, accumulator());
+    output(0, in(0), image());
   }
 
   // Vectors of one shape and dtype, in and out, and doubles in the params.
@@ -266,12 +299,12 @@ void check(const Signature& call) {
     case Op::bn_stats:
       return c.channels(1, 0, 0, false);
     case Op::bn_normalize:
-      c.neuron();
-      return c.channels(1, 3, 1, true);
+      c.fused();
+      return c.channels(1, 3, 7, true);
     case Op::bn_stats_grad:
-      return c.channels(2, c.neuron() == 0 ? 1 : 3, 1, false);
+      return c.channels(2, c.fused() == kNone ? 1 : 3, 7, false);
     case Op::bn_grad:
-      return c.channels(2, c.neuron() == 0 ? 4 : 6, 1, true);
+      return c.channels(2, c.fused() == kNone ? 4 : 6, 7, true);
     case Op::bn_slope:
       return c.vectors(2, 1, 1);
     case Op::bn_grown:
@@ -286,18 +319,20 @@ void check(const Signature& call) {
       c.vectors(2, 1, 2);
       return c.groups();
     case Op::conv:
-      c.counts(3, 23, 1);
+      c.counts(3, 29, 1);
       c.input(1, c.in(1), c.accumulator());
       c.convolution(c.in(0), c.out(0), c.in(1));
-      c.switches({call.params[21], call.params[22]});
+      c.told(21, 1, true);
+      c.switches({call.params[22]});
       c.input(2, {c.in(1)[0]}, c.accumulator());
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_input:
-      c.counts(3, 23, 1);
+      c.counts(3, 29, 1);
       c.input(1, c.in(1), c.accumulator());
       c.convolution(c.out(0), c.in(0), c.in(1));
       c.input(2, {c.out(0)[3]}, c.accumulator());
-      c.switches({call.params[21], call.params[22]});
+      c.told(21, 1, true);
+      c.switches({call.params[22]});
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_weights:
       c.counts(2, 22, call.shapes.size() == 2 ? 2 : 1);
@@ -330,10 +365,14 @@ void check(const Signature& call) {
     case Op::local_contrast_norm_grad:
       return c.windows(2, 6);
     case Op::neuron_pull:
-      c.counts(2, 1, 1);
-      c.require(call.params[0] == 1, "a neuron with a gradient");
-      c.input(1, c.in(0), c.image());
-      return c.output(0, c.in(0), c.image());
+      c.elements(2, false);
+      return c.told(0, 0, false);
+    case Op::neuron:
+    case Op::neuron_grad:
+      return c.elements(call.op == Op::neuron ? 1 : 2, c.neuron() == kPrelu);
+    case Op::neuron_curve:
+      c.fused();
+      return c.elements(3, false);
     case Op::softmax:
     case Op::log_softmax:
       return c.lines(1, 0);
@@ -354,9 +393,6 @@ void check(const Signature& call) {
     case Op::compare:
     case Op::resample:
     case Op::resample_grad:
-    case Op::neuron:
-    case Op::neuron_grad:
-    case Op::neuron_curve:
       return c.require(false, "an operation that exists");
   }
 }

@@ -1,5 +1,6 @@
 // Convolution with one channel a group: channels are the vector axis, and nothing is packed.
 #pragma once
+#include "activation.h"
 #include "conv_side.h"
 #include "conv_tile.h"
 #include "parallel.h"
@@ -25,8 +26,9 @@ struct Depthwise {
   int source_rows, source_cols, result_rows, result_cols;
   int channels, planes, source_step, result_step;
   const A* weights;
-  const A* bias;          // of the channels, result_step apart
-  bool neuron, streamed;  // streamed: whole vectors are aligned, and better stored past the caches
+  const A* bias;  // of the channels, result_step apart
+  const Neuron<A>* neuron;
+  bool streamed;  // whole vectors are aligned, and better stored past the caches
   Side rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
@@ -91,6 +93,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
       }
     }
   }
+  apply(acc, d.neuron);
   const int64_t to =
       (int64_t{image} * d.result_rows + rows.out_first + row * rows.out_step) * d.result_cols + cols.out_first;
 #pragma GCC unroll 8
@@ -98,7 +101,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
     T* y = d.result + (to + (col + i) * cols.out_step) * d.result_pitch() + channel * d.result_step;
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      store_step(y + v * L * d.result_step, d.neuron ? rectified(acc[i][v]) : acc[i][v], d.result_step, n, d.streamed);
+      store_step(y + v * L * d.result_step, acc[i][v], d.result_step, n, d.streamed);
     }
   }
 }

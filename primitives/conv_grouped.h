@@ -1,6 +1,7 @@
 // Convolution in small groups with as many channels in as out. Whole groups lie side by side in a vector, and
 // each channel of a group is spread over its group: nothing is multiplied by zero.
 #pragma once
+#include "activation.h"
 #include "conv_side.h"
 #include "conv_tile.h"
 #include "parallel.h"
@@ -25,7 +26,7 @@ struct Grouped {
   int width, channels;  // of all groups, of one
   const A* weights;
   const A* bias;
-  bool neuron;
+  const Neuron<A>* neuron;
   Side rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
@@ -56,9 +57,9 @@ MPSF_INLINE void sum_groups(const Grouped<T>& g, Places<Acc<T>> first, int image
   using A = Acc<T>;
   if (Whole) n = lanes<A>;
   const Side &rows = g.rows, &cols = g.cols;
-  Vec<A> acc[Pixels];
+  Vec<A> acc[Pixels][1];
 #pragma GCC unroll 8
-  for (int i = 0; i < Pixels; ++i) acc[i] = load_some(g.bias + lane, n);
+  for (int i = 0; i < Pixels; ++i) acc[i][0] = load_some(g.bias + lane, n);
   for (int q = 0; q < rows.taps; ++q) {
     const int from_row = rows.src_first + row * rows.src_out + q * rows.src_tap;
     if (from_row < rows.src_begin || from_row >= rows.src_end) continue;
@@ -72,15 +73,15 @@ MPSF_INLINE void sum_groups(const Grouped<T>& g, Places<Acc<T>> first, int image
       for (int k = 0; k < g.channels; ++k) {
         const Vec<A> w = load_some(g.weights + (int64_t{k} * g.taps() + q * cols.taps + p) * g.width + lane, n);
 #pragma GCC unroll 8
-        for (int i = 0; i < Pixels; ++i) acc[i] += take<A>(x[i], first + k) * w;
+        for (int i = 0; i < Pixels; ++i) acc[i][0] += take<A>(x[i], first + k) * w;
       }
     }
   }
+  apply(acc, g.neuron);
   const int64_t to = (int64_t{image} * g.result_rows + rows.out_first + row * rows.out_step) * g.result_cols;
 #pragma GCC unroll 8
   for (int i = 0; i < Pixels; ++i) {
-    store_some(g.result + (to + cols.out_first + (col + i) * cols.out_step) * g.width + lane,
-               g.neuron ? rectified(acc[i]) : acc[i], n);
+    store_some(g.result + (to + cols.out_first + (col + i) * cols.out_step) * g.width + lane, acc[i][0], n);
   }
 }
 

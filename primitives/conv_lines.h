@@ -21,7 +21,8 @@ struct LineJob {
   const Acc<T>* const* lines;
   int count;
   int64_t pitch, length, result_pitch;
-  bool neuron, streamed;
+  const Neuron<Acc<T>>* neuron;
+  bool streamed;
 };
 
 template <typename T>
@@ -63,10 +64,13 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
     const int some = lesser(L, n - v * L);
     const Vec<A> start = load_some(bias + v * L, some);
 #pragma GCC unroll 14
-    for (int r = 0; r < Rows; ++r) {
-      const Vec<A> value = acc[r][v] + start;
-      store_result(result + r * job.result_pitch + v * L, job.neuron ? rectified(value) : value, some, job.streamed);
-    }
+    for (int r = 0; r < Rows; ++r) acc[r][v] += start;
+  }
+  apply(acc, job.neuron);
+  for (int v = 0; v < Vectors; ++v) {
+    const int some = lesser(L, n - v * L);
+#pragma GCC unroll 14
+    for (int r = 0; r < Rows; ++r) store_result(result + r * job.result_pitch + v * L, acc[r][v], some, job.streamed);
   }
 }
 

@@ -1,6 +1,7 @@
 // Convolution and its input gradient as one product: panels of source pixels, gathered for a few output pixels
 // at a time, by weights laid out once a call in the order in which the tiles read them.
 #pragma once
+#include "activation.h"
 #include "conv_side.h"
 #include "conv_tile.h"
 #include "conv_transpose.h"
@@ -26,7 +27,7 @@ struct Product {
   int64_t group_stride, tap_stride, channel_stride, out_stride;
   int kernel_cols;
   const A* bias;
-  bool neuron;
+  const Neuron<A>* neuron;
   bool streamed;  // whole vectors of the result are aligned, and better stored past the caches
 
   Side rows, cols;
@@ -115,8 +116,9 @@ void unfold(const Product<T>& p, const Pixel& at, const Acc<T>* sums) {
     const int begin = i * p.fold_cols * p.result_channels, width = cols * p.result_channels;
     for (int lane = 0; lane < width; lane += L) {
       const int n = lesser(L, width - lane);
-      const Vec<A> value = load_some(sums + begin + lane, n) + load_some(p.bias + begin + lane, n);
-      store_some(to + lane, p.neuron ? rectified(value) : value, n);
+      Vec<A> value[1][1] = {{load_some(sums + begin + lane, n) + load_some(p.bias + begin + lane, n)}};
+      apply(value, p.neuron);
+      store_some(to + lane, value[0][0], n);
     }
   }
 }
@@ -137,8 +139,9 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
       const int lane = first_lane + v * L, n = lesser(L, p.outs - lane);
       if (n <= 0) break;
       const int64_t channel = int64_t{group} * p.outs + lane;
-      const Vec<A> value = load(sums + v * L) + load_some(p.bias + channel, n);
-      store_result(to + channel, p.neuron ? rectified(value) : value, n, p.streamed);
+      Vec<A> value[1][1] = {{load(sums + v * L) + load_some(p.bias + channel, n)}};
+      apply(value, p.neuron);
+      store_result(to + channel, value[0][0], n, p.streamed);
     }
   }
 }

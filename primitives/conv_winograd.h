@@ -201,14 +201,14 @@ class Winograd {
       Map::results(m, half[i]);
     }
     for (int j = 0; j < cols; ++j) {
-      Vec<float> m[kSide], made[kOuts];
+      Vec<float> m[kSide], made[1][kOuts];
       column(half, j, m);
-      Map::results(m, made);
+      Map::results(m, made[0]);
+#pragma GCC unroll 6
+      for (int i = 0; i < kOuts; ++i) made[0][i] += bias;
+      apply(made, p_.neuron);
       T* to = y + j * col_step;
-      for (int i = 0; i < rows; ++i, to += row_step) {
-        const Vec<float> value = made[i] + bias;
-        store_result(to, p_.neuron ? rectified(value) : value, n, p_.streamed);
-      }
+      for (int i = 0; i < rows; ++i, to += row_step) store_result(to, made[0][i], n, p_.streamed);
     }
   }
 

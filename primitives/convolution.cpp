@@ -16,16 +16,15 @@ namespace {
 struct Geometry {
   Axis rows, cols;
   int images, groups, channels, outs;  // channels and outs of one group
-  bool neuron, winograd;
+  bool winograd;
 
-  Geometry(const Call& call, int images, const int* weights, bool neuron, bool winograd)
+  Geometry(const Call& call, int images, const int* weights, bool winograd)
       : rows(axis_at(call.params, 0)),
         cols(axis_at(call.params, 1)),
         images(images),
         groups(call.params[20]),
         channels(weights[3]),
         outs(weights[0] / groups),
-        neuron(neuron),
         winograd(winograd) {}
 
   // The same with all pixels in one line, if each stands for itself.
@@ -64,7 +63,7 @@ void multiply_all(const Product<T>& p, bool winograd) {
 
 // Convolution as a product: channels of x times weights give outs.
 template <typename T>
-void conv_product(const Geometry& g, const Call& call) {
+void conv_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
   Product<T> p = {};
   p.source = data<T>(call.in[0]);
@@ -76,7 +75,7 @@ void conv_product(const Geometry& g, const Call& call) {
   p.weights = data<A>(call.in[1]);
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1, p.out_stride = g.per_out();
   p.kernel_cols = g.cols.size;
-  p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
+  p.bias = data<A>(call.in[2]), p.neuron = &neuron;
   p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
   multiply_all(p, g.winograd);
@@ -84,7 +83,8 @@ void conv_product(const Geometry& g, const Call& call) {
 
 // Backward outs of dy times weights give channels, for one phase.
 template <typename T>
-void input_product(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
+void input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
+                   const Side& cols) {
   using A = Acc<T>;
   Product<T> p = {};
   p.source = data<T>(call.in[0]);
@@ -96,7 +96,7 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
   p.weights = data<A>(call.in[1]);
   p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(), p.out_stride = 1;
   p.kernel_cols = g.cols.size;
-  p.bias = data<A>(call.in[2]), p.neuron = g.neuron;
+  p.bias = data<A>(call.in[2]), p.neuron = &neuron;
   p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = rows, p.cols = cols;
   multiply_all(p, g.winograd);
@@ -105,7 +105,7 @@ void input_product(const Geometry& g, const Call& call, const Side& rows, const 
 // With few channels all phases share the lanes of one product, whose output makes a pixel of each. It reads the
 // union of what the phases read, with zero weights where they do not.
 template <typename T>
-bool input_folded(const Geometry& g, const Call& call) {
+bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
   const int down = phases(g.rows), across = phases(g.cols);
   const bool touching = g.rows.dilation == 1 && g.cols.dilation == 1;
@@ -158,7 +158,7 @@ bool input_folded(const Geometry& g, const Call& call) {
   p.weights = weights.get();
   p.tap_stride = int64_t{g.outs} * outs, p.channel_stride = outs, p.out_stride = 1;
   p.kernel_cols = cols.taps;
-  p.bias = bias.get(), p.neuron = g.neuron;
+  p.bias = bias.get(), p.neuron = &neuron;
   p.rows = rows, p.cols = cols;
   p.fold_rows = down, p.fold_cols = across;
   product(p);
@@ -166,7 +166,7 @@ bool input_folded(const Geometry& g, const Call& call) {
 }
 
 template <typename T>
-void conv_depthwise(const Geometry& g, const Call& call) {
+void conv_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
   const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
   const A* w = data<A>(call.in[1]);
@@ -178,12 +178,13 @@ void conv_depthwise(const Geometry& g, const Call& call) {
   for (int plane = 0; plane < g.outs; ++plane) {
     depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
                   g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size, data<A>(call.in[2]) + plane,
-                  g.neuron, streamed, rows, cols});
+                  &neuron, streamed, rows, cols});
   }
 }
 
 template <typename T>
-void input_depthwise(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
+void input_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
+                     const Side& cols) {
   using A = Acc<T>;
   const A* w = data<A>(call.in[1]);
   const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
@@ -192,12 +193,12 @@ void input_depthwise(const Geometry& g, const Call& call, const Side& rows, cons
   const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
   lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
   depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
-                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), data<A>(call.in[2]), g.neuron, streamed, rows,
+                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), data<A>(call.in[2]), &neuron, streamed, rows,
                 cols});
 }
 
 template <typename T>
-void conv_grouped(const Geometry& g, const Call& call) {
+void conv_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
   const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
   const A* w = data<A>(call.in[1]);
@@ -208,11 +209,12 @@ void conv_grouped(const Geometry& g, const Call& call) {
   };
   lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
   grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out, g.cols.n_out,
-              width, g.channels, weights.get(), data<A>(call.in[2]), g.neuron, rows, cols});
+              width, g.channels, weights.get(), data<A>(call.in[2]), &neuron, rows, cols});
 }
 
 template <typename T>
-void input_grouped(const Geometry& g, const Call& call, const Side& rows, const Side& cols) {
+void input_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
+                   const Side& cols) {
   using A = Acc<T>;
   const A* w = data<A>(call.in[1]);
   const int width = g.groups * g.channels;
@@ -223,7 +225,7 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
   };
   lay_out_planes(rows, cols, g.cols.size, g.channels, width, at, weights.get());
   grouped<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in, g.cols.n_in,
-              width, g.channels, weights.get(), data<A>(call.in[2]), g.neuron, rows, cols});
+              width, g.channels, weights.get(), data<A>(call.in[2]), &neuron, rows, cols});
 }
 
 }  // namespace
@@ -231,15 +233,16 @@ void input_grouped(const Geometry& g, const Call& call, const Side& rows, const 
 void conv(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
+    const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
-      conv_depthwise<T>(g, call);
+      conv_depthwise<T>(g, call, neuron);
     } else if (g.small_groups<Acc<T>>()) {
-      conv_grouped<T>(g, call);
+      conv_grouped<T>(g, call, neuron);
     } else {
-      conv_product<T>(g.flat(), call);
+      conv_product<T>(g.flat(), call, neuron);
     }
   });
 }
@@ -247,18 +250,19 @@ void conv(const Call& call) {
 void conv_grad_input(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[21] != 0, call.params[22] != 0);
-    if (call.out[0].size == 0 || input_folded<T>(g, call)) return;
+    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
+    const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
+    if (call.out[0].size == 0 || input_folded<T>(g, call, neuron)) return;
     if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
         const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
         if (g.depthwise()) {
-          input_depthwise<T>(g, call, rows, cols);
+          input_depthwise<T>(g, call, neuron, rows, cols);
         } else if (g.small_groups<Acc<T>>()) {
-          input_grouped<T>(g, call, rows, cols);
+          input_grouped<T>(g, call, neuron, rows, cols);
         } else {
-          input_product<T>(g, call, rows, cols);
+          input_product<T>(g, call, neuron, rows, cols);
         }
       }
     }
@@ -268,7 +272,7 @@ void conv_grad_input(const Call& call) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    Geometry g(call, call.in[0].shape[0], call.out[0].shape, false, call.params[21] != 0);
+    Geometry g(call, call.in[0].shape[0], call.out[0].shape, call.params[21] != 0);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {

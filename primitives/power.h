@@ -4,7 +4,7 @@
 // those of powf.
 #pragma once
 #include "channels.h"
-#include "simd.h"
+#include "functions.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -57,25 +57,6 @@ MPSF_INLINE Vec<double> quotient(Vec<double> a, Vec<double> b) {
   return a * (about + about * (error * error + error));
 #else
   return a / b;
-#endif
-}
-
-#if defined(__AVX512F__) || defined(__FMA__) || defined(__aarch64__)
-constexpr bool kFused = true;
-#else
-constexpr bool kFused = false;
-#endif
-
-// a * b + c rounded once, where kFused.
-MPSF_INLINE Vec<float> fused(Vec<float> a, Vec<float> b, Vec<float> c) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_ps(a, b, c);
-#elif defined(__FMA__)
-  return _mm256_fmadd_ps(a, b, c);
-#elif defined(__aarch64__)
-  return bit_cast<Vec<float>>(vfmaq_f32(bit_cast<float32x4_t>(c), bit_cast<float32x4_t>(a), bit_cast<float32x4_t>(b)));
-#else
-  return a * b + c;
 #endif
 }
 
@@ -147,10 +128,9 @@ struct FloatPower {
   }
 
   MPSF_INLINE Vec<float> of(Vec<float> t) const {
-    constexpr uint32_t kOne = 0x3f800000, kRootHalf = 0x3f3504f3;
     // t = m * 2^k with m between the roots of 1/2 and 2, and s = f / (2 + f) of f = m - 1.
-    const Bits32 moved = bit_cast<Bits32>(t) + (kOne - kRootHalf);
-    const Vec<float> m = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalf), f = m - 1;
+    const Bits32 moved = bit_cast<Bits32>(t) + (kOneBits - kRootHalfBits);
+    const Vec<float> m = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalfBits), f = m - 1;
     const Vec<float> k = bit_cast<Vec<float>>((moved >> 23) | 0x4b000000) - (0x1p23f + 127);
     const Vec<float> over = about_inverse(m + 1), near = f * over;
     // f - near * (2 + f), exact but for its last rounding: what `near` lacks.

@@ -60,7 +60,7 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("batch_norm: no elements to take statistics of", lambda: mf.batch_norm(X[:0])),
     ("bn_frozen: mean is not a vector", lambda: mf.bn_frozen(mx.ones((1, 4)), mx.ones(4))),
     ("bn_frozen: mean and var differ in length", lambda: mf.bn_frozen(mx.ones(4), mx.ones(3))),
-    ("batch_norm: unknown neuron", lambda: mf.batch_norm(X, neuron="gelu")),
+    ("batch_norm: unknown neuron", lambda: mf.batch_norm(X, neuron="swish")),
     ("bn_running: running is not a state from bn_frozen", lambda: mf.bn_running(mf.bn_stats(X), mf.bn_stats(X))),
     ("bn_running: state is not a state from bn_stats", lambda: mf.bn_running(NORM, NORM)),
     ("bn_running: channels differ", lambda: mf.bn_running(NORM, mf.bn_stats(X[..., :3]))),
@@ -117,7 +117,7 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ("bn_grad: gamma has no floating dtype", lambda: mf.bn_grad(X, X, NORM, mx.ones(4, mx.int32))),
     ("bn_stats: eps is not a number", lambda: mf.bn_stats(X, eps="1e-5")),
     ("bn_frozen: var is not an array", lambda: mf.bn_frozen(mx.ones(4), 1.0)),
-    ("bn_normalize: neuron is not a name", lambda: mf.bn_normalize(X, NORM, neuron=1)),
+    ("bn_normalize: neuron is no activation", lambda: mf.bn_normalize(X, NORM, neuron=1)),
     ("bn_grad: state.eps is not a number", lambda: mf.bn_grad(X, X, _stats(eps="1e-5"))),
     ("bn_normalize: state.mean has no floating dtype", lambda: mf.bn_normalize(X, _stats(mean=mx.ones(4, mx.int32)))),
     (

@@ -10,6 +10,7 @@ import oracle
 import pytest
 from support import accumulator, close, exact, numbers, same_bits
 
+from mpsfunc._activation import NO_ACTIVATION, RELU, Activation
 from mpsfunc.window import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
@@ -43,6 +44,8 @@ WINDOWS = {
     "none selected": (axis(4, 3, 2, 1, 1, 0, 2, 2), axis(4, 3, 2, 1, 1, 0)),
     "long line": (axis(2, 1, 2, 1, 1, 0), axis(530, 530, 3, 1, 1, 1)),
 }
+# None and a relu, as kernels are told.
+NEURONS = NO_ACTIVATION.told, Activation(RELU).told
 # Groups, channels and outputs of one group.
 CHANNELS = ((1, 1, 1), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 3, 16), (4, 4, 4), (6, 2, 2), (3, 1, 1), (65, 1, 1),
             (7, 1, 2), (3, 1, 9), (2, 16, 5))  # fmt: skip
@@ -59,7 +62,7 @@ class Case(NamedTuple):
     b: mx.array
     dy: mx.array
     back: mx.array  # the bias of the data gradient
-    neuron: int = 0
+    neuron: Activation = NO_ACTIVATION
     winograd: int = 0
 
     def run(self, op: str, arrays: list[mx.array], switches: list[int], *outputs: mx.array) -> list[mx.array]:
@@ -67,11 +70,14 @@ class Case(NamedTuple):
         shapes, dtypes = [a.shape for a in outputs], [a.dtype for a in outputs]
         return list(getattr(_primitives, op)(arrays, params, shapes, dtypes, mx.cpu))
 
+    def _finish(self) -> list[int]:
+        return [self.neuron.kind, self.winograd, *self.neuron.told[1:]]
+
     def conv(self) -> mx.array:
-        return self.run("conv", [self.x, self.w, self.b], [self.neuron, self.winograd], self.dy)[0]
+        return self.run("conv", [self.x, self.w, self.b], self._finish(), self.dy)[0]
 
     def grad_input(self) -> mx.array:
-        return self.run("conv_grad_input", [self.dy, self.w, self.back], [self.neuron, self.winograd], self.x)[0]
+        return self.run("conv_grad_input", [self.dy, self.w, self.back], self._finish(), self.x)[0]
 
     def grad_weights(self) -> mx.array:
         return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w)[0]
@@ -108,7 +114,7 @@ def check(k: Case) -> None:
     close(k.conv(), oracle.conv(x, w, b, *where) * mask, oracle.conv(abs(x), abs(w), abs(b), *where))
     dx, dx_scale = (oracle.conv_grad_input(*a, *where) for a in ((dy, w), (abs(dy), abs(w))))
     close(k.grad_input(), dx + back, dx_scale + abs(back))
-    rectified = k._replace(neuron=1)
+    rectified = k._replace(neuron=Activation(RELU))
     assert same_bits(rectified.conv(), mx.maximum(k.conv(), 0))
     assert same_bits(rectified.grad_input(), mx.maximum(k.grad_input(), 0))
     close(k.grad_weights(), oracle.conv_grad_weights(dy, x, *where), oracle.conv_grad_weights(abs(dy), abs(x), *where))

@@ -10,6 +10,7 @@ from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
 from matrix_losses import LOSSES
+from matrix_neurons import NEURONS
 from matrix_norms import NORMS
 from support import numbers
 
@@ -18,8 +19,9 @@ import mpsfunc as mf
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
-    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState", "PaddingPolicy", "SpatialNormState",
-    "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState", "Neuron", "PaddingPolicy",
+    "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads", "max_pool_indices",
+    "set_num_threads",
 }  # fmt: skip
 
 
@@ -72,4 +74,5 @@ MATRIX: dict[str, Entry] = {
     **CONVOLUTIONS,
     **NORMS,
     **LOSSES,
+    **NEURONS,
 }

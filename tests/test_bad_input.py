@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_neurons
 import bad_norms
 import mlx.core as mx
 import numpy as np
@@ -176,7 +177,7 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones(5))),
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
     ("conv: unknown edge mode", lambda: mf.conv(X, W, edge_mode="exclude")),
-    ("conv: unknown neuron", lambda: mf.conv(X, W, neuron="gelu")),
+    ("conv: unknown neuron", lambda: mf.conv(X, W, neuron="swish")),
     (
         "conv_grad: windows reach too far",
         lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights_and_bias", kernel_offset=2**30),
@@ -232,12 +233,12 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES, *bad_neurons.WRONG_VALUES])
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES, *bad_neurons.WRONG_TYPES])
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -292,6 +293,17 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
     message = f"{op}: float64 runs on the CPU only; got {name}.dtype"
     with pytest.raises(TypeError, match=message):
         IMAGES[op](X.astype(mx.float64))
+
+
+@pytest.mark.parametrize("op", bad_neurons.POINTWISE)
+def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
+    call = bad_neurons.POINTWISE[op]
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got x.dtype"):
+        call(X.astype(mx.float64))
+    for value in (None, 3, np.ones((2, 4))):
+        refuses(TypeError, f"{op}: x is not an array", lambda value=value: call(value))
+    for dtype in (mx.int32, mx.bool_, mx.complex64):
+        refuses(TypeError, f"{op}: x has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
 
 
 NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}

@@ -12,6 +12,7 @@ from support import close, exact, geometries, numbers
 
 import mpsfunc as mf
 from mpsfunc import _conv_library, _launch
+from mpsfunc._activation import ELU, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
 from mpsfunc._conv_spec import Spec
 
 GEOMETRIES = geometries(mf.PaddingPolicy) | {
@@ -36,7 +37,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_routes_compute_the_definition(gpu: str, name: str, channels: int, groups: int) -> None:
     image, kernel, placement = GEOMETRIES[name]
     state = mf.conv_state((2, *image, channels), (6, *kernel, channels // groups), groups=groups, **placement)
-    spec = Spec(state.rows, state.cols, groups, False, 0, mx.default_stream(mx.cpu))
+    spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
     if not _conv_library.ordinary(spec):
         return  # our kernels' business
     x, w = numbers((2, *image, channels)), numbers(tuple(state.dw.shape), seed=1)
@@ -54,8 +55,19 @@ def test_routes_compute_the_definition(gpu: str, name: str, channels: int, group
 
 
 def test_a_fused_bias_and_neuron(gpu: str) -> None:
-    spec = Spec(*mf.conv_state((1, 4, 4, 2), (3, 1, 1, 2))[-2:], 1, True, 1, mx.default_stream(mx.cpu))
+    spec = Spec(*mf.conv_state((1, 4, 4, 2), (3, 1, 1, 2))[-2:], 1, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
     y, b = numbers((1, 4, 4, 3)), numbers((3,), seed=1)
-    close(_conv_library.finished(y, b, spec), np.maximum(exact(y) + exact(b), 0), 2)
-    close(_conv_library.finished(y, b, spec._replace(neuron=0)), exact(y) + exact(b), 2)
-    assert _conv_library.finished(y, b, spec._replace(neuron=0, biased=False)) is y
+    z = exact(y) + exact(b)
+    for act, expected in (
+        (Activation(RELU), np.maximum(z, 0)),
+        (Activation(RELU, 0.3), np.where(z < 0, 0.3 * z, z)),
+        (Activation(SIGMOID), 1 / (1 + np.exp(-z))),
+        (Activation(TANH, -1.3, 0.7), -1.3 * np.tanh(0.7 * z)),
+        (Activation(ELU, 0.6), np.where(z < 0, 0.6 * np.expm1(z), z)),
+        (NO_ACTIVATION, z),
+    ):
+        close(_conv_library.finished(y, b, spec._replace(neuron=act)), expected, 4)
+        half = _conv_library.finished(y.astype(mx.float16), b, spec._replace(neuron=act))
+        assert half.dtype == mx.float16
+        np.testing.assert_allclose(exact(half), expected, atol=5e-3)
+    assert _conv_library.finished(y, b, spec._replace(biased=False)) is y

@@ -11,6 +11,8 @@ import oracle
 import pytest
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 
+from mpsfunc import _launch
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc.window import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
@@ -65,7 +67,7 @@ def stats(x: mx.array) -> list[mx.array]:
 
 def stats_grad(dy: mx.array, x: mx.array, mean: mx.array) -> list[mx.array]:
     vector = ((1, x.shape[-1]), accumulator(x.dtype))
-    return [v[0] for v in run("bn_stats_grad", [dy, x, mean[None]], (0,), vector, vector)]
+    return [v[0] for v in run("bn_stats_grad", [dy, x, mean[None]], NO_ACTIVATION.told, vector, vector)]
 
 
 def vectors(count: int, channels: int, dtype: mx.Dtype) -> list[mx.array]:
@@ -106,9 +108,9 @@ def test_affine_maps(isa: str, shape: tuple[int, int], dtype: mx.Dtype) -> None:
     mean, a, b, d = vectors(4, shape[1], dtype)
     x64, dy64, mean64, a64, b64, d64 = (exact(v) for v in (x, dy, mean, a, b, d))
     scale = 3 + abs(a64 * x64) + abs(b64 * x64) + abs(a64 * dy64) + abs(b64 * mean64)
-    (y,) = run("bn_normalize", [x, mean[None], a[None], b[None]], (0,), (shape, dtype))
+    (y,) = run("bn_normalize", [x, mean[None], a[None], b[None]], NO_ACTIVATION.told, (shape, dtype))
     close(y, (x64 - mean64) * a64 + b64, scale)
-    (dx,) = run("bn_grad", [dy, x, *(v[None] for v in (mean, a, b, d))], (0,), (shape, dtype))
+    (dx,) = run("bn_grad", [dy, x, *(v[None] for v in (mean, a, b, d))], NO_ACTIVATION.told, (shape, dtype))
     close(dx, a64 * dy64 + b64 * (x64 - mean64) + d64, scale)
 
 
@@ -134,7 +136,7 @@ def test_every_sixteen_bit_value_survives(isa: str, dtype: mx.Dtype) -> None:
     bits = np.arange(2**16, dtype=np.uint16)
     x = mx.array(bits).view(dtype).reshape(-1, 16)
     zeros, ones = mx.zeros((1, 16)), mx.ones((1, 16))
-    (y,) = run("bn_normalize", [x, zeros, ones, zeros], (0,), (x.shape, dtype))
+    (y,) = run("bn_normalize", [x, zeros, ones, zeros], NO_ACTIVATION.told, (x.shape, dtype))
     assert mx.array_equal(x, y, equal_nan=True)
 
 
@@ -150,7 +152,7 @@ def test_rounding_to_sixteen_bits(isa: str, dtype: mx.Dtype) -> None:
     (y,) = run(
         "bn_normalize",
         [mx.zeros((1, shift.size), dtype), *[mx.zeros((1, shift.size))] * 2, shift[None]],
-        (0,),
+        NO_ACTIVATION.told,
         ((1, shift.size), dtype),
     )
     assert mx.array_equal(y.reshape(-1), shift.astype(dtype))
@@ -177,10 +179,10 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
     x, vector = numbers(shape, dtype), [v[None] for v in vectors(3, channels, dtype)]
     part = 3 * 448  # whole rows; small enough to go through the caches
     for _ in range(3):  # at the latest the second result lies in memory that was used before
-        (y,) = run("bn_normalize", [x, *vector], (0,), (shape, dtype))
+        (y,) = run("bn_normalize", [x, *vector], NO_ACTIVATION.told, (shape, dtype))
         mx.eval(y)
         for rows in (slice(0, part), slice(shape[0] - part, shape[0])):
-            (expected,) = run("bn_normalize", [x[rows], *vector], (0,), ((part, channels), dtype))
+            (expected,) = run("bn_normalize", [x[rows], *vector], NO_ACTIVATION.told, ((part, channels), dtype))
             assert same_bits(y[rows], expected)
         del y
 
@@ -223,8 +225,8 @@ def test_empty(isa: str, shape: tuple[int, ...]) -> None:
     assert pool_grad(mx.zeros((n, 4, 4, c)), *axes).shape == shape
     for vector in (*stats(x), *stats_grad(x, x, zeros)):
         assert mx.array_equal(vector, zeros)
-    assert run("bn_normalize", [x, *[zeros[None]] * 3], (0,), (shape, mx.float32))[0].shape == shape
-    assert run("bn_grad", [x, x, *[zeros[None]] * 4], (0,), (shape, mx.float32))[0].shape == shape
+    assert run("bn_normalize", [x, *[zeros[None]] * 3], NO_ACTIVATION.told, (shape, mx.float32))[0].shape == shape
+    assert run("bn_grad", [x, x, *[zeros[None]] * 4], NO_ACTIVATION.told, (shape, mx.float32))[0].shape == shape
 
 
 def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
@@ -238,6 +240,7 @@ def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
 IMAGE, VECTOR = ((2, 7, 8, 3), mx.float32), ((3,), mx.float32)
 POOLED = ((2, 4, 4, 3), mx.float32)
 CONVOLVED, WEIGHTS = ((2, 4, 4, 5), mx.float32), ((5, 3, 3, 3), mx.float32)
+NUMBERS = _launch.doubles(0, 0, 0)  # parameters of an activation
 GOOD = (*AXES["3x3 s2 p1"][0], *AXES["3x3 s2 p1"][1])
 
 
@@ -278,28 +281,49 @@ def _params(**changes: int) -> tuple[int, ...]:
         ("l2_pool_grad", [POOLED, IMAGE, IMAGE], GOOD, [IMAGE]),
         ("l2_pool_grad", [POOLED, IMAGE, ((2, 4, 4, 3), mx.float16)], GOOD, [IMAGE]),
         ("l2_pool_tangent", [IMAGE, POOLED, POOLED], GOOD, [POOLED]),
-        ("conv", [IMAGE, WEIGHTS, ((4,), mx.float32)], (*GOOD, 1, 0, 1), [CONVOLVED]),
-        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 0, 0, 1), [CONVOLVED]),
-        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 2, 1), [CONVOLVED]),
-        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, -1), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((4,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 0, 0, 1, *NUMBERS), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 2, 1, *NUMBERS), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, -1, *NUMBERS), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 15, 1, *NUMBERS), [CONVOLVED]),
+        ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 1, 1, *_launch.doubles(-1.0, 0, 0)), [CONVOLVED]),
         ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1), [CONVOLVED]),
-        ("conv_grad_input", [CONVOLVED, ((5, 3, 2, 3), mx.float32), VECTOR], (*GOOD, 1, 0, 1), [IMAGE]),
-        ("conv_grad_input", [CONVOLVED, WEIGHTS], (*GOOD, 1, 0, 1), [IMAGE]),
-        ("conv_grad_input", [CONVOLVED, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1), [IMAGE]),
-        ("conv_grad_input", [CONVOLVED, WEIGHTS, ((3,), mx.float16)], (*GOOD, 1, 0, 1), [IMAGE]),
-        ("conv_grad_input", [CONVOLVED, WEIGHTS, VECTOR], (*GOOD, 1, 2, 1), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, ((5, 3, 2, 3), mx.float32), VECTOR], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS, ((3,), mx.float16)], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),
+        ("conv_grad_input", [CONVOLVED, WEIGHTS, VECTOR], (*GOOD, 1, 2, 1, *NUMBERS), [IMAGE]),
         ("conv_grad_weights", [((2, 4, 4, 4), mx.float32), IMAGE], (*GOOD, 3, 1), [((4, 3, 3, 1), mx.float32)]),
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 2), [WEIGHTS]),
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), [WEIGHTS, VECTOR]),
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), [WEIGHTS, ((5,), mx.float16)]),
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), []),
-        ("neuron_pull", [IMAGE], (1,), [IMAGE]),
-        ("neuron_pull", [IMAGE, POOLED], (1,), [IMAGE]),
-        ("neuron_pull", [IMAGE, ((2, 7, 8, 3), mx.float16)], (1,), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], (1,), [((2, 7, 8, 3), mx.float16)]),
-        ("neuron_pull", [IMAGE, IMAGE], (1,), [POOLED]),
-        ("neuron_pull", [IMAGE, IMAGE], (0,), [IMAGE]),
+        ("neuron_pull", [IMAGE], (1, *NUMBERS), [IMAGE]),
+        ("neuron_pull", [IMAGE, POOLED], (1, *NUMBERS), [IMAGE]),
+        ("neuron_pull", [IMAGE, ((2, 7, 8, 3), mx.float16)], (1, *NUMBERS), [IMAGE]),
+        ("neuron_pull", [IMAGE, IMAGE], (1, *NUMBERS), [((2, 7, 8, 3), mx.float16)]),
+        ("neuron_pull", [IMAGE, IMAGE], (1, *NUMBERS), [POOLED]),
+        ("neuron_pull", [IMAGE, IMAGE], (0, *NUMBERS), [IMAGE]),
+        ("neuron_pull", [IMAGE, IMAGE], (1,), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (), [IMAGE]),
+        ("neuron_pull", [IMAGE, IMAGE], (15, *NUMBERS), [IMAGE]),  # a gelu's result does not tell
+        ("neuron_pull", [IMAGE, IMAGE], (5, *NUMBERS), [IMAGE]),  # nor does 0 times a hyperbolic tangent
+        ("neuron", [IMAGE], (16, *NUMBERS), [IMAGE]),
+        ("neuron", [IMAGE], (-1, *NUMBERS), [IMAGE]),
+        ("neuron", [IMAGE], (1,), [IMAGE]),
+        ("neuron", [IMAGE, VECTOR], (1, *NUMBERS), [IMAGE]),
+        ("neuron", [IMAGE], (10, *NUMBERS), [IMAGE]),
+        ("neuron", [IMAGE, ((4,), mx.float32)], (10, *NUMBERS), [IMAGE]),
+        ("neuron", [IMAGE, ((3,), mx.float16)], (10, *NUMBERS), [IMAGE]),
+        ("neuron", [((), mx.float32), ((1,), mx.float32)], (10, *NUMBERS), [((), mx.float32)]),
+        ("neuron_grad", [IMAGE, POOLED], (3, *NUMBERS), [IMAGE]),
+        ("neuron_grad", [IMAGE, IMAGE], (10, *NUMBERS), [IMAGE]),
+        ("neuron_curve", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),
+        ("neuron_curve", [IMAGE, IMAGE, IMAGE], (10, *NUMBERS), [IMAGE]),
+        ("bn_normalize", [IMAGE, *[((1, 3), mx.float32)] * 3], (0,), [IMAGE]),
+        ("bn_normalize", [IMAGE, *[((1, 3), mx.float32)] * 3], (10, *NUMBERS), [IMAGE]),
+        ("bn_grad", [IMAGE, IMAGE, *[((1, 3), mx.float32)] * 4], (3, *NUMBERS), [IMAGE]),
         ("conv_grad_bias", [IMAGE], (), [((4,), mx.float32)]),
     ],
 )

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import oracle
+import oracle_neuron
 import pytest
 from conv_case import CHANNELS, WINDOWS, Case, axis, case, check
 from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 
+from mpsfunc._activation import ELU, RELU, SIGMOID, TANH, Activation
 from mpsfunc.window import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
@@ -210,14 +212,37 @@ def test_phases_together(isa: str, size: int, n_in: int) -> None:
     check(case((rows, cols._replace(stride=1)), (1, 2, 20)))
 
 
-# The neuron's derivative ----------------------------------------------------------------------------------
+# Neurons ----------------------------------------------------------------------------------
+
+
+FUSED = {
+    "leaking": (Activation(RELU, 0.25), {"type": "relu", "a": 0.25}),
+    "sigmoid": (Activation(SIGMOID), {"type": "sigmoid"}),
+    "tanh": (Activation(TANH, -1.5, 0.5), {"type": "tanh", "a": -1.5, "b": 0.5}),
+    "elu": (Activation(ELU, 0.5), {"type": "elu", "a": 0.5}),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", [(1, 16, 33), (2, 3, 16), (65, 1, 1), (1, 3, 7)], ids=str)
+@pytest.mark.parametrize("windows", ["3x3 p1", "3x3 s2 p1", "1x1", "dilated"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_neurons(isa: str, name: str, windows: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    act, how = FUSED[name]
+    k = case(WINDOWS[windows], channels, dtype)
+    arrays = {name: a.astype(mx.float64, stream=mx.cpu) for name, a in k._asdict().items() if isinstance(a, mx.array)}
+    wide = k._replace(**arrays)
+    sizes = k._replace(**{name: mx.abs(a, stream=mx.cpu) for name, a in arrays.items()})
+    for run in (Case.conv, Case.grad_input):
+        expected = oracle_neuron.neuron(exact(run(wide)), **how)
+        close(run(k._replace(neuron=act)), expected, exact(run(sizes)) + 1, slack=2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", ((0,), (1,), (3, 5), (2, 3, 4, 1, 1, 2, 1, 3), (7, 50_001)), ids=str)
 def test_neuron_pull(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     dy, y = numbers(shape, dtype), numbers(shape, dtype, seed=1)
-    (dz,) = _primitives.neuron_pull([dy, y], [1], [shape], [dtype], mx.cpu)
+    (dz,) = _primitives.neuron_pull([dy, y], list(Activation(RELU).told), [shape], [dtype], mx.cpu)
     assert same_bits(dz, mx.where(y > 0, dy, mx.zeros_like(dy), stream=mx.cpu))
 
 
@@ -225,6 +250,6 @@ def test_neuron_pull_of_special_values(isa: str) -> None:
     inf, nan = float("inf"), float("nan")
     y = mx.array([nan, -0.0, 0.0, inf, -inf, 1e-45, 1.0, 1.0])
     dy = mx.array([1.0, nan, inf, 2.0, nan, 3.0, nan, -inf])
-    (dz,) = _primitives.neuron_pull([dy, y], [1], [[8]], [mx.float32], mx.cpu)
+    (dz,) = _primitives.neuron_pull([dy, y], list(Activation(RELU).told), [[8]], [mx.float32], mx.cpu)
     assert np.array_equal(np.asarray(dz), [0, 0, 0, 2, 0, 3, nan, -inf], equal_nan=True)
     assert not np.signbit(np.asarray(dz)[:6]).any()

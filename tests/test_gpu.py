@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import oracle
+import oracle_neuron
 import pytest
 from kernels.cases import CASES
 from matrix import MATRIX, Arrays
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.gpu
 
 DTYPES = (mx.float32, mx.float16, mx.bfloat16)
 GEOMETRIES = geometries(mf.PaddingPolicy)
+NEURONS = [mf.Neuron("sigmoid"), mf.Neuron("tanh", -1.5, 0.25), mf.Neuron("elu", 0.5), mf.Neuron("gelu")]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -93,6 +95,22 @@ def convolve(name: str, dtype: mx.Dtype, channels: int, out: int, groups: int = 
     image, kernel, placement = GEOMETRIES[name]
     w = numbers((out, *kernel, channels // groups), dtype, 1)
     convolved(numbers((2, *image, channels), dtype), w, numbers((out,), dtype, 2), groups=groups, **placement)
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize("how", NEURONS, ids=str)
+@each_dtype
+def test_neurons_behind_a_library(how: mf.Neuron, dtype: mx.Dtype) -> None:
+    x, w, b = numbers((2, 9, 8, 16), dtype), numbers((24, 3, 3, 16), dtype, 1), numbers((24,), dtype, 2)
+    y, state = mf.conv_fwd(x, w, b, padding=1, neuron=how)
+    z, size = both(oracle.conv, (state.rows, state.cols, 1), x, w, b)
+    f, slope = (g(z, how.type, a=how.a, b=how.b) for g in (oracle_neuron.neuron, oracle_neuron.slope))
+    near(y, f, size + 1, dtype)
+    dy = numbers(tuple(y.shape), dtype, 3)
+    where = state.rows, state.cols, 1
+    dx = oracle.conv_grad_input(exact(dy) * slope, exact(w), *where)
+    off = oracle.conv_grad_input(np.abs(exact(dy)) * (np.abs(slope) + 1), np.abs(exact(w)), *where)
+    near(mf.conv_grad_input(dy, w, state), dx, off, dtype)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

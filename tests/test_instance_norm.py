@@ -13,6 +13,7 @@ from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 
 import mpsfunc as mf
 from mpsfunc import _channels
+from mpsfunc._activation import NO_ACTIVATION
 
 INSTANCE = 0  # groups; each channel is its own
 
@@ -152,7 +153,7 @@ def test_one_image_is_a_batch_of_its_own(device: mx.Device, dtype: mx.Dtype) -> 
 
 def test_mapped_images_keep_to_their_own_vectors(on_cpu: mx.Device) -> None:
     """Two sets of vectors that nobody maps over, under images that somebody does."""
-    on = _channels.On(0, mx.default_stream(mx.cpu))
+    on = _channels.On(NO_ACTIVATION, mx.default_stream(mx.cpu))
     xs, rows = numbers((3, 4, 2, 5, 6)), [numbers((2, 6), seed=i) for i in range(3)]
     mapped = mx.vmap(lambda x: _channels.affine(x, *rows, on))(xs)
     for x, y in zip(xs, mapped, strict=True):

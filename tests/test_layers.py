@@ -16,24 +16,26 @@ MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 
 FAMILIES = {
     "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
-    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "softmax", "loss",
+    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "neuron", "activations", "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
-FLOOR = {"_rules", "_launch", "_check", "window"}
+FLOOR = {"_rules", "_launch", "_check", "window", "_activation"}
 PARTS = {
     "pooling": {"_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
     "l2_pooling": {"_pool_stages", "_l2_kernels"},
-    "convolution": {"_conv_rules", "_conv_spec", "_conv_state", "_reverse"},
-    "conv_transpose": {"_conv_library", "_conv_rules", "_conv_spec", "_conv_state", "_reverse"},
-    "fully_connected": {"_conv_rules", "_conv_state"},
+    "convolution": {"_conv_rules", "_conv_spec", "_conv_state", "_fused_neuron", "_reverse"},
+    "conv_transpose": {"_conv_library", "_conv_rules", "_conv_spec", "_conv_state", "_fused_neuron", "_reverse"},
+    "fully_connected": {"_conv_rules", "_conv_state", "_fused_neuron"},
     "sub_pixel": {"_policy"},
-    "batch_norm": {"_across", "_bn_state", "_channels", "_composed_norm", "_neuron", "_vectors"},
-    "instance_norm": {"_composed_norm", "_neuron"},
+    "batch_norm": {"_across", "_bn_state", "_channels", "_composed_norm", "_fused_neuron", "_prelu", "_vectors"},
+    "instance_norm": {"_composed_norm"},
     "cross_channel_norm": {"_window_norms"},
     "spatial_norm": {"_window_norms"},
     "softmax": {"_softmax_kernels"},
     "loss": {"_loss_arguments", "_loss_kernels"},
+    "neuron": {"_fused_neuron", "_prelu"},
+    "activations": {"_neuron"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -46,20 +48,24 @@ ALLOWED: dict[str, set[str]] = {
     "_vectors": FLOOR,
     "_channel_stages": FLOOR,
     "_channels": FLOOR | {"_channel_stages", "_neuron", "_vectors"},
-    "_neuron": FLOOR,
+    "_activation": {"_launch"},
+    "_neuron_stages": FLOOR,
+    "_neuron": FLOOR | {"_neuron_stages"},
+    "_prelu": FLOOR | {"_channels", "_neuron", "_neuron_stages"},
+    "_fused_neuron": FLOOR | {"_neuron", "_prelu"},
     "_reverse": {"_policy", "window"},
-    "_conv_spec": {"window"},
-    "_conv_library": FLOOR | {"_conv_spec", "_neuron"},
+    "_conv_spec": {"_activation", "window"},
+    "_conv_library": FLOOR | {"_conv_spec"},
     "_conv_edges": FLOOR,
     "_conv_stages": FLOOR | {"_conv_spec"},
     "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_spec", "_conv_stages"},
     "_conv_rules": FLOOR | {"_conv_kernels", "_conv_spec", "_neuron"},
-    "_conv_state": FLOOR | {"_conv_edges", "_conv_spec", "_neuron"},
+    "_conv_state": FLOOR | {"_conv_edges", "_conv_spec", "_fused_neuron", "_neuron"},
     "_pool_stages": FLOOR,
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
     "_across": FLOOR | {"_vectors"},
-    "_composed_norm": FLOOR | {"_across", "_channels", "_neuron", "_vectors"},
+    "_composed_norm": FLOOR | {"_across", "_channels", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
     "_softmax_stages": FLOOR,
     "_losses": FLOOR | {"_softmax_kernels"},
@@ -162,8 +168,16 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents, two of norms' second orders.
-    folded = {"conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent", "window_sum", "power"}
+    # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents, three of second orders.
+    folded = {
+        "conv_grad_bias",
+        "neuron_pull",
+        "neuron_curve",
+        "max_pool_take",
+        "l2_pool_tangent",
+        "window_sum",
+        "power",
+    }
     assert operations() - folded <= set(vars(mf))
 
 

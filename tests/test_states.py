@@ -117,7 +117,9 @@ def test_vmap_over_the_arrays_of_a_state() -> None:
     x, dys = numbers(IMAGE), numbers((3, 2, 3, 2, 4), seed=1)
     state = mf.conv_state(IMAGE, WEIGHTS)
     many = [mx.stack([a, a + 1, a + 2]) for a in state.arrays]
-    dws, dbs, _ = mx.vmap(lambda dy, *arrays: mf.conv_grad_weights(dy, x, state.with_arrays(arrays)).arrays)(dys, *many)
+    dws, dbs, *_ = mx.vmap(lambda dy, *arrays: mf.conv_grad_weights(dy, x, state.with_arrays(arrays)).arrays)(
+        dys, *many
+    )
     for i in range(3):
         one = mf.conv_grad_weights(dys[i], x, state.with_arrays([a[i] for a in many]))
         np.testing.assert_allclose(exact(dws[i]), exact(one.dw), rtol=1e-5, atol=1e-5)

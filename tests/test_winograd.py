@@ -12,6 +12,7 @@ from conv_case import Case, axis, case
 from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc._activation import RELU, Activation
 from mpsfunc.window import Axis
 
 # Large enough to be worth its while. Tiles hang over the edge, and channels break vectors.
@@ -64,7 +65,7 @@ def test_winograd(isa: str, windows: tuple[Axis, Axis], channels: tuple[int, int
     assert same_bits(dw, fast.grad_weights())
     y0, y1 = k.rows.begin, k.rows.end
     close(db, exact(k.dy)[:, y0:y1, k.cols.begin : k.cols.end].sum((0, 1, 2)), 400)
-    rectified = fast._replace(neuron=1)
+    rectified = fast._replace(neuron=Activation(RELU))
     assert same_bits(rectified.conv(), mx.maximum(fast.conv(), 0))
     assert same_bits(rectified.grad_input(), mx.maximum(fast.grad_input(), 0))
 

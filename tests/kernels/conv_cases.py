@@ -1,4 +1,4 @@
-"""The cases of `cases` that convolve, and the slope of the neuron behind."""
+"""The cases of `cases` that convolve."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 import oracle
+import oracle_neuron
 from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
-from mpsfunc import _conv_kernels, _launch, _neuron
+from mpsfunc import _conv_kernels, _launch
+from mpsfunc._activation import ELU, NAMES, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
 from mpsfunc._conv_spec import Spec
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
+ACTIVATIONS = (
+    Activation(RELU),
+    Activation(RELU, 0.25),
+    Activation(SIGMOID),
+    Activation(TANH, 1.5, 0.75),
+    Activation(ELU, 1.25),
+)
 
 
 def _convs(
@@ -35,18 +44,22 @@ def _convs(
         dy = numbers((shape[0], state.rows.n_out, state.cols.n_out, out), dtype, 2)
         return state, numbers(shape, dtype), numbers(w_shape), dy
 
-    def compare(run: Callable[[int], mx.array], definition: Callable[..., np.ndarray], *arrays: mx.array) -> None:
-        """Without a neuron and with a relu."""
+    def compare(
+        run: Callable[[Activation], mx.array], definition: Callable[..., np.ndarray], *arrays: mx.array
+    ) -> None:
+        """Without a neuron, and with each that a convolution applies itself."""
         values = [exact(a) for a in arrays]
         right, size = definition(*values), definition(*map(abs, values))
-        close(run(_neuron.NONE), right, size)
-        close(run(_neuron.RELU), np.maximum(right, 0), size)
+        for act in (NO_ACTIVATION, *ACTIVATIONS):
+            kind, a, b, _ = act
+            close(run(act), oracle_neuron.neuron(right, NAMES[kind], a=a, b=b), 4 * size)
 
     def forward() -> None:
         state, x, w, _ = prepared()
         b = numbers((out,), seed=3)
+        spec = Spec(state.rows, state.cols, groups, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
         compare(
-            lambda neuron: mf.conv(x, w, b, groups=groups, neuron="relu" if neuron else None, **placement),
+            lambda act: _conv_kernels.conv(x, w, b, spec._replace(neuron=act)),
             lambda x, w, b: oracle.conv(x, w, b, state.rows, state.cols, groups),
             *(x, w, b),
         )
@@ -54,9 +67,9 @@ def _convs(
     def grad_input() -> None:
         state, _, w, dy = prepared()
         b = numbers((shape[3],), seed=3)
-        spec = Spec(state.rows, state.cols, groups, True, _neuron.NONE, mx.default_stream(mx.cpu))
+        spec = Spec(state.rows, state.cols, groups, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
         compare(
-            lambda neuron: _conv_kernels.grad_input(dy, w, b, spec._replace(neuron=neuron)),
+            lambda act: _conv_kernels.grad_input(dy, w, b, spec._replace(neuron=act)),
             lambda dy, w, b: oracle.conv_grad_input(dy, w, state.rows, state.cols, groups) + b,
             *(dy, w, b),
         )
@@ -94,15 +107,6 @@ def _plain(
     return Case(named("conv_grad_weights_plain", shape, dtype, out=out, k=kernel, **how), bodies, check, crowded)
 
 
-def _slope(shape: tuple[int, ...], dtype: mx.Dtype, crowded: bool = False) -> Case:
-    def check() -> None:
-        dy, y = numbers(shape, dtype, 1), mx.maximum(numbers(shape, dtype, 2), 0)
-        dz = _neuron.pull(dy, y, _neuron.RELU, mx.default_stream(mx.cpu))
-        close(dz, np.where(exact(y) > 0, exact(dy), 0))
-
-    return Case(named("neuron_pull", shape, dtype), ("neuron_pull",), check, crowded)
-
-
 def convolution() -> list[Case]:
     return [
         *_convs((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
@@ -129,9 +133,4 @@ def convolution() -> list[Case]:
         _plain((3, 14, 13, 2), F32, 70, (2, 1)),
         _plain((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),
         _plain((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
-        _slope((2, 3, 5, 8), F32),
-        _slope((1, 5, 3, 3), F16),
-        _slope((2, 3, 4, 4), BF16),
-        _slope((1, 1, 2, 3), F32),
-        _slope((1, 31, 301, 1), F32, crowded=True),
     ]

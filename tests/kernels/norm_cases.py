@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+import oracle_neuron
 from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
 from mpsfunc import _channel_stages, _launch, _window_norm_stages
+from mpsfunc._activation import GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
 from mpsfunc._launch import Output, Stage
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
@@ -35,7 +37,7 @@ def _like(x: mx.array) -> tuple[Output]:
 
 
 def _sets(
-    shape: tuple[int, ...], dtype: mx.Dtype, sets: int, neuron: int, *, slack: float = 8, crowded: bool = False
+    shape: tuple[int, ...], dtype: mx.Dtype, sets: int, act: Activation, *, slack: float = 8, crowded: bool = False
 ) -> list[Case]:
     n, channels = shape[0], shape[3]
     vectors = (sets, channels)
@@ -51,10 +53,13 @@ def _sets(
         return exact(v)[:, None, None, None]
 
     def pulled() -> Array:
-        z = (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
-        return np.where(z < 0, 0, by_set(dy)) if neuron else by_set(dy)
+        return by_set(dy) * oracle_neuron.slope(before(), NAMES[act.kind], **known)
 
-    given = [scale, shift] if neuron else []
+    def before() -> Array:
+        return (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
+
+    given = [scale, shift] if act.kind else []
+    known = {"a": act.a, "b": act.b, "c": act.c}
 
     def stats() -> None:
         made = launched([x], ((vectors, F32),) * 2, _channel_stages.moments(x, sets), x)
@@ -63,13 +68,12 @@ def _sets(
         close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
 
     def normalize() -> None:
-        y = launched([x, mean, scale, shift], _like(x), _channel_stages.affine(x, sets, neuron))[0]
-        z = (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
-        right = np.where(z < 0, 0, z) if neuron else z
+        y = launched([x, mean, scale, shift], _like(x), _channel_stages.affine(x, sets, act))[0]
+        right = oracle_neuron.neuron(before(), NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
 
     def stats_grad() -> None:
-        stages = _channel_stages.sums(dy, sets, neuron)
+        stages = _channel_stages.sums(dy, sets, act)
         total, dot = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages)
         size = abs(by_set(dy)).sum((1, 2, 3)) + 1
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
@@ -77,7 +81,7 @@ def _sets(
 
     def grown() -> None:
         held = [abs(numbers(vectors, F32, 5)) + 1, numbers(vectors, F32, 6), numbers(vectors, F32, 7)]
-        stages = _channel_stages.grown(dy, neuron, 1e-3)
+        stages = _channel_stages.grown(dy, act, 1e-3)
         dgamma, dbeta = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages, *held)
         size = abs(by_set(dy)).sum((1, 2, 3)) + 1
         dots = (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3))
@@ -86,18 +90,18 @@ def _sets(
 
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
-        dx = launched([dy, x, mean, a, b, d, *given], _like(x), _channel_stages.combine(dy, sets, neuron))[0]
+        dx = launched([dy, x, mean, a, b, d, *given], _like(x), _channel_stages.combine(dy, sets, act))[0]
         right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
         close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
 
-    told = {"sets": sets, "neuron": neuron}
+    told = {"sets": sets, "neuron": NAMES[act.kind]}
     return [
         Case(named("bn_normalize", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
         Case(named("bn_stats_grad", shape, dtype, **told), ("bn_stats_grad", "sum_partials"), stats_grad, crowded),
         Case(named("bn_grad", shape, dtype, **told), ("bn_grad",), grad, crowded),
         *(
             [Case(named("bn_stats", shape, dtype, sets=sets), ("bn_stats", "bn_stats_merge"), stats, crowded)]
-            if not neuron
+            if not act.kind
             else []
         ),
         *(
@@ -256,17 +260,22 @@ def _without_first(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
 
 
 def normalization() -> list[Case]:
+    relu = Activation(RELU)
     lrn: Any = ("cross_channel_norm", (3,))
     spatial: Any = ("spatial_norm", (1, 2))
     steep = Contrast(1.5, 0.75, 0.5, 0.9, 0.25, 2.0)
     return [
-        *_sets((4, 5, 3, 5), F32, 2, 1),
-        *_sets((4, 5, 3, 5), F32, 4, 0),
-        *_sets((2, 9, 7, 24), F16, 2, 1),
-        *_sets((2, 3, 3, 8), BF16, 1, 1),
-        *_sets((2, 1, 3, 1), F32, 2, 1),
-        *_sets((3, 17, 15, 100), F32, 3, 1, crowded=True),
-        *_sets((3, 37, 45, 4), F32, 3, 0, crowded=True),
+        *_sets((4, 5, 3, 5), F32, 2, relu),
+        *_sets((4, 5, 3, 5), F32, 4, NO_ACTIVATION),
+        *_sets((4, 3, 2, 5), F32, 1, Activation(SOFTPLUS, 1.5, 0.75)),
+        *_sets((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
+        *_sets((2, 2, 3, 4), F32, 2, Activation(GELU)),
+        *_sets((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
+        *_sets((2, 9, 7, 24), F16, 2, relu),
+        *_sets((2, 3, 3, 8), BF16, 1, relu),
+        *_sets((2, 1, 3, 1), F32, 2, relu),
+        *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
+        *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
         _squared(*lrn, (2, 3, 5, 24), F32, 5, (1.0, 5.0, 1.0)),
         _squared(*lrn, (1, 2, 3, 12), F32, 4, (2.0, 0.75, 1.5)),
         _squared(*lrn, (1, 3, 2, 7), F32, 3, (3.0, 0.5, 1.0)),

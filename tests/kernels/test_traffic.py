@@ -19,7 +19,8 @@ import mpsfunc as mf
 from kernels.metal_host import Run, metal_host, needs_clang
 from kernels.norm_cases import launched
 from kernels.test_bodies import BODIES
-from mpsfunc import _launch, _neuron, _window_norm_stages
+from mpsfunc import _launch, _neuron_stages, _window_norm_stages
+from mpsfunc._activation import GELU, PRELU, RELU, Activation
 
 pytestmark = needs_clang
 
@@ -107,8 +108,20 @@ def _depthwise() -> None:
     mf.conv_grad_weights(y, x, state)
 
 
-def _neuron_pull() -> None:
-    _neuron.pull(numbers(LONG), numbers(LONG), _neuron.RELU, mx.default_stream(mx.cpu))
+def _neurons() -> None:
+    x, dy, u = (numbers(LONG, seed=seed) for seed in range(3))
+    act, like = Activation(GELU), ((LONG, mx.float32),)
+    launched([x], like, _neuron_stages.neuron(x, act))
+    launched([dy, x], like, _neuron_stages.grad(x, act))
+    launched([u, dy, x], like, _neuron_stages.curve(x, act))
+    launched([dy, x], like, _neuron_stages.pull(x, Activation(RELU)))
+
+
+def _prelu() -> None:
+    x, dy, slopes = numbers(LONG), numbers(LONG, seed=1), numbers(LONG[-1:], seed=2)
+    act, like = Activation(PRELU), ((LONG, mx.float32),)
+    launched([x, slopes], like, _neuron_stages.neuron(x, act, slopes=True))
+    launched([dy, x, slopes], like, _neuron_stages.grad(x, act, slopes=True))
 
 
 class Row(NamedTuple):
@@ -206,7 +219,10 @@ TRAFFIC = {
     # Nine taps are five and four.
     "conv_depthwise_grad_weights": Row(_depthwise, {"dy": (IMAGE, 2 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),
-    "neuron_pull": Row(_neuron_pull, dict.fromkeys(("dy", "y"), (LONG_IMAGE, LONG_IMAGE))),
+    "neuron": Row(_neurons, {"x": _WHOLE, "slopes": (LONG_IMAGE, 0)}),  # the image stands in for slopes
+    "neuron_grad": Row(_neurons, {**dict.fromkeys(("dy", "x"), _WHOLE), "slopes": (LONG_IMAGE, 0)}),
+    "neuron_curve": Row(_neurons, dict.fromkeys(("u", "dy", "x"), _WHOLE)),
+    "neuron_pull": Row(_neurons, dict.fromkeys(("dy", "y"), _WHOLE)),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 
@@ -216,6 +232,12 @@ def runs(call: Callable[[], None]) -> tuple[Run, ...]:
     with metal_host() as host:
         call()
     return tuple(host.runs)
+
+
+@pytest.mark.parametrize("body", ["neuron", "neuron_grad"])
+def test_slopes_are_loaded_once_an_element(body: str) -> None:
+    run = next(run for run in runs(_prelu) if run.stage.body == body)
+    assert run.outcome.traffic["slopes"].loaded <= LONG_IMAGE
 
 
 @pytest.mark.parametrize("body", BODIES)

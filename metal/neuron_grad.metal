@@ -1,0 +1,27 @@
+// dx = dy * f'(x) for the activation N, whose parameters are params. A prelu's a is the slope of the channel; the
+// others read no slopes. A thread has four packs of V elements under way together.
+long size = 1;
+for (int axis = 0; axis < x_ndim; ++axis) size *= x_shape[axis];
+const long packs = size / V;
+const int channels = x_shape[x_ndim - 1];
+Activation known = activation_at(params, 0);
+const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
+const long stride = threads_per_grid.x;
+for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
+  Pack<T, V> g[4], in[4];
+  for (int i = 0; i < 4; ++i) {
+    const long at = (p + i * stride < packs ? p + i * stride : p) * V;
+    g[i] = load<V>(dy + at, wide_dy);
+    in[i] = load<V>(x + at, wide);
+  }
+  for (int i = 0; i < 4 && p + i * stride < packs; ++i) {
+    int c = (p + i * stride) * V % channels;
+    Pack<T, V> out;
+    for (int j = 0; j < V; ++j) {
+      if (N == kPrelu) known.a = float(slopes[c]);
+      c = c + 1 < channels ? c + 1 : 0;
+      out.v[j] = T(passed<N>(float(g[i].v[j]), float(in[i].v[j]), known));
+    }
+    store(dx + (p + i * stride) * V, out);
+  }
+}

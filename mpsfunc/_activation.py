@@ -1,0 +1,72 @@
+"""What an activation is to the kernels, and the formulas that MLX's own operations compute."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _launch
+
+NAMES = (
+    "none", "relu", "linear", "sigmoid", "hard_sigmoid", "tanh", "absolute", "softplus", "softsign", "elu", "prelu",
+    "relun", "power", "exponential", "logarithm", "gelu",
+)  # fmt: skip
+(
+    NONE, RELU, LINEAR, SIGMOID, HARD_SIGMOID, TANH, ABSOLUTE, SOFTPLUS, SOFTSIGN, ELU, PRELU, RELUN, POWER,
+    EXPONENTIAL, LOGARITHM, GELU,
+) = range(len(NAMES))  # fmt: skip
+
+
+class Activation(NamedTuple):
+    """An activation's number and parameters; those that it does not have are 0.
+
+    Fields:
+        kind: As MPS numbers them.
+        a: First parameter.
+        b: Second parameter.
+        c: Third parameter; -1 stands for e as a base.
+    """
+
+    kind: int
+    a: float = 0.0
+    b: float = 0.0
+    c: float = 0.0
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """The ints that a CPU primitive takes."""
+        return (self.kind, *_launch.doubles(self.a, self.b, self.c))
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The parameters as the ints that a GPU takes."""
+        return (*_launch.bits(self.a), *_launch.bits(self.b), *_launch.bits(self.c))
+
+
+NO_ACTIVATION = Activation(NONE)
+
+
+def log_of(c: float) -> float:
+    """The logarithm of a base, of which -1 is e."""
+    return 1.0 if c == -1 else math.log(c)
+
+
+def told_by_result(act: Activation) -> bool:
+    """Whether the slope of an activation follows from what it returns."""
+    if act.kind == RELU:
+        return act.a >= 0
+    return act.kind in (NONE, SIGMOID) or (act.kind == TANH and act.a != 0) or (act.kind == ELU and act.a > 0)
+
+
+def finished(z: mx.array, act: Activation) -> mx.array:
+    """``f(z)`` of float32, by MLX's own operations, for an activation that `told_by_result` is true of."""
+    kind, a, b, _ = act
+    if kind == RELU:
+        return mx.where(z < 0, a * z if a else mx.zeros_like(z), z)
+    if kind == ELU:
+        return mx.where(z < 0, a * mx.expm1(z), z)
+    if kind == TANH:
+        return a * mx.tanh(b * z)
+    return mx.sigmoid(z) if kind == SIGMOID else z

@@ -1,0 +1,94 @@
+"""The activation that ``neuron=`` of another operation names: read, applied, and its slope told."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _check, _neuron, _prelu
+from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, Activation
+from mpsfunc._neuron import On
+
+
+class Neuron(NamedTuple):
+    """An activation with its parameters, for ``neuron=`` of convolutions and batch normalization.
+
+    Source: ``MPSNNNeuronDescriptor``.
+
+    Fields:
+        type: Its name, as `neuron` takes it.
+        a: First parameter; for "prelu" the slopes, an array with one entry a channel. Default: the type's own.
+        b: Second parameter. Default: the type's own.
+        c: Third parameter. Default: the type's own.
+
+    Example:
+        >>> from mpsfunc import conv
+        >>> x, w = mx.array([-2.0, 8.0]).reshape(2, 1, 1, 1), mx.ones((1, 1, 1, 1))
+        >>> conv(x, w, neuron=Neuron("relun", 0.5)).reshape(-1)
+        array([-1, 6], dtype=float32)
+    """
+
+    type: str
+    a: float | mx.array | None = None
+    b: float | None = None
+    c: float | None = None
+
+
+class Chosen(NamedTuple):
+    """An activation, and the slopes of one that has them."""
+
+    act: Activation
+    slopes: mx.array | None = None
+
+
+def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream) -> Chosen:
+    """What ``neuron=`` means: None, a name, or a `Neuron`."""
+    if neuron is None:
+        return Chosen(NO_ACTIVATION)
+    if isinstance(neuron, Neuron):
+        return parsed(op, "neuron.type", neuron, channels, stream)
+    if not isinstance(neuron, str):
+        raise TypeError(f"{op}: neuron is no activation; got neuron={neuron!r}, expected None, a name or a Neuron")
+    return parsed(op, "neuron", Neuron(neuron), channels, stream)
+
+
+def parsed(op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream) -> Chosen:
+    """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
+    name, a, b, c = neuron
+    if not isinstance(name, str):
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={name!r}, expected {_LISTED}")
+    if name not in NAMES:
+        raise ValueError(f"{op}: unknown neuron; got {argument}={name!r}, expected {_LISTED}")
+    if name != "prelu":
+        return Chosen(_neuron.activation(op, name, a, b, c))
+    for letter, given in (("b", b), ("c", c)):
+        if given is not None:
+            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={given!r}, expected None")
+    return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream))
+
+
+_LISTED = " or ".join(map(repr, NAMES))
+
+
+def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream) -> mx.array:
+    """A floating vector with one slope a channel; ``channels`` is None where x has no axis."""
+    if not isinstance(slopes, mx.array):
+        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={slopes!r}, expected an mx.array")
+    _check.array(op, name, slopes, stream=stream)
+    if channels is None:
+        raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")
+    _check.shape(op, name, slopes, (channels,), "the slopes do not fit the channels")
+    return slopes
+
+
+def follow(z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
+    """``f(z)``."""
+    return _neuron.neuron(z, On(how.act, stream)) if how.slopes is None else _prelu.prelu(z, how.slopes, stream)
+
+
+def pull_by_source(dy: mx.array, z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
+    """``dy * f'(z)``."""
+    if how.slopes is None:
+        return _neuron.grad(dy, z, On(how.act, stream))
+    return _prelu.prelu_pull(dy, z, how.slopes, stream)
