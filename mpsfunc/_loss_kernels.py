@@ -78,14 +78,20 @@ def _run_value(*args: Any) -> mx.array:
 
 
 def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.array]:
-    outputs = _outputs(arrays[0], spec)
+    y, outputs = arrays[0], _outputs(arrays[0], spec)
+    if _launch.backend(spec.stream) == "cpu":
+        kinds = spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted)
+        params = (*kinds, *_launch.doubles(*_numbers(spec)))
+        return _launch.launch("loss", arrays, params, outputs if passed else outputs[:1], _no_stages, spec.stream)
+    read = _loss_stages.arrays(arrays, spec, gradient=False)
+    made = _loss_stages.loss(y, read[3], spec) if y.size else ()
+    where = (6 if len(made) == 2 else 4, 5)  # the sum of parts or the only part, and what the first launch passes on
+    value, gradient = _launch.launch("loss", read, (), outputs, lambda: made, spec.stream, results_of=where)
+    return [value.reshape(y.shape[0]), gradient]
 
-    def stages() -> tuple[Stage, ...]:
-        return _loss_stages.loss(arrays, spec)
 
-    kinds = spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted)
-    params = (*kinds, *_launch.doubles(*_numbers(spec)))
-    return _launch.launch("loss", arrays, params, outputs if passed else outputs[:1], stages, spec.stream)
+def _no_stages() -> tuple[Stage, ...]:
+    raise AssertionError("loss: launched for a CPU")
 
 
 def _run_gradient(*args: Any) -> mx.array:
@@ -99,12 +105,17 @@ def _run_derivative(*args: Any) -> mx.array:
 
 
 def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.array:
-    def stages() -> tuple[Stage, ...]:
-        return _loss_stages.loss_grad(arrays, spec, exact)
+    y, outputs = arrays[0], _outputs(arrays[0], spec)[1:]
+    if _launch.backend(spec.stream) == "cpu":
+        kinds = spec.type, int(exact), int(spec.labelled), int(spec.weighted), int(spec.scaled)
+        params = (*kinds, *_launch.doubles(*_numbers(spec)))
+        return _launch.launch("loss_grad", arrays, params, outputs, _no_stages, spec.stream)[0]
+    read = _loss_stages.arrays(arrays, spec, gradient=True)
 
-    kinds = spec.type, int(exact), int(spec.labelled), int(spec.weighted), int(spec.scaled)
-    params = (*kinds, *_launch.doubles(*_numbers(spec)))
-    return _launch.launch("loss_grad", arrays, params, _outputs(arrays[0], spec)[1:], stages, spec.stream)[0]
+    def stages() -> tuple[Stage, ...]:
+        return _loss_stages.loss_grad(y, read[3], spec, exact)
+
+    return _launch.launch("loss_grad", read, (), outputs, stages, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------

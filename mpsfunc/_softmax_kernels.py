@@ -65,7 +65,7 @@ def _launched(op: str, arrays: tuple[mx.array, ...], kind: int, spec: Spec) -> m
     y = arrays[-1]
 
     def stages() -> tuple[Stage, ...]:
-        return _softmax_stages.stages(op, y, kind)
+        return _softmax_stages.stages(op.startswith("log"), op.endswith("grad"), y)
 
     params = () if len(arrays) == 1 else (kind,)
     return _launch.launch(op, arrays, params, ((tuple(y.shape), y.dtype),), stages, spec.stream)[0]

@@ -16,6 +16,7 @@ import mpsfunc as mf
 from kernels.case import Case, named
 from kernels.conv_cases import convolution
 from kernels.neuron_cases import neurons
+from kernels.loss_cases import losses
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
 
@@ -91,4 +92,4 @@ def _normalization() -> list[Case]:
     ]
 
 
-CASES = {case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *neurons())}
+CASES = {case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *losses(), *neurons())}
