@@ -26,7 +26,7 @@ for (long first = 0; first < pixels; first += stride) {
   const float share = 1 / own.sum;
   for (int c = lane * V; c < end; c += R * V) {
     const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
-    const float factor = (X == 2 ? float(scales[pixel / y_shape[1]]) : 1.0f) * (X > 0 ? told.factor : 1.0f);
+    const float factor = X == 2 ? told.factor * float(scales[pixel / y_shape[1]]) : told.factor;
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {
       const float p = exp(in.y[j] - own.most) * share;

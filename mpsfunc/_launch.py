@@ -129,8 +129,7 @@ def launch(
         stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
         stream: A resolved stream; everything runs there.
         finally_with: Arrays that the last stage reads behind the results before it; for a GPU only.
-        results_of: Where a GPU's results are among its arrays, counted as in ``Stage.reads``. Default: those of the last
-            stage.
+        results_of: Where a GPU's results are among its arrays, counted as for ``reads``. Default: the last stage's.
     """
     if backend(stream) == "cpu":
         shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]

@@ -76,8 +76,8 @@ def settle(
     averaged = reduction == _MEAN or (reduction == _BY_WEIGHTS and weights is None)
     share = smoothing / (classes if kind == SOFTMAX else 2)
     with mx.stream(run_on):
-        arrays = y.reshape(n, pixels, channels), _labels(target, channels) if labelled else target
-        arrays = arrays[0], arrays[1].reshape(n, pixels, *(() if labelled else (channels,)))
+        wanted = _labels(target, channels).reshape(n, pixels) if labelled else target.reshape(n, pixels, channels)
+        arrays: tuple[mx.array, ...] = y.reshape(n, pixels, channels), wanted
         counts = None
         if weights is not None:
             wide = _weights(op, y, weights, weight, kind, run_on)
@@ -145,7 +145,9 @@ def _weights(op: str, y: mx.array, weights: Any, weight: float, kind: int, strea
     shape, given = tuple(y.shape), tuple(weights.shape)
     padded = (1,) * (len(shape) - len(given)) + given
     if len(padded) != len(shape) or any(g not in (1, s) for g, s in zip(padded, shape, strict=True)):
-        raise ValueError(f"{op}: the weights do not fit y; got weights.shape={given}, expected what broadcasts to {shape}")
+        raise ValueError(
+            f"{op}: the weights do not fit y; got weights.shape={given}, expected what broadcasts to {shape}"
+        )
     if weight != 1:
         raise ValueError(f"{op}: weights take the place of weight; got weight={weight}, expected 1 beside weights")
     wide = weights.astype(_launch.accumulator(y.dtype))

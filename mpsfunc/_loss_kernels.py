@@ -138,10 +138,17 @@ def _value_vjp(arrays: Arrays, cotangents: Any, outputs: Any, spec: Spec) -> Any
 
 
 _value: Any = derived(
-    "loss", _run_value, lambda *args: _losses.value(args[:-1], args[-1]), vjp=_value_vjp, vmap=over_batches(lambda: _value)
+    "loss",
+    _run_value,
+    lambda *args: _losses.value(args[:-1], args[-1]),
+    vjp=_value_vjp,
+    vmap=over_batches(lambda: _value),
 )
 _gradient: Any = derived(
-    "loss_grad", _run_gradient, lambda *args: _losses.gradient(args[:-1], args[-1]), vmap=over_batches(lambda: _gradient)
+    "loss_grad",
+    _run_gradient,
+    lambda *args: _losses.gradient(args[:-1], args[-1]),
+    vmap=over_batches(lambda: _gradient),
 )
 _derivative: Any = derived(
     "loss_grad",

@@ -59,10 +59,11 @@ def _pointwise(name: str, run: Any, *slopes: Any) -> Any:
         parts = [t * slope(*arrays, spec) for slope, t in zip(slopes, tangents, strict=True) if t is not None]
         return sum(parts[1:], parts[0])
 
-    function: Any = differentiable(
-        name, run, vjp=vjp, jvp=jvp, vmap=lambda arrays, mapped, size, spec: function(*arrays, spec)
-    )
-    return function
+    def vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
+        return operation(*arrays, spec)
+
+    operation: Any = differentiable(name, run, vjp=vjp, jvp=jvp, vmap=vmap)
+    return operation
 
 
 def _run_by(t: mx.array, by: mx.array, spec: Spec) -> mx.array:
@@ -75,7 +76,8 @@ def _run_entropy(t: mx.array, spec: Spec) -> mx.array:
 
 def _run_sigmoid(y: mx.array, spec: Spec) -> mx.array:
     small = _softmax_kernels.exp(-mx.abs(y), spec)
-    return mx.where(y < 0, small, mx.ones_like(small)) / (1 + small)
+    made: mx.array = mx.where(y < 0, small, mx.ones_like(small)) / (1 + small)
+    return made
 
 
 def _run_softplus(y: mx.array, spec: Spec) -> mx.array:

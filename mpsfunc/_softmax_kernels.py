@@ -163,7 +163,8 @@ _log_softmax: Any = differentiable(
 
 def _meaning_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     dy_wide, y_wide = _wide(dy, y)
-    return (dy_wide - exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
+    made: mx.array = (dy_wide - exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
+    return made
 
 
 _log_softmax_grad: Any = derived(
@@ -199,7 +200,8 @@ _tangent: Any = derived(
 
 def _meaning_of_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     u_wide, dy_wide, y_wide = _wide(u, dy, y)
-    return (-u_wide * exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
+    made: mx.array = (-u_wide * exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
+    return made
 
 
 def _run_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:

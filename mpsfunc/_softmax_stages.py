@@ -24,8 +24,8 @@ def stages(log: bool, gradient: bool, y: mx.array) -> tuple[Stage, ...]:
     if inner == 1 and of_thread <= _PACKS:
         rows = max(1, _UNDER_WAY // of_thread)
         grid, group = _launch.sharing_threads(-(-outer // rows), sharing)
-        template = (("V", lanes), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
-        return (Stage(rows_body, names, made, (result,), grid, group, (), template),)
+        shares = (("V", lanes), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
+        return (Stage(rows_body, names, made, (result,), grid, group, (), shares),)
     lanes = _launch.lanes(y.dtype, inner, y.size)
     grid, group = _across(outer, length, inner // lanes)
     template = (("V", lanes), ("L", int(log)))

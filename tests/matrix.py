@@ -19,9 +19,9 @@ import mpsfunc as mf
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
-    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState", "Neuron", "PaddingPolicy",
-    "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads", "max_pool_indices",
-    "set_num_threads",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState", "Neuron",
+    "PaddingPolicy", "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads",
+    "max_pool_indices", "set_num_threads",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_losses
 import bad_neurons
 import bad_norms
 import mlx.core as mx
@@ -233,12 +234,17 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES, *bad_neurons.WRONG_VALUES])
+PARTS: Any = (bad_norms, bad_neurons, bad_losses)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"), [*WRONG_VALUES, *(wrong for part in PARTS for wrong in part.WRONG_VALUES)]
+)
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES, *bad_neurons.WRONG_TYPES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *(wrong for part in PARTS for wrong in part.WRONG_TYPES)])
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -295,15 +301,18 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
         IMAGES[op](X.astype(mx.float64))
 
 
-@pytest.mark.parametrize("op", bad_neurons.POINTWISE)
+POINTWISE = {op: ("x", call) for op, call in bad_neurons.POINTWISE.items()} | bad_losses.POINTWISE
+
+
+@pytest.mark.parametrize("op", POINTWISE)
 def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
-    call = bad_neurons.POINTWISE[op]
-    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got x.dtype"):
+    name, call = POINTWISE[op]
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got {name}.dtype"):
         call(X.astype(mx.float64))
     for value in (None, 3, np.ones((2, 4))):
-        refuses(TypeError, f"{op}: x is not an array", lambda value=value: call(value))
+        refuses(TypeError, f"{op}: {name} is not an array", lambda value=value: call(value))
     for dtype in (mx.int32, mx.bool_, mx.complex64):
-        refuses(TypeError, f"{op}: x has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
+        refuses(TypeError, f"{op}: {name} has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
 
 
 NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}

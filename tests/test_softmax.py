@@ -131,9 +131,7 @@ def test_definition_for_every_view(device: mx.Device, dtype: mx.Dtype, name: str
     size=st.sampled_from([0.0, 1.0, 30.0]),
 )
 @pytest.mark.needs_cpu_module
-def test_definition_anywhere(
-    shape: list[int], which: int, dtype: mx.Dtype, view: str, name: str, size: float
-) -> None:
+def test_definition_anywhere(shape: list[int], which: int, dtype: mx.Dtype, view: str, name: str, size: float) -> None:
     with mx.stream(mx.cpu):
         check(name, numbers(tuple(shape), dtype) * size, which % len(shape), view=view)
 

@@ -15,8 +15,8 @@ from support import close, exact, numbers
 import mpsfunc as mf
 from kernels.case import Case, named
 from kernels.conv_cases import convolution
-from kernels.neuron_cases import neurons
 from kernels.loss_cases import losses
+from kernels.neuron_cases import neurons
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
 
@@ -92,4 +92,6 @@ def _normalization() -> list[Case]:
     ]
 
 
-CASES = {case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *losses(), *neurons())}
+CASES = {
+    case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *losses(), *neurons())
+}

@@ -91,7 +91,7 @@ def _loss(
         close(made, value, 1 + abs(value) + abs(exact(y)).sum(), slack=4)
         scale = 4 + abs(passed)
         close(gradient, passed, scale, slack=4)
-        close(mf.loss_grad(y, target, type, **told), passed, scale, slack=4)
+        close(mf.loss_grad(y, target, type, reduction, **told), passed, scale, slack=4)
         close(mf.loss_grad(y, target, type, reduction, divided=True, **told), derived, scale, slack=4)
         scales = mx.arange(1.0, shape[0] + 1).reshape(-1, *(1,) * (len(shape) - 1))
         pulled = mx.vjp(lambda y: mf.loss_value(y, target, type, reduction, **told), [y], [scales])[1][0]
@@ -108,6 +108,8 @@ def losses() -> list[Case]:
         *_softmax((2, 3, 5), F32),
         *_softmax((7, 100), F32, size=60.0),
         *_softmax((1, 3), F32),
+        *_softmax((6, 8), F32, size=200.0),
+        *_softmax((5, 4), F32, size=200.0),
         *_softmax((2, 1, 3), F16),
         *_softmax((3, 7), BF16),
         *_softmax((9, 24), F16, size=30.0),

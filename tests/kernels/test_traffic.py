@@ -124,6 +124,19 @@ def _prelu() -> None:
     launched([dy, x, slopes], like, _neuron_stages.grad(x, act, slopes=True))
 
 
+def _softmax() -> None:
+    x, dy = numbers(LONG), numbers(LONG, seed=1)
+    for axis in (-1, 1):
+        mf.softmax_grad(dy, mf.softmax(x, axis), axis)
+
+
+def _losses() -> None:
+    y, t = numbers(LONG), numbers(LONG, seed=1)
+    for type in ("mean_squared_error", "softmax_cross_entropy"):
+        mf.loss(y, t, type, "sum")
+        mf.loss_grad(y, t, type)
+
+
 class Row(NamedTuple):
     call: Callable[[], None]
     loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
@@ -140,6 +153,9 @@ _WHOLE = (LONG_IMAGE, LONG_IMAGE)
 # the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
 _RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
 _PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
+_TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)
+_UNREAD = (LONG_IMAGE, 0)  # the image stands in
+_NO_LABELS = {"labels": (32, 0), "weights": _UNREAD}
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
@@ -223,6 +239,15 @@ TRAFFIC = {
     "neuron_grad": Row(_neurons, {**dict.fromkeys(("dy", "x"), _WHOLE), "slopes": (LONG_IMAGE, 0)}),
     "neuron_curve": Row(_neurons, dict.fromkeys(("u", "dy", "x"), _WHOLE)),
     "neuron_pull": Row(_neurons, dict.fromkeys(("dy", "y"), _WHOLE)),
+    "softmax": Row(_softmax, {"x": _WHOLE}),
+    "softmax_grad": Row(_softmax, dict.fromkeys(("dy", "y"), _WHOLE)),
+    "softmax_across": Row(_softmax, {"x": _TWICE}),  # to add up, and to divide
+    "softmax_grad_across": Row(_softmax, dict.fromkeys(("dy", "y"), _TWICE)),
+    "loss": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_LABELS}),
+    "loss_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_LABELS, "scales": _UNREAD}),
+    "loss_rows": Row(_losses, {"y": _TWICE, "target": _WHOLE, **_NO_LABELS}),
+    # The targets are added up for a derivative.
+    "loss_rows_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _TWICE), **_NO_LABELS, "scales": _UNREAD}),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 
