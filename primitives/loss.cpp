@@ -75,18 +75,27 @@ MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) 
   }
 }
 
-// Calls f(image, begin, end) for the units [begin, end) of images, which have so many elements each; it returns the sum
-// of their losses. An image's value is the sum over all of its units, times a factor.
+// Calls f(image, begin, end, room, more) for the units [begin, end) of images, which have so many elements each, with
+// two rooms for so many numbers, the first of which begins as zeros; it returns the sum of their losses. An image's
+// value is the sum over all of its units, times a factor.
 template <typename T, typename F>
-void over_images(const Job<T>& job, int64_t units, int64_t elements, const F& f) {
+void over_images(const Job<T>& job, int64_t units, int64_t elements, int64_t zeros, int64_t more, const F& f) {
   using A = Acc<T>;
   const int64_t together = 1 + (kChunkElements - 1) / elements, chunks = (units + together - 1) / together;
   const auto finish = [&](int64_t image, double sum) {
     if (job.values) job.values[image] = static_cast<A>(sum * static_cast<double>(job.factor));
   };
+  const auto cleared = [&](A* room) {
+    memset(static_cast<void*>(room), 0, static_cast<size_t>(zeros) * sizeof(A));
+    return room;
+  };
   if (chunks == 1) {
     parallel_groups(job.images, units * elements, units * elements, [&](int64_t begin, int64_t end) {
-      for (int64_t image = begin; image < end; ++image) finish(image, f(image, int64_t{0}, units));
+      const Scratch<A> first(zeros), second(more);
+      cleared(first.get());
+      for (int64_t image = begin; image < end; ++image) {
+        finish(image, f(image, int64_t{0}, units, first.get(), second.get()));
+      }
       stream_end();
     });
     return;
@@ -94,7 +103,8 @@ void over_images(const Job<T>& job, int64_t units, int64_t elements, const F& f)
   const Scratch<double> parts(job.images * chunks);
   parallel_for(job.images * chunks, [&](int64_t i) {
     const int64_t begin = i % chunks * together;
-    parts[i] = f(i / chunks, begin, smaller(units, begin + together));
+    const Scratch<A> first(zeros), second(more);
+    parts[i] = f(i / chunks, begin, smaller(units, begin + together), cleared(first.get()), second.get());
     stream_end();
   });
   for (int64_t image = 0; image < job.images; ++image) {
@@ -108,20 +118,23 @@ void over_images(const Job<T>& job, int64_t units, int64_t elements, const F& f)
 
 // Elements [begin, end) of an image, with their targets and weights, if they have some.
 template <int K, typename T, typename Target>
-MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w, Acc<T> scale) {
+MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w,
+                       Acc<T> scale) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
+  const Job<T> told = job;  // whose numbers no store can change
   LaneSum<A> sum;
-  along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-    Vec<A> target = load_some(t + i, n), element, slope;
-    if constexpr (K == kSigmoid) target = target * job.kept + job.share;
-    of_elements<K>(load_some(job.y + from + i, n), target, job, element, slope);
-    const Vec<A> weight = w ? load_some(w + i, n) : splat(job.weight);
-    element *= weight;
-    if (job.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
-    if (job.elements) store_result(job.elements + from + i, element, n, job.elements_streamed);
-    if (job.gradient) store_result(job.gradient + from + i, slope * weight * scale, n, job.gradient_streamed);
-  });
+  along<A>(
+      length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        Vec<A> target = load_some(t + i, n), element, slope;
+        if constexpr (K == kSigmoid) target = target * told.kept + told.share;
+        of_elements<K>(load_some(told.y + from + i, n), target, told, element, slope);
+        const Vec<A> weight = w ? load_some(w + i, n) : splat(told.weight);
+        element *= weight;
+        if (told.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
+        if (told.elements) store_result(told.elements + from + i, element, n, told.elements_streamed);
+        if (told.gradient) store_result(told.gradient + from + i, slope * weight * scale, n, told.gradient_streamed);
+      });
   return sum.total();
 }
 
@@ -129,92 +142,149 @@ template <int K, typename T>
 void element_by_element(const Job<T>& job) {
   using A = Acc<T>;
   const int64_t size = job.pixels * job.classes, room = smaller(size, kChunkElements);
-  over_images(job, size, 1, [&](int64_t image, int64_t begin, int64_t end) {
-    const int64_t from = image * size + begin, length = end - begin;
-    const A scale = job.exact ? (job.scales ? job.scales[image] : A(1)) * job.factor : A(1);
-    const Scratch<A> hot(job.labels ? room : 0), spread(job.pixel_weights ? room : 0);
-    const A* w = job.weights ? job.weights + from : nullptr;
-    if (job.pixel_weights) {
-      for (int64_t i = 0; i < length; ++i) spread[i] = job.pixel_weights[(from + i) / job.classes];
-      w = spread.get();
-    }
-    if (!job.labels) return run<K>(job, from, length, job.target + from, w, scale);
-    memset(static_cast<void*>(hot.get()), 0, static_cast<size_t>(length) * sizeof(A));
-    for (int64_t pixel = from / job.classes; pixel * job.classes < from + length; ++pixel) {
-      const int64_t at = pixel * job.classes + job.labels[pixel] - from;
-      if (job.labels[pixel] < job.classes && at >= 0 && at < length) hot[at] = 1;
-    }
-    return run<K>(job, from, length, hot.get(), w, scale);
-  });
+  over_images(job, size, 1, job.labels ? room : 0, job.pixel_weights ? room : 0,
+              [&](int64_t image, int64_t begin, int64_t end, A* hot, A* spread) {
+                const int64_t from = image * size + begin, length = end - begin;
+                const A scale = job.exact ? (job.scales ? job.scales[image] : A(1)) * job.factor : A(1);
+                const A* w = job.weights ? job.weights + from : nullptr;
+                if (job.pixel_weights) {
+                  for (int64_t i = 0; i < length; ++i) spread[i] = job.pixel_weights[(from + i) / job.classes];
+                  w = spread;
+                }
+                if (!job.labels) return run<K>(job, from, length, job.target + from, w, scale);
+                const auto mark = [&](A target) {
+                  for (int64_t pixel = from / job.classes; pixel * job.classes < from + length; ++pixel) {
+                    const int64_t at = pixel * job.classes + job.labels[pixel] - from;
+                    if (job.labels[pixel] < job.classes && at >= 0 && at < length) hot[at] = target;
+                  }
+                };
+                mark(1);
+                const double sum = run<K>(job, from, length, hot, w, scale);
+                mark(0);
+                return sum;
+              });
 }
 
 // Pixel by pixel ---------------------------------------------------------------------------------------------
 
-template <typename T, typename Target>
+// A pixel: its loss, element by element if they are asked for, and its gradient.
+template <bool Lost, bool Slopes, bool Exact, typename T, typename Target>
 MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T> own, Acc<T> scale, Acc<T>* room) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const T* y = job.y + from;
   const int64_t length = job.classes;
   const A* w = job.weights ? job.weights + from : nullptr;
-  const bool kept = job.gradient && length <= kKept;
+  const bool kept = Slopes && length <= kKept;
   const A largest = largest_along(y, length);
   const double total = exponentials(y, length, largest, kept ? room : nullptr);
-  const A less = static_cast<A>(__builtin_log(total)), share = static_cast<A>(1 / total);
+  const A less = static_cast<A>(__builtin_log(total)), times = job.kept, plus = job.share;
   const auto weight = [&](int64_t i, int n) __attribute__((always_inline)) {
     return w ? load_some(w + i, n) : splat(own);
   };
   const auto smoothed = [&](int64_t i, int n) __attribute__((always_inline)) {
-    return load_some(t + i, n) * job.kept + job.share;
+    return load_some(t + i, n) * times + plus;
   };
-  A all = 1;
-  if (job.exact) {
-    LaneSum<A> targets;
-    along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-      const Vec<A> v = weight(i, n) * smoothed(i, n);
-      targets.add(n == L ? v : filled_from<A>(v, n, A(0)));
-    });
-    all = static_cast<A>(targets.total());
+  LaneSum<A> sum, targets;
+  if constexpr (Lost || Exact) {
+    T* const elements = job.elements;
+    const bool past_caches = job.elements_streamed;
+    along<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+          const Vec<A> v = weight(i, n), target = smoothed(i, n);
+          if constexpr (Exact) {
+            targets.add(n == L ? v * target : filled_from<A>(v * target, n, A(0)));
+          } else {
+            const Vec<A> element = -by<Vec<A>>(target, load_some(y + i, n) - largest - less) * v;
+            sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
+            if (elements) store_result(elements + from + i, element, n, past_caches);
+          }
+        });
   }
-  LaneSum<A> sum;
-  along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-    const Vec<A> v = weight(i, n), target = smoothed(i, n);
-    if (job.values || job.elements) {
-      const Vec<A> element = -by<Vec<A>>(target, load_some(y + i, n) - largest - less) * v;
-      if (job.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
-      if (job.elements) store_result(job.elements + from + i, element, n, job.elements_streamed);
-    }
-    if (job.gradient) {
-      const Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * share;
-      const Vec<A> made = job.exact ? (p * all - v * target) * scale : v * (p - target);
-      store_result(job.gradient + from + i, made, n, job.gradient_streamed);
-    }
-  });
+  if constexpr (Slopes) {
+    const A share = static_cast<A>(1 / total), all = Exact ? static_cast<A>(targets.total()) * share : share;
+    T* const gradient = job.gradient + from;
+    along_made(
+        gradient, length, job.gradient_streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+          const Vec<A> v = weight(i, n), target = smoothed(i, n);
+          const Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * all;
+          store_result(gradient + i, Exact ? (p - v * target) * scale : v * (p - target), n, past);
+        });
+  }
   return sum.total();
 }
 
-template <typename T>
+// One lane less so much; apart, since the vector goes through memory.
+template <typename A>
+__attribute__((noinline)) Vec<A> less_at(Vec<A> v, int64_t lane, A by) {
+  A all[lanes<A>];
+  store(all, v);
+  all[lane] -= by;
+  return load(all);
+}
+
+// The same of a label without smoothing, whose target is 1 there and 0 elsewhere.
+template <bool Lost, bool Slopes, bool Exact, typename T>
+MPSF_INLINE double hot_pixel(const Job<T>& job, int64_t from, int64_t label, Acc<T> own, Acc<T> scale, Acc<T>* room) {
+  using A = Acc<T>;
+  const T* y = job.y + from;
+  const int64_t length = job.classes;
+  const A* w = job.weights ? job.weights + from : nullptr;
+  const bool kept = Slopes && length <= kKept, some = label < length;
+  const A largest = largest_along(y, length);
+  const double total = exponentials(y, length, largest, kept ? room : nullptr);
+  const A at_label = some && w ? w[label] : own;
+  double lost = 0;
+  if (Lost && some) {
+    A value[lanes<A>];
+    store(value, load(y + label, 1));
+    lost = -static_cast<double>((value[0] - largest - static_cast<A>(__builtin_log(total))) * at_label);
+  }
+  if constexpr (Slopes) {
+    const A share = static_cast<A>(1 / total), all = !Exact ? share : some ? at_label * share : A(0);
+    T* const gradient = job.gradient + from;
+    along_made(
+        gradient, length, job.gradient_streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+          Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * all;
+          const int64_t lane = label - i;
+          if (lane >= 0 && lane < n) p = less_at<A>(p, lane, Exact ? at_label : A(1));
+          store_result(gradient + i, p * (Exact ? splat(scale) : w ? load_some(w + i, n) : splat(own)), n, past);
+        });
+  }
+  return lost;
+}
+
+template <bool Lost, bool Slopes, bool Exact, typename T>
 void pixel_by_pixel(const Job<T>& job) {
   using A = Acc<T>;
   const int64_t classes = job.classes;
-  over_images(job, job.pixels, classes, [&](int64_t image, int64_t begin, int64_t end) {
-    const Scratch<A> hot(job.labels ? classes : 0), room(smaller(classes, kKept) + lanes<A>);
-    if (job.labels) memset(static_cast<void*>(hot.get()), 0, static_cast<size_t>(classes) * sizeof(A));
-    const A scale = (job.scales ? job.scales[image] : A(1)) * job.factor;
-    double sum = 0;
-    for (int64_t i = image * job.pixels + begin; i < image * job.pixels + end; ++i) {
-      const A own = job.pixel_weights ? job.pixel_weights[i] : job.weight;
-      if (!job.labels) {
-        sum += pixel(job, i * classes, job.target + i * classes, own, scale, room.get());
-        continue;
-      }
-      const bool some = job.labels[i] < classes;
-      if (some) hot[job.labels[i]] = 1;
-      sum += pixel(job, i * classes, hot.get(), own, scale, room.get());
-      if (some) hot[job.labels[i]] = 0;
-    }
-    return sum;
-  });
+  const bool smooth = job.elements || job.share != 0 || job.kept != 1;
+  over_images(job, job.pixels, classes, job.labels && smooth ? classes : 0, smaller(classes, kKept) + lanes<A>,
+              [&](int64_t image, int64_t begin, int64_t end, A* hot, A* room) {
+                const A scale = (job.scales ? job.scales[image] : A(1)) * job.factor;
+                double sum = 0;
+                for (int64_t i = image * job.pixels + begin; i < image * job.pixels + end; ++i) {
+                  const A own = job.pixel_weights ? job.pixel_weights[i] : job.weight;
+                  if (!job.labels) {
+                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, job.target + i * classes, own, scale, room);
+                  } else if (!smooth) {
+                    sum += hot_pixel<Lost, Slopes, Exact>(job, i * classes, job.labels[i], own, scale, room);
+                  } else {
+                    const bool some = job.labels[i] < classes;
+                    if (some) hot[job.labels[i]] = 1;
+                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, hot, own, scale, room);
+                    if (some) hot[job.labels[i]] = 0;
+                  }
+                }
+                return sum;
+              });
+}
+
+template <typename T>
+void pixels_of(const Job<T>& job) {
+  if (job.exact) return pixel_by_pixel<false, true, true>(job);
+  if (!job.values && !job.elements) return pixel_by_pixel<false, true, false>(job);
+  job.gradient ? pixel_by_pixel<true, true, false>(job) : pixel_by_pixel<true, false, false>(job);
 }
 
 template <typename T>
@@ -225,7 +295,7 @@ void by_kind(int kind, const Job<T>& job) {
     case kSquared:
       return element_by_element<kSquared>(job);
     case kSoftmax:
-      return pixel_by_pixel(job);
+      return pixels_of(job);
     case kSigmoid:
       return element_by_element<kSigmoid>(job);
     case kCategorical:
@@ -267,11 +337,13 @@ Job<T> job_of(const Call& call, bool labelled, bool weighted, const int* numbers
   return job;
 }
 
-// Whether elements can be stored past the caches: chunks, images and pixels begin with whole vectors.
+// Whether an output can be stored past the caches: chunks and images begin with whole vectors. Gradients of pixels look
+// for themselves.
 template <typename T>
-bool all_aligned(const Call& call, const Tensor& out, bool pixels) {
-  const int64_t classes = call.in[0].shape[2];
-  return out.streamed && (pixels ? classes : classes * call.in[0].shape[1]) % lanes<Acc<T>> == 0;
+bool past_caches(const Call& call, const Tensor& out, bool by_itself) {
+  const Tensor& y = call.in[0];
+  const int64_t unit = call.params[0] == kSoftmax ? y.shape[2] : int64_t{y.shape[1]} * y.shape[2];
+  return out.streamed && (by_itself || unit % lanes<Acc<T>> == 0);
 }
 
 }  // namespace
@@ -283,13 +355,13 @@ void loss(const Call& call) {
     Job<T> job = job_of<T>(call, params[2], params[3], params + 4);
     if (params[1]) {
       job.elements = data<T>(call.out[0]);
-      job.elements_streamed = all_aligned<T>(call, call.out[0], params[0] == kSoftmax);
+      job.elements_streamed = past_caches<T>(call, call.out[0], false);
     } else {
       job.values = data<Acc<T>>(call.out[0]);
     }
     if (call.out_count == 2) {
       job.gradient = data<T>(call.out[1]);
-      job.gradient_streamed = all_aligned<T>(call, call.out[1], params[0] == kSoftmax);
+      job.gradient_streamed = past_caches<T>(call, call.out[1], params[0] == kSoftmax);
     }
     by_kind(params[0], job);
   });
@@ -303,7 +375,7 @@ void loss_grad(const Call& call) {
     if (params[4]) job.scales = data<Acc<T>>(call.in[params[3] ? 3 : 2]);
     job.exact = params[1];
     job.gradient = data<T>(call.out[0]);
-    job.gradient_streamed = all_aligned<T>(call, call.out[0], params[0] == kSoftmax);
+    job.gradient_streamed = past_caches<T>(call, call.out[0], params[0] == kSoftmax);
     by_kind(params[0], job);
   });
 }

@@ -22,15 +22,17 @@ MPSF_INLINE void row(const T* x, int64_t length, Acc<T>* room, T* y, bool stream
   const double total = exponentials(x, length, largest, kept ? room : nullptr);
   if constexpr (Log) {
     const A less = static_cast<A>(__builtin_log(total));
-    along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-      store_result(y + i, load_some(x + i, n) - largest - less, n, streamed);
-    });
+    along_made(
+        y, length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+          store_result(y + i, load_some(x + i, n) - largest - less, n, past);
+        });
   } else {
     const A share = static_cast<A>(1 / total);
-    along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-      const Vec<A> e = kept ? load(room + i) : exp(load_some(x + i, n) - largest);
-      store_result(y + i, e * share, n, streamed);
-    });
+    along_made(
+        y, length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+          const Vec<A> e = kept ? load(room + i) : exp(load_some(x + i, n) - largest);
+          store_result(y + i, e * share, n, past);
+        });
   }
 }
 
@@ -108,14 +110,15 @@ void forward(const Call& call) {
     using A = Acc<T>;
     const T* x = data<T>(call.in[0]);
     T* y = data<T>(out);
-    const bool streamed = out.streamed && (lines.inner == 1 ? lines.length : lines.inner) % lanes<A> == 0;
+    const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % lanes<A> == 0);
     over_lines<T>(
         lines, kKept, [&](int64_t at, A* room) { row<Log>(x + at, lines.length, room, y + at, streamed); },
         [&]<int N>(int64_t at, int n, A* room) { columns<Log, N>(x + at, lines, n, room, y + at, streamed); });
   });
 }
 
-// Derivatives: what each adds up along a line of its inputs, and what it makes of those and the sums. -------------------
+// Derivatives: what each adds up along a line of its inputs, and what it makes of those and the sums.
+// -------------------
 
 // y * (dy - sum of dy * y) of [dy, y]
 struct Pull {
@@ -195,7 +198,7 @@ void backward(const Call& call) {
     const T* in[I];
     for (int k = 0; k < I; ++k) in[k] = data<T>(call.in[k]);
     T* made = data<T>(out);
-    const bool streamed = out.streamed && (lines.inner == 1 ? lines.length : lines.inner) % L == 0;
+    const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % L == 0);
     const auto read = [&](int64_t at, int n, Vec<A>* v) __attribute__((always_inline)) {
       for (int k = 0; k < I; ++k) v[k] = load_some(in[k] + at, n);
     };
@@ -203,19 +206,21 @@ void backward(const Call& call) {
         lines, 0,
         [&](int64_t from, A*) {
           LaneSum<A> sums[S];
-          along<A>(lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
-            Vec<A> v[I], terms[S];
-            read(from + i, n, v);
-            F::terms(v, terms);  // the lanes behind a line are zeros, and so are their terms
-            for (int s = 0; s < S; ++s) sums[s].add(terms[s]);
-          });
+          along<A>(
+              lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
+                Vec<A> v[I], terms[S];
+                read(from + i, n, v);
+                F::terms(v, terms);  // the lanes behind a line are zeros, and so are their terms
+                for (int s = 0; s < S; ++s) sums[s].add(terms[s]);
+              });
           Vec<A> totals[S];
           for (int s = 0; s < S; ++s) totals[s] = splat(static_cast<A>(sums[s].total()));
-          along<A>(lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
-            Vec<A> v[I];
-            read(from + i, n, v);
-            store_result(made + from + i, F::made(v, totals), n, streamed);
-          });
+          along_made(
+              made + from, lines.length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+                Vec<A> v[I];
+                read(from + i, n, v);
+                store_result(made + from + i, F::made(v, totals), n, past);
+              });
         },
         [&]<int N>(int64_t from, int n, A*) {
           LaneSum<A> sums[N][S];
