@@ -50,4 +50,51 @@ MPSF_FN int entry_of(Under u, Place at) {
   return ((u.h == 1 ? 0 : at.y) * u.w + (u.w == 1 ? 0 : at.x)) * u.c + (u.c == 1 ? 0 : at.c);
 }
 
+#if defined(MPSF_PACK_H)
+// What an operand of T has under a pack: V entries from p on, or one V times. Nothing is loaded where Reads is 0.
+template <int Reads, int V, typename T, typename P>
+MPSF_FN Pack<T, V> lying(P p, bool along, bool wide) {
+  if (!Reads) return nothing<T, V>();
+  if (along) return load<V>(p, wide);
+  Pack<T, V> r;
+  const T one = *p;
+  for (int j = 0; j < V; ++j) r.v[j] = one;
+  return r;
+}
+#endif
+
+// Whether a gradient depends on x, and on y, when bits of L tell which limits stop it.
+template <int K, int S, int L>
+struct Needs {
+  enum { x = L != 0 || (S == 1 && K >= 2), y = L != 0 || K == 3 || (S == 0 && K == 2) };
+};
+
+// Comparisons of floats, and of integers, whose differences are told without a sign.
+struct Floats {};
+struct Integers {};
+template <int Whole>
+struct NumbersOf {
+  typedef Floats kind;
+};
+template <>
+struct NumbersOf<1> {
+  typedef Integers kind;
+};
+template <typename T>
+MPSF_FN bool alike(Floats, T x, T y, float threshold, unsigned long) {
+  const float apart = float(x) > float(y) ? float(x) - float(y) : float(y) - float(x);
+  return x == y || apart <= threshold;
+}
+template <typename T>
+MPSF_FN bool alike(Integers, T x, T y, float, unsigned long threshold) {
+  typedef unsigned long Wide;
+  return (x > y ? Wide(x) - Wide(y) : Wide(y) - Wide(x)) <= threshold;
+}
+
+// Comparison K, which arithmetic.py numbers.
+template <int K, typename T>
+MPSF_FN bool holds(T x, T y, bool equal) {
+  return K == 0 ? equal : K == 1 ? !equal : K == 2 ? x < y : K == 3 ? x <= y : K == 4 ? x > y : x >= y;
+}
+
 #endif

@@ -210,7 +210,7 @@ def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx
     params = (*made.params, of.operation, spec.operand, which, *needed, *_launch.doubles(*numbers))
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = _broadcast.lanes(dy.dtype, made)
+        per_thread = _broadcast.lanes(dtype, made)  # what a thread stores at a time is sixteen bytes
         size, group = _broadcast.grid(_broadcast.packs(made, per_thread), made.n)
         modes = (("K", of.operation), ("S", spec.operand), ("L", which), ("F", int(_broadcast.merged(made))))
         template = (("O", dtype), ("V", per_thread), *modes)
@@ -249,8 +249,10 @@ def _run_compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
     def stages() -> tuple[Stage, ...]:
         per_thread = _broadcast.lanes(dtype, made)
         size, group = _broadcast.grid(_broadcast.packs(made, per_thread), made.n)
-        unroll = (("V", per_thread), ("K", spec.comparison), ("F", int(_broadcast.merged(made))))
-        numbers = (*made.params, *_launch.bits(spec.threshold))
+        whole = int(mx.issubdtype(dtype, mx.integer))
+        unroll = (("V", per_thread), ("K", spec.comparison), ("W", whole), ("F", int(_broadcast.merged(made))))
+        most = min(int(spec.threshold), 2**64 - 1)
+        numbers = (*made.params, *_launch.bits(spec.threshold), *map(_launch.signed, (most % 2**32, most // 2**32)))
         return (Stage("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)
 
     return _launch.launch("compare", [x, y], params, (result,), stages, spec.stream)[0].astype(dtype)

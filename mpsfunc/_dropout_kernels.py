@@ -63,10 +63,6 @@ def masks(keys: mx.array, spec: Random) -> mx.array:
     return made
 
 
-def _signed(word: int) -> int:
-    return word - 2**32 if word >= 2**31 else word
-
-
 # Kernels ------------------------------------------------------------------------------------------------
 
 
@@ -84,12 +80,13 @@ def _run_by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
     sets = keys.shape[0]
     result = ((sets * spec.images, *x.shape[1:]), x.dtype)
     made = _layout(x, keys, spec)
-    bound = _signed(spec.threshold)
+    bound = _launch.signed(spec.threshold)
 
     def stages() -> tuple[Stage, ...]:
         per_thread = _broadcast.lanes(x.dtype, made)
         size, group = _broadcast.grid(_broadcast.packs(made, per_thread), made.n)
-        unroll = (("V", per_thread), ("F", int(_broadcast.merged(made))))
+        along = int(made.operands[1].c > 1)
+        unroll = (("V", per_thread), ("A", along), ("F", int(_broadcast.merged(made))))
         numbers = (*made.params, sets, bound, *_launch.bits(spec.keep))
         return (Stage("dropout", ("x", "keys"), ("y",), (result,), size, group, numbers, unroll),)
 
@@ -116,7 +113,7 @@ def _run_by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
 def _run_masks(keys: mx.array, spec: Random) -> mx.array:
     h, w, c = spec.mask
     result = ((keys.shape[0] * spec.images, h, w, c), mx.uint8)
-    bound = _signed(spec.threshold)
+    bound = _launch.signed(spec.threshold)
 
     def stages() -> tuple[Stage, ...]:
         each = spec.images * h * w * c

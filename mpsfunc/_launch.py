@@ -39,7 +39,7 @@ _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
-_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h", "powers.h")
+_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h", "powers.h", "elements.h", "philox.h")
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528
 
@@ -173,6 +173,11 @@ def bits(number: float) -> tuple[int, ...]:
     """A float32 as an int parameter of a kernel; what is too large for one becomes the largest."""
     most = float(np.finfo(np.float32).max)
     return struct.unpack("i", struct.pack("f", max(-most, min(number, most))))
+
+
+def signed(word: int) -> int:
+    """32 bits as an int parameter."""
+    return word - 2**32 if word >= 2**31 else word
 
 
 def doubles(*numbers: float) -> tuple[int, ...]:
