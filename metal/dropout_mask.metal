@@ -8,7 +8,7 @@ for (int set = thread_position_in_grid.y; set < sets; set += threads_per_grid.y)
   for (long i = thread_position_in_grid.x; i < packs; i += stride) {
     const Pack<uint, V> words = words_at<1, V>(i * V, low, high);
     Pack<uint8_t, V> made;
-    for (int j = 0; j < V; ++j) made.v[j] = words.v[j] < bound;
+    for (int j = 0; j < V; ++j) made.v[j] = words.v[j] < bound ? 1 : 0;
     store(mask + set * each + i * V, made);
   }
 }

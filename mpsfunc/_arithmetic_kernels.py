@@ -291,9 +291,7 @@ def _grad_vmap(arrays: Any, which: Any, size: int, spec: GradSpec) -> Any:
     return apart.sum(1) if again > 1 else apart[:, 0]
 
 
-_value: Any = derived(
-    "arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value)
-)
+_value: Any = derived("arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value))
 _grad: Any = derived("arithmetic_grad", _run_grad, _grad_meaning, vmap=_grad_vmap)
 _compare: Any = differentiable(
     *("compare", _run_compare),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -81,7 +81,8 @@ w=1, c=5)))
         return Under(*batch, *reversed(along))
 
     batch = n if apart else images[0] if images else 1
-    return Layout(batch, *reversed(lengths), tuple(under(i) for i in range(len(operands))))
+    inner, middle, outer = lengths
+    return Layout(batch, outer, middle, inner, tuple(under(i) for i in range(len(operands))))
 
 
 def as_images(shape: Shape) -> Shape:
@@ -94,6 +95,27 @@ def as_images(shape: Shape) -> Shape:
 def joint(a: int, b: int) -> int:
     """The length of an axis over operands of which one may have length 1."""
     return b if a == 1 else a
+
+
+# Arguments ----------------------------------------------------------------------------------------------
+
+
+def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
+    """A stride of MPS's: 0 where an axis is shared."""
+    rule = "three of 0 or 1, for y, x and channels"
+    if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
+        raise TypeError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
+    if len(value) != 3 or not set(value) <= {0, 1}:
+        raise ValueError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
+    return tuple(value)
+
+
+def sized(op: str, name: str, shape: Shape) -> Shape:
+    """The shape of images that kernels can count through."""
+    n, h, w, c = shape
+    if h * w * c > _MOST or n > _MOST:
+        raise ValueError(f"{op}: an image is too large; got {name}={shape}, expected n and h * w * c < 2**31")
+    return shape
 
 
 # Mapping ------------------------------------------------------------------------------------------------
@@ -128,7 +150,7 @@ def mapped(a: mx.array, per: int, batch: int, is_mapped: bool) -> tuple[mx.array
 
 
 def gathered(full: mx.array, shape: Shape, per: int) -> mx.array:
-    """The sums over everything that shares an entry of an operand of this shape, from an array of the result's shape."""
+    """The sums over everything that shares an entry of an operand of this shape, from the shape of the result."""
     if full.shape == shape:
         return full
     images, *rest = shape
@@ -137,7 +159,7 @@ def gathered(full: mx.array, shape: Shape, per: int) -> mx.array:
     axes = [i + 3 for i, (mine, theirs) in enumerate(zip(rest, lengths, strict=True)) if mine != theirs]
     axes = [0] * (again > 1) + [2] * (per > 1) + axes
     apart = full.reshape(again, images, per, *lengths)
-    return (apart.sum(axes) if axes else apart).reshape(shape)
+    return (apart.sum(axes, keepdims=True) if axes else apart).reshape(shape)
 
 
 # GPU ----------------------------------------------------------------------------------------------------
@@ -149,12 +171,12 @@ def lanes(dtype: mx.Dtype, made: Layout) -> int:
     return _launch.lanes(dtype, made.c, size)
 
 
-def grid(packs: int, images: int) -> tuple[Shape3, Shape3]:
+_Three = tuple[int, int, int]
+
+
+def grid(packs: int, images: int) -> tuple[_Three, _Three]:
     """A grid over so many packs of each of the images, of which a thread has four under way."""
     return _launch.threads(min(-(-packs // 4), 8 * 256 * _launch.FILL), images)
-
-
-Shape3 = tuple[int, int, int]
 
 
 def merged(made: Layout) -> bool:

@@ -362,7 +362,7 @@ def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stre
     low, high = (None if v is None else _check.number(op, name, v) for name, v in zip(ends, limits, strict=True))
     if low is not None and high is not None and low > high:
         raise ValueError(f"{op}: minimum is greater than maximum; got minimum={low}, expected at most {high}")
-    return Spec(which, *numbers, low, high, *lying, stream)
+    return Spec(which, numbers[0], numbers[1], numbers[2], low, high, *lying, stream)
 
 
 def _named(op: str, arg: str, value: object, names: tuple[str, ...]) -> int:
@@ -380,46 +380,34 @@ def _operands(
     if x.dtype != y.dtype:
         raise TypeError(f"{op}: x and y differ in dtype; got y.dtype={y.dtype}, expected {x.dtype}")
     steps = [
-        _stride(op, name, stride)
+        _broadcast.stride(op, name, stride)
         for name, stride in zip(("primary_stride", "secondary_stride"), strides, strict=True)
     ]
     if x.ndim != 4 or y.ndim != 4:
         if x.shape != y.shape:
-            raise ValueError(f"{op}: operands that are no images differ in shape; got y.shape={y.shape}, expected {x.shape}")
+            raise ValueError(
+                f"{op}: operands that are no images differ in shape; got y.shape={y.shape}, expected {x.shape}"
+            )
         for name, step in zip(("primary_stride", "secondary_stride"), steps, strict=True):
             if step != (1, 1, 1):
                 raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
-        flat = _broadcast.as_images(tuple(x.shape))
-        _sized(op, "x", x, flat)
+        flat = _broadcast.sized(op, "x.shape", _broadcast.as_images(tuple(x.shape)))
         return x.reshape(flat), y.reshape(flat), tuple(x.shape), (flat[0], (1, 1))
     x, y = (_read(a, step) for a, step in zip((x, y), steps, strict=True))
     for a, b in zip(x.shape, y.shape, strict=True):
         if a != b and a != 1 and b != 1:
-            raise ValueError(f"{op}: operands do not fit; got y.shape={y.shape}, expected {x.shape} but for lengths of 1")
+            raise ValueError(
+                f"{op}: operands do not fit; got y.shape={y.shape}, expected {x.shape} but for lengths of 1"
+            )
     batch = _broadcast.joint(x.shape[0], y.shape[0])
-    shape = _broadcast.result_shape((tuple(x.shape), tuple(y.shape)), batch)
-    _sized(op, "the result", None, shape)
+    shape = _broadcast.sized(op, "output shape", _broadcast.result_shape((tuple(x.shape), tuple(y.shape)), batch))
     pers = tuple(batch if a.shape[0] == 1 else 1 for a in (x, y))
     return x, y, shape, (batch, (pers[0], pers[1]))
-
-
-def _stride(op: str, name: str, value: Any) -> tuple[int, ...]:
-    rule = "three of 0 or 1, for y, x and channels"
-    if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
-        raise TypeError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    if len(value) != 3 or not set(value) <= {0, 1}:
-        raise ValueError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    return tuple(value)
 
 
 def _read(a: mx.array, step: tuple[int, ...]) -> mx.array:
     """Images without the entries that nobody reads."""
     if all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
         return a
-    return a[(slice(None), *(slice(None) if s else slice(1) for s in step))]
-
-
-def _sized(op: str, name: str, a: mx.array | None, shape: Shape) -> None:
-    _, h, w, c = shape
-    if h * w * c > 2**31 - 1 or shape[0] > 2**31 - 1:
-        raise ValueError(f"{op}: an image is too large; got {name}.shape={shape}, expected h * w * c < 2**31")
+    cut = tuple(slice(None) if s else slice(1) for s in (1, *step))
+    return a[cut]

@@ -97,9 +97,7 @@ def dropout(
         >>> dropout(x, 0.5, mask=x < 3)
         array([2, 4, 0, 0, 0, 0], dtype=float32)
     """
-    y, _ = dropout_fwd(
-        x, keep_probability, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream
-    )
+    y, _ = dropout_fwd(x, keep_probability, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream)
     return y
 
 
@@ -225,7 +223,7 @@ def dropout_mask(
         raise TypeError(f"{op}: shape is not a shape; got shape={shape!r}, expected a tuple of ints")
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
     keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
-    flat = _sized(op, _broadcast.as_images(lengths))
+    flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     with mx.stream(run_on):
         made = _key(op, seed, key)
         spec = Random(keep, flat[0], _mask_of(flat, strides), run_on)
@@ -239,7 +237,7 @@ def dropout_mask(
 
 
 def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.array:
-    flat = _sized(op, _broadcast.as_images(tuple(x.shape)))
+    flat = _broadcast.sized(op, "shape", _broadcast.as_images(tuple(x.shape)))
     if x.size == 0:
         return x
     images, keep, mask = x.reshape(flat), state.keep_probability, state.mask
@@ -271,14 +269,10 @@ def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:
-    rule = "three of 0 or 1, for y, x and channels"
-    if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
-        raise TypeError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    if len(value) != 3 or not set(value) <= {0, 1}:
-        raise ValueError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    if ndim != 4 and tuple(value) != _INDEPENDENT:
+    stride = _broadcast.stride(op, name, value)
+    if ndim != 4 and stride != _INDEPENDENT:
         raise ValueError(f"{op}: only images have strides; got {name}={value!r}, expected (1, 1, 1)")
-    return tuple(value)
+    return stride
 
 
 def _key(op: str, seed: Any, key: Any) -> mx.array:
@@ -291,7 +285,8 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
     if seed is not None:
         return mx.random.key(_check.whole(op, "seed", seed, 0, 2**64 - 1))
     # What MLX's next random function would use, and then that function, for the state to move on.
-    _, drawn = mx.random.split(mx.random.state[0])
+    state: Any = mx.random.state
+    _, drawn = mx.random.split(state[0])
     mx.random.uniform()
     return drawn
 
@@ -313,10 +308,3 @@ def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) 
     if not fits:
         rule = f"{shape}" + (" or 1 along some axes" if len(shape) == 4 else "")
         raise ValueError(f"{op}: {name} does not fit; got {name}.shape={mask.shape}, expected {rule}")
-
-
-def _sized(op: str, flat: Shape) -> Shape:
-    n, h, w, c = flat
-    if h * w * c > 2**31 - 1 or n > 2**31 - 1:
-        raise ValueError(f"{op}: an image is too large; got shape={flat}, expected h * w * c < 2**31")
-    return flat

@@ -9,6 +9,7 @@ from entry import Arrays as Arrays
 from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
+from matrix_elements import ELEMENTS
 from matrix_norms import NORMS
 from support import numbers
 
@@ -18,6 +19,7 @@ import mpsfunc as mf
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
     "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "PaddingPolicy", "SpatialNormState",
+    "DropoutState", "dropout_mask",
     "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
 
@@ -70,4 +72,5 @@ MATRIX: dict[str, Entry] = {
     ),
     **CONVOLUTIONS,
     **NORMS,
+    **ELEMENTS,
 }

@@ -87,7 +87,9 @@ def arithmetic_grad(
         at = []
         for a, stride in zip((x, y), strides, strict=True):
             steps = (1, *stride) if a.ndim == 4 else (1,) * a.ndim
-            at.append(tuple(0 if length == 1 or not s else i for i, length, s in zip(place, a.shape, steps, strict=True)))
+            at.append(
+                tuple(0 if length == 1 or not s else i for i, length, s in zip(place, a.shape, steps, strict=True))
+            )
         p, q = x[at[0]], y[at[1]]
         ps, ss, bias = scales
         r = OPERATIONS[operation](ps * p, ss * q) + bias

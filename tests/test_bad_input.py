@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_elements
 import bad_norms
 import mlx.core as mx
 import numpy as np
@@ -232,12 +233,12 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES, *bad_elements.WRONG_VALUES])
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES, *bad_elements.WRONG_TYPES])
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -268,7 +269,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-OF_STATES |= bad_norms.OF_STATES
+OF_STATES |= bad_norms.OF_STATES | bad_elements.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)
@@ -292,6 +293,12 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
     message = f"{op}: float64 runs on the CPU only; got {name}.dtype"
     with pytest.raises(TypeError, match=message):
         IMAGES[op](X.astype(mx.float64))
+
+
+@pytest.mark.parametrize("op", bad_elements.WIDE_DTYPES)
+def test_float64_elements_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got "):
+        bad_elements.WIDE_DTYPES[op](X.astype(mx.float64))
 
 
 NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}
