@@ -84,38 +84,36 @@ def _arithmetic(
         y = numbers(y_shape, dtype, 1)
         return numbers(x_shape, dtype), mx.where(y < 0, y - 1, y + 1)
 
-    def told(clamp: bool = True) -> dict[str, Any]:
+    def told() -> dict[str, Any]:
         names = ("primary_scale", "secondary_scale", "bias", "minimum", "maximum")
         return dict(zip(names, (*scales, *limits), strict=True))
+
+    sums, terms = "add" if operation == "subtract" else operation, tuple(map(abs, scales))
 
     def value() -> None:
         x, y = operands()
         right = oracle.arithmetic(exact(x), exact(y), operation, scales, limits)
-        close(mf.arithmetic(x, y, operation, **told()), right, abs(right) + 3 * abs(exact(x)).max(), slack=2)
+        size = oracle.arithmetic(abs(exact(x)), abs(exact(y)), sums, terms)
+        close(mf.arithmetic(x, y, operation, **told()), right, size, slack=2)
 
     def grad(which: int) -> None:
         x, y = operands()
         dy = numbers(oracle.arithmetic(exact(x), exact(y), operation).shape, dtype, 2)
-        args = (exact(dy), exact(x), exact(y), operation, which, scales, limits)
-        clamp = limits != (None, None)
-        right = oracle.arithmetic_grad(*args, clamp=clamp)
-        size = oracle.arithmetic_grad(abs(args[0]), *args[1:]) if which == 0 else abs(right)
+        values, clamp = [exact(a) for a in (dy, x, y)], limits != (None, None)
+        right = oracle.arithmetic_grad(*values, operation, which, scales, limits, clamp=clamp)
+        size = oracle.arithmetic_grad(*map(abs, values), operation, which, terms)
         operand = ("primary", "secondary")[which]
-        spec = mf.arithmetic_grad(dy, x, y, operation, operand=operand, clamp=clamp, **told())
-        close(spec, right, abs(size) + 3 * abs(exact(dy)).sum() ** 0.5, slack=4)
+        made = mf.arithmetic_grad(dy, x, y, operation, operand=operand, clamp=clamp, **told())
+        close(made, right, abs(size), slack=4)
 
     told_name = {"y": y_shape, "op": operation, "limits": limits}
     cases = [Case(named("arithmetic", x_shape, dtype, **told_name), ("arithmetic",), value, crowded)]
     for which in (0, 1):
         needs = limits != (None, None) or operation in ("multiply", "divide")
         if needs:
-            lies = (x_shape, y_shape)[which]
-            channels = (
-                np.prod(lies) == lies[3]
-                and x_shape != lies
-                or (which == 1 and np.prod(lies) == lies[3] != np.prod(x_shape))
-            )
-            bodies = ("arithmetic_grad", *(("conv_grad_bias", "sum_partials") if channels else ()))
+            lies, all_ = (x_shape, y_shape)[which], tuple(map(max, x_shape, y_shape))
+            summed = lies != all_ and lies == (1, 1, 1, all_[3])
+            bodies = ("arithmetic_grad", *(("conv_grad_bias", "sum_partials") if summed else ()))
             name = named("arithmetic_grad", x_shape, dtype, of=which, **told_name)
             cases.append(Case(name, bodies, lambda which=which: grad(which), crowded))
     return cases
