@@ -31,7 +31,8 @@ MPSF_FN Pack<uint, V> words_at(long first, uint low, uint high) {
   }
   const Pack<uint, 4> four = philox((unsigned long)(first) >> 2, low, high);
   const int which = first & 3;
-  for (int j = 0; j < V; ++j) r.v[j] = which == 0 ? four.v[0] : which == 1 ? four.v[1] : which == 2 ? four.v[2] : four.v[3];
+  for (int j = 0; j < V; ++j)
+    r.v[j] = which == 0 ? four.v[0] : which == 1 ? four.v[1] : which == 2 ? four.v[2] : four.v[3];
   return r;
 }
 

@@ -39,7 +39,7 @@ _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
-_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h", "powers.h", "elements.h", "philox.h")
+_HEADERS = ("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "neuron.h", "powers.h", "operands.h", "philox.h")
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528
 

@@ -80,7 +80,8 @@ void grads(const Call& call) {
     return elementwise<O, A>(out, params, f, dy, K == kMultiply && S == 1 ? x : y);
   } else {
     const A factor = S == 0 ? s.p : K == kAdd ? s.q : -s.q;
-    return elementwise<O, A>(out, params, [=](Vec<A> g) { return g * factor; }, dy);
+    return elementwise<O, A>(
+        out, params, [=](Vec<A> g) { return g * factor; }, dy);
   }
 }
 
@@ -132,9 +133,8 @@ void comparisons(const Call& call) {
 }  // namespace
 
 void arithmetic(const Call& call) {
-  by_type(call.in[0].type, [&](auto zero) {
-    by_operation(call.params[14], [&]<int K>() { values<decltype(zero), K>(call); });
-  });
+  by_type(call.in[0].type,
+          [&](auto zero) { by_operation(call.params[14], [&]<int K>() { values<decltype(zero), K>(call); }); });
 }
 
 void arithmetic_grad(const Call& call) {

@@ -1,9 +1,9 @@
-// Work element by element on operands that lie under a result of images (metal/elements.h): whole pixels, or parts of
+// Work element by element on operands that lie under a result of images (metal/operands.h): whole pixels, or parts of
 // one, at a time, for which each operand has its entries side by side, repeated in the cache where they are shared.
 #pragma once
 #include "channels.h"
 #include "geometry.h"
-#include "elements.h"
+#include "operands.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {

@@ -1,11 +1,11 @@
 #include "check.h"
 
-#include <array>
 #include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
 
+#include "check_elements.h"
 #include "geometry.h"
 
 namespace mpsf {
@@ -28,11 +28,10 @@ class Check {
     require(call_.inputs.size() == inputs, "another number of inputs");
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
-    const bool integers = maximum() || dropping() || call_.op == Op::compare;
     for (const mx::array& a : call_.inputs) {
       const bool scalar = call_.op == Op::power || (call_.op == Op::bn_factors && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
-      require(scalar || integers || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
+      require(scalar || maximum() || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
     }
     for (const mx::Shape& shape : call_.shapes) {
       for (int length : shape) require(length >= 0, "shapes without negative lengths");
@@ -54,48 +53,6 @@ class Check {
   // Whether this is one of the maximum pooling's, which know integers and one more edge.
   bool maximum() const {
     return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_take;
-  }
-
-  // Whether this is one of dropout's, which know keys and masks.
-  bool dropping() const {
-    return call_.op == Op::dropout || call_.op == Op::dropout_mask || call_.op == Op::dropout_by_mask;
-  }
-
-  // A result in merged axes, with so many operands that the params lay under it; returns how many entries each has.
-  std::array<int64_t, 3> elements(size_t operands, size_t rest) const {
-    const std::vector<int>& p = call_.params;
-    require(p.size() == 4 + 5 * operands + rest, "another number of params");
-    for (int i = 0; i < 4; ++i) require(p[i] >= 1, "a result with elements");
-    const int64_t lines = int64_t{p[1]} * p[2];
-    require(lines < (int64_t{1} << 31) && lines * p[3] < (int64_t{1} << 31), "images of less than 2^31 elements");
-    require(call_.shapes.size() == 1 && elements_of(call_.shapes[0]) == p[0] * lines * p[3], "a result of its size");
-    std::array<int64_t, 3> entries{};
-    for (size_t i = 0; i < operands; ++i) {
-      const int* u = p.data() + 4 + 5 * i;
-      require(u[0] >= 1 && u[1] >= 1 && p[0] % (int64_t{u[0]} * u[1]) == 0, "a batch that operands divide");
-      for (int axis = 1; axis < 4; ++axis) {
-        require(u[axis + 1] == 1 || u[axis + 1] == p[axis], "operands as long as the result, or 1");
-      }
-      entries[i] = u[0] * (int64_t{u[2]} * u[3] * u[4]);
-    }
-    return entries;
-  }
-  static int64_t elements_of(const mx::Shape& shape) {
-    int64_t count = 1;
-    for (int length : shape) count *= length;
-    return count;
-  }
-  void sized(int i, int64_t entries, mx::Dtype dtype) const {
-    require(static_cast<int64_t>(call_.inputs[i].size()) == entries, "operands of the size that the params say");
-    require(call_.inputs[i].dtype() == dtype, "inputs of matching dtypes");
-  }
-  int64_t keys(int i) const {
-    require(in(i).size() == 2 && in(i)[1] == 2 && in(i)[0] >= 1 && call_.inputs[i].dtype() == mx::uint32,
-            "keys of two uint32 each");
-    return in(i)[0];
-  }
-  void in_range(int param, int count, const char* rule) const {
-    require(0 <= call_.params[param] && call_.params[param] < count, rule);
   }
 
   // The axis leads from images of n_in to images of n_out along dimension 1 + which.
@@ -337,63 +294,13 @@ void check(const Signature& call) {
       c.require(call.params[0] == 1, "a neuron with a gradient");
       c.input(1, c.in(0), c.image());
       return c.output(0, c.in(0), c.image());
-    case Op::dropout: {
-      c.counts(2, 17, 1);
-      const auto entries = c.elements(2, 3);
-      c.require(mx::issubdtype(c.image(), mx::floating), "floating images");
-      c.sized(0, entries[0], c.image());
-      c.require(entries[1] % c.keys(1) == 0 && call.params[10] == 1, "keys that divide the mask");
-      c.require(call.params[9] == call.params[0], "a mask for each image");
-      return c.output(0, c.out(0), c.image());
-    }
-    case Op::dropout_by_mask: {
-      c.counts(2, 16, 1);
-      const auto entries = c.elements(2, 2);
-      c.require(mx::issubdtype(c.image(), mx::floating), "floating images");
-      c.sized(0, entries[0], c.image());
-      c.sized(1, entries[1], mx::uint8);
-      return c.output(0, c.out(0), c.image());
-    }
+    case Op::dropout:
     case Op::dropout_mask:
-      c.counts(1, 1, 1);
-      c.require(Check::elements_of(c.out(0)) % c.keys(0) == 0, "keys that divide the mask");
-      return c.output(0, c.out(0), mx::uint8);
-    case Op::arithmetic: {
-      c.counts(2, 26, 1);
-      const auto entries = c.elements(2, 12);
-      for (int i = 0; i < 2; ++i) c.sized(i, entries[i], c.image());
-      c.in_range(14, 4, "an operation");
-      c.in_range(15, 4, "limits");
-      return c.output(0, c.out(0), c.image());
-    }
-    case Op::arithmetic_grad: {
-      const size_t inputs = call.inputs.size();
-      c.require(1 <= inputs && inputs <= 3, "another number of inputs");
-      c.counts(inputs, 34, 1);
-      const auto entries = c.elements(3, 15);
-      c.in_range(19, 4, "an operation");
-      c.in_range(21, 4, "limits");
-      c.switches({call.params[20], call.params[22], call.params[23]});
-      const bool x = call.params[22] != 0, y = call.params[23] != 0, second = call.params[20] != 0;
-      const bool product = call.params[19] == 2, quotient = call.params[19] == 3, limits = call.params[21] != 0;
-      c.require(x == (limits || (product && second) || (quotient && second)), "x where it is read");
-      c.require(y == (limits || (product && !second) || quotient), "y where it is read");
-      c.require(inputs == size_t{1} + x + y, "inputs that are read");
-      c.sized(0, Check::elements_of(c.out(0)), c.image());
-      c.require(entries[0] == Check::elements_of(c.out(0)), "dy of the result's size");
-      if (x) c.sized(1, entries[1], c.image());
-      if (y) c.sized(1 + x, entries[2], c.image());
-      return c.output(0, c.out(0), call.dtypes[0] == c.accumulator() ? c.accumulator() : c.image());
-    }
-    case Op::compare: {
-      c.counts(2, 17, 1);
-      const auto entries = c.elements(2, 3);
-      c.require(c.image() == mx::int64 || c.image() == mx::uint64 || mx::issubdtype(c.image(), mx::floating),
-                "floating operands or wide integers");
-      for (int i = 0; i < 2; ++i) c.sized(i, entries[i], c.image());
-      c.in_range(14, 6, "a comparison");
-      return c.output(0, c.out(0), c.image());
-    }
+    case Op::dropout_by_mask:
+    case Op::arithmetic:
+    case Op::arithmetic_grad:
+    case Op::compare:
+      return CheckElements(call).run();
     case Op::softmax:
     case Op::softmax_grad:
     case Op::log_softmax:

@@ -38,8 +38,9 @@ void dropped(const Call& call, const int* keep, const Mask& mask) {
   double value;
   memcpy(&value, keep, sizeof(value));
   const A by = static_cast<A>(value);
-  elementwise<T, A>(call.out[0], call.params, [=](Vec<A> x, Vec<A> m) { return x * m / by; },
-                    Stored<T>(call.in[0], call.params, 0), mask);
+  elementwise<T, A>(
+      call.out[0], call.params, [=](Vec<A> x, Vec<A> m) { return x * m / by; }, Stored<T>(call.in[0], call.params, 0),
+      mask);
 }
 
 }  // namespace

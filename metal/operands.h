@@ -1,6 +1,6 @@
 // What works element by element: arithmetic on two operands, and where operands lie under a result of images.
-#ifndef MPSF_ELEMENTS_H
-#define MPSF_ELEMENTS_H
+#ifndef MPSF_OPERANDS_H
+#define MPSF_OPERANDS_H
 
 // Operands of an operation K, which arithmetic.py numbers: add, subtract, multiply, divide.
 template <int K, typename A>
