@@ -22,7 +22,7 @@ for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
       Pack<T, V> made;
       for (int j = 0; j < V; ++j) {
         const T a = in_x[k].v[j], b = in_y[k].v[j];
-        made.v[j] = T(holds<K>(a, b, alike(numbers, a, b, threshold, whole)));
+        made.v[j] = T(holds<K>(a, b, alike(numbers, a, b, threshold, whole)) ? 1.0f : 0.0f);
       }
       store(out + (to + i + k * stride) * V, made);
     }
