@@ -25,6 +25,13 @@ from mpsfunc.activations import sigmoid as sigmoid
 from mpsfunc.activations import softplus as softplus
 from mpsfunc.activations import softsign as softsign
 from mpsfunc.activations import tanh as tanh
+from mpsfunc.arithmetic import add as add
+from mpsfunc.arithmetic import arithmetic as arithmetic
+from mpsfunc.arithmetic import arithmetic_grad as arithmetic_grad
+from mpsfunc.arithmetic import compare as compare
+from mpsfunc.arithmetic import divide as divide
+from mpsfunc.arithmetic import multiply as multiply
+from mpsfunc.arithmetic import subtract as subtract
 from mpsfunc.batch_norm import batch_norm as batch_norm
 from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
 from mpsfunc.batch_norm import bn_grad as bn_grad
@@ -47,6 +54,11 @@ from mpsfunc.cross_channel_norm import CrossChannelNormState as CrossChannelNorm
 from mpsfunc.cross_channel_norm import cross_channel_norm as cross_channel_norm
 from mpsfunc.cross_channel_norm import cross_channel_norm_fwd as cross_channel_norm_fwd
 from mpsfunc.cross_channel_norm import cross_channel_norm_grad as cross_channel_norm_grad
+from mpsfunc.dropout import DropoutState as DropoutState
+from mpsfunc.dropout import dropout as dropout
+from mpsfunc.dropout import dropout_fwd as dropout_fwd
+from mpsfunc.dropout import dropout_grad as dropout_grad
+from mpsfunc.dropout import dropout_mask as dropout_mask
 from mpsfunc.fully_connected import fully_connected as fully_connected
 from mpsfunc.fully_connected import fully_connected_fwd as fully_connected_fwd
 from mpsfunc.fully_connected import fully_connected_grad as fully_connected_grad

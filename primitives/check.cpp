@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "check_elements.h"
 #include "geometry.h"
 
 #define MPSF_POINTWISE inline  // of the activations only the numbers matter here
@@ -332,18 +333,19 @@ void check(const Signature& call) {
     case Op::neuron_curve:
       c.fused();
       return c.elements(3, false);
-    case Op::softmax:
-    case Op::softmax_grad:
-    case Op::log_softmax:
-    case Op::log_softmax_grad:
-    case Op::loss:
-    case Op::loss_grad:
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:
     case Op::arithmetic:
     case Op::arithmetic_grad:
     case Op::compare:
+      return CheckElements(call).run();
+    case Op::softmax:
+    case Op::softmax_grad:
+    case Op::log_softmax:
+    case Op::log_softmax_grad:
+    case Op::loss:
+    case Op::loss_grad:
     case Op::resample:
     case Op::resample_grad:
       return c.require(false, "an operation that exists");

@@ -9,6 +9,7 @@ from entry import Arrays as Arrays
 from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
+from matrix_elements import ELEMENTS
 from matrix_neurons import NEURONS
 from matrix_norms import NORMS
 from support import numbers
@@ -21,6 +22,7 @@ NOT_DIFFERENTIABLE = {
     "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "Neuron", "PaddingPolicy",
     "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads", "max_pool_indices",
     "set_num_threads",
+    "DropoutState", "dropout_mask",
 }  # fmt: skip
 
 
@@ -73,4 +75,5 @@ MATRIX: dict[str, Entry] = {
     **CONVOLUTIONS,
     **NORMS,
     **NEURONS,
+    **ELEMENTS,
 }

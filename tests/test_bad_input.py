@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_elements
 import bad_neurons
 import bad_norms
 import mlx.core as mx
@@ -19,6 +20,7 @@ from mpsfunc import _launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
+OTHERS = (bad_norms, bad_neurons, bad_elements)  # families with a file of their own
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
@@ -233,12 +235,16 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES, *bad_neurons.WRONG_VALUES])
+@pytest.mark.parametrize(
+    ("message", "call"), [*WRONG_VALUES, *(case for family in OTHERS for case in family.WRONG_VALUES)]
+)
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES, *bad_neurons.WRONG_TYPES])
+@pytest.mark.parametrize(
+    ("message", "call"), [*WRONG_TYPES, *(case for family in OTHERS for case in family.WRONG_TYPES)]
+)
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -269,7 +275,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-OF_STATES |= bad_norms.OF_STATES
+OF_STATES |= bad_norms.OF_STATES | bad_elements.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)
@@ -304,6 +310,12 @@ def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
         refuses(TypeError, f"{op}: x is not an array", lambda value=value: call(value))
     for dtype in (mx.int32, mx.bool_, mx.complex64):
         refuses(TypeError, f"{op}: x has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
+
+
+@pytest.mark.parametrize("op", bad_elements.WIDE_DTYPES)
+def test_float64_elements_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got "):
+        bad_elements.WIDE_DTYPES[op](X.astype(mx.float64))
 
 
 NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}

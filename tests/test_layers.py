@@ -17,6 +17,7 @@ MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 FAMILIES = {
     "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
     "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "neuron", "activations",
+    "dropout", "arithmetic",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window", "_activation"}
@@ -34,6 +35,8 @@ PARTS = {
     "spatial_norm": {"_window_norms"},
     "neuron": {"_fused_neuron", "_prelu"},
     "activations": {"_neuron"},
+    "arithmetic": {"_arithmetic_kernels", "_broadcast"},
+    "dropout": {"_arithmetic_kernels", "_broadcast", "_dropout_kernels"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -56,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "_conv_library": FLOOR | {"_conv_spec"},
     "_conv_edges": FLOOR,
     "_conv_stages": FLOOR | {"_conv_spec"},
-    "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_spec", "_conv_stages"},
+    "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_spec", "_conv_stages", "_sums"},
     "_conv_rules": FLOOR | {"_conv_kernels", "_conv_spec", "_neuron"},
     "_conv_state": FLOOR | {"_conv_edges", "_conv_spec", "_fused_neuron", "_neuron"},
     "_pool_stages": FLOOR,
@@ -66,6 +69,10 @@ ALLOWED: dict[str, set[str]] = {
     "_composed_norm": FLOOR | {"_across", "_channels", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
     "_window_norm_stages": FLOOR,
+    "_sums": FLOOR,
+    "_broadcast": FLOOR,
+    "_arithmetic_kernels": FLOOR | {"_broadcast", "_sums"},
+    "_dropout_kernels": FLOOR | {"_broadcast"},
     "_window_norms": FLOOR | {"_window_norm_stages"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
@@ -169,6 +176,11 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
         "l2_pool_tangent",
         "window_sum",
         "power",
+    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, two are
+    # tangents, two of norms' second orders.
+    folded = {
+        *("dropout_by_mask", "conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent"),
+        *("window_sum", "power"),
     }
     assert operations() - folded <= set(vars(mf))
 

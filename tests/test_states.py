@@ -27,6 +27,10 @@ STATES: dict[str, Any] = {
     "spatial_norm": mf.SpatialNormState("spatial_norm", 3, 1.0, 5.0, 1.0),
     "local_contrast_norm": mf.LocalContrastNormState("local_contrast_norm", 3, 0.0, 0.5, 1 / 1024, 1.0, 0.0, 1.0),
 }
+STATES |= {
+    op: mf.DropoutState(mx.array([1, 2], mx.uint32), mx.ones(size, mx.uint8), op, 0.5, (1, 1, 1), IMAGE)
+    for op, size in (("dropout", (0,)), ("dropout_by_mask", IMAGE))
+}
 each = pytest.mark.parametrize("name", STATES)
 
 

@@ -15,6 +15,7 @@ from support import close, exact, numbers
 import mpsfunc as mf
 from kernels.case import Case, named
 from kernels.conv_cases import convolution
+from kernels.elements_cases import elements
 from kernels.neuron_cases import neurons
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
@@ -91,4 +92,14 @@ def _normalization() -> list[Case]:
     ]
 
 
-CASES = {case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *neurons())}
+CASES = {
+    case.name: case
+    for case in (
+        *pooling(),
+        *_normalization(),
+        *normalization(),
+        *convolution(),
+        *neurons(),
+        *elements(),
+    )
+}

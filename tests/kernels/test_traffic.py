@@ -124,6 +124,27 @@ def _prelu() -> None:
     launched([dy, x, slopes], like, _neuron_stages.grad(x, act, slopes=True))
 
 
+def _elements() -> None:
+    x, dy = numbers(LONG), numbers(LONG, seed=1)
+    mf.dropout(x, key=_KEY)
+    mf.dropout_mask(LONG, key=_KEY)
+    mf.dropout(x, mask=x > 0)
+    mf.divide(x, dy, maximum=1.0)
+    mf.arithmetic_grad(dy, x, x, "multiply")
+    mf.compare(x, dy)
+
+
+def _by_channels() -> None:
+    x, dy, row = numbers(LONG), numbers(LONG, seed=1), numbers((1, 1, 1, 16))
+    mf.dropout(x, mask=row > 0)
+    mf.multiply(x, row)
+    mf.arithmetic_grad(dy, x, row, "multiply", minimum=-1.0, clamp=True)
+    mf.compare(x, row)
+
+
+_KEY = mx.array([1, 2], mx.uint32)
+
+
 class Row(NamedTuple):
     call: Callable[[], None]
     loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
@@ -223,6 +244,13 @@ TRAFFIC = {
     "neuron_grad": Row(_neurons, {**dict.fromkeys(("dy", "x"), _WHOLE), "slopes": (LONG_IMAGE, 0)}),
     "neuron_curve": Row(_neurons, dict.fromkeys(("u", "dy", "x"), _WHOLE)),
     "neuron_pull": Row(_neurons, dict.fromkeys(("dy", "y"), _WHOLE)),
+    # A key is loaded by each thread, of which each has four packs, or one of a mask of bytes.
+    "dropout": Row(_elements, {"x": _WHOLE, "keys": (8, LONG_IMAGE / 16 / 4 * 8)}),
+    "dropout_mask": Row(_elements, {"keys": (8, LONG_IMAGE / 4 / 16 / 4 * 8)}),
+    "dropout_by_mask": Row(_elements, {"x": _WHOLE, "mask": (LONG_IMAGE // 4, LONG_IMAGE / 4)}),
+    "arithmetic": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
+    "arithmetic_grad": Row(_elements, {"dy": _WHOLE, "x": (LONG_IMAGE, 0), "y": _WHOLE}),
+    "compare": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 
@@ -248,6 +276,14 @@ def test_loads_stay_within_their_bounds(body: str) -> None:
     assert inputs == {name: needed for name, (needed, _) in row.loads.items()}
     for name, (_, bound) in row.loads.items():
         assert run.outcome.traffic[name].loaded <= bound + 0.5, name
+
+
+@pytest.mark.parametrize("body", ["dropout_by_mask", "arithmetic", "arithmetic_grad", "compare"])
+def test_what_pixels_share_is_loaded_beside_each_pack(body: str) -> None:
+    """From a cache: as many bytes as the image has."""
+    run = next(run for run in runs(_by_channels) if run.stage.body == body)
+    for name in {"mask", "x", "y", "dy"} & set(run.stage.inputs):
+        assert run.outcome.traffic[name].loaded <= LONG_IMAGE, name
 
 
 # Windows that do not overlap: 13 pixels leave one behind them.
