@@ -93,30 +93,23 @@ _CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int]
 _CONV = (Target(("MLX", SWAPPED), 1), Target(PYTORCH, 0.9))
 
 
-def problems(
-    only: Sequence[str], shape: tuple[int, int, int, int], *, tf32: bool
-) -> list[tuple[Problem, tuple[Target, ...]]]:
+def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list[tuple[Problem, tuple[Target, ...]]]:
     """The rows of the table; with ``tf32`` convolutions in float32 alone."""
     convolutions = [
         (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
         for op in ("conv_grad_weights", "conv_grad_input", "conv")
         for image, window, outs in _CONVOLUTIONS
         for dtype in (_FLOAT32 if tf32 else _BOTH)
-        if not only or op in only
     ]
-    if tf32:
-        return convolutions
     poolings = [
         (Problem(op, shape, dtype, *window), targets if dtype in dtypes else ())
         for op, (window, targets, dtypes) in _ROWS.items()
         for dtype in _BOTH
-        if not only or op in only
     ]
     norms = [
         (Problem(op, (times * shape[0], *shape[1:]), dtype, **how), targets if dtype == "float32" else ())
         for op, how, times, targets in _NORMS
         for dtype in _DTYPES
-        if not only or op in only
     ]
     pointwise = [
         (
@@ -125,9 +118,9 @@ def problems(
         )
         for op, targets in _POINTWISE.items()
         for dtype in _DTYPES
-        if not only or op in only
     ]
-    return poolings + norms + pointwise + convolutions
+    rows = convolutions if tf32 else poolings + norms + pointwise + convolutions
+    return [row for row in rows if not only or row[0].op in only]
 
 
 def main(args: argparse.Namespace) -> list[Row]:
