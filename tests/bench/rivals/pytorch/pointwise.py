@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 Operator = Callable[..., torch.Tensor]
 
-_SUM, _IGNORED = 2, -100  # how the losses of rows are reduced, and a label that stands for none
+_EACH, _IGNORED = 0, -100  # the loss of each row for itself, and a label that stands for none
 
 
 def relu(p: Problem, a: SimpleNamespace) -> Call:
@@ -127,13 +127,13 @@ def upsample_nearest_grad(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
-    labels, one = a.labels.long(), torch.ones((), dtype=a.x.dtype, device=a.x.device)
+    labels, ones = a.labels.long(), a.x.new_ones(len(a.x))
 
     def call() -> list[torch.Tensor]:
         y = aten._log_softmax(a.x, 1, False)
-        value, weight = aten.nll_loss_forward(y, labels, None, _SUM, _IGNORED)
-        dy = aten.nll_loss_backward(one, y, labels, None, _SUM, _IGNORED, weight)
-        return [value, aten._log_softmax_backward_data(dy, y, 1, y.dtype)]
+        value, weight = aten.nll_loss_forward(y, labels, None, _EACH, _IGNORED)
+        dy = aten.nll_loss_backward(ones, y, labels, None, _EACH, _IGNORED, weight)
+        return [value[:, None], aten._log_softmax_backward_data(dy, y, 1, y.dtype)]
 
     return call
 
@@ -141,7 +141,7 @@ def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
 def cross_entropy_dense(p: Problem, a: SimpleNamespace) -> Call:
     def call() -> list[torch.Tensor]:
         y = aten._log_softmax(a.x, 1, False)
-        return [-(y * a.targets).sum(), aten._log_softmax_backward_data(-a.targets, y, 1, y.dtype)]
+        return [-(y * a.targets).sum(1, keepdim=True), aten._log_softmax_backward_data(-a.targets, y, 1, y.dtype)]
 
     return call
 

@@ -126,5 +126,13 @@ def _bilinear(p: Problem, x: mx.array) -> mx.array:
 
 
 def _loss(logits: mx.array, labels: mx.array) -> Call:
-    of_logits = mx.value_and_grad(lambda x: nn.losses.cross_entropy(x, labels, reduction="sum"))
-    return lambda: list(of_logits(logits))
+    ones = mx.ones((len(logits), 1), logits.dtype)
+
+    def forward(x: mx.array) -> list[mx.array]:
+        return [nn.losses.cross_entropy(x, labels)[:, None]]
+
+    def call() -> list[mx.array]:
+        (value,), (gradient,) = mx.vjp(forward, [logits], [ones])
+        return [value, gradient]
+
+    return call
