@@ -235,16 +235,12 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("message", "call"), [*WRONG_VALUES, *(case for family in OTHERS for case in family.WRONG_VALUES)]
-)
+@pytest.mark.parametrize(("message", "call"), sum((f.WRONG_VALUES for f in OTHERS), WRONG_VALUES))
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(
-    ("message", "call"), [*WRONG_TYPES, *(case for family in OTHERS for case in family.WRONG_TYPES)]
-)
+@pytest.mark.parametrize(("message", "call"), sum((f.WRONG_TYPES for f in OTHERS), WRONG_TYPES))
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
