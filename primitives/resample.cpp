@@ -168,8 +168,8 @@ void mixed(const Call& call) {
         for_count(col_lists.size(col),
                   [&](auto count) { mix(from, col_lists.begin(col), count, length, out, streamed); });
       }
-      stream_end();
     }
+    stream_end();
   });
 }
 
@@ -189,16 +189,22 @@ void pick(const Call& call) {
     const bool goes_on = col + 1 < cols && columns[col + 1] == columns[col] + (columns[col] != kNothing);
     runs[col] = goes_on ? runs[col + 1] + 1 : 1;
   }
-  parallel_lines(lines, out_pitch / element, [&](int64_t line) {
-    const uint32_t row = picked(call.in[1], line % rows, n_rows);
-    char* to = data<char>(y) + line * out_pitch;
-    if (row == kNothing) return fill(to, value, out_pitch, element);
-    const char* from = data<const char>(x) + (line / rows * n_rows + row) * pitch;
-    for (int64_t col = 0; col < cols; col += runs[col]) {
-      if (columns[col] == kNothing) {
-        fill(to + col * pixel, value, runs[col] * pixel, element);
-      } else {
-        move(to + col * pixel, from + columns[col] * pixel, runs[col] * pixel, y.streamed);
+  const int64_t elements = out_pitch / element;
+  parallel_groups(lines, elements, elements, [&](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      const uint32_t row = picked(call.in[1], line % rows, n_rows);
+      char* to = data<char>(y) + line * out_pitch;
+      if (row == kNothing) {
+        fill(to, value, out_pitch, element);
+        continue;
+      }
+      const char* from = data<const char>(x) + (line / rows * n_rows + row) * pitch;
+      for (int64_t col = 0; col < cols; col += runs[col]) {
+        if (columns[col] == kNothing) {
+          fill(to + col * pixel, value, runs[col] * pixel, element);
+        } else {
+          move(to + col * pixel, from + columns[col] * pixel, runs[col] * pixel, y.streamed);
+        }
       }
     }
     stream_end();

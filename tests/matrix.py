@@ -9,6 +9,7 @@ from entry import Arrays as Arrays
 from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
+from matrix_images import IMAGES
 from matrix_norms import NORMS
 from support import numbers
 
@@ -17,8 +18,10 @@ import mpsfunc as mf
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
-    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "PaddingPolicy", "SpatialNormState",
-    "max_pool_indices", "avg_pool_state", "conv_state", "bn_reset", "get_num_threads", "set_num_threads",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "PadState", "PaddingPolicy",
+    "ResampleState", "SpatialNormState",
+    "max_pool_indices", "avg_pool_state", "conv_state", "pad_state", "resize_bilinear_state", "resize_nearest_state",
+    "upsample_bilinear_state", "upsample_nearest_state", "bn_reset", "get_num_threads", "set_num_threads",
 }  # fmt: skip
 
 
@@ -70,4 +73,5 @@ MATRIX: dict[str, Entry] = {
     ),
     **CONVOLUTIONS,
     **NORMS,
+    **IMAGES,
 }

@@ -17,11 +17,12 @@ MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 FAMILIES = {
     "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
     "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm",
+    "upsample", "resize", "padding", "images",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window"}
 PARTS = {
-    "pooling": {"_pool_stages"},
+    "pooling": {"_avg_kernels", "_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
     "l2_pooling": {"_pool_stages", "_l2_kernels"},
     "convolution": {"_conv_rules", "_conv_spec", "_conv_state", "_reverse"},
@@ -32,6 +33,10 @@ PARTS = {
     "instance_norm": {"_composed_norm", "_neuron"},
     "cross_channel_norm": {"_window_norms"},
     "spatial_norm": {"_window_norms"},
+    "upsample": {"_policy", "_resized"},
+    "resize": {"_policy", "_resized"},
+    "padding": {"_resample", "_sampling"},
+    "images": {"_avg_kernels", "_pool_stages"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -54,6 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "_conv_rules": FLOOR | {"_conv_kernels", "_conv_spec", "_neuron"},
     "_conv_state": FLOOR | {"_conv_edges", "_conv_spec", "_neuron"},
     "_pool_stages": FLOOR,
+    "_avg_kernels": FLOOR | {"_pool_stages"},
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
     "_across": FLOOR | {"_vectors"},
@@ -61,6 +67,9 @@ ALLOWED: dict[str, set[str]] = {
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
     "_window_norm_stages": FLOOR,
     "_window_norms": FLOOR | {"_window_norm_stages"},
+    "_sampling": set(),
+    "_resample": FLOOR | {"_sampling"},
+    "_resized": FLOOR | {"_resample", "_sampling"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 
@@ -91,7 +100,7 @@ def test_imports_point_one_way(name: str) -> None:
 
 def test_placement_does_not_know_mlx() -> None:
     assert not any(
-        module.startswith("mlx") for name in ("window", "_policy", "_reverse") for module in imports(MODULES[name])
+        module.startswith("mlx") for name in ("window", "_policy", "_reverse", "_sampling") for module in imports(MODULES[name])
     )
 
 
@@ -154,8 +163,9 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents, two of norms' second orders.
-    folded = {"conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent", "window_sum", "power"}
+    # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents, two of norms' second orders,
+    # and two are what images are resampled and padded by.
+    folded = {"conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent", "window_sum", "power", "pick", "resample"}
     assert operations() - folded <= set(vars(mf))
 
 
