@@ -13,7 +13,8 @@ for (int oh = thread_position_in_grid.y; oh < height; oh += threads_per_grid.y) 
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     Pack<T, V> out[B];
     if (h < 0 || w < 0) {
-      for (int j = 0; j < B * V; ++j) out[j / V].v[j % V] = filling[0];
+      const Pack<T, 1> value = load<1>(filling, false);
+      for (int j = 0; j < B * V; ++j) out[j / V].v[j % V] = value.v[0];
     } else {
       const int at = (h * n_cols + w) * channels + c;
       for (int i = 0; i < B; ++i) out[i] = load<V>(x + (n + i < images ? n + i : n) * x_image + at, wide);

@@ -54,6 +54,8 @@ _UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 
 @functools.lru_cache(maxsize=256)
 def _filling(fill: float, dtype: mx.Dtype) -> mx.array:
+    if dtype in _UNSIGNED.values():  # MLX takes a Python int for an int64
+        return mx.array(np.array([fill], np.dtype(f"u{dtype.size}")))
     return mx.array([fill], dtype)
 
 
@@ -81,17 +83,26 @@ class _Tiled(NamedTuple):
     size: int  # positions of a tile
     ahead: int
     count: int  # tiles
+    longest: int  # list
 
 
 @functools.lru_cache(maxsize=256)
-def _tiled(axis: Axis, back: bool, size: int) -> _Tiled:
-    """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile."""
-    ahead, begins, indices, weights = _sampling.best_tiles(_found(axis, back), size)
+def _tiled(axis: Axis, back: bool) -> _Tiled:
+    """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile.
+
+    Two positions are a tile where they read much of the same.
+    """
+    found = _found(axis, back)
+    tiles = _sampling.best_tiles(found, 2)
+    if 5 * len(tiles.indices) > 4 * len(found.indices):
+        tiles = _sampling.tiles(found, 1, 0)
+    ahead, begins, indices, weights = tiles
+    size = weights.shape[1]
     entries = np.empty((len(indices), 1 + size), np.int32)
     entries[:, 0] = indices
     entries[:, 1:] = weights.astype(np.float32).view(np.int32)
     table = np.concatenate([begins.astype(np.int32), entries.reshape(-1)])
-    return _Tiled(mx.array(table), size, ahead, len(begins) - 1)
+    return _Tiled(mx.array(table), size, ahead, len(begins) - 1, int(np.diff(begins).max()))
 
 
 # Kernels and rules --------------------------------------------------------------------------------------
@@ -118,17 +129,26 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     if _launch.backend(spec.stream) == "cpu":
         arrays = [x, _lists(rows, back), _lists(cols, back)]
         return _launch.launch("resample", arrays, (), (result,), tuple, spec.stream)[0]
-    down, across = (_tiled(axis, back, 2) for axis in (rows, cols))
-    together = min(2, n)
+    down, across = (_tiled(axis, back) for axis in (rows, cols))
 
     def mixing() -> tuple[Stage, ...]:
+        # Columns and images under way, as many as there are registers for.
+        columns = _evenly(across.longest, 4)
+        results = down.size * across.size * max(lanes // 4, 1)
+        together = max(1, min(n, 4, 8 // results, 8 // columns))
         grid, group = _launch.image_threads(across.count * (channels // lanes), down.count, -(-n // together))
         params = height, width, down.count, across.count, down.ahead, across.ahead
-        template = ("V", lanes), ("B", together), ("DY", down.size), ("DX", across.size), ("U", 2)
+        template = ("V", lanes), ("B", together), ("U", columns), ("DY", down.size), ("DX", across.size)
         names = ("x", "rows", "cols"), ("y",)
         return (Stage("resample", *names, (result,), grid, group, params, template),)
 
     return _launch.launch("resample", [x, down.table, across.table], (), (result,), mixing, spec.stream)[0]
+
+
+def _evenly(count: int, most: int) -> int:
+    """The fewest at a time that take no more turns than the most would."""
+    turns = max(1, -(-count // most))
+    return max(1, -(-count // turns))
 
 
 _resample: Any = differentiable(

@@ -170,10 +170,14 @@ def pad_grad(dy: mx.array, state: PadState, *, stream: StreamLike = None) -> mx.
     _check.image_shape(op, "padded shape", (1, *(axis.n_out for axis in state[1:])))
     expected = "n", state.rows.n_out, state.cols.n_out, state.channels.n_out
     _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
-    dx = dy
-    if _moves(state.rows) or _moves(state.cols) or not _moves(state.channels):
-        dx = _resample.resample(dx, _resample.Spec(state.rows, state.cols, True, 0, run_on))
-    return _along_channels(dx, state.channels, True, 0, run_on) if _moves(state.channels) else dx
+    around = _resample.Spec(state.rows, state.cols, True, 0, run_on)
+    if not _moves(state.channels):
+        return _resample.resample(dy, around)
+    if not (_moves(state.rows) or _moves(state.cols)):
+        return _along_channels(dy, state.channels, True, 0, run_on)
+    with mx.stream(run_on):  # two sums, one rounding
+        sums = _resample.resample(dy.astype(_launch.accumulator(dy.dtype)), around)
+        return _along_channels(sums, state.channels, True, 0, run_on).astype(dy.dtype)
 
 
 def _along_channels(x: mx.array, channels: Padded, back: bool, fill: float, stream: mx.Stream) -> mx.array:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_images
 import bad_norms
 import mlx.core as mx
 import numpy as np
@@ -72,8 +73,8 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
         mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
     ),
 }
-IMAGES |= bad_norms.IMAGES
-GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"}
+IMAGES |= bad_norms.IMAGES | bad_images.IMAGES
+GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"} | bad_images.GRADIENTS
 each = pytest.mark.parametrize("op", IMAGES)
 
 
@@ -232,12 +233,12 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_VALUES, *bad_norms.WRONG_VALUES, *bad_images.WRONG_VALUES])
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES])
+@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *bad_norms.WRONG_TYPES, *bad_images.WRONG_TYPES])
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -268,7 +269,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-OF_STATES |= bad_norms.OF_STATES
+OF_STATES |= bad_norms.OF_STATES | bad_images.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)

@@ -15,6 +15,7 @@ from support import close, exact, numbers
 import mpsfunc as mf
 from kernels.case import Case, named
 from kernels.conv_cases import convolution
+from kernels.image_cases import images
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
 
@@ -90,4 +91,4 @@ def _normalization() -> list[Case]:
     ]
 
 
-CASES = {case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution())}
+CASES = {case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *images())}
