@@ -21,14 +21,15 @@ for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_pe
       float line[B * DX * V];
       for (int j = 0; j < B * DX * V; ++j) line[j] = 0;
       for (int k = k_begin; k < k_end; k += U) {
+        int at[U];
+        for (int u = 0; u < U; ++u) {
+          at[u] = k + u < k_end ? cols[tiles_across + 1 + (k + u) * (1 + DX)] * channels : -1;
+        }
         Pack<T, V> in[B * U];
         #pragma unroll
         for (int i = 0; i < B * U; ++i) {
           in[i] = nothing<T, V>();
-          if (k + i % U < k_end && n + i / U < images) {
-            const int col = cols[tiles_across + 1 + (k + i % U) * (1 + DX)];
-            in[i] = load<V>(from + i / U * x_image + col * channels, wide);
-          }
+          if (at[i % U] >= 0 && n + i / U < images) in[i] = load<V>(from + i / U * x_image + at[i % U], wide);
         }
         #pragma unroll
         for (int u = 0; u < U; ++u) {

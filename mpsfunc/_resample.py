@@ -82,7 +82,7 @@ class _Tiled(NamedTuple):
     table: mx.array
     size: int  # positions of a tile
     ahead: int
-    count: int  # tiles
+    tiles: int
     longest: int  # list
 
 
@@ -136,8 +136,8 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
         columns = _evenly(across.longest, 4)
         results = down.size * across.size * max(lanes // 4, 1)
         together = max(1, min(n, 4, 8 // results, 8 // columns))
-        grid, group = _launch.image_threads(across.count * (channels // lanes), down.count, -(-n // together))
-        params = height, width, down.count, across.count, down.ahead, across.ahead
+        grid, group = _launch.image_threads(across.tiles * (channels // lanes), down.tiles, -(-n // together))
+        params = height, width, down.tiles, across.tiles, down.ahead, across.ahead
         template = ("V", lanes), ("B", together), ("U", columns), ("DY", down.size), ("DX", across.size)
         names = ("x", "rows", "cols"), ("y",)
         return (Stage("resample", *names, (result,), grid, group, params, template),)

@@ -1,5 +1,4 @@
-"""Images side by side along channels, parts of them, and their means (``MPSNNConcatenationNode``, ``MPSNNSlice``, the
-spatial mean node).
+"""Images side by side along channels, parts of them, and their means (``MPSNNConcatenationNode``, ``MPSNNSlice``).
 
 What only moves elements is made of MLX's own operations, which have the rules that they need.
 """
@@ -7,7 +6,6 @@ What only moves elements is made of MLX's own operations, which have the rules t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 

@@ -209,7 +209,9 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
         size = _check.whole(op, name, value, 0)
         return size, size, 0
     if len(value) not in (2, 3):
-        raise ValueError(f"{op}: {name} has another number of sizes; got {name}={value!r}, expected (y, x) or (y, x, c)")
+        raise ValueError(
+            f"{op}: {name} has another number of sizes; got {name}={value!r}, expected (y, x) or (y, x, c)"
+        )
     y, x, c = (_check.whole(op, f"{name}[{i}]", size, 0) for i, size in enumerate((*value, 0)[:3]))
     return y, x, c
 

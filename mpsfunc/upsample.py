@@ -44,9 +44,7 @@ def upsample_nearest(x: mx.array, scale: IntOrPair, *, stream: StreamLike = None
     return upsample_nearest_fwd(x, scale, stream=stream)[0]
 
 
-def upsample_nearest_fwd(
-    x: mx.array, scale: IntOrPair, *, stream: StreamLike = None
-) -> tuple[mx.array, ResampleState]:
+def upsample_nearest_fwd(x: mx.array, scale: IntOrPair, *, stream: StreamLike = None) -> tuple[mx.array, ResampleState]:
     """`upsample_nearest`, and the state that `upsample_nearest_grad` needs. Arguments and errors are its.
 
     Returns:

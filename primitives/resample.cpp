@@ -91,8 +91,9 @@ template <typename A>
 void read_lists(const Tensor& table, int count, int n_in, int64_t step, Lists<A>& lists) {
   const uint32_t *begins = data<uint32_t>(table), *entries = begins + count + 1;
   const int64_t there = (table.size - count - 1) / 3;
+  int64_t e = 0;
   for (int i = 0; i < count; ++i) {
-    for (int64_t e = begins[i]; e < begins[i + 1] && e < there; ++e) {
+    for (e = begins[i] > e ? begins[i] : e; e < begins[i + 1] && e < there; ++e) {  // each once, whatever they say
       const uint32_t index = entries[3 * e];
       double weight;
       memcpy(&weight, entries + 3 * e + 1, sizeof(weight));

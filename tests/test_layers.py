@@ -100,7 +100,9 @@ def test_imports_point_one_way(name: str) -> None:
 
 def test_placement_does_not_know_mlx() -> None:
     assert not any(
-        module.startswith("mlx") for name in ("window", "_policy", "_reverse", "_sampling") for module in imports(MODULES[name])
+        module.startswith("mlx")
+        for name in ("window", "_policy", "_reverse", "_sampling")
+        for module in imports(MODULES[name])
     )
 
 
@@ -165,7 +167,16 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
     # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents, two of norms' second orders,
     # and two are what images are resampled and padded by.
-    folded = {"conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent", "window_sum", "power", "pick", "resample"}
+    folded = {
+        "conv_grad_bias",
+        "neuron_pull",
+        "max_pool_take",
+        "l2_pool_tangent",
+        "window_sum",
+        "power",
+        "pick",
+        "resample",
+    }
     assert operations() - folded <= set(vars(mf))
 
 
