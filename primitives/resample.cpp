@@ -44,6 +44,22 @@ MPSF_INLINE void move(char* to, const char* from, int64_t bytes, bool streamed) 
   if (at < bytes) memcpy(to + bytes - kVectorBytes, from + bytes - kVectorBytes, kVectorBytes);
 }
 
+// The same to two neighbours of whole vectors.
+MPSF_INLINE void twice(char* to, const char* from, int64_t bytes, bool streamed) {
+  typedef char Vector __attribute__((vector_size(kVectorBytes)));
+  for (int64_t at = 0; at < bytes; at += kVectorBytes) {
+    Vector v;
+    memcpy(&v, from + at, sizeof(v));
+    if (streamed) {
+      stream_bits(to + at, v);
+      stream_bits(to + bytes + at, v);
+    } else {
+      memcpy(to + at, &v, sizeof(v));
+      memcpy(to + bytes + at, &v, sizeof(v));
+    }
+  }
+}
+
 template <typename U>
 void repeat(void* to, const void* value, int64_t count) {
   U one, *p = static_cast<U*>(to);
@@ -127,7 +143,45 @@ MPSF_INLINE void mix(const From* from, const Entry<A>* entries, Count count, int
   });
 }
 
-// Each line of the result in two steps: the rows that it reads become one, and of that the columns are mixed.
+// out[i] is the sum over two lists at once.
+template <typename T, typename A, typename Rows, typename Cols>
+MPSF_INLINE void mix_both(const T* from, const Entry<A>* rows, Rows row_count, const Entry<A>* cols, Cols col_count,
+                          int64_t length, T* out, bool streamed) {
+  constexpr int L = lanes<A>;
+  for_vectors<A>(length, [=]<int N>(int64_t at, int n) {
+    Vec<A> sum[N];
+    for (int v = 0; v < N; ++v) {
+      sum[v] = load_some(from + rows[0].at + cols[0].at + at + v * L, n) * (rows[0].fact * cols[0].fact);
+    }
+    for (int i = 1; i < row_count * col_count; ++i) {
+      const Entry<A>&row = rows[i / col_count], &col = cols[i % col_count];
+      const T* p = from + row.at + col.at + at;
+      for (int v = 0; v < N; ++v) sum[v] += load_some(p + v * L, n) * (row.fact * col.fact);
+    }
+    for (int v = 0; v < N; ++v) store_result(out + at + v * L, sum[v], n, streamed);
+  });
+}
+
+// Asks for what the rows of a list have a little behind an offset: hardware follows one row, but not some by turns.
+template <typename T, typename A>
+MPSF_INLINE void ask_ahead(const T* from, const Entry<A>* rows, int count, int64_t offset, int64_t length) {
+  constexpr uintptr_t kAhead = 2048, kLine = 64;
+  const uintptr_t bytes = static_cast<uintptr_t>(length) * sizeof(T);
+  for (int i = 0; i < count; ++i) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(from + rows[i].at + offset) + kAhead;
+    for (uintptr_t at = 0; at < bytes; at += kLine) __builtin_prefetch(reinterpret_cast<const void*>(start + at));
+  }
+}
+
+template <typename A>
+int longest(const Lists<A>& lists) {
+  int most = 0;
+  for (int64_t i = 0; i < lists.count(); ++i) most = lists.size(i) > most ? lists.size(i) : most;
+  return most;
+}
+
+// Each line of the result in two steps: the rows that it reads become one, and of that the columns are mixed. In one
+// step where there is little to read and less to make, as for sums over blocks of two by two.
 template <typename T>
 void mixed(const Call& call) {
   using A = Acc<T>;
@@ -141,6 +195,8 @@ void mixed(const Call& call) {
   const Runs runs(col_lists, channels);
   const bool streamed = y.streamed && channels % lanes<A> == 0;
   const int64_t row_taps = 1 + row_lists.total() / rows, col_taps = 1 + col_lists.total() / cols;
+
+  const bool at_once = out_pitch < pitch && longest(row_lists) <= 2 && longest(col_lists) <= 2;
 
   parallel_groups(lines, out_pitch, row_taps * pitch + col_taps * out_pitch, [&](int64_t begin, int64_t end) {
     const Scratch<A> buffer(pitch);
@@ -156,7 +212,7 @@ void mixed(const Call& call) {
         whole = count == 1 && taps[0].fact == 1;
         if (whole) from = source + taps[0].at;
       }
-      if (count > 0 && !whole) {
+      if (count > 0 && !whole && !at_once) {
         for_count(count, [&](auto count) { mix(source, taps, count, pitch, buffer.get(), false); });
       }
       for (int64_t col = 0; col < cols; col += runs[col]) {
@@ -164,6 +220,14 @@ void mixed(const Call& call) {
         const int64_t length = runs[col] * channels;
         if (count == 0 || col_lists.size(col) == 0) {
           for (int64_t i = 0; i < length; ++i) out[i] = T{};
+          continue;
+        }
+        if (at_once) {
+          const Entry<A>* reads = col_lists.begin(col);
+          ask_ahead(source, taps, count, reads[0].at, length * col_lists.size(col));
+          for_counts(count, col_lists.size(col), [&](auto row_count, auto col_count) {
+            mix_both(source, taps, row_count, reads, col_count, length, out, streamed);
+          });
           continue;
         }
         for_count(col_lists.size(col),
@@ -190,6 +254,8 @@ void pick(const Call& call) {
     const bool goes_on = col + 1 < cols && columns[col + 1] == columns[col] + (columns[col] != kNothing);
     runs[col] = goes_on ? runs[col + 1] + 1 : 1;
   }
+  const bool whole = pixel % kVectorBytes == 0;
+  const auto again = [&](int64_t col) { return col + 1 < cols && columns[col + 1] == columns[col]; };
   const int64_t elements = out_pitch / element;
   parallel_groups(lines, elements, elements, [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
@@ -200,9 +266,13 @@ void pick(const Call& call) {
         continue;
       }
       const char* from = data<const char>(x) + (line / rows * n_rows + row) * pitch;
-      for (int64_t col = 0; col < cols; col += runs[col]) {
+      for (int64_t col = 0, done = 0; col < cols; col += done) {
+        done = runs[col];
         if (columns[col] == kNothing) {
           fill(to + col * pixel, value, runs[col] * pixel, element);
+        } else if (whole && again(col)) {
+          twice(to + col * pixel, from + columns[col] * pixel, pixel, y.streamed);
+          done = 2;
         } else {
           move(to + col * pixel, from + columns[col] * pixel, runs[col] * pixel, y.streamed);
         }

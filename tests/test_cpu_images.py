@@ -66,7 +66,7 @@ def sparse(n_out: int, n_in: int, most: int, seed: int) -> np.ndarray:
     return matrix
 
 
-ROWS, COLS = [2, 0, 0, NOTHING, 1, 7], [0, 1, 2, NOTHING, NOTHING, 3, 3, 1, 2, 5]
+ROWS, COLS = [2, 0, 0, NOTHING, 1, 7], [0, 0, 1, 2, NOTHING, NOTHING, 3, 3, 1, 2, 5]
 
 
 @pytest.mark.parametrize("dtype", (*DTYPES, *WORDS), ids=str)
@@ -83,13 +83,15 @@ def test_pick(isa: str, channels: int, dtype: mx.Dtype) -> None:
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("most", (1, 2, 3, 4, 6))
 def test_resample(isa: str, channels: int, dtype: mx.Dtype, most: int) -> None:
+    """To a larger image, and to a smaller one, which short lists make in one step."""
     x = numbers((2, 6, 7, channels), dtype)
-    rows, cols = sparse(5, 6, most, 1), sparse(9, 7, most, 2)
-    right, size = (
-        np.einsum("jh,iw,nhwc->njic", r, c, v)
-        for r, c, v in ((rows, cols, exact(x)), (abs(rows), abs(cols), abs(exact(x))))
-    )
-    close(mix(x, rows, cols), right, size, slack=2)
+    for width in (9, 5):
+        rows, cols = sparse(5, 6, most, 1), sparse(width, 7, most, 2)
+        right, size = (
+            np.einsum("jh,iw,nhwc->njic", r, c, v)
+            for r, c, v in ((rows, cols, exact(x)), (abs(rows), abs(cols), abs(exact(x))))
+        )
+        close(mix(x, rows, cols), right, size, slack=2)
 
 
 @pytest.mark.parametrize("channels", (1, 3, 20))
@@ -115,13 +117,15 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
     x = numbers((images, 16, 16, channels), dtype)
     twice = np.repeat(np.eye(16), 2, 0)
     places = [i // 2 for i in range(32)]
+    wide = numbers((4 * images, 32, 32, channels), dtype)
     for _ in range(3):  # at the latest the second result lies in memory that was used before
-        results = pick(x, places, places), mix(x, twice / 3, twice)
+        results = pick(x, places, places), mix(x, twice / 3, twice), mix(wide, twice.T, twice.T)
         mx.eval(results)
-        for i in (0, images - 1):
+        for i in (0, images - 1):  # of the third there are more
             one = x[i : i + 1]
             assert same_bits(results[0][i : i + 1], pick(one, places, places))  # small: through the caches
             assert same_bits(results[1][i : i + 1], mix(one, twice / 3, twice))
+            assert same_bits(results[2][i : i + 1], mix(wide[i : i + 1], twice.T, twice.T))
         del results
 
 
@@ -139,8 +143,8 @@ def test_bits_do_not_depend_on_threads(isa: str, dtype: mx.Dtype, threads: Calla
 
 
 def test_empty(isa: str) -> None:
-    assert pick(mx.zeros((0, 3, 4, 5)), ROWS, COLS).shape == (0, 6, 10, 5)
-    assert pick(mx.zeros((2, 3, 4, 0)), ROWS, COLS).shape == (2, 6, 10, 0)
+    assert pick(mx.zeros((0, 3, 4, 5)), ROWS, COLS).shape == (0, 6, 11, 5)
+    assert pick(mx.zeros((2, 3, 4, 0)), ROWS, COLS).shape == (2, 6, 11, 0)
     assert mix(mx.zeros((0, 3, 4, 5)), np.eye(2, 3), np.eye(4)).shape == (0, 2, 4, 5)
     assert not exact(pick(mx.zeros((2, 0, 4, 5)), ROWS, COLS)).any()
     nothing = [mx.zeros((2, 0, 4, 5)), table([0, 0]), table([0, 1, 0, 0, 0])]
