@@ -34,7 +34,7 @@ class Check {
     for (const mx::array& a : call_.inputs) {
       const bool scalar = call_.op == Op::power || (call_.op == Op::bn_factors && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
-      require(scalar || maximum() || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
+      require(scalar || maximum() || tables() || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
     }
     for (const mx::Shape& shape : call_.shapes) {
       for (int length : shape) require(length >= 0, "shapes without negative lengths");
@@ -57,6 +57,9 @@ class Check {
   bool maximum() const {
     return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_take;
   }
+
+  // Whether tables say what is read.
+  bool tables() const { return call_.op == Op::pick || call_.op == Op::resample; }
 
   // The axis leads from images of n_in to images of n_out along dimension 1 + which.
   Axis axis(int which, int n_in, int n_out) const {
@@ -174,6 +177,24 @@ class Check {
     require(call_.params[0] >= 1, "windows of at least 1");
     for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
     output(0, in(0), image());
+  }
+
+  // An image, and tables of what the rows and columns of the result read in it; what they hold is looked at later.
+  void resampling() const {
+    const bool picks = call_.op == Op::pick;
+    counts(picks ? 4 : 3, 0, 1);
+    require(in(0).size() == 4 && out(0).size() == 4, "images of rank 4");
+    require(in(0)[0] == out(0)[0] && in(0)[3] == out(0)[3], "as many images and channels out as in");
+    const mx::Dtype dtype = image();
+    const bool moves = dtype == mx::uint8 || dtype == mx::uint16 || dtype == mx::uint32 || dtype == mx::uint64;
+    require((picks && moves) || mx::issubdtype(dtype, mx::floating), "images that are floating, or unsigned to pick");
+    for (int axis = 1; axis <= 2; ++axis) {
+      require(call_.inputs[axis].ndim() == 1 && call_.inputs[axis].dtype() == mx::uint32, "tables of uint32");
+      const int64_t size = in(axis)[0], count = out(0)[axis];
+      require(picks ? size == count : size > count && (size - count - 1) % 3 == 0, "tables of the result's lengths");
+    }
+    if (picks) input(3, {1}, dtype);
+    output(0, out(0), dtype);
   }
 
   void switches(std::initializer_list<int> params) const {
@@ -333,6 +354,9 @@ void check(const Signature& call) {
     case Op::neuron_curve:
       c.fused();
       return c.elements(3, false);
+    case Op::pick:
+    case Op::resample:
+      return c.resampling();
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:
@@ -346,8 +370,6 @@ void check(const Signature& call) {
     case Op::log_softmax_grad:
     case Op::loss:
     case Op::loss_grad:
-    case Op::resample:
-    case Op::resample_grad:
       return c.require(false, "an operation that exists");
   }
 }

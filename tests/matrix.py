@@ -10,6 +10,7 @@ from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
 from matrix_elements import ELEMENTS
+from matrix_images import IMAGES
 from matrix_neurons import NEURONS
 from matrix_norms import NORMS
 from support import numbers
@@ -23,6 +24,8 @@ NOT_DIFFERENTIABLE = {
     "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads", "max_pool_indices",
     "set_num_threads",
     "DropoutState", "dropout_mask",
+    "PadState", "ResampleState", "pad_state", "resize_bilinear_state", "resize_nearest_state",
+    "upsample_bilinear_state", "upsample_nearest_state",
 }  # fmt: skip
 
 
@@ -76,4 +79,5 @@ MATRIX: dict[str, Entry] = {
     **NORMS,
     **NEURONS,
     **ELEMENTS,
+    **IMAGES,
 }

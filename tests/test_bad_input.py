@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import bad_elements
+import bad_images
 import bad_neurons
 import bad_norms
 import mlx.core as mx
@@ -20,7 +21,7 @@ from mpsfunc import _launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-OTHERS = (bad_norms, bad_neurons, bad_elements)  # families with a file of their own
+OTHERS = (bad_norms, bad_neurons, bad_elements, bad_images)  # families with a file of their own
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
@@ -75,8 +76,8 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
         mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
     ),
 }
-IMAGES |= bad_norms.IMAGES
-GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"}
+IMAGES |= bad_norms.IMAGES | bad_images.IMAGES
+GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"} | bad_images.GRADIENTS
 each = pytest.mark.parametrize("op", IMAGES)
 
 
@@ -271,7 +272,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-OF_STATES |= bad_norms.OF_STATES | bad_elements.OF_STATES
+OF_STATES |= bad_norms.OF_STATES | bad_elements.OF_STATES | bad_images.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)

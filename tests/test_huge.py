@@ -79,6 +79,15 @@ def test_l2_pool(device: mx.Device) -> None:
     image_by_image(mf.l2_pool_grad(y, x, state), mf.l2_pool_grad(first, x[:1], one))
 
 
+def test_resampling(device: mx.Device) -> None:
+    x = batch()
+    image_by_image(mf.upsample_nearest(x, 1), x[:1])
+    y, state = mf.resize_bilinear_fwd(x, (HEIGHT // 3, WIDTH // 5), coordinate="half_pixel")
+    image_by_image(y, mf.resize_bilinear(x[:1], (HEIGHT // 3, WIDTH // 5), coordinate="half_pixel"))
+    del x
+    image_by_image(mf.resize_bilinear_grad(y, state), mf.resize_bilinear_grad(y[:1], state))
+
+
 def test_batch_norm(device: mx.Device) -> None:
     x = batch()
     one, state = mf.bn_stats(x[:1]), mf.bn_stats(x)

@@ -16,6 +16,7 @@ import mpsfunc as mf
 from kernels.case import Case, named
 from kernels.conv_cases import convolution
 from kernels.elements_cases import elements
+from kernels.image_cases import images
 from kernels.neuron_cases import neurons
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
@@ -101,5 +102,6 @@ CASES = {
         *convolution(),
         *neurons(),
         *elements(),
+        *images(),
     )
 }

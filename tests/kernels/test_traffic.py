@@ -145,6 +145,13 @@ def _by_channels() -> None:
 _KEY = mx.array([1, 2], mx.uint32)
 
 
+def _twice_as_large() -> None:
+    """Four images, which a thread of either body takes two or four at a time."""
+    x = numbers(IMAGES)
+    mf.upsample_nearest(x, 2)
+    mf.upsample_bilinear(x, 2, coordinate="half_pixel", edge_mode="clamp")
+
+
 class Row(NamedTuple):
     call: Callable[[], None]
     loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
@@ -157,6 +164,10 @@ _CHANNEL_BY_CHANNEL = {"w": (9 * VECTOR, (3 * 12 - 2) / 12 * 3 * IMAGE / 4), "bi
 _PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
 _NO_NEURON = dict.fromkeys(("scale", "shift"), (VECTOR, 0))
 _WHOLE = (LONG_IMAGE, LONG_IMAGE)
+# Four images of 12x12 pixels that become twice as large, and a table of them that has 24 entries or 13 lists of 24.
+IMAGES = (4, 12, 12, 16)
+_FOUR = 2 * IMAGE
+_TABLE, _TILES = 24 * 4, (14 + 24 * 3) * 4
 # A run of three windows of three pixels loads the pixel that they share, those to the left of it twice, and those to
 # the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
 _RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
@@ -251,6 +262,22 @@ TRAFFIC = {
     "arithmetic": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
     "arithmetic_grad": Row(_elements, {"dy": _WHOLE, "x": (LONG_IMAGE, 0), "y": _WHOLE}),
     "compare": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
+    # Each of 24x24 threads for each of four packs reads its places, and one place of each image.
+    "pick": Row(
+        _twice_as_large,
+        {"x": (_FOUR, 4 * _FOUR), **dict.fromkeys(("rows", "cols"), (_TABLE, 24 * 24 * 4 * 4)), "filling": (4, 0)},
+    ),
+    # Tiles of two by two pixels read two rows and columns and those at the edges one: 24 lines of 12 an axis. A thread
+    # of 13x13 for each of four packs and two images reads where its lists begin and end, and their entries: of the
+    # columns again in each row.
+    "resample": Row(
+        _twice_as_large,
+        {
+            "x": (_FOUR, 4 * _FOUR),
+            "rows": (_TILES, 13 * (13 * 2 + 24 * 3) * 8 * 4),
+            "cols": (_TILES, (13 * 13 * 2 + 24 * 24 * 3) * 8 * 4),
+        },
+    ),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 
