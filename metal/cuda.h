@@ -13,6 +13,11 @@ typedef unsigned int uint;
 #define simdgroup_index_in_threadgroup (thread_index_in_threadgroup / 32)
 #define threadgroup_barrier(flags) __syncthreads()
 #define simdgroup_barrier(flags) __syncwarp()
+// All lanes of a warp take part.
+template <typename V>
+__device__ inline V simd_shuffle_xor(V value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
 template <typename To>
 __device__ inline To as_type(int bits) {
   return __int_as_float(bits);

@@ -81,6 +81,11 @@ from mpsfunc.l2_pooling import L2PoolState as L2PoolState
 from mpsfunc.l2_pooling import l2_pool as l2_pool
 from mpsfunc.l2_pooling import l2_pool_fwd as l2_pool_fwd
 from mpsfunc.l2_pooling import l2_pool_grad as l2_pool_grad
+from mpsfunc.loss import LossState as LossState
+from mpsfunc.loss import loss as loss
+from mpsfunc.loss import loss_fwd as loss_fwd
+from mpsfunc.loss import loss_grad as loss_grad
+from mpsfunc.loss import loss_value as loss_value
 from mpsfunc.max_pooling import MaxPoolState as MaxPoolState
 from mpsfunc.max_pooling import max_pool as max_pool
 from mpsfunc.max_pooling import max_pool_fwd as max_pool_fwd
@@ -110,6 +115,10 @@ from mpsfunc.resize import resize_nearest as resize_nearest
 from mpsfunc.resize import resize_nearest_fwd as resize_nearest_fwd
 from mpsfunc.resize import resize_nearest_grad as resize_nearest_grad
 from mpsfunc.resize import resize_nearest_state as resize_nearest_state
+from mpsfunc.softmax import log_softmax as log_softmax
+from mpsfunc.softmax import log_softmax_grad as log_softmax_grad
+from mpsfunc.softmax import softmax as softmax
+from mpsfunc.softmax import softmax_grad as softmax_grad
 from mpsfunc.spatial_norm import LocalContrastNormState as LocalContrastNormState
 from mpsfunc.spatial_norm import SpatialNormState as SpatialNormState
 from mpsfunc.spatial_norm import local_contrast_norm as local_contrast_norm

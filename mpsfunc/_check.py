@@ -139,6 +139,14 @@ def switch(op: str, name: str, value: Any) -> bool:
     return value
 
 
+def axis(op: str, name: str, value: mx.array, at: Any) -> int:
+    """An axis that the array has, counted from the front."""
+    rank = value.ndim
+    if rank == 0:
+        raise ValueError(f"{op}: {name} has no axes; got {name}.shape=(), expected one axis or more")
+    return whole(op, "axis", at, -rank, rank - 1) % rank
+
+
 LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -51,6 +51,8 @@ _HEADERS = (
     "neuron.h",
     "operands.h",
     "philox.h",
+    "exponentials.h",
+    "losses.h",
 )
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528
@@ -117,6 +119,7 @@ def launch(
     stream: mx.Stream,
     *,
     finally_with: Sequence[mx.array] = (),
+    results_of: Sequence[int] = (),
 ) -> list[mx.array]:
     """Runs ``op`` on ``arrays`` and returns its outputs.
 
@@ -128,6 +131,7 @@ def launch(
         stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
         stream: A resolved stream; everything runs there.
         finally_with: Arrays that the last stage reads behind the results before it; for a GPU only.
+        results_of: Where a GPU's results are among its arrays, counted as for ``reads``. Default: the last stage's.
     """
     if backend(stream) == "cpu":
         shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]
@@ -145,6 +149,8 @@ def launch(
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none
             results = _primitives.mappable(results)
         known += results
+    if results_of:
+        return [known[i] for i in results_of]
     if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
         ends = list(itertools.accumulate(math.prod(shape) for shape, _ in outputs))
         parts = mx.split(results[0], ends[:-1], stream=stream)
@@ -257,8 +263,8 @@ def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int
     if x > _INT_MAX:
         raise ValueError(f"launch: a row is too long for a GPU; got {x} elements, expected at most {_INT_MAX}")
     # CUDA rounds x up to whole threadgroups: of the widths that waste least, the widest.
-    tx = min((256, 128, 64, 32), key=lambda t: -(-x // t) * t) if x > 32 else _power_of_two(x)
-    ty = min(256 // tx, _power_of_two(y))
+    tx = min((256, 128, 64, 32), key=lambda t: -(-x // t) * t) if x > 32 else power_of_two(x)
+    ty = min(256 // tx, power_of_two(y))
     return (x, min(y, _BLOCKS_YZ * ty), min(z, _BLOCKS_YZ)), (tx, ty, 1)
 
 
@@ -276,13 +282,18 @@ def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int,
     return (min(8 * FILL, -(-items // 1024)) * 256, 1, 1), (256, 1, 1)
 
 
+def sharing_threads(items: int, sharing: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid that strides over items with ``sharing`` threads each, a power of two, in whole threadgroups of 256."""
+    return (min(8 * FILL, -(-items * sharing // 256)) * 256, 1, 1), (256, 1, 1)
+
+
 def column_threads(x: int, rows: int, sets: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
     They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before.
     """
-    tx = min(256, _power_of_two(x))
-    ty = min(256 // tx, _power_of_two(rows))
+    tx = min(256, power_of_two(x))
+    ty = min(256 // tx, power_of_two(rows))
     across = -(-x * sets // tx)
     down = min(max(1, FILL // across), -(-rows // ty))
     return (x * sets, down * ty, 1), (tx, ty, 1)
@@ -290,7 +301,7 @@ def column_threads(x: int, rows: int, sets: int = 1) -> tuple[tuple[int, int, in
 
 def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that folds a few parts of each column: 32 threads for one, or as many as it has parts."""
-    height = min(32, _power_of_two(parts))
+    height = min(32, power_of_two(parts))
     return (columns, height, 1), (256 // height, height, 1)
 
 
@@ -311,7 +322,8 @@ def sum_partials(length: int, parts: int = 32) -> Stage:
     return Stage("sum_partials", ("partial",), ("total",), (result,), grid, group, group[:2])
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
+    """The least one that is not less."""
     return 1 << (n - 1).bit_length()
 
 

@@ -34,7 +34,8 @@ class Check {
     for (const mx::array& a : call_.inputs) {
       const bool scalar = call_.op == Op::power || (call_.op == Op::bn_factors && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
-      require(scalar || maximum() || tables() || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
+      const bool numbers = scalar || maximum() || tables() || labelled(a);
+      require(numbers || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
     }
     for (const mx::Shape& shape : call_.shapes) {
       for (int length : shape) require(length >= 0, "shapes without negative lengths");
@@ -60,6 +61,11 @@ class Check {
 
   // Whether tables say what is read.
   bool tables() const { return call_.op == Op::pick || call_.op == Op::resample; }
+
+  // Classes of a loss's pixels.
+  bool labelled(const mx::array& a) const {
+    return (call_.op == Op::loss || call_.op == Op::loss_grad) && a.dtype() == mx::uint32;
+  }
 
   // The axis leads from images of n_in to images of n_out along dimension 1 + which.
   Axis axis(int which, int n_in, int n_out) const {
@@ -195,6 +201,42 @@ class Check {
     }
     if (picks) input(3, {1}, dtype);
     output(0, out(0), dtype);
+  }
+
+  // Images (n, pixels, classes), a target, and perhaps weights and a factor for each image.
+  void loss(bool gradient) const {
+    const std::vector<int>& params = call_.params;
+    const size_t flags = gradient ? 5 : 4;
+    require(params.size() == flags + 12, "another number of params");
+    switches({params[1], params[2], params[3], params[flags - 1]});
+    const size_t inputs = 2 + params[3] + (gradient ? params[4] : 0);
+    counts(inputs, flags + 12, !gradient && call_.shapes.size() == 2 ? 2 : 1);
+    require(params[0] >= 0 && params[0] <= 9, "a type from 0 to 9");
+    const mx::Shape& y = in(0);
+    require(y.size() == 3 && mx::issubdtype(image(), mx::floating), "floating images of rank 3");
+    require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
+    if (params[2]) {
+      require(params[0] == 2 || params[0] == 4, "a type with labels");
+      input(1, {y[0], y[1]}, mx::uint32);
+    } else {
+      input(1, y, image());
+    }
+    if (params[3]) input(2, {y[0], y[1], in(2).size() == 3 && in(2)[2] == 1 ? 1 : y[2]}, accumulator());
+    if (gradient && params[4]) input(static_cast<int>(inputs) - 1, {y[0]}, accumulator());
+    if (gradient || params[1]) {
+      output(0, y, image());
+    } else {
+      output(0, {y[0]}, accumulator());
+    }
+    if (call_.shapes.size() == 2) output(1, y, image());
+  }
+
+  // So many arrays (outer, length, inner).
+  void lines(size_t arrays, size_t params) const {
+    counts(arrays, params, 1);
+    require(in(0).size() == 3, "arrays of rank 3");
+    for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
+    output(0, in(0), image());
   }
 
   void switches(std::initializer_list<int> params) const {
@@ -357,6 +399,18 @@ void check(const Signature& call) {
     case Op::pick:
     case Op::resample:
       return c.resampling();
+    case Op::softmax:
+    case Op::log_softmax:
+      return c.lines(1, 0);
+    case Op::softmax_grad:
+    case Op::log_softmax_grad:
+      c.require(call.params.size() == 1, "another number of params");
+      c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
+      return c.lines(call.params[0] == 1 ? 3 : 2, 1);
+    case Op::loss:
+      return c.loss(false);
+    case Op::loss_grad:
+      return c.loss(true);
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:
@@ -364,13 +418,6 @@ void check(const Signature& call) {
     case Op::arithmetic_grad:
     case Op::compare:
       return CheckElements(call).run();
-    case Op::softmax:
-    case Op::softmax_grad:
-    case Op::log_softmax:
-    case Op::log_softmax_grad:
-    case Op::loss:
-    case Op::loss_grad:
-      return c.require(false, "an operation that exists");
   }
 }
 

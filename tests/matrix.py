@@ -11,6 +11,7 @@ from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
 from matrix_elements import ELEMENTS
 from matrix_images import IMAGES
+from matrix_losses import LOSSES
 from matrix_neurons import NEURONS
 from matrix_norms import NORMS
 from support import numbers
@@ -26,6 +27,7 @@ NOT_DIFFERENTIABLE = {
     "DropoutState", "dropout_mask",
     "PadState", "ResampleState", "pad_state", "resize_bilinear_state", "resize_nearest_state",
     "upsample_bilinear_state", "upsample_nearest_state",
+    "LossState",
 }  # fmt: skip
 
 
@@ -77,6 +79,7 @@ MATRIX: dict[str, Entry] = {
     ),
     **CONVOLUTIONS,
     **NORMS,
+    **LOSSES,
     **NEURONS,
     **ELEMENTS,
     **IMAGES,

@@ -8,6 +8,7 @@ from typing import Any
 
 import bad_elements
 import bad_images
+import bad_losses
 import bad_neurons
 import bad_norms
 import mlx.core as mx
@@ -21,7 +22,7 @@ from mpsfunc import _launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-OTHERS = (bad_norms, bad_neurons, bad_elements, bad_images)  # families with a file of their own
+OTHERS = (bad_norms, bad_neurons, bad_elements, bad_images, bad_losses)  # families with a file of their own
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
@@ -298,15 +299,18 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
         IMAGES[op](X.astype(mx.float64))
 
 
-@pytest.mark.parametrize("op", bad_neurons.POINTWISE)
+POINTWISE = {op: ("x", call) for op, call in bad_neurons.POINTWISE.items()} | bad_losses.POINTWISE
+
+
+@pytest.mark.parametrize("op", POINTWISE)
 def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
-    call = bad_neurons.POINTWISE[op]
-    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got x.dtype"):
+    name, call = POINTWISE[op]
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got {name}.dtype"):
         call(X.astype(mx.float64))
     for value in (None, 3, np.ones((2, 4))):
-        refuses(TypeError, f"{op}: x is not an array", lambda value=value: call(value))
+        refuses(TypeError, f"{op}: {name} is not an array", lambda value=value: call(value))
     for dtype in (mx.int32, mx.bool_, mx.complex64):
-        refuses(TypeError, f"{op}: x has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
+        refuses(TypeError, f"{op}: {name} has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
 
 
 @pytest.mark.parametrize("op", bad_elements.WIDE_DTYPES)

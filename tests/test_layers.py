@@ -19,6 +19,7 @@ FAMILIES = {
     "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "neuron", "activations",
     "dropout", "arithmetic",
     "upsample", "resize", "padding", "images",
+    "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window", "_activation"}
@@ -34,6 +35,8 @@ PARTS = {
     "instance_norm": {"_composed_norm"},
     "cross_channel_norm": {"_window_norms"},
     "spatial_norm": {"_window_norms"},
+    "softmax": {"_softmax_kernels"},
+    "loss": {"_loss_arguments", "_loss_kernels"},
     "neuron": {"_fused_neuron", "_prelu"},
     "activations": {"_neuron"},
     "arithmetic": {"_arithmetic_kernels", "_broadcast"},
@@ -74,6 +77,12 @@ ALLOWED: dict[str, set[str]] = {
     "_across": FLOOR | {"_vectors"},
     "_composed_norm": FLOOR | {"_across", "_channels", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
+    "_softmax_stages": FLOOR,
+    "_losses": FLOOR | {"_softmax_kernels"},
+    "_loss_stages": FLOOR | {"_losses"},
+    "_loss_kernels": FLOOR | {"_loss_stages", "_losses"},
+    "_loss_arguments": FLOOR | {"_loss_kernels", "_losses"},
+    "_softmax_kernels": FLOOR | {"_softmax_stages"},
     "_window_norm_stages": FLOOR,
     "_sums": FLOOR,
     "_broadcast": FLOOR,
@@ -172,9 +181,9 @@ def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
 def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     texts = {path.stem for path in METAL.glob("*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
-    assert named(r"\bStage") | operations() <= texts | {
-        "power"
-    }  # MLX has that for a GPU. A stage without a name of its own is called after its operation
+    # MLX has powers for a GPU; the logarithm of softmax is the text of softmax. A stage without a name of its own is
+    # called after its operation.
+    assert named(r"\bStage") | operations() <= texts | {"power", "log_softmax", "log_softmax_grad"}
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:

@@ -15,6 +15,7 @@ import mpsfunc as mf
 pytestmark = pytest.mark.usefixtures("on_cpu")
 IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
 STATES: dict[str, Any] = {
+    "loss": mf.LossState(mx.ones((2, 3)), "loss", "huber", "mean"),
     "avg_pool": mf.avg_pool_state(IMAGE, 2),
     "max_pool": mf.MaxPoolState(mx.zeros((2, 2, 2, 3), mx.uint8), "max_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "l2_pool": mf.L2PoolState(mx.ones((2, 2, 2, 3)), "l2_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),

@@ -17,6 +17,7 @@ from kernels.case import Case, named
 from kernels.conv_cases import convolution
 from kernels.elements_cases import elements
 from kernels.image_cases import images
+from kernels.loss_cases import losses
 from kernels.neuron_cases import neurons
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
@@ -103,5 +104,6 @@ CASES = {
         *neurons(),
         *elements(),
         *images(),
+        *losses(),
     )
 }

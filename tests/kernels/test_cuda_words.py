@@ -46,7 +46,11 @@ def headers(kernel: Kernel) -> str:
 
 @pytest.mark.parametrize(
     "body",
-    [body for body in BODIES if body.startswith(("conv", "neuron", "bn_")) or "norm" in body or "window" in body],
+    [
+        body
+        for body in BODIES
+        if body.startswith(("conv", "neuron", "bn_", "softmax", "loss")) or "norm" in body or "window" in body
+    ],
 )
 def test_cuda_words_mean_what_metal_means(body: str) -> None:
     widest = max(launches(body), key=lambda run: dict(run.stage.template).get("V", 1))

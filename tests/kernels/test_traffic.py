@@ -152,6 +152,19 @@ def _twice_as_large() -> None:
     mf.upsample_bilinear(x, 2, coordinate="half_pixel", edge_mode="clamp")
 
 
+def _softmax() -> None:
+    x, dy = numbers(LONG), numbers(LONG, seed=1)
+    for axis in (-1, 1):
+        mf.softmax_grad(dy, mf.softmax(x, axis), axis)
+
+
+def _losses() -> None:
+    y, t = numbers(LONG), numbers(LONG, seed=1)
+    for type in ("mean_squared_error", "softmax_cross_entropy"):
+        mf.loss(y, t, type, "sum")
+        mf.loss_grad(y, t, type)
+
+
 class Row(NamedTuple):
     call: Callable[[], None]
     loads: dict[str, tuple[int, float]]  # bytes of each input: needed, and at most
@@ -172,6 +185,9 @@ _TABLE, _TILES = 24 * 4, (14 + 24 * 3) * 4
 # the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
 _RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
 _PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
+_TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)
+_UNREAD = (LONG_IMAGE, 0)  # the image stands in
+_NO_LABELS = {"labels": (32, 0), "weights": _UNREAD}
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
@@ -278,6 +294,15 @@ TRAFFIC = {
             "cols": (_TILES, (13 * 13 * 2 + 24 * 24 * 3) * 8 * 4),
         },
     ),
+    "softmax": Row(_softmax, {"x": _WHOLE}),
+    "softmax_grad": Row(_softmax, dict.fromkeys(("dy", "y"), _WHOLE)),
+    "softmax_across": Row(_softmax, {"x": _TWICE}),  # to add up, and to divide
+    "softmax_grad_across": Row(_softmax, dict.fromkeys(("dy", "y"), _TWICE)),
+    "loss": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_LABELS}),
+    "loss_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_LABELS, "scales": _UNREAD}),
+    "loss_rows": Row(_losses, {"y": _TWICE, "target": _WHOLE, **_NO_LABELS}),
+    # The targets are added up for a derivative.
+    "loss_rows_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _TWICE), **_NO_LABELS, "scales": _UNREAD}),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 

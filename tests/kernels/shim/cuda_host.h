@@ -31,5 +31,10 @@ V __shfl_sync(uint lanes, V value, int lane, int line = __builtin_LINE()) {
   if (lanes != 0xffffffffu) gpu_refuse(line, "what a shuffle of some lanes does");
   return shim::from_lane(value, uint(lane), line);
 }
+template <typename V>
+V __shfl_xor_sync(uint lanes, V value, int mask, int line = __builtin_LINE()) {
+  if (lanes != 0xffffffffu) gpu_refuse(line, "what a shuffle of some lanes does");
+  return shim::from_lane(value, gpu_lane() ^ uint(mask), line);
+}
 
 #endif

@@ -1,0 +1,44 @@
+// dx = y * (dy - sum of dy * y) along the middle axis of (outer, length, inner), with L dy - exp(y) * (sum of dy), for
+// lines of any length. Threads side by side own V lines each; those above one another share them, with two elements
+// under way, and fold their sums in a fixed order.
+const int length = y_shape[1], inner = y_shape[2], lanes = inner / V;
+const int width = params[0], height = params[1];  // of the threadgroup
+const int row = thread_position_in_threadgroup.y;
+const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
+const long column = thread_position_in_grid.x;
+const bool there = column < long(y_shape[0]) * lanes, wide = aligned<V>(y), wide_dy = aligned<V>(dy);
+const int end = there ? length : 0;
+const long from = column / lanes * length * inner + column % lanes * V;
+threadgroup float sums[256 * V];
+
+float own[V];
+for (int j = 0; j < V; ++j) own[j] = 0;
+for (int i = row; i < end; i += 2 * height) {
+  Pack<T, V> g[2], came[2];
+  for (int k = 0; k < 2; ++k) {
+    const long at = from + long(i + k * height < end ? i + k * height : i) * inner;
+    g[k] = load<V>(dy + at, wide_dy);
+    came[k] = load<V>(y + at, wide);
+  }
+  for (int k = 0; k < 2; ++k) {
+    if (i + k * height >= end) continue;
+    for (int j = 0; j < V; ++j) own[j] += float(g[k].v[j]) * (L ? 1.0f : float(came[k].v[j]));
+  }
+}
+for (int j = 0; j < V; ++j) sums[slot + j] = own[j];
+threadgroup_barrier(mem_flags::mem_threadgroup);
+for (int half_height = height / 2; half_height > 0; half_height /= 2) {
+  if (row < half_height) {
+    for (int j = 0; j < V; ++j) sums[slot + j] += sums[slot + half_height * width * V + j];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+for (int i = row; i < end; i += height) {
+  const Pack<T, V> g = load<V>(dy + from + long(i) * inner, wide_dy), came = load<V>(y + from + long(i) * inner, wide);
+  Pack<T, V> out;
+  for (int j = 0; j < V; ++j) {
+    const float sum = sums[slot - row * width * V + j], a = float(g.v[j]), c = float(came.v[j]);
+    out.v[j] = T(L ? a - exp(c) * sum : c * (a - sum));
+  }
+  store(dx + from + long(i) * inner, out);
+}

@@ -1,0 +1,151 @@
+"""Softmax and the losses as mps-semantics defines them, in NumPy float64: one line, one pixel at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(x - x.max(axis, keepdims=True))
+        return powers / powers.sum(axis, keepdims=True)
+
+
+def softmax_grad(dy: Array, y: Array, axis: int = -1) -> Array:
+    """By the Jacobian, written out: diag(y) - y y^T."""
+    dy, y = (np.moveaxis(a, axis, -1) for a in (dy, y))
+    jacobian = y[..., :, None] * (np.eye(y.shape[-1]) - y[..., None, :])
+    return np.moveaxis(np.einsum("...ij,...j->...i", jacobian, dy), -1, axis)
+
+
+def log_softmax(x: Array, axis: int = -1) -> Array:
+    with np.errstate(invalid="ignore"):
+        less = x - x.max(axis, keepdims=True)
+        return less - np.log(np.exp(less).sum(axis, keepdims=True))
+
+
+def log_softmax_grad(dy: Array, y: Array, axis: int = -1) -> Array:
+    """By the Jacobian, written out: identity - exp(y) in every row."""
+    dy, y = (np.moveaxis(a, axis, -1) for a in (dy, y))
+    jacobian = np.eye(y.shape[-1]) - np.exp(y)[..., None, :]
+    return np.moveaxis(np.einsum("...ij,...i->...j", jacobian, dy), -1, axis)
+
+
+# Losses: every element by itself, in plain Python ----------------------------------------------------------
+
+
+def _times(t: float, by: float) -> float:
+    return 0.0 if t == 0 else t * by
+
+
+def _ln(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
+
+
+def _log_share(y: Array, k: int) -> float:
+    """The logarithm of entry k of softmax(y)."""
+    return float(y[k] - math.log(sum(math.exp(v - y.max()) for v in y)) - y.max())
+
+
+def element(type: str, y: Array, t: Array, k: int, told: dict[str, Any]) -> float:
+    """The loss of class k of one pixel, before weights; t is smoothed."""
+    a, b = float(y[k]), float(t[k])
+    eps, delta = told["epsilon"], told["delta"]
+    if type == "mean_absolute_error":
+        return abs(a - b)
+    if type == "mean_squared_error":
+        return (a - b) ** 2
+    if type == "softmax_cross_entropy":
+        return -_times(b, _log_share(y, k))
+    if type == "sigmoid_cross_entropy":
+        return max(a, 0) - a * b + math.log1p(math.exp(-abs(a)))
+    if type == "categorical_cross_entropy":
+        return -_times(b, _ln(a))
+    if type == "hinge":
+        return max(0.0, 1 - (2 * b - 1) * a)
+    if type == "huber":
+        d = abs(a - b)
+        return d * d / 2 if d <= delta else delta**2 / 2 + delta * (d - delta)
+    if type == "cosine_distance":
+        return -a * b
+    if type == "log":
+        return -_times(b, _ln(a + eps)) - _times(1 - b, _ln(1 - a + eps))
+    assert type == "kullback_leibler"
+    return _times(b, _ln(b) - a)
+
+
+def slope(type: str, y: Array, t: Array, k: int, told: dict[str, Any]) -> float:
+    """The gradient of class k of one pixel as section 16 proposes it, before weights; t is smoothed."""
+    a, b = float(y[k]), float(t[k])
+    eps, delta = told["epsilon"], told["delta"]
+    if type == "mean_absolute_error":
+        return (a > b) - (a < b)
+    if type == "mean_squared_error":
+        return 2 * (a - b)
+    if type == "softmax_cross_entropy":
+        return math.exp(_log_share(y, k)) - b
+    if type == "sigmoid_cross_entropy":
+        return 1 / (1 + math.exp(-a)) - b
+    if type == "categorical_cross_entropy":
+        return -b / a
+    if type == "hinge":
+        return 1 - 2 * b if 1 + (1 - 2 * b) * a > 0 else 0.0
+    if type == "huber":
+        return math.copysign(delta, a - b) if abs(a - b) > delta else a - b
+    if type == "log":
+        return (-2 * eps * b - b + a + eps) / (a * (1 - a) + eps * (eps + 1))
+    return -b
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    return (labels[..., None] == np.arange(classes)).astype(np.float64)
+
+
+def loss(
+    y: Array,
+    target: Array,
+    type: str,
+    reduction: str,
+    *,
+    weights: Array | None = None,
+    weight: float = 1.0,
+    label_smoothing: float = 0.0,
+    number_of_classes: int = 1,
+    epsilon: float = 1e-7,
+    delta: float = 1.0,
+) -> tuple[Array, Array, Array]:
+    """Value, MPS's gradient, and the derivative of the value's sum."""
+    told = {"epsilon": epsilon, "delta": delta}
+    of_pixels = type == "softmax_cross_entropy"
+    over = number_of_classes if of_pixels else 2
+    smoothed = type in ("softmax_cross_entropy", "sigmoid_cross_entropy")
+    t = target * (1 - label_smoothing) + label_smoothing / over if smoothed else target
+    w = np.broadcast_to(weight if weights is None else weights, y.shape)
+    lost, passed, exact = np.zeros(y.shape), np.zeros(y.shape), np.zeros(y.shape)
+    for at in np.ndindex(y.shape[:-1]):
+        for k in range(y.shape[-1]):
+            lost[at][k] = w[at][k] * element(type, y[at], t[at], k, told)
+            passed[at][k] = w[at][k] * slope(type, y[at], t[at], k, told)
+        exact[at] = passed[at]
+        if of_pixels:
+            shares = np.exp([_log_share(y[at], k) for k in range(y.shape[-1])])
+            exact[at] = shares * (w[at] * t[at]).sum() - w[at] * t[at]
+    if reduction == "none":
+        return lost, passed, exact
+    axes = tuple(range(1, y.ndim))
+    value = lost.sum(axes, keepdims=True)
+    if type == "cosine_distance":
+        value = value + weight
+    divisor: Any = 1
+    if reduction == "mean" or (reduction == "sum_by_non_zero_weights" and weights is None):
+        divisor = math.prod(y.shape[1:-1] if of_pixels else y.shape[1:])
+    elif reduction == "sum_by_non_zero_weights":
+        assert weights is not None
+        counted = w[..., :1] if of_pixels and (1, *weights.shape)[-1] == 1 else w
+        divisor = np.maximum((counted != 0).sum(axes, keepdims=True), 1)
+    return value / divisor, passed, exact / divisor

@@ -1,0 +1,185 @@
+"""Losses: values, the gradients that MPS passes on, and the derivatives of the values, beside their definitions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from loss_case import CATEGORICAL, COSINE, PAIRS, REDUCTIONS, SIGMOID, SOFTMAX, check, each, each_pair, images
+from support import DTYPES, VIEWS, exact, numbers, same_bits
+
+import mpsfunc as mf
+
+# The definition ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type", "reduction", "weighing"),
+    [
+        (*pair, w)
+        for pair in PAIRS
+        for w in ("none", "scalar", "elements", "pixels")
+        if pair[0] != COSINE or w in ("none", "scalar")
+    ],
+)
+def test_definition(device: mx.Device, dtype: mx.Dtype, type: str, reduction: str, weighing: str) -> None:
+    for shape in ((2, 3, 2, 5), (3, 16), (1, 2, 24)):
+        y, t = images(type, shape, dtype)
+        how: dict[str, Any] = {"weight": 1.75} if weighing == "scalar" else {}
+        if weighing == "elements":
+            w = numbers(shape, dtype, 7)
+            how = {"weights": mx.where(w > 1, mx.zeros_like(w), w)}
+        elif weighing == "pixels":
+            w = numbers((*shape[:-1], 1), dtype, 7)
+            how = {"weights": mx.where(w > 0.5, mx.zeros_like(w), w)}
+        check(type, reduction, y, t, **how)
+
+
+@each_pair
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 7), (3, 70), (2, 5, 33), (2, 9, 7, 3), (1, 2, 2, 2, 2, 8)])
+def test_definition_for_every_shape(device: mx.Device, type: str, reduction: str, shape: tuple[int, ...]) -> None:
+    check(type, reduction, *images(type, shape, mx.float32), delta=0.7, epsilon=1e-3)
+
+
+@each
+@pytest.mark.parametrize("view", VIEWS)
+def test_definition_for_every_view(device: mx.Device, dtype: mx.Dtype, type: str, view: str) -> None:
+    check(type, "sum", *images(type, (2, 3, 16), dtype), view=view)
+
+
+@pytest.mark.parametrize("type", [SOFTMAX, SIGMOID])
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+def test_label_smoothing(device: mx.Device, dtype: mx.Dtype, type: str, smoothing: float) -> None:
+    for classes, reduction in itertools.product((1, 6), REDUCTIONS):
+        y, t = images(type, (2, 3, 6), dtype)
+        check(type, reduction, y, t, label_smoothing=smoothing, number_of_classes=classes)
+
+
+LABEL_DTYPES = (mx.int32, mx.int64, mx.int16, mx.int8, mx.uint32, mx.uint64, mx.uint16, mx.uint8)
+
+
+@pytest.mark.parametrize("type", [SOFTMAX, CATEGORICAL])
+@pytest.mark.parametrize("kind", LABEL_DTYPES, ids=str)
+def test_labels(device: mx.Device, dtype: mx.Dtype, type: str, kind: mx.Dtype) -> None:
+    y, _ = images(type, (2, 3, 4, 20), dtype)
+    labels = mx.array(np.random.default_rng(3).integers(0, 20, (2, 3, 4))).astype(kind)
+    for reduction in REDUCTIONS:
+        check(type, reduction, y, labels)
+        check(type, reduction, y, labels, weights=abs(numbers((2, 3, 4, 1), dtype)))
+        check(type, reduction, y, labels, weights=abs(numbers((20,), dtype)))
+    if type == SOFTMAX:
+        check(type, "mean", y, labels, label_smoothing=0.2, number_of_classes=20)
+
+
+@pytest.mark.parametrize("type", [SOFTMAX, CATEGORICAL])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (mx.int32, [-1, 4, 2**31 - 1, -(2**31), 3]),
+        (mx.int64, [-1, 4, 2**32, 2**32 + 1, -(2**63)]),
+        (mx.uint64, [2**64 - 1, 4, 2**32, 2**40, 2]),
+        (mx.uint32, [2**32 - 1, 4, 2**31, 100, 0]),
+        (mx.int8, [-1, 4, 127, -128, 1]),
+        (mx.uint8, [255, 4, 128, 3, 0]),
+    ],
+    ids=str,
+)
+def test_labels_of_no_class_are_targets_of_zeros(
+    device: mx.Device, type: str, kind: mx.Dtype, values: list[int]
+) -> None:
+    labels, (y, _) = mx.array(np.array(values, str(kind).rpartition(".")[2])), images(type, (5, 4), mx.float32)
+    hot = mx.array([[float(v == k) for k in range(4)] for v in values])
+    for how in ({}, {"label_smoothing": 0.1, "number_of_classes": 4}) if type == SOFTMAX else ({},):
+        for made, right in zip(
+            mf.loss(y, labels, type, "sum", **how), mf.loss(y, hot, type, "sum", **how), strict=True
+        ):
+            assert same_bits(made, right)
+        derived = [mf.loss_grad(y, t, type, divided=True, **how) for t in (labels, hot)]
+        assert same_bits(*derived)
+
+
+@pytest.mark.parametrize("weights", [(6,), (1,), (), (1, 6), (4, 6), (4, 1), (2, 1, 1), (3, 4, 6), (1, 4, 1)], ids=str)
+@pytest.mark.parametrize("type", [SOFTMAX, "mean_squared_error"])
+def test_weights_broadcast(device: mx.Device, type: str, weights: tuple[int, ...]) -> None:
+    if weights == (2, 1, 1):
+        weights = (3, 1, 1)
+    w = numbers(weights) + 0.1
+    for reduction in REDUCTIONS:
+        check(type, reduction, *images(type, (3, 4, 6), mx.float32), weights=w)
+
+
+def test_weights_that_are_all_zero_divide_by_one(device: mx.Device) -> None:
+    y, t = images(SOFTMAX, (2, 3, 4), mx.float32)
+    value = mf.loss_value(y, t, SOFTMAX, "sum_by_non_zero_weights", weights=mx.zeros((2, 3, 1)))
+    assert not exact(value).any()
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([1, 2, 5, 8, 17])),
+    pair=st.sampled_from(PAIRS),
+    dtype=st.sampled_from(DTYPES),
+    view=st.sampled_from(sorted(VIEWS)),
+    weighing=st.sampled_from(["none", "elements", "pixels"]),
+    seed=st.integers(0, 99),
+)
+@pytest.mark.needs_cpu_module
+def test_definition_anywhere(
+    shape: tuple[int, int, int], pair: tuple[str, str], dtype: mx.Dtype, view: str, weighing: str, seed: int
+) -> None:
+    with mx.stream(mx.cpu):
+        how = {}
+        if pair[0] != COSINE and weighing != "none":
+            last = shape[-1] if weighing == "elements" else 1
+            how = {"weights": numbers((*shape[:-1], last), dtype, 50 + seed)}
+        check(*pair, *images(pair[0], shape, dtype, seed), view=view, slack=12, **how)
+
+
+@each
+def test_empty_batches(device: mx.Device, type: str) -> None:
+    y = mx.zeros((0, 3, 4))
+    value, gradient = mf.loss(y, y, type, "sum")
+    assert value.shape == (0, 1, 1) and gradient.shape == mf.loss_grad(y, y, type, divided=True).shape == y.shape
+
+
+@each
+def test_large_images_and_many_images(device: mx.Device, type: str) -> None:
+    """Several chunks an image, and several images a chunk; sums keep their digits."""
+    for shape in ((2, 150, 300), (3, 1, 20_000), (900, 3, 4)):
+        y, t = images(type, shape, mx.float32)
+        value, gradient = mf.loss(y, t, type, "sum")
+        wide = [a.astype(mx.float64, stream=mx.cpu) for a in (y, t)]
+        right = mf.loss(*wide, type, "sum", stream=mx.cpu)
+        np.testing.assert_allclose(exact(value), exact(right[0]), rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(exact(gradient), exact(right[1]), rtol=1e-4, atol=1e-6)
+
+
+@each
+def test_same_bits_every_time(device: mx.Device, dtype: mx.Dtype, type: str) -> None:
+    y, t = images(type, (5, 60, 70), dtype)
+    made = [mf.loss(y, t, type, "sum") for _ in range(3)]
+    assert all(same_bits(a, b) for pair in made[1:] for a, b in zip(pair, made[0], strict=True))
+
+
+@each
+def test_threads_do_not_change_bits(on_cpu: mx.Device, type: str, threads: Callable[[int], None]) -> None:
+    made = []
+    for count in (1, 2, 5):
+        threads(count)
+        made.append(
+            [v for shape in ((2, 90, 300), (700, 30)) for v in mf.loss(*images(type, shape, mx.float32), type, "sum")]
+        )
+        mx.eval(made[-1])
+    assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+
+
+@each
+def test_every_instruction_set(on_cpu: mx.Device, isa: str, type: str) -> None:
+    for dtype, shape in itertools.product(DTYPES, ((2, 3, 19), (3, 32))):
+        check(type, "none" if type != COSINE else "sum", *images(type, shape, dtype))
+        check(type, "sum", *images(type, shape, dtype))
