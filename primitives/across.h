@@ -1,4 +1,5 @@
-// One number of all lanes of a vector, halves folded onto halves; the largest of a line and the sum of its exponentials.
+// One number of all lanes of a vector, halves folded onto halves; the largest of a line and the sum of its
+// exponentials.
 #pragma once
 #include "channels.h"
 #include "functions.h"
@@ -27,12 +28,14 @@ MPSF_INLINE A folded(typename PartOf<N, A>::type v, const F& f) {
 
 template <typename A>
 MPSF_INLINE A sum_of(Vec<A> v) {
-  return folded<lanes<A>, A>(v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+  return folded<lanes<A>, A>(
+      v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
 
 template <typename A>
 MPSF_INLINE A largest_of(Vec<A> v) {
-  return folded<lanes<A>, A>(v, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
+  return folded<lanes<A>, A>(
+      v, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
 }
 
 template <typename A>
@@ -104,10 +107,11 @@ MPSF_INLINE Acc<T> largest_along(const T* x, int64_t length) {
     most[0] = first > most[0] ? first : most[0];
     most[1] = second > most[1] ? second : most[1];
   }
-  along<A>(length - at, [&](int64_t i, int n) __attribute__((always_inline)) {
-    const Vec<A> v = n == L ? load(x + at + i) : filled_from<A>(load(x + at + i, n), n, -kInfinity<A>);
-    most[0] = v > most[0] ? v : most[0];
-  });
+  along<A>(
+      length - at, [&](int64_t i, int n) __attribute__((always_inline)) {
+        const Vec<A> v = n == L ? load(x + at + i) : filled_from<A>(load(x + at + i, n), n, -kInfinity<A>);
+        most[0] = v > most[0] ? v : most[0];
+      });
   return largest_of<A>(most[0] > most[1] ? most[0] : most[1]);
 }
 
@@ -120,11 +124,12 @@ MPSF_INLINE double exponentials(const T* x, int64_t length, Acc<T> largest, Acc<
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   LaneSum<A> sum;
-  along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-    const Vec<A> e = exp(load_some(x + i, n) - largest);
-    if (room) store(room + i, e);
-    sum.add(n == L ? e : filled_from<A>(e, n, A(0)));
-  });
+  along<A>(
+      length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        const Vec<A> e = exp(load_some(x + i, n) - largest);
+        if (room) store(room + i, e);
+        sum.add(n == L ? e : filled_from<A>(e, n, A(0)));
+      });
   return sum.total();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "check_elements.h"
+#include "check_rows.h"
 #include "geometry.h"
 
 #define MPSF_POINTWISE inline  // of the activations only the numbers matter here
@@ -203,42 +204,6 @@ class Check {
     output(0, out(0), dtype);
   }
 
-  // Images (n, pixels, classes), a target, and perhaps weights and a factor for each image.
-  void loss(bool gradient) const {
-    const std::vector<int>& params = call_.params;
-    const size_t flags = gradient ? 5 : 4;
-    require(params.size() == flags + 12, "another number of params");
-    switches({params[1], params[2], params[3], params[flags - 1]});
-    const size_t inputs = 2 + params[3] + (gradient ? params[4] : 0);
-    counts(inputs, flags + 12, !gradient && call_.shapes.size() == 2 ? 2 : 1);
-    require(params[0] >= 0 && params[0] <= 9, "a type from 0 to 9");
-    const mx::Shape& y = in(0);
-    require(y.size() == 3 && mx::issubdtype(image(), mx::floating), "floating images of rank 3");
-    require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
-    if (params[2]) {
-      require(params[0] == 2 || params[0] == 4, "a type with labels");
-      input(1, {y[0], y[1]}, mx::uint32);
-    } else {
-      input(1, y, image());
-    }
-    if (params[3]) input(2, {y[0], y[1], in(2).size() == 3 && in(2)[2] == 1 ? 1 : y[2]}, accumulator());
-    if (gradient && params[4]) input(static_cast<int>(inputs) - 1, {y[0]}, accumulator());
-    if (gradient || params[1]) {
-      output(0, y, image());
-    } else {
-      output(0, {y[0]}, accumulator());
-    }
-    if (call_.shapes.size() == 2) output(1, y, image());
-  }
-
-  // So many arrays (outer, length, inner).
-  void lines(size_t arrays, size_t params) const {
-    counts(arrays, params, 1);
-    require(in(0).size() == 3, "arrays of rank 3");
-    for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
-    output(0, in(0), image());
-  }
-
   void switches(std::initializer_list<int> params) const {
     for (int param : params) require(param == 0 || param == 1, "switches that are 0 or 1");
   }
@@ -401,16 +366,16 @@ void check(const Signature& call) {
       return c.resampling();
     case Op::softmax:
     case Op::log_softmax:
-      return c.lines(1, 0);
+      return lines(c, call, 1, 0);
     case Op::softmax_grad:
     case Op::log_softmax_grad:
       c.require(call.params.size() == 1, "another number of params");
       c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
-      return c.lines(call.params[0] == 1 ? 3 : 2, 1);
+      return lines(c, call, call.params[0] == 1 ? 3 : 2, 1);
     case Op::loss:
-      return c.loss(false);
+      return loss(c, call, false);
     case Op::loss_grad:
-      return c.loss(true);
+      return loss(c, call, true);
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:

@@ -108,20 +108,22 @@ void over_images(const Job<T>& job, int64_t units, int64_t elements, const F& f)
 
 // Elements [begin, end) of an image, with their targets and weights, if they have some.
 template <int K, typename T, typename Target>
-MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w, Acc<T> scale) {
+MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w,
+                       Acc<T> scale) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   LaneSum<A> sum;
-  along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-    Vec<A> target = load_some(t + i, n), element, slope;
-    if constexpr (K == kSigmoid) target = target * job.kept + job.share;
-    of_elements<K>(load_some(job.y + from + i, n), target, job, element, slope);
-    const Vec<A> weight = w ? load_some(w + i, n) : splat(job.weight);
-    element *= weight;
-    if (job.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
-    if (job.elements) store_result(job.elements + from + i, element, n, job.elements_streamed);
-    if (job.gradient) store_result(job.gradient + from + i, slope * weight * scale, n, job.gradient_streamed);
-  });
+  along<A>(
+      length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        Vec<A> target = load_some(t + i, n), element, slope;
+        if constexpr (K == kSigmoid) target = target * job.kept + job.share;
+        of_elements<K>(load_some(job.y + from + i, n), target, job, element, slope);
+        const Vec<A> weight = w ? load_some(w + i, n) : splat(job.weight);
+        element *= weight;
+        if (job.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
+        if (job.elements) store_result(job.elements + from + i, element, n, job.elements_streamed);
+        if (job.gradient) store_result(job.gradient + from + i, slope * weight * scale, n, job.gradient_streamed);
+      });
   return sum.total();
 }
 
@@ -170,26 +172,28 @@ MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T
   A all = 1;
   if (job.exact) {
     LaneSum<A> targets;
-    along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-      const Vec<A> v = weight(i, n) * smoothed(i, n);
-      targets.add(n == L ? v : filled_from<A>(v, n, A(0)));
-    });
+    along<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+          const Vec<A> v = weight(i, n) * smoothed(i, n);
+          targets.add(n == L ? v : filled_from<A>(v, n, A(0)));
+        });
     all = static_cast<A>(targets.total());
   }
   LaneSum<A> sum;
-  along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-    const Vec<A> v = weight(i, n), target = smoothed(i, n);
-    if (job.values || job.elements) {
-      const Vec<A> element = -by<Vec<A>>(target, load_some(y + i, n) - largest - less) * v;
-      if (job.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
-      if (job.elements) store_result(job.elements + from + i, element, n, job.elements_streamed);
-    }
-    if (job.gradient) {
-      const Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * share;
-      const Vec<A> made = job.exact ? (p * all - v * target) * scale : v * (p - target);
-      store_result(job.gradient + from + i, made, n, job.gradient_streamed);
-    }
-  });
+  along<A>(
+      length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        const Vec<A> v = weight(i, n), target = smoothed(i, n);
+        if (job.values || job.elements) {
+          const Vec<A> element = -by<Vec<A>>(target, load_some(y + i, n) - largest - less) * v;
+          if (job.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
+          if (job.elements) store_result(job.elements + from + i, element, n, job.elements_streamed);
+        }
+        if (job.gradient) {
+          const Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * share;
+          const Vec<A> made = job.exact ? (p * all - v * target) * scale : v * (p - target);
+          store_result(job.gradient + from + i, made, n, job.gradient_streamed);
+        }
+      });
   return sum.total();
 }
 

@@ -22,15 +22,17 @@ MPSF_INLINE void row(const T* x, int64_t length, Acc<T>* room, T* y, bool stream
   const double total = exponentials(x, length, largest, kept ? room : nullptr);
   if constexpr (Log) {
     const A less = static_cast<A>(__builtin_log(total));
-    along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-      store_result(y + i, load_some(x + i, n) - largest - less, n, streamed);
-    });
+    along<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+          store_result(y + i, load_some(x + i, n) - largest - less, n, streamed);
+        });
   } else {
     const A share = static_cast<A>(1 / total);
-    along<A>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-      const Vec<A> e = kept ? load(room + i) : exp(load_some(x + i, n) - largest);
-      store_result(y + i, e * share, n, streamed);
-    });
+    along<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+          const Vec<A> e = kept ? load(room + i) : exp(load_some(x + i, n) - largest);
+          store_result(y + i, e * share, n, streamed);
+        });
   }
 }
 
@@ -115,7 +117,8 @@ void forward(const Call& call) {
   });
 }
 
-// Derivatives: what each adds up along a line of its inputs, and what it makes of those and the sums. -------------------
+// Derivatives: what each adds up along a line of its inputs, and what it makes of those and the sums.
+// -------------------
 
 // y * (dy - sum of dy * y) of [dy, y]
 struct Pull {
@@ -203,19 +206,21 @@ void backward(const Call& call) {
         lines, 0,
         [&](int64_t from, A*) {
           LaneSum<A> sums[S];
-          along<A>(lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
-            Vec<A> v[I], terms[S];
-            read(from + i, n, v);
-            F::terms(v, terms);  // the lanes behind a line are zeros, and so are their terms
-            for (int s = 0; s < S; ++s) sums[s].add(terms[s]);
-          });
+          along<A>(
+              lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
+                Vec<A> v[I], terms[S];
+                read(from + i, n, v);
+                F::terms(v, terms);  // the lanes behind a line are zeros, and so are their terms
+                for (int s = 0; s < S; ++s) sums[s].add(terms[s]);
+              });
           Vec<A> totals[S];
           for (int s = 0; s < S; ++s) totals[s] = splat(static_cast<A>(sums[s].total()));
-          along<A>(lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
-            Vec<A> v[I];
-            read(from + i, n, v);
-            store_result(made + from + i, F::made(v, totals), n, streamed);
-          });
+          along<A>(
+              lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
+                Vec<A> v[I];
+                read(from + i, n, v);
+                store_result(made + from + i, F::made(v, totals), n, streamed);
+              });
         },
         [&]<int N>(int64_t from, int n, A*) {
           LaneSum<A> sums[N][S];
