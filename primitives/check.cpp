@@ -366,12 +366,12 @@ void check(const Signature& call) {
       return c.resampling();
     case Op::softmax:
     case Op::log_softmax:
-      return lines(c, call, 1, 0);
+      return lines(c, 1, 0);
     case Op::softmax_grad:
     case Op::log_softmax_grad:
       c.require(call.params.size() == 1, "another number of params");
       c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
-      return lines(c, call, call.params[0] == 1 ? 3 : 2, 1);
+      return lines(c, call.params[0] == 1 ? 3 : 2, 1);
     case Op::loss:
       return loss(c, call, false);
     case Op::loss_grad:

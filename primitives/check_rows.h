@@ -36,7 +36,7 @@ void loss(const Check& c, const Signature& call, bool gradient) {
 
 // So many arrays (outer, length, inner).
 template <typename Check>
-void lines(const Check& c, const Signature& call, size_t arrays, size_t params) {
+void lines(const Check& c, size_t arrays, size_t params) {
   c.counts(arrays, params, 1);
   c.require(c.in(0).size() == 3, "arrays of rank 3");
   for (size_t i = 1; i < arrays; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
