@@ -4,7 +4,7 @@ const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1]
 const int each = n / params[14];  // images of a set, which has a key and a mask of its own
 const Under of_x = under_at(params, 0), of_mask = under_at(params, 1);
 const uint bound = params[15];
-const float keep = as_type<float>(params[16]);
+const float keep = as_type<float>(params[16]), share = 1 / keep;
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.x;
 for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
@@ -20,7 +20,7 @@ for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
       const Pack<uint, V> words = words_at<A, V>(entry, low, high);
       Pack<T, V> made;
       for (int j = 0; j < V; ++j) {
-        made.v[j] = T(float(in[k].v[j]) * (words.v[j] < bound ? 1.0f : 0.0f) / keep);
+        made.v[j] = T(over(float(in[k].v[j]) * (words.v[j] < bound ? 1.0f : 0.0f), keep, share));
       }
       store(y + (to + i + k * stride) * V, made);
     }

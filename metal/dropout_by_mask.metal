@@ -1,7 +1,7 @@
 // y = x * mask / keep, with a mask of bytes. A thread has four packs of V elements of an image under way together.
 const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
 const Under of_x = under_at(params, 0), of_mask = under_at(params, 1);
-const float keep = as_type<float>(params[14]);
+const float keep = as_type<float>(params[14]), share = 1 / keep;
 const bool wide = aligned<V>(x), wide_mask = aligned<V>(mask);
 const long stride = threads_per_grid.x;
 for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
@@ -19,7 +19,9 @@ for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
     }
     for (int k = 0; k < 4 && i + k * stride < packs; ++k) {
       Pack<T, V> made;
-      for (int j = 0; j < V; ++j) made.v[j] = T(float(in[k].v[j]) * float(kept[k].v[j]) / keep);
+      for (int j = 0; j < V; ++j) {
+        made.v[j] = T(over(float(in[k].v[j]) * float(kept[k].v[j]), keep, share));
+      }
       store(y + (to + i + k * stride) * V, made);
     }
   }

@@ -16,6 +16,13 @@ MPSF_FN A slope(A x, A y, A p, A q) {
   return S == 0 ? p : K == 0 ? q : -q;
 }
 
+// x / d from d's reciprocal r: a division would cost more than random words do. Rounded as a division's result, unless
+// that is subnormal.
+MPSF_FN float over(float x, float d, float r) {
+  const float q = x * r;
+  return q - q == 0 ? fma(fma(-q, d, x), r, q) : q;
+}
+
 // An operand is as long as the result along an axis, or 1. Image b of the result reads its image b / per % images.
 struct Under {
   int images, per, h, w, c;
