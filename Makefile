@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
-beyond_isas := $(beyond_cpu) $(foreach name,bad_input conv_routes cpu_conv cpu_loss cpu_neuron cpu_norm winograd demo distributed docs geometry layers memory \
+beyond_isas := $(beyond_cpu) $(foreach name,bad_input conv_routes cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm winograd demo distributed docs geometry layers memory \
   oracle_norm pictures rules states transforms weights window window_errors,--ignore=tests/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)

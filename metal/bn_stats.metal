@@ -27,12 +27,15 @@ for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
     shift[j] = float(pivot.v[j]);
     sum[j] = squares[j] = 0;
   }
-  for (int k = 0; k < many; ++k) {
-    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c, wide);
-    for (int j = 0; j < V; ++j) {
-      const float d = float(in.v[j]) - shift[j];
-      sum[j] += d;
-      squares[j] += d * d;
+  for (int k = 1; k < many; k += 8) {  // eight under way together; where fewer are left the pivot, which adds nothing
+    Pack<T, V> in[8];
+    for (int i = 0; i < 8; ++i) in[i] = load<V>(x + (k + i < many ? p + (k + i) * stride : p) * channels + c, wide);
+    for (int i = 0; i < 8; ++i) {
+      for (int j = 0; j < V; ++j) {
+        const float d = float(in[i].v[j]) - shift[j];
+        sum[j] += d;
+        squares[j] += d * d;
+      }
     }
   }
   for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));

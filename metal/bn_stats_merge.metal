@@ -9,9 +9,17 @@ threadgroup float counts[256], means[256], m2s[256];
 
 Moments own = {0, 0, 0};
 if (column < columns) {
-  for (int part = row; part < parts; part += height) {
-    const int at = part * columns + column;
-    own = merged(own, Moments{count[at], mean[at], m2[at]});
+  for (int part = row; part < parts; part += 8 * height) {
+    Moments some[8];  // read before any is merged, since each read takes longer than a merger
+    for (int i = 0; i < 8; ++i) {
+      const int at = (part + i * height) * columns + column;
+      some[i] = Moments{0, 0, 0};
+      if (part + i * height < parts) some[i] = Moments{count[at], mean[at], m2[at]};
+    }
+    for (int apart = 1; apart < 8; apart *= 2) {
+      for (int i = 0; i < 8; i += 2 * apart) some[i] = merged(some[i], some[i + apart]);
+    }
+    own = merged(own, some[0]);
   }
 }
 counts[slot] = own.count;

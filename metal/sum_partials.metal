@@ -1,5 +1,5 @@
 // total[i] = sum over the parts of partial[part, i], in a fixed order: up to 32 strided
-// sums of four, then a tree.
+// sums of eight, then a tree.
 const int parts = partial_shape[0];
 const long length = long(partial_shape[1]);
 const long i = thread_position_in_grid.x;
@@ -8,12 +8,13 @@ const int row = thread_position_in_threadgroup.y;
 const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float sums[256];
 
-float own[4] = {0, 0, 0, 0};  // apart, so that four loads are under way together
-for (int part = row; i < length && part < parts; part += 4 * height) {
-  for (int k = 0; k < 4; ++k) {
+float own[8] = {0, 0, 0, 0, 0, 0, 0, 0};  // apart, so that eight loads are under way together
+for (int part = row; i < length && part < parts; part += 8 * height) {
+  for (int k = 0; k < 8; ++k) {
     if (part + height * k < parts) own[k] += partial[(part + height * k) * length + i];
   }
 }
+for (int k = 0; k < 4; ++k) own[k] += own[k + 4];
 sums[slot] = (own[0] + own[1]) + (own[2] + own[3]);
 threadgroup_barrier(mem_flags::mem_threadgroup);
 for (int half_height = height / 2; half_height > 0; half_height /= 2) {

@@ -57,6 +57,12 @@ def image(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) ->
     image_shape(op, f"{name}.shape", value.shape)
 
 
+def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
+    """An NHWC batch whose elements are moved only, so that they may be integers."""
+    numbers(op, name, value, stream=stream)
+    image_shape(op, f"{name}.shape", value.shape)
+
+
 def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
     """The shape of an NHWC batch."""
     if len(shape) != 4 or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
@@ -66,6 +72,15 @@ def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{op}: an image has no elements; got {name}={tuple(shape)}, expected h, w, c >= 1")
     if h * w * c > _IMAGE_ELEMENTS:
         raise ValueError(f"{op}: an image is too large; got {name}={tuple(shape)}, expected h * w * c < 2**31")
+
+
+def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]:
+    """The shape of an NHWC batch as an argument."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{op}: {name} is not a shape; got {name}={value!r}, expected (n, h, w, c)")
+    image_shape(op, name, tuple(value))
+    n, h, w, c = value
+    return n, h, w, c
 
 
 def shape(op: str, name: str, value: mx.array, expected: tuple[int | str, ...], why: str) -> None:
@@ -102,6 +117,26 @@ def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1)
     if not least <= value <= most:
         raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least} to {most}")
     return int(value)
+
+
+def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
+    """One of a few names."""
+    if not isinstance(value, str):
+        raise TypeError(f"{op}: {name} is not a name; got {name}={value!r}, expected {_either(names)}")
+    if value not in names:
+        raise ValueError(f"{op}: unknown {name}; got {name}={value!r}, expected {_either(names)}")
+    return value
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+def switch(op: str, name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{op}: {name} is not a bool; got {name}={value!r}, expected True or False")
+    return value
 
 
 def axis(op: str, name: str, value: mx.array, at: Any) -> int:

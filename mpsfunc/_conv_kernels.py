@@ -10,6 +10,7 @@ import mlx.core as mx
 from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch
 from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Stage
+from mpsfunc._sums import channel_sums
 from mpsfunc.window import Axis
 
 
@@ -101,18 +102,7 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
 
 def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
     """A vector (o,) in the accumulator's dtype."""
-    n, height, width, out = dy.shape
-    result = ((out,), _launch.accumulator(dy.dtype))
-
-    def stages() -> tuple[Stage, ...]:
-        per_thread = _launch.lanes(dy.dtype, out, dy.size)
-        grid, group = _launch.column_threads(out // per_thread, n * height * width)
-        partial = ((grid[1] // group[1], out), mx.float32)
-        unroll = (("V", per_thread),)
-        first = Stage("conv_grad_bias", ("dy",), ("partial",), (partial,), grid, group, group[:2], unroll)
-        return first, _launch.sum_partials(out)
-
-    return _launch.launch("conv_grad_bias", [dy], (), (result,), stages, spec.stream)[0]
+    return channel_sums(dy, spec.stream)
 
 
 def _winograd() -> int:

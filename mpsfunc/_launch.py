@@ -49,6 +49,8 @@ _HEADERS = (
     "functions.h",
     "activations.h",
     "neuron.h",
+    "operands.h",
+    "philox.h",
     "exponentials.h",
     "losses.h",
 )
@@ -189,6 +191,11 @@ def bits(number: float) -> tuple[int, ...]:
     """A float32 as an int parameter of a kernel; what is too large for one becomes the largest."""
     most = float(np.finfo(np.float32).max)
     return struct.unpack("i", struct.pack("f", max(-most, min(number, most))))
+
+
+def signed(word: int) -> int:
+    """32 bits as an int parameter."""
+    return word - 2**32 if word >= 2**31 else word
 
 
 def doubles(*numbers: float) -> tuple[int, ...]:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _pool_stages, window
-from mpsfunc._launch import Stage, StreamLike
+from mpsfunc import _avg_kernels, _check, _launch, window
+from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
-from mpsfunc._rules import differentiable, over_batches
 from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
@@ -150,7 +149,7 @@ def avg_pool_fwd(
         edge_mode=edge_mode,
         zero_pad=zero_pad,
     )
-    return _avg_pool(x, Spec(state.rows, state.cols, run_on)), state
+    return _avg_kernels.pool(x, Spec(state.rows, state.cols, run_on)), state
 
 
 def avg_pool_state(
@@ -250,8 +249,7 @@ def avg_pool_grad(
     expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
     _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
-    dx: mx.array = _avg_pool_grad(dy, Spec(rows, cols, run_on))
-    return dx
+    return _avg_kernels.grad(dy, Spec(rows, cols, run_on))
 
 
 def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement: Any) -> AvgPoolState:
@@ -259,47 +257,3 @@ def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement
     rows, cols = window.place(op, (h, w), kernel_size, edge_modes=window.EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
     return AvgPoolState("avg_pool", channels, rows, cols)
-
-
-# Kernels and rules --------------------------------------------------------------------------------------
-
-
-def _run(op: str, x: mx.array, height: int, width: int, spec: Spec) -> mx.array:
-    source, result = (x.shape, x.dtype), ((x.shape[0], height, width, x.shape[3]), x.dtype)
-    axes = spec.rows, spec.cols
-
-    def stages() -> tuple[Stage, ...]:
-        if op == "avg_pool":
-            names = ("x",), ("y",)
-            together = 2 if x.dtype.size > 2 else 4
-            return _pool_stages.summing(
-                op, names, source, result, axes, lambda dtype: (("O", dtype),), together=together
-            )
-        names = ("dy",), ("dx",)
-        tiles = _pool_stages.on_tiles("avg_pool_grad_tile", names, source, result, axes)
-        return (tiles or _pool_stages.by_pixel(op, names, source, (result,), axes, together=4),)
-
-    return _launch.launch(op, [x], (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
-
-
-def _run_avg_pool(x: mx.array, spec: Spec) -> mx.array:
-    return _run("avg_pool", x, spec.rows.n_out, spec.cols.n_out, spec)
-
-
-def _run_avg_pool_grad(dy: mx.array, spec: Spec) -> mx.array:
-    return _run("avg_pool_grad", dy, spec.rows.n_in, spec.cols.n_in, spec)
-
-
-def _linear(name: str, run: Any, own: Any, adjoint: Any) -> Any:
-    """The rules of one linear operation on a batch: ``own()`` is itself, ``adjoint()`` the other."""
-    return differentiable(
-        name,
-        run,
-        vjp=lambda arrays, cotangents, outputs, spec: (adjoint()(cotangents[0], spec),),
-        jvp=lambda arrays, tangents, spec: own()(tangents[0], spec),
-        vmap=over_batches(own),
-    )
-
-
-_avg_pool: Any = _linear("avg_pool", _run_avg_pool, lambda: _avg_pool, lambda: _avg_pool_grad)
-_avg_pool_grad: Any = _linear("avg_pool_grad", _run_avg_pool_grad, lambda: _avg_pool_grad, lambda: _avg_pool)

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "check_elements.h"
+#include "check_rows.h"
 #include "geometry.h"
 
 #define MPSF_POINTWISE inline  // of the activations only the numbers matter here
@@ -33,7 +35,8 @@ class Check {
     for (const mx::array& a : call_.inputs) {
       const bool scalar = call_.op == Op::power || (call_.op == Op::bn_factors && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
-      require(scalar || maximum() || labelled(a) || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
+      const bool numbers = scalar || maximum() || tables() || labelled(a);
+      require(numbers || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
     }
     for (const mx::Shape& shape : call_.shapes) {
       for (int length : shape) require(length >= 0, "shapes without negative lengths");
@@ -56,6 +59,9 @@ class Check {
   bool maximum() const {
     return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_take;
   }
+
+  // Whether tables say what is read.
+  bool tables() const { return call_.op == Op::pick || call_.op == Op::resample; }
 
   // Classes of a loss's pixels.
   bool labelled(const mx::array& a) const {
@@ -180,40 +186,22 @@ class Check {
     output(0, in(0), image());
   }
 
-  // Images (n, pixels, classes), a target, and perhaps weights and a factor for each image.
-  void loss(bool gradient) const {
-    const std::vector<int>& params = call_.params;
-    const size_t flags = gradient ? 5 : 4;
-    require(params.size() == flags + 12, "another number of params");
-    switches({params[1], params[2], params[3], params[flags - 1]});
-    const size_t inputs = 2 + params[3] + (gradient ? params[4] : 0);
-    counts(inputs, flags + 12, !gradient && call_.shapes.size() == 2 ? 2 : 1);
-    require(params[0] >= 0 && params[0] <= 9, "a type from 0 to 9");
-    const mx::Shape& y = in(0);
-    require(y.size() == 3 && mx::issubdtype(image(), mx::floating), "floating images of rank 3");
-    require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
-    if (params[2]) {
-      require(params[0] == 2 || params[0] == 4, "a type with labels");
-      input(1, {y[0], y[1]}, mx::uint32);
-    } else {
-      input(1, y, image());
+  // An image, and tables of what the rows and columns of the result read in it; what they hold is looked at later.
+  void resampling() const {
+    const bool picks = call_.op == Op::pick;
+    counts(picks ? 4 : 3, 0, 1);
+    require(in(0).size() == 4 && out(0).size() == 4, "images of rank 4");
+    require(in(0)[0] == out(0)[0] && in(0)[3] == out(0)[3], "as many images and channels out as in");
+    const mx::Dtype dtype = image();
+    const bool moves = dtype == mx::uint8 || dtype == mx::uint16 || dtype == mx::uint32 || dtype == mx::uint64;
+    require((picks && moves) || mx::issubdtype(dtype, mx::floating), "images that are floating, or unsigned to pick");
+    for (int axis = 1; axis <= 2; ++axis) {
+      require(call_.inputs[axis].ndim() == 1 && call_.inputs[axis].dtype() == mx::uint32, "tables of uint32");
+      const int64_t size = in(axis)[0], count = out(0)[axis];
+      require(picks ? size == count : size > count && (size - count - 1) % 3 == 0, "tables of the result's lengths");
     }
-    if (params[3]) input(2, {y[0], y[1], in(2).size() == 3 && in(2)[2] == 1 ? 1 : y[2]}, accumulator());
-    if (gradient && params[4]) input(static_cast<int>(inputs) - 1, {y[0]}, accumulator());
-    if (gradient || params[1]) {
-      output(0, y, image());
-    } else {
-      output(0, {y[0]}, accumulator());
-    }
-    if (call_.shapes.size() == 2) output(1, y, image());
-  }
-
-  // So many arrays (outer, length, inner).
-  void lines(size_t arrays, size_t params) const {
-    counts(arrays, params, 1);
-    require(in(0).size() == 3, "arrays of rank 3");
-    for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
-    output(0, in(0), image());
+    if (picks) input(3, {1}, dtype);
+    output(0, out(0), dtype);
   }
 
   void switches(std::initializer_list<int> params) const {
@@ -373,27 +361,28 @@ void check(const Signature& call) {
     case Op::neuron_curve:
       c.fused();
       return c.elements(3, false);
+    case Op::pick:
+    case Op::resample:
+      return c.resampling();
     case Op::softmax:
     case Op::log_softmax:
-      return c.lines(1, 0);
+      return lines(c, 1, 0);
     case Op::softmax_grad:
     case Op::log_softmax_grad:
       c.require(call.params.size() == 1, "another number of params");
       c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
-      return c.lines(call.params[0] == 1 ? 3 : 2, 1);
+      return lines(c, call.params[0] == 1 ? 3 : 2, 1);
     case Op::loss:
-      return c.loss(false);
+      return loss(c, call, false);
     case Op::loss_grad:
-      return c.loss(true);
+      return loss(c, call, true);
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:
     case Op::arithmetic:
     case Op::arithmetic_grad:
     case Op::compare:
-    case Op::resample:
-    case Op::resample_grad:
-      return c.require(false, "an operation that exists");
+      return CheckElements(call).run();
   }
 }
 

@@ -65,8 +65,8 @@ struct Call {
   X(arithmetic)              \
   X(arithmetic_grad)         \
   X(compare)                 \
+  X(pick)                    \
   X(resample)                \
-  X(resample_grad)           \
   X(window_sum)              \
   X(power)                   \
   X(cross_channel_norm)      \

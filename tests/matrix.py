@@ -9,6 +9,8 @@ from entry import Arrays as Arrays
 from entry import Entry as Entry
 from entry import entry as _entry
 from matrix_convolutions import CONVOLUTIONS
+from matrix_elements import ELEMENTS
+from matrix_images import IMAGES
 from matrix_losses import LOSSES
 from matrix_neurons import NEURONS
 from matrix_norms import NORMS
@@ -19,9 +21,13 @@ import mpsfunc as mf
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "GroupNormState",
-    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState", "Neuron",
-    "PaddingPolicy", "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads",
-    "max_pool_indices", "set_num_threads",
+    "InstanceNormState", "L2PoolState", "LocalContrastNormState", "MaxPoolState", "Neuron", "PaddingPolicy",
+    "SpatialNormState", "avg_pool_state", "bn_reset", "conv_state", "get_num_threads", "max_pool_indices",
+    "set_num_threads",
+    "DropoutState", "dropout_mask",
+    "PadState", "ResampleState", "pad_state", "resize_bilinear_state", "resize_nearest_state",
+    "upsample_bilinear_state", "upsample_nearest_state",
+    "LossState",
 }  # fmt: skip
 
 
@@ -75,4 +81,6 @@ MATRIX: dict[str, Entry] = {
     **NORMS,
     **LOSSES,
     **NEURONS,
+    **ELEMENTS,
+    **IMAGES,
 }

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import bad_elements
+import bad_images
 import bad_losses
 import bad_neurons
 import bad_norms
@@ -20,6 +22,7 @@ from mpsfunc import _launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
+OTHERS = (bad_norms, bad_neurons, bad_elements, bad_images, bad_losses)  # families with a file of their own
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
@@ -74,8 +77,8 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
         mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
     ),
 }
-IMAGES |= bad_norms.IMAGES
-GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"}
+IMAGES |= bad_norms.IMAGES | bad_images.IMAGES
+GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"} | bad_images.GRADIENTS
 each = pytest.mark.parametrize("op", IMAGES)
 
 
@@ -234,17 +237,12 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-PARTS: Any = (bad_norms, bad_neurons, bad_losses)
-
-
-@pytest.mark.parametrize(
-    ("message", "call"), [*WRONG_VALUES, *(wrong for part in PARTS for wrong in part.WRONG_VALUES)]
-)
+@pytest.mark.parametrize(("message", "call"), sum((f.WRONG_VALUES for f in OTHERS), WRONG_VALUES))
 def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
     refuses(ValueError, message, call)
 
 
-@pytest.mark.parametrize(("message", "call"), [*WRONG_TYPES, *(wrong for part in PARTS for wrong in part.WRONG_TYPES)])
+@pytest.mark.parametrize(("message", "call"), sum((f.WRONG_TYPES for f in OTHERS), WRONG_TYPES))
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
 
@@ -275,7 +273,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-OF_STATES |= bad_norms.OF_STATES
+OF_STATES |= bad_norms.OF_STATES | bad_elements.OF_STATES | bad_images.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)
@@ -313,6 +311,12 @@ def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
         refuses(TypeError, f"{op}: {name} is not an array", lambda value=value: call(value))
     for dtype in (mx.int32, mx.bool_, mx.complex64):
         refuses(TypeError, f"{op}: {name} has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
+
+
+@pytest.mark.parametrize("op", bad_elements.WIDE_DTYPES)
+def test_float64_elements_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
+    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got "):
+        bad_elements.WIDE_DTYPES[op](X.astype(mx.float64))
 
 
 NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}

@@ -248,6 +248,48 @@ def _params(**changes: int) -> tuple[int, ...]:
     return (*AXES["3x3 s2 p1"][0]._replace(**changes), *AXES["3x3 s2 p1"][1])
 
 
+# 7 * 8 * 3 entries of two images, in one line of each; behind that, operands alike and the operations' own params.
+LINES, ALIKE, ROW = (2, 1, 56, 3), (2, 1, 1, 56, 3), (1, 2, 1, 1, 3)
+KEYS, MASK = ((2, 2), mx.uint32), ((2, 7, 8, 3), mx.uint8)
+DROP, NUMBERS = (*LINES, *ALIKE, *ALIKE), (0,) * 10
+ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
+    ("dropout", [IMAGE], (*DROP, 5, 0, 0), [IMAGE]),
+    ("dropout", [IMAGE, ((2, 3), mx.uint32)], (*DROP, 5, 0, 0), [IMAGE]),
+    ("dropout", [IMAGE, ((2, 2), mx.int32)], (*DROP, 5, 0, 0), [IMAGE]),
+    ("dropout", [IMAGE, ((5, 2), mx.uint32)], (*DROP, 5, 0, 0), [IMAGE]),
+    ("dropout", [IMAGE, ((0, 2), mx.uint32)], (*DROP, 5, 0, 0), [IMAGE]),
+    ("dropout", [MASK, KEYS], (*DROP, 5, 0, 0), [MASK]),
+    ("dropout", [IMAGE, KEYS], (*DROP, 5, 0), [IMAGE]),
+    ("dropout", [IMAGE, KEYS], (*LINES, *ALIKE, *ROW, 5, 0, 0), [IMAGE]),
+    ("dropout", [IMAGE, KEYS], (2, 1, 55, 3, *ALIKE, *ALIKE, 5, 0, 0), [IMAGE]),
+    ("dropout", [POOLED, KEYS], (*DROP, 5, 0, 0), [IMAGE]),
+    ("dropout_by_mask", [IMAGE, IMAGE], (*DROP, 0, 0), [IMAGE]),
+    ("dropout_by_mask", [IMAGE, ((3,), mx.uint8)], (*DROP, 0, 0), [IMAGE]),
+    ("dropout_by_mask", [IMAGE, MASK], (*LINES, *ALIKE, 3, 1, 1, 56, 3, 0, 0), [IMAGE]),
+    ("dropout_by_mask", [IMAGE, MASK], (*LINES, *ALIKE, 2, 0, 1, 56, 3, 0, 0), [IMAGE]),
+    ("dropout_by_mask", [IMAGE, MASK], (*LINES, *ALIKE, 2, 1, 1, 28, 3, 0, 0), [IMAGE]),
+    ("dropout_mask", [((3, 2), mx.uint32)], (5,), [((4,), mx.uint8)]),
+    ("dropout_mask", [KEYS], (5,), [((4,), mx.bool_)]),
+    ("dropout_mask", [KEYS], (), [((4,), mx.uint8)]),
+    ("arithmetic", [IMAGE, IMAGE], (*LINES, *ALIKE, *ALIKE, 4, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic", [IMAGE, IMAGE], (*LINES, *ALIKE, *ALIKE, 0, 4, *NUMBERS), [IMAGE]),
+    ("arithmetic", [IMAGE, IMAGE], (*LINES, *ALIKE, *ROW, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic", [IMAGE, ((2, 7, 8, 3), mx.float16)], (*LINES, *ALIKE, *ALIKE, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic", [IMAGE, IMAGE], (0, 1, 56, 3, *ALIKE, *ALIKE, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic", [IMAGE, IMAGE], (2, 2**16, 2**15, 3, *ALIKE, *ALIKE, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [], (*LINES, *ALIKE, *ALIKE, *ALIKE, 0, 0, 0, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [IMAGE, IMAGE], (*LINES, *ALIKE, *ALIKE, *ALIKE, 0, 0, 0, 1, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [IMAGE], (*LINES, *ALIKE, *ALIKE, *ALIKE, 2, 0, 0, 0, 1, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [IMAGE, VECTOR], (*LINES, *ALIKE, *ALIKE, *ALIKE, 2, 0, 0, 0, 1, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [IMAGE], (*LINES, *ALIKE, *ALIKE, *ALIKE, 0, 0, 1, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [IMAGE], (*LINES, *ALIKE, *ALIKE, *ALIKE, 0, 2, 0, 0, 0, *NUMBERS), [IMAGE]),
+    ("arithmetic_grad", [IMAGE], (*LINES, *ROW, *ALIKE, *ALIKE, 0, 0, 0, 0, 0, *NUMBERS), [IMAGE]),
+    ("compare", [IMAGE, IMAGE], (*LINES, *ALIKE, *ALIKE, 6, 0, 0), [IMAGE]),
+    ("compare", [MASK, MASK], (*LINES, *ALIKE, *ALIKE, 0, 0, 0), [MASK]),
+    ("compare", [IMAGE, POOLED], (*LINES, *ALIKE, *ALIKE, 0, 0, 0), [IMAGE]),
+]
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "params", "outputs"),
     [
@@ -325,6 +367,7 @@ def _params(**changes: int) -> tuple[int, ...]:
         ("bn_normalize", [IMAGE, *[((1, 3), mx.float32)] * 3], (10, *NUMBERS), [IMAGE]),
         ("bn_grad", [IMAGE, IMAGE, *[((1, 3), mx.float32)] * 4], (3, *NUMBERS), [IMAGE]),
         ("conv_grad_bias", [IMAGE], (), [((4,), mx.float32)]),
+        *ELEMENTS,
     ],
 )
 def test_malformed_calls_are_refused(op: str, inputs: list, params: tuple[int, ...], outputs: list) -> None:

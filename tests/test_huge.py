@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
+import oracle_elements
 import pytest
 from support import SMALLEST, close, exact, numbers, same_bits
 
@@ -78,6 +79,15 @@ def test_l2_pool(device: mx.Device) -> None:
     image_by_image(mf.l2_pool_grad(y, x, state), mf.l2_pool_grad(first, x[:1], one))
 
 
+def test_resampling(device: mx.Device) -> None:
+    x = batch()
+    image_by_image(mf.upsample_nearest(x, 1), x[:1])
+    y, state = mf.resize_bilinear_fwd(x, (HEIGHT // 3, WIDTH // 5), coordinate="half_pixel")
+    image_by_image(y, mf.resize_bilinear(x[:1], (HEIGHT // 3, WIDTH // 5), coordinate="half_pixel"))
+    del x
+    image_by_image(mf.resize_bilinear_grad(y, state), mf.resize_bilinear_grad(y[:1], state))
+
+
 def test_batch_norm(device: mx.Device) -> None:
     x = batch()
     one, state = mf.bn_stats(x[:1]), mf.bn_stats(x)
@@ -114,3 +124,20 @@ def test_convolution_to_a_huge_image(device: mx.Device) -> None:
     grown, one = mf.conv_grad_weights(y, x, state), mf.conv_grad_weights(y[:1], x[:1], state)
     close(grown.dw, exact(one.dw) * SQUARES, np.abs(exact(one.dw)).max() * SQUARES, slack=10)
     close(grown.db, exact(one.db) * SUM, np.abs(exact(y[0])).sum((0, 1)) * SUM)
+
+
+@pytest.mark.parametrize("stride", [(1, 1, 1), (0, 1, 1)], ids=str)
+def test_dropout(device: mx.Device, stride: tuple[int, int, int]) -> None:
+    """The words of the last pixel's elements, counted in the mask."""
+    x = mx.broadcast_to(mx.array(1.0, mx.float16), (IMAGES, HEIGHT, WIDTH, CHANNELS))
+    y = mf.dropout(x, 0.5, key=mx.array([5, 6], mx.uint32), mask_stride=stride)
+    end = IMAGES * (HEIGHT if stride[0] else 1) * WIDTH * CHANNELS
+    calls = [oracle_elements.philox((i & 0xFFFFFFFF, i >> 32, 0, 0), (5, 6)) for i in range(end // 4 - 64, end // 4)]
+    assert np.array_equal(exact(y[-1, -1, -1]) != 0, np.array(calls).reshape(-1) < 2**31)
+
+
+def test_arithmetic(device: mx.Device) -> None:
+    x = batch()
+    row = numbers((1, 1, 1, CHANNELS), mx.float16)
+    image_by_image(mf.multiply(x, row), mf.multiply(x[:1], row))
+    image_by_image(mf.arithmetic_grad(x, x, row, "multiply"), mf.arithmetic_grad(x[:1], x[:1], row, "multiply"))

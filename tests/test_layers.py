@@ -16,12 +16,15 @@ MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
 
 FAMILIES = {
     "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
-    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "neuron", "activations", "softmax", "loss",
+    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "neuron", "activations",
+    "dropout", "arithmetic",
+    "upsample", "resize", "padding", "images",
+    "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
 FLOOR = {"_rules", "_launch", "_check", "window", "_activation"}
 PARTS = {
-    "pooling": {"_pool_stages"},
+    "pooling": {"_avg_kernels", "_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
     "l2_pooling": {"_pool_stages", "_l2_kernels"},
     "convolution": {"_conv_rules", "_conv_spec", "_conv_state", "_fused_neuron", "_reverse"},
@@ -36,6 +39,12 @@ PARTS = {
     "loss": {"_loss_arguments", "_loss_kernels"},
     "neuron": {"_fused_neuron", "_prelu"},
     "activations": {"_neuron"},
+    "arithmetic": {"_arithmetic_kernels", "_broadcast"},
+    "dropout": {"_arithmetic_kernels", "_broadcast", "_dropout_kernels"},
+    "upsample": {"_policy", "_resized"},
+    "resize": {"_policy", "_resized"},
+    "padding": {"_resample", "_sampling"},
+    "images": {"_avg_kernels", "_pool_stages"},
 }
 ALLOWED: dict[str, set[str]] = {
     "_policy": set(),
@@ -58,10 +67,11 @@ ALLOWED: dict[str, set[str]] = {
     "_conv_library": FLOOR | {"_conv_spec"},
     "_conv_edges": FLOOR,
     "_conv_stages": FLOOR | {"_conv_spec"},
-    "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_spec", "_conv_stages"},
+    "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_spec", "_conv_stages", "_sums"},
     "_conv_rules": FLOOR | {"_conv_kernels", "_conv_spec", "_neuron"},
     "_conv_state": FLOOR | {"_conv_edges", "_conv_spec", "_fused_neuron", "_neuron"},
     "_pool_stages": FLOOR,
+    "_avg_kernels": FLOOR | {"_pool_stages"},
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
     "_across": FLOOR | {"_vectors"},
@@ -74,7 +84,14 @@ ALLOWED: dict[str, set[str]] = {
     "_loss_arguments": FLOOR | {"_loss_kernels", "_losses"},
     "_softmax_kernels": FLOOR | {"_softmax_stages"},
     "_window_norm_stages": FLOOR,
+    "_sums": FLOOR,
+    "_broadcast": FLOOR,
+    "_arithmetic_kernels": FLOOR | {"_broadcast", "_sums"},
+    "_dropout_kernels": FLOOR | {"_broadcast"},
     "_window_norms": FLOOR | {"_window_norm_stages"},
+    "_sampling": set(),
+    "_resample": FLOOR | {"_sampling"},
+    "_resized": FLOOR | {"_resample", "_sampling"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 
@@ -105,7 +122,9 @@ def test_imports_point_one_way(name: str) -> None:
 
 def test_placement_does_not_know_mlx() -> None:
     assert not any(
-        module.startswith("mlx") for name in ("window", "_policy", "_reverse") for module in imports(MODULES[name])
+        module.startswith("mlx")
+        for name in ("window", "_policy", "_reverse", "_sampling")
+        for module in imports(MODULES[name])
     )
 
 
@@ -168,15 +187,11 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of conv_grad_weights, one of every gradient behind a neuron, two are tangents, three of second orders.
+    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, two are tangents,
+    # three of second orders, and two are what images are resampled and padded by.
     folded = {
-        "conv_grad_bias",
-        "neuron_pull",
-        "neuron_curve",
-        "max_pool_take",
-        "l2_pool_tangent",
-        "window_sum",
-        "power",
+        *("dropout_by_mask", "conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent"),
+        *("neuron_curve", "window_sum", "power", "pick", "resample"),
     }
     assert operations() - folded <= set(vars(mf))
 

@@ -57,7 +57,8 @@ SHAPES = [(2, 3, 5, 7), (33,), (2, 8, 4), (1, 1, 1, 1), ()]
 
 def values(name: str, shape: tuple[int, ...], dtype: mx.Dtype, seed: int = 0) -> mx.array:
     _, _, center, spread = TYPES[name]
-    x = (numbers(shape, mx.float64, seed) * spread + center).astype(dtype)
+    wide = mx.float64 if dtype == mx.float64 else mx.float32  # a GPU has no float64
+    x = (numbers(shape, wide, seed) * spread + center).astype(dtype)
     # Whether a hard sigmoid of 2.5 is at its end depends on how 0.2 is rounded.
     return mx.where(mx.abs(x) == 2.5, mx.array(2.25, dtype), x)
 

@@ -26,7 +26,16 @@ STATES: dict[str, Any] = {
     "group_norm": mf.GroupNormState(*[mx.ones((2, 1))] * 2, *[mx.ones((2, 3))] * 2, "group_norm", 1e-5),
     "cross_channel_norm": mf.CrossChannelNormState("cross_channel_norm", 5, 1.0, 5.0, 1.0),
     "spatial_norm": mf.SpatialNormState("spatial_norm", 3, 1.0, 5.0, 1.0),
+    "upsample_nearest": mf.upsample_nearest_state(IMAGE, 2),
+    "upsample_bilinear": mf.upsample_bilinear_state(IMAGE, 2),
+    "resize_nearest": mf.resize_nearest_state(IMAGE, 3),
+    "resize_bilinear": mf.resize_bilinear_state(IMAGE, 3),
+    "pad": mf.pad_state(IMAGE, 1, 2, "mirror"),
     "local_contrast_norm": mf.LocalContrastNormState("local_contrast_norm", 3, 0.0, 0.5, 1 / 1024, 1.0, 0.0, 1.0),
+}
+STATES |= {
+    op: mf.DropoutState(mx.array([1, 2], mx.uint32), mx.ones(size, mx.uint8), op, 0.5, (1, 1, 1), IMAGE)
+    for op, size in (("dropout", (0,)), ("dropout_by_mask", IMAGE))
 }
 each = pytest.mark.parametrize("name", STATES)
 

@@ -5,8 +5,9 @@ round by round, so that what disturbs one round disturbs all of it. A ratio is t
 a bootstrap interval of 95 %. It meets a target if it is no lower, and the interval's lower end no lower than 97 %
 of the target.
 
-    problems.py  what is computed, its inputs and the bytes that it must move
-    rivals/      who computes it: one module a library, one function an operation
+    operations.py  the families of operations, what each must move and is given
+    problems.py  one operation on images of one shape and dtype, with its inputs
+    rivals/      who computes it: a package a library, a module a family, a function an operation
     clock.py     how the rivals take turns, and the CPU's clock
     cpu.py  gpu.py  memory.py  openblas.py      the programs
     stats.py  results.py  report.py             ratios, targets and tables

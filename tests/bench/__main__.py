@@ -8,6 +8,8 @@ import signal
 import tempfile
 from pathlib import Path
 
+from .operations import FAMILIES, named
+
 _ROUNDS, _QUICK_ROUNDS = 30, 2
 
 _RATIOS = """All sides solve one problem in one process and take turns for {rounds} rounds, slow sides in fewer. Times
@@ -29,15 +31,18 @@ MLX's rows too. Stock MLX's gradients are `mx.vjp`'s. No side has more than two 
 _GPU = (
     _RATIOS
     + """ a device copy of x. Rows without a target have at most ten rounds. For ours and
-MLX, an evaluation of 110 independent calls and one of 10 are timed, and the difference is shared among 100; for
-PyTorch, a CUDA graph of many calls is replayed, captured in cuDNN's benchmark mode. TF32 is {tf32} everywhere. Sets of
-inputs take turns, so that 240 MB pass before one is read again. *routed* is a call that ours hands to the vendor's
-library through MLX, with *own kernel* beside it; *cuDNN* is what PyTorch's operators for it make of batch and instance
-norm, beside those that it has of its own; *MLX swapped* is the weight gradient by hand as a convolution with
-batch and channels swapped. Written by `python -m tests.bench gpu`."""
+MLX, an evaluation of 110 independent calls and one of 10 are timed, and the difference is shared among 100; of
+upsampling, whose outputs would fill the memory, 60 and 10. For PyTorch, a CUDA graph of many calls is replayed,
+captured in cuDNN's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before
+one is read again. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
+*cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own; *MLX
+swapped* is the weight gradient by hand as a convolution with batch and channels swapped. Written by `python -m
+tests.bench gpu`."""
 )
 _MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the
 peak of that process (VmHWM), less the outputs. Written by `make bench`."""
+
+_ONLY = f"operations, such as avg_pool_grad, and families: {', '.join(FAMILIES)}"
 
 
 def main() -> None:
@@ -80,7 +85,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("program", nargs="?", choices=("cpu", "memory", "gpu"), help="default: cpu, then memory")
-    parser.add_argument("--only", nargs="+", metavar="OP", default=[], help="operations, such as avg_pool_grad")
+    parser.add_argument("--only", nargs="+", metavar="OP", default=[], help=_ONLY)
     parser.add_argument("--quick", action="store_true", help="small images, two rounds: to see that it runs")
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}")
     parser.add_argument("--out", type=Path, help="folder for the tables; default docs/benchmarks, if not --quick")
@@ -90,7 +95,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--openblas", metavar="PATH", help="library that MLX is preloaded with in another process (cpu)"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    try:
+        args.only = named(args.only)
+    except ValueError as unknown:
+        parser.error(str(unknown))
+    return args
 
 
 if __name__ == "__main__":

@@ -72,6 +72,19 @@ _NORMS: dict[str, tuple[tuple[dict[str, Any], tuple[Target, ...]], ...]] = {
     "local_contrast_norm": ((_around(5, 0.5), ()),),
     "local_contrast_norm_grad": ((_around(5, 0.5), ()),),
 }
+# Pointwise families, in half precision too.
+_POINTWISE: dict[str, tuple[Target, ...]] = {
+    **dict.fromkeys(("relu", "relu_grad", "gelu", "gelu_grad"), _LEVEL),
+    **dict.fromkeys(("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"), _LEVEL),
+    **dict.fromkeys(("dropout", "dropout_grad", "dropout_masked", "dropout_masked_grad"), _LEVEL),
+    **dict.fromkeys(("upsample_bilinear", "upsample_bilinear_grad"), _LEVEL),
+    **dict.fromkeys(("upsample_asymmetric", "upsample_asymmetric_grad"), ()),
+    **dict.fromkeys(("upsample_nearest", "upsample_nearest_grad"), _LEVEL),
+    "cross_entropy": _LEVEL,
+    "cross_entropy_dense": (),
+    **dict.fromkeys(("add", "multiply", "multiply_grad", "multiply_channels", "multiply_channels_grad"), ()),
+}
+_LOGITS, _QUICK_LOGITS = (4096, 1000), (64, 1000)  # of cross-entropy
 _DTYPES = ("float32", "float16", "bfloat16")
 _CONVS = ("conv", "conv_grad_input", "conv_grad_weights")
 _CONNECTED = ("fully_connected", "fully_connected_grad_input", "fully_connected_grad_weights")
@@ -95,37 +108,64 @@ _LAYERS = {op: _CONVOLUTIONS for op in _CONVS} | {
 _MORE = ((8, 112, 112, 32), (8, 56, 56, 3), (8, 56, 56, 8), (8, 56, 56, 65))
 
 
-def problems(only: Sequence[str], shape: tuple[int, int, int, int]) -> list[tuple[Problem, tuple[Target, ...]]]:
+Rows = list[tuple[Problem, tuple[Target, ...]]]
+
+
+def problems(only: Sequence[str], shape: tuple[int, ...]) -> Rows:
     """The rows of the table; targets are for float32."""
-    made, more = [], []
+    rows = [*_pooling(shape), *_normalization(shape), *_pointwise(shape), *_convolution(shape), *_more_pooling(shape)]
+    return [row for row in rows if not only or row[0].op in only]
+
+
+def _pooling(shape: tuple[int, ...]) -> Rows:
+    return [
+        (Problem(op, shape, dtype, *window), targets if dtype == "float32" else ())
+        for op, windows, targets in _ROWS
+        for window in windows
+        for dtype in ("float32", "bfloat16")
+    ]
+
+
+def _more_pooling(shape: tuple[int, ...]) -> Rows:
+    rows: Rows = []
     for op, windows, targets in _ROWS:
-        if only and op not in only:
-            continue
         for window in windows:
-            made += [(Problem(op, shape, "float32", *window), targets), (Problem(op, shape, "bfloat16", *window), ())]
-            if windows is not _POOLINGS:
-                continue
             edge = "clamp" if op.startswith("avg") else "zero"
             shapes = _MORE if shape == SHAPE else ()
             same = [shape] if edge == "clamp" and window[2] > 0 else []  # without padding there is no edge
-            more += [(Problem(op, other, "float32", *window, edge), targets) for other in (*same, *shapes)]
-    for op, norms in _NORMS.items():
-        if only and op not in only:
-            continue
-        for at, (how, targets) in enumerate(norms):
-            rows = [Problem(op, shape, dtype, **how) for dtype in (_DTYPES if at == 0 else ("float32",))]
-            made += [(row, targets if row.dtype == "float32" else ()) for row in rows]
+            rows += [(Problem(op, other, "float32", *window, edge), targets) for other in (*same, *shapes)]
+    return sorted(rows, key=lambda row: row[0].shape)
+
+
+def _normalization(shape: tuple[int, ...]) -> Rows:
+    return [
+        (Problem(op, shape, dtype, **how), targets if dtype == "float32" else ())
+        for op, norms in _NORMS.items()
+        for at, (how, targets) in enumerate(norms)
+        for dtype in (_DTYPES if at == 0 else ("float32",))
+    ]
+
+
+def _pointwise(shape: tuple[int, ...]) -> Rows:
+    logits = _LOGITS if shape == SHAPE else _QUICK_LOGITS
+    return [
+        (Problem(op, logits if op.startswith("cross_entropy") else shape, dtype), targets if dtype == "float32" else ())
+        for op, targets in _POINTWISE.items()
+        for dtype in _DTYPES
+    ]
+
+
+def _convolution(shape: tuple[int, ...]) -> Rows:
+    rows: Rows = []
     for op, layers in _LAYERS.items():
-        if only and op not in only:
-            continue
         for at, (image, window, how) in enumerate(layers):
             if shape != SHAPE:  # a quick run
                 image = (1, *(min(n, 12) for n in image[1:3]), image[3])
             targets = _CONV if image == SHAPE and not how else _LEVEL
             for dtype in _DTYPES if at == 0 else ("float32",):
                 row = Problem(op, image, dtype, *window, **how)
-                made.append((row, targets if dtype == "float32" else ()))
-    return made + sorted(more, key=lambda row: row[0].shape)
+                rows.append((row, targets if dtype == "float32" else ()))
+    return rows
 
 
 def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:
@@ -133,7 +173,8 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     inputs = problem.inputs()
     # Stock MLX convolves some of the other layers for minutes a call.
     slow = problem.weighted and problem.shape != (QUICK_SHAPE if args.quick else SHAPE)
-    sides = _sides(args.jax, without=("MLX",) if slow else ())
+    without = ("MLX",) if slow else () if problem.of_images else ("PyTorch NHWC", DROPPING)
+    sides = _sides(args.jax, without)
     bound, wrong = checked(problem, sides, pytorch.side("oracle", torch.contiguous_format, "cpu"), inputs)
     by_name = {side.name: side for side in sides}
 
@@ -180,7 +221,7 @@ def main(args: argparse.Namespace) -> list[Row]:
 
 
 def _sides(jax: bool, without: Sequence[str] = ()) -> list[Side]:
-    sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock)]
+    sides = [on_mlx.side(OURS, ours.functions), on_mlx.side("MLX", stock.functions)]
     sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
     sides.append(pytorch.side(DROPPING, torch.channels_last, "cpu", keep=False))
     if jax:

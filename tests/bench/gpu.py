@@ -28,7 +28,7 @@ OWN, SWAPPED = "own kernel", "MLX swapped"
 CUDNN = {"cuDNN NCHW": torch.contiguous_format, "cuDNN NHWC": torch.channels_last}
 _TORCH = (*PYTORCH, *CUDNN)
 
-_FEW, _MANY = 10, 110
+_FEW, _MANY, _MANY_LARGE = 10, 110, 60
 _REPLAYED = 40
 # Bytes that pass before an input is read again: four times the L2 of an H200.
 _PASSING = 240 * 10**6
@@ -67,7 +67,21 @@ _NORMS: tuple[tuple[str, dict[str, Any], int, tuple[Target, ...]], ...] = (
     ("cross_channel_norm", _RESPONSE, 1, _SHARE),
     ("cross_channel_norm_grad", _RESPONSE, 1, _SHARE),
 )
-_NORM_DTYPES = ("float32", "float16", "bfloat16")
+_DTYPES = ("float32", "float16", "bfloat16")
+_NEURONS = ("relu", "relu_grad", "gelu", "gelu_grad")
+_DROPOUT = ("dropout", "dropout_grad", "dropout_masked", "dropout_masked_grad")
+_ARITHMETIC = ("add", "multiply", "multiply_grad", "multiply_channels")
+_SOFTMAX = ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad")
+_UPSAMPLING = tuple(
+    f"upsample_{rule}{grad}" for rule in ("bilinear", "asymmetric", "nearest") for grad in ("", "_grad")
+)
+# Pointwise families: targets for float32.
+_POINTWISE: dict[str, tuple[Target, ...]] = {
+    **dict.fromkeys((*_NEURONS, *_DROPOUT, *_ARITHMETIC), _PIXELWISE),
+    **dict.fromkeys((*_SOFTMAX, *_UPSAMPLING), _SHARE),
+    **dict.fromkeys(("multiply_channels_grad", "cross_entropy", "cross_entropy_dense"), ()),
+}
+_LOGITS = (4096, 1000)  # of cross-entropy
 # Images, window and output channels of convolutions, all with the same targets.
 _CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...] = (
     (SHAPE, (3, 1, 1), 0),
@@ -79,32 +93,34 @@ _CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int]
 _CONV = (Target(("MLX", SWAPPED), 1), Target(PYTORCH, 0.9))
 
 
-def problems(
-    only: Sequence[str], shape: tuple[int, int, int, int], *, tf32: bool
-) -> list[tuple[Problem, tuple[Target, ...]]]:
+def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list[tuple[Problem, tuple[Target, ...]]]:
     """The rows of the table; with ``tf32`` convolutions in float32 alone."""
     convolutions = [
         (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
         for op in ("conv_grad_weights", "conv_grad_input", "conv")
         for image, window, outs in _CONVOLUTIONS
         for dtype in (_FLOAT32 if tf32 else _BOTH)
-        if not only or op in only
     ]
-    if tf32:
-        return convolutions
     poolings = [
         (Problem(op, shape, dtype, *window), targets if dtype in dtypes else ())
         for op, (window, targets, dtypes) in _ROWS.items()
         for dtype in _BOTH
-        if not only or op in only
     ]
     norms = [
         (Problem(op, (times * shape[0], *shape[1:]), dtype, **how), targets if dtype == "float32" else ())
         for op, how, times, targets in _NORMS
-        for dtype in _NORM_DTYPES
-        if not only or op in only
+        for dtype in _DTYPES
     ]
-    return poolings + norms + convolutions
+    pointwise = [
+        (
+            Problem(op, _LOGITS if op.startswith("cross_entropy") else shape, dtype),
+            targets if dtype == "float32" else (),
+        )
+        for op, targets in _POINTWISE.items()
+        for dtype in _DTYPES
+    ]
+    rows = convolutions if tf32 else poolings + norms + pointwise + convolutions
+    return [row for row in rows if not only or row[0].op in only]
 
 
 def main(args: argparse.Namespace) -> list[Row]:
@@ -132,6 +148,8 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     sides = _sides(routed, own=problem.kernel_size == 3 and problem.stride == 1 and not tolerance)
     if problem.dtype == "bfloat16":  # PyTorch's operators for cuDNN want parameters of this dtype, which nobody has
         sides = [side for side in sides if side.name not in CUDNN]
+    if not problem.of_images:
+        sides = [side for side in sides if side.name != "PyTorch NHWC"]
     oracle = pytorch.side("oracle", torch.contiguous_format, "cuda")
     right, wrong = checked(problem, sides, oracle, inputs, tolerance)
 
@@ -139,12 +157,12 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
     samplers[COPY] = replay([_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))])
     times = clock.interleave(samplers, rounds)
-    calls = {name: _REPLAYED if name in (*_TORCH, COPY) else _MANY for name in times}
+    calls = {name: _REPLAYED if name in (*_TORCH, COPY) else _many(problem) for name in times}
     return Row(problem, times, calls, {}, wrong, targets, routed)
 
 
-def slope(calls: Sequence[Call]) -> clock.Sampler:
-    """Seconds a call, from two evaluations of many calls that take turns through ``calls``."""
+def slope(calls: Sequence[Call], many: int) -> clock.Sampler:
+    """Seconds a call, from two evaluations of many calls and of few that take turns through ``calls``."""
 
     def seconds(count: int) -> float:
         outputs = [call() for call in itertools.islice(itertools.cycle(calls), count)]
@@ -152,7 +170,7 @@ def slope(calls: Sequence[Call]) -> clock.Sampler:
         mx.eval(outputs)
         return time.perf_counter() - start
 
-    return lambda: (seconds(_MANY) - seconds(_FEW)) / (_MANY - _FEW)
+    return lambda: (seconds(many) - seconds(_FEW)) / (many - _FEW)
 
 
 def replay(calls: Sequence[Call]) -> clock.Sampler:
@@ -189,6 +207,11 @@ def card() -> tuple[str, str]:
     return name, driver
 
 
+def _many(problem: Problem) -> int:
+    """How many calls one evaluation holds: fewer where they would fill the GPU's memory with their outputs."""
+    return _MANY if problem.scale == 1 else _MANY_LARGE
+
+
 def _sets(moved: int) -> int:
     return max(1, math.ceil(_PASSING / moved))
 
@@ -199,14 +222,14 @@ def _sampler(side: Side, problem: Problem, inputs: SimpleNamespace) -> clock.Sam
         call = side.bind(problem, side.place(inputs, problem.dtype))
         assert call is not None
         calls.append(call)
-    return replay(calls) if side.name in _TORCH else slope(calls)
+    return replay(calls) if side.name in _TORCH else slope(calls, _many(problem))
 
 
 def _sides(routed: bool, own: bool) -> list[Side]:
-    sides = [on_mlx.side(OURS, ours), on_mlx.side("MLX", stock), on_mlx.side(SWAPPED, swapped)]
+    sides = [on_mlx.side(OURS, ours.functions), on_mlx.side("MLX", stock.functions), on_mlx.side(SWAPPED, swapped)]
     if routed and own:
         convolutions = ("conv", "conv_grad_input", "conv_grad_weights")
-        unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours, op)) for op in convolutions})
+        unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours.functions, op)) for op in convolutions})
         sides.insert(1, on_mlx.side(OWN, unrouted))
     sides += [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
     return sides + [pytorch.side(name, layout, "cuda", functions=cudnn) for name, layout in CUDNN.items()]

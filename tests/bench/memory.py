@@ -79,9 +79,9 @@ def _side(name: str) -> Side:
 
     mx.set_default_device(mx.cpu)
     if name == OURS:
-        from .rivals import ours as functions
+        from .rivals.ours import functions
     else:
-        from .rivals import stock as functions
+        from .rivals.stock import functions
     return on_mlx.side(name, functions)
 
 

@@ -66,7 +66,7 @@ def main() -> None:
     mx.set_default_device(mx.cpu)
     torch.set_num_threads(2)
     op, shape, *rest = json.loads(sys.argv[1])
-    problem, side = Problem(op, tuple(shape), *rest), on_mlx.side(NAME, stock)
+    problem, side = Problem(op, tuple(shape), *rest), on_mlx.side(NAME, stock.functions)
     oracle = pytorch.side("oracle", torch.contiguous_format, "cpu")
     bound, wrong = checked(problem, [side], oracle, problem.inputs())
     assert not wrong, f"{NAME} is wrong: {wrong}"

@@ -8,55 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-# How often an operation must read or write an array of x's size, and one of the output's size.
-PASSES = {
-    "avg_pool": (1, 1),
-    "avg_pool_grad": (1, 1),
-    "max_pool": (1, 1),
-    "max_pool_grad": (1, 1),
-    "l2_pool": (1, 1),
-    "l2_pool_grad": (2, 1),
-    "bn_stats": (1, 0),
-    "bn_normalize": (1, 1),
-    "bn_stats_grad": (1, 1),
-    "bn_grad": (2, 1),
-    "bn_forward": (2, 1),
-    "bn_backward": (3, 2),
-    "bn_relu_normalize": (1, 1),
-    "bn_relu_grad": (2, 1),
-    "bn_relu_forward": (2, 1),
-    "bn_relu_backward": (3, 2),
-    "instance_norm": (2, 1),
-    "instance_norm_grad": (3, 2),
-    "group_norm": (2, 1),
-    "group_norm_grad": (3, 2),
-    "cross_channel_norm": (1, 1),
-    "cross_channel_norm_grad": (2, 1),
-    "spatial_norm": (1, 1),
-    "spatial_norm_grad": (2, 1),
-    "local_contrast_norm": (1, 1),
-    "local_contrast_norm_grad": (2, 1),
-    "conv": (1, 1),
-    "conv_grad_input": (1, 1),
-    "conv_grad_weights": (1, 1),
-    "fully_connected": (1, 1),
-    "fully_connected_grad_input": (1, 1),
-    "fully_connected_grad_weights": (1, 1),
-}
-# Bytes of a state besides, for each element of the output: winners, and norms.
-OF_STATES = {"max_pool_grad": 1, "l2_pool_grad": 4}
-TITLES = {
-    "bn_forward": "bn_stats + bn_normalize",
-    "bn_backward": "bn_stats_grad + bn_grad",
-    "bn_relu_normalize": "bn_normalize relu",
-    "bn_relu_grad": "bn_grad relu",
-    "bn_relu_forward": "bn_stats + bn_normalize relu",
-    "bn_relu_backward": "bn_stats_grad + bn_grad relu",
-}
+from .operations import OPERATIONS, POINTWISE
+
 # Largest relative error in the 2-norm. TensorFloat-32 is at 3e-4, so it does not pass for float32.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
 TF32_TOLERANCE = 2e-3
 EPS = 1e-5
+KEEP = 0.5  # of dropout
+# How far chance may take the share that dropout keeps.
+_SIGMAS = 5
 # Rounding may decide the sign of what is as small as this before a relu: dy is zero there.
 _KINK = 1e-4
 # Scale of x before alpha = 1e-4, so that windows weigh enough to be seen when they are wrong; float16 has its squares.
@@ -66,10 +26,10 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class Problem(NamedTuple):
-    """One operation; one that normalizes by statistics has no window."""
+    """One operation; one that normalizes by statistics has no window, and a pointwise one nothing of its own."""
 
     op: str
-    shape: tuple[int, int, int, int]  # of the images x, NHWC
+    shape: tuple[int, ...]  # of the images x, NHWC, or of rows of channels
     dtype: str  # "float32", "float16" or "bfloat16"
     kernel_size: int = 1
     stride: int = 1
@@ -83,24 +43,45 @@ class Problem(NamedTuple):
     @property
     def title(self) -> str:
         """Names the operation in a table."""
-        name = TITLES.get(self.op, self.op)
+        operation = OPERATIONS[self.op]
+        name = operation.title or self.op
+        if self.op in POINTWISE:
+            return name if self.scale == 1 else f"{name} x{self.scale}"
         if self.exponent:
             size = f"{self.kernel_size}" if self.op.startswith("cross") else f"{self.kernel_size}x{self.kernel_size}"
             return f"{name} {size} beta {self.exponent:g}"
         window = f" {self.kernel_size}x{self.kernel_size} s{self.stride} p{self.padding}"
         edge = "" if self.edge_mode == "zero" else f" {self.edge_mode}"
         spread = f" d{self.dilation}" if self.dilation > 1 else ""
-        groups = "" if self.groups == 1 else " depthwise" if self.groups == self.shape[3] else f" g{self.groups}"
+        groups = "" if self.groups == 1 else " depthwise" if self.groups == self.nhwc[3] else f" g{self.groups}"
         outs = f" to {self.outs}" if self.outs else ""
         if not self.op.startswith("fully"):
             outs = spread + groups + outs
         return name + outs if self.by_statistics or self.op.startswith("fully") else name + window + edge + outs
 
     @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the output images y and their gradient dy."""
-        n, h, w, c = self.shape
-        if self.exponent:
+    def of_images(self) -> bool:
+        """Whether x is images, for which PyTorch has two layouts."""
+        return len(self.shape) == 4
+
+    @property
+    def nhwc(self) -> tuple[int, int, int, int]:
+        """Shape of x as images; a row is one of a pixel."""
+        n, h, w, c = self.shape if self.of_images else (self.shape[0], 1, 1, self.shape[1])
+        return n, h, w, c
+
+    @property
+    def scale(self) -> int:
+        """How many times higher and wider the output is than x."""
+        return OPERATIONS[self.op].scale
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of the output y and its gradient dy."""
+        n, h, w, c = self.nhwc
+        if self.scale > 1:
+            return n, h * self.scale, w * self.scale, c
+        if self.exponent or self.op in POINTWISE:
             return self.shape
         extent = (self.kernel_size - 1) * self.dilation + 1
         size = [(d + 2 * self.padding - extent) // self.stride + 1 for d in (h, w)]
@@ -109,17 +90,18 @@ class Problem(NamedTuple):
     @property
     def w_shape(self) -> tuple[int, int, int, int]:
         """Shape of a convolution's weights, OHWI."""
-        return self.outs or self.shape[3], self.kernel_size, self.kernel_size, self.shape[3] // self.groups
+        channels = self.nhwc[3]
+        return self.outs or channels, self.kernel_size, self.kernel_size, channels // self.groups
 
     @property
     def weighted(self) -> bool:
         """Whether the operation has such weights."""
-        return self.op.startswith(("conv", "fully"))
+        return "w" in OPERATIONS[self.op].given
 
     @property
     def by_statistics(self) -> bool:
         """Whether the operation normalizes by statistics, with a scale and a shift."""
-        return self.op.startswith(("bn_", "instance_norm", "group_norm"))
+        return "gamma" in OPERATIONS[self.op].given
 
     @property
     def window_parameters(self) -> dict[str, float]:
@@ -131,7 +113,7 @@ class Problem(NamedTuple):
     @property
     def pixels(self) -> int:
         """Elements a channel of x."""
-        return math.prod(self.shape[:3])
+        return math.prod(self.nhwc[:3])
 
     @property
     def image_bytes(self) -> int:
@@ -141,29 +123,39 @@ class Problem(NamedTuple):
     @property
     def necessary_bytes(self) -> int:
         """Bytes to move if each pass touched each image and weight once; vectors, under 2 %, are left out."""
-        of_x, of_y = PASSES[self.op]
-        an_output = _BYTES[self.dtype] * of_y + OF_STATES.get(self.op, 0)
+        operation = OPERATIONS[self.op]
+        an_output = _BYTES[self.dtype] * operation.of_y + operation.state
         weights = math.prod(self.w_shape) * _BYTES[self.dtype] if self.weighted else 0
-        return self.image_bytes * of_x + math.prod(self.out_shape) * an_output + weights
+        return self.image_bytes * operation.of_x + math.prod(self.out_shape) * an_output + weights
 
     def inputs(self, seed: int = 0) -> SimpleNamespace:
-        """Float32 arrays x, dy and the operation's parameters, with values that the dtype has; NHWC and OHWI."""
+        """Float32 arrays x, dy and what the operation is given, with values that the dtype has; NHWC and OHWI."""
         rng = np.random.default_rng(seed)
-        channels = self.shape[3]
+        *of_pixel, channels = self.shape
 
         def normal(*shape: int) -> np.ndarray:
             return rng.standard_normal(shape, dtype=np.float32)
 
         round_to = {"bfloat16": _to_bfloat16, "float16": _to_float16}.get(self.dtype, np.asarray)
         arrays = SimpleNamespace(x=round_to(normal(*self.shape) + 1), dy=round_to(normal(*self.out_shape)))
-        if self.by_statistics:
-            arrays.gamma, arrays.beta = normal(channels) + 1, normal(channels)
-        if "relu" in self.op:
+        make = {
+            "gamma": lambda: normal(channels) + 1,
+            "beta": lambda: normal(channels),
+            "w": lambda: round_to(normal(*self.w_shape)),
+            "other": lambda: round_to(normal(*self.shape)),
+            "factors": lambda: round_to(normal(1, 1, 1, channels)),
+            "mask": lambda: (rng.random(self.shape, np.float32) < KEEP).astype(np.uint8),
+            "labels": lambda: rng.integers(0, channels, of_pixel, np.int32),
+            "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
+        }
+        for name in OPERATIONS[self.op].given:
+            setattr(arrays, name, make[name]())
+        if "relu" in self.op and self.by_statistics:
             arrays.dy[np.abs(_normalized(arrays)) < _KINK] = 0
-        if self.op.startswith("cross"):
+        if self.op.startswith("cross_channel"):
             arrays.x *= _LOUD
-        if self.weighted:
-            arrays.w = round_to(normal(*self.w_shape))
+        if not OPERATIONS[self.op].by_value:
+            arrays.x[arrays.x == 0] = 1  # so that y tells what was kept
         return arrays
 
 
@@ -188,3 +180,15 @@ def error(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
         return math.inf
     errors = [np.linalg.norm((a - b).ravel()) / np.linalg.norm(b.ravel()) for a, b in zip(got, expected, strict=True)]
     return float(max(errors)) if np.all(np.isfinite(errors)) else math.inf
+
+
+def drop_error(got: list[np.ndarray], inputs: SimpleNamespace) -> float:
+    """The same where chance says what is kept: of y alone, or of dx and the y that it goes with."""
+    *gradient, y = (a.astype(np.float64) for a in got)
+    kept = y != 0
+    expected = [np.where(kept, inputs.x / KEEP, 0)]
+    if gradient:
+        expected.insert(0, np.where(kept, inputs.dy / KEEP, 0))
+    sigma = math.sqrt(KEEP * (1 - KEEP) / y.size)
+    by_chance = abs(kept.mean() - KEEP) <= _SIGMAS * sigma
+    return error(got, expected) if by_chance else math.inf

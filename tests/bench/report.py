@@ -50,7 +50,7 @@ def write_memory(folder: Path, facts: dict[str, str], method: str, growths: Sequ
         writer.writerow(["op", "n", "h", "w", "c", "dtype", "rival", "beyond_bytes", "output_bytes"])
         for growth in growths:
             p = growth.problem
-            writer.writerows([p.op, *p.shape, p.dtype, side, n, growth.outputs] for side, n in growth.beyond.items())
+            writer.writerows([p.op, *p.nhwc, p.dtype, side, n, growth.outputs] for side, n in growth.beyond.items())
     parts = ["# Memory on the CPU", method, _table(["machine", ""], facts.items()), "## Megabytes", _table(head, body)]
     return _save(folder, "memory", parts)
 
@@ -131,7 +131,7 @@ def _times(rows: Sequence[Row]) -> str:
 
 def _records(row: Row) -> Iterable[list[object]]:
     p = row.problem
-    known = [p.op, *p.shape, p.dtype, p.kernel_size, p.stride, p.padding, p.edge_mode, p.outs]
+    known = [p.op, *p.nhwc, p.dtype, p.kernel_size, p.stride, p.padding, p.edge_mode, p.outs]
     known += [p.dilation, p.groups, p.exponent]
     for name, times in row.times.items():
         taken = sum(t == t for t in times)

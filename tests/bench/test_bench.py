@@ -129,16 +129,16 @@ def test_wrong_answers_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     from . import cpu
     from .rivals import ours, stock
 
-    right = ours.avg_pool_grad
+    right = ours.functions.avg_pool_grad
 
     def wrong(p: Problem, a: SimpleNamespace) -> Call:
         return lambda: [1.01 * right(p, a)()[0]]
 
     args = argparse.Namespace(rounds=1, jax=False, openblas=None)
-    monkeypatch.setattr(stock, "avg_pool_grad", wrong)
+    monkeypatch.setattr(stock.functions, "avg_pool_grad", wrong)
     row = cpu.measure(AVG_POOL_GRAD, (), args)
     assert row.wrong["MLX"] == pytest.approx(0.01, rel=1e-3) and "MLX" not in row.times
-    monkeypatch.setattr(ours, "avg_pool_grad", wrong)
+    monkeypatch.setattr(ours.functions, "avg_pool_grad", wrong)
     with pytest.raises(AssertionError, match="avg_pool_grad 3x3 s2 p1 float32: wrong"):
         cpu.measure(AVG_POOL_GRAD, (), args)
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .problems import EPS, PASSES, Problem
+from .operations import NORMALIZATION
+from .problems import EPS, Problem
 from .results import COPY, OURS, PYTORCH, Target, checked
 from .rivals import Side
 
@@ -28,7 +29,7 @@ def _checked(problem: Problem, functions: Any) -> tuple[dict[str, Any], dict[str
 
     from .rivals import on_mlx, pytorch, stock
 
-    sides: list[Side] = [on_mlx.side(OURS, functions), on_mlx.side("MLX", stock)]
+    sides: list[Side] = [on_mlx.side(OURS, functions), on_mlx.side("MLX", stock.functions)]
     sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
     oracle = pytorch.side("oracle", torch.contiguous_format, "cpu")
     return checked(problem, sides, oracle, problem.inputs())
@@ -85,7 +86,7 @@ def test_every_row_has_a_right_answer_of_ours_and_of_pytorch() -> None:
     from .rivals import ours
 
     for problem, _ in _rows():
-        right, wrong = _checked(problem, ours)
+        right, wrong = _checked(problem, ours.functions)
         assert OURS in right and "MLX" in {*right, *wrong}, problem
         if problem.dtype == "float32":
             assert {*right} == {OURS, "MLX", *PYTORCH} and not wrong, problem
@@ -100,7 +101,7 @@ def test_another_window_or_exponent_is_wrong_in_every_dtype(op: str, change: dic
     pytest.importorskip("torch")
     from .rivals import ours
 
-    changed = SimpleNamespace(**{op: lambda p, a: getattr(ours, op)(p._replace(**change), a)})
+    changed = SimpleNamespace(**{op: lambda p, a: getattr(ours.functions, op)(p._replace(**change), a)})
     for dtype in ("float32", "float16", "bfloat16"):
         with pytest.raises(AssertionError, match=f"{op} .* {dtype}: wrong"):
             _checked(Problem(op, SMALL, dtype, 5, exponent=0.75), changed)
@@ -114,7 +115,7 @@ def test_a_missing_relu_is_wrong(op: str, other: str) -> None:
 
     for dtype in ("float32", "float16", "bfloat16"):
         with pytest.raises(AssertionError, match="wrong"):
-            _checked(Problem(op, SMALL, dtype), SimpleNamespace(**{op: getattr(ours, other)}))
+            _checked(Problem(op, SMALL, dtype), SimpleNamespace(**{op: getattr(ours.functions, other)}))
 
 
 @pytest.mark.parity
@@ -125,10 +126,10 @@ def test_gradients_by_hand_are_autograd_s(op: str) -> None:
 
     problem = Problem(op, SMALL, "float32", 5, exponent=0.75)
     a = pytorch.side("oracle", torch.contiguous_format, "cpu").place(problem.inputs(), "float64")
-    by_hand = getattr(pytorch, f"{op}_grad")(problem, a)()[0]
+    by_hand = getattr(pytorch.functions, f"{op}_grad")(problem, a)()[0]
     torch.set_grad_enabled(True)
     a.x.requires_grad_()
-    y = getattr(pytorch, op)(problem, a)()[0]
+    y = getattr(pytorch.functions, op)(problem, a)()[0]
     (dx,) = torch.autograd.grad(y, a.x, a.dy)
     torch.testing.assert_close(by_hand, dx, rtol=1e-9, atol=1e-9)
 
@@ -140,7 +141,9 @@ def test_gpu_rows_are_known_to_every_side_that_needs_them() -> None:
     from .rivals import cudnn, ours, pytorch
 
     rows = gpu.problems([op for op, *_ in gpu._NORMS], gpu.SHAPE, tf32=False)
-    assert all(p.op in PASSES and hasattr(ours, p.op) and hasattr(pytorch, p.op) for p, _ in rows)
+    assert all(
+        p.op in NORMALIZATION and hasattr(ours.functions, p.op) and hasattr(pytorch.functions, p.op) for p, _ in rows
+    )
     assert not any(targets for p, targets in rows if p.dtype != "float32")
     large = {p.op: targets for p, targets in rows if p.shape[0] == 512 and p.dtype == "float32"}
     assert large == dict.fromkeys(("bn_stats", "bn_stats_grad"), (Target((COPY,), 0.85),))

@@ -15,6 +15,8 @@ from support import close, exact, numbers
 import mpsfunc as mf
 from kernels.case import Case, named
 from kernels.conv_cases import convolution
+from kernels.elements_cases import elements
+from kernels.image_cases import images
 from kernels.loss_cases import losses
 from kernels.neuron_cases import neurons
 from kernels.norm_cases import normalization
@@ -87,11 +89,21 @@ def _normalization() -> list[Case]:
         *_norms((2, 3, 3, 8), BF16),
         *_norms((1, 1, 3, 2), F16),
         *_norms((1, 1, 1, 12), F32),  # nothing behind the first pixel
-        *_norms((1, 12, 48, 256), F32),  # more partial sums than a threadgroup takes at a time
+        *_norms((1, 7, 43, 255), F32),  # more partial sums than a threadgroup takes at a time
         *_norms((1, 27, 37, 100), F32, crowded=True),  # more pixels a thread than it takes at a time
     ]
 
 
 CASES = {
-    case.name: case for case in (*pooling(), *_normalization(), *normalization(), *convolution(), *losses(), *neurons())
+    case.name: case
+    for case in (
+        *pooling(),
+        *_normalization(),
+        *normalization(),
+        *convolution(),
+        *neurons(),
+        *elements(),
+        *images(),
+        *losses(),
+    )
 }

@@ -276,6 +276,7 @@ def normalization() -> list[Case]:
         *_sets((2, 1, 3, 1), F32, 2, relu),
         *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
         *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
+        *_sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION),  # more partial sums than a threadgroup takes at a time
         _squared(*lrn, (2, 3, 5, 24), F32, 5, (1.0, 5.0, 1.0)),
         _squared(*lrn, (1, 2, 3, 12), F32, 4, (2.0, 0.75, 1.5)),
         _squared(*lrn, (1, 3, 2, 7), F32, 3, (3.0, 0.5, 1.0)),

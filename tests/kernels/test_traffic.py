@@ -124,6 +124,34 @@ def _prelu() -> None:
     launched([dy, x, slopes], like, _neuron_stages.grad(x, act, slopes=True))
 
 
+def _elements() -> None:
+    x, dy = numbers(LONG), numbers(LONG, seed=1)
+    mf.dropout(x, key=_KEY)
+    mf.dropout_mask(LONG, key=_KEY)
+    mf.dropout(x, mask=x > 0)
+    mf.divide(x, dy, maximum=1.0)
+    mf.arithmetic_grad(dy, x, x, "multiply")
+    mf.compare(x, dy)
+
+
+def _by_channels() -> None:
+    x, dy, row = numbers(LONG), numbers(LONG, seed=1), numbers((1, 1, 1, 16))
+    mf.dropout(x, mask=row > 0)
+    mf.multiply(x, row)
+    mf.arithmetic_grad(dy, x, row, "multiply", minimum=-1.0, clamp=True)
+    mf.compare(x, row)
+
+
+_KEY = mx.array([1, 2], mx.uint32)
+
+
+def _twice_as_large() -> None:
+    """Four images, which a thread of either body takes two or four at a time."""
+    x = numbers(IMAGES)
+    mf.upsample_nearest(x, 2)
+    mf.upsample_bilinear(x, 2, coordinate="half_pixel", edge_mode="clamp")
+
+
 def _softmax() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
     for axis in (-1, 1):
@@ -149,6 +177,10 @@ _CHANNEL_BY_CHANNEL = {"w": (9 * VECTOR, (3 * 12 - 2) / 12 * 3 * IMAGE / 4), "bi
 _PER_THREAD = (VECTOR, LONG_IMAGE / 4)  # vectors are loaded once for the four pixels of a thread
 _NO_NEURON = dict.fromkeys(("scale", "shift"), (VECTOR, 0))
 _WHOLE = (LONG_IMAGE, LONG_IMAGE)
+# Four images of 12x12 pixels that become twice as large, and a table of them that has 24 entries or 13 lists of 24.
+IMAGES = (4, 12, 12, 16)
+_FOUR = 2 * IMAGE
+_TABLE, _TILES = 24 * 4, (14 + 24 * 3) * 4
 # A run of three windows of three pixels loads the pixel that they share, those to the left of it twice, and those to
 # the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
 _RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
@@ -239,6 +271,29 @@ TRAFFIC = {
     "neuron_grad": Row(_neurons, {**dict.fromkeys(("dy", "x"), _WHOLE), "slopes": (LONG_IMAGE, 0)}),
     "neuron_curve": Row(_neurons, dict.fromkeys(("u", "dy", "x"), _WHOLE)),
     "neuron_pull": Row(_neurons, dict.fromkeys(("dy", "y"), _WHOLE)),
+    # A key is loaded by each thread, of which each has four packs, or one of a mask of bytes.
+    "dropout": Row(_elements, {"x": _WHOLE, "keys": (8, LONG_IMAGE / 16 / 4 * 8)}),
+    "dropout_mask": Row(_elements, {"keys": (8, LONG_IMAGE / 4 / 16 / 4 * 8)}),
+    "dropout_by_mask": Row(_elements, {"x": _WHOLE, "mask": (LONG_IMAGE // 4, LONG_IMAGE / 4)}),
+    "arithmetic": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
+    "arithmetic_grad": Row(_elements, {"dy": _WHOLE, "x": (LONG_IMAGE, 0), "y": _WHOLE}),
+    "compare": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
+    # Each of 24x24 threads for each of four packs reads its places, and one place of each image.
+    "pick": Row(
+        _twice_as_large,
+        {"x": (_FOUR, 4 * _FOUR), **dict.fromkeys(("rows", "cols"), (_TABLE, 24 * 24 * 4 * 4)), "filling": (4, 0)},
+    ),
+    # Tiles of two by two pixels read two rows and columns and those at the edges one: 24 lines of 12 an axis. A thread
+    # of 13x13 for each of four packs and two images reads where its lists begin and end, and their entries: of the
+    # columns again in each row.
+    "resample": Row(
+        _twice_as_large,
+        {
+            "x": (_FOUR, 4 * _FOUR),
+            "rows": (_TILES, 13 * (13 * 2 + 24 * 3) * 8 * 4),
+            "cols": (_TILES, (13 * 13 * 2 + 24 * 24 * 3) * 8 * 4),
+        },
+    ),
     "softmax": Row(_softmax, {"x": _WHOLE}),
     "softmax_grad": Row(_softmax, dict.fromkeys(("dy", "y"), _WHOLE)),
     "softmax_across": Row(_softmax, {"x": _TWICE}),  # to add up, and to divide
@@ -273,6 +328,14 @@ def test_loads_stay_within_their_bounds(body: str) -> None:
     assert inputs == {name: needed for name, (needed, _) in row.loads.items()}
     for name, (_, bound) in row.loads.items():
         assert run.outcome.traffic[name].loaded <= bound + 0.5, name
+
+
+@pytest.mark.parametrize("body", ["dropout_by_mask", "arithmetic", "arithmetic_grad", "compare"])
+def test_what_pixels_share_is_loaded_beside_each_pack(body: str) -> None:
+    """From a cache: as many bytes as the image has."""
+    run = next(run for run in runs(_by_channels) if run.stage.body == body)
+    for name in {"mask", "x", "y", "dy"} & set(run.stage.inputs):
+        assert run.outcome.traffic[name].loaded <= LONG_IMAGE, name
 
 
 # Windows that do not overlap: 13 pixels leave one behind them.

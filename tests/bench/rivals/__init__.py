@@ -1,4 +1,5 @@
-"""Who computes a problem. Each module has one function an operation, which binds inputs and returns a call.
+"""Who computes a problem: a package or module a library, with one function an operation, which binds inputs and
+returns a call.
 
 What the call needs from an earlier step, such as statistics, is computed when it is bound, outside the clock.
 """
@@ -6,11 +7,12 @@ What the call needs from an earlier step, such as statistics, is computed when i
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..operations import OPERATIONS
 from ..problems import Problem
 
 Call = Callable[[], list[Any]]
@@ -20,7 +22,7 @@ class Side(NamedTuple):
     """One library, or one way of using it."""
 
     name: str
-    functions: Any  # module whose functions are named after operations
+    functions: Any  # whose attributes are named after operations
     place: Callable[[SimpleNamespace, str], SimpleNamespace]  # NumPy arrays to the library's, in a dtype
     run: Callable[[Call, int], None]  # so many independent calls, to the end
     answer: Callable[[str, list[Any]], list[np.ndarray]]  # an operation's outputs in float64, NHWC and OHWI
@@ -29,3 +31,9 @@ class Side(NamedTuple):
         """The call on placed arrays, or None where the library has no such operation."""
         function = getattr(self.functions, problem.op, None)
         return None if function is None else function(problem, arrays)
+
+
+def gathered(*families: ModuleType) -> SimpleNamespace:
+    """One library's functions from its modules."""
+    found = {op: getattr(family, op) for family in families for op in OPERATIONS if hasattr(family, op)}
+    return SimpleNamespace(**found)

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import torch
 
 from ..problems import EPS, Problem
-from . import Call, pytorch
-from .pytorch import Back, Images, aten
+from . import Call
+from .pytorch import normalization
+from .pytorch.normalization import Back, Images, aten
 
 
 def bn_forward(p: Problem, a: SimpleNamespace) -> Call:
@@ -21,16 +22,16 @@ def bn_backward(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def bn_relu_forward(p: Problem, a: SimpleNamespace) -> Call:
-    call: Call = pytorch.relu_of(bn_forward(p, a))
+    call: Call = normalization.relu_of(bn_forward(p, a))
     return call
 
 
 def bn_relu_backward(p: Problem, a: SimpleNamespace) -> Call:
-    return pytorch.through_relu(_back(a.x, a.gamma, a.beta), bn_relu_forward(p, a)()[0], a.dy)
+    return normalization.through_relu(_back(a.x, a.gamma, a.beta), bn_relu_forward(p, a)()[0], a.dy)
 
 
 def instance_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
-    return pytorch.by_images(_back, p, a)
+    return normalization.by_images(_back, p, a)
 
 
 def _back(x: Images, gamma: torch.Tensor, beta: torch.Tensor) -> Back:

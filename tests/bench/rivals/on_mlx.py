@@ -17,7 +17,10 @@ def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
     """Copies to MLX; what the conversion left in MLX's cache is given back."""
     placed = SimpleNamespace()
     for name, value in vars(arrays).items():
-        setattr(placed, name, mx.array(value).astype(mx.float32 if name in _PARAMETERS else getattr(mx, dtype)))
+        array = mx.array(value)
+        if value.dtype.kind == "f":  # labels and masks stay what they are
+            array = array.astype(mx.float32 if name in _PARAMETERS else getattr(mx, dtype))
+        setattr(placed, name, array)
     mx.eval(list(vars(placed).values()))
     mx.clear_cache()
     return placed

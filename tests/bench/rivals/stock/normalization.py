@@ -1,4 +1,4 @@
-"""Stock MLX: the operations of ``mlx.nn``, or what it has to make them of, and what ``mx.vjp`` makes of them."""
+"""Normalizations made of stock MLX's operations."""
 
 from __future__ import annotations
 
@@ -8,32 +8,8 @@ from types import SimpleNamespace
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..problems import EPS, Problem
-from . import Call
-
-
-def avg_pool(p: Problem, a: SimpleNamespace) -> Call | None:
-    if p.edge_mode != "zero" and p.padding:
-        return None
-    pool = nn.AvgPool2d(p.kernel_size, p.stride, p.padding)
-    return lambda: [pool(a.x)]
-
-
-def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call | None:
-    if p.edge_mode != "zero" and p.padding:
-        return None
-    pool = nn.AvgPool2d(p.kernel_size, p.stride, p.padding)
-    return lambda: mx.vjp(lambda x: [pool(x)], [a.x], [a.dy])[1]
-
-
-def max_pool(p: Problem, a: SimpleNamespace) -> Call:
-    pool = nn.MaxPool2d(p.kernel_size, p.stride, p.padding)
-    return lambda: [pool(a.x)]
-
-
-def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    pool = nn.MaxPool2d(p.kernel_size, p.stride, p.padding)
-    return lambda: mx.vjp(lambda x: [pool(x)], [a.x], [a.dy])[1]
+from ...problems import EPS, Problem
+from .. import Call
 
 
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call:
@@ -126,33 +102,6 @@ def local_contrast_norm(p: Problem, a: SimpleNamespace) -> Call:
 
 def local_contrast_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: mx.vjp(lambda x: [_contrast(p, x)], [a.x], [a.dy])[1]
-
-
-def conv(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mx.conv2d(a.x, a.w, p.stride, p.padding, p.dilation, p.groups)]
-
-
-def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: mx.vjp(lambda x: [mx.conv2d(x, a.w, p.stride, p.padding, p.dilation, p.groups)], [a.x], [a.dy])[1]
-
-
-def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: mx.vjp(lambda w: [mx.conv2d(a.x, w, p.stride, p.padding, p.dilation, p.groups)], [a.w], [a.dy])[1]
-
-
-def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
-    x, w = a.x.reshape(p.shape[0], -1), a.w.reshape(p.outs, -1)
-    return lambda: [(x @ w.T)[:, None, None]]
-
-
-def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    dy, w = a.dy.reshape(p.shape[0], -1), a.w.reshape(p.outs, -1)
-    return lambda: [(dy @ w).reshape(a.x.shape)]
-
-
-def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    dy, x = a.dy.reshape(p.shape[0], -1), a.x.reshape(p.shape[0], -1)
-    return lambda: [(dy.T @ x).reshape(a.w.shape)]
 
 
 def _moments(x: mx.array) -> tuple[mx.array, mx.array]:

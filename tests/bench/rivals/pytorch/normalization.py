@@ -1,69 +1,23 @@
-"""PyTorch's own operators, below autograd, on tensors that already have the layout."""
+"""PyTorch's normalizations, and those that it has to make of its other operators."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..problems import EPS, Problem
-from . import Call, Side
+from ...problems import EPS, Problem
+from .. import Call
 
 aten = torch.ops.aten
 
-LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
-
-_PARAMETERS = ("gamma", "beta")
 _ALL = [True, True, True]
 
 Images = torch.Tensor
 Back = Callable[[Images], list[torch.Tensor]]  # from dy
-
-
-def avg_pool(p: Problem, a: SimpleNamespace) -> Call:
-    counted = p.edge_mode == "zero"
-    return lambda: [F.avg_pool2d(a.x, p.kernel_size, p.stride, p.padding, count_include_pad=counted)]
-
-
-def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    size, stride, padding = _pairs(p)
-    counted = p.edge_mode == "zero"
-    return lambda: [aten.avg_pool2d_backward(a.dy, a.x, size, stride, padding, False, counted, None)]
-
-
-def max_pool(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [F.max_pool2d(a.x, p.kernel_size, p.stride, p.padding)]
-
-
-def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    size, stride, padding = _pairs(p)
-    _, winners = aten.max_pool2d_with_indices(a.x, size, stride, padding)
-    ones = [1, 1]
-    return lambda: [aten.max_pool2d_with_indices_backward(a.dy, a.x, size, stride, padding, ones, False, winners)]
-
-
-def l2_pool(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [_l2(p, a.x)]
-
-
-def l2_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    size, stride, padding = _pairs(p)
-    y, area = _l2(p, a.x), p.kernel_size**2
-
-    def call() -> list[torch.Tensor]:
-        return [aten.avg_pool2d_backward(a.dy / y, a.x, size, stride, padding, False, True, None).mul_(a.x).mul_(area)]
-
-    return call
-
-
-def _l2(p: Problem, x: torch.Tensor) -> torch.Tensor:
-    """What ``lp_pool2d`` is made of, but for its absolute value and the padding that it lacks."""
-    return F.avg_pool2d(x * x, p.kernel_size, p.stride, p.padding).mul_(p.kernel_size**2).sqrt_()
 
 
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call | None:
@@ -265,86 +219,3 @@ def _square_mean(p: Problem, x: Images) -> Images:
     """Odd windows, rows before columns."""
     size, pad = p.kernel_size, p.kernel_size // 2
     return F.avg_pool2d(F.avg_pool2d(x, (size, 1), 1, (pad, 0)), (1, size), 1, (0, pad))
-
-
-def conv(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [F.conv2d(a.x, a.w, None, p.stride, p.padding, p.dilation, p.groups)]
-
-
-def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [_conv_backward(p, a, [True, False, False])[0]]
-
-
-def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [_conv_backward(p, a, [False, True, False])[1]]
-
-
-def _conv_backward(p: Problem, a: SimpleNamespace, wanted: list[bool]) -> Any:
-    _, stride, padding = _pairs(p)
-    spread = [p.dilation] * 2
-    return aten.convolution_backward(a.dy, a.x, a.w, None, stride, padding, spread, False, [0, 0], p.groups, wanted)
-
-
-def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
-    x, w = _flat(a.x), _flat(a.w)
-    return lambda: [F.linear(x, w)[:, :, None, None]]
-
-
-def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    dy, w = _flat(a.dy), _flat(a.w)
-    return lambda: [(dy @ w).reshape(a.x.shape)]
-
-
-def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    dy, x = _flat(a.dy), _flat(a.x)
-    return lambda: [(dy.T @ x).reshape(a.w.shape)]
-
-
-def _flat(a: torch.Tensor) -> torch.Tensor:
-    return a.flatten(1).contiguous()
-
-
-def _pairs(p: Problem) -> tuple[list[int], list[int], list[int]]:
-    return [p.kernel_size] * 2, [p.stride] * 2, [p.padding] * 2
-
-
-# Sides --------------------------------------------------------------------------------------------------
-
-
-def side(
-    name: str, layout: torch.memory_format, device: str, *, keep: bool = True, functions: Any = sys.modules[__name__]
-) -> Side:
-    """PyTorch on a device, with images and weights in one layout; ``keep``: results live until all are there."""
-
-    def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
-        torch.set_grad_enabled(False)
-        placed = SimpleNamespace()
-        for key, value in vars(arrays).items():
-            plain = key in _PARAMETERS and dtype != "float64"
-            tensor = torch.from_numpy(value).to(device, torch.float32 if plain else getattr(torch, dtype))
-            if tensor.ndim == 4:
-                tensor = tensor.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-            setattr(placed, key, tensor)
-        return placed
-
-    return Side(name, functions, place, _keeping if keep else _dropping, answer)
-
-
-def _keeping(call: Call, times: int) -> None:
-    """As one evaluation of MLX, and a training step, keep them."""
-    results = [call() for _ in range(times)]
-    del results
-
-
-def _dropping(call: Call, times: int) -> None:
-    """Each result makes room for the next, which suits PyTorch's allocator and the caches best."""
-    for _ in range(times):
-        call()
-
-
-def answer(op: str, outputs: list[Any]) -> list[np.ndarray]:
-    """To NumPy, NHWC."""
-    if op == "bn_stats":  # the root of the variance comes inverted
-        outputs = [outputs[0], outputs[1].double() ** -2 - EPS]
-    wide = (out.double() for out in outputs)
-    return [(out.permute(0, 2, 3, 1) if out.ndim == 4 else out).cpu().numpy() for out in wide]

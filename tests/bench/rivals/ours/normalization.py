@@ -1,46 +1,16 @@
-"""mpsfunc."""
+"""mpsfunc's normalizations."""
 
 from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 
 import mpsfunc as mf
 
-from ..problems import EPS, Problem
-from . import Call
-
-
-def avg_pool(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.avg_pool(a.x, p.kernel_size, stride=p.stride, padding=p.padding, edge_mode=p.edge_mode)]
-
-
-def avg_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    state = mf.avg_pool_state(p.shape, p.kernel_size, stride=p.stride, padding=p.padding, edge_mode=p.edge_mode)
-    return lambda: [mf.avg_pool_grad(a.dy, state)]
-
-
-def max_pool(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.max_pool(a.x, p.kernel_size, stride=p.stride, padding=p.padding, edge_mode="exclude")]
-
-
-def max_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    _, state = mf.max_pool_fwd(a.x, p.kernel_size, stride=p.stride, padding=p.padding, edge_mode="exclude")
-    mx.eval(state.arrays)
-    return lambda: [mf.max_pool_grad(a.dy, state)]
-
-
-def l2_pool(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.l2_pool(a.x, p.kernel_size, stride=p.stride, padding=p.padding)]
-
-
-def l2_pool_grad(p: Problem, a: SimpleNamespace) -> Call:
-    _, state = mf.l2_pool_fwd(a.x, p.kernel_size, stride=p.stride, padding=p.padding)
-    mx.eval(state.arrays)
-    return lambda: [mf.l2_pool_grad(a.dy, a.x, state)]
+from ...problems import EPS, Problem
+from .. import Call
 
 
 def bn_stats(p: Problem, a: SimpleNamespace) -> Call:
@@ -152,45 +122,7 @@ def local_contrast_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.local_contrast_norm_grad(a.dy, a.x, state)]
 
 
-def conv(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.conv(a.x, a.w, **_windows(p))]
-
-
-def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    state = _placement(p, a)
-    return lambda: [mf.conv_grad_input(a.dy, a.w, state)]
-
-
-def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    before = _placement(p, a)
-    return lambda: [mf.conv_grad_weights(a.dy, a.x, before).dw]
-
-
-def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.fully_connected(a.x, a.w)]
-
-
-def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
-    state = _placement(p, a)
-    return lambda: [mf.fully_connected_grad(a.dy, a.x, a.w, state, option="data")[0]]
-
-
-def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    before = _placement(p, a)
-    return lambda: [mf.fully_connected_grad(a.dy, a.x, a.w, before, option="weights_and_bias")[1].dw]
-
-
 def _statistics(a: SimpleNamespace) -> mf.BatchNormState:
     state = mf.bn_stats(a.x, eps=EPS)
     mx.eval(state.arrays)
     return state
-
-
-def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:
-    state = mf.conv_state(p.shape, a.w.shape, **_windows(p))
-    mx.eval(state.arrays)
-    return state
-
-
-def _windows(p: Problem) -> dict[str, Any]:
-    return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}

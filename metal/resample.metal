@@ -1,0 +1,59 @@
+// y[n,oh,ow,c] adds up x[n,h,w,c] by weight over the rows h and columns w that (oh, ow) reads. A thread owns V channels
+// of a tile of DY by DX output pixels, which load what they read together once, U columns and B images under way.
+// `rows` and `cols` say for each tile where its list begins, and then list rows or columns of x, each with a weight for
+// every row or column of the tile. What has no weight does not count, not even infinity.
+const int height = params[0], width = params[1], tiles_down = params[2], tiles_across = params[3];
+const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
+const int across = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
+if (across >= tiles_across) return;
+const int left = across * DX - params[5], k_begin = cols[across], k_end = cols[across + 1];
+const long x_image = long(x_shape[1]) * x_shape[2] * channels, y_image = long(height) * width * channels;
+const bool wide = aligned<V>(x);
+
+for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_per_grid.y) {
+  const int top = down * DY - params[4], q_begin = rows[down], q_end = rows[down + 1];
+  for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
+    float sum[B * DY * DX * V];
+    for (int j = 0; j < B * DY * DX * V; ++j) sum[j] = 0;
+    for (int q = q_begin; q < q_end; ++q) {
+      const int row = tiles_down + 1 + q * (1 + DY);
+      auto from = x + n * x_image + rows[row] * x_shape[2] * channels + c;
+      float line[B * DX * V];
+      for (int j = 0; j < B * DX * V; ++j) line[j] = 0;
+      for (int k = k_begin; k < k_end; k += U) {
+        int at[U];
+        for (int u = 0; u < U; ++u) {
+          at[u] = k + u < k_end ? cols[tiles_across + 1 + (k + u) * (1 + DX)] * channels : -1;
+        }
+        Pack<T, V> in[B * U];
+        #pragma unroll
+        for (int i = 0; i < B * U; ++i) {
+          in[i] = nothing<T, V>();
+          if (at[i % U] >= 0 && n + i / U < images) in[i] = load<V>(from + i / U * x_image + at[i % U], wide);
+        }
+        #pragma unroll
+        for (int u = 0; u < U; ++u) {
+          for (int d = 0; d < DX && k + u < k_end; ++d) {
+            const float weight = as_type<float>(cols[tiles_across + 2 + (k + u) * (1 + DX) + d]);
+            if (weight == 0) continue;
+            for (int j = 0; j < B * V; ++j) {
+              line[(j / V * DX + d) * V + j % V] += weight * float(in[j / V * U + u].v[j % V]);
+            }
+          }
+        }
+      }
+      for (int d = 0; d < DY; ++d) {
+        const float weight = as_type<float>(rows[row + 1 + d]);
+        if (weight == 0) continue;
+        for (int j = 0; j < B * DX * V; ++j) sum[(j / (DX * V) * DY + d) * DX * V + j % (DX * V)] += weight * line[j];
+      }
+    }
+    for (int i = 0; i < B * DY * DX; ++i) {
+      const int oh = top + i / DX % DY, ow = left + i % DX;
+      if (n + i / (DY * DX) >= images || oh < 0 || oh >= height || ow < 0 || ow >= width) continue;
+      Pack<T, V> out;
+      for (int j = 0; j < V; ++j) out.v[j] = T(sum[i * V + j]);
+      store(y + (n + i / (DY * DX)) * y_image + (oh * width + ow) * channels + c, out);
+    }
+  }
+}

@@ -1,0 +1,105 @@
+"""What upsampling and resizing share: the state, the checks and the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc import _check, _launch, _resample
+from mpsfunc._launch import StreamLike
+from mpsfunc._sampling import Resized
+
+METHODS, COORDINATES, EDGE_MODES = ("nearest", "bilinear"), ("asymmetric", "half_pixel"), ("zero", "clamp")
+
+
+class ResampleState(NamedTuple):
+    """How an image was enlarged or shrunk, which is all that its gradient needs.
+
+    Fields:
+        op: The function: "upsample_nearest", "upsample_bilinear", "resize_nearest" or "resize_bilinear".
+        channels: Channels of the image.
+        rows: What the rows of the result read: the lengths of the source and of the result, "nearest" or "bilinear",
+            "asymmetric", "half_pixel" or "align_corners", and "zero" or "clamp".
+        cols: The same for its columns.
+    """
+
+    op: str
+    channels: int
+    rows: Resized
+    cols: Resized
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """No arrays: resampling is linear."""
+        return ()
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> ResampleState:
+        """This state; it has no arrays to replace."""
+        return _check.no_arrays(self, arrays)
+
+
+def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> str:
+    """The two arguments as one."""
+    _check.choice(op, "coordinate", coordinate, COORDINATES)
+    if not _check.switch(op, "align_corners", align_corners):
+        return str(coordinate)
+    if coordinate != "asymmetric":
+        raise ValueError(
+            f"{op}: align_corners has a coordinate of its own; got coordinate={coordinate!r}, "
+            "expected align_corners=False or no coordinate"
+        )
+    return "align_corners"
+
+
+def state(
+    op: str,
+    x_shape: Sequence[int],
+    out_size: tuple[int, int],
+    coordinate: str,
+    edge_mode: Any,
+    *,
+    said_by: str | None = None,
+) -> ResampleState:
+    """The state of ``op`` for images of a shape that was checked; ``said_by`` is the function in errors."""
+    edge = _check.choice(said_by or op, "edge_mode", edge_mode, EDGE_MODES)
+    _, height, width, channels = x_shape
+    _check.image_shape(said_by or op, "output shape", (1, *out_size, channels))
+    method = op.rpartition("_")[2]
+    rows, cols = (
+        Resized(n_in, n_out, method, coordinate, edge) for n_in, n_out in zip((height, width), out_size, strict=True)
+    )
+    return ResampleState(op, channels, rows, cols)
+
+
+def forward(x: mx.array, state: ResampleState, stream: mx.Stream) -> mx.array:
+    """The image that x becomes."""
+    return _resample.resample(x, _resample.Spec(state.rows, state.cols, False, 0, stream))
+
+
+def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
+    """The gradient of the function that made the state."""
+    run_on, of = _launch.resolve(stream), op.removesuffix("_grad")
+    _check.array(op, "dy", dy, stream=run_on)
+    _check.state(op, state, ResampleState, stream=run_on)
+    if state.op != of:
+        raise ValueError(f"{op}: a state of another operation; got state.op={state.op!r}, expected {of!r}")
+    for name, axis in (("rows", state.rows), ("cols", state.cols)):
+        _check_axis(op, name, axis)
+    height, width, channels = state.rows.n_in, state.cols.n_in, _check.whole(op, "state.channels", state.channels)
+    _check.image_shape(op, "source shape", (1, height, width, channels))
+    expected = "n", state.rows.n_out, state.cols.n_out, channels
+    _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
+    return _resample.resample(dy, _resample.Spec(state.rows, state.cols, True, 0, run_on))
+
+
+def _check_axis(op: str, name: str, axis: Any) -> None:
+    """A state may have been made by hand."""
+    if not isinstance(axis, Resized):
+        raise TypeError(f"{op}: the state holds no axis; got state.{name}={axis!r}, expected a Resized")
+    _check.whole(op, f"state.{name}.n_in", axis.n_in)
+    _check.whole(op, f"state.{name}.n_out", axis.n_out)
+    _check.choice(op, f"state.{name}.method", axis.method, METHODS)
+    _check.choice(op, f"state.{name}.coordinate", axis.coordinate, (*COORDINATES, "align_corners"))
+    _check.choice(op, f"state.{name}.edge", axis.edge, EDGE_MODES)

@@ -1,0 +1,413 @@
+"""Arithmetic on two operands with its gradients (``MPSCNNArithmetic``), and comparison (``MPSNNCompare``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc import _arithmetic_kernels, _broadcast, _check, _launch
+from mpsfunc._arithmetic_kernels import CompareSpec, GradSpec, Spec
+from mpsfunc._broadcast import Shape
+from mpsfunc._launch import StreamLike
+
+Strides = Sequence[int]
+OPERATIONS = ("add", "subtract", "multiply", "divide")
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+OPERANDS = ("primary", "secondary")
+
+
+def arithmetic(
+    x: mx.array,
+    y: mx.array,
+    operation: str,
+    *,
+    primary_scale: float = 1.0,
+    secondary_scale: float = 1.0,
+    bias: float = 0.0,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """Two operands added, subtracted, multiplied or divided, with scales, a bias and limits.
+
+    ``r = (primary_scale * x) op (secondary_scale * y) + bias``, and the result is ``minimum`` where r is less,
+    ``maximum`` where it is greater, and r elsewhere; a NaN stays NaN.
+
+    A stride of 0 along y, x or the channels makes every place along that axis read the operand's first entry, of which
+    it may have more. After that, axes of length 1, the batch included, are broadcast as in NumPy. Operands that are no
+    images have one shape.
+
+    The derivative is that of the value: where r is not strictly between the limits nothing passes. An operand's
+    gradient is summed over the places that read an entry, in float32 or wider, and 0 for entries that none reads.
+
+    Source: ``MPSCNNArithmetic`` and its subclasses. There the limits are -FLT_MAX and FLT_MAX by default; here there
+    are none, so infinities pass. MPS leaves broadcasting of batches undefined.
+
+    Args:
+        x: Primary operand (n, h, w, c), or of any shape; float32, float16, bfloat16, or float64 on the CPU.
+        y: Secondary operand of x's dtype.
+        operation: "add", "subtract", "multiply" or "divide".
+        primary_scale: Factor of x. Default 1.
+        secondary_scale: Factor of y. Default 1.
+        bias: Added to the result. Default 0.
+        minimum: Least result. Default None: no limit.
+        maximum: Greatest result. Default None: no limit.
+        primary_stride: Strides (y, x, c) of x, each 0 or 1. Default 1.
+        secondary_stride: Likewise of y.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The result, of x's dtype.
+
+    Raises:
+        TypeError: An operand is not a floating array, their dtypes differ, or a parameter is not a number.
+        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1, a number that float32 cannot
+            hold, or minimum is greater than maximum.
+
+    Example:
+        >>> x, y = mx.array([1.0, 2.0, 3.0]), mx.array([4.0, -1.0, 8.0])
+        >>> arithmetic(x, y, "multiply", primary_scale=2.0, bias=0.5, maximum=40.0)
+        array([8.5, -3.5, 40], dtype=float32)
+    """
+    return _arithmetic(
+        "arithmetic", x, y, operation, (primary_scale, secondary_scale, bias), (minimum, maximum),
+        (primary_stride, secondary_stride), stream,
+    )  # fmt: skip
+
+
+def add(
+    x: mx.array,
+    y: mx.array,
+    *,
+    primary_scale: float = 1.0,
+    secondary_scale: float = 1.0,
+    bias: float = 0.0,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """``primary_scale * x + secondary_scale * y + bias``, clamped. Arguments and errors are those of `arithmetic`.
+
+    Source: ``MPSCNNAdd``.
+
+    Example:
+        >>> add(mx.ones((1, 1, 2, 3)), mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 1, 3), secondary_scale=10.0)
+        array([[[[11, 21, 31],
+                 [11, 21, 31]]]], dtype=float32)
+    """
+    return _arithmetic(
+        "add", x, y, "add", (primary_scale, secondary_scale, bias), (minimum, maximum),
+        (primary_stride, secondary_stride), stream,
+    )  # fmt: skip
+
+
+def subtract(
+    x: mx.array,
+    y: mx.array,
+    *,
+    primary_scale: float = 1.0,
+    secondary_scale: float = 1.0,
+    bias: float = 0.0,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """``primary_scale * x - secondary_scale * y + bias``, clamped. Arguments and errors are those of `arithmetic`.
+
+    Source: ``MPSCNNSubtract``.
+
+    Example:
+        >>> subtract(mx.array([5.0, 1.0]), mx.array([2.0, 4.0]), minimum=0.0)
+        array([3, 0], dtype=float32)
+    """
+    return _arithmetic(
+        "subtract", x, y, "subtract", (primary_scale, secondary_scale, bias), (minimum, maximum),
+        (primary_stride, secondary_stride), stream,
+    )  # fmt: skip
+
+
+def multiply(
+    x: mx.array,
+    y: mx.array,
+    *,
+    primary_scale: float = 1.0,
+    secondary_scale: float = 1.0,
+    bias: float = 0.0,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """``(primary_scale * x) * (secondary_scale * y) + bias``, clamped. Arguments and errors are those of `arithmetic`.
+
+    Source: ``MPSCNNMultiply``.
+
+    Example:
+        >>> x = mx.arange(1.0, 5.0).reshape(1, 2, 2, 1)
+        >>> multiply(x, x, secondary_stride=(0, 0, 0)).reshape(-1)
+        array([1, 2, 3, 4], dtype=float32)
+    """
+    return _arithmetic(
+        "multiply", x, y, "multiply", (primary_scale, secondary_scale, bias), (minimum, maximum),
+        (primary_stride, secondary_stride), stream,
+    )  # fmt: skip
+
+
+def divide(
+    x: mx.array,
+    y: mx.array,
+    *,
+    primary_scale: float = 1.0,
+    secondary_scale: float = 1.0,
+    bias: float = 0.0,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """``(primary_scale * x) / (secondary_scale * y) + bias``, clamped. Arguments and errors are those of `arithmetic`.
+
+    Source: ``MPSCNNDivide``.
+
+    Example:
+        >>> divide(mx.array([6.0, 1.0]), mx.array([3.0, 0.0]), bias=1.0)
+        array([3, inf], dtype=float32)
+    """
+    return _arithmetic(
+        "divide", x, y, "divide", (primary_scale, secondary_scale, bias), (minimum, maximum),
+        (primary_stride, secondary_stride), stream,
+    )  # fmt: skip
+
+
+def arithmetic_grad(
+    dy: mx.array,
+    x: mx.array,
+    y: mx.array,
+    operation: str,
+    *,
+    operand: str = "primary",
+    primary_scale: float = 1.0,
+    secondary_scale: float = 1.0,
+    bias: float = 0.0,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    clamp: bool = False,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Gradient of `arithmetic` with respect to one operand.
+
+    With ps and ss for the scales:
+
+    ========  ======================  ============================
+    op        for the primary         for the secondary
+    ========  ======================  ============================
+    add       ``ps * dy``             ``ss * dy``
+    subtract  ``ps * dy``             ``-ss * dy``
+    multiply  ``ps * ss * y * dy``    ``ps * ss * x * dy``
+    divide    ``ps / (ss * y) * dy``  ``-ps * x / (ss * y^2) * dy``
+    ========  ======================  ============================
+
+    summed over the places that read an entry of the operand, and 0 for entries that none reads. As in MPS the limits
+    are left out: with ``clamp=True``, and always under autodiff, dy counts only where ``minimum < r < maximum``.
+
+    Source: ``MPSCNNAddGradient``, ``MPSCNNSubtractGradient`` and ``MPSCNNMultiplyGradient``; MPS has none for a
+    division. There the caller negates the scale of a subtraction's secondary operand and sums over batches that share
+    an operand; here neither is necessary.
+
+    Args:
+        dy: Gradient of the result, of its shape and dtype.
+        x: Primary operand.
+        y: Secondary operand.
+        operation: As for `arithmetic`, like all parameters not listed here.
+        operand: Whose gradient: "primary" (default) or "secondary".
+        primary_scale: Factor of x.
+        secondary_scale: Factor of y.
+        bias: Counts with ``clamp`` only.
+        minimum: Counts with ``clamp`` only.
+        maximum: Counts with ``clamp`` only.
+        primary_stride: Strides (y, x, c) of x.
+        secondary_stride: Strides (y, x, c) of y.
+        clamp: Whether limits stop the gradient. Default False, as MPS.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient of the operand's shape and dtype.
+
+    Raises:
+        TypeError: As for `arithmetic`, or dy differs in dtype.
+        ValueError: As for `arithmetic`, an unknown operand, or dy does not belong to the operands.
+
+    Example:
+        >>> x, y = mx.arange(1.0, 9.0).reshape(1, 2, 2, 2), mx.array([10.0, 100.0]).reshape(1, 1, 1, 2)
+        >>> arithmetic_grad(x, x, y, "multiply", operand="secondary").reshape(-1)
+        array([84, 120], dtype=float32)
+    """
+    op = "arithmetic_grad"
+    run_on = _launch.resolve(stream)
+    for name, operand_array in (("x", x), ("y", y), ("dy", dy)):
+        _check.array(op, name, operand_array, stream=run_on)
+    which = _named(op, "operand", operand, OPERANDS)
+    if not isinstance(clamp, bool):
+        raise TypeError(f"{op}: clamp is not a bool; got clamp={clamp!r}, expected True or False")
+    strides = (primary_stride, secondary_stride)
+    with mx.stream(run_on):
+        first, second, shape, lying = _operands(op, x, y, strides)
+        scales, limits = (primary_scale, secondary_scale, bias), (minimum, maximum)
+        spec = _spec(op, operation, scales, limits, lying, run_on)
+        _check.shape(op, "dy", dy, shape, "dy does not belong to the operands")
+        _check.same_dtype(op, "dy", dy, "x", x.dtype)
+        source, read = ((x, first), (y, second))[which]
+        if 0 in shape:
+            return mx.zeros_like(source)
+        full = GradSpec(spec, which, clamp, read.shape[0], spec.pers[which])
+        made = _arithmetic_kernels.grad(dy.reshape(_broadcast.as_images(shape)), first, second, full)
+        if source.ndim != 4:
+            return made.reshape(source.shape)
+        behind = [(0, a - b) for a, b in zip(source.shape, made.shape, strict=True)]  # entries that none reads
+        return mx.pad(made, behind) if any(b for _, b in behind) else made
+
+
+def compare(
+    x: mx.array,
+    y: mx.array,
+    comparison: str = "equal",
+    threshold: float = 0.0,
+    *,
+    primary_stride: Strides = (1, 1, 1),
+    secondary_stride: Strides = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """1 where a comparison of two operands holds, and 0 where it does not.
+
+    Operands are equal if ``x == y`` or ``|x - y| <= threshold``. The four orderings compare x with y as they are and
+    take no threshold. A NaN is not equal to anything, and neither less nor greater. The derivative is 0 everywhere.
+
+    Source: ``MPSNNCompare``, whose documentation does not say what a threshold does to an ordering.
+
+    Args:
+        x: Primary operand (n, h, w, c), or of any shape; floating as for `arithmetic`, or of any integer dtype.
+        y: Secondary operand of x's dtype.
+        comparison: "equal" (default), "not_equal", "less", "less_equal", "greater" or "greater_equal".
+        threshold: How far apart equals may be. Default 0.
+        primary_stride: Strides (y, x, c) of x, each 0 or 1, as for `arithmetic`. Default 1.
+        secondary_stride: Likewise of y.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Ones and zeros of x's dtype.
+
+    Raises:
+        TypeError: An operand is not an array of numbers, or their dtypes differ.
+        ValueError: Shapes do not fit, an unknown comparison, a threshold below 0, or one for an ordering.
+
+    Example:
+        >>> compare(mx.array([1.0, 2.0, 3.0]), mx.array([1.25, 2.0, 4.0]), threshold=0.5)
+        array([1, 1, 0], dtype=float32)
+    """
+    op = "compare"
+    run_on = _launch.resolve(stream)
+    _check.numbers(op, "x", x, stream=run_on)
+    _check.numbers(op, "y", y, stream=run_on)
+    which = _named(op, "comparison", comparison, COMPARISONS)
+    apart = _check.number(op, "threshold", threshold, least=0.0)
+    if apart and which > 1:
+        raise ValueError(f"{op}: an ordering has no threshold; got threshold={threshold}, expected 0")
+    with mx.stream(run_on):
+        first, second, shape, (batch, pers) = _operands(op, x, y, (primary_stride, secondary_stride))
+        made = _arithmetic_kernels.compare(first, second, CompareSpec(which, apart, batch, pers, run_on))
+        return made.reshape(shape)
+
+
+# Arguments ----------------------------------------------------------------------------------------------
+
+_Lying = tuple[int, tuple[int, int]]  # the batch and the operands' pers
+
+
+def _arithmetic(
+    op: str,
+    x: mx.array,
+    y: mx.array,
+    operation: str,
+    scales: tuple[float, float, float],
+    limits: tuple[float | None, float | None],
+    strides: tuple[Strides, Strides],
+    stream: StreamLike,
+) -> mx.array:
+    run_on = _launch.resolve(stream)
+    _check.array(op, "x", x, stream=run_on)
+    _check.array(op, "y", y, stream=run_on)
+    with mx.stream(run_on):
+        first, second, shape, lying = _operands(op, x, y, strides)
+        spec = _spec(op, operation, scales, limits, lying, run_on)
+        return _arithmetic_kernels.value(first, second, spec).reshape(shape)
+
+
+def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stream: mx.Stream) -> Spec:
+    which = _named(op, "operation", operation, OPERATIONS)
+    names = ("primary_scale", "secondary_scale", "bias")
+    numbers = [_check.number(op, name, value) for name, value in zip(names, scales, strict=True)]
+    ends = ("minimum", "maximum")
+    low, high = (None if v is None else _check.number(op, name, v) for name, v in zip(ends, limits, strict=True))
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"{op}: minimum is greater than maximum; got minimum={low}, expected at most {high}")
+    return Spec(which, numbers[0], numbers[1], numbers[2], low, high, *lying, stream)
+
+
+def _named(op: str, arg: str, value: object, names: tuple[str, ...]) -> int:
+    if not isinstance(value, str):
+        raise TypeError(f"{op}: {arg} is not a name; got {arg}={value!r}, expected {' or '.join(map(repr, names))}")
+    if value not in names:
+        raise ValueError(f"{op}: unknown {arg}; got {arg}={value!r}, expected {' or '.join(map(repr, names))}")
+    return names.index(value)
+
+
+def _operands(
+    op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]
+) -> tuple[mx.array, mx.array, Shape, _Lying]:
+    """Both operands as images of which every entry is read, the result's shape, and how they lie under it."""
+    if x.dtype != y.dtype:
+        raise TypeError(f"{op}: x and y differ in dtype; got y.dtype={y.dtype}, expected {x.dtype}")
+    steps = [
+        _broadcast.stride(op, name, stride)
+        for name, stride in zip(("primary_stride", "secondary_stride"), strides, strict=True)
+    ]
+    if x.ndim != 4 or y.ndim != 4:
+        if x.shape != y.shape:
+            raise ValueError(
+                f"{op}: operands that are no images differ in shape; got y.shape={y.shape}, expected {x.shape}"
+            )
+        for name, step in zip(("primary_stride", "secondary_stride"), steps, strict=True):
+            if step != (1, 1, 1):
+                raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
+        flat = _broadcast.sized(op, "x.shape", _broadcast.as_images(tuple(x.shape)))
+        return x.reshape(flat), y.reshape(flat), tuple(x.shape), (flat[0], (1, 1))
+    x, y = (_read(a, step) for a, step in zip((x, y), steps, strict=True))
+    for a, b in zip(x.shape, y.shape, strict=True):
+        if a != b and a != 1 and b != 1:
+            raise ValueError(
+                f"{op}: operands do not fit; got y.shape={y.shape}, expected {x.shape} but for lengths of 1"
+            )
+    batch = _broadcast.joint(x.shape[0], y.shape[0])
+    shape = _broadcast.sized(op, "output shape", _broadcast.result_shape((tuple(x.shape), tuple(y.shape)), batch))
+    pers = tuple(batch if a.shape[0] == 1 else 1 for a in (x, y))
+    return x, y, shape, (batch, (pers[0], pers[1]))
+
+
+def _read(a: mx.array, step: tuple[int, ...]) -> mx.array:
+    """Images without the entries that nobody reads."""
+    if all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
+        return a
+    cut = tuple(slice(None) if s else slice(1) for s in (1, *step))
+    return a[cut]

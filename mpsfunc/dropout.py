@@ -1,0 +1,310 @@
+"""Dropout and its gradient (``MPSCNNDropout``, ``MPSCNNDropoutGradient``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch
+from mpsfunc._broadcast import Shape
+from mpsfunc._dropout_kernels import Given, Random
+from mpsfunc._launch import StreamLike
+
+Stride = Sequence[int]
+_INDEPENDENT = (1, 1, 1)
+
+
+class DropoutState(NamedTuple):
+    """What made the mask of a dropout, which is all that its gradient needs.
+
+    Fields:
+        key: Two uint32 that the mask is made from; zeros where it was given.
+        mask: The mask that was given, one byte an element unless it is floating; empty where it was made.
+        op: "dropout", or "dropout_by_mask" where the mask was given.
+        keep_probability: Share of elements that are kept.
+        mask_stride: (y, x, c), as given.
+        shape: Of the images.
+    """
+
+    key: mx.array
+    mask: mx.array
+    op: str
+    keep_probability: float
+    mask_stride: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(key, mask)."""
+        return (self.key, self.mask)
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> DropoutState:
+        """This state with another key and mask."""
+        if len(arrays) != 2:
+            raise ValueError(f"DropoutState: wrong number of arrays; got {len(arrays)} arrays, expected 2")
+        return self._replace(key=arrays[0], mask=arrays[1])
+
+
+def dropout(
+    x: mx.array,
+    keep_probability: float = 0.5,
+    *,
+    seed: int | None = None,
+    key: mx.array | None = None,
+    mask: mx.array | None = None,
+    mask_stride: Stride = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """Zeroes elements at random, and scales the others so that the mean stays.
+
+    ``y = x * m / keep_probability``, where m is 1 with that probability and else 0. There is no switch for inference:
+    leave it out there. Equal keys give equal masks on every device; see `dropout_mask` for how they are made.
+
+    Without ``seed``, ``key`` and ``mask`` a key is drawn from MLX's global state, so ``mx.random.seed`` repeats it and
+    ``mx.compile`` needs ``inputs=mx.random.state, outputs=mx.random.state``. Under ``mx.vmap`` a key that is not mapped
+    gives every mapped element the same mask, and one that is gives each its own.
+
+    Linear in x; the derivative is dropout with the same mask. A floating mask has a derivative too.
+
+    Source: ``MPSCNNDropout``, whose generator is unknown. A NaN or an infinity that is dropped becomes NaN.
+
+    Args:
+        x: Images (n, h, w, c), or an array of any shape; float32, float16, bfloat16, or float64 on the CPU.
+        keep_probability: Share of elements that are kept, between 0 and 1 and neither. Default 0.5.
+        seed: An int from 0 to 2^64 - 1, instead of ``mx.random.key(seed)``.
+        key: Two uint32, as ``mx.random.key`` makes them.
+        mask: m itself: bool, or integers of which 0 drops, or floating; of x's shape, or, for images, with axes of
+            length 1 that are broadcast.
+        mask_stride: (y, x, c), each 1 for values of its own along that axis, or 0 for one value shared along it. Images
+            of a batch never share. Only images have strides. Default 1.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError: x is not a floating array, or an argument is of another type.
+        ValueError: keep_probability is out of range, shapes do not fit, or arguments exclude each other.
+
+    Example:
+        >>> x = mx.arange(1.0, 7.0)
+        >>> y = dropout(x, 0.5, key=mx.random.key(1))
+        >>> mx.array_equal(y, 2 * x * dropout_mask((6,), 0.5, seed=1)).item()
+        True
+        >>> dropout(x, 0.5, mask=x < 3)
+        array([2, 4, 0, 0, 0, 0], dtype=float32)
+    """
+    y, _ = dropout_fwd(x, keep_probability, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream)
+    return y
+
+
+def dropout_fwd(
+    x: mx.array,
+    keep_probability: float = 0.5,
+    *,
+    seed: int | None = None,
+    key: mx.array | None = None,
+    mask: mx.array | None = None,
+    mask_stride: Stride = (1, 1, 1),
+    stream: StreamLike = None,
+) -> tuple[mx.array, DropoutState]:
+    """`dropout`, and the state that `dropout_grad` needs. Arguments and errors are those of `dropout`.
+
+    Returns:
+        The result, and the state. It holds the key, from which the gradient makes the mask again, or the mask given.
+
+    Example:
+        >>> y, state = dropout_fwd(mx.ones((1, 2, 2, 1)), 0.25, seed=7)
+        >>> mx.array_equal(dropout_grad(mx.ones((1, 2, 2, 1)), state), y).item()
+        True
+    """
+    op = "dropout"
+    run_on = _launch.resolve(stream)
+    _check.array(op, "x", x, stream=run_on)
+    keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, x.ndim)
+    shape = tuple(x.shape)
+    with mx.stream(run_on):
+        if mask is None:
+            state = DropoutState(_key(op, seed, key), mx.zeros(0, mx.uint8), op, keep, strides, shape)
+        else:
+            _check_mask(op, "mask", mask, shape, run_on)
+            for name, value in (("seed", seed), ("key", key)):
+                if value is not None:
+                    raise ValueError(f"{op}: a mask needs no {name}; got {name}={value}, expected None with a mask")
+            if strides != _INDEPENDENT:
+                raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
+            if not mx.issubdtype(mask.dtype, mx.floating):
+                mask = (mask if mask.dtype == mx.bool_ else mask != 0).view(mx.uint8)
+            state = DropoutState(mx.zeros(2, mx.uint32), mask, "dropout_by_mask", keep, strides, shape)
+        return _apply(op, x, state, run_on), state
+
+
+def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None) -> mx.array:
+    """Gradient of `dropout` with respect to its images: dropout of dy with the same mask.
+
+    ``dx = dy * m / keep_probability``. With a floating mask, its own gradient is left to autodiff.
+
+    Source: ``MPSCNNDropoutGradient``.
+
+    Args:
+        dy: Gradient of the result, of its shape.
+        state: From `dropout_fwd`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient of dy's shape and dtype.
+
+    Raises:
+        TypeError: dy is not a floating array, or state is not a DropoutState.
+        ValueError: dy does not belong to the state, or the state does not fit together.
+
+    Example:
+        >>> _, state = dropout_fwd(mx.ones(3), 0.5, mask=mx.array([1, 0, 1]))
+        >>> dropout_grad(mx.array([1.0, 2.0, 3.0]), state)
+        array([2, 0, 6], dtype=float32)
+    """
+    op = "dropout_grad"
+    run_on = _launch.resolve(stream)
+    _check.array(op, "dy", dy, stream=run_on)
+    _check.state(op, state, DropoutState, stream=run_on)
+    _keep(op, state.keep_probability, "state.keep_probability")
+    _check.shape(op, "dy", dy, tuple(state.shape), "dy does not belong to this state")
+    _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")
+    if state.op == "dropout":
+        _check_key(op, "state.key", state.key)
+    else:
+        _check_mask(op, "state.mask", state.mask, tuple(dy.shape), run_on)
+    with mx.stream(run_on):
+        return _apply(op, dy, state, run_on)
+
+
+def dropout_mask(
+    shape: Sequence[int],
+    keep_probability: float = 0.5,
+    *,
+    seed: int | None = None,
+    key: mx.array | None = None,
+    mask_stride: Stride = (1, 1, 1),
+    stream: StreamLike = None,
+) -> mx.array:
+    """The mask that `dropout` makes for arrays of a shape.
+
+    Element i, counted in the mask's own shape row by row, is kept if a random word of 32 bits is less than
+    ``round(keep_probability * 2^32)``. The word is number ``i % 4`` of what Philox4x32-10 makes of the counter
+    ``(i // 4, 0)``, lower half first, and the key.
+
+    Args:
+        shape: Of images (n, h, w, c), or any other.
+        keep_probability: As for `dropout`, like the arguments behind it.
+        seed: An int instead of ``mx.random.key(seed)``.
+        key: Two uint32. Default: drawn from MLX's global state.
+        mask_stride: (y, x, c), each 1 or 0.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        A bool mask, True where an element is kept, of the shape with length 1 along axes whose stride is 0.
+
+    Raises:
+        TypeError: A length is not an int, or an argument is of another type.
+        ValueError: A length is negative, or as for `dropout`.
+
+    Example:
+        >>> dropout_mask((1, 2, 3, 8), 0.5, seed=3, mask_stride=(1, 1, 0)).shape
+        (1, 2, 3, 1)
+        >>> dropout_mask((4,), 0.5, seed=0)
+        array([True, False, False, False], dtype=bool)
+    """
+    op = "dropout_mask"
+    run_on = _launch.resolve(stream)
+    if not isinstance(shape, (tuple, list)):
+        raise TypeError(f"{op}: shape is not a shape; got shape={shape!r}, expected a tuple of ints")
+    lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
+    keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
+    flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
+    with mx.stream(run_on):
+        made = _key(op, seed, key)
+        spec = Random(keep, flat[0], _mask_of(flat, strides), run_on)
+        own = (lengths[0], *spec.mask) if len(lengths) == 4 else lengths
+        if 0 in own:
+            return mx.zeros(own, mx.bool_)
+        return _dropout_kernels.masks(made.reshape(1, 2), spec).reshape(own).view(mx.bool_)
+
+
+# Parts --------------------------------------------------------------------------------------------------
+
+
+def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.array:
+    flat = _broadcast.sized(op, "shape", _broadcast.as_images(tuple(x.shape)))
+    if x.size == 0:
+        return x
+    images, keep, mask = x.reshape(flat), state.keep_probability, state.mask
+    if state.op == "dropout":
+        spec = Random(keep, flat[0], _mask_of(flat, state.mask_stride), stream)
+        return _dropout_kernels.by_key(images, state.key.reshape(1, 2), spec).reshape(x.shape)
+    mask = mask.reshape(_broadcast.as_images(tuple(mask.shape)))
+    per = flat[0] if mask.shape[0] == 1 else 1
+    if mask.dtype == mx.uint8:
+        return _dropout_kernels.by_mask(images, mask, Given(keep, flat[0], per, stream)).reshape(x.shape)
+    scaled = _arithmetic_kernels.Spec(
+        *(_arithmetic_kernels.MULTIPLY, 1 / keep, 1.0, 0.0, None, None, flat[0], (1, per), stream)
+    )
+    return _arithmetic_kernels.value(images, mask.astype(x.dtype), scaled).reshape(x.shape)
+
+
+def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
+    h, w, c = (length if step else 1 for length, step in zip(flat[1:], strides, strict=True))
+    return h, w, c
+
+
+def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
+    rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected {rule}")
+    if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
+        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
+    return float(value)
+
+
+def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:
+    stride = _broadcast.stride(op, name, value)
+    if ndim != 4 and stride != _INDEPENDENT:
+        raise ValueError(f"{op}: only images have strides; got {name}={value!r}, expected (1, 1, 1)")
+    return stride
+
+
+def _key(op: str, seed: Any, key: Any) -> mx.array:
+    """The key that the arguments mean, drawn from MLX's global state where they mean none."""
+    if seed is not None and key is not None:
+        raise ValueError(f"{op}: seed and key exclude each other; got seed={seed}, expected None with a key")
+    if key is not None:
+        _check_key(op, "key", key)
+        return mx.array(key)
+    if seed is not None:
+        return mx.random.key(_check.whole(op, "seed", seed, 0, 2**64 - 1))
+    # What MLX's next random function would use, and then that function, for the state to move on.
+    state: Any = mx.random.state
+    _, drawn = mx.random.split(state[0])
+    mx.random.uniform()
+    return drawn
+
+
+def _check_key(op: str, name: str, key: Any) -> None:
+    if not isinstance(key, mx.array) or key.dtype != mx.uint32:
+        raise TypeError(f"{op}: {name} is not a key; got {name}={key!r}, expected mx.random.key(seed)")
+    if key.shape != (2,):
+        raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
+
+
+def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
+    if not isinstance(mask, mx.array) or mask.dtype == mx.complex64:
+        raise TypeError(f"{op}: {name} is not a mask; got {name}={mask!r}, expected a bool, integer or floating array")
+    _check.on_device(op, name, mask.dtype, stream)
+    fits = mask.shape == shape or (
+        len(shape) == mask.ndim == 4 and all(m in (1, s) for m, s in zip(mask.shape, shape, strict=True))
+    )
+    if not fits:
+        rule = f"{shape}" + (" or 1 along some axes" if len(shape) == 4 else "")
+        raise ValueError(f"{op}: {name} does not fit; got {name}.shape={mask.shape}, expected {rule}")

@@ -1,0 +1,51 @@
+"""mpsfunc's convolutions and fully connected layers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+
+import mpsfunc as mf
+
+from ...problems import Problem
+from .. import Call
+
+
+def conv(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.conv(a.x, a.w, **_windows(p))]
+
+
+def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    state = _placement(p, a)
+    return lambda: [mf.conv_grad_input(a.dy, a.w, state)]
+
+
+def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    before = _placement(p, a)
+    return lambda: [mf.conv_grad_weights(a.dy, a.x, before).dw]
+
+
+def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.fully_connected(a.x, a.w)]
+
+
+def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    state = _placement(p, a)
+    return lambda: [mf.fully_connected_grad(a.dy, a.x, a.w, state, option="data")[0]]
+
+
+def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    before = _placement(p, a)
+    return lambda: [mf.fully_connected_grad(a.dy, a.x, a.w, before, option="weights_and_bias")[1].dw]
+
+
+def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:
+    state = mf.conv_state(p.shape, a.w.shape, **_windows(p))
+    mx.eval(state.arrays)
+    return state
+
+
+def _windows(p: Problem) -> dict[str, Any]:
+    return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}

@@ -1,0 +1,135 @@
+"""mpsfunc's pointwise families."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+
+import mpsfunc as mf
+
+from ...problems import KEEP, Problem
+from .. import Call
+
+
+def relu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.relu(a.x)]
+
+
+def gelu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.gelu(a.x)]
+
+
+def neuron_grad(p: Problem, a: SimpleNamespace, neuron: str) -> Call:
+    return lambda: [mf.neuron_grad(a.dy, a.x, neuron)]
+
+
+relu_grad = partial(neuron_grad, neuron="relu")
+gelu_grad = partial(neuron_grad, neuron="gelu")
+
+
+def softmax(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.softmax(a.x)]
+
+
+def softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
+    y = _made(mf.softmax(a.x))
+    return lambda: [mf.softmax_grad(a.dy, y)]
+
+
+def log_softmax(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.log_softmax(a.x)]
+
+
+def log_softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
+    y = _made(mf.log_softmax(a.x))
+    return lambda: [mf.log_softmax_grad(a.dy, y)]
+
+
+def dropout(p: Problem, a: SimpleNamespace) -> Call:
+    key = _made(mx.random.key(1))
+    return lambda: [mf.dropout(a.x, KEEP, key=key)]
+
+
+def dropout_grad(p: Problem, a: SimpleNamespace) -> Call:
+    y, state = mf.dropout_fwd(a.x, KEEP, key=mx.random.key(1))
+    mx.eval(y, state.arrays)
+    return lambda: [mf.dropout_grad(a.dy, state), y]
+
+
+def dropout_masked(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.dropout(a.x, KEEP, mask=a.mask)]
+
+
+def dropout_masked_grad(p: Problem, a: SimpleNamespace) -> Call:
+    _, state = mf.dropout_fwd(a.x, KEEP, mask=a.mask)
+    mx.eval(state.arrays)
+    return lambda: [mf.dropout_grad(a.dy, state)]
+
+
+# PyTorch's rule, and MPS's default.
+_HALF_PIXEL: dict[str, Any] = {"edge_mode": "clamp", "coordinate": "half_pixel"}
+_ASYMMETRIC: dict[str, Any] = {}
+
+
+def bilinear(p: Problem, a: SimpleNamespace, rule: dict[str, Any]) -> Call:
+    return lambda: [mf.upsample_bilinear(a.x, p.scale, **rule)]
+
+
+def bilinear_grad(p: Problem, a: SimpleNamespace, rule: dict[str, Any]) -> Call:
+    state = mf.upsample_bilinear_state(p.shape, p.scale, **rule)
+    return lambda: [mf.upsample_bilinear_grad(a.dy, state)]
+
+
+upsample_bilinear = partial(bilinear, rule=_HALF_PIXEL)
+upsample_bilinear_grad = partial(bilinear_grad, rule=_HALF_PIXEL)
+upsample_asymmetric = partial(bilinear, rule=_ASYMMETRIC)
+upsample_asymmetric_grad = partial(bilinear_grad, rule=_ASYMMETRIC)
+
+
+def upsample_nearest(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.upsample_nearest(a.x, p.scale)]
+
+
+def upsample_nearest_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.upsample_nearest_state(p.shape, p.scale)
+    return lambda: [mf.upsample_nearest_grad(a.dy, state)]
+
+
+def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
+    return _loss(a.x, a.labels)
+
+
+def cross_entropy_dense(p: Problem, a: SimpleNamespace) -> Call:
+    return _loss(a.x, a.targets)
+
+
+def _loss(logits: mx.array, labels: mx.array) -> Call:
+    return lambda: list(mf.loss(logits, labels, "softmax_cross_entropy", reduction="sum"))
+
+
+def add(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.add(a.x, a.other)]
+
+
+def multiply(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.multiply(a.x, a.other)]
+
+
+def multiply_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.arithmetic_grad(a.dy, a.x, a.other, "multiply", operand="primary")]
+
+
+def multiply_channels(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.multiply(a.x, a.factors)]
+
+
+def multiply_channels_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.arithmetic_grad(a.dy, a.x, a.factors, "multiply", operand="secondary")]
+
+
+def _made(array: mx.array) -> mx.array:
+    mx.eval(array)
+    return array

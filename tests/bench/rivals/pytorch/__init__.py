@@ -1,0 +1,58 @@
+"""PyTorch's own operators, below autograd, on tensors that already have the layout."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...problems import EPS
+from .. import Call, Side, gathered
+from . import convolution, normalization, pointwise, pooling
+
+functions = gathered(pooling, normalization, convolution, pointwise)
+
+LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
+
+_PARAMETERS = ("gamma", "beta")
+
+
+def side(name: str, layout: torch.memory_format, device: str, *, keep: bool = True, functions: Any = functions) -> Side:
+    """PyTorch on a device, with images and weights in one layout; ``keep``: results live until all are there."""
+
+    def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
+        torch.set_grad_enabled(False)
+        placed = SimpleNamespace()
+        for key, value in vars(arrays).items():
+            tensor = torch.from_numpy(value).to(device)
+            if tensor.is_floating_point():  # labels and masks stay what they are
+                plain = key in _PARAMETERS and dtype != "float64"
+                tensor = tensor.to(torch.float32 if plain else getattr(torch, dtype))
+            if tensor.ndim == 4:
+                tensor = tensor.permute(0, 3, 1, 2).contiguous(memory_format=layout)
+            setattr(placed, key, tensor)
+        return placed
+
+    return Side(name, functions, place, _keeping if keep else _dropping, answer)
+
+
+def _keeping(call: Call, times: int) -> None:
+    """As one evaluation of MLX, and a training step, keep them."""
+    results = [call() for _ in range(times)]
+    del results
+
+
+def _dropping(call: Call, times: int) -> None:
+    """Each result makes room for the next, which suits PyTorch's allocator and the caches best."""
+    for _ in range(times):
+        call()
+
+
+def answer(op: str, outputs: list[Any]) -> list[np.ndarray]:
+    """To NumPy, NHWC."""
+    if op == "bn_stats":  # the root of the variance comes inverted
+        outputs = [outputs[0], outputs[1].double() ** -2 - EPS]
+    wide = (out.double() for out in outputs)
+    return [(out.permute(0, 2, 3, 1) if out.ndim == 4 else out).cpu().numpy() for out in wide]

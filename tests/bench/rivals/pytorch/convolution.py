@@ -1,0 +1,50 @@
+"""PyTorch's convolutions and linear layers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...problems import Problem
+from .. import Call
+
+aten = torch.ops.aten
+
+
+def conv(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [F.conv2d(a.x, a.w, None, p.stride, p.padding, p.dilation, p.groups)]
+
+
+def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_conv_backward(p, a, [True, False, False])[0]]
+
+
+def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_conv_backward(p, a, [False, True, False])[1]]
+
+
+def _conv_backward(p: Problem, a: SimpleNamespace, wanted: list[bool]) -> Any:
+    stride, padding, spread = ([n] * 2 for n in (p.stride, p.padding, p.dilation))
+    return aten.convolution_backward(a.dy, a.x, a.w, None, stride, padding, spread, False, [0, 0], p.groups, wanted)
+
+
+def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
+    x, w = _flat(a.x), _flat(a.w)
+    return lambda: [F.linear(x, w)[:, :, None, None]]
+
+
+def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    dy, w = _flat(a.dy), _flat(a.w)
+    return lambda: [(dy @ w).reshape(a.x.shape)]
+
+
+def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    dy, x = _flat(a.dy), _flat(a.x)
+    return lambda: [(dy.T @ x).reshape(a.w.shape)]
+
+
+def _flat(a: torch.Tensor) -> torch.Tensor:
+    return a.flatten(1).contiguous()

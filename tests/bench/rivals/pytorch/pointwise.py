@@ -1,0 +1,166 @@
+"""PyTorch's pointwise operators, softmax, upsampling and cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+
+from ...problems import KEEP, Problem
+from .. import Call
+
+aten = torch.ops.aten
+
+Operator = Callable[..., torch.Tensor]
+
+_EACH, _IGNORED = 0, -100  # the loss of each row for itself, and a label that stands for none
+
+
+def relu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.relu(a.x)]
+
+
+def relu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.threshold_backward(a.dy, a.x, 0)]
+
+
+def gelu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.gelu(a.x)]
+
+
+def gelu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.gelu_backward(a.dy, a.x)]
+
+
+def softmax(p: Problem, a: SimpleNamespace) -> Call:
+    return _over_channels(aten._softmax, a)
+
+
+def softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _back_over_channels(aten._softmax, aten._softmax_backward_data, a)
+
+
+def log_softmax(p: Problem, a: SimpleNamespace) -> Call:
+    return _over_channels(aten._log_softmax, a)
+
+
+def log_softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _back_over_channels(aten._log_softmax, aten._log_softmax_backward_data, a)
+
+
+def _over_channels(forward: Operator, a: SimpleNamespace) -> Call:
+    x, axis, images = _channels(a.x)
+    return lambda: [images(forward(x, axis, False))]
+
+
+def _back_over_channels(forward: Operator, backward: Operator, a: SimpleNamespace) -> Call:
+    (x, axis, images), dy = _channels(a.x), _channels(a.dy)[0]
+    y = forward(x, axis, False)
+    return lambda: [images(backward(dy, y, axis, y.dtype))]
+
+
+def _channels(x: torch.Tensor) -> tuple[torch.Tensor, int, Operator]:
+    """The images, the axis of their channels, and what makes images of a result.
+
+    Channels-last images are seen as NHWC: over their axis 1 the operators would copy them into the other layout first.
+    """
+    if x.is_contiguous():
+        return x, 1, lambda y: y
+    return x.permute(0, 2, 3, 1), 3, lambda y: y.permute(0, 3, 1, 2)
+
+
+def dropout(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.native_dropout(a.x, 1 - KEEP, True)[0]]
+
+
+def dropout_grad(p: Problem, a: SimpleNamespace) -> Call:
+    y, mask = aten.native_dropout(a.x, 1 - KEEP, True)
+    return lambda: [aten.native_dropout_backward(a.dy, mask, 1 / KEEP), y]
+
+
+def dropout_masked(p: Problem, a: SimpleNamespace) -> Call:
+    return _masked(a.x, a.mask)
+
+
+def dropout_masked_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _masked(a.dy, a.mask)
+
+
+def _masked(x: torch.Tensor, mask: torch.Tensor) -> Call:
+    """The operator that is called a backward one multiplies by a mask and a number."""
+    kept = mask.bool()
+    return lambda: [aten.native_dropout_backward(x, kept, 1 / KEEP)]
+
+
+def upsample_bilinear(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.upsample_bilinear2d(a.x, a.dy.shape[2:], False)]
+
+
+def upsample_bilinear_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.upsample_bilinear2d_backward(a.dy, a.dy.shape[2:], a.x.shape, False)]
+
+
+def upsample_asymmetric(p: Problem, a: SimpleNamespace) -> Call:
+    taps = _taps(a)
+    size = {"stride": 2, "padding": 1, "output_padding": 1, "groups": a.x.shape[1]}
+    return lambda: [torch.nn.functional.conv_transpose2d(a.x, taps, **size)]
+
+
+def upsample_asymmetric_grad(p: Problem, a: SimpleNamespace) -> Call:
+    taps = _taps(a)
+    return lambda: [torch.conv2d(a.dy, taps, stride=2, padding=1, groups=a.x.shape[1])]
+
+
+def _taps(a: SimpleNamespace) -> torch.Tensor:
+    """Weights of a convolution a channel, which is what PyTorch has for images that go on as zeros; factor 2."""
+    row = torch.tensor([0.5, 1, 0.5], dtype=a.x.dtype, device=a.x.device)
+    return torch.outer(row, row).repeat(a.x.shape[1], 1, 1, 1)
+
+
+def upsample_nearest(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.upsample_nearest2d(a.x, a.dy.shape[2:])]
+
+
+def upsample_nearest_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.upsample_nearest2d_backward(a.dy, a.dy.shape[2:], a.x.shape)]
+
+
+def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
+    labels, ones = a.labels.long(), a.x.new_ones(len(a.x))
+
+    def call() -> list[torch.Tensor]:
+        y = aten._log_softmax(a.x, 1, False)
+        value, weight = aten.nll_loss_forward(y, labels, None, _EACH, _IGNORED)
+        dy = aten.nll_loss_backward(ones, y, labels, None, _EACH, _IGNORED, weight)
+        return [value[:, None], aten._log_softmax_backward_data(dy, y, 1, y.dtype)]
+
+    return call
+
+
+def cross_entropy_dense(p: Problem, a: SimpleNamespace) -> Call:
+    def call() -> list[torch.Tensor]:
+        y = aten._log_softmax(a.x, 1, False)
+        return [-(y * a.targets).sum(1, keepdim=True), aten._log_softmax_backward_data(-a.targets, y, 1, y.dtype)]
+
+    return call
+
+
+def add(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [a.x + a.other]
+
+
+def multiply(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [a.x * a.other]
+
+
+def multiply_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [a.dy * a.other]
+
+
+def multiply_channels(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [a.x * a.factors]
+
+
+def multiply_channels_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [(a.dy * a.x).sum((0, 2, 3), keepdim=True)]

@@ -1,0 +1,291 @@
+"""The rows of the pointwise families: their inputs, their rivals, and that a wrong one would not be timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from . import report
+from .operations import POINTWISE, named
+from .problems import KEEP, Problem, drop_error
+from .results import COPY, OURS, PYTORCH, Row, Target, checked
+from .rivals import Side
+
+SMALL = (2, 6, 7, 16)
+DTYPES = ("float32", "float16", "bfloat16")
+# What MLX has nothing for, and what PyTorch's rounded logarithms are too coarse for.
+NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"}
+COARSE = ("cross_entropy_dense", "bfloat16")
+
+
+def _rows(only: Sequence[str] = ()) -> list[tuple[Problem, tuple[Target, ...]]]:
+    from . import cpu
+
+    return cpu.problems(only or list(POINTWISE), SMALL)
+
+
+def _problem(op: str, dtype: str = "float32") -> Problem:
+    return next(problem for problem, _ in _rows([op]) if problem.dtype == dtype)
+
+
+def _checked(problem: Problem, functions: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    import torch
+
+    from .rivals import on_mlx, pytorch, stock
+
+    sides: list[Side] = [on_mlx.side(OURS, functions), on_mlx.side("MLX", stock.functions)]
+    sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
+    oracle = pytorch.side("oracle", torch.contiguous_format, "cpu")
+    return checked(problem, sides, oracle, problem.inputs())
+
+
+def test_passes_titles_and_shapes() -> None:
+    images = {"relu": 2, "gelu_grad": 3, "softmax_grad": 3, "dropout": 2, "add": 3, "upsample_nearest": 5}
+    problems = [Problem(op, SMALL, "float16") for op in images]
+    assert [p.necessary_bytes for p in problems] == [n * 2 * math.prod(SMALL) for n in images.values()]
+    masked = Problem("dropout_masked_grad", SMALL, "float32")
+    assert (masked.necessary_bytes, masked.title) == ((4 + 4 + 1) * math.prod(SMALL), "dropout_grad mask")
+    wide = Problem("upsample_bilinear_grad", SMALL, "float32")
+    assert (wide.out_shape, wide.title) == ((2, 12, 14, 16), "upsample_bilinear_grad x2")
+    rows = Problem("cross_entropy", (4096, 1000), "float32")
+    assert (rows.out_shape, rows.nhwc, rows.of_images) == ((4096, 1000), (4096, 1, 1, 1000), False)
+    assert rows.necessary_bytes == 2 * 4 * 4096 * 1000
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_are_numbers_that_the_dtype_has_and_labels_are_integers(dtype: str) -> None:
+    wide, narrow = _inputs("cross_entropy_dense", "float32"), _inputs("cross_entropy_dense", dtype)
+    np.testing.assert_allclose(narrow.targets, wide.targets, rtol=2**-8, atol=2**-24)
+    np.testing.assert_allclose(narrow.targets.sum(1), 1, rtol=1e-3)
+    assert dtype != "bfloat16" or not np.any(narrow.targets.view(np.uint32) & 0xFFFF)
+    assert dtype != "float16" or np.array_equal(narrow.targets.astype(np.float16), narrow.targets)
+    labels = _inputs("cross_entropy", dtype).labels
+    assert labels.dtype == np.int32 and labels.shape == (64,) and 0 <= labels.min() and labels.max() < 1000
+    mask = _inputs("dropout_masked", dtype).mask
+    assert mask.dtype == np.uint8 and mask.shape == SMALL and {*mask.ravel()} == {0, 1}
+
+
+def _inputs(op: str, dtype: str) -> SimpleNamespace:
+    shape = (64, 1000) if op.startswith("cross") else SMALL
+    return Problem(op, shape, dtype).inputs()
+
+
+@pytest.mark.parity
+def test_labels_and_masks_stay_integers_on_every_side() -> None:
+    torch = pytest.importorskip("torch")
+    from .rivals import on_mlx, pytorch
+
+    given = Problem("dropout_masked", SMALL, "bfloat16").inputs()
+    assert on_mlx.place(given, "bfloat16").mask.dtype == mx.uint8
+    placed = pytorch.side("", torch.channels_last, "cpu").place(given, "bfloat16")
+    assert (placed.x.dtype, placed.mask.dtype) == (torch.bfloat16, torch.uint8)
+    assert torch.equal(placed.mask.permute(0, 2, 3, 1), torch.from_numpy(given.mask))
+
+
+def test_drop_error_sees_a_wrong_value_a_wrong_share_and_another_mask() -> None:
+    a = Problem("dropout_grad", (8, 16, 16, 64), "float32").inputs()
+    assert a.x.all()
+    rng = np.random.default_rng(1)
+    kept, others = rng.random((2, *a.x.shape)) < KEEP
+    y, dx = np.where(kept, a.x / KEEP, 0), np.where(kept, a.dy / KEEP, 0)
+    assert drop_error([y], a) == 0 and drop_error([dx, y], a) == 0
+    assert drop_error([1.01 * y], a) == pytest.approx(0.01, rel=1e-3)
+    assert drop_error([dx, 1.01 * y], a) == pytest.approx(0.01, rel=1e-3)
+    assert drop_error([1.01 * dx, y], a) == pytest.approx(0.01, rel=1e-3)
+    assert drop_error([np.where(others, a.dy / KEEP, 0), y], a) > 0.5
+    more = rng.random(a.x.shape) < KEEP + 6 * math.sqrt(KEEP * (1 - KEEP) / a.x.size)
+    assert drop_error([np.where(more, a.x / KEEP, 0)], a) == math.inf
+    assert drop_error([a.x], a) == math.inf and drop_error([0 * a.x], a) == math.inf
+
+
+def test_dropout_s_inputs_have_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Zeros:
+        def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+            return np.full(shape, -1, dtype)
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Zeros())
+    assert not Problem("relu", SMALL, "float32").inputs().x.any()
+    assert Problem("dropout", SMALL, "float32").inputs().x.all()
+
+
+@pytest.mark.parity
+def test_targets() -> None:
+    pytest.importorskip("torch")
+    from . import cpu, gpu
+
+    assert {problem.op for problem, _ in _rows()} == {*POINTWISE}
+    assert all({p.dtype for p, _ in _rows([op])} == {*DTYPES} for op in POINTWISE)
+    without = ("add", "multiply", "upsample_asymmetric", "cross_entropy_dense")
+    for problem, targets in _rows():
+        free = problem.dtype != "float32" or problem.op.startswith(without)
+        assert targets == (() if free else (Target(PYTORCH, 1),)), problem
+    full = {p.op: p.shape for p, _ in cpu.problems(list(POINTWISE), cpu.SHAPE)}
+    assert full.pop("cross_entropy") == full.pop("cross_entropy_dense") == (4096, 1000)
+    assert {*full.values()} == {(8, 56, 56, 64)}
+    rows = gpu.problems(list(POINTWISE), gpu.SHAPE, tf32=False)
+    assert {p.op for p, _ in rows} == {*POINTWISE} and not any(t for p, t in rows if p.dtype != "float32")
+    least = {p.op: targets[0].least for p, targets in rows if targets and targets[0].versus == (COPY,)}
+    assert {*POINTWISE} - {*least} == {"multiply_channels_grad", "cross_entropy", "cross_entropy_dense"}
+    assert {op for op, share in least.items() if share == 0.7} == {op for op in least if "softmax" in op or "up" in op}
+    assert {*least.values()} == {0.7, 0.8}
+    assert not gpu.problems(list(POINTWISE), gpu.SHAPE, tf32=True)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("op", POINTWISE)
+def test_every_row_has_a_right_answer_of_every_side(op: str) -> None:
+    pytest.importorskip("torch")
+    from .rivals import ours
+
+    for problem, _ in _rows([op]):
+        right, wrong = _checked(problem, ours.functions)
+        expected = {OURS, *PYTORCH, "MLX"} - ({"MLX"} if op in NOT_MLX else set())
+        if (op, problem.dtype) == COARSE:
+            expected -= {*PYTORCH}
+            assert {*wrong} == {*PYTORCH}
+        else:
+            assert not wrong, problem
+        assert {*right} == expected, problem
+
+
+def _instead(op: str, other: str) -> SimpleNamespace:
+    from .rivals import ours
+
+    return SimpleNamespace(**{op: getattr(ours.functions, other)})
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("op", "other"),
+    [
+        ("relu", "gelu"),
+        ("relu_grad", "gelu_grad"),
+        ("softmax", "log_softmax"),
+        ("softmax_grad", "log_softmax_grad"),
+        ("upsample_bilinear", "upsample_asymmetric"),
+        ("upsample_bilinear", "upsample_nearest"),
+        ("upsample_bilinear_grad", "upsample_asymmetric_grad"),
+        ("upsample_asymmetric_grad", "upsample_nearest_grad"),
+        ("dropout_masked", "dropout"),
+        ("dropout", "relu"),
+        ("multiply", "add"),
+        ("multiply_grad", "multiply"),
+    ],
+)
+def test_another_operation_is_wrong_in_every_dtype(op: str, other: str) -> None:
+    pytest.importorskip("torch")
+
+    def given(problem: Problem, arrays: SimpleNamespace) -> Any:
+        return getattr(_instead(op, other), op)(problem, arrays)
+
+    for dtype in DTYPES:
+        with pytest.raises(AssertionError, match=f"{dtype}: wrong"):
+            _checked(_problem(op, dtype), SimpleNamespace(**{op: given}))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("op", ["cross_entropy", "cross_entropy_dense"])
+def test_a_loss_with_a_wrong_value_or_a_wrong_gradient_is_wrong(op: str) -> None:
+    pytest.importorskip("torch")
+    from .rivals import ours
+
+    right = getattr(ours.functions, op)
+    for at in (0, 1):
+        for dtype in DTYPES:
+
+            def call(p: Problem, a: SimpleNamespace, at: int = at) -> Any:
+                return lambda: [y * 1.05 if i == at else y for i, y in enumerate(right(p, a)())]
+
+            with pytest.raises(AssertionError, match=f"{dtype}: wrong"):
+                _checked(_problem(op, dtype), SimpleNamespace(**{op: call}))
+
+
+@pytest.mark.parity
+def test_gelu_by_a_hyperbolic_tangent_is_wrong() -> None:
+    pytest.importorskip("torch")
+    import mlx.nn as nn
+
+    approximate = SimpleNamespace(gelu=lambda p, a: lambda: [nn.gelu_approx(a.x)])
+    with pytest.raises(AssertionError, match="gelu float32: wrong"):
+        _checked(_problem("gelu"), approximate)
+
+
+@pytest.mark.parity
+def test_images_that_go_on_as_zeros_between_their_pixels() -> None:
+    torch = pytest.importorskip("torch")
+    from .rivals import pytorch
+
+    problem = Problem("upsample_asymmetric", (1, 2, 2, 1), "float32")
+    side = pytorch.side("oracle", torch.contiguous_format, "cpu")
+    a = side.place(SimpleNamespace(x=np.array([[1, 3], [5, 9]], np.float32).reshape(1, 2, 2, 1)), "float64")
+    y = side.answer(problem.op, getattr(pytorch.functions, problem.op)(problem, a)())[0]
+    expected = [[1, 2, 3, 1.5], [3, 4.5, 6, 3], [5, 7, 9, 4.5], [2.5, 3.5, 4.5, 2.25]]
+    np.testing.assert_array_equal(y.reshape(4, 4), expected)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "op", ["relu", "gelu", "softmax", "log_softmax", "upsample_bilinear", "upsample_asymmetric", "upsample_nearest"]
+)
+def test_gradients_are_autograd_s(op: str) -> None:
+    torch = pytest.importorskip("torch")
+    from .rivals import pytorch
+
+    for name, layout in pytorch.LAYOUTS.items():
+        a = pytorch.side(name, layout, "cpu").place(_problem(op).inputs(), "float64")
+        by_name = getattr(pytorch.functions, f"{op}_grad")(_problem(f"{op}_grad"), a)()[0]
+        torch.set_grad_enabled(True)
+        a.x.requires_grad_()
+        y = getattr(pytorch.functions, op)(_problem(op), a)()[0]
+        assert y.is_contiguous(memory_format=layout) and by_name.is_contiguous(memory_format=layout)
+        (dx,) = torch.autograd.grad(y, a.x, a.dy)
+        torch.testing.assert_close(by_name, dx, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("op", ["cross_entropy", "cross_entropy_dense"])
+def test_losses_and_their_gradients_are_autograd_s(op: str) -> None:
+    torch = pytest.importorskip("torch")
+    from .rivals import pytorch
+
+    a = pytorch.side("oracle", torch.contiguous_format, "cpu").place(_problem(op).inputs(), "float64")
+    value, dx = getattr(pytorch.functions, op)(_problem(op), a)()
+    torch.set_grad_enabled(True)
+    a.x.requires_grad_()
+    targets = a.labels.long() if op == "cross_entropy" else a.targets
+    expected = torch.nn.functional.cross_entropy(a.x, targets, reduction="none")
+    torch.testing.assert_close(value[:, 0], expected.detach())
+    # Targets that float32 has add up to 1 within rounding, which the operator takes for granted.
+    torch.testing.assert_close(dx, torch.autograd.grad(expected.sum(), a.x)[0], rtol=1e-5, atol=1e-9)
+
+
+def test_rows_in_tables(tmp_path: Path) -> None:
+    problem = Problem("cross_entropy", (64, 1000), "float32")
+    times = {OURS: [1.0], PYTORCH[0]: [2.0], COPY: [0.5]}
+    row = Row(problem, times, dict.fromkeys(times, 1), {}, {}, (Target(PYTORCH, 1),))
+    text = report.write(tmp_path, "table", "Title", {}, "How.", [row])
+    assert "| loss softmax_cross_entropy | float32 | 64x1000 | 1 x PyTorch | 2.00 (2.00 to 2.00) | met |" in text
+    assert (tmp_path / "table.csv").read_text().splitlines()[1].startswith("cross_entropy,64,1,1,1000,float32,")
+
+
+@pytest.mark.parity
+def test_rows_have_one_layout() -> None:
+    pytest.importorskip("torch")
+    from . import cpu
+
+    args = SimpleNamespace(only=["cross_entropy"], quick=True, rounds=1, jax=False, openblas=None)
+    row = cpu.measure(_problem("cross_entropy"), (), args)
+    assert {*row.times} == {OURS, "MLX", PYTORCH[0], COPY}
+
+
+def test_names_of_families_stand_for_their_operations() -> None:
+    assert named(["pointwise", "conv"]) == [*POINTWISE, "conv"]
+    with pytest.raises(ValueError, match="no operation or family reluu; families are pooling, "):
+        named(["reluu"])

@@ -1,0 +1,66 @@
+"""PyTorch, where what works element by element means the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import exact, numbers
+
+import mpsfunc as mf
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("on_cpu")]
+SHAPES = [((2, 3, 4, 5), (2, 3, 4, 5)), ((2, 3, 4, 5), (1, 1, 1, 5)), ((2, 1, 4, 1), (1, 3, 1, 5))]
+OPERATIONS: dict[str, Any] = {
+    "add": torch.add, "subtract": torch.subtract, "multiply": torch.multiply, "divide": torch.divide,
+}  # fmt: skip
+
+
+def theirs(a: mx.array) -> Any:
+    return torch.tensor(exact(a), requires_grad=True)
+
+
+def agree(ours: mx.array, tensor: Any) -> None:
+    np.testing.assert_allclose(exact(ours), tensor.detach().numpy(), rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("limits", [(None, None), (-0.5, 0.75)], ids=str)
+def test_arithmetic(operation: str, shapes: Any, limits: Any) -> None:
+    x, y = (numbers(shape, mx.float64, seed) for seed, shape in enumerate(shapes))
+    a, b = theirs(x), theirs(y)
+    output = OPERATIONS[operation](1.5 * a, -0.5 * b) + 0.25
+    args: dict[str, Any] = {"primary_scale": 1.5, "secondary_scale": -0.5, "bias": 0.25}
+    if limits[0] is not None:
+        output = output.clamp(*limits)
+        args |= {"minimum": limits[0], "maximum": limits[1]}
+    agree(mf.arithmetic(x, y, operation, **args), output)
+    dy = numbers(tuple(output.shape), mx.float64, 2)
+    pulled = torch.autograd.grad(output, (a, b), torch.tensor(exact(dy)))
+    for i, operand in enumerate(("primary", "secondary")):
+        agree(mf.arithmetic_grad(dy, x, y, operation, operand=operand, clamp=True, **args), pulled[i])
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
+def test_dropout_with_its_mask(keep: float) -> None:
+    """PyTorch's dropout of ones tells its mask; with that mask ours is the same, forward and backward."""
+    x, dy = numbers((2, 3, 4, 5), mx.float64), numbers((2, 3, 4, 5), mx.float64, 1)
+    torch.manual_seed(1)
+    mask = torch.nn.functional.dropout(torch.ones(2, 3, 4, 5), 1 - keep) != 0
+    torch.manual_seed(1)
+    source = theirs(x)
+    output = torch.nn.functional.dropout(source, 1 - keep)
+    y, state = mf.dropout_fwd(x, keep, mask=mx.array(mask.numpy()))
+    np.testing.assert_allclose(exact(y), np.where(mask, output.detach().numpy(), 0), rtol=1e-10)
+    agree(mf.dropout_grad(dy, state), torch.autograd.grad(output, source, torch.tensor(exact(dy)))[0])
+
+
+@pytest.mark.parametrize("comparison", ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
+def test_compare(comparison: str) -> None:
+    x, y = (mx.round(numbers((2, 3, 4, 5), mx.float64, seed)) for seed in (0, 1))
+    theirs_of = {"equal": torch.eq}.get(comparison) or getattr(torch, comparison)
+    agree(mf.compare(x, y, comparison), theirs_of(theirs(x), theirs(y)).double())
