@@ -17,9 +17,10 @@ MPSF_FN A slope(A x, A y, A p, A q) {
 }
 
 // x / d from d's reciprocal r: a division would cost more than random words do. Rounded as a division's result, unless
-// that is subnormal.
-MPSF_FN float over(float x, float d, float r) {
-  const float q = x * r;
+// that is subnormal. A template, since C++ includes this file too and has no fma.
+template <typename A>
+MPSF_FN A over(A x, A d, A r) {
+  const A q = x * r;
   return q - q == 0 ? fma(fma(-q, d, x), r, q) : q;
 }
 
