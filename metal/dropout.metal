@@ -9,7 +9,7 @@ const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.x;
 for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
   const int set = b / each;
-  const uint low = keys[2 * set], high = keys[2 * set + 1];
+  const Keys rounds = keys_of(keys[2 * set], keys[2 * set + 1]);
   auto from = x + image_of(of_x, b);
   const long to = long(b) * packs, begin = (b - set * each) * entries(of_mask);
   for (long i = thread_position_in_grid.x; i < packs; i += 4 * stride) {
@@ -17,7 +17,7 @@ for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {
     for (int k = 0; k < 4; ++k) in[k] = load<V>(from + (i + k * stride < packs ? i + k * stride : i) * V, wide);
     for (int k = 0; k < 4 && i + k * stride < packs; ++k) {
       const long entry = begin + entry_of(of_mask, place_at<F, V>(i + k * stride, w, lanes));
-      const Pack<uint, V> words = words_at<A, V>(entry, low, high);
+      const Pack<uint, V> words = words_at<A, V>(entry, rounds);
       Pack<T, V> made;
       for (int j = 0; j < V; ++j) {
         made.v[j] = T(over(float(in[k].v[j]) * (words.v[j] < bound ? 1.0f : 0.0f), keep, share));

@@ -4,9 +4,9 @@ const uint bound = params[2];
 const int sets = keys_shape[0];
 const long stride = threads_per_grid.x;
 for (int set = thread_position_in_grid.y; set < sets; set += threads_per_grid.y) {
-  const uint low = keys[2 * set], high = keys[2 * set + 1];
+  const Keys rounds = keys_of(keys[2 * set], keys[2 * set + 1]);
   for (long i = thread_position_in_grid.x; i < packs; i += stride) {
-    const Pack<uint, V> words = words_at<1, V>(i * V, low, high);
+    const Pack<uint, V> words = words_at<1, V>(i * V, rounds);
     Pack<uint8_t, V> made;
     for (int j = 0; j < V; ++j) made.v[j] = words.v[j] < bound ? 1 : 0;
     store(mask + set * each + i * V, made);
