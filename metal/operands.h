@@ -12,7 +12,7 @@ MPSF_FN A combined(A x, A y) {
 template <int K, int S, typename A>
 MPSF_FN A slope(A x, A y, A p, A q) {
   if (K == 2) return S == 0 ? p * q * y : p * q * x;
-  if (K == 3) return S == 0 ? p / (q * y) : -p * x / (q * y * y);
+  if (K == 3) return S == 0 ? p / (q * y) : -(p * x / (q * y)) / y;
   return S == 0 ? p : K == 0 ? q : -q;
 }
 

@@ -143,7 +143,7 @@ def _grad_meaning(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.
     if of.operation == MULTIPLY:
         full = dy * (first * second * (x if spec.operand else y))
     elif of.operation == DIVIDE:
-        full = dy * (-first * x / (second * y * y) if spec.operand else first / (second * y))
+        full = dy * (-(first * x / (second * y)) / y if spec.operand else first / (second * y))
     else:
         full = dy * (first if spec.operand == 0 else second if of.operation == ADD else -second)
     return _broadcast.gathered(full, shape, spec.per).astype(dtype)

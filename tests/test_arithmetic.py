@@ -355,3 +355,11 @@ def test_comparison_with_strides_and_of_any_shape(device: mx.Device) -> None:
     assert np.array_equal(exact(made), exact(x) < exact(x)[:, :1, :, :1])
     for shape in ((), (3,), (2, 3), (0, 2, 2, 1)):
         assert mf.compare(mx.ones(shape), mx.ones(shape)).shape == shape
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_the_gradient_of_a_quotient_squares_no_divisor(device: mx.Device, size: float) -> None:
+    v = mx.array([size])
+    by_y = mf.arithmetic_grad(mx.ones(1), v, v, "divide", operand="secondary")
+    np.testing.assert_allclose(by_y.item(), -1 / size, rtol=1e-6)
+    np.testing.assert_allclose(mx.grad(lambda y: mf.divide(v, y).sum())(v).item(), -1 / size, rtol=1e-6)

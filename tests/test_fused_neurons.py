@@ -271,3 +271,14 @@ def test_the_slope_at_a_kink_is_that_of_the_activation_itself(device: mx.Device)
         normalized = mx.grad(lambda x, how=how: mf.bn_normalize(x, frozen, neuron=how).sum())(x).item()
         assert normalized == slope
         assert convolved == (0 if how == "relu" else slope)
+
+
+@pytest.mark.parametrize("a", [1e-25, 1e-15, 1e15, 1e30, -1e25])
+def test_a_tanh_of_any_height_has_its_slope(on_cpu: mx.Device, a: float) -> None:
+    """What is squared to tell a slope from a result must not leave float32."""
+    x, w = mx.full((1, 1, 1, 1), 0.5), mx.ones((1, 1, 1, 1))
+    how = mf.Neuron("tanh", a, 1.0)
+    slope = mx.grad(lambda x: mf.conv(x, w, neuron=how).sum())(x).item()
+    np.testing.assert_allclose(slope, a / np.cosh(0.5) ** 2, rtol=1e-6)
+    y, state = mf.conv_fwd(x, w, neuron=how)
+    np.testing.assert_allclose(mf.conv_grad_input(mx.ones_like(y), w, state).item(), slope, rtol=1e-6)
