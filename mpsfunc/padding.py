@@ -69,7 +69,8 @@ def pad(
         before: Elements ahead of the image along each axis: (y, x, c), (y, x), or an int for y and x.
         after: Elements behind it, likewise.
         mode: As above. Default "constant".
-        value: The constant, of a kind that x's dtype holds. Default 0.
+        value: The constant, rounded to a floating x's dtype, in which what is too large is infinite; integers must hold it.
+            Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -114,10 +115,16 @@ def pad_fwd(
     _check.moved_image("pad", "x", x, stream=run_on)
     state = _state("pad", x.shape, before, after, mode)
     fill = _value("pad", value, mode, x.dtype)
-    y = _along_channels(x, state.channels, False, fill, run_on) if _moves(state.channels) else x
-    if _moves(state.rows) or _moves(state.cols) or y is x:
-        y = _resample.resample(y, _resample.Spec(state.rows, state.cols, False, fill, run_on))
-    return y, state
+    around = _resample.Spec(state.rows, state.cols, False, fill, run_on)
+    if not _moves(state.channels):
+        return _resample.resample(x, around), state
+    if not (_moves(state.rows) or _moves(state.cols)):
+        return _along_channels(x, state.channels, False, fill, run_on), state
+    narrow = x.dtype in (mx.float16, mx.bfloat16)
+    with mx.stream(run_on):  # for autodiff: two sums, one rounding
+        wide = x.astype(mx.float32) if narrow else x
+        y = _resample.resample(_along_channels(wide, state.channels, False, fill, run_on), around)
+        return y.astype(x.dtype), state
 
 
 def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: str = "constant") -> PadState:

@@ -212,3 +212,11 @@ def test_spatial_mean(device: mx.Device, dtype: mx.Dtype, batch: int, channels: 
     dy = numbers((batch, 1, 1, channels), dtype, 1)
     right = np.broadcast_to(exact(dy) / 15, x.shape)
     close(mf.spatial_mean_grad(dy, x.shape), right, abs(right), slack=2)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+def test_autodiff_of_pad_rounds_once(device: mx.Device, dtype: mx.Dtype) -> None:
+    how: Any = ((1, 0, 1), (1, 0, 2), "clamp")
+    dy = numbers((2, 6, 3, 8), dtype) * 100
+    _, (dx,) = mx.vjp(lambda x: mf.pad(x, *how), [mx.zeros((2, 4, 3, 5), dtype)], [dy])
+    assert same_bits(dx, mf.pad_grad(dy, mf.pad_state((2, 4, 3, 5), *how)))
