@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from mpsfunc._launch import StreamLike
 
 Stride = Sequence[int]
 _INDEPENDENT = (1, 1, 1)
+_MOST = 2**40  # entries of a mask
 
 
 class DropoutState(NamedTuple):
@@ -209,7 +211,8 @@ def dropout_mask(
 
     Raises:
         TypeError: A length is not an int, or an argument is of another type.
-        ValueError: A length is negative, or as for `dropout`.
+        ValueError: A length is negative, the mask has 2^40 elements or more, an image 2^31, or as for `dropout`.
+        MemoryError: There is no memory for the mask; on the CPU, and where it is evaluated.
 
     Example:
         >>> dropout_mask((1, 2, 3, 8), 0.5, seed=3, mask_stride=(1, 1, 0)).shape
@@ -224,9 +227,12 @@ def dropout_mask(
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
     keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
+    each = _mask_of(flat, strides)
+    if flat[0] * math.prod(each) >= _MOST:
+        raise ValueError(f"{op}: a mask is too large; got shape={lengths}, expected less than 2**40 elements")
     with mx.stream(run_on):
         made = _key(op, seed, key)
-        spec = Random(keep, flat[0], _mask_of(flat, strides), run_on)
+        spec = Random(keep, flat[0], each, run_on)
         own = (lengths[0], *spec.mask) if len(lengths) == 4 else lengths
         if 0 in own:
             return mx.zeros(own, mx.bool_)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import mlx.core as mx
@@ -131,6 +133,23 @@ def test_what_is_not_finite(device: mx.Device, dtype: mx.Dtype) -> None:
     x = mx.array([np.inf, -np.inf, np.nan, np.inf, np.nan], dtype)
     y = exact(mf.dropout(x, mask=mx.array([1, 1, 1, 0, 0])))
     assert np.array_equal(y, [np.inf, -np.inf, np.nan, np.nan, np.nan], equal_nan=True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
+def test_a_mask_without_memory_is_an_error(on_cpu: mx.Device) -> None:
+    program = """
+import resource
+import mlx.core as mx, mpsfunc as mf
+mx.set_default_device(mx.cpu)
+mx.eval(mf.dropout_mask((4,), seed=1))
+resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35))
+try:
+    mx.eval(mf.dropout_mask((2**18, 2**20), seed=1))
+except MemoryError:
+    print("refused", mf.dropout_mask((4,), seed=0).tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "refused [True, False, False, False]\n"
 
 
 # Masks that are given -----------------------------------------------------------------------------------
