@@ -24,7 +24,7 @@ class DropoutState(NamedTuple):
 
     Fields:
         key: Two uint32 that the mask is made from; zeros where it was given.
-        mask: The mask that was given, one byte an element unless it is floating; empty where it was made.
+        mask: The mask that was given, bool unless it is floating; empty where it was made. Of integers, 0 drops.
         op: "dropout", or "dropout_by_mask" where the mask was given.
         keep_probability: Share of elements that are kept.
         mask_stride: (y, x, c), as given.
@@ -139,7 +139,7 @@ def dropout_fwd(
             if strides != _INDEPENDENT:
                 raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
             if not mx.issubdtype(mask.dtype, mx.floating):
-                mask = (mask if mask.dtype == mx.bool_ else mask != 0).view(mx.uint8)
+                mask = _as_bools(mask)
             state = DropoutState(mx.zeros(2, mx.uint32), mask, "dropout_by_mask", keep, strides, shape)
         return _apply(op, x, state, run_on), state
 
@@ -252,12 +252,17 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
         return _dropout_kernels.by_key(images, state.key.reshape(1, 2), spec).reshape(x.shape)
     mask = mask.reshape(_broadcast.as_images(tuple(mask.shape)))
     per = flat[0] if mask.shape[0] == 1 else 1
-    if mask.dtype == mx.uint8:
+    if not mx.issubdtype(mask.dtype, mx.floating):
+        mask = _as_bools(mask).view(mx.uint8)
         return _dropout_kernels.by_mask(images, mask, Given(keep, flat[0], per, stream)).reshape(x.shape)
     scaled = _arithmetic_kernels.Spec(
         *(_arithmetic_kernels.MULTIPLY, 1 / keep, 1.0, 0.0, None, None, flat[0], (1, per), stream)
     )
     return _arithmetic_kernels.value(images, mask.astype(x.dtype), scaled).reshape(x.shape)
+
+
+def _as_bools(mask: mx.array) -> mx.array:
+    return mask if mask.dtype == mx.bool_ else mask != 0
 
 
 def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:

@@ -167,11 +167,21 @@ def test_masks_of_every_kind(device: mx.Device, dtype: mx.Dtype, shape: tuple[in
     m = exact(mask.astype(dtype)) if floating else exact(mask)
     close(y, exact(x) * m / 0.7, slack=2)
     close(mf.dropout_grad(dy, state), exact(dy) * m / 0.7, slack=2)
-    assert state.mask.dtype == (kind if floating else mx.uint8) and state.op == "dropout_by_mask"
+    assert state.mask.dtype == (kind if floating else mx.bool_) and state.op == "dropout_by_mask"
 
 
 def test_an_integer_mask_keeps_what_is_not_0(device: mx.Device) -> None:
     assert mf.dropout(mx.ones(4), mask=mx.array([0, 1, 7, -3])).tolist() == [0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", [mx.bool_, mx.uint8, mx.int32, mx.int64, mx.uint32], ids=str)
+def test_an_integer_mask_in_a_state_keeps_what_is_not_0(device: mx.Device, kind: mx.Dtype) -> None:
+    """As `dropout` reads it."""
+    mask = mx.array([1, 0, 3]).astype(kind)
+    y, state = mf.dropout_fwd(mx.ones(3), mask=mx.array([0, 1, 1]))
+    other = state.with_arrays((state.key, mask))
+    assert mf.dropout(mx.ones(3), mask=mask).tolist() == mf.dropout_grad(mx.ones(3), other).tolist() == [2, 0, 2]
+    assert mx.array_equal(mf.dropout_grad(mx.ones(3), state), y)
 
 
 def test_a_made_mask_given_is_the_same_dropout(device: mx.Device, dtype: mx.Dtype) -> None:
