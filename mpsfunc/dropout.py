@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch
 from mpsfunc._broadcast import Shape
@@ -272,8 +271,7 @@ def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
 
 def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
     rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected {rule}")
+    _check.is_number(op, name, value, rule)
     if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
         raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
     return float(value)
