@@ -150,10 +150,15 @@ def axis(op: str, name: str, value: mx.array, at: Any) -> int:
 LARGEST = float(np.finfo(np.float32).max)
 
 
+def is_number(op: str, name: str, value: Any, rule: str = "a float") -> None:
+    """A number of any kind; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected {rule}")
+
+
 def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float = LARGEST) -> float:
     """A number of any kind within a range that float32 has, as Python's."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected a float")
+    is_number(op, name, value)
     if not least <= value <= most:
         raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least:g} <= {name} <= {most:g}")
     return float(value)

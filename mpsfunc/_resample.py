@@ -52,8 +52,8 @@ _UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 # Tables -------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
 def _filling(fill: float, dtype: mx.Dtype) -> mx.array:
+    # Made anew at each call: a cache would take -0.0 for 0.0.
     if dtype in _UNSIGNED.values():  # MLX takes a Python int for an int64
         return mx.array(np.array([fill], np.dtype(f"u{dtype.size}")))
     return mx.array([fill], dtype)

@@ -258,9 +258,8 @@ def arithmetic_grad(
     run_on = _launch.resolve(stream)
     for name, operand_array in (("x", x), ("y", y), ("dy", dy)):
         _check.array(op, name, operand_array, stream=run_on)
-    which = _named(op, "operand", operand, OPERANDS)
-    if not isinstance(clamp, bool):
-        raise TypeError(f"{op}: clamp is not a bool; got clamp={clamp!r}, expected True or False")
+    which = OPERANDS.index(_check.choice(op, "operand", operand, OPERANDS))
+    _check.switch(op, "clamp", clamp)
     strides = (primary_stride, secondary_stride)
     with mx.stream(run_on):
         first, second, shape, lying = _operands(op, x, y, strides)
@@ -320,7 +319,7 @@ def compare(
     run_on = _launch.resolve(stream)
     _check.numbers(op, "x", x, stream=run_on)
     _check.numbers(op, "y", y, stream=run_on)
-    which = _named(op, "comparison", comparison, COMPARISONS)
+    which = COMPARISONS.index(_check.choice(op, "comparison", comparison, COMPARISONS))
     apart = _check.number(op, "threshold", threshold, least=0.0)
     if apart and which > 1:
         raise ValueError(f"{op}: an ordering has no threshold; got threshold={threshold}, expected 0")
@@ -355,7 +354,7 @@ def _arithmetic(
 
 
 def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stream: mx.Stream) -> Spec:
-    which = _named(op, "operation", operation, OPERATIONS)
+    which = OPERATIONS.index(_check.choice(op, "operation", operation, OPERATIONS))
     names = ("primary_scale", "secondary_scale", "bias")
     numbers = [_check.number(op, name, value) for name, value in zip(names, scales, strict=True)]
     ends = ("minimum", "maximum")
@@ -363,14 +362,6 @@ def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stre
     if low is not None and high is not None and low > high:
         raise ValueError(f"{op}: minimum is greater than maximum; got minimum={low}, expected at most {high}")
     return Spec(which, numbers[0], numbers[1], numbers[2], low, high, *lying, stream)
-
-
-def _named(op: str, arg: str, value: object, names: tuple[str, ...]) -> int:
-    if not isinstance(value, str):
-        raise TypeError(f"{op}: {arg} is not a name; got {arg}={value!r}, expected {' or '.join(map(repr, names))}")
-    if value not in names:
-        raise ValueError(f"{op}: unknown {arg}; got {arg}={value!r}, expected {' or '.join(map(repr, names))}")
-    return names.index(value)
 
 
 def _operands(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch
 from mpsfunc._broadcast import Shape
@@ -15,6 +15,7 @@ from mpsfunc._launch import StreamLike
 
 Stride = Sequence[int]
 _INDEPENDENT = (1, 1, 1)
+_MOST = 2**40  # entries of a mask
 
 
 class DropoutState(NamedTuple):
@@ -22,7 +23,7 @@ class DropoutState(NamedTuple):
 
     Fields:
         key: Two uint32 that the mask is made from; zeros where it was given.
-        mask: The mask that was given, one byte an element unless it is floating; empty where it was made.
+        mask: The mask that was given, bool unless it is floating; empty where it was made. Of integers, 0 drops.
         op: "dropout", or "dropout_by_mask" where the mask was given.
         keep_probability: Share of elements that are kept.
         mask_stride: (y, x, c), as given.
@@ -137,7 +138,7 @@ def dropout_fwd(
             if strides != _INDEPENDENT:
                 raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
             if not mx.issubdtype(mask.dtype, mx.floating):
-                mask = (mask if mask.dtype == mx.bool_ else mask != 0).view(mx.uint8)
+                mask = _as_bools(mask)
             state = DropoutState(mx.zeros(2, mx.uint32), mask, "dropout_by_mask", keep, strides, shape)
         return _apply(op, x, state, run_on), state
 
@@ -209,7 +210,8 @@ def dropout_mask(
 
     Raises:
         TypeError: A length is not an int, or an argument is of another type.
-        ValueError: A length is negative, or as for `dropout`.
+        ValueError: A length is negative, the mask has 2^40 elements or more, an image 2^31, or as for `dropout`.
+        MemoryError: There is no memory for the mask; on the CPU, and where it is evaluated.
 
     Example:
         >>> dropout_mask((1, 2, 3, 8), 0.5, seed=3, mask_stride=(1, 1, 0)).shape
@@ -224,9 +226,12 @@ def dropout_mask(
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
     keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
+    each = _mask_of(flat, strides)
+    if flat[0] * math.prod(each) >= _MOST:
+        raise ValueError(f"{op}: a mask is too large; got shape={lengths}, expected less than 2**40 elements")
     with mx.stream(run_on):
         made = _key(op, seed, key)
-        spec = Random(keep, flat[0], _mask_of(flat, strides), run_on)
+        spec = Random(keep, flat[0], each, run_on)
         own = (lengths[0], *spec.mask) if len(lengths) == 4 else lengths
         if 0 in own:
             return mx.zeros(own, mx.bool_)
@@ -246,12 +251,17 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
         return _dropout_kernels.by_key(images, state.key.reshape(1, 2), spec).reshape(x.shape)
     mask = mask.reshape(_broadcast.as_images(tuple(mask.shape)))
     per = flat[0] if mask.shape[0] == 1 else 1
-    if mask.dtype == mx.uint8:
+    if not mx.issubdtype(mask.dtype, mx.floating):
+        mask = _as_bools(mask).view(mx.uint8)
         return _dropout_kernels.by_mask(images, mask, Given(keep, flat[0], per, stream)).reshape(x.shape)
     scaled = _arithmetic_kernels.Spec(
         *(_arithmetic_kernels.MULTIPLY, 1 / keep, 1.0, 0.0, None, None, flat[0], (1, per), stream)
     )
     return _arithmetic_kernels.value(images, mask.astype(x.dtype), scaled).reshape(x.shape)
+
+
+def _as_bools(mask: mx.array) -> mx.array:
+    return mask if mask.dtype == mx.bool_ else mask != 0
 
 
 def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
@@ -261,8 +271,7 @@ def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
 
 def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
     rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected {rule}")
+    _check.is_number(op, name, value, rule)
     if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
         raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
     return float(value)

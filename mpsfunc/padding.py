@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc import _check, _launch, _resample
 from mpsfunc._launch import StreamLike
@@ -225,8 +224,7 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
 
 def _value(op: str, value: Any, mode: str, dtype: mx.Dtype) -> float:
     """The constant, which is an int where the image has integers."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: value is not a number; got value={value!r}, expected a float or an int")
+    _check.is_number(op, "value", value, "a float or an int")
     if mode != "constant" and value != 0:
         raise ValueError(f"{op}: value goes with a constant; got value={value!r}, expected 0 with mode={mode!r}")
     if mx.issubdtype(dtype, mx.floating):

@@ -15,6 +15,7 @@ class CheckElements {
   void run() const {
     require(call_.shapes.size() == 1 && call_.dtypes.size() == 1, "one output");
     for (int length : call_.shapes[0]) require(length >= 0, "shapes without negative lengths");
+    require(size_of(call_.shapes[0]) < kMostElements, "a result of less than 2^40 elements");
     switch (call_.op) {
       case Op::dropout:
         counts(2, 2, 3);
@@ -54,6 +55,8 @@ class CheckElements {
   }
 
  private:
+  static constexpr int64_t kMostElements = int64_t{1} << 40;
+
   void gradient() const {
     require(params_.size() == 34, "another number of params");
     below(19, 4, "an operation");
@@ -120,10 +123,14 @@ class CheckElements {
     return a.shape(0);
   }
 
+  // Elements of a result; where they are kMostElements or more, that many.
   static int64_t size_of(const mlx::core::Shape& shape) {
     int64_t count = 1;
-    for (int length : shape) count *= length;
-    return count;
+    for (int length : shape) {
+      if (length == 0) return 0;
+      count = count >= kMostElements ? kMostElements : count * length;
+    }
+    return count < kMostElements ? count : kMostElements;
   }
 
   const Signature& call_;

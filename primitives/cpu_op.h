@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -60,6 +61,7 @@ inline void allocate(mx::array& a) {
   constexpr size_t kAlign = 64, kSmall = 4096;
   const bool small = a.nbytes() < kSmall;
   a.set_data(mx::allocator::malloc(a.nbytes() + (small ? 0 : kAlign)));
+  if (a.nbytes() > 0 && a.data<void>() == nullptr) throw std::bad_alloc();  // MLX says nothing
   if (small) return;
   size_t ahead = (kAlign - reinterpret_cast<uintptr_t>(a.data<void>()) % kAlign) % kAlign;
   a.copy_shared_buffer(a, a.strides(), a.flags(), a.size(), static_cast<int64_t>(ahead / a.itemsize()));

@@ -42,6 +42,8 @@ WRONG_VALUES: list[tuple[str, Call]] = [
     ("dropout_mask: only images have strides", lambda: mf.dropout_mask((2, 3), mask_stride=(0, 1, 1))),
     ("dropout_mask: shape is out of range", lambda: mf.dropout_mask((2, -1))),
     ("dropout_mask: an image is too large", lambda: mf.dropout_mask((1, 2**15, 2**15, 4))),
+    ("dropout_mask: a mask is too large", lambda: mf.dropout_mask((2**31 - 1, 2**30), seed=1)),
+    ("dropout_mask: a mask is too large", lambda: mf.dropout_mask((2**20, 2**20))),
     ("dropout: an image is too large", lambda: mf.dropout(WIDE)),
     ("dropout_grad: dy does not belong to this state", lambda: mf.dropout_grad(X[:1], BY_KEY)),
     ("dropout_grad: state.keep_probability is out of range", _forged(keep_probability=2.0)),

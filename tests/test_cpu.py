@@ -271,6 +271,9 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
     ("dropout_mask", [((3, 2), mx.uint32)], (5,), [((4,), mx.uint8)]),
     ("dropout_mask", [KEYS], (5,), [((4,), mx.bool_)]),
     ("dropout_mask", [KEYS], (), [((4,), mx.uint8)]),
+    ("dropout_mask", [KEYS], (5,), [((2**20, 2**20), mx.uint8)]),
+    ("dropout_mask", [KEYS], (5,), [((2**31 - 1, 2**30, 2**30, 2**30), mx.uint8)]),
+    ("dropout_mask", [KEYS], (5,), [((2**16,) * 4, mx.uint8)]),  # 2^64, which wraps to 0
     ("arithmetic", [IMAGE, IMAGE], (*LINES, *ALIKE, *ALIKE, 4, 0, *NUMBERS), [IMAGE]),
     ("arithmetic", [IMAGE, IMAGE], (*LINES, *ALIKE, *ALIKE, 0, 4, *NUMBERS), [IMAGE]),
     ("arithmetic", [IMAGE, IMAGE], (*LINES, *ALIKE, *ROW, 0, 0, *NUMBERS), [IMAGE]),

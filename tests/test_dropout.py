@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import mlx.core as mx
@@ -133,6 +135,23 @@ def test_what_is_not_finite(device: mx.Device, dtype: mx.Dtype) -> None:
     assert np.array_equal(y, [np.inf, -np.inf, np.nan, np.nan, np.nan], equal_nan=True)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
+def test_a_mask_without_memory_is_an_error(on_cpu: mx.Device) -> None:
+    program = """
+import resource
+import mlx.core as mx, mpsfunc as mf
+mx.set_default_device(mx.cpu)
+mx.eval(mf.dropout_mask((4,), seed=1))
+resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35))
+try:
+    mx.eval(mf.dropout_mask((2**18, 2**20), seed=1))
+except MemoryError:
+    print("refused", mf.dropout_mask((4,), seed=0).tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "refused [True, False, False, False]\n"
+
+
 # Masks that are given -----------------------------------------------------------------------------------
 
 GIVEN = [(2, 3, 4, 8), (1, 3, 4, 8), (2, 1, 1, 8), (2, 3, 4, 1), (1, 1, 4, 1), (2, 1, 4, 1), (1, 1, 1, 1), (2, 3, 1, 8)]
@@ -148,11 +167,21 @@ def test_masks_of_every_kind(device: mx.Device, dtype: mx.Dtype, shape: tuple[in
     m = exact(mask.astype(dtype)) if floating else exact(mask)
     close(y, exact(x) * m / 0.7, slack=2)
     close(mf.dropout_grad(dy, state), exact(dy) * m / 0.7, slack=2)
-    assert state.mask.dtype == (kind if floating else mx.uint8) and state.op == "dropout_by_mask"
+    assert state.mask.dtype == (kind if floating else mx.bool_) and state.op == "dropout_by_mask"
 
 
 def test_an_integer_mask_keeps_what_is_not_0(device: mx.Device) -> None:
     assert mf.dropout(mx.ones(4), mask=mx.array([0, 1, 7, -3])).tolist() == [0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", [mx.bool_, mx.uint8, mx.int32, mx.int64, mx.uint32], ids=str)
+def test_an_integer_mask_in_a_state_keeps_what_is_not_0(device: mx.Device, kind: mx.Dtype) -> None:
+    """As `dropout` reads it."""
+    mask = mx.array([1, 0, 3]).astype(kind)
+    y, state = mf.dropout_fwd(mx.ones(3), mask=mx.array([0, 1, 1]))
+    other = state.with_arrays((state.key, mask))
+    assert mf.dropout(mx.ones(3), mask=mask).tolist() == mf.dropout_grad(mx.ones(3), other).tolist() == [2, 0, 2]
+    assert mx.array_equal(mf.dropout_grad(mx.ones(3), state), y)
 
 
 def test_a_made_mask_given_is_the_same_dropout(device: mx.Device, dtype: mx.Dtype) -> None:

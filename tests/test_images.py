@@ -113,6 +113,13 @@ def test_a_constant_may_be_any_float(device: mx.Device, dtype: mx.Dtype, value: 
     np.testing.assert_array_equal(y, [held, 1, held])
 
 
+def test_a_constant_zero_has_a_sign(device: mx.Device, dtype: mx.Dtype) -> None:
+    """Whatever was padded with before."""
+    for value in (0.0, -0.0, 0.0, -0.0, 0):
+        y = exact(mf.pad(row(1, dtype=dtype), (0, 1), (0, 1), value=value)).reshape(-1)
+        assert np.signbit(y[[0, 2]]).tolist() == [np.signbit(value)] * 2
+
+
 @pytest.mark.needs_cpu_module
 @given(
     shape=st.tuples(*[st.integers(1, 6)] * 3),
