@@ -103,6 +103,20 @@ def _loss(
     return Case(name, bodies, check, crowded)
 
 
+def _nan(type: str) -> Case:
+    """It passes through every element's value and gradient that y is in."""
+
+    def check() -> None:
+        y, target = _images(type, (1, 2, 4), F32)
+        y = mx.where(mx.arange(8).reshape(1, 2, 4) == 2, float("nan"), y)
+        value, gradient = mf.loss(y, target, type, "sum")
+        assert np.isnan(exact(value)).all()
+        for made in (gradient, mf.loss_grad(y, target, type), mf.loss_grad(y, target, type, divided=True)):
+            assert np.isnan(exact(made)).ravel().tolist() == [i == 2 for i in range(8)]
+
+    return Case(named(f"loss {type}", (1, 2, 4), F32, nan=1), ("loss", "loss_grad"), check)
+
+
 def losses() -> list[Case]:
     smooth: dict[str, Any] = {"label_smoothing": 0.2, "number_of_classes": 3}
     return [
@@ -142,6 +156,7 @@ def losses() -> list[Case]:
         _loss(CATEGORICAL, (2, 5, 9), F32, labels=True, whole=True),
         _loss(CATEGORICAL, (2, 2, 4), F32, weighing="pixels", whole=True),
         _loss("hinge", (3, 2, 4), F32, whole=True),
+        *map(_nan, ("hinge", "mean_absolute_error", "huber", SIGMOID, "log")),
         _loss("huber", (3, 2, 4), F32, delta=0.5, whole=True),
         _loss(COSINE, (3, 2, 4), F32, whole=True),
         _loss("log", (3, 2, 4), F32, epsilon=0.01, whole=True),
