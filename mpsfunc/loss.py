@@ -55,7 +55,7 @@ def loss(
     delta: float = 1.0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, mx.array]:
-    """A loss and the gradient that MPS passes on, from one pass over y.
+    """A loss and the gradient that MPS passes on, made together.
 
     With w the weight of an element, t its target and p the softmax of y over the last axis:
 
