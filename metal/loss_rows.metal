@@ -6,19 +6,19 @@ const int part = group % parts, lane = int(thread_position_in_grid.x) % R;
 const Told told = told_at(params, 1);
 const bool wide = aligned<V>(y);
 float sum = 0;
-// As often for all threads, which meet in the shuffles.
-for (int first = 0; first < pixels; first += parts) {
+// As often for all threads, which meet in the shuffles. Unsigned counters may go past 2^31 before they end.
+for (long first = 0; first < pixels; first += parts) {
   const long pixel = image * pixels + first + part;
-  const int end = image < y_shape[0] && first + part < pixels ? classes : 0;
+  const uint end = image < y_shape[0] && first + part < pixels ? classes : 0;
   Exponentials own = {minus_infinity(), 0};
-  for (int c = lane * V; c < end; c += R * V) {
+  for (uint c = lane * V; c < end; c += R * V) {
     own = grown(own, widened(load<V>(y + pixel * classes + c, wide)));
   }
   for (int m = R / 2; m > 0; m /= 2) {
     own = joined(own, Exponentials{simd_shuffle_xor(own.most, m), simd_shuffle_xor(own.sum, m)});
   }
   const float log_sum = log(own.sum), share = 1 / own.sum;
-  for (int c = lane * V; c < end; c += R * V) {
+  for (uint c = lane * V; c < end; c += R * V) {
     const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {

@@ -4,13 +4,13 @@
 const int classes = y_shape[2], lane = int(thread_position_in_grid.x) % R;
 const long pixels = y_shape[0] * long(y_shape[1]), stride = threads_per_grid.x / R;
 const Told told = told_at(params, 0);
-// As often for all threads, which meet in the shuffles.
+// As often for all threads, which meet in the shuffles. Unsigned counters may go past 2^31 before they end.
 for (long first = 0; first < pixels; first += stride) {
   const long pixel = first + thread_position_in_grid.x / R;
-  const int end = pixel < pixels ? classes : 0;
+  const uint end = pixel < pixels ? classes : 0;
   Exponentials own = {minus_infinity(), 0};
   float all = 0;
-  for (int c = lane * V; c < end; c += R * V) {
+  for (uint c = lane * V; c < end; c += R * V) {
     const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
     Pack<float, V> more;
     for (int j = 0; j < V; ++j) {
@@ -24,7 +24,7 @@ for (long first = 0; first < pixels; first += stride) {
     all += simd_shuffle_xor(all, m);
   }
   const float share = 1 / own.sum;
-  for (int c = lane * V; c < end; c += R * V) {
+  for (uint c = lane * V; c < end; c += R * V) {
     const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
     const float factor = X == 2 ? told.factor * float(scales[pixel / y_shape[1]]) : told.factor;
     Pack<T, V> out;

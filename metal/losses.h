@@ -72,7 +72,7 @@ MPSF_FN Term term(float y, float t, Told told) {
   } else if (K == 5) {
     const float side = 1 - (t + t), margin = 1 + side * y;
     r.loss = margin <= 0 ? 0.0f : margin;
-    r.slope = margin > 0 ? side : 0.0f;
+    r.slope = margin > 0 ? side : margin < 0 ? 0.0f : margin;
   } else if (K == 6) {
     r.loss = size > told.delta ? told.delta * (size - told.delta / 2) : d * d / 2;
     r.slope = size > told.delta ? (d < 0 ? -told.delta : told.delta) : d;

@@ -7,16 +7,16 @@ const int row = thread_position_in_threadgroup.y;
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 const long column = thread_position_in_grid.x;
 const bool there = column < long(x_shape[0]) * lanes, wide = aligned<V>(x);
-const int end = there ? length : 0;
+const uint end = there ? length : 0;  // unsigned counters may go past 2^31 before they end
 const long from = column / lanes * length * inner + column % lanes * V;
 threadgroup float mosts[256 * V], sums[256 * V];
 
 Exponentials own[V];
 for (int j = 0; j < V; ++j) own[j] = Exponentials{minus_infinity(), 0};
-for (int i = row; i < end; i += 4 * height) {
+for (uint i = row; i < end; i += 4 * height) {
   Pack<T, V> in[4];
   for (int k = 0; k < 4; ++k) {
-    in[k] = load<V>(x + from + long(i + k * height < end ? i + k * height : i) * inner, wide);
+    in[k] = load<V>(x + from + long(int(i + k * height < end ? i + k * height : i)) * inner, wide);
   }
   for (int j = 0; j < V; ++j) {
     Pack<float, 4> more;
@@ -46,12 +46,12 @@ for (int j = 0; j < V; ++j) {
   const float sum = sums[slot - row * width * V + j];
   last[j] = L ? log(sum) : 1 / sum;
 }
-for (int i = row; i < end; i += height) {
-  const Pack<T, V> in = load<V>(x + from + long(i) * inner, wide);
+for (uint i = row; i < end; i += height) {
+  const Pack<T, V> in = load<V>(x + from + long(int(i)) * inner, wide);
   Pack<T, V> out;
   for (int j = 0; j < V; ++j) {
     const float less = float(in.v[j]) - most[j];
     out.v[j] = T(L ? less - last[j] : exp(less) * last[j]);
   }
-  store(y + from + long(i) * inner, out);
+  store(y + from + long(int(i)) * inner, out);
 }

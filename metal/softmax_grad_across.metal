@@ -7,16 +7,16 @@ const int row = thread_position_in_threadgroup.y;
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 const long column = thread_position_in_grid.x;
 const bool there = column < long(y_shape[0]) * lanes, wide = aligned<V>(y), wide_dy = aligned<V>(dy);
-const int end = there ? length : 0;
+const uint end = there ? length : 0;  // unsigned counters may go past 2^31 before they end
 const long from = column / lanes * length * inner + column % lanes * V;
 threadgroup float sums[256 * V];
 
 float own[V];
 for (int j = 0; j < V; ++j) own[j] = 0;
-for (int i = row; i < end; i += 2 * height) {
+for (uint i = row; i < end; i += 2 * height) {
   Pack<T, V> g[2], came[2];
   for (int k = 0; k < 2; ++k) {
-    const long at = from + long(i + k * height < end ? i + k * height : i) * inner;
+    const long at = from + long(int(i + k * height < end ? i + k * height : i)) * inner;
     g[k] = load<V>(dy + at, wide_dy);
     came[k] = load<V>(y + at, wide);
   }
@@ -33,12 +33,13 @@ for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
-for (int i = row; i < end; i += height) {
-  const Pack<T, V> g = load<V>(dy + from + long(i) * inner, wide_dy), came = load<V>(y + from + long(i) * inner, wide);
+for (uint i = row; i < end; i += height) {
+  const long at = from + long(int(i)) * inner;
+  const Pack<T, V> g = load<V>(dy + at, wide_dy), came = load<V>(y + at, wide);
   Pack<T, V> out;
   for (int j = 0; j < V; ++j) {
     const float sum = sums[slot - row * width * V + j], a = float(g.v[j]), c = float(came.v[j]);
     out.v[j] = T(L ? a - exp(c) * sum : c * (a - sum));
   }
-  store(dx + from + long(i) * inner, out);
+  store(dx + at, out);
 }

@@ -57,8 +57,8 @@ def settle(
     """The arguments of `loss`, checked."""
     run_on = _launch.resolve(stream)
     _images(op, y, run_on)
-    kind = _losses.TYPES.index(_name(op, "type", type, _losses.TYPES))
-    _name(op, "reduction", reduction, REDUCTIONS)
+    kind = _losses.TYPES.index(_check.choice(op, "type", type, _losses.TYPES))
+    _check.choice(op, "reduction", reduction, REDUCTIONS)
     if kind == COSINE and reduction != _SUM:
         raise ValueError(f"{op}: cosine_distance is a sum; got reduction={reduction!r}, expected 'sum'")
     labelled = _target(op, y, target, kind, run_on)
@@ -91,12 +91,6 @@ def settle(
     )
 
 
-def switch(op: str, name: str, value: Any) -> None:
-    """True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{op}: {name} is not a bool; got {name}={value!r}, expected True or False")
-
-
 def _images(op: str, y: Any, stream: mx.Stream) -> None:
     _check.array(op, "y", y, stream=stream)
     shape = tuple(y.shape)
@@ -106,15 +100,6 @@ def _images(op: str, y: Any, stream: mx.Stream) -> None:
         raise ValueError(f"{op}: an image has no elements; got y.shape={shape}, expected lengths of at least 1")
     if math.prod(shape[1:]) >= 2**31:
         raise ValueError(f"{op}: an image is too large; got y.shape={shape}, expected less than 2**31 elements each")
-
-
-def _name(op: str, name: str, value: Any, names: tuple[str, ...]) -> str:
-    listed = ", ".join(map(repr, names))
-    if not isinstance(value, str):
-        raise TypeError(f"{op}: {name} is not a name; got {name}={value!r}, expected one of {listed}")
-    if value not in names:
-        raise ValueError(f"{op}: unknown {name}; got {name}={value!r}, expected one of {listed}")
-    return value
 
 
 def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> bool:

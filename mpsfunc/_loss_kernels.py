@@ -38,7 +38,7 @@ def derivative(arrays: Arrays, spec: Spec) -> mx.array:
 
 
 def both(arrays: Arrays, spec: Spec) -> tuple[mx.array, mx.array]:
-    """`value` and `gradient` from one launch.
+    """`value` and `gradient`, made together.
 
     Each has rules of its own, or a derivative of one would be worked out for the other too.
     """

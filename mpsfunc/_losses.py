@@ -111,6 +111,11 @@ def _margin(y: mx.array, t: mx.array) -> mx.array:
     return 1 - (2 * t - 1) * y
 
 
+def _within(margin: mx.array, slope: mx.array) -> mx.array:
+    """The slope above 0, NaN at NaN."""
+    return mx.where(margin > 0, slope, mx.where(margin <= 0, mx.zeros_like(margin), margin))
+
+
 # Loss, and derivatives by y and t -----------------------------------------------------------------------
 
 
@@ -156,7 +161,7 @@ def slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == CATEGORICAL:
         return -_by(t, 1 / y, spec)  # type: ignore[no-any-return]
     if spec.type == HINGE:
-        return mx.where(_margin(y, t) > 0, 1 - 2 * t, mx.zeros_like(t))
+        return _within(_margin(y, t), 1 - 2 * t)
     if spec.type == HUBER:
         return _huber_slope(d, spec)
     if spec.type == LOG:
@@ -177,7 +182,7 @@ def target_slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == CATEGORICAL:
         return -mx.log(y)
     if spec.type == HINGE:
-        return mx.where(_margin(y, t) > 0, -2 * y, mx.zeros_like(y))
+        return _within(_margin(y, t), -2 * y)
     if spec.type == HUBER:
         return -_huber_slope(d, spec)
     if spec.type == LOG:

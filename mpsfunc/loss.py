@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _loss_arguments, _loss_kernels
+from mpsfunc import _check, _loss_arguments, _loss_kernels
 from mpsfunc._launch import StreamLike
 
 
@@ -55,7 +55,7 @@ def loss(
     delta: float = 1.0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, mx.array]:
-    """A loss and the gradient that MPS passes on, from one pass over y.
+    """A loss and the gradient that MPS passes on, made together.
 
     With w the weight of an element, t its target and p the softmax of y over the last axis:
 
@@ -208,7 +208,7 @@ def loss_grad(
         *("loss_grad", y, target, type, reduction, weights, weight, label_smoothing),
         *(number_of_classes, epsilon, delta, stream),
     )
-    _loss_arguments.switch("loss_grad", "divided", divided)
+    _check.switch("loss_grad", "divided", divided)
     with mx.stream(given.spec.stream):
         made = given.derivative() if divided else _loss_kernels.gradient(given.arrays, given.spec)
         return made.reshape(y.shape)

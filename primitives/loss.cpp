@@ -57,7 +57,7 @@ MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) 
   } else if constexpr (K == kHinge) {
     const V side = 1 - (t + t), margin = 1 + side * y;
     element = margin <= 0 ? V{} : margin;
-    slope = margin > 0 ? side : V{};
+    slope = margin > 0 ? side : margin < 0 ? V{} : margin;
   } else if constexpr (K == kHuber) {
     const V size = absolute(d), bound = filled(y, job.delta);
     element = size > bound ? bound * (size - bound / 2) : d * d / 2;

@@ -12,7 +12,7 @@ from loss_case import CATEGORICAL, COSINE, PAIRS, SIGMOID, SOFTMAX, each, images
 from support import exact, numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc import _launch, _losses
 
 # Worked numbers -------------------------------------------------------------------------------------------
 
@@ -174,9 +174,26 @@ def test_nan_passes(device: mx.Device, dtype: mx.Dtype, type: str) -> None:
     value, gradient = mf.loss(y, t, type, "sum")
     assert np.isnan(exact(value)).ravel().tolist() == [False, True, False]
     spoilt = np.isnan(exact(gradient))
-    if type not in ("hinge", COSINE, "kullback_leibler"):  # whose gradients see y through a comparison or not at all
-        assert spoilt[1, 1].all() if type == SOFTMAX else spoilt[1, 1, 2]
-    assert not spoilt[[0, 2]].any() and not spoilt[1, 0].any()
+    right = np.zeros(y.shape, bool)
+    if type not in (COSINE, "kullback_leibler"):  # whose gradients do not see y
+        right[1, 1, slice(None) if type == SOFTMAX else 2] = True
+    assert (spoilt == right).all()
+    derived = mf.loss_grad(y, t, type, divided=True)
+    reduction = "sum" if type == COSINE else "none"
+    pulled = mx.grad(lambda y: mf.loss_value(y, t, type, reduction).sum())(y)
+    assert (np.isnan(exact(derived)) == right).all() and (np.isnan(exact(pulled)) == right).all()
+
+
+@each
+def test_nan_passes_through_the_meaning(on_cpu: mx.Device, type: str) -> None:
+    """What derivatives of higher order are made of."""
+    y, t = images(type, (1, 2, 5), mx.float32)
+    y[0, 1, 2] = float("nan")
+    kinds = _losses.TYPES.index(type), 1.0, 0.0, 1e-7, 1.0, 1.0, 1.0
+    spec = _losses.Spec(*kinds, False, False, False, False, mx.default_stream(mx.cpu))
+    for made in (_losses.gradient((y, t), spec), _losses.derivative((y, t), spec)):
+        assert bool(np.isnan(exact(made)).any()) == (type not in (COSINE, "kullback_leibler"))
+    assert np.isnan(exact(_losses.target_slopes(y, t, spec))[0, 1, 2])
 
 
 def test_a_residual_of_0_has_no_slope(device: mx.Device) -> None:

@@ -88,7 +88,9 @@ def _loss(
         exactly = {**told, **({"weights": exact(told["weights"])} if weighing != "none" else {})}
         value, passed, derived = oracle.loss(exact(y), dense, type, reduction, **exactly)
         made, gradient = mf.loss(y, target, type, reduction, **told)
-        close(made, value, 1 + abs(value) + abs(exact(y)).sum(), slack=4)
+        count = np.prod(shape[1:-1] if type == SOFTMAX else shape[1:]) if reduction == "mean" else 1
+        size = (1 + abs(exact(y)).sum(tuple(range(1, len(shape))), keepdims=True)) / count
+        close(made, value, abs(value) + size, slack=4)
         scale = 4 + abs(passed)
         close(gradient, passed, scale, slack=4)
         close(mf.loss_grad(y, target, type, reduction, **told), passed, scale, slack=4)
@@ -99,6 +101,20 @@ def _loss(
 
     name = named(f"loss {type}", shape, dtype, r=reduction, w=weighing, l=int(labels), **how)
     return Case(name, bodies, check, crowded)
+
+
+def _nan(type: str) -> Case:
+    """It passes through every element's value and gradient that y is in."""
+
+    def check() -> None:
+        y, target = _images(type, (1, 2, 4), F32)
+        y = mx.where(mx.arange(8).reshape(1, 2, 4) == 2, float("nan"), y)
+        value, gradient = mf.loss(y, target, type, "sum")
+        assert np.isnan(exact(value)).all()
+        for made in (gradient, mf.loss_grad(y, target, type), mf.loss_grad(y, target, type, divided=True)):
+            assert np.isnan(exact(made)).ravel().tolist() == [i == 2 for i in range(8)]
+
+    return Case(named(f"loss {type}", (1, 2, 4), F32, nan=1), ("loss", "loss_grad"), check)
 
 
 def losses() -> list[Case]:
@@ -140,6 +156,7 @@ def losses() -> list[Case]:
         _loss(CATEGORICAL, (2, 5, 9), F32, labels=True, whole=True),
         _loss(CATEGORICAL, (2, 2, 4), F32, weighing="pixels", whole=True),
         _loss("hinge", (3, 2, 4), F32, whole=True),
+        *map(_nan, ("hinge", "mean_absolute_error", "huber", SIGMOID, "log")),
         _loss("huber", (3, 2, 4), F32, delta=0.5, whole=True),
         _loss(COSINE, (3, 2, 4), F32, whole=True),
         _loss("log", (3, 2, 4), F32, epsilon=0.01, whole=True),

@@ -6,12 +6,15 @@ import functools
 import re
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from kernels import conformance
 from kernels.cases import CASES, Case
 from kernels.job import OUTPUT, Traffic
 from kernels.metal_host import Run, metal_host, needs_clang
+from mpsfunc import _launch
+from mpsfunc._launch import Stage
 
 pytestmark = needs_clang
 
@@ -45,6 +48,25 @@ def test_on_a_grid_of_whole_threadgroups(case: Case) -> None:
     with metal_host(rounded=True) as host:
         case.run()
     assert len(host.runs) == len(runs(case.name))
+
+
+def test_pixels_are_counted_past_2_to_31() -> None:
+    """Of no images, which read nothing but go round all the same."""
+    y = mx.zeros((0, 2**31 - 1, 1))
+    template = (("V", 1), ("L", 0), ("W", 0), ("R", 1))
+    results = ((1, 0), mx.float32), (y.shape, mx.float32)
+    stage = Stage(
+        *("loss_rows", ("y", "target", "labels", "weights"), ("partial", "gradient"), results),
+        *((32, 1, 1), (32, 1, 1), (2**30, *[0] * 6), template),
+    )
+    with metal_host() as host:
+        host.run_stage(stage, [y, y, _launch.packed(()), y], mx.default_stream(mx.cpu))
+
+
+@pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])
+def test_no_counter_wraps_below_2_to_31(body: str) -> None:
+    """One of int that takes several steps at once would before it ends."""
+    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", (METAL / f"{body}.metal").read_text())
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
