@@ -292,6 +292,15 @@ def test_infinities(device: mx.Device, dtype: mx.Dtype, type: str) -> None:
     assert mf.neuron(mx.array([-INF, INF]).astype(dtype), type).tolist() == list(INFINITE[type])
 
 
+def test_infinity_above_0_adds_nothing_to_the_gradient_of_a_slope(device: mx.Device) -> None:
+    slopes, ones, x = mx.array([0.5]), mx.ones((2, 1)), mx.array([[INF], [-2.0]])
+    assert mf.prelu_grad(ones, x, slopes)[1].tolist() == [-2]
+    assert mx.grad(lambda s: mf.prelu(x, s).sum())(slopes).tolist() == [-2]
+    assert mf.prelu_grad(mx.array([[INF], [1.0]]), mx.array([[3.0], [-2.0]]), slopes)[1].tolist() == [-2]
+    pulled = mx.grad(lambda s: mf.prelu_grad(mx.array([[INF], [3.0]]), x, s)[0][1].sum())
+    assert pulled(slopes).tolist() == [3]
+
+
 @each
 def test_nan_passes(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
     type, told, *_ = TYPES[name]
