@@ -301,6 +301,12 @@ def test_infinity_above_0_adds_nothing_to_the_gradient_of_a_slope(device: mx.Dev
     assert pulled(slopes).tolist() == [3]
 
 
+def test_a_base_near_1_keeps_its_digits(device: mx.Device) -> None:
+    x = mx.array([0.5, 2.0, 30.0])
+    close(mf.logarithm(x, c=1.0001), oracle.neuron(exact(x), "logarithm", c=1.0001), 0, slack=3)
+    close(mf.exponential(x, 512, c=1.0001), oracle.neuron(exact(x), "exponential", a=512, c=1.0001), 0, slack=8)
+
+
 @each
 def test_nan_passes(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
     type, told, *_ = TYPES[name]
