@@ -301,6 +301,16 @@ def test_infinity_above_0_adds_nothing_to_the_gradient_of_a_slope(device: mx.Dev
     assert pulled(slopes).tolist() == [3]
 
 
+def test_the_third_derivative_of_gelu_far_out_is_0(device: mx.Device) -> None:
+    x = mx.array([-INF, -1e30, -2e19, -50.0, 0.0, 50.0, 2e19, 1e30, INF])
+
+    def third(v: mx.array) -> mx.array:
+        return mx.grad(lambda u: mx.grad(lambda w: mx.grad(lambda z: mf.gelu(z).sum())(w).sum())(u).sum())(v)
+
+    assert third(x).tolist() == [0] * 9
+    close(third(mx.array([1.0])), np.array([-3 * math.exp(-0.5) / math.sqrt(2 * math.pi)]), 1)
+
+
 def test_a_base_near_1_keeps_its_digits(device: mx.Device) -> None:
     x = mx.array([0.5, 2.0, 30.0])
     close(mf.logarithm(x, c=1.0001), oracle.neuron(exact(x), "logarithm", c=1.0001), 0, slack=3)
