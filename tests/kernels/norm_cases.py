@@ -271,9 +271,8 @@ def normalization() -> list[Case]:
         *_sets((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
         *_sets((2, 2, 3, 4), F32, 2, Activation(GELU)),
         *_sets((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
-        *_sets(
-            (2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)
-        ),  # a base that a float does not tell
+        # A base that a float does not tell.
+        *_sets((2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)),
         *_sets((2, 9, 7, 24), F16, 2, relu),
         *_sets((2, 3, 3, 8), BF16, 1, relu),
         *_sets((2, 1, 3, 1), F32, 2, relu),
