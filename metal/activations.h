@@ -8,7 +8,10 @@
 //   told<K>(g, y, p)      g * f'(x) where y = f(x), for kRelu with a >= 0, whose slope at y = 0 is 0 where a is, for
 //                         kSigmoid, kTanh with a other than 0, and kElu with a > 0
 //
-// NaN stays NaN, but where a slope is constant it passes g, and infinity is the limit.
+// NaN stays NaN, but where a slope is constant it passes g. At infinities there is the limit, if there is one and no
+// parameter makes the formula 0 times infinity, which is NaN: an a of 0 of kLinear, kHardSigmoid, kPower, kExponential
+// and kLogarithm, a b of 0 of kTanh and kSoftplus, a c of 1 of kExponential, and an a of 0 of kSoftplus where its value
+// is infinite without it. An a of 0 that is a slope below zero makes 0 of infinity.
 #ifndef MPSF_ACTIVATIONS_H
 #define MPSF_ACTIVATIONS_H
 

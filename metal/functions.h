@@ -15,7 +15,7 @@ MPSF_FN Activation activation_at(Params params, int at) {
   p.a = as_type<float>(params[at]);
   p.b = as_type<float>(params[at + 1]);
   p.c = as_type<float>(params[at + 2]);
-  p.log_c = p.c == -1 ? 1.0f : log(p.c);
+  p.log_c = as_type<float>(params[at + 3]);
   return p;
 }
 

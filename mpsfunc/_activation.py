@@ -41,8 +41,9 @@ class Activation(NamedTuple):
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """The parameters as the ints that a GPU takes."""
-        return (*_launch.bits(self.a), *_launch.bits(self.b), *_launch.bits(self.c))
+        """The parameters and the logarithm of a base, which one of a rounded base would not be, as a GPU takes them."""
+        log_c = log_of(self.c) if self.kind in (EXPONENTIAL, LOGARITHM) else 0.0
+        return (*_launch.bits(self.a), *_launch.bits(self.b), *_launch.bits(self.c), *_launch.bits(log_c))
 
 
 NO_ACTIVATION = Activation(NONE)

@@ -196,7 +196,8 @@ def _second(x: mx.array, on: On) -> mx.array:
     if kind == LOGARITHM:
         return (-a * a / _activation.log_of(c)) * neuron(x, On(Activation(POWER, a, b, -2.0), of))
     assert kind == GELU
-    return neuron(-0.5 * x * x, On(_EXP, of)) * (2 - x * x) * math.sqrt(0.5 / math.pi)
+    z = mx.clip(x, -40, 40)  # beyond, it is 0 and would be 0 * infinity
+    return neuron(-0.5 * z * z, On(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
 
 
 def _curve_meaning(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array:

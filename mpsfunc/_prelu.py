@@ -35,7 +35,7 @@ def prelu_grad_slopes(dy: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
 
 
 def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
-    """The sums (c,) of ``dy * other`` where x is below 0."""
+    """The sums (c,) of ``dy * other`` where x is below 0; whatever else there is elsewhere, infinity too, adds 0."""
     channels = x.shape[-1]
     rows = x.size // max(channels, 1)
     first = rows if rows < 2**31 else x.shape[0]
@@ -45,10 +45,12 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
             f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
         )
     none = mx.zeros((1, channels), _launch.accumulator(x.dtype))
+    below = On(_BELOW, stream)
     if other is x:
+        other = _neuron.neuron(x, below)
         act = _BELOW
     else:
-        dy, act = _neuron.grad(dy, x, On(_BELOW, stream)), NO_ACTIVATION
+        dy, other, act = _neuron.grad(dy, x, below), _neuron.grad(other, x, below), NO_ACTIVATION
     on = _channels.On(act, stream)
     return _channels.sums(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)
 

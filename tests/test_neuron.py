@@ -292,6 +292,56 @@ def test_infinities(device: mx.Device, dtype: mx.Dtype, type: str) -> None:
     assert mf.neuron(mx.array([-INF, INF]).astype(dtype), type).tolist() == list(INFINITE[type])
 
 
+# Where a parameter is 0, or a base 1: the formula is 0 times infinity, but for a slope of 0 below zero.
+DEGENERATE: dict[str, tuple[str, Parameters, list[float]]] = {
+    "linear": ("linear", {"a": 0}, [NAN, NAN]),
+    "hard_sigmoid": ("hard_sigmoid", {"a": 0}, [NAN, NAN]),
+    "power": ("power", {"a": 0, "b": 1, "c": 2}, [NAN, NAN]),
+    "power of 0": ("power", {"c": 0}, [1, 1]),
+    "exponential": ("exponential", {"a": 0}, [NAN, NAN]),
+    "exponential of 1": ("exponential", {"c": 1}, [NAN, NAN]),
+    "logarithm": ("logarithm", {"a": 0, "b": 1}, [NAN, NAN]),
+    "tanh inside": ("tanh", {"b": 0}, [NAN, NAN]),
+    "tanh": ("tanh", {"a": 0}, [0, 0]),
+    "softplus inside": ("softplus", {"b": 0}, [NAN, NAN]),
+    "softplus": ("softplus", {"a": 0}, [0, NAN]),
+    "elu": ("elu", {"a": 0}, [0, INF]),
+    "relu": ("relu", {"a": 0}, [0, INF]),
+    "relun": ("relun", {"a": 0, "b": 6}, [0, 6]),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_infinities_times_0(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
+    type, told, right = DEGENERATE[name]
+    np.testing.assert_array_equal(exact(mf.neuron(mx.array([-INF, INF]).astype(dtype), type, **told)), right)
+
+
+def test_infinity_above_0_adds_nothing_to_the_gradient_of_a_slope(device: mx.Device) -> None:
+    slopes, ones, x = mx.array([0.5]), mx.ones((2, 1)), mx.array([[INF], [-2.0]])
+    assert mf.prelu_grad(ones, x, slopes)[1].tolist() == [-2]
+    assert mx.grad(lambda s: mf.prelu(x, s).sum())(slopes).tolist() == [-2]
+    assert mf.prelu_grad(mx.array([[INF], [1.0]]), mx.array([[3.0], [-2.0]]), slopes)[1].tolist() == [-2]
+    pulled = mx.grad(lambda s: mf.prelu_grad(mx.array([[INF], [3.0]]), x, s)[0][1].sum())
+    assert pulled(slopes).tolist() == [3]
+
+
+def test_the_third_derivative_of_gelu_far_out_is_0(device: mx.Device) -> None:
+    x = mx.array([-INF, -1e30, -2e19, -50.0, 0.0, 50.0, 2e19, 1e30, INF])
+
+    def third(v: mx.array) -> mx.array:
+        return mx.grad(lambda u: mx.grad(lambda w: mx.grad(lambda z: mf.gelu(z).sum())(w).sum())(u).sum())(v)
+
+    assert third(x).tolist() == [0] * 9
+    close(third(mx.array([1.0])), np.array([-3 * math.exp(-0.5) / math.sqrt(2 * math.pi)]), 1)
+
+
+def test_a_base_near_1_keeps_its_digits(device: mx.Device) -> None:
+    x = mx.array([0.5, 2.0, 30.0])
+    close(mf.logarithm(x, c=1.0001), oracle.neuron(exact(x), "logarithm", c=1.0001), 0, slack=3)
+    close(mf.exponential(x, 512, c=1.0001), oracle.neuron(exact(x), "exponential", a=512, c=1.0001), 0, slack=8)
+
+
 @each
 def test_nan_passes(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
     type, told, *_ = TYPES[name]

@@ -38,8 +38,10 @@ EVERY: tuple[tuple[str, Told], ...] = (
     ("power", (2.0, 0.25, 2.0)),
     ("exponential", (0.5, 0.25, -1.0)),
     ("exponential", (0.5, 0.25, 10.0)),
+    ("exponential", (1024.0, 16.0, 1.0001)),  # bases that a float does not tell
     ("logarithm", (0.5, 16.0, -1.0)),
     ("logarithm", (0.5, 16.0, 2.0)),
+    ("logarithm", (0.5, 16.0, 1.0001)),
     ("gelu", ()),
 )
 TOLD_BY_RESULT: tuple[tuple[str, Told], ...] = (

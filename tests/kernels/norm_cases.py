@@ -13,7 +13,7 @@ from support import close, exact, numbers
 import mpsfunc as mf
 from kernels.case import Case, named
 from mpsfunc import _channel_stages, _launch, _window_norm_stages
-from mpsfunc._activation import GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
+from mpsfunc._activation import EXPONENTIAL, GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
 from mpsfunc._launch import Output, Stage
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
@@ -271,6 +271,8 @@ def normalization() -> list[Case]:
         *_sets((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
         *_sets((2, 2, 3, 4), F32, 2, Activation(GELU)),
         *_sets((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
+        # A base that a float does not tell.
+        *_sets((2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)),
         *_sets((2, 9, 7, 24), F16, 2, relu),
         *_sets((2, 3, 3, 8), BF16, 1, relu),
         *_sets((2, 1, 3, 1), F32, 2, relu),
