@@ -68,8 +68,8 @@ def pad(
         before: Elements ahead of the image along each axis: (y, x, c), (y, x), or an int for y and x.
         after: Elements behind it, likewise.
         mode: As above. Default "constant".
-        value: The constant, rounded to a floating dtype, where what is too large becomes infinite; integers must hold it.
-            Default 0.
+        value: The constant, rounded to a floating dtype, where what is too large becomes infinite; integers must hold
+            it. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
