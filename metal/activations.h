@@ -1,5 +1,5 @@
 // Each activation once: what it makes of x, and its first and second derivative. Metal, CUDA and C++ include this file
-// behind their functions.h; a value V is a float on GPUs and a vector on CPUs. `p` has the parameters a, b and c, and
+// behind their functions.h; a Real is a float on GPUs and a vector on CPUs. `p` has the parameters a, b and c, and
 // log_c, the logarithm of c as a base (of which -1 is e).
 //
 //   activated<K>(x, p)    f(x)
@@ -36,17 +36,17 @@ enum Kind {
 };
 
 // a * x where a is a slope: 0 is one of infinity too.
-template <typename V, typename A>
-MPSF_POINTWISE V leaked(A a, V x) {
+template <typename Real, typename A>
+MPSF_POINTWISE Real leaked(A a, Real x) {
   if (a == 0) return filled(x, 0);
   return a * x;
 }
 
 // What the normal distribution has below -x, over bell(x), for x from 0 to 40.
-template <typename V>
-MPSF_POINTWISE V tail(V x) {
-  const V t = 1 / (x * 0.375f + 1);
-  V r = t * 0.0515079001f - 0.331300454f;
+template <typename Real>
+MPSF_POINTWISE Real tail(Real x) {
+  const Real t = 1 / (x * 0.375f + 1);
+  Real r = t * 0.0515079001f - 0.331300454f;
   r = r * t + 0.854054839f;
   r = r * t - 1.04976294f;
   r = r * t + 0.530096025f;
@@ -59,110 +59,110 @@ MPSF_POINTWISE V tail(V x) {
 }
 
 // By e ** -|x|, which is never large.
-template <typename V>
-MPSF_POINTWISE V sigmoid(V x) {
-  const V small = exp(-absolute(x));
+template <typename Real>
+MPSF_POINTWISE Real sigmoid(Real x) {
+  const Real small = exp(-absolute(x));
   return (x < 0 ? small : filled(x, 1)) / (small + 1);
 }
 
-template <typename V>
-MPSF_POINTWISE V sigmoid_slope(V x) {
-  const V small = exp(-absolute(x)), over = 1 / (small + 1);
+template <typename Real>
+MPSF_POINTWISE Real sigmoid_slope(Real x) {
+  const Real small = exp(-absolute(x)), over = 1 / (small + 1);
   return small * over * over;
 }
 
-template <int K, typename V, typename P>
-MPSF_POINTWISE V activated(V x, P p) {
+template <int K, typename Real, typename P>
+MPSF_POINTWISE Real activated(Real x, P p) {
   if (K == kRelu || K == kPrelu) return x < 0 ? leaked(p.a, x) : x;
   if (K == kLinear) return x * p.a + p.b;
   if (K == kSigmoid) return sigmoid(x);
-  if (K == kHardSigmoid) return at_least(at_most(V(x * p.a + p.b), 1), 0);
-  if (K == kTanh) return tanh(V(x * p.b)) * p.a;
+  if (K == kHardSigmoid) return at_least(at_most(Real(x * p.a + p.b), 1), 0);
+  if (K == kTanh) return tanh(Real(x * p.b)) * p.a;
   if (K == kAbsolute) return absolute(x);
   if (K == kSoftplus) {
-    const V z = x * p.b;
+    const Real z = x * p.b;
     return (at_least(z, 0) + log_1p(exp(-absolute(z)))) * p.a;
   }
   if (K == kSoftsign) {
-    const V z = without_infinity(x);
+    const Real z = without_infinity(x);
     return z / (absolute(z) + 1);
   }
   if (K == kElu) return x < 0 ? exp_m1(at_most(x, 0)) * p.a : x;
-  if (K == kRelun) return at_most(V(x < 0 ? leaked(p.a, x) : x), p.b);
-  if (K == kPower) return power(V(x * p.a + p.b), p, 0);
-  if (K == kExponential) return exp(V((x * p.a + p.b) * p.log_c));
-  if (K == kLogarithm) return log(V(x * p.a + p.b)) / p.log_c;
+  if (K == kRelun) return at_most(Real(x < 0 ? leaked(p.a, x) : x), p.b);
+  if (K == kPower) return power(Real(x * p.a + p.b), p, 0);
+  if (K == kExponential) return exp(Real((x * p.a + p.b) * p.log_c));
+  if (K == kLogarithm) return log(Real(x * p.a + p.b)) / p.log_c;
   if (K == kGelu) {
-    const V size = at_most(absolute(x), 40);
+    const Real size = at_most(absolute(x), 40);
     return at_least(x, 0) - size * bell(size) * tail(size);
   }
   return x;
 }
 
-template <int K, typename V, typename P>
-MPSF_POINTWISE V passed(V g, V x, P p) {
+template <int K, typename Real, typename P>
+MPSF_POINTWISE Real passed(Real g, Real x, P p) {
   if (K == kRelu || K == kPrelu) return x < 0 ? leaked(p.a, g) : g;
   if (K == kLinear) return g * p.a;
   if (K == kSigmoid) return g * sigmoid_slope(x);
   if (K == kHardSigmoid) {
-    const V z = x * p.a + p.b;
+    const Real z = x * p.a + p.b;
     return ((z < 0) | (z > 1)) ? filled(x, 0) : g * p.a;
   }
-  if (K == kTanh) return g * (sigmoid_slope(V(x * (p.b * 2))) * (p.a * p.b * 4));
+  if (K == kTanh) return g * (sigmoid_slope(Real(x * (p.b * 2))) * (p.a * p.b * 4));
   if (K == kAbsolute) return x > 0 ? g : x < 0 ? -g : x;
-  if (K == kSoftplus) return g * (sigmoid(V(x * p.b)) * (p.a * p.b));
+  if (K == kSoftplus) return g * (sigmoid(Real(x * p.b)) * (p.a * p.b));
   if (K == kSoftsign) {
-    const V over = 1 / (absolute(x) + 1);
+    const Real over = 1 / (absolute(x) + 1);
     return g * (over * over);
   }
   if (K == kElu) return x < 0 ? g * (exp(at_most(x, 0)) * p.a) : g;
   if (K == kRelun) {
-    const V z = x < 0 ? leaked(p.a, x) : x, slope = x < 0 ? leaked(p.a, g) : g;
+    const Real z = x < 0 ? leaked(p.a, x) : x, slope = x < 0 ? leaked(p.a, g) : g;
     return z >= p.b ? filled(x, 0) : slope;
   }
   if (K == kPower) {
     if (p.a * p.c == 0) return filled(x, 0);
-    return g * (power(V(x * p.a + p.b), p, 1) * (p.a * p.c));
+    return g * (power(Real(x * p.a + p.b), p, 1) * (p.a * p.c));
   }
-  if (K == kExponential) return g * (exp(V((x * p.a + p.b) * p.log_c)) * (p.a * p.log_c));
+  if (K == kExponential) return g * (exp(Real((x * p.a + p.b) * p.log_c)) * (p.a * p.log_c));
   if (K == kLogarithm) return g * (p.a / ((x * p.a + p.b) * p.log_c));
   if (K == kGelu) {
-    const V size = at_most(absolute(x), 40), bent = bell(size) * (size - tail(size));
+    const Real size = at_most(absolute(x), 40), bent = bell(size) * (size - tail(size));
     return g * (x < 0 ? -bent : bent + 1);
   }
   return g;
 }
 
-template <int K, typename V, typename P>
-MPSF_POINTWISE V curved(V g, V x, P p) {
-  if (K == kSigmoid) return -g * (sigmoid_slope(x) * tanh(V(x * 0.5f)));
-  if (K == kTanh) return g * (sigmoid_slope(V(x * (p.b * 2))) * tanh(V(x * p.b)) * (p.a * p.b * p.b * -8));
-  if (K == kSoftplus) return g * (sigmoid_slope(V(x * p.b)) * (p.a * p.b * p.b));
+template <int K, typename Real, typename P>
+MPSF_POINTWISE Real curved(Real g, Real x, P p) {
+  if (K == kSigmoid) return -g * (sigmoid_slope(x) * tanh(Real(x * 0.5f)));
+  if (K == kTanh) return g * (sigmoid_slope(Real(x * (p.b * 2))) * tanh(Real(x * p.b)) * (p.a * p.b * p.b * -8));
+  if (K == kSoftplus) return g * (sigmoid_slope(Real(x * p.b)) * (p.a * p.b * p.b));
   if (K == kSoftsign) {
-    const V over = 1 / (absolute(x) + 1), size = over * over * over * 2;
+    const Real over = 1 / (absolute(x) + 1), size = over * over * over * 2;
     return g * (x > 0 ? -size : x < 0 ? size : x);
   }
   if (K == kElu) return x < 0 ? g * (exp(at_most(x, 0)) * p.a) : filled(x, 0);
   if (K == kPower) {
     if (p.a * p.c * (p.c - 1) == 0) return filled(x, 0);
-    return g * (power(V(x * p.a + p.b), p, 2) * (p.a * p.a * p.c * (p.c - 1)));
+    return g * (power(Real(x * p.a + p.b), p, 2) * (p.a * p.a * p.c * (p.c - 1)));
   }
   if (K == kExponential) {
-    return g * (exp(V((x * p.a + p.b) * p.log_c)) * (p.a * p.log_c * p.a * p.log_c));
+    return g * (exp(Real((x * p.a + p.b) * p.log_c)) * (p.a * p.log_c * p.a * p.log_c));
   }
   if (K == kLogarithm) {
-    const V over = p.a / (x * p.a + p.b);
+    const Real over = p.a / (x * p.a + p.b);
     return g * (over * over / -p.log_c);
   }
   if (K == kGelu) {
-    const V size = at_most(absolute(x), 40);
+    const Real size = at_most(absolute(x), 40);
     return g * (bell(size) * (2 - size * size));
   }
   return filled(x, 0);
 }
 
-template <int K, typename V, typename P>
-MPSF_POINTWISE V told(V g, V y, P p) {
+template <int K, typename Real, typename P>
+MPSF_POINTWISE Real told(Real g, Real y, P p) {
   if (K == kRelu) {
     if (p.a == 0) return y > 0 ? g : filled(g, 0);
     return y < 0 ? g * p.a : g;

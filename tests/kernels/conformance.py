@@ -7,6 +7,7 @@ anywhere, where Metal refuses it, so the declarators are read here; lambdas too.
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 
@@ -25,8 +26,9 @@ _TYPES = """void bool char uchar short ushort int uint long ulong size_t
 _SPACES = ("device", "constant", "threadgroup", "thread")
 
 
+@functools.cache
 def faults(kernel: Kernel) -> list[str]:
-    """What a Mac would refuse, in words; empty for a text that conforms."""
+    """What a Mac would refuse, in words; empty for a text that conforms. Cases share many kernels."""
     try:
         seen_by_metal = _clang(kernel.text, "-x", "c++", "-E", "-P", _METAL)
         found = _undeclared_spaces(seen_by_metal) + _lambdas(seen_by_metal)

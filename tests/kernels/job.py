@@ -88,7 +88,7 @@ class Job(NamedTuple):
         return outcome
 
     def once(
-        self, sanitizer: str, *, rounded: bool = False, disturbed: bool = False, seconds: float = _TIMEOUT
+        self, sanitizer: str, *, rounded: bool = False, disturbed: bool = False, seconds: float | None = None
     ) -> Outcome:
         """Runs the kernel in one way: under a sanitizer of `build.SANITIZERS`.
 
@@ -96,11 +96,12 @@ class Job(NamedTuple):
             sanitizer: Which.
             rounded: As for `run`.
             disturbed: With the lanes in reversed order and the inputs one element off.
-            seconds: After which a kernel that still runs is taken for one that does not end.
+            seconds: After which a kernel that still runs is taken for one that does not end. Default: a minute.
 
         Raises:
             KernelFault: Something was wrong.
         """
+        seconds = _TIMEOUT if seconds is None else seconds
         options = _ROUNDED * rounded | (_REVERSED | _SHIFTED) * disturbed
         try:
             library = build.shared_object(self.kernel, sanitizer)
