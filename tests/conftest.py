@@ -55,6 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         why = _why_not(item, config.option.markexpr or "")
         if why:
             item.add_marker(pytest.mark.skip(reason=why))
+        # One process runs all that is asked of a kernel's case, since it keeps the case's launches.
+        params = getattr(item, "callspec", None) and item.callspec.params
+        if params and hasattr(params.get("case"), "bodies"):
+            item.add_marker(pytest.mark.xdist_group(params["case"].name))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
