@@ -2,10 +2,11 @@
 
     python train_digits.py               gradients by mx.grad
     python train_digits.py --explicit    gradients by hand: states go from forward to backward functions
+    python train_digits.py --graph       gradients by the gradient nodes of a graph
     python train_digits.py --seeds 5     five trainings and their median
 
 A fifth of the digits, stratified and always the same, is held out. Nothing is chosen by it: the weights are those after
-the last epoch. The network is in digits_network.py.
+the last epoch. The network is in digits_network.py, and as a graph in digits_graph.py.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import digits_network as network
 import mlx.core as mx
 import mlx.optimizers as optim
 import numpy as np
+from digits_graph import graphed
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tqdm import tqdm
@@ -68,7 +70,7 @@ def batches(digits: Digits, rng: np.random.Generator) -> Iterator[tuple[mx.array
 
 
 def train(digits: Digits, held_out: Digits, gradients: Callable, epochs: int, seed: int) -> Run:
-    """Trains from scratch; ``gradients`` is `digits_network.autodiff` or `digits_network.explicit`."""
+    """Trains from scratch; ``gradients`` is `autodiff`, `explicit` or `graphed`."""
     steps = epochs * (len(digits.labels) // BATCH)
     optimizer = optim.AdamW(optim.cosine_decay(3e-3, steps), weight_decay=0.01)
     model = {"params": network.new_params(seed), "averages": network.new_averages()}
@@ -101,7 +103,9 @@ def train(digits: Digits, held_out: Digits, gradients: Callable, epochs: int, se
 def main(arguments: list[str] | None = None) -> float:
     """Trains as the command line says; returns the (median) held-out accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--explicit", action="store_true", help="no autodiff: pass states by hand, as on MPS")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--explicit", action="store_true", help="no autodiff: pass states by hand, as on MPS")
+    way.add_argument("--graph", action="store_true", help="no autodiff: a graph's gradient nodes, as in MPSNNGraph")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0, help="of the weights, the order and the shifts")
     parser.add_argument("--seeds", type=int, default=1, help="train this many times, from --seed upwards")
@@ -110,7 +114,7 @@ def main(arguments: list[str] | None = None) -> float:
     options = parser.parse_args(arguments)
 
     digits, held_out = load()
-    gradients = network.explicit if options.explicit else network.autodiff
+    gradients = graphed if options.graph else network.explicit if options.explicit else network.autodiff
     accuracies = []
     for seed in range(options.seed, options.seed + options.seeds):
         started = time.perf_counter()

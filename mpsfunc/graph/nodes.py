@@ -1,0 +1,307 @@
+"""The nodes of a network and how they are connected. Nothing here computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+Parameters = dict[str, mx.array]
+Shape = tuple[int, ...]
+
+
+class Call(NamedTuple):
+    """What a filter is called with."""
+
+    images: tuple[mx.array, ...]
+    states: tuple[Any, ...]  # of other filters
+    parameters: Parameters
+    memory: Any  # what goes from step to step: running statistics, or a key
+    training: bool  # whether a gradient node reads its state
+    options: dict[str, Any]
+
+    @property
+    def x(self) -> mx.array:
+        """The first image."""
+        return self.images[0]
+
+
+class Made(NamedTuple):
+    """What a filter made of a call."""
+
+    images: tuple[mx.array, ...]
+    state: Any = None
+    memory: Any = None
+
+
+class Pulled(NamedTuple):
+    """What a gradient filter made: the gradient of an image, those of the parameters, and the state that keeps them."""
+
+    image: mx.array
+    parameters: Parameters = {}
+    state: Any = None
+
+
+class Kind(NamedTuple):
+    """What the filters of a kind do.
+
+    Fields:
+        name: The function in mpsfunc.
+        forward: From a call to what it makes.
+        backward: From a call, what it made, the gradient of its first image and the position of a source, to what it
+            made of that; None if there is no gradient.
+        sources: How many images from the front have a gradient.
+        parameters: The shapes of parameters, from shapes of images and options.
+        memory: What goes into the first step, from the channels of the first image and options.
+    """
+
+    name: str
+    forward: Callable[[Call], Made]
+    backward: Callable[[Call, Made, mx.array, int], Pulled] | None = None
+    sources: int | None = None
+    parameters: Callable[[Sequence[Shape], dict[str, Any]], dict[str, Shape]] | None = None
+    memory: Callable[[int, dict[str, Any]], Any] | None = None
+
+
+class ImageNode:
+    """Images that an input brings or a filter makes.
+
+    Source: ``MPSNNImageNode``.
+
+    Attributes:
+        name: Of an input, under which `Graph` takes its array; else that of the filter.
+        producer: The filter that makes it; None for an input.
+        stop_gradient: Set it to True, and `training_graph` goes no further back. Default False.
+
+    Example:
+        >>> x = ImageNode("x")
+        >>> x.stop_gradient = True
+        >>> x
+        ImageNode('x')
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"ImageNode: name is not a string; got name={name!r}, expected one")
+        self.name = name
+        self.stop_gradient = False
+        self.producer: FilterNode | None = None
+
+    def __repr__(self) -> str:
+        return f"ImageNode({self.name!r})"
+
+
+class StateNode:
+    """What a filter leaves for its gradient filter, such as a `ConvState`.
+
+    Source: ``MPSNNStateNode``.
+
+    Attributes:
+        producer: The filter that makes it.
+    """
+
+    def __init__(self, producer: FilterNode) -> None:
+        self.producer = producer
+
+    def __repr__(self) -> str:
+        return f"StateNode({self.producer.name!r})"
+
+
+class FilterNode:
+    """One operation, between images. The functions of `mpsfunc.graph` make them.
+
+    Source: ``MPSNNFilterNode``.
+
+    Attributes:
+        kind: What it does.
+        name: As given, else that of its kind; errors, drawings and parameters go by it.
+        parameters: The name of its parameters in ``params``; ``name`` unless they are shared. Empty if it has none.
+        sources: The images that it reads.
+        states: The states of other filters that it reads.
+        options: The arguments of its function; see `configure`.
+        result_image: What it makes; of a loss the gradient that starts the backward chain.
+        result_state: What its gradient needs.
+        gradient_of: The image whose gradient it makes; None in the forward network.
+
+    Example:
+        >>> from mpsfunc import graph
+        >>> node = graph.avg_pool(graph.ImageNode("x"), 2)
+        >>> node.options["edge_mode"], node.options["zero_pad"]
+        ('clamp', 0)
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        sources: Sequence[ImageNode],
+        options: dict[str, Any],
+        *,
+        name: str,
+        parameters: str = "",
+        states: Sequence[StateNode] = (),
+    ) -> None:
+        self.kind, self.name, self.parameters = kind, name, parameters
+        self.sources, self.states, self.options = tuple(sources), tuple(states), options
+        self.result_image = self._made(name)
+        self.result_state = StateNode(self)
+        self.gradient_of: ImageNode | None = None
+
+    def _made(self, name: str) -> ImageNode:
+        image = ImageNode(name)
+        image.producer = self
+        return image
+
+    @property
+    def result_images(self) -> tuple[ImageNode, ...]:
+        """All images that it makes."""
+        return (self.result_image,)
+
+    def configure(self, **options: Any) -> None:
+        """Changes arguments before anything is compiled; of a gradient node, those of the gradient alone.
+
+        Raises:
+            TypeError: The operation has no such argument.
+
+        Example:
+            >>> from mpsfunc import graph
+            >>> node = graph.avg_pool(graph.ImageNode("x"), 3)
+            >>> node.configure(zero_pad=1)
+        """
+        for option in options:
+            if option not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise TypeError(f"{self.name}: no such argument; got {option}, expected one of {known}")
+        self.options.update(options)
+
+    def gradient_filter(self, gradient: ImageNode | FilterNode) -> GradientFilterNode:
+        """The node that makes the gradient of the source of this one.
+
+        Source: ``gradientFilterWithSource:``.
+
+        Args:
+            gradient: The gradient of ``result_image``.
+
+        Raises:
+            TypeError: The operation has no gradient, or gradient is not an image node.
+            ValueError: It has several sources, so that `gradient_filters` is meant.
+
+        Example:
+            >>> from mpsfunc import graph
+            >>> node = graph.softmax(graph.ImageNode("x"))
+            >>> node.gradient_filter(graph.ImageNode("dy"))
+            GradientFilterNode('softmax gradient')
+        """
+        made = self.gradient_filters(gradient)
+        if len(made) != 1:
+            raise ValueError(
+                f"{self.name}: {len(made)} sources have a gradient each; got gradient_filter, expected gradient_filters"
+            )
+        return made[0]
+
+    def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
+        """The nodes that make the gradients of the sources of this one, one each.
+
+        Source: ``gradientFiltersWithSource:``. Arguments and errors are those of `gradient_filter`.
+
+        Example:
+            >>> from mpsfunc import graph
+            >>> node = graph.add(graph.ImageNode("x"), graph.ImageNode("y"))
+            >>> node.gradient_filters(graph.ImageNode("dy"))
+            [GradientFilterNode('add gradient 0'), GradientFilterNode('add gradient 1')]
+        """
+        if self.kind.name == "loss":
+            raise TypeError(f"{self.name}: a loss node is its own gradient node; expected its result_image")
+        if self.kind.backward is None:
+            raise TypeError(f"{self.name}: {self.kind.name} has no gradient; expected stop_gradient on its image")
+        image = as_image(f"{self.name}: gradient", gradient)
+        count = len(self.sources) if self.kind.sources is None else self.kind.sources
+        return [GradientFilterNode(self, image, at, count > 1) for at in range(count)]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class LossNode(FilterNode):
+    """The node of a loss, which is its own gradient node.
+
+    Source: ``MPSCNNLossNode``.
+
+    Attributes:
+        result_image: The gradient of the first source.
+        loss_image: The loss.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loss_image = self._made(f"{self.name} value")
+
+    @property
+    def result_images(self) -> tuple[ImageNode, ...]:
+        """The gradient and the loss."""
+        return (self.result_image, self.loss_image)
+
+
+class GradientFilterNode(FilterNode):
+    """The gradient of a filter with respect to one of its sources, and to its parameters if it has any.
+
+    Source: ``MPSNNGradientFilterNode``. It has no gradient of its own; the functions have, to any order.
+
+    Attributes:
+        of: The filter.
+        position: Which source of it.
+        trainable: Set it to False, and nothing asks for the gradients of parameters (``MPSNNTrainingStyle``). Default
+            True.
+        options: A copy of the filter's.
+        result_image: The gradient of that source.
+        result_state: The filter's state with the gradients of parameters, such as ``dw``.
+    """
+
+    gradient_of: ImageNode
+
+    def __init__(self, of: FilterNode, gradient: ImageNode, position: int, numbered: bool) -> None:
+        name = f"{of.name} gradient" + f" {position}" * numbered
+        super().__init__(of.kind, (gradient, *of.sources), dict(of.options), name=name, states=(of.result_state,))
+        self.of, self.position, self.trainable = of, position, True
+        self.parameters = of.parameters
+        self.gradient_of = of.sources[position]
+
+    def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
+        """Refused with a TypeError, as in MPS; take the second order from the functions."""
+        raise TypeError(f"{self.name}: a gradient node has no gradient node; use mx.grad on the plain functions")
+
+
+def in_order(ends: Iterable[FilterNode]) -> list[FilterNode]:
+    """All filters that lead to some, each behind those that it reads from.
+
+    Raises:
+        ValueError: There is a cycle.
+    """
+    order: list[FilterNode] = []
+    open_: dict[FilterNode, None] = {}
+    done: set[FilterNode] = set()
+    stack = [(end, False) for end in reversed(list(ends))]
+    while stack:
+        node, left = stack.pop()
+        if left:
+            del open_[node]
+            done.add(node)
+            order.append(node)
+        elif node in open_:
+            names = " -> ".join(each.name for each in [*open_, node][list(open_).index(node) :])
+            raise ValueError(f"graph: there is a cycle; got {names}")
+        elif node not in done:
+            open_[node] = None
+            stack.append((node, True))
+            read = [image.producer for image in node.sources] + [state.producer for state in node.states]
+            stack += [(before, False) for before in reversed(read) if before is not None]
+    return order
+
+
+def as_image(argument: str, node: Any) -> ImageNode:
+    """An image node, or what a filter makes."""
+    if isinstance(node, FilterNode):
+        return node.result_image
+    if not isinstance(node, ImageNode):
+        raise TypeError(f"{argument} is not a node; got {node!r}, expected an ImageNode or a FilterNode")
+    return node
