@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import re
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.optimizers as optim
 import pytest
+from mlx.utils import tree_flatten
 
 import mpsfunc as mf
+import mpsfunc.activations
+from mpsfunc import graph
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {
@@ -39,6 +44,43 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_names_exist(page: str) -> None:
     for name in re.findall(r"\bmf\.([A-Za-z_]\w*)", TEXTS[page]):
         assert hasattr(mf, name), f"mf.{name}"
+
+
+def test_names_of_the_graph_exist() -> None:
+    for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
+        assert hasattr(graph, name) or name in ("png", "md"), f"graph.{name}"
+    table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
+    activations = {"prelu", *(name for name, value in vars(mf.activations).items() if value is getattr(mf, name, None))}
+    for name, value in vars(graph).items():
+        if inspect.isfunction(value) and name not in activations | {"compile", "training_graph"}:
+            assert f"`{name}`" in table, name
+
+
+def test_the_port_runs() -> None:
+    """The right column of the table is a program, whose gradients are those of autodiff."""
+    rows = re.findall(r"^\| `.*?` \| `(.*)` \|$", TEXTS["docs/graph.md"].partition("## A port")[2], re.MULTILINE)
+    assert len(rows) == 18
+    inputs = {"image": mx.random.normal((4, 28, 28, 1)), "labels": mx.array([1, 2, 3, 4]).reshape(4, 1, 1)}
+    here = {"graph": graph, "mx": mx, "optim": optim, "inputs": inputs, "batch": 4}
+    *build, run, update, wait = rows
+    exec("\n".join(build), here)
+    params, key = here["params"], here["states"]["drop"]
+    exec(run, here)
+
+    def loss(p: dict) -> mx.array:
+        same: dict = {"padding": mf.PaddingPolicy()}
+        x = mf.relu(mf.conv(inputs["image"], p["conv1"]["w"], p["conv1"]["b"], **same))
+        x = mf.relu(mf.fully_connected(mf.max_pool(x, 2, edge_mode="clamp", **same), p["fc1"]["w"], p["fc1"]["b"]))
+        x = mf.fully_connected(mf.dropout(x, 0.5, key=mx.random.split(key)[0]), p["fc2"]["w"], p["fc2"]["b"])
+        return mf.loss_value(x, inputs["labels"], "softmax_cross_entropy", "sum", weight=1 / 4).sum()
+
+    want = dict(tree_flatten(mx.grad(loss)(params)))
+    got = dict(tree_flatten(here["gradients"]))
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        assert mx.allclose(got[name], value, rtol=1e-4, atol=1e-5), name
+    exec(f"{update}\n{wait}", here)
+    assert not mx.array_equal(here["params"]["conv1"]["w"], params["conv1"]["w"])
 
 
 @pytest.mark.parametrize("page", TEXTS)

@@ -120,6 +120,18 @@ def test_imports_point_one_way(name: str) -> None:
     assert inside <= ALLOWED[name]
 
 
+GRAPH = {path.stem: imports(path.read_text()) for path in sorted(PACKAGE.glob("graph/*.py"))}
+ABOVE = ("nodes", "kinds", "filters", "training", "drawing", "program", "__init__")  # each knows those before it
+
+
+def test_the_graph_sits_on_top() -> None:
+    assert not any("graph" in module for text in MODULES.values() for module in imports(text))
+    assert set(GRAPH) == set(ABOVE)
+    for name, modules in GRAPH.items():
+        known = {f"mpsfunc.graph.{below}" for below in ABOVE[: ABOVE.index(name)]} | {"mpsfunc.graph"}
+        assert {module for module in modules if module.startswith("mpsfunc.graph")} <= known
+
+
 def test_placement_does_not_know_mlx() -> None:
     assert not any(
         module.startswith("mlx")
@@ -200,7 +212,7 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
 
 SOURCES = [
     path
-    for folder, endings in ((PACKAGE, "*.py"), (METAL, "*"), (PRIMITIVES, "*"), (ROOT / "tests", "**/*.py"))
+    for folder, endings in ((PACKAGE, "**/*.py"), (METAL, "*"), (PRIMITIVES, "*"), (ROOT / "tests", "**/*.py"))
     for path in sorted(folder.glob(endings))
     if path.is_file() and path.suffix in (".py", ".metal", ".h", ".cpp")
 ]

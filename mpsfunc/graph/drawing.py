@@ -73,18 +73,21 @@ class Drawing:
             self._edges += map(Edge, read, [name] * len(read), carried)
             self._edges += [Edge(called(state.producer.result_image), name, "state") for state in node.states]
             before = [self._boxes[source] for source in map(_owner, read) if source in self._boxes]
-            row = max((box.row for box in before), default=0) + 1
-            for image in [image for image in read if image in waiting]:
-                place(image, 0, row - 1, False)
-                waiting.remove(image)
+            new = [image for image in read if image in waiting]
+            waiting = [image for image in waiting if image not in new]
             if isinstance(node, GradientFilterNode):
                 # Beside its filter; of several, each beside the source that it belongs to.
                 own = self._boxes[called(node.of.result_image)]
                 beside = own if len(node.of.sources) == 1 else self._boxes[_owner(called(node.gradient_of))]
+                for image in new:
+                    place(image, beside.column, own.row + 1, True)
                 place(name, beside.column, own.row, True)
             elif node.gradient_of is not None:
                 place(name, before[0].column, min(box.row for box in before) - 0.5, True)
             else:
+                row = max((box.row for box in before), default=0) + 1
+                for image in new:
+                    place(image, 0, row - 1, False)
                 place(name, 0, row, False)
         for image in waiting:
             place(image, 0, 0, False)
