@@ -6,10 +6,11 @@ BACKEND ?= cpu
 
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest
+# A process a core; ARGS=-n0 for one, which a debugger needs.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
-beyond_isas := $(beyond_cpu) $(foreach name,bad_input conv_routes cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm winograd demo distributed docs geometry layers memory \
+beyond_isas := $(beyond_cpu) $(foreach name,bad_input conv_routes cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm winograd demo distributed docs geometry graph graph_errors graph_filters layers memory \
   oracle_norm pictures rules states transforms weights window window_errors,--ignore=tests/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)

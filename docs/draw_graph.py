@@ -1,4 +1,4 @@
-"""Draws a residual block with its gradient nodes: docs/pictures/graph.png.
+"""Draws a residual block with its gradient nodes: docs/pictures/graph.svg.
 
 python docs/draw_graph.py
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpsfunc import graph
 
-FILE = Path(__file__).parent / "pictures" / "graph.png"
+FILE = Path(__file__).parent / "pictures" / "graph.svg"
 
 
 def drawing() -> graph.Drawing:

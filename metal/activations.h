@@ -45,7 +45,7 @@ MPSF_POINTWISE Real leaked(A a, Real x) {
 // What the normal distribution has below -x, over bell(x), for x from 0 to 40.
 template <typename Real>
 MPSF_POINTWISE Real tail(Real x) {
-  const Real t = 1 / (x * 0.375f + 1);
+  const Real t = reciprocal(x * 0.375f + 1);
   Real r = t * 0.0515079001f - 0.331300454f;
   r = r * t + 0.854054839f;
   r = r * t - 1.04976294f;

@@ -110,6 +110,12 @@ def tracing() -> bool:
     return _primitives is None or _primitives.tracing()
 
 
+def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:
+    """The image, which is not made before the arrays are."""
+    outputs: list[mx.array] = mx.depends([image], list(arrays))
+    return outputs[0] if _primitives is None else _primitives.mappable(outputs)[0]
+
+
 def launch(
     op: str,
     arrays: Sequence[mx.array],

@@ -6,7 +6,8 @@ What an axis reads travels as a table (`_sampling`). Each direction gathers, and
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -51,6 +52,29 @@ _UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 
 # Tables -------------------------------------------------------------------------------------------------
 
+_MOST = 2**24  # positions of an axis; a table takes up to about a hundred bytes for each while it is made
+_KEPT = 2**16  # positions of axes whose tables are kept
+_Made = TypeVar("_Made")
+
+
+def check(op: str, rows: Axis, cols: Axis) -> None:
+    """Axes that tables can be made for."""
+    for name, axis in (("rows", rows), ("columns", cols)):
+        if max(axis.n_in, axis.n_out) > _MOST:
+            made = f"{axis.n_out} {name} from {axis.n_in}"
+            raise ValueError(f"{op}: an axis is too long; got {made}, expected at most {_MOST}")
+
+
+def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
+    """Makes each table once, unless it is so large that keeping it would cost more."""
+    keep = functools.lru_cache(maxsize=256)(make)
+
+    @functools.wraps(make)
+    def table(axis: Axis, *rest: bool) -> _Made:
+        return (keep if max(axis.n_in, axis.n_out) <= _KEPT else make)(axis, *rest)
+
+    return table
+
 
 def _filling(fill: float, dtype: mx.Dtype) -> mx.array:
     # Made anew at each call: a cache would take -0.0 for 0.0.
@@ -59,7 +83,7 @@ def _filling(fill: float, dtype: mx.Dtype) -> mx.array:
     return mx.array([fill], dtype)
 
 
-@functools.lru_cache(maxsize=256)
+@_kept
 def _picks(axis: Axis) -> mx.array:
     return mx.array(_sampling.picked(axis).astype(np.int32).view(np.uint32))
 
@@ -68,7 +92,7 @@ def _found(axis: Axis, back: bool) -> _sampling.Reads:
     return _sampling.readers(axis) if back else _sampling.reads(axis)
 
 
-@functools.lru_cache(maxsize=256)
+@_kept
 def _lists(axis: Axis, back: bool) -> mx.array:
     """Where the list of each position begins, and one more; then the entries, an index and a double."""
     begins, indices, weights = _found(axis, back)
@@ -86,7 +110,7 @@ class _Tiled(NamedTuple):
     longest: int  # list
 
 
-@functools.lru_cache(maxsize=256)
+@_kept
 def _tiled(axis: Axis, back: bool) -> _Tiled:
     """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile.
 

@@ -70,6 +70,7 @@ def state(
     rows, cols = (
         Resized(n_in, n_out, method, coordinate, edge) for n_in, n_out in zip((height, width), out_size, strict=True)
     )
+    _resample.check(said_by or op, rows, cols)
     return ResampleState(op, channels, rows, cols)
 
 
@@ -89,6 +90,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
         _check_axis(op, name, axis)
     height, width, channels = state.rows.n_in, state.cols.n_in, _check.whole(op, "state.channels", state.channels)
     _check.image_shape(op, "source shape", (1, height, width, channels))
+    _resample.check(op, state.rows, state.cols)
     expected = "n", state.rows.n_out, state.cols.n_out, channels
     _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
     return _resample.resample(dy, _resample.Spec(state.rows, state.cols, True, 0, run_on))

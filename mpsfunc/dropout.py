@@ -171,6 +171,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     run_on = _launch.resolve(stream)
     _check.array(op, "dy", dy, stream=run_on)
     _check.state(op, state, DropoutState, stream=run_on)
+    _check.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
     _keep(op, state.keep_probability, "state.keep_probability")
     _check.shape(op, "dy", dy, tuple(state.shape), "dy does not belong to this state")
     _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")

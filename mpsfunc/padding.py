@@ -174,6 +174,7 @@ def pad_grad(dy: mx.array, state: PadState, *, stream: StreamLike = None) -> mx.
     for name, axis in (("rows", state.rows), ("cols", state.cols), ("channels", state.channels)):
         _check_axis(op, name, axis)
     _check.image_shape(op, "padded shape", (1, *(axis.n_out for axis in state[1:])))
+    _resample.check(op, state.rows, state.cols)
     expected = "n", state.rows.n_out, state.cols.n_out, state.channels.n_out
     _check.shape(op, "dy", dy, expected, "dy does not belong to this state")
     around = _resample.Spec(state.rows, state.cols, True, 0, run_on)
@@ -207,6 +208,7 @@ def _state(op: str, x_shape: Sequence[int], before: Any, after: Any, mode: Any) 
         for length, ahead, behind in zip(x_shape[1:], *sizes, strict=True)
     )
     _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels.n_out))
+    _resample.check(op, rows, cols)
     return PadState("pad", rows, cols, channels)
 
 

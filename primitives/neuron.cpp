@@ -43,12 +43,14 @@ template <typename T, int O, int K>
 __attribute__((noinline)) void over(const Span<T, O> span, const Neuron<Acc<T>> neuron) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  for (int64_t i = 0; i < span.size; i += L) {
-    const int n = static_cast<int>(smaller(L, span.size - i));
+  const auto at = [&](int64_t i, int n, bool streamed) __attribute__((always_inline)) {
     Vec<A> in[kInputs<O>];
     for (int k = 0; k < kInputs<O>; ++k) in[k] = load_some(span.in[k] + i, n);
-    store_result(span.out + i, made<O, K>(in, neuron), n, span.streamed && n == L);
-  }
+    store_result(span.out + i, made<O, K>(in, neuron), n, streamed);
+  };
+  int64_t i = 0;
+  for (; i + L <= span.size; i += L) at(i, L, span.streamed);
+  if (i < span.size) at(i, static_cast<int>(span.size - i), false);
 }
 
 template <typename T, int O>

@@ -27,6 +27,7 @@ def _repadded(**fields: Any) -> mf.PadState:
     return PADDED._replace(rows=PADDED.rows._replace(**fields))
 
 
+PIXEL = mx.ones((1, 1, 1, 1))
 IMAGES: dict[str, Callable[[Any], Any]] = {
     "upsample_nearest_grad": lambda dy: mf.upsample_nearest_grad(dy, UP),
     "upsample_bilinear": lambda x: mf.upsample_bilinear(x, 2),
@@ -67,6 +68,11 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("resize_nearest_state: out_size is too small", lambda: mf.resize_nearest_state(X.shape, -1)),
     ("resize_bilinear: an image is too large", lambda: mf.resize_bilinear(X, 2**15)),
     ("resize_bilinear_state: unknown coordinate", lambda: mf.resize_bilinear_state(X.shape, 3, coordinate="")),
+    ("resize_nearest: an axis is too long", lambda: mf.resize_nearest(PIXEL, (1, 2**24 + 1))),
+    ("resize_bilinear_state: an axis is too long", lambda: mf.resize_bilinear_state((1, 2**24 + 1, 1, 1), 1)),
+    ("upsample_bilinear_grad: an axis is too long", lambda: _grad(_forged(n_in=2**25))),
+    ("pad: an axis is too long", lambda: mf.pad(PIXEL, (2**24, 0), 0)),
+    ("pad_grad: an axis is too long", lambda: mf.pad_grad(LARGE, _repadded(after=2**25))),
     ("pad: before is out of range", lambda: mf.pad(X, -1, 0)),
     ("pad: after[2] is out of range", lambda: mf.pad(X, 0, (0, 0, -1))),
     ("pad: before has another number of sizes", lambda: mf.pad(X, (1,), 0)),

@@ -48,7 +48,7 @@ def test_names_exist(page: str) -> None:
 
 def test_names_of_the_graph_exist() -> None:
     for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
-        assert hasattr(graph, name) or name in ("png", "md"), f"graph.{name}"
+        assert hasattr(graph, name) or name in ("svg", "md"), f"graph.{name}"
     table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
     activations = {"prelu", *(name for name, value in vars(mf.activations).items() if value is getattr(mf, name, None))}
     for name, value in vars(graph).items():
@@ -64,14 +64,14 @@ def test_the_port_runs() -> None:
     here = {"graph": graph, "mx": mx, "optim": optim, "inputs": inputs, "batch": 4}
     *build, run, update, wait = rows
     exec("\n".join(build), here)
-    params, key = here["params"], here["states"]["drop"]
+    params, key = dict(here["params"]), here["states"]["drop"]
     exec(run, here)
 
     def loss(p: dict) -> mx.array:
         same: dict = {"padding": mf.PaddingPolicy()}
         x = mf.relu(mf.conv(inputs["image"], p["conv1"]["w"], p["conv1"]["b"], **same))
         x = mf.relu(mf.fully_connected(mf.max_pool(x, 2, edge_mode="clamp", **same), p["fc1"]["w"], p["fc1"]["b"]))
-        x = mf.fully_connected(mf.dropout(x, 0.5, key=mx.random.split(key)[0]), p["fc2"]["w"], p["fc2"]["b"])
+        x = mf.fully_connected(mf.dropout(x, 0.5, key=key), p["fc2"]["w"], p["fc2"]["b"])
         return mf.loss_value(x, inputs["labels"], "softmax_cross_entropy", "sum", weight=1 / 4).sum()
 
     want = dict(tree_flatten(mx.grad(loss)(params)))

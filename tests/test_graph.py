@@ -40,7 +40,7 @@ def test_a_network_in_half_precision_by_choice_only() -> None:
         assert gradient.dtype == expected and value.dtype == mx.float32
         assert {g.dtype for _, g in tree_flatten(gradients)} == {mx.float32}
         want = mx.grad(plainly)(params, **batch(), key=states["drop"])
-        close(gradients, want, 2e-5 if chosen is None else 2e-2)
+        close(gradients, want, 1e-5 if chosen is None else 3e-2)
 
 
 def test_optimizers_take_the_gradients_and_running_statistics_move() -> None:
@@ -99,19 +99,20 @@ def test_the_explicit_chain_needs_no_more_memory_than_autodiff(compiled: bool, o
         return mf.loss_value(y, inputs["target"], "mean_squared_error", "sum").sum(), after
 
     def peak(run: Any) -> float:
-        """In images."""
+        """In images; the lowest of several, since MLX lets go of arrays while others are made."""
         run = mx.compile(run) if compiled else run
-        for _ in range(2):
+        found = []
+        for _ in range(8):
             mx.eval(params, states, inputs)
             mx.clear_cache()
             mx.reset_peak_memory()
             before = mx.get_active_memory()
             mx.eval(run(params, inputs, states))
-        return (mx.get_peak_memory() - before) / inputs["x"].nbytes
+            found.append((mx.get_peak_memory() - before) / inputs["x"].nbytes)
+        return min(found)
 
     ours, autodiff = peak(step), peak(mx.value_and_grad(plain))
-    # Three images of a layer wait for its gradient. What is small comes in another order.
-    assert 18 < ours <= autodiff + 0.2, (ours, autodiff)
+    assert ours <= autodiff + 0.1, (ours, autodiff)  # vectors and weights come in another order
 
 
 # The walk back ----------------------------------------------------------------------------------------------------
@@ -147,14 +148,50 @@ def test_stop_gradient_ends_the_walk_but_not_the_training_of_weights() -> None:
     last = graph.sigmoid(graph.conv(graph.tanh(first), 2, 3, name="last"))
     middle = graph.conv(first, 2, 3, name="middle")
     ends = graph.training_graph(graph.add(last, middle), graph.ImageNode("dy"))
-    assert {end.name for end in ends} == {"tanh gradient", "middle gradient"} or {end.name for end in ends} == {
-        "last gradient",
-        "middle gradient",
-    }
+    assert [end.name for end in ends] == ["middle gradient", "last gradient"]
     f = graph.compile(last, gradients=ends)
     inputs = {"x": numbers(X, 0), "dy": numbers((2, 6, 5, 2), 1)}
-    params, states = graph.compile(graph.add(last, middle)).init(mx.random.key(0), {"x": X})
-    assert f(params, inputs, states)[1].keys() == {"last", "middle"}
+    params, states = f.init(mx.random.key(0), inputs)
+
+    def plain(p: dict[str, Any]) -> mx.array:
+        def conv(x: mx.array, name: str) -> mx.array:
+            return mf.conv(x, p[name]["w"], p[name]["b"], padding=SAME)
+
+        trunk = mx.stop_gradient(mf.relu(conv(inputs["x"], "first")))
+        return ((mf.sigmoid(conv(mf.tanh(trunk), "last")) + conv(trunk, "middle")) * inputs["dy"]).sum()
+
+    want = mx.grad(plain)(params)
+    assert not want.pop("first")["w"].any()
+    close(f(params, inputs, states)[1], want)
+
+
+def test_a_loss_may_be_all_there_is() -> None:
+    x, t = graph.ImageNode("x"), graph.ImageNode("t")
+    loss = graph.loss(x, t, "huber", "sum")
+    assert graph.training_graph(loss) == [loss]
+    x.stop_gradient = True
+    assert graph.training_graph(loss) == []
+    conv = graph.conv(t, 3, 1, name="c")
+    conv.result_image.stop_gradient = True
+    assert graph.training_graph(graph.loss(conv, t, "huber", "sum")) == []
+
+
+def test_targets_are_constants() -> None:
+    x = graph.ImageNode("x")
+    target = graph.conv(x, 3, 1, name="target")
+    loss = graph.loss(graph.conv(x, 3, 1, name="c"), target, "huber", "sum")
+    with pytest.raises(ValueError, match="loss: targets and weights have no gradient; got 'target' with parameters"):
+        graph.training_graph(loss)
+    target.result_image.stop_gradient = True
+    (end,) = graph.training_graph(loss)
+    f = graph.compile(loss.loss_image, gradients=[end])
+    params, _ = f.init(mx.random.key(0), {"x": X})
+
+    def plain(p: dict[str, Any]) -> mx.array:
+        y, t = (mf.conv(numbers(X, 0), p[name]["w"], p[name]["b"]) for name in ("c", "target"))
+        return mf.loss_value(y, mx.stop_gradient(t), "huber", "sum").sum()
+
+    close(f(params, {"x": numbers(X, 0)})[1]["c"], mx.grad(plain)(params)["c"])
 
 
 def test_the_handler_sees_every_gradient_node_and_may_configure_it() -> None:
@@ -188,7 +225,7 @@ def test_gradient_nodes_by_hand() -> None:
     x, dy = graph.ImageNode("x"), graph.ImageNode("dy")
     conv = graph.conv(x, 3, 3, name="c")
     node = conv.gradient_filter(dy)
-    f = graph.compile({"dx": node, "state": node.result_state})
+    f = graph.compile({"dx": node, "state": node.result_state}, gradients=[node])
     inputs = {"x": numbers(X, 0), "dy": numbers((2, 6, 5, 3), 1)}
     params, _ = f.init(mx.random.key(0), inputs)
     got, gradients, _ = f(params, inputs)

@@ -398,3 +398,10 @@ def test_slopes_mapped_over_an_image_that_is_not(device: mx.Device) -> None:
         one = mf.prelu_grad(numbers((5, 2, 3, 4), seed=2)[i], x, slopes[i])
         assert same_bits(dx[i], one[0])
         np.testing.assert_allclose(exact(dslopes[i]), exact(one[1]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["relu", "linear", "hard_sigmoid", "relun", "elu"])
+def test_gradients_that_take_nan_for_a_large_number(device: mx.Device, name: str) -> None:
+    x, dy = mx.array([NAN]), mx.array([3.0])
+    above = mx.array([0.5])
+    assert mf.neuron_grad(dy, x, name).item() == mf.neuron_grad(dy, above, name).item()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, Shape
 
 _ACROSS, _DOWN = 2.4, 0.9  # inches from node to node
-_INK = {"image": "#333", "gradient": "#c0392b", "state": "#888"}
+_INK = {"image": "#333333", "gradient": "#c0392b", "state": "#888888", "filter": "#888888"}
+_FILL = {False: "#eef3fb", True: "#fdeaea"}
+
+Drawn = FilterNode | ImageNode  # a filter, or an input
 
 
 class Box(NamedTuple):
@@ -22,11 +25,15 @@ class Box(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """From node to node."""
+    """From what makes an image to a filter.
 
-    source: str
-    target: str
-    carries: str  # "image", "gradient", "state", or "source", an image of the network that a gradient node reads
+    What it carries is an "image", a "gradient" or a "state". A gradient node has two more: "source", an image of the
+    network that it reads, and "filter", from the filter whose gradient it is, where that has no state.
+    """
+
+    image: ImageNode
+    target: FilterNode
+    carries: str
 
 
 class Drawing:
@@ -37,14 +44,17 @@ class Drawing:
 
     Example:
         >>> from mpsfunc import graph
-        >>> loss = graph.loss(graph.relu(graph.ImageNode("x")), graph.ImageNode("t"), "mean_squared_error", "sum")
+        >>> pooled = graph.avg_pool(graph.ImageNode("x"), 2)
+        >>> loss = graph.loss(graph.relu(pooled), graph.ImageNode("t"), "mean_squared_error", "sum")
         >>> f = graph.compile(loss.loss_image, gradients=graph.training_graph(loss))
-        >>> print(f.draw({"x": (1, 2), "t": (1, 2)}))
-        x              (1, 2)
-        relu           (1, 2)  <- x
-        t              (1, 2)
-        loss           (1, 2)  <- relu, t
-        relu gradient  (1, 2)  <- loss, x, state of relu
+        >>> print(f.draw({"x": (1, 4, 4, 3), "t": (1, 2, 2, 3)}))
+        x                  (1, 4, 4, 3)
+        avg_pool           (1, 2, 2, 3)  <- x
+        relu               (1, 2, 2, 3)  <- avg_pool
+        t                  (1, 2, 2, 3)
+        loss               (1, 2, 2, 3)  <- relu, t
+        relu gradient      (1, 2, 2, 3)  <- loss, avg_pool
+        avg_pool gradient  (1, 4, 4, 3)  <- relu gradient, x, state of avg_pool
     """
 
     def __init__(
@@ -54,58 +64,20 @@ class Drawing:
         called: Callable[[ImageNode], str],
         shapes: dict[str, Shape],
     ) -> None:
-        self._shapes = shapes
-        self._edges: list[Edge] = []
-        self._boxes: dict[str, Box] = {}
-        waiting = [called(image) for image in inputs]
-
-        def place(name: str, column: float, row: float, backward: bool) -> None:
-            taken = {(box.column, box.row) for box in self._boxes.values() if box.backward == backward}
-            while (column, row) in taken:
-                column += 1
-            self._boxes[name] = Box(column, row, backward)
-
-        for node in nodes:
-            name, read = called(node.result_image), [called(source) for source in node.sources]
-            back = isinstance(node, GradientFilterNode)
-            carried = ["image" if node.gradient_of is None else "gradient"] * len(read)
-            carried[1:] = ["source"] * (len(read) - 1) if back else carried[1:]
-            self._edges += map(Edge, read, [name] * len(read), carried)
-            self._edges += [Edge(called(state.producer.result_image), name, "state") for state in node.states]
-            before = [self._boxes[source] for source in map(_owner, read) if source in self._boxes]
-            new = [image for image in read if image in waiting]
-            waiting = [image for image in waiting if image not in new]
-            if isinstance(node, GradientFilterNode):
-                # Beside its filter; of several, each beside the source that it belongs to.
-                own = self._boxes[called(node.of.result_image)]
-                beside = own if len(node.of.sources) == 1 else self._boxes[_owner(called(node.gradient_of))]
-                for image in new:
-                    place(image, beside.column, own.row + 1, True)
-                place(name, beside.column, own.row, True)
-            elif node.gradient_of is not None:
-                place(name, before[0].column, min(box.row for box in before) - 0.5, True)
-            else:
-                row = max((box.row for box in before), default=0) + 1
-                for image in new:
-                    place(image, 0, row - 1, False)
-                place(name, 0, row, False)
-        for image in waiting:
-            place(image, 0, 0, False)
-        self._columns = 1 + max((box.column for box in self._boxes.values() if not box.backward), default=0)
+        self._called, self._shapes = called, shapes
+        self._edges = [edge for node in nodes for edge in _edges(node)]
+        self._boxes = _placed(nodes, list(inputs))
 
     def __str__(self) -> str:
-        widths = max(map(len, self._boxes), default=0), max((len(self._shape(name)) for name in self._boxes), default=0)
-        lines = []
-        for name in self._boxes:
-            read = [
-                "state of " * (edge.carries == "state") + edge.source for edge in self._edges if edge.target == name
-            ]
-            after = f"  <- {', '.join(read)}" if read else ""
-            lines.append(f"{name:{widths[0]}}  {self._shape(name):{widths[1]}}{after}".rstrip())
-        return "\n".join(lines)
+        names = {drawn: self._name(drawn) for drawn in self._boxes}
+        wide = max(map(len, names.values()), default=0)
+        far = max((len(self._shape(drawn)) for drawn in names), default=0)
+        return "\n".join(
+            f"{name:{wide}}  {self._shape(drawn):{far}}{self._read(drawn)}".rstrip() for drawn, name in names.items()
+        )
 
     def save(self, path: str | Path) -> None:
-        """Writes a picture: black edges are images, red ones gradients, dashed ones states with what else is read.
+        """Writes a picture: black edges are images and red ones gradients, with shapes; dashed ones are states.
 
         Args:
             path: A file ending in .svg, .png or .pdf.
@@ -127,49 +99,107 @@ class Drawing:
         figure.savefig(written, format="svg", bbox_inches="tight")
         return written.getvalue()
 
-    def _shape(self, name: str) -> str:
-        return str(self._shapes.get(name, ""))
+    def _name(self, drawn: Drawn) -> str:
+        return self._called(drawn.result_image if isinstance(drawn, FilterNode) else drawn)
 
-    def _at(self, name: str) -> tuple[float, float]:
-        box = self._boxes[name]
-        return (box.column + self._columns * box.backward) * _ACROSS, -box.row * _DOWN
+    def _shape(self, drawn: Drawn) -> str:
+        return str(self._shapes.get(self._name(drawn), ""))
+
+    def _read(self, drawn: Drawn) -> str:
+        edges = [edge for edge in self._edges if edge.target is drawn and edge.carries != "filter"]
+        told = ["state of " * (edge.carries == "state") + self._called(edge.image) for edge in edges]
+        return f"  <- {', '.join(told)}" if told else ""
 
     def _figure(self) -> Any:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise ImportError(
-                "Drawing: pictures need matplotlib; expected pip install matplotlib, or print it"
-            ) from None
-        places = {name: self._at(name) for name in self._boxes}
-        right, low = (max(x for x, _ in places.values()), min(y for _, y in places.values())) if places else (0, 0)
+            raise ImportError("Drawing: pictures need matplotlib; print it, or pip install matplotlib") from None
+        columns = 1 + max((box.column for box in self._boxes.values() if not box.backward), default=0)
+        places = {
+            drawn: ((box.column + columns * box.backward) * _ACROSS, -box.row * _DOWN)
+            for drawn, box in self._boxes.items()
+        }
+        right, low = max(x for x, _ in places.values()), min(y for _, y in places.values())
         figure = Figure(figsize=(right + _ACROSS, _DOWN - low))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(-_ACROSS / 2, right + _ACROSS / 2), ylim=(low - _DOWN / 2, _DOWN / 2))
         axes.axis("off")
         for edge in self._edges:
-            if edge.carries == "source":
-                continue  # the state's edge stands for them
-            source, target = places[_owner(edge.source)], places[edge.target]
-            level, far = source[1] == target[1], abs(source[1] - target[1]) > 1.5 * _DOWN
-            arrow = {
-                "arrowstyle": "-|>",
-                "color": _INK[edge.carries],
-                "linestyle": "--" if edge.carries == "state" else "-",
-                "shrinkA": 30 if level else 14,
-                "shrinkB": 60 if level else 14 if source[0] == target[0] else 30,
-                "connectionstyle": f"arc3,rad={0.3 * (far and source[0] == target[0])}",
-            }
-            axes.annotate("", target, source, arrowprops=arrow, zorder=1)
-        for name, (x, y) in places.items():
-            shape = self._shape(name)
-            colour = "#fdeaea" if self._boxes[name].backward else "#eef3fb"
-            frame = {"boxstyle": "round,pad=0.4", "facecolor": colour, "edgecolor": "#555"}
-            text = f"{name}\n{shape}" if shape else name
-            axes.text(x, y, text, ha="center", va="center", fontsize=8, bbox=frame, zorder=2)
+            if edge.carries != "source":  # the edge from its filter stands for them
+                self._line(axes, edge, places[_maker(edge.image)], places[edge.target])
+        read = {_maker(edge.image) for edge in self._edges if edge.carries in ("image", "gradient")}
+        for drawn, place in places.items():
+            frame = {"boxstyle": "round,pad=0.4", "facecolor": _FILL[self._boxes[drawn].backward], "edgecolor": "#555"}
+            # The shape stands on edges, or here where there are none.
+            text = self._name(drawn) if drawn in read else f"{self._name(drawn)}\n{self._shape(drawn)}".rstrip()
+            axes.text(*place, text, ha="center", va="center", fontsize=8, bbox=frame, zorder=3)
         return figure
 
+    def _line(self, axes: Any, edge: Edge, source: tuple[float, float], target: tuple[float, float]) -> None:
+        level, straight = source[1] == target[1], source[0] == target[0]
+        bend = 0.3 if straight and abs(source[1] - target[1]) > 1.5 * _DOWN else 0.0
+        arrow = {
+            "arrowstyle": "-|>",
+            "color": _INK[edge.carries],
+            "linestyle": "-" if edge.carries in ("image", "gradient") else "--",
+            "shrinkA": 30 if level else 10,
+            "shrinkB": 60 if level else 10 if straight else 30,
+            "connectionstyle": f"arc3,rad={bend}",
+        }
+        axes.annotate("", target, source, arrowprops=arrow, zorder=1)
+        if edge.carries in ("image", "gradient"):
+            # Beside the middle of the line, which a bend moves to the side.
+            x, y = (source[0] + target[0]) / 2, (source[1] + target[1]) / 2
+            x += bend / 2 * (target[1] - source[1]) + 0.08
+            shape = str(self._shapes.get(self._called(edge.image), ""))
+            axes.text(x, y, shape, ha="left", va="center", fontsize=6, color=_INK[edge.carries], zorder=2)
 
-def _owner(image: str) -> str:
-    """The name of the filter that makes an image of a loss."""
-    return image.removesuffix(" value")
+
+def _maker(image: ImageNode) -> Drawn:
+    return image if image.producer is None else image.producer
+
+
+def _edges(node: FilterNode) -> Iterator[Edge]:
+    if not isinstance(node, GradientFilterNode):
+        carries = "image" if node.gradient_of is None else "gradient"
+        yield from (Edge(source, node, carries) for source in node.sources)
+    else:
+        yield Edge(node.sources[0], node, "gradient")
+        yield from (Edge(source, node, "source") for source in node.sources[1:])
+        if not node.states:
+            yield Edge(node.of.result_image, node, "filter")
+    yield from (Edge(state.producer.result_image, node, "state") for state in node.states)
+
+
+def _placed(nodes: Sequence[FilterNode], inputs: list[ImageNode]) -> dict[Drawn, Box]:
+    """A place for each, in the order of text: an input just before what reads it first."""
+    boxes: dict[Drawn, Box] = {}
+
+    def place(drawn: Drawn, column: float, row: float, backward: bool) -> None:
+        taken = set(boxes.values())
+        while Box(column, row, backward) in taken:
+            column += 1
+        boxes[drawn] = Box(column, row, backward)
+
+    for node in nodes:
+        new = [image for image in dict.fromkeys(node.sources) if image in inputs and image not in boxes]
+        before = [boxes[_maker(source)] for source in node.sources if source not in new]
+        if isinstance(node, GradientFilterNode):
+            # Beside its filter; of several, each beside the source that it belongs to.
+            own = boxes[node.of]
+            column = own.column if len(node.of.sources) == 1 else boxes[_maker(node.gradient_of)].column
+            for image in new:
+                place(image, column, own.row + 1, True)
+            place(node, column, own.row, True)
+        elif node.gradient_of is not None:
+            place(node, before[0].column, min(box.row for box in before) - 0.5, True)
+        else:
+            row = max((box.row for box in before), default=0) + 1
+            for image in new:
+                place(image, 0, row - 1, False)
+            place(node, 0, row, False)
+    for image in inputs:
+        if image not in boxes:
+            place(image, 0, 0, False)
+    return boxes

@@ -6,318 +6,259 @@ clamps, and local contrast normalization has an alpha of 1.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from inspect import Parameter
+from collections.abc import Callable
 from typing import Any
 
 import mpsfunc as mf
+from mpsfunc import _check
 from mpsfunc.graph import kinds
-from mpsfunc.graph.nodes import FilterNode, ImageNode, Kind, LossNode, Shape, StateNode, as_image
-
-_GIVEN = Parameter.empty
-# Whoever says one of these places windows himself.
-_PLACES = ("padding", "offset", "out_size", "output_padding", "state", "ceil_mode")
-
-Filter = Callable[..., Any]
+from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
+from mpsfunc.graph.nodes import LossNode, Options, Shape
 
 
-def _filter(
-    kind: Kind,
-    like: Callable[..., Any],
-    mps: str,
-    *,
-    sources: Sequence[str] = ("x",),
-    own: dict[str, Any] | None = None,
-    without: Sequence[str] = (),
-    made: type[FilterNode] = FilterNode,
-    name: str = "",
-    **defaults: Any,
-) -> Filter:
-    """What makes the nodes of a kind.
-
-    Args:
-        kind: The kind.
-        like: The function whose arguments they take.
-        mps: Their class.
-        sources: The arguments that are images, or sequences of images.
-        own: Arguments that the function does not have, with defaults; those without one follow the images.
-        without: Arguments of the function that they do not have.
-        made: Class of the nodes.
-        name: Name of the filter, if it is not the kind's.
-        defaults: Defaults that differ from the function's.
-    """
-    op = name or kind.name
-    signature = _signature(kind, like, sources, own or {}, without, defaults)
-
-    def make(*args: Any, **kwargs: Any) -> FilterNode:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{op}: {error}") from None
-        said = set(bound.arguments)
-        bound.apply_defaults()
-        options = bound.arguments
-        images = [image for source in sources for image in _images(op, source, options.pop(source))]
-        called, parameters = _called(op, options.pop("name"), options.pop("params", None), kind)
-        placed = said.intersection(_PLACES) or isinstance(options.get("kernel_size"), str)
-        if placed and "padding" in options and "padding" not in said:
-            options["padding"] = 0
-        state = options.pop("state", None)
-        states = [] if state is None else [_state(op, state)]
-        return made(kind, images, options, name=called, parameters=parameters, states=states)
-
-    make.__name__ = make.__qualname__ = op
-    make.__signature__ = signature  # type: ignore[attr-defined]
-    make.__doc__ = _doc(like, mps, own or {}, defaults, signature)
-    return make
+def _weights(x: Shape, options: Options) -> Shape:
+    groups = _check.whole("conv", "groups", options["groups"])
+    return (_check.whole("conv", "out_channels", options["out_channels"]), *_window(options), x[-1] // groups)
 
 
-def _signature(
-    kind: Kind,
-    like: Callable[..., Any],
-    sources: Sequence[str],
-    own: dict[str, Any],
-    without: Sequence[str],
-    defaults: dict[str, Any],
-) -> inspect.Signature:
-    named = {"name": _GIVEN if kind.parameters or kind.memory else None} | ({"params": None} if kind.parameters else {})
-    theirs = [
-        argument.replace(default=defaults.get(argument.name, argument.default), annotation=_GIVEN)
-        for argument in inspect.signature(like).parameters.values()
-        if argument.name not in (*own, *without, "stream")
-    ]
-    first = [argument for argument in theirs if argument.name in sources and argument.default is _GIVEN]
-    given = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name, default in own.items() if default is _GIVEN]
-    others = {name: default for name, default in own.items() if default is not _GIVEN} | named
-    last = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in others.items()]
-    rest = [argument for argument in theirs if argument not in first]
-    return inspect.Signature(sorted([*first, *given, *rest, *last], key=lambda argument: argument.kind))
+def _depthwise(x: Shape, options: Options) -> Shape:
+    return (x[-1] * _check.whole("conv", "multiplier", options["multiplier"]), *_window(options), 1)
 
 
-def _doc(
-    like: Callable[..., Any], mps: str, own: dict[str, Any], defaults: dict[str, Any], signature: inspect.Signature
-) -> str:
-    lines = [f"A node of `mpsfunc.{like.__name__}`, which has its formula, arguments and errors; images are nodes.", ""]
-    if defaults:
-        lines += [f"MPS's nodes differ in {', '.join(f'``{k}={v!r}``' for k, v in defaults.items())}.", ""]
-    if own:
-        lines += [f"Arguments of its own: {', '.join(f'``{name}``' for name in own)}.", ""]
-    if signature.parameters["name"].default is _GIVEN:
-        lines += ["Parameters and states go by its ``name``.", ""]
-    return "\n".join([*lines, f"Source: ``{mps}``.", ""])
+def _connected(x: Shape, options: Options) -> Shape:
+    return (_check.whole("fully_connected", "out_channels", options["out_channels"]), *x[1:])
 
 
-def _images(op: str, argument: str, given: Any) -> list[ImageNode]:
-    if given is None:
-        return []
-    if isinstance(given, (list, tuple)):
-        return [as_image(f"{op}: {argument}[{i}]", each) for i, each in enumerate(given)]
-    return [as_image(f"{op}: {argument}", given)]
-
-
-def _state(op: str, given: Any) -> StateNode:
-    if isinstance(given, FilterNode):
-        return given.result_state
-    if not isinstance(given, StateNode):
-        raise TypeError(f"{op}: state is not a node; got state={given!r}, expected a StateNode or a FilterNode")
-    return given
-
-
-def _called(op: str, name: Any, params: Any, kind: Kind) -> tuple[str, str]:
-    """The node's name, and that of its parameters."""
-    for argument, value in (("name", name), ("params", params)):
-        if value is not None and not (isinstance(value, str) and value):
-            raise TypeError(f"{op}: {argument} is not a name; got {argument}={value!r}, expected a string")
-    return name or op, (params or name) if kind.parameters else ""
-
-
-# Rows -----------------------------------------------------------------------------------------------------------
-
-
-def _weights(x: Shape, options: dict[str, Any]) -> Shape:
-    return (options["out_channels"], *_pair(options["kernel_size"]), x[-1] // options["groups"])
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)
+def _window(options: Options) -> tuple[int, int]:
+    size = options["kernel_size"]
+    y, x = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    return _check.whole("conv", "kernel_size", y), _check.whole("conv", "kernel_size", x)
 
 
 _POLICY = mf.PaddingPolicy()
-_WEIGHTS = {"out_channels": _GIVEN, "kernel_size": _GIVEN, "bias": True}
+_BIAS: Own = {"bias": (True, "Whether there is one. Default True.")}
+_WINDOW: Own = {"kernel_size": (GIVEN, "Window (y, x) of the weights, an int or a pair.")}
+_OUT: Own = {"out_channels": (GIVEN, "Channels of the result.")}
 
-conv = _filter(
+conv = filter_of(
     kinds.by_weights("conv", mf.conv_fwd, mf.conv_grad, _weights),
     mf.conv,
     "MPSCNNConvolutionNode",
-    own=_WEIGHTS,
+    'conv(x, 16, 3, stride=2, name="conv1")',
+    own=_OUT | _WINDOW | _BIAS,
     without=("w", "b"),
     padding=_POLICY,
 )
-depthwise_conv = _filter(
-    kinds.by_weights(
-        "conv",
-        mf.conv_fwd,
-        mf.conv_grad,
-        lambda x, options: (x[-1] * options["multiplier"], *_pair(options["kernel_size"]), 1),
-    ),
+depthwise_conv = filter_of(
+    kinds.by_weights("conv", mf.conv_fwd, mf.conv_grad, _depthwise),
     mf.conv,
-    "MPSCNNConvolutionNode with an MPSCNNDepthWiseConvolutionDescriptor",
-    own={"kernel_size": _GIVEN, "multiplier": 1, "bias": True},
+    "MPSCNNConvolutionNode, MPSCNNDepthWiseConvolutionDescriptor",
+    'depthwise_conv(x, 3, name="depthwise1")',
+    own=_WINDOW | {"multiplier": (1, "Channels of the result for each of x. Default 1.")} | _BIAS,
     without=("w", "b", "groups"),
     name="depthwise_conv",
     padding=_POLICY,
 )
-conv_transpose = _filter(
+conv_transpose = filter_of(
     kinds.by_weights("conv_transpose", mf.conv_transpose_fwd, mf.conv_transpose_grad, _weights),
     mf.conv_transpose,
     "MPSCNNConvolutionTransposeNode",
-    own=_WEIGHTS,
+    'conv_transpose(x, 16, 2, stride=2, name="up1")',
+    own=_OUT | _WINDOW | _BIAS,
     without=("w", "b"),
     padding=_POLICY,
 )
-fully_connected = _filter(
-    kinds.by_weights(
-        "fully_connected",
-        mf.fully_connected_fwd,
-        mf.fully_connected_grad,
-        lambda x, options: (options["out_channels"], *x[1:]),
-    ),
+fully_connected = filter_of(
+    kinds.by_weights("fully_connected", mf.fully_connected_fwd, mf.fully_connected_grad, _connected),
     mf.fully_connected,
     "MPSCNNFullyConnectedNode",
-    own={"out_channels": _GIVEN, "bias": True},
+    'fully_connected(x, 10, name="scores")',
+    own=_OUT | _BIAS,
     without=("w", "b"),
 )
 
-_SCALES = {"gamma": True, "beta": True}
+_SCALES: Own = {
+    "gamma": (True, "Whether there is a scale. Default True."),
+    "beta": (True, "Whether there is a shift. Default True."),
+}
 
-batch_norm = _filter(
+batch_norm = filter_of(
     kinds.batch_norm,
     mf.batch_norm,
     "MPSCNNBatchNormalizationNode",
-    own=_SCALES | {"momentum": 0.1, "statistics": "automatic"},
+    'batch_norm(x, neuron="relu", name="norm1")',
+    own=_SCALES
+    | {
+        "momentum": (0.1, "Share of a batch in the running statistics, as `mpsfunc.bn_running` has it. Default 0.1."),
+        "statistics": ("automatic", 'Those of the batch where a gradient node reads them; or "always", or "never".'),
+    },
 )
-instance_norm = _filter(
+instance_norm = filter_of(
     kinds.by_image("instance_norm", mf.instance_norm_fwd, mf.instance_norm_grad),
     mf.instance_norm,
     "MPSCNNInstanceNormalizationNode",
+    'instance_norm(x, name="norm1")',
     own=_SCALES,
 )
-group_norm = _filter(
+group_norm = filter_of(
     kinds.by_image("group_norm", mf.group_norm_fwd, mf.group_norm_grad),
     mf.group_norm,
     "MPSCNNGroupNormalizationNode",
+    'group_norm(x, 4, name="norm1")',
     own=_SCALES,
 )
-cross_channel_norm = _filter(
+cross_channel_norm = filter_of(
     kinds.by_state_and_source("cross_channel_norm", mf.cross_channel_norm_fwd, mf.cross_channel_norm_grad),
     mf.cross_channel_norm,
     "MPSCNNCrossChannelNormalizationNode",
+    "cross_channel_norm(x, 5)",
 )
-spatial_norm = _filter(
+spatial_norm = filter_of(
     kinds.by_state_and_source("spatial_norm", mf.spatial_norm_fwd, mf.spatial_norm_grad),
     mf.spatial_norm,
     "MPSCNNSpatialNormalizationNode",
+    "spatial_norm(x, 3)",
 )
-local_contrast_norm = _filter(
+local_contrast_norm = filter_of(
     kinds.by_state_and_source("local_contrast_norm", mf.local_contrast_norm_fwd, mf.local_contrast_norm_grad),
     mf.local_contrast_norm,
     "MPSCNNLocalContrastNormalizationNode",
+    "local_contrast_norm(x, 3)",
     alpha=1.0,
 )
 
-avg_pool = _filter(kinds.avg_pool, mf.avg_pool, "MPSCNNPoolingAverageNode", padding=_POLICY, edge_mode="clamp")
-max_pool = _filter(
+_POOLS: dict[str, Any] = {"padding": _POLICY, "edge_mode": "clamp"}
+
+avg_pool = filter_of(kinds.avg_pool, mf.avg_pool, "MPSCNNPoolingAverageNode", "avg_pool(x, 2)", **_POOLS)
+max_pool = filter_of(
     kinds.by_state("max_pool", mf.max_pool_fwd, mf.max_pool_grad),
     mf.max_pool,
     "MPSCNNPoolingMaxNode, MPSCNNDilatedPoolingMaxNode",
-    padding=_POLICY,
-    edge_mode="clamp",
+    "max_pool(x, 2)",
+    **_POOLS,
 )
-l2_pool = _filter(
+l2_pool = filter_of(
     kinds.by_state_and_source("l2_pool", mf.l2_pool_fwd, mf.l2_pool_grad),
     mf.l2_pool,
     "MPSCNNPoolingL2NormNode",
-    padding=_POLICY,
-    edge_mode="clamp",
+    "l2_pool(x, 2)",
+    **_POOLS,
 )
 
-relu = _filter(kinds.neuron("relu", mf.relu), mf.relu, "MPSCNNNeuronReLUNode")
-linear = _filter(kinds.neuron("linear", mf.linear), mf.linear, "MPSCNNNeuronLinearNode")
-sigmoid = _filter(kinds.neuron("sigmoid", mf.sigmoid), mf.sigmoid, "MPSCNNNeuronSigmoidNode")
-hard_sigmoid = _filter(kinds.neuron("hard_sigmoid", mf.hard_sigmoid), mf.hard_sigmoid, "MPSCNNNeuronHardSigmoidNode")
-tanh = _filter(kinds.neuron("tanh", mf.tanh), mf.tanh, "MPSCNNNeuronTanHNode")
-absolute = _filter(kinds.neuron("absolute", mf.absolute), mf.absolute, "MPSCNNNeuronAbsoluteNode")
-softplus = _filter(kinds.neuron("softplus", mf.softplus), mf.softplus, "MPSCNNNeuronSoftPlusNode")
-softsign = _filter(kinds.neuron("softsign", mf.softsign), mf.softsign, "MPSCNNNeuronSoftSignNode")
-elu = _filter(kinds.neuron("elu", mf.elu), mf.elu, "MPSCNNNeuronELUNode")
-relun = _filter(kinds.neuron("relun", mf.relun), mf.relun, "MPSCNNNeuronReLUNNode")
-power = _filter(kinds.neuron("power", mf.power), mf.power, "MPSCNNNeuronPowerNode")
-exponential = _filter(kinds.neuron("exponential", mf.exponential), mf.exponential, "MPSCNNNeuronExponentialNode")
-logarithm = _filter(kinds.neuron("logarithm", mf.logarithm), mf.logarithm, "MPSCNNNeuronLogarithmNode")
-gelu = _filter(kinds.neuron("gelu", mf.gelu), mf.gelu, "MPSCNNNeuronGeLUNode")
-prelu = _filter(kinds.prelu, mf.prelu, "MPSCNNNeuronPReLUNode", without=("slopes",))
-softmax = _filter(kinds.by_result("softmax", mf.softmax, mf.softmax_grad), mf.softmax, "MPSCNNSoftMaxNode")
-log_softmax = _filter(
-    kinds.by_result("log_softmax", mf.log_softmax, mf.log_softmax_grad), mf.log_softmax, "MPSCNNLogSoftMaxNode"
+
+def _neuron(function: Callable[..., Any], mps: str) -> Filter:
+    name = function.__name__
+    return filter_of(kinds.neuron(name, function), function, f"MPSCNNNeuron{mps}Node", f"{name}(x)")
+
+
+relu = _neuron(mf.relu, "ReLU")
+linear = _neuron(mf.linear, "Linear")
+sigmoid = _neuron(mf.sigmoid, "Sigmoid")
+hard_sigmoid = _neuron(mf.hard_sigmoid, "HardSigmoid")
+tanh = _neuron(mf.tanh, "TanH")
+absolute = _neuron(mf.absolute, "Absolute")
+softplus = _neuron(mf.softplus, "SoftPlus")
+softsign = _neuron(mf.softsign, "SoftSign")
+elu = _neuron(mf.elu, "ELU")
+relun = _neuron(mf.relun, "ReLUN")
+power = _neuron(mf.power, "Power")
+exponential = _neuron(mf.exponential, "Exponential")
+logarithm = _neuron(mf.logarithm, "Logarithm")
+gelu = _neuron(mf.gelu, "GeLU")
+prelu = filter_of(kinds.prelu, mf.prelu, "MPSCNNNeuronPReLUNode", 'prelu(x, name="slopes1")', without=("slopes",))
+softmax = filter_of(
+    kinds.by_result("softmax", mf.softmax, mf.softmax_grad), mf.softmax, "MPSCNNSoftMaxNode", "softmax(x)"
 )
-dropout = _filter(kinds.dropout, mf.dropout, "MPSCNNDropoutNode", own={"seed": 0}, without=("key", "mask"))
+log_softmax = filter_of(
+    kinds.by_result("log_softmax", mf.log_softmax, mf.log_softmax_grad),
+    mf.log_softmax,
+    "MPSCNNLogSoftMaxNode",
+    "log_softmax(x)",
+)
+dropout = filter_of(
+    kinds.dropout,
+    mf.dropout,
+    "MPSCNNDropoutNode",
+    'dropout(x, 0.8, name="drop1")',
+    own={"seed": (None, "Of the first step's mask. Default: from the key of `Graph.init`, another for each node.")},
+    without=("key", "mask"),
+)
 
-_BOTH = ("x", "y")
-_CLAMP = {"clamp": False}
 
-add = _filter(kinds.of_two("add"), mf.add, "MPSNNAdditionNode", sources=_BOTH, own=_CLAMP)
-subtract = _filter(kinds.of_two("subtract"), mf.subtract, "MPSNNSubtractionNode", sources=_BOTH, own=_CLAMP)
-multiply = _filter(kinds.of_two("multiply"), mf.multiply, "MPSNNMultiplicationNode", sources=_BOTH, own=_CLAMP)
-divide = _filter(kinds.of_two("divide"), mf.divide, "MPSNNDivisionNode", sources=_BOTH, own=_CLAMP)
-compare = _filter(kinds.without_gradient("compare", mf.compare), mf.compare, "MPSNNComparisonNode", sources=_BOTH)
+def _arithmetic(function: Callable[..., Any], mps: str) -> Filter:
+    name = function.__name__
+    clamp: Own = {"clamp": (False, "Whether gradients are 0 where the limits cut. Default False, as in MPS.")}
+    kind = kinds.of_two(name)
+    return filter_of(
+        kind, function, f"MPSNN{mps}Node", f'{name}(x, graph.ImageNode("y"))', sources=("x", "y"), own=clamp
+    )
 
-upsample_nearest = _filter(
+
+add = _arithmetic(mf.add, "Addition")
+subtract = _arithmetic(mf.subtract, "Subtraction")
+multiply = _arithmetic(mf.multiply, "Multiplication")
+divide = _arithmetic(mf.divide, "Division")
+compare = filter_of(
+    kinds.without_gradient("compare", mf.compare),
+    mf.compare,
+    "MPSNNComparisonNode",
+    'compare(x, graph.ImageNode("y"), "less")',
+    sources=("x", "y"),
+)
+
+upsample_nearest = filter_of(
     kinds.by_state("upsample_nearest", mf.upsample_nearest_fwd, mf.upsample_nearest_grad),
     mf.upsample_nearest,
     "MPSCNNUpsamplingNearestNode",
+    "upsample_nearest(x, 2)",
 )
-upsample_bilinear = _filter(
+upsample_bilinear = filter_of(
     kinds.by_state("upsample_bilinear", mf.upsample_bilinear_fwd, mf.upsample_bilinear_grad),
     mf.upsample_bilinear,
     "MPSCNNUpsamplingBilinearNode",
+    "upsample_bilinear(x, 2)",
 )
-resize_nearest = _filter(
+resize_nearest = filter_of(
     kinds.by_state("resize_nearest", mf.resize_nearest_fwd, mf.resize_nearest_grad),
     mf.resize_nearest,
-    "MPSNNScaleNode",
+    "none; beside MPSNNBilinearScaleNode",
+    "resize_nearest(x, (7, 7))",
 )
-resize_bilinear = _filter(
+resize_bilinear = filter_of(
     kinds.by_state("resize_bilinear", mf.resize_bilinear_fwd, mf.resize_bilinear_grad),
     mf.resize_bilinear,
     "MPSNNBilinearScaleNode",
+    "resize_bilinear(x, (7, 7))",
 )
-depth_to_space = _filter(
+depth_to_space = filter_of(
     kinds.by_adjoint("depth_to_space", mf.depth_to_space, mf.space_to_depth),
     mf.depth_to_space,
-    "MPSCNNConvolutionNode with an MPSCNNSubPixelConvolutionDescriptor",
+    "MPSCNNConvolutionNode, MPSCNNSubPixelConvolutionDescriptor",
+    "depth_to_space(x, 2)",
 )
-space_to_depth = _filter(
+space_to_depth = filter_of(
     kinds.by_adjoint("space_to_depth", mf.space_to_depth, mf.depth_to_space),
     mf.space_to_depth,
-    "the gradient of depth_to_space",
+    "none; the gradient of depth_to_space",
+    "space_to_depth(x, 2)",
 )
-pad = _filter(kinds.by_state("pad", mf.pad_fwd, mf.pad_grad), mf.pad, "MPSNNPadNode")
-concatenate = _filter(kinds.concatenate, mf.concatenate, "MPSNNConcatenationNode", sources=("images",))
-slice_channels = _filter(kinds.slice_channels, mf.slice_channels, "MPSNNSlice")
-spatial_mean = _filter(kinds.spatial_mean, mf.spatial_mean, "MPSNNReductionSpatialMeanNode")
-
-
-def _reshaped(x: Any, shape: Sequence[int]) -> Any:
-    """Images of another (h, w, c) with the same elements, in the order height, width, channel."""
-
-
-reshape = _filter(kinds.reshape, _reshaped, "MPSNNReshapeNode")
-loss = _filter(
+pad = filter_of(kinds.by_state("pad", mf.pad_fwd, mf.pad_grad), mf.pad, "MPSNNPadNode", "pad(x, 1, 1)")
+concatenate = filter_of(
+    kinds.concatenate,
+    mf.concatenate,
+    "MPSNNConcatenationNode",
+    'concatenate([x, graph.ImageNode("y")])',
+    sources=("images",),
+)
+slice_channels = filter_of(kinds.slice_channels, mf.slice_channels, "MPSNNSlice", "slice_channels(x, 0, 3)")
+spatial_mean = filter_of(kinds.spatial_mean, mf.spatial_mean, "MPSNNReductionSpatialMeanNode", "spatial_mean(x)")
+reshape = filter_of(kinds.reshape, kinds.reshaped, "MPSNNReshapeNode", "reshape(x, (1, 1, 64))")
+loss = filter_of(
     kinds.loss,
     mf.loss,
     "MPSCNNLossNode",
+    'loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "sum")',
     sources=("y", "target", "weights"),
-    own={"divided": False},
+    own={"divided": (False, "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.")},
     made=LossNode,
 )

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-Parameters = dict[str, mx.array]
 Shape = tuple[int, ...]
+Options = dict[str, Any]
 
 
 class Call(NamedTuple):
@@ -16,10 +16,10 @@ class Call(NamedTuple):
 
     images: tuple[mx.array, ...]
     states: tuple[Any, ...]  # of other filters
-    parameters: Parameters
+    params: dict[str, mx.array]
     memory: Any  # what goes from step to step: running statistics, or a key
     training: bool  # whether a gradient node reads its state
-    options: dict[str, Any]
+    options: Options
 
     @property
     def x(self) -> mx.array:
@@ -36,10 +36,10 @@ class Made(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What a gradient filter made: the gradient of an image, those of the parameters, and the state that keeps them."""
+    """What a gradient filter made: the gradient of an image, those of parameters, and the state that keeps them."""
 
     image: mx.array
-    parameters: Parameters = {}
+    grads: dict[str, mx.array] = {}
     state: Any = None
 
 
@@ -51,17 +51,19 @@ class Kind(NamedTuple):
         forward: From a call to what it makes.
         backward: From a call, what it made, the gradient of its first image and the position of a source, to what it
             made of that; None if there is no gradient.
-        sources: How many images from the front have a gradient.
-        parameters: The shapes of parameters, from shapes of images and options.
-        memory: What goes into the first step, from the channels of the first image and options.
+        keeps: Whether it makes a state.
+        tunable: Options that the gradient may have otherwise than the filter.
+        weights: The shapes of parameters, from the shape of the first image and options.
+        memory: What goes into the first step, from the number of channels, options and a key.
     """
 
     name: str
     forward: Callable[[Call], Made]
     backward: Callable[[Call, Made, mx.array, int], Pulled] | None = None
-    sources: int | None = None
-    parameters: Callable[[Sequence[Shape], dict[str, Any]], dict[str, Shape]] | None = None
-    memory: Callable[[int, dict[str, Any]], Any] | None = None
+    keeps: bool = False
+    tunable: tuple[str, ...] = ()
+    weights: Callable[[Shape, Options], dict[str, Shape]] | None = None
+    memory: Callable[[int, Options, mx.array], Any] | None = None
 
 
 class ImageNode:
@@ -74,6 +76,9 @@ class ImageNode:
         producer: The filter that makes it; None for an input.
         stop_gradient: Set it to True, and `training_graph` goes no further back. Default False.
 
+    Raises:
+        TypeError: The name is not a string, or empty.
+
     Example:
         >>> x = ImageNode("x")
         >>> x.stop_gradient = True
@@ -82,8 +87,8 @@ class ImageNode:
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"ImageNode: name is not a string; got name={name!r}, expected one")
+        if not (isinstance(name, str) and name):
+            raise TypeError(f"ImageNode: name is not a name; got name={shown(name)}, expected a string")
         self.name = name
         self.stop_gradient = False
         self.producer: FilterNode | None = None
@@ -116,12 +121,12 @@ class FilterNode:
     Attributes:
         kind: What it does.
         name: As given, else that of its kind; errors, drawings and parameters go by it.
-        parameters: The name of its parameters in ``params``; ``name`` unless they are shared. Empty if it has none.
+        params: The name of its parameters in the ``params`` of `Graph`; empty if it has none.
+        shares: Whether other nodes may have the same parameters.
         sources: The images that it reads.
         states: The states of other filters that it reads.
         options: The arguments of its function; see `configure`.
         result_image: What it makes; of a loss the gradient that starts the backward chain.
-        result_state: What its gradient needs.
         gradient_of: The image whose gradient it makes; None in the forward network.
 
     Example:
@@ -135,16 +140,16 @@ class FilterNode:
         self,
         kind: Kind,
         sources: Sequence[ImageNode],
-        options: dict[str, Any],
+        options: Options,
         *,
         name: str,
-        parameters: str = "",
+        params: str = "",
+        shares: bool = False,
         states: Sequence[StateNode] = (),
     ) -> None:
-        self.kind, self.name, self.parameters = kind, name, parameters
+        self.kind, self.name, self.params, self.shares = kind, name, params, shares
         self.sources, self.states, self.options = tuple(sources), tuple(states), options
         self.result_image = self._made(name)
-        self.result_state = StateNode(self)
         self.gradient_of: ImageNode | None = None
 
     def _made(self, name: str) -> ImageNode:
@@ -157,11 +162,36 @@ class FilterNode:
         """All images that it makes."""
         return (self.result_image,)
 
-    def configure(self, **options: Any) -> None:
-        """Changes arguments before anything is compiled; of a gradient node, those of the gradient alone.
+    @property
+    def before(self) -> list[FilterNode]:
+        """The filters that it reads from."""
+        producers = [image.producer for image in self.sources] + [state.producer for state in self.states]
+        return [node for node in producers if node is not None]
+
+    @property
+    def result_state(self) -> StateNode:
+        """What its gradient needs beside images.
 
         Raises:
-            TypeError: The operation has no such argument.
+            TypeError: Operations of this kind keep no state.
+        """
+        if not self.kind.keeps:
+            raise TypeError(f"{self.name}: {self.kind.name} keeps no state; got result_state, expected result_image")
+        return StateNode(self)
+
+    @property
+    def configurable(self) -> tuple[str, ...]:
+        """The arguments that `configure` takes."""
+        return tuple(self.options)
+
+    def configure(self, **options: Any) -> None:
+        """Changes arguments. What is compiled already stays as it is.
+
+        A gradient node has the arguments of its filter, but for those that it may have for itself: ``zero_pad`` and
+        ``edge_mode`` of an average, and whether arithmetic applies the mask of its limits (``clamp``).
+
+        Raises:
+            TypeError: The node has no such argument.
 
         Example:
             >>> from mpsfunc import graph
@@ -169,10 +199,10 @@ class FilterNode:
             >>> node.configure(zero_pad=1)
         """
         for option in options:
-            if option not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise TypeError(f"{self.name}: no such argument; got {option}, expected one of {known}")
-        self.options.update(options)
+            if option not in self.configurable:
+                known = ", ".join(self.configurable) or "none"
+                raise TypeError(f"{self.name}: no such argument; got {option}, expected one of: {known}")
+        self.options.update(frozen(options))
 
     def gradient_filter(self, gradient: ImageNode | FilterNode) -> GradientFilterNode:
         """The node that makes the gradient of the source of this one.
@@ -210,13 +240,11 @@ class FilterNode:
             >>> node.gradient_filters(graph.ImageNode("dy"))
             [GradientFilterNode('add gradient 0'), GradientFilterNode('add gradient 1')]
         """
-        if self.kind.name == "loss":
-            raise TypeError(f"{self.name}: a loss node is its own gradient node; expected its result_image")
         if self.kind.backward is None:
-            raise TypeError(f"{self.name}: {self.kind.name} has no gradient; expected stop_gradient on its image")
+            why = "expected stop_gradient on its image"
+            raise TypeError(f"{self.name}: an operation without a gradient; got {self.kind.name}, {why}")
         image = as_image(f"{self.name}: gradient", gradient)
-        count = len(self.sources) if self.kind.sources is None else self.kind.sources
-        return [GradientFilterNode(self, image, at, count > 1) for at in range(count)]
+        return [GradientFilterNode(self, image, at) for at in range(len(self.sources))]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -228,7 +256,7 @@ class LossNode(FilterNode):
     Source: ``MPSCNNLossNode``.
 
     Attributes:
-        result_image: The gradient of the first source.
+        result_image: The gradient of the first source. Targets and weights count as constants.
         loss_image: The loss.
     """
 
@@ -241,6 +269,10 @@ class LossNode(FilterNode):
         """The gradient and the loss."""
         return (self.result_image, self.loss_image)
 
+    def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
+        """Refused with a TypeError: ``result_image`` is the gradient."""
+        raise TypeError(f"{self.name}: a loss node is its own gradient node; got {gradient}, expected its result_image")
+
 
 class GradientFilterNode(FilterNode):
     """The gradient of a filter with respect to one of its sources, and to its parameters if it has any.
@@ -252,23 +284,35 @@ class GradientFilterNode(FilterNode):
         position: Which source of it.
         trainable: Set it to False, and nothing asks for the gradients of parameters (``MPSNNTrainingStyle``). Default
             True.
-        options: A copy of the filter's.
+        options: Where its arguments are not those of the filter.
         result_image: The gradient of that source.
         result_state: The filter's state with the gradients of parameters, such as ``dw``.
     """
 
     gradient_of: ImageNode
 
-    def __init__(self, of: FilterNode, gradient: ImageNode, position: int, numbered: bool) -> None:
-        name = f"{of.name} gradient" + f" {position}" * numbered
-        super().__init__(of.kind, (gradient, *of.sources), dict(of.options), name=name, states=(of.result_state,))
+    def __init__(self, of: FilterNode, gradient: ImageNode, position: int) -> None:
+        name = f"{of.name} gradient" + f" {position}" * (len(of.sources) > 1)
+        states = [of.result_state] if of.kind.keeps else []
+        super().__init__(of.kind, (gradient, *of.sources), {}, name=name, params=of.params, states=states)
         self.of, self.position, self.trainable = of, position, True
-        self.parameters = of.parameters
         self.gradient_of = of.sources[position]
+
+    @property
+    def before(self) -> list[FilterNode]:
+        """The filters that it reads from, its own among them."""
+        return [*super().before, self.of]
+
+    @property
+    def configurable(self) -> tuple[str, ...]:
+        """The arguments that it may have for itself."""
+        return self.kind.tunable
 
     def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
         """Refused with a TypeError, as in MPS; take the second order from the functions."""
-        raise TypeError(f"{self.name}: a gradient node has no gradient node; use mx.grad on the plain functions")
+        raise TypeError(
+            f"{self.name}: a gradient node has no gradient node; got {gradient}, expected mx.grad on the functions"
+        )
 
 
 def in_order(ends: Iterable[FilterNode]) -> list[FilterNode]:
@@ -289,12 +333,11 @@ def in_order(ends: Iterable[FilterNode]) -> list[FilterNode]:
             order.append(node)
         elif node in open_:
             names = " -> ".join(each.name for each in [*open_, node][list(open_).index(node) :])
-            raise ValueError(f"graph: there is a cycle; got {names}")
+            raise ValueError(f"graph: there is a cycle; got {names}, expected none")
         elif node not in done:
             open_[node] = None
             stack.append((node, True))
-            read = [image.producer for image in node.sources] + [state.producer for state in node.states]
-            stack += [(before, False) for before in reversed(read) if before is not None]
+            stack += [(before, False) for before in reversed(node.before)]
     return order
 
 
@@ -303,5 +346,20 @@ def as_image(argument: str, node: Any) -> ImageNode:
     if isinstance(node, FilterNode):
         return node.result_image
     if not isinstance(node, ImageNode):
-        raise TypeError(f"{argument} is not a node; got {node!r}, expected an ImageNode or a FilterNode")
+        raise TypeError(f"{argument} is not a node; got {shown(node)}, expected an ImageNode or a FilterNode")
     return node
+
+
+def frozen(value: Any) -> Any:
+    """A value that nobody else can change: lists as tuples, dicts copied."""
+    if isinstance(value, dict):
+        return {name: frozen(each) for name, each in value.items()}
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
+def shown(value: Any) -> str:
+    """A value for an error: whole if it is short, else its type."""
+    if isinstance(value, mx.array):
+        return f"an mx.array of shape {tuple(value.shape)}"
+    whole = repr(value)
+    return whole if len(whole) <= 60 and "array(" not in whole else f"a {type(value).__name__}"

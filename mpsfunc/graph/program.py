@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check
+from mpsfunc import _check, _launch
 from mpsfunc.graph.drawing import Drawing
 from mpsfunc.graph.nodes import (
     Call,
@@ -18,11 +16,15 @@ from mpsfunc.graph.nodes import (
     ImageNode,
     LossNode,
     Made,
-    Parameters,
+    Options,
     Shape,
     StateNode,
     in_order,
+    shown,
 )
+from mpsfunc.graph.ordering import Spec, after
+from mpsfunc.graph.plan import Step, count_once, ends, leaves, named_inputs, names, step
+from mpsfunc.graph.values import first_value, fitting, placeholders
 
 Tree = dict[str, Any]
 
@@ -32,7 +34,7 @@ class Run(NamedTuple):
 
     images: dict[ImageNode, mx.array]
     states: dict[FilterNode, Any]
-    gradients: dict[str, Parameters]
+    gradients: dict[str, dict[str, mx.array]]
     memories: Tree
 
 
@@ -101,21 +103,25 @@ class Graph:
         format: mx.Dtype | None,
         stream: mx.Stream | mx.Device | None,
     ) -> None:
-        for end in gradients:
-            if not isinstance(end, FilterNode):
-                raise TypeError(f"compile: gradients is not made of filters; got {end!r}, expected FilterNodes")
         if format is not None and not (isinstance(format, mx.Dtype) and format in _check.FLOATING):
-            raise TypeError(f"compile: format is no floating dtype; got format={format!r}")
-        self._outputs, self._ends, self._format, self._stream = outputs, tuple(gradients), format, stream
-        producers = [node.producer for node in _leaves(outputs)]
-        self.nodes = tuple(in_order([*(node for node in producers if node is not None), *gradients]))
-        shown = [node for node in _leaves(outputs) if isinstance(node, ImageNode)]
-        self._images = _named_inputs([*shown, *(source for node in self.nodes for source in node.sources)])
+            raise TypeError(f"compile: format is no floating dtype; got format={shown(format)}, expected None or one")
+        self._format, self._stream = format, None if stream is None else _launch.resolve(stream)
+        self._outputs = outputs
+        shown_nodes, last = leaves(outputs), ends(gradients)
+        if not shown_nodes and not last:
+            raise ValueError(f"compile: there is nothing to make; got outputs={outputs!r}, expected nodes")
+        producers = [node.producer for node in shown_nodes if node.producer is not None]
+        self.nodes = tuple(in_order([*producers, *last]))
+        training = set(in_order(last))
+        self._steps = [step(node, node in training) for node in self.nodes]
+        images = [image for image in shown_nodes if isinstance(image, ImageNode)]
+        self._images = named_inputs([*images, *(image for step in self._steps for image in step.sources)])
         self.inputs = tuple(self._images)
         losses = [node.name for node in self.nodes if isinstance(node, LossNode)]
         if len(losses) > 1:
             raise ValueError(f"compile: there are two loss nodes; got {losses}, expected one at most")
-        self._names = _names(self.nodes)
+        count_once(self._steps)
+        self._names = names(self.nodes, self.inputs)
         self._trained = {node.of for node in self.nodes if isinstance(node, GradientFilterNode)}
 
     def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, mx.array], states: Tree | None = None) -> Any:
@@ -133,14 +139,17 @@ class Graph:
             TypeError: An array is of a dtype, or something of a type, that it cannot be. The message names the node.
             ValueError: Something is missing, unknown or of a shape that does not fit. The message names the node.
         """
+        for argument, tree in (("params", params), ("inputs", inputs), ("states", {} if states is None else states)):
+            if not isinstance(tree, Mapping):
+                raise TypeError(f"graph: {argument} is not a dict; got {shown(tree)}, expected names and values")
         known = dict(states or {})
 
-        def parameters(node: FilterNode, shapes: dict[str, Shape]) -> Parameters:
-            if node.parameters not in params:
-                raise ValueError(f"there are no parameters; got {list(params)}, expected {node.parameters!r}")
-            return _fitting(params[node.parameters], shapes)
+        def parameters(node: FilterNode, shapes: dict[str, Shape]) -> dict[str, mx.array]:
+            if node.params not in params:
+                raise ValueError(f"there are no parameters; got {list(params)}, expected {node.params!r}")
+            return fitting(params[node.params], shapes)
 
-        def memory(node: FilterNode, channels: int) -> Any:
+        def memory(node: FilterNode, channels: int, options: Options) -> Any:
             if node.name not in known:
                 raise ValueError(f"there is no state; got {list(known)}, expected {node.name!r}, as init makes it")
             return known[node.name]
@@ -152,15 +161,19 @@ class Graph:
         """Parameters and states for the first step.
 
         Weights are normal with a standard deviation of ``sqrt(2 / fan_in)`` (He), scales one, slopes of a prelu 0.25,
-        biases and shifts zero. Running statistics are a mean of 0 and a variance of 1, and the key of a dropout is made
-        from its ``seed``.
+        biases and shifts zero. Running statistics are a mean of 0 and a variance of 1, and the keys of dropouts come
+        from ``key`` or their ``seed``.
 
         Args:
             key: As ``mx.random.key`` makes it.
-            inputs: Shapes of the inputs, or arrays.
+            inputs: For each input its shape, which means float32, its (shape, dtype), or an array.
 
         Returns:
             (params, states)
+
+        Raises:
+            TypeError: key is not a key, or an input is of the wrong type.
+            ValueError: Shapes do not fit. The message names the node.
 
         Example:
             >>> from mpsfunc import graph
@@ -169,27 +182,30 @@ class Graph:
             >>> params["conv1"]["w"].shape, states
             ((8, 3, 3, 2), {})
         """
+        if not (isinstance(key, mx.array) and key.dtype == mx.uint32 and key.shape == (2,)):
+            raise TypeError(f"init: not a key; got key={shown(key)}, expected mx.random.key(seed)")
         params: Tree = {}
         states: Tree = {}
-        keys = iter(mx.random.split(key, 2 * len(self.nodes) + 1))
+        keys = iter(mx.random.split(key, 4 * len(self.nodes) + 1))
 
-        def parameters(node: FilterNode, shapes: dict[str, Shape]) -> Parameters:
-            if node.parameters not in params:
-                params[node.parameters] = {name: _first(name, shape, next(keys)) for name, shape in shapes.items()}
-            return _fitting(params[node.parameters], shapes)
+        def parameters(node: FilterNode, shapes: dict[str, Shape]) -> dict[str, mx.array]:
+            if node.params not in params:
+                params[node.params] = {name: first_value(name, shape, next(keys)) for name, shape in shapes.items()}
+            return fitting(params[node.params], shapes)
 
-        def memory(node: FilterNode, channels: int) -> Any:
+        def memory(node: FilterNode, channels: int, options: Options) -> Any:
             assert node.kind.memory is not None
-            return states.setdefault(node.name, node.kind.memory(channels, node.options))
+            states[node.name] = node.kind.memory(channels, options, next(keys))
+            return states[node.name]
 
-        self._run(_placeholders(inputs), parameters, memory)
+        self._run(placeholders(inputs), parameters, memory)
         return params, states
 
     def shapes(self, inputs: Mapping[str, Any]) -> dict[str, Shape]:
         """The shape of every image, by the name of its node, before anything runs.
 
         Args:
-            inputs: Shapes of the inputs, or arrays.
+            inputs: As for `init`.
 
         Raises:
             TypeError: An input is of the wrong type.
@@ -201,9 +217,11 @@ class Graph:
             {'x': (1, 4, 4, 2), 'avg_pool': (1, 2, 2, 2)}
         """
         run = self._run(
-            _placeholders(inputs),
+            placeholders(inputs),
             lambda node, shapes: {name: mx.zeros(shape) for name, shape in shapes.items()},
-            lambda node, channels: node.kind.memory and node.kind.memory(channels, node.options),
+            lambda node, channels, options: (
+                node.kind.memory(channels, options, mx.random.key(0)) if node.kind.memory else None
+            ),
         )
         return {self._called(image): tuple(array.shape) for image, array in run.images.items()}
 
@@ -238,34 +256,38 @@ class Graph:
     def _run(
         self,
         inputs: Mapping[str, mx.array],
-        parameters: Callable[[FilterNode, dict[str, Shape]], Parameters],
-        memory: Callable[[FilterNode, int], Any],
+        parameters: Callable[[FilterNode, dict[str, Shape]], dict[str, mx.array]],
+        memory: Callable[[FilterNode, int, Options], Any],
     ) -> Run:
-        run = Run({image: self._input(image, inputs) for image in self._images.values()}, {}, {}, {})
         unknown = [name for name in inputs if name not in self._images]
         if unknown:
             raise ValueError(f"graph: unknown input; got {unknown[0]!r}, expected {list(self.inputs)}")
+        run = Run({image: self._input(image, inputs) for image in self._images.values()}, {}, {}, {})
         calls: dict[FilterNode, tuple[Call, Made]] = {}
-        with mx.stream(self._stream) if self._stream is not None else nullcontext():
-            for node in self.nodes:
+        stream = self._stream or mx.default_stream(mx.default_device())
+        with mx.stream(stream):
+            for step in self._steps:
                 try:
-                    if isinstance(node, GradientFilterNode):
-                        self._pull(node, *calls[node.of], run)
+                    if isinstance(step.node, GradientFilterNode):
+                        self._pull(step, *calls[step.node.of], run, stream)
                     else:
-                        calls[node] = self._apply(node, run, parameters, memory)
+                        calls[step.node] = self._apply(step, run, parameters, memory)
                 except (TypeError, ValueError) as error:
-                    raise type(error)(f"{self._names[node]}: {error}") from error
+                    raise type(error)(f"{self._names[step.node]}: {error}") from error
         return run
 
-    def _apply(self, node: FilterNode, run: Run, parameters: Any, memory: Any) -> tuple[Call, Made]:
-        images = tuple(run.images[source] for source in node.sources)
-        states = tuple(run.states[state.producer] for state in node.states)
-        kind, given, remembered = node.kind, {}, None
-        if kind.parameters is not None:
-            given = parameters(node, kind.parameters([tuple(image.shape) for image in images], node.options))
+    def _apply(self, step: Step, run: Run, parameters: Any, memory: Any) -> tuple[Call, Made]:
+        node, options = step.node, dict(step.options)
+        kind, params, remembered = node.kind, {}, None
+        images = tuple(run.images[source] for source in step.sources)
+        states = tuple(run.states[producer] for producer in step.states)
+        if images[0].ndim == 0:
+            raise ValueError(f"no image; got an array of shape (), expected one with channels from {step.sources[0]}")
+        if kind.weights is not None:
+            params = parameters(node, kind.weights(tuple(images[0].shape), options))
         if kind.memory is not None:
-            remembered = memory(node, images[0].shape[-1])
-        call = Call(images, states, given, remembered, node in self._trained, node.options)
+            remembered = memory(node, images[0].shape[-1], options)
+        call = Call(images, states, params, remembered, node in self._trained, options)
         made = kind.forward(call)
         run.images.update(zip(node.result_images, made.images, strict=True))
         run.states[node] = made.state
@@ -273,41 +295,35 @@ class Graph:
             run.memories[node.name] = made.memory
         return call, made
 
-    def _pull(self, node: GradientFilterNode, call: Call, made: Made, run: Run) -> None:
-        assert node.kind.backward is not None
-        dy = run.images[node.sources[0]]
-        pulled = node.kind.backward(call._replace(options=node.options), made, dy, node.position)
+    def _pull(self, step: Step, call: Call, made: Made, run: Run, stream: mx.Stream) -> None:
+        node = step.node
+        assert isinstance(node, GradientFilterNode) and node.kind.backward is not None
+        dy, y = run.images[step.sources[0]], made.images[0]
+        if dy.shape != y.shape or dy.dtype != y.dtype:
+            got, expected = (f"{tuple(a.shape)} of {a.dtype}" for a in (dy, y))
+            raise ValueError(f"the gradient does not belong to {node.of.name!r}; got {got}, expected {expected}")
+        pulled = node.kind.backward(call._replace(options=call.options | step.options), made, dy, node.position)
         run.states[node], image = pulled.state, pulled.image
-        if node.trainable and pulled.parameters:
-            known = run.gradients.setdefault(node.parameters, {})
-            mine = {name: g.astype(call.parameters[name].dtype) for name, g in pulled.parameters.items()}
+        if step.trainable and pulled.grads:
+            known = run.gradients.setdefault(node.params, {})
+            mine = {name: g.astype(call.params[name].dtype) for name, g in pulled.grads.items()}
             known.update({name: known[name] + g if name in known else g for name, g in mine.items()})
-            # So that dy and the images are let go before the walk goes on, and not kept until all else is done.
-            (image,) = mx.depends([image], list(mine.values()))
+            # So that dy and what else they read is let go before the walk goes on, and not kept until the end.
+            image = after(image, *mine.values(), Spec(stream))
         run.images[node.result_image] = image
 
     def _input(self, image: ImageNode, inputs: Mapping[str, mx.array]) -> mx.array:
         if image.name not in inputs:
-            readers = [self._names[node] for node in self.nodes if image in node.sources]
-            raise ValueError(f"graph: input {image.name!r} is missing, which {readers} read; got {list(inputs)}")
+            readers = [self._names[step.node] for step in self._steps if image in step.sources]
+            raise ValueError(
+                f"graph: an input is missing; got {list(inputs)}, expected {image.name!r}, which {readers} read"
+            )
         given = inputs[image.name]
         if not isinstance(given, mx.array):
-            raise TypeError(f"graph: input {image.name!r} is not an array; got {given!r}, expected an mx.array")
-        cast = self._format is not None and mx.issubdtype(given.dtype, mx.floating)
-        return given.astype(self._format) if cast and self._format is not None else given
-
-
-def _leaves(outputs: Any) -> list[ImageNode | StateNode]:
-    """The images and states of a tree of nodes."""
-    if isinstance(outputs, dict):
-        return [leaf for each in outputs.values() for leaf in _leaves(each)]
-    if isinstance(outputs, (list, tuple)):
-        return [leaf for each in outputs for leaf in _leaves(each)]
-    if isinstance(outputs, FilterNode):
-        return [outputs.result_image]
-    if not isinstance(outputs, (ImageNode, StateNode)):
-        raise TypeError(f"compile: outputs is not made of nodes; got {outputs!r}, expected images, states or filters")
-    return [outputs]
+            raise TypeError(f"graph: input {image.name!r} is not an array; got {shown(given)}, expected an mx.array")
+        if self._format is not None and mx.issubdtype(given.dtype, mx.floating):
+            return given.astype(self._format)
+        return given
 
 
 def _like(outputs: Any, run: Run) -> Any:
@@ -315,68 +331,8 @@ def _like(outputs: Any, run: Run) -> Any:
     if isinstance(outputs, dict):
         return {name: _like(each, run) for name, each in outputs.items()}
     if isinstance(outputs, (list, tuple)):
-        return type(outputs)(_like(each, run) for each in outputs)
+        each = [_like(output, run) for output in outputs]
+        return type(outputs)(*each) if hasattr(outputs, "_fields") else type(outputs)(each)
     if isinstance(outputs, StateNode):
         return run.states[outputs.producer]
     return run.images[outputs.result_image if isinstance(outputs, FilterNode) else outputs]
-
-
-def _named_inputs(images: Iterable[ImageNode]) -> dict[str, ImageNode]:
-    """Images that nothing makes, by name."""
-    found: dict[str, ImageNode] = {}
-    for image in images:
-        if image.producer is None and found.setdefault(image.name, image) is not image:
-            raise ValueError(f"compile: two inputs share a name; got {image.name!r} twice, expected one ImageNode")
-    return found
-
-
-def _names(nodes: Sequence[FilterNode]) -> dict[FilterNode, str]:
-    """A name for each node, numbered where several have one."""
-    names: dict[FilterNode, str] = {}
-    owners: dict[str, FilterNode] = {}
-    for node in nodes:
-        name = node.name
-        if isinstance(node, GradientFilterNode):
-            name = names[node.of] + name.removeprefix(node.of.name)
-        elif node.gradient_of is not None and node.gradient_of.producer is not None:
-            name = names[node.gradient_of.producer] + name.removeprefix(node.gradient_of.name)
-        elif name in owners and (node.parameters or node.kind.memory or owners[name].parameters):
-            why = "expected another name, and params= to share parameters"
-            raise ValueError(f"compile: two nodes with parameters or states share a name; got {name!r} twice, {why}")
-        numbered, count = name, 1
-        while numbered in owners:
-            count += 1
-            numbered = f"{name} {count}"
-        owners[numbered] = node
-        names[node] = numbered
-    return names
-
-
-def _placeholders(inputs: Mapping[str, Any]) -> dict[str, mx.array]:
-    """Arrays that nobody evaluates, of given shapes."""
-    made = {}
-    for name, given in inputs.items():
-        if isinstance(given, (list, tuple)) and all(isinstance(d, int) and d >= 0 for d in given):
-            given = mx.zeros(given)
-        made[name] = given
-    return made
-
-
-def _first(name: str, shape: Shape, key: mx.array) -> mx.array:
-    """A parameter before the first step."""
-    if name == "w":
-        return mx.random.normal(shape, scale=math.sqrt(2 / math.prod(shape[1:])), key=key)
-    return mx.full(shape, {"gamma": 1.0, "slopes": 0.25}.get(name, 0.0))
-
-
-def _fitting(given: Any, shapes: dict[str, Shape]) -> Parameters:
-    """Parameters of a node, if they are what it needs."""
-    for name, shape in shapes.items():
-        if not isinstance(given, Mapping) or name not in given:
-            known = list(given) if isinstance(given, Mapping) else given
-            raise ValueError(f"a parameter is missing; got {known}, expected {list(shapes)}")
-        if not isinstance(given[name], mx.array):
-            raise TypeError(f"{name} is not an array; got {name}={given[name]!r}, expected an mx.array")
-        if tuple(given[name].shape) != shape:
-            raise ValueError(f"{name} does not fit; got {name}.shape={tuple(given[name].shape)}, expected {shape}")
-    return {name: given[name] for name in shapes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpsfunc.graph.filters import add
-from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order
+from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order, shown
 
 Handler = Callable[[GradientFilterNode, FilterNode, ImageNode, ImageNode], object]
 
@@ -16,7 +16,7 @@ def training_graph(
     """Makes the gradient nodes of all filters that lead to a node.
 
     Where several filters read an image, addition nodes sum its gradients. The walk ends at inputs and at images with
-    ``stop_gradient``; a filter with parameters behind such an image still gets its gradient node.
+    ``stop_gradient``; a filter with parameters that reads such an image still gets its gradient node.
 
     Source: ``trainingGraphWithSourceGradient:nodeHandler:``.
 
@@ -30,8 +30,9 @@ def training_graph(
         The nodes at the end of the walk, whose results no other gradient node reads, for ``gradients`` of `compile`.
 
     Raises:
-        TypeError: A node has no gradient, or an argument is not a node.
-        ValueError: There is a second loss node, a cycle, or a source gradient for a loss.
+        TypeError: A node has no gradient, or an argument is not a node or not a function.
+        ValueError: There is a second loss node, a cycle, a source gradient for a loss, or a target or weights of a loss
+            with parameters behind them, which get no gradient: set ``stop_gradient`` on it.
 
     Example:
         >>> from mpsfunc import graph
@@ -42,47 +43,66 @@ def training_graph(
         >>> made, ends
         (['add gradient 0', 'add gradient 1', 'relu gradient'], [FilterNode('x gradients')])
     """
-    if not isinstance(node, FilterNode):
-        raise TypeError(f"training_graph: node is not a filter; got node={node!r}, expected a FilterNode")
-    if isinstance(node, LossNode):
-        if source_gradient is not None:
-            raise ValueError(
-                f"training_graph: a loss starts the chain; got source_gradient={source_gradient!r}, expected None"
-            )
-        gradients = {node.sources[0]: [node.result_image]}
+    order = _checked(node, handler)
+    gradients: dict[ImageNode, list[ImageNode]] = {}
+    if source_gradient is not None:
+        start = as_image("training_graph: source_gradient", source_gradient)
+        if isinstance(node, LossNode):
+            raise ValueError(f"training_graph: a loss starts the chain; got source_gradient={start}, expected None")
     else:
-        given = node if source_gradient is None else source_gradient
-        gradients = {node.result_image: [as_image("training_graph: source_gradient", given)]}
+        start = node.result_image
+    first = node.sources[0] if isinstance(node, LossNode) else node.result_image
+    if not first.stop_gradient:
+        gradients[first] = [start]
 
-    order = in_order([node])
-    for each in order:
-        if isinstance(each, LossNode) and each is not node:
-            raise ValueError(f"training_graph: a second loss node leads to {node.name!r}; got {each.name!r}")
-    made: list[FilterNode] = []
+    made: list[FilterNode] = [node] if isinstance(node, LossNode) and gradients else []
 
     def total(image: ImageNode) -> ImageNode:
-        first, *others = gradients.pop(image)
+        one, *others = gradients.pop(image)
         for other in others:
-            node = add(first, other, name=f"{image.name} gradients")
-            node.gradient_of = image
-            made.append(node)
-            first = node.result_image
-        return first
+            both = add(one, other, name=f"{image.name} gradients")
+            both.gradient_of = image
+            made.append(both)
+            one = both.result_image
+        return one
 
     for each in reversed(order):
         if isinstance(each, LossNode) or each.result_image not in gradients:
             continue
         gradient = total(each.result_image)
-        for filter in each.gradient_filters(gradient):
-            source = filter.gradient_of
-            if source.stop_gradient and not filter.parameters:
+        for pulling in each.gradient_filters(gradient):
+            source = pulling.gradient_of
+            if source.stop_gradient and not pulling.params:
                 continue
             if handler is not None:
-                handler(filter, each, source, gradient)
-            made.append(filter)
+                handler(pulling, each, source, gradient)
+            made.append(pulling)
             if not source.stop_gradient:
-                gradients.setdefault(source, []).append(filter.result_image)
+                gradients.setdefault(source, []).append(pulling.result_image)
     for image in list(gradients):
         total(image)
     read = {source for each in made for source in each.sources}
     return [each for each in made if each.result_image not in read]
+
+
+def _checked(node: FilterNode, handler: Handler | None) -> list[FilterNode]:
+    """The filters that lead to a node, if one can walk back from it."""
+    if not isinstance(node, FilterNode):
+        raise TypeError(f"training_graph: node is not a filter; got node={shown(node)}, expected a FilterNode")
+    if handler is not None and not callable(handler):
+        raise TypeError(f"training_graph: handler is not a function; got handler={shown(handler)}, expected one")
+    order = in_order([node])
+    for each in order:
+        if isinstance(each, GradientFilterNode):
+            each.gradient_filters(each)  # refuses
+        if isinstance(each, LossNode) and each is not node:
+            raise ValueError(
+                f"training_graph: a second loss node; got {each.name!r}, which leads to {node.name!r}, expected one"
+            )
+    if isinstance(node, LossNode):
+        for constant in node.sources[1:]:
+            behind = [] if constant.stop_gradient or constant.producer is None else in_order([constant.producer])
+            if any(each.params for each in behind):
+                why = "with parameters behind it, expected stop_gradient on it"
+                raise ValueError(f"{node.name}: targets and weights have no gradient; got {constant.name!r} {why}")
+    return order

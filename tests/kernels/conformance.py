@@ -27,15 +27,15 @@ _SPACES = ("device", "constant", "threadgroup", "thread")
 
 
 @functools.cache
-def faults(kernel: Kernel) -> list[str]:
+def faults(kernel: Kernel) -> tuple[str, ...]:
     """What a Mac would refuse, in words; empty for a text that conforms. Cases share many kernels."""
     try:
         seen_by_metal = _clang(kernel.text, "-x", "c++", "-E", "-P", _METAL)
         found = _undeclared_spaces(seen_by_metal) + _lambdas(seen_by_metal)
         calls = _calls(_clang(_as_opencl(kernel), *_OPENCL, _METAL))
     except CompileError as error:
-        return [str(error)]
-    return found + [f"recursion: {name}" for name in calls if name in _reached(calls, name)]
+        return (str(error),)
+    return (*found, *[f"recursion: {name}" for name in calls if name in _reached(calls, name)])
 
 
 def _clang(source: str, *flags: str) -> str:

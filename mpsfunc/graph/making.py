@@ -1,0 +1,163 @@
+"""Makes, from a kind and the function that it stands for, what users call for nodes of that kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from inspect import Parameter
+from typing import Any
+
+import mpsfunc as mf
+from mpsfunc.graph.nodes import FilterNode, ImageNode, Kind, StateNode, as_image, frozen, shown
+
+GIVEN = Parameter.empty
+# Whoever says one of these places windows himself.
+_PLACES = ("padding", "offset", "out_size", "output_padding", "state", "ceil_mode")
+
+Filter = Callable[..., Any]
+Own = dict[str, tuple[Any, str]]
+
+_NAME: Own = {"name": (None, "What errors and drawings call it. Default: the operation.")}
+_NAMED: Own = {"name": (GIVEN, "What its parameters and states go by.")}
+_SHARED: Own = {
+    "params": (None, "A name of parameters that several nodes share, each of which says it. Default: name.")
+}
+
+
+def filter_of(
+    kind: Kind,
+    like: Callable[..., Any],
+    mps: str,
+    example: str,
+    *,
+    sources: Sequence[str] = ("x",),
+    own: Own | None = None,
+    without: Sequence[str] = (),
+    made: type[FilterNode] = FilterNode,
+    name: str = "",
+    **defaults: Any,
+) -> Filter:
+    """What makes the nodes of a kind.
+
+    Args:
+        kind: The kind.
+        like: The function whose arguments they take.
+        mps: Their class.
+        example: A call.
+        sources: The arguments that are images, or sequences of images.
+        own: Arguments that the function does not have: a default and what they mean. Those without a default follow the
+            images.
+        without: Arguments of the function that they do not have.
+        made: Class of the nodes.
+        name: Name of the filter, if it is not the kind's.
+        defaults: Defaults that differ from the function's.
+    """
+    op = name or kind.name
+    own = (own or {}) | (_NAMED if kind.weights or kind.memory else _NAME) | (_SHARED if kind.weights else {})
+    signature = _signature(like, sources, own, without, defaults)
+
+    def make(*args: Any, **kwargs: Any) -> FilterNode:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{op}: {error}") from None
+        said = set(bound.arguments)
+        bound.apply_defaults()
+        options = frozen(bound.arguments)
+        images = [image for source in sources for image in _images(op, source, options.pop(source))]
+        called, params = (_called(op, argument, options.pop(argument, None)) for argument in ("name", "params"))
+        placed = said.intersection(_PLACES) or isinstance(options.get("kernel_size"), str)
+        if placed and "padding" in options and "padding" not in said:
+            options["padding"] = 0
+        state = options.pop("state", None)
+        return made(
+            kind,
+            images,
+            options,
+            name=called or op,
+            params=(params or called) if kind.weights else "",
+            shares=bool(params),
+            states=[] if state is None else [_state(op, state)],
+        )
+
+    make.__name__ = make.__qualname__ = op
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    make.__doc__ = _doc(like, mps, example, own, defaults)
+    return make
+
+
+def _signature(
+    like: Callable[..., Any], sources: Sequence[str], own: Own, without: Sequence[str], defaults: dict[str, Any]
+) -> inspect.Signature:
+    theirs = [
+        argument.replace(default=defaults.get(argument.name, argument.default), annotation=GIVEN)
+        for argument in inspect.signature(like).parameters.values()
+        if argument.name not in (*own, *without, "stream")
+    ]
+    first = [argument for argument in theirs if argument.name in sources and argument.default is GIVEN]
+    by_place = [name for name, (default, _) in own.items() if default is GIVEN and name != "name"]
+    mine = [
+        Parameter(
+            name, Parameter.POSITIONAL_OR_KEYWORD if name in by_place else Parameter.KEYWORD_ONLY, default=default
+        )
+        for name, (default, _) in own.items()
+    ]
+    rest = [argument for argument in theirs if argument not in first]
+    ahead = [argument for argument in mine if argument.name in by_place]
+    behind = [argument for argument in mine if argument.name not in by_place]
+    return inspect.Signature(sorted([*first, *ahead, *rest, *behind], key=lambda argument: argument.kind))
+
+
+_DOC = """{first}
+
+Source: ``{mps}``.
+
+Args:
+    {arguments}
+
+Returns:
+    A `FilterNode`.
+
+Raises:
+    TypeError: An argument is unknown, or is no node where one is meant.
+
+Example:
+    >>> from mpsfunc import graph
+    >>> x = graph.ImageNode("x")
+    >>> node = graph.{example}
+"""
+
+
+def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: dict[str, Any]) -> str:
+    """A docstring: what the function's does not say."""
+    first = str(like.__doc__)
+    if getattr(mf, like.__name__, None) is like:
+        same = "Formula, shapes, errors and all other arguments are the function's; images are nodes."
+        first = f"Makes a node of `mpsfunc.{like.__name__}`.\n\n{same}"
+    told = [f"{name}: Default ``{value!r}``, as MPS's nodes have it." for name, value in defaults.items()]
+    told += [f"{name}: {meaning}" for name, (_, meaning) in own.items()]
+    return _DOC.format(first=first, mps=mps, arguments="\n    ".join(told), example=example)
+
+
+def _images(op: str, argument: str, given: Any) -> list[ImageNode]:
+    if given is None:
+        return []
+    if isinstance(given, tuple):
+        if not given:
+            raise ValueError(f"{op}: there is no image; got {argument}=(), expected one or more")
+        return [as_image(f"{op}: {argument}[{i}]", each) for i, each in enumerate(given)]
+    return [as_image(f"{op}: {argument}", given)]
+
+
+def _state(op: str, given: Any) -> StateNode:
+    if isinstance(given, FilterNode):
+        return given.result_state
+    if not isinstance(given, StateNode):
+        raise TypeError(f"{op}: state is not a node; got state={shown(given)}, expected a StateNode or a FilterNode")
+    return given
+
+
+def _called(op: str, argument: str, value: Any) -> str:
+    if value is not None and not (isinstance(value, str) and value):
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={shown(value)}, expected a string")
+    return value or ""

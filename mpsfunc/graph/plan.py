@@ -1,0 +1,113 @@
+"""What a network is made of, found once when it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from mpsfunc.graph.nodes import (
+    FilterNode,
+    GradientFilterNode,
+    ImageNode,
+    LossNode,
+    Options,
+    StateNode,
+    frozen,
+    shown,
+)
+
+
+class Step(NamedTuple):
+    """A node as it was when it was compiled."""
+
+    node: FilterNode
+    sources: tuple[ImageNode, ...]
+    states: tuple[FilterNode, ...]
+    options: Options
+    trainable: bool  # whether the gradients of parameters are asked for
+
+
+def leaves(outputs: Any) -> list[ImageNode | StateNode]:
+    """The images and states of a tree of nodes."""
+    if isinstance(outputs, dict):
+        return [leaf for each in outputs.values() for leaf in leaves(each)]
+    if isinstance(outputs, (list, tuple)):
+        return [leaf for each in outputs for leaf in leaves(each)]
+    if isinstance(outputs, FilterNode):
+        return [outputs.result_image]
+    if not isinstance(outputs, (ImageNode, StateNode)):
+        raise TypeError(
+            f"compile: outputs is not made of nodes; got {shown(outputs)}, expected images, states or filters"
+        )
+    return [outputs]
+
+
+def ends(gradients: Any) -> list[FilterNode]:
+    """Gradient nodes that run for the gradients of parameters."""
+    expected = "expected what training_graph returns"
+    if not isinstance(gradients, (list, tuple)):
+        raise TypeError(f"compile: gradients is not a list; got {shown(gradients)}, {expected}")
+    for end in gradients:
+        if not isinstance(end, FilterNode) or (end.gradient_of is None and not isinstance(end, LossNode)):
+            raise TypeError(f"compile: gradients holds no gradient node; got {shown(end)}, {expected}")
+    return list(gradients)
+
+
+def step(node: FilterNode, training: bool) -> Step:
+    """A node as it is now; ``training`` says whether it leads to `ends`."""
+    trainable = training and isinstance(node, GradientFilterNode) and node.trainable
+    states = tuple(state.producer for state in node.states)
+    return Step(node, tuple(node.sources), states, frozen(node.options), trainable)
+
+
+def count_once(steps: Sequence[Step]) -> None:
+    """Refuses two gradient nodes of one filter that read the same gradient, which would count it twice."""
+    seen: set[tuple[FilterNode, int, ImageNode]] = set()
+    for step in steps:
+        if isinstance(step.node, GradientFilterNode):
+            this = step.node.of, step.node.position, step.sources[0]
+            if this in seen:
+                raise ValueError(f"compile: one gradient counts twice; got two of {step.node.name!r}, expected one")
+            seen.add(this)
+
+
+def named_inputs(images: Iterable[ImageNode]) -> dict[str, ImageNode]:
+    """Images that nothing makes, by name."""
+    found: dict[str, ImageNode] = {}
+    for image in images:
+        if image.producer is None and found.setdefault(image.name, image) is not image:
+            raise ValueError(f"compile: two inputs share a name; got {image.name!r} twice, expected one ImageNode")
+    return found
+
+
+def names(nodes: Sequence[FilterNode], inputs: Sequence[str]) -> dict[FilterNode, str]:
+    """A name for each node, numbered where several have one."""
+    names: dict[FilterNode, str] = {}
+    taken = set(inputs)
+    stored: dict[str, FilterNode] = {}
+    for node in nodes:
+        name = node.name
+        if isinstance(node, GradientFilterNode):
+            name = names[node.of] + name.removeprefix(node.of.name)
+        elif node.gradient_of is not None and node.gradient_of.producer is not None:
+            name = names[node.gradient_of.producer] + name.removeprefix(node.gradient_of.name)
+        else:
+            _own_names(node, stored)
+        numbered, count = name, 1
+        while numbered in taken:
+            count += 1
+            numbered = f"{name} {count}"
+        taken.add(numbered)
+        names[node] = numbered
+    return names
+
+
+def _own_names(node: FilterNode, stored: dict[str, FilterNode]) -> None:
+    """Refuses that a node has parameters or a state under the name of another's, unless both share parameters."""
+    keys = {node.params} if node.params else set()
+    keys |= {node.name} if node.kind.memory is not None else set()
+    for key in keys:
+        other = stored.setdefault(key, node)
+        if other is not node and not (node.shares and other.shares and key == node.params == other.params):
+            why = "expected another name, or params= of both to share parameters"
+            raise ValueError(f"compile: two nodes have parameters or states of one name; got {key!r} twice, {why}")

@@ -1,0 +1,56 @@
+"""Arrays that go into a network: placeholders for shapes, and parameters."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.graph.nodes import Shape, shown
+
+
+def placeholders(inputs: Any) -> dict[str, mx.array]:
+    """Arrays that nobody evaluates, of given shapes."""
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"graph: inputs is not a dict; got {shown(inputs)}, expected names and shapes")
+    return {name: _placeholder(name, given) for name, given in inputs.items()}
+
+
+def _placeholder(name: str, given: Any) -> mx.array:
+    if isinstance(given, mx.array):
+        return given
+    shape, dtype = given, mx.float32
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], mx.Dtype):
+        shape, dtype = given
+    try:
+        sizes = tuple(map(operator.index, shape))
+    except TypeError:
+        sizes = (-1,)
+    if isinstance(shape, str) or any(size < 0 for size in sizes):
+        raise TypeError(
+            f"graph: input {name!r} is not a shape; got {shown(given)}, expected a shape, (shape, dtype) or an mx.array"
+        )
+    return mx.zeros(sizes, dtype)
+
+
+def first_value(name: str, shape: Shape, key: mx.array) -> mx.array:
+    """A parameter before the first step."""
+    if name == "w":
+        return mx.random.normal(shape, scale=math.sqrt(2 / math.prod(shape[1:])), key=key)
+    return mx.full(shape, {"gamma": 1.0, "slopes": 0.25}.get(name, 0.0))
+
+
+def fitting(given: Any, shapes: dict[str, Shape]) -> dict[str, mx.array]:
+    """Parameters of a node, if they are what it needs."""
+    for name, shape in shapes.items():
+        if not isinstance(given, Mapping) or name not in given:
+            known = list(given) if isinstance(given, Mapping) else shown(given)
+            raise ValueError(f"a parameter is missing; got {known}, expected {list(shapes)}")
+        if not isinstance(given[name], mx.array):
+            raise TypeError(f"{name} is not an array; got {name}={shown(given[name])}, expected an mx.array")
+        if tuple(given[name].shape) != shape:
+            raise ValueError(f"{name} does not fit; got {name}.shape={tuple(given[name].shape)}, expected {shape}")
+    return {name: given[name] for name in shapes}
