@@ -1,5 +1,8 @@
 """What the kernels of Apple's MPSCNN compute, forward and backward, in pure functions on MLX arrays."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from mpsfunc import _version as _version  # first: refuses a foreign MLX before anything else loads
 from mpsfunc._bn_state import BatchNormState as BatchNormState
 from mpsfunc._bn_state import bn_frozen as bn_frozen
@@ -142,5 +145,13 @@ from mpsfunc.weights import fold_batch_norm as fold_batch_norm
 from mpsfunc.window import PaddingPolicy as PaddingPolicy
 
 _keep_buffers()
+
+
+def __getattr__(name: str) -> _Any:
+    """`graph` and `nn` sit on top, and are imported when they are first asked for."""
+    if name in ("graph", "nn"):
+        return _import_module(f"mpsfunc.{name}")
+    raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}")
+
 
 __version__ = _version.VERSION

@@ -139,6 +139,17 @@ def test_the_graph_sits_on_top() -> None:
             assert set(re.findall(r"^from mpsfunc\.graph import (.*)$", text, re.MULTILINE)) <= {"kinds"}
 
 
+def test_the_layers_sit_on_top() -> None:
+    assert not any(module.startswith("mpsfunc.nn") for text in MODULES.values() for module in imports(text))
+    below = {"__init__": {"activations", "conversion", "layers", "more"}, "conversion": {"activations", "layers"}}
+    for path in PACKAGE.glob("nn/*.py"):
+        known = below.get(path.stem, {"activations"} if path.stem == "layers" else set())
+        inside = {module for module in imports(path.read_text()) if module.startswith("mpsfunc")}
+        assert inside <= {"mpsfunc", "mpsfunc.nn", *(f"mpsfunc.nn.{name}" for name in known)} | {
+            f"mpsfunc.nn.{name}" for name in known
+        }
+
+
 def test_placement_does_not_know_mlx() -> None:
     assert not any(
         module.startswith("mlx")

@@ -1,0 +1,50 @@
+"""Layers for mlx.nn that run mpsfunc's functions: drop-ins for MLX's own, and some that MLX lacks.
+
+A drop-in has the constructor, the parameters and the behaviour in training and evaluation of its namesake, so that
+models and checkpoints go both ways. `convert` turns the layers of a model into drop-ins, `revert` turns them back.
+
+Example:
+    >>> import mlx.core as mx
+    >>> import mlx.nn
+    >>> from mpsfunc import nn
+    >>> model = mlx.nn.Sequential(mlx.nn.Conv2d(3, 8, 3), mlx.nn.BatchNorm(8), mlx.nn.ReLU(), mlx.nn.MaxPool2d(2))
+    >>> print(nn.convert(model))
+    replaced: layers.0 (Conv2d), layers.1 (BatchNorm), layers.2 (ReLU), layers.3 (MaxPool2d)
+    fused: layers.1 with layers.2
+    >>> model(mx.ones((1, 6, 6, 3))).shape
+    (1, 2, 2, 8)
+"""
+
+from mpsfunc.nn.activations import ELU as ELU
+from mpsfunc.nn.activations import GELU as GELU
+from mpsfunc.nn.activations import LeakyReLU as LeakyReLU
+from mpsfunc.nn.activations import LogSoftmax as LogSoftmax
+from mpsfunc.nn.activations import PReLU as PReLU
+from mpsfunc.nn.activations import ReLU as ReLU
+from mpsfunc.nn.activations import ReLU6 as ReLU6
+from mpsfunc.nn.activations import Sigmoid as Sigmoid
+from mpsfunc.nn.activations import Softmax as Softmax
+from mpsfunc.nn.activations import Softplus as Softplus
+from mpsfunc.nn.activations import Softsign as Softsign
+from mpsfunc.nn.activations import Tanh as Tanh
+from mpsfunc.nn.conversion import Conversion as Conversion
+from mpsfunc.nn.conversion import convert as convert
+from mpsfunc.nn.conversion import revert as revert
+from mpsfunc.nn.layers import AvgPool2d as AvgPool2d
+from mpsfunc.nn.layers import BatchNorm as BatchNorm
+from mpsfunc.nn.layers import Conv2d as Conv2d
+from mpsfunc.nn.layers import ConvTranspose2d as ConvTranspose2d
+from mpsfunc.nn.layers import Dropout as Dropout
+from mpsfunc.nn.layers import Dropout2d as Dropout2d
+from mpsfunc.nn.layers import GroupNorm as GroupNorm
+from mpsfunc.nn.layers import InstanceNorm as InstanceNorm
+from mpsfunc.nn.layers import Linear as Linear
+from mpsfunc.nn.layers import MaxPool2d as MaxPool2d
+from mpsfunc.nn.layers import Upsample as Upsample
+from mpsfunc.nn.more import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from mpsfunc.nn.more import AdaptiveMaxPool2d as AdaptiveMaxPool2d
+from mpsfunc.nn.more import CrossChannelNorm as CrossChannelNorm
+from mpsfunc.nn.more import L2Pool2d as L2Pool2d
+from mpsfunc.nn.more import LocalContrastNorm as LocalContrastNorm
+from mpsfunc.nn.more import MaxUnpool2d as MaxUnpool2d
+from mpsfunc.nn.more import SpatialNorm as SpatialNorm

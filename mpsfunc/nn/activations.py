@@ -1,0 +1,214 @@
+"""Drop-ins for the activations of mlx.nn, and how another layer applies one itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as stock
+
+import mpsfunc as mf
+
+
+class Fused:
+    """The activation that a layer applies itself. No tuple, which a module would take for parameters."""
+
+    def __init__(self, neuron: mf.Neuron) -> None:
+        self.neuron = neuron
+
+
+class DropIn:
+    """A layer of mlx.nn whose call runs our functions."""
+
+    @classmethod
+    def why_not(cls, layer: stock.Module) -> str:
+        """Why such a layer of MLX's, with the arguments that it has, is better left alone; empty if it is not."""
+        return ""
+
+
+class Activation(DropIn):
+    """An activation. ``passes`` says that the layer ahead of it has applied it."""
+
+    passes = False
+
+    @property
+    def neuron(self) -> mf.Neuron:
+        """What another layer would apply."""
+        raise NotImplementedError
+
+    def __call__(self, x: mx.array) -> mx.array:
+        if self.passes:
+            return x
+        return mf.neuron(x, *self.neuron)
+
+
+class ReLU(Activation, stock.ReLU):
+    """`mlx.nn.ReLU` by `mpsfunc.relu`, whose slope at 0 is 1.
+
+    Example:
+        >>> ReLU()(mx.array([-2.0, 3.0]))
+        array([0, 3], dtype=float32)
+    """
+
+    neuron = mf.Neuron("relu")
+
+
+class LeakyReLU(Activation, stock.LeakyReLU):
+    """`mlx.nn.LeakyReLU` by `mpsfunc.relu`.
+
+    Example:
+        >>> LeakyReLU(0.5)(mx.array([-2.0, 3.0]))
+        array([-1, 3], dtype=float32)
+    """
+
+    @classmethod
+    def why_not(cls, layer: stock.Module) -> str:
+        """MLX's is ``max(slope * x, x)``, which turns round beyond a slope of 1."""
+        return "" if layer._negative_slope <= 1 else "a slope beyond 1"
+
+    @property
+    def neuron(self) -> mf.Neuron:
+        """With its slope."""
+        return mf.Neuron("relu", float(self._negative_slope))
+
+
+class ReLU6(Activation, stock.ReLU6):
+    """`mlx.nn.ReLU6` by `mpsfunc.relun`.
+
+    Example:
+        >>> ReLU6()(mx.array([-2.0, 3.0, 7.0]))
+        array([0, 3, 6], dtype=float32)
+    """
+
+    neuron = mf.Neuron("relun", 0.0, 6.0)
+
+
+class ELU(Activation, stock.ELU):
+    """`mlx.nn.ELU` by `mpsfunc.elu`.
+
+    Example:
+        >>> round(ELU(2.0)(mx.array(-1.0)).item(), 4)
+        -1.2642
+    """
+
+    @property
+    def neuron(self) -> mf.Neuron:
+        """With its alpha."""
+        return mf.Neuron("elu", float(self._alpha))
+
+
+class GELU(Activation, stock.GELU):
+    """`mlx.nn.GELU` by `mpsfunc.gelu`; its approximations stay MLX's.
+
+    Example:
+        >>> round(GELU()(mx.array(1.0)).item(), 4)
+        0.8413
+    """
+
+    @classmethod
+    def why_not(cls, layer: stock.Module) -> str:
+        """The exact one only."""
+        return "" if layer._approx == "none" else "an approximation of gelu"
+
+    neuron = mf.Neuron("gelu")
+
+    def __call__(self, x: mx.array) -> mx.array:
+        if self.why_not(self):
+            return stock.GELU.__call__(self, x)
+        return super().__call__(x)
+
+
+class Sigmoid(Activation, stock.Sigmoid):
+    """`mlx.nn.Sigmoid` by `mpsfunc.sigmoid`.
+
+    Example:
+        >>> Sigmoid()(mx.array([0.0]))
+        array([0.5], dtype=float32)
+    """
+
+    neuron = mf.Neuron("sigmoid")
+
+
+class Tanh(Activation, stock.Tanh):
+    """`mlx.nn.Tanh` by `mpsfunc.tanh`.
+
+    Example:
+        >>> Tanh()(mx.array([0.0]))
+        array([0], dtype=float32)
+    """
+
+    neuron = mf.Neuron("tanh")
+
+
+class Softplus(Activation, stock.Softplus):
+    """`mlx.nn.Softplus` by `mpsfunc.softplus`.
+
+    Example:
+        >>> round(Softplus()(mx.array(0.0)).item(), 4)
+        0.6931
+    """
+
+    neuron = mf.Neuron("softplus")
+
+
+class Softsign(Activation, stock.Softsign):
+    """`mlx.nn.Softsign` by `mpsfunc.softsign`.
+
+    Example:
+        >>> Softsign()(mx.array([1.0]))
+        array([0.5], dtype=float32)
+    """
+
+    neuron = mf.Neuron("softsign")
+
+
+class PReLU(DropIn, stock.PReLU):
+    """`mlx.nn.PReLU` by `mpsfunc.prelu`, with a slope for each channel or one for all.
+
+    Example:
+        >>> PReLU(2)(mx.array([[-1.0, -2.0]]))
+        array([[-0.25, -0.5]], dtype=float32)
+    """
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.prelu(x, mx.broadcast_to(self.weight, x.shape[-1:]))
+
+
+class Softmax(DropIn, stock.Softmax):
+    """`mlx.nn.Softmax` by `mpsfunc.softmax`.
+
+    Example:
+        >>> Softmax()(mx.zeros((1, 4)))
+        array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
+    """
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.softmax(x)
+
+
+class LogSoftmax(DropIn, stock.LogSoftmax):
+    """`mlx.nn.LogSoftmax` by `mpsfunc.log_softmax`.
+
+    Example:
+        >>> LogSoftmax()(mx.zeros((1, 1)))
+        array([[0]], dtype=float32)
+    """
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.log_softmax(x)
+
+
+# What functions of mlx.nn, which stand in a Sequential as they are, come to.
+FUNCTIONS: dict[Any, mf.Neuron] = {
+    stock.relu: mf.Neuron("relu"),
+    stock.relu6: mf.Neuron("relun", 0.0, 6.0),
+    stock.leaky_relu: mf.Neuron("relu", 0.01),
+    stock.elu: mf.Neuron("elu", 1.0),
+    stock.gelu: mf.Neuron("gelu"),
+    stock.sigmoid: mf.Neuron("sigmoid"),
+    stock.tanh: mf.Neuron("tanh"),
+    stock.softplus: mf.Neuron("softplus"),
+    stock.softsign: mf.Neuron("softsign"),
+    mx.sigmoid: mf.Neuron("sigmoid"),
+    mx.tanh: mf.Neuron("tanh"),
+}

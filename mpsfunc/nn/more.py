@@ -1,0 +1,174 @@
+"""Layers that mlx.nn does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as stock
+
+import mpsfunc as mf
+
+Pair = int | Sequence[int]
+
+
+class L2Pool2d(stock.Module):
+    """`mpsfunc.l2_pool`: the root of the sum of squares in each window.
+
+    Args:
+        kernel_size: Window, an int or (y, x).
+        stride: Default: ``kernel_size``.
+        padding: Zeros around the image, an int or (y, x). Default 0.
+
+    Example:
+        >>> L2Pool2d(2)(mx.ones((1, 2, 2, 1))).item()
+        2.0
+    """
+
+    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.l2_pool(x, self.kernel_size, stride=self.stride, padding=self.padding)
+
+
+class AdaptiveAvgPool2d(stock.Module):
+    """`mpsfunc.avg_pool` over ``out_size`` windows that part the image evenly, as PyTorch's layer of that name.
+
+    Args:
+        out_size: Size of the result, an int or (y, x), of which an entry may be None for the image's.
+
+    Example:
+        >>> AdaptiveAvgPool2d(1)(mx.ones((2, 7, 5, 3))).shape
+        (2, 1, 1, 3)
+    """
+
+    def __init__(self, out_size: int | Sequence[int | None]) -> None:
+        super().__init__()
+        self.out_size = out_size
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.avg_pool(x, "adaptive", out_size=self.out_size)
+
+
+class AdaptiveMaxPool2d(stock.Module):
+    """`mpsfunc.max_pool` over ``out_size`` windows that part the image evenly, as PyTorch's layer of that name.
+
+    Args:
+        out_size: Size of the result, an int or (y, x), of which an entry may be None for the image's.
+
+    Example:
+        >>> AdaptiveMaxPool2d((2, None))(mx.ones((2, 7, 5, 3))).shape
+        (2, 2, 5, 3)
+    """
+
+    def __init__(self, out_size: int | Sequence[int | None]) -> None:
+        super().__init__()
+        self.out_size = out_size
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.max_pool(x, "adaptive", out_size=self.out_size)
+
+
+class MaxUnpool2d(stock.Module):
+    """`mpsfunc.max_unpool`: puts values back to where `MaxPool2d.with_state` found its maxima.
+
+    Example:
+        >>> from mpsfunc.nn import MaxPool2d
+        >>> y, state = MaxPool2d(2).with_state(mx.arange(4.0).reshape(1, 2, 2, 1))
+        >>> MaxUnpool2d()(y, state).reshape(-1)
+        array([0, 0, 0, 3], dtype=float32)
+    """
+
+    def __call__(self, y: mx.array, state: mf.MaxPoolState) -> mx.array:
+        return mf.max_unpool(y, state)
+
+
+class CrossChannelNorm(stock.Module):
+    """`mpsfunc.cross_channel_norm` (local response normalization), with MPS's defaults.
+
+    Args:
+        size: Channels in a window. Default 5.
+        alpha: Factor of their mean square. Default 1.
+        beta: Exponent. Default 5.
+        delta: What is added. Default 1.
+
+    Example:
+        >>> CrossChannelNorm(1, beta=1.0)(mx.ones((1, 1, 1, 1))).item()
+        0.5
+    """
+
+    def __init__(self, size: int = 5, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.delta = size, alpha, beta, delta
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.cross_channel_norm(x, self.size, alpha=self.alpha, beta=self.beta, delta=self.delta)
+
+
+class SpatialNorm(stock.Module):
+    """`mpsfunc.spatial_norm`, with MPS's defaults.
+
+    Args:
+        kernel_size: Side of a window.
+        alpha: Factor of its mean square. Default 1.
+        beta: Exponent. Default 5.
+        delta: What is added. Default 1.
+
+    Example:
+        >>> SpatialNorm(1, beta=1.0)(mx.ones((1, 1, 1, 1))).item()
+        0.5
+    """
+
+    def __init__(self, kernel_size: int, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0) -> None:
+        super().__init__()
+        self.kernel_size, self.alpha, self.beta, self.delta = kernel_size, alpha, beta, delta
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.spatial_norm(x, self.kernel_size, alpha=self.alpha, beta=self.beta, delta=self.delta)
+
+
+class LocalContrastNorm(stock.Module):
+    """`mpsfunc.local_contrast_norm`, with the defaults of its kernel in MPS.
+
+    Args:
+        kernel_size: Side of a window.
+        alpha: Factor of its variance. Default 0.
+        beta: Exponent. Default 0.5.
+        delta: What is added. Default 1/1024.
+        p0: Share of the mean that is taken off. Default 1.
+        pm: What is added to the result. Default 0.
+        ps: Factor of the result. Default 1.
+
+    Example:
+        >>> LocalContrastNorm(1)(mx.ones((1, 1, 1, 1))).item()
+        0.0
+    """
+
+    def __init__(
+        self,
+        kernel_size: int,
+        alpha: float = 0.0,
+        beta: float = 0.5,
+        delta: float = 1 / 1024,
+        p0: float = 1.0,
+        pm: float = 0.0,
+        ps: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.alpha, self.beta, self.delta = alpha, beta, delta
+        self.p0, self.pm, self.ps = p0, pm, ps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mf.local_contrast_norm(
+            x,
+            self.kernel_size,
+            alpha=self.alpha,
+            beta=self.beta,
+            delta=self.delta,
+            p0=self.p0,
+            pm=self.pm,
+            ps=self.ps,
+        )

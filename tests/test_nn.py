@@ -1,0 +1,223 @@
+"""Layers: drop-ins compute what those of mlx.nn do, in training and evaluation, and their parameters are the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as stock
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+import mpsfunc as mf
+from mpsfunc import nn
+from mpsfunc.nn.activations import DropIn
+from mpsfunc.nn.conversion import DROP_INS
+
+X = (3, 8, 6, 4)
+ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "Conv2d": (lambda m: m.Conv2d(4, 6, 3, stride=(2, 1), padding=(1, 2), dilation=1, groups=2), X),
+    "Conv2d, no bias": (lambda m: m.Conv2d(4, 6, (3, 2), dilation=(2, 1), bias=False), X),
+    "ConvTranspose2d": (lambda m: m.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1), X),
+    "ConvTranspose2d, no bias": (lambda m: m.ConvTranspose2d(4, 5, (2, 3), dilation=2, bias=False), X),
+    "Linear": (lambda m: m.Linear(4, 7), X),
+    "Linear, vectors": (lambda m: m.Linear(4, 7, bias=False), (5, 4)),
+    "Linear, one vector": (lambda m: m.Linear(4, 7), (4,)),
+    "BatchNorm": (lambda m: m.BatchNorm(4, eps=1e-3, momentum=0.3), X),
+    "BatchNorm, rows": (lambda m: m.BatchNorm(4, affine=False), (9, 5, 4)),
+    "BatchNorm, vectors": (lambda m: m.BatchNorm(4, track_running_stats=False), (9, 4)),
+    "InstanceNorm": (lambda m: m.InstanceNorm(4, affine=True), X),
+    "InstanceNorm, rows": (lambda m: m.InstanceNorm(4, eps=1e-3), (3, 8, 4)),
+    "GroupNorm": (lambda m: m.GroupNorm(2, 4, pytorch_compatible=True), X),
+    "GroupNorm, interleaved": (lambda m: m.GroupNorm(2, 4, affine=False), X),
+    "AvgPool2d": (lambda m: m.AvgPool2d(3, 2, 1), X),
+    "AvgPool2d, defaults": (lambda m: m.AvgPool2d((3, 2)), X),
+    "MaxPool2d": (lambda m: m.MaxPool2d(3, 2, 1), X),
+    "MaxPool2d, padding alone": (lambda m: m.MaxPool2d(2, 2, 2), X),
+    "Upsample": (lambda m: m.Upsample((2, 3)), X),
+    "Upsample, linear": (lambda m: m.Upsample(2.0, mode="linear"), X),
+    "Upsample, corners": (lambda m: m.Upsample(3, mode="linear", align_corners=True), X),
+    "Upsample, cubic": (lambda m: m.Upsample(2, mode="cubic"), X),
+    "Upsample, half": (lambda m: m.Upsample(1.5), X),
+    "Upsample, rows": (lambda m: m.Upsample(2), (3, 8, 4)),
+    "PReLU": (lambda m: m.PReLU(4), X),
+    "PReLU, one slope": (lambda m: m.PReLU(), X),
+    "LeakyReLU": (lambda m: m.LeakyReLU(0.1), X),
+    "ELU": (lambda m: m.ELU(0.7), X),
+    "GELU": (lambda m: m.GELU(), X),
+    "GELU, approximate": (lambda m: m.GELU("fast"), X),
+    **{
+        name: (lambda m, name=name: getattr(m, name)(), X)
+        for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "Softplus", "Softsign", "Softmax", "LogSoftmax")
+    },
+}
+each = pytest.mark.parametrize("name", ROWS)
+
+
+def numbers(shape: tuple[int, ...], seed: int = 0) -> mx.array:
+    return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def close(got: Any, want: Any) -> None:
+    got, want = dict(tree_flatten(got)), dict(tree_flatten(want))
+    assert got.keys() == want.keys()
+    for name, expected in want.items():
+        if isinstance(expected, mx.array):
+            assert got[name].shape == expected.shape and got[name].dtype == expected.dtype, name
+            finite = mx.where(mx.isinf(expected), 0, expected)  # what MLX finds in windows of padding alone
+            scale = max(1e-2, float(mx.abs(finite).max()))
+            one, other = np.array(got[name]), np.array(expected)
+            np.testing.assert_allclose(one, other, rtol=0, atol=3e-5 * scale, err_msg=name)
+
+
+def pair(name: str) -> tuple[Any, Any, mx.array]:
+    """The drop-in and MLX's layer with the same parameters, and an input."""
+    make, shape = ROWS[name]
+    ours, theirs = make(nn), make(stock)
+    ours.update(theirs.parameters())
+    return ours, theirs, numbers(shape)
+
+
+def gradients(layer: Any, x: mx.array) -> Any:
+    dy = numbers(layer(x).shape, 1)
+
+    def loss(params: Any, x: mx.array) -> mx.array:
+        layer.update(params)
+        return (layer(x) * dy).sum()
+
+    return mx.grad(loss, argnums=(0, 1))(layer.trainable_parameters(), x)
+
+
+def test_every_drop_in_has_a_row() -> None:
+    assert {name.partition(",")[0] for name in ROWS} | {"Dropout", "Dropout2d"} == {
+        theirs.__name__ for theirs in DROP_INS
+    }
+    for theirs, ours in DROP_INS.items():
+        assert getattr(nn, theirs.__name__) is ours and getattr(stock, theirs.__name__) is theirs
+        assert inspect.signature(ours.__init__) == inspect.signature(theirs.__init__)  # type: ignore[misc]
+
+
+@each
+@pytest.mark.parametrize("training", [True, False])
+def test_a_drop_in_computes_what_the_layer_does(name: str, training: bool, device: mx.Device) -> None:
+    ours, theirs, x = pair(name)
+    for layer in (ours, theirs):
+        layer.train(training)
+    close(ours(x), theirs(x))
+    close(ours.parameters(), theirs.parameters())  # running statistics too
+    close(gradients(ours, x), gradients(theirs, x))
+
+
+@each
+def test_checkpoints_load_both_ways(name: str, tmp_path: Any) -> None:
+    ours, theirs, x = pair(name)
+    path = str(tmp_path / "layer.safetensors")
+    for one, other in ((ours, theirs), (theirs, ours)):
+        one.update({k: v + 1 for k, v in tree_flatten(one.parameters())})
+        one.save_weights(path)
+        other.load_weights(path, strict=True)
+        close(other.eval()(x), one.eval()(x))
+
+
+@each
+def test_half_precision_stays(name: str) -> None:
+    ours, _, x = pair(name)
+    if not type(ours).why_not(ours) and name != "Upsample, rows":
+        assert ours(x.astype(mx.float16)).dtype == mx.float16
+
+
+def test_batch_normalization_over_a_training() -> None:
+    ours, theirs, _ = pair("BatchNorm")
+    for step in range(4):
+        close(ours(numbers(X, step)), theirs(numbers(X, step)))
+    close(ours.parameters(), theirs.parameters())
+    ours.unfreeze()
+    assert ours.trainable_parameters().keys() == {"weight", "bias"}
+
+
+def test_batch_normalization_in_a_compiled_step() -> None:
+    ours, theirs, x = pair("BatchNorm")
+    for layer in (ours, theirs):
+        state = [layer.state]
+
+        @lambda f, state=state: mx.compile(f, inputs=state, outputs=state)
+        def step(x: mx.array, layer: Any = layer) -> mx.array:
+            return layer(x)
+
+        for seed in range(3):
+            mx.eval(step(numbers(X, seed)))
+    close(ours.parameters(), theirs.parameters())
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm(4), stock.BatchNorm(4)])
+@pytest.mark.parametrize("shape", [(4,), (1, 2, 3, 5, 4), (1, 4), (1, 1, 1, 4)])
+def test_what_batch_normalization_refuses(layer: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError):
+        layer(mx.ones(shape))
+
+
+@pytest.mark.parametrize("kind", ["Dropout", "Dropout2d"])
+def test_dropout(kind: str) -> None:
+    layer = getattr(nn, kind)(0.25)
+    x = mx.ones((64, 8, 8, 64))
+    mx.random.seed(3)
+    y = layer(x)
+    kept = np.array(y) != 0
+    assert np.allclose(np.array(y)[kept], 4 / 3) and abs(kept.mean() - 0.75) < 0.03
+    whole = (kept == kept[:, :1, :1]).all()
+    assert whole if kind == "Dropout2d" else not whole
+    mx.random.seed(3)
+    assert mx.array_equal(layer(x), y) and not mx.array_equal(layer(x), y)
+    assert layer.eval()(x) is x and getattr(nn, kind)(0.0)(x) is x
+    with pytest.raises(ValueError):
+        getattr(nn, kind)(1.0)
+
+
+def test_dropout_of_channels_of_one_image() -> None:
+    y = nn.Dropout2d(0.5)(mx.ones((4, 4, 64)))
+    assert y.shape == (4, 4, 64) and mx.array_equal(y, mx.broadcast_to(y[:1, :1], y.shape))
+    with pytest.raises(ValueError, match=r"Dropout2d: not images; got x.shape=\(4, 4\), expected 3 or 4 axes"):
+        nn.Dropout2d(0.5)(mx.ones((4, 4)))
+
+
+@pytest.mark.parametrize("name", ["BatchNorm", "Conv2d", "MaxPool2d", "ReLU"])
+def test_it_runs_our_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    function = {"BatchNorm": "batch_norm_fwd", "Conv2d": "conv", "MaxPool2d": "max_pool", "ReLU": "neuron"}[name]
+    real = getattr(mf, function)
+    monkeypatch.setattr(mf, function, lambda *args, **kwargs: called.append(function) or real(*args, **kwargs))
+    ours, _, x = pair(name)
+    mx.eval(ours(x))
+    assert called == [function]
+
+
+# What MLX lacks -----------------------------------------------------------------------------------------------------
+
+
+def test_layers_that_mlx_lacks() -> None:
+    x = numbers(X)
+    for layer, want in (
+        (nn.L2Pool2d(3, 2, 1), mf.l2_pool(x, 3, stride=2, padding=1)),
+        (nn.AdaptiveAvgPool2d((3, None)), mf.avg_pool(x, "adaptive", out_size=(3, None))),
+        (nn.AdaptiveMaxPool2d(2), mf.max_pool(x, "adaptive", out_size=2)),
+        (nn.CrossChannelNorm(3, 0.5, 0.75, 2.0), mf.cross_channel_norm(x, 3, alpha=0.5, beta=0.75, delta=2.0)),
+        (nn.SpatialNorm(3, 0.5, 0.75, 2.0), mf.spatial_norm(x, 3, alpha=0.5, beta=0.75, delta=2.0)),
+        (
+            nn.LocalContrastNorm(3, 0.5, 0.75, 2.0, 0.25, 0.5, 3.0),
+            mf.local_contrast_norm(x, 3, alpha=0.5, beta=0.75, delta=2.0, p0=0.25, pm=0.5, ps=3.0),
+        ),
+    ):
+        close(layer(x), want)
+        assert not layer.parameters() and not isinstance(layer, DropIn)
+
+
+def test_unpooling() -> None:
+    pool = nn.MaxPool2d(2)
+    y, state = pool.with_state(numbers(X))
+    close(y, pool(numbers(X)))
+    close(nn.MaxUnpool2d()(y, state), mf.max_unpool(y, state))
+    with pytest.raises(ValueError, match="MaxPool2d: no state; got windows of padding alone"):
+        nn.MaxPool2d(2, 2, 2).with_state(numbers(X))
