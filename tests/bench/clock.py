@@ -46,3 +46,11 @@ def rotated(names: Sequence[str], by: int) -> list[str]:
     """The names, beginning with another one."""
     by %= len(names)
     return [*names[by:], *names[:by]]
+
+
+def wall_of(once: Callable[[], object]) -> float:
+    """Wall-clock seconds of one call."""
+    time.sleep(PAUSE)
+    start = time.perf_counter()
+    once()
+    return time.perf_counter() - start

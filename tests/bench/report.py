@@ -26,13 +26,13 @@ _COLUMNS = [
 
 def write(folder: Path, name: str, title: str, facts: dict[str, str], method: str, rows: Sequence[Row]) -> str:
     """Writes ``name``.md and ``name``.csv and returns the first."""
-    parts = [f"# {title}", method, _table(["machine", ""], facts.items()), "## Targets", _targets(rows)]
+    parts = [f"# {title}", method, table(["machine", ""], facts.items()), "## Targets", _targets(rows)]
     parts += ["## Milliseconds a call", _times(rows)]
-    with _file(folder, f"{name}.csv") as file:
+    with opened(folder, f"{name}.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)
         writer.writerows(line for row in rows for line in _records(row))
-    return _save(folder, name, parts)
+    return save(folder, name, parts)
 
 
 def write_memory(folder: Path, facts: dict[str, str], method: str, growths: Sequence[Growth]) -> str:
@@ -45,14 +45,14 @@ def write_memory(folder: Path, facts: dict[str, str], method: str, growths: Sequ
         verdict = "" if limit is None else f"{limit} MB, {'met' if growth.met else 'missed'}"
         megabytes = [f"{n / 1e6:.1f}" for n in (growth.outputs, *growth.beyond.values())]
         body.append([growth.problem.title, _shape(growth.problem.shape), *megabytes, verdict])
-    with _file(folder, "memory.csv") as file:
+    with opened(folder, "memory.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["op", "n", "h", "w", "c", "dtype", "rival", "beyond_bytes", "output_bytes"])
         for growth in growths:
             p = growth.problem
             writer.writerows([p.op, *p.nhwc, p.dtype, side, n, growth.outputs] for side, n in growth.beyond.items())
-    parts = ["# Memory on the CPU", method, _table(["machine", ""], facts.items()), "## Megabytes", _table(head, body)]
-    return _save(folder, "memory", parts)
+    parts = ["# Memory on the CPU", method, table(["machine", ""], facts.items()), "## Megabytes", table(head, body)]
+    return save(folder, "memory", parts)
 
 
 def cpu_facts(commit: str, isa: str, threads: int) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _targets(rows: Iterable[Row]) -> str:
             said = [_share(measured) if target.versus == (COPY,) else _ratio(measured), verdict]
             p = row.problem
             body.append([p.title, p.dtype, _shape(p.shape), str(target), *said, _note(row)])
-    return _table(["operation", "dtype", "x", "at least", "measured (95 %)", "", ""], body)
+    return table(["operation", "dtype", "x", "at least", "measured (95 %)", "", ""], body)
 
 
 def _times(rows: Sequence[Row]) -> str:
@@ -126,7 +126,7 @@ def _times(rows: Sequence[Row]) -> str:
             *(_time(row, name) for name in rivals),
         ]
         body.append([p.title, p.dtype, _shape(p.shape), *times, against, megabytes, _share(row.share()), _note(row)])
-    return _table(head, body)
+    return table(head, body)
 
 
 def _records(row: Row) -> Iterable[list[object]]:
@@ -169,18 +169,21 @@ def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[object], body: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
     rule = ["---"] * len(head)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (head, rule, *body))
 
 
-def _file(folder: Path, name: str) -> TextIO:
+def opened(folder: Path, name: str) -> TextIO:
+    """A file of a folder, to write to."""
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / name).open("w", encoding="utf-8", newline="")
 
 
-def _save(folder: Path, name: str, parts: Sequence[str]) -> str:
+def save(folder: Path, name: str, parts: Sequence[str]) -> str:
+    """Writes parts of a page, and returns it."""
     text = "\n\n".join(parts) + "\n"
-    with _file(folder, f"{name}.md") as file:
+    with opened(folder, f"{name}.md") as file:
         file.write(text)
     return text

@@ -1,0 +1,43 @@
+"""The networks of the benchmark learn, and all sides learn the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from . import networks
+
+
+@pytest.fixture(autouse=True)
+def device_back() -> object:
+    """The program makes the CPU the default device."""
+    before = mx.default_device()
+    yield
+    mx.set_default_device(before)
+
+
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize("network", networks.NETWORKS)
+def test_converted_steps_learn(network: str) -> None:
+    step = networks.side(networks.CONVERTED, network, 4, None)
+    losses = [step.once() for _ in range(6)]
+    assert losses[-1] < losses[0]
+    convolutions = {"small": 6, "resnet20": 19 + 2}[network]
+    assert len(step.parameters()["conv"]) == convolutions
+
+
+@pytest.mark.parity
+@pytest.mark.needs_cpu_module
+def test_all_sides_learn_the_same_and_are_written_down(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    names = (networks.CONVERTED, *networks.EAGER)
+    results = [networks.measure(network, 8, 2, names) for network in networks.NETWORKS]
+    for result in results:
+        for curve in result.curves.values():
+            np.testing.assert_allclose(curve, result.curves[networks.CONVERTED], rtol=1e-2)
+    text = networks.write(tmp_path, results, 2)
+    assert text.count("| small | 8 | mpsfunc |") == 2 and text.count("no more") == 2
+    assert len((tmp_path / "networks.csv").read_text().splitlines()) == 1 + 2 * 3 * 2
