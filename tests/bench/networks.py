@@ -20,14 +20,15 @@ import numpy as np
 
 _METHOD = """The small network has six 3x3 convolutions of 64, 64, 128, 128, 256 and 256 channels with batch
 normalization and ReLU, a 3x3 average pooling of stride 2 behind each second one, a mean over the image and a linear
-layer; ResNet-20 is He's for CIFAR, with projections. Images are 32x32x3; the loss is cross-entropy and the optimizer SGD
-with momentum 0.9. *mpsfunc* is MLX's model after `mpsfunc.nn.convert`; the steps of both are compiled by `mx.compile`.
+layer; ResNet-20 is He's for CIFAR, with projections. Images are 32x32x3; the loss is cross-entropy, and the optimizer
+SGD with momentum 0.9. *mpsfunc* is MLX's model after `mpsfunc.nn.convert`; the steps of both are compiled by
+`mx.compile`.
 
 All sides take turns in one process for {rounds} rounds; those slower than a second a step take part in {slow}. Ratios
 are medians of pairs with a bootstrap interval of 95 %. Before that every side takes some steps from the same weights
-on the same images, and their losses have to agree to 2 %. Memory is the growth of VmHWM over three steps in a fresh process
-after everything is built, the best of three; MLX's contains the buffers that it keeps for later. No side has more than
-two threads. Written by `python -m tests.bench.networks`."""
+on the same images, and their losses have to agree to 2 %. Memory is the growth of VmHWM over three steps in a fresh
+process after everything is built, the best of three; MLX's contains the buffers that it keeps for later. No side has
+more than two threads. Written by `python -m tests.bench.networks`."""
 CHANNELS = (64, 64, 128, 128, 256, 256)
 STAGES = (16, 32, 64)
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
