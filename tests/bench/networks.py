@@ -35,7 +35,7 @@ LEARNING_RATE, MOMENTUM = 0.01, 0.9
 NETWORKS, BATCHES = ("small", "resnet20"), (16, 64)
 CONVERTED, STOCK = "mpsfunc", "MLX"
 EAGER = ("PyTorch NCHW", "PyTorch NHWC")
-COMPILED = "PyTorch NHWC, compiled"
+COMPILED, JAX = "PyTorch NHWC, compiled", "JAX"
 _CURVE = 8  # steps whose losses are compared before anything is timed
 _SLOW, _SLOW_ROUNDS = 1.0, 2  # seconds a step from which a side takes part in few rounds
 
@@ -73,14 +73,18 @@ def side(name: str, network: str, batch: int, parameters: dict[str, list[np.ndar
 
         mx.set_default_device(mx.cpu)
         return networks_mlx.step(network, x, labels, converted=name == CONVERTED)
+    if parameters is None:
+        parameters = side(STOCK, network, batch, None).parameters()
+    if name == JAX:
+        from .rivals import networks_jax
+
+        return networks_jax.step(network, parameters, x, labels)
     import torch
 
     from .rivals import networks_torch
 
     torch.set_num_threads(2)
     torch.set_grad_enabled(True)
-    if parameters is None:
-        parameters = side(STOCK, network, batch, None).parameters()
     return networks_torch.step(
         network, parameters, x, labels, channels_last="NHWC" in name, compiled="compiled" in name
     )
@@ -163,7 +167,7 @@ def _targets(of: Result) -> list[list[object]]:
 
     eager = min(EAGER, key=lambda name: median(of.seconds[name]))
     lines: list[list[object]] = []
-    for rival, least in ((eager, 1.0), (STOCK, 60.0 if of.network == "small" else None), (COMPILED, None)):
+    for rival, least in ((eager, 1.0), (STOCK, 60.0 if of.network == "small" else None), (COMPILED, None), (JAX, None)):
         if rival in of.seconds:
             ratio = paired(of.seconds[rival], of.seconds[CONVERTED])
             verdict = "" if least is None else "met" if ratio.reaches(least) else "**missed**"
@@ -186,6 +190,7 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--compiled", action="store_true", help="PyTorch by torch.compile too")
+    parser.add_argument("--jax", action="store_true", help="JAX too")
     parser.add_argument("--no-stock", action="store_true", help="without MLX's own layers, which take minutes")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     parser.add_argument("--grown", help=argparse.SUPPRESS)
@@ -193,7 +198,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
     if args.grown:
         return _child(*json.loads(args.grown))
-    names = [CONVERTED, *EAGER, *[COMPILED] * args.compiled, *[STOCK] * (not args.no_stock)]
+    names = [CONVERTED, *EAGER, *[COMPILED] * args.compiled, *[JAX] * args.jax, *[STOCK] * (not args.no_stock)]
     results = []
     for network in args.only:
         for batch in args.batch:
