@@ -26,7 +26,7 @@ Arrays = Sequence[mx.array]
 THREADS = 8
 SECONDS = 30 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 4
 
-IMAGE, WEIGHTS, C = (4, 20, 18, 16), (24, 3, 3, 16), (16,)
+IMAGE, WEIGHTS = (4, 20, 18, 16), (24, 3, 3, 16)
 FOREIGN = r"There is no Stream\(\w+, \d+\) in current thread"
 
 
@@ -53,12 +53,13 @@ def by_hand(dy: mx.array, x: mx.array, w: mx.array, gamma: mx.array) -> list[mx.
     return [pooled, mf.bn_grad(dz, x, norm, gamma), *conv.arrays[:2], *norm.arrays]
 
 
-def shared() -> dict[str, tuple[Callable[..., list[mx.array]], list[mx.array]]]:
+def shared(c: int = 16) -> dict[str, tuple[Callable[..., list[mx.array]], list[mx.array]]]:
     """What all threads compute, and the arrays that all of them read."""
-    x, w, b, gamma, beta = (numbers(shape, seed=i) for i, shape in enumerate((IMAGE, WEIGHTS, (24,), C, C)))
-    key, labels = mx.array([1, 2], mx.uint32), mx.array(np.arange(4 * 20 * 18).reshape(4, 20, 18) % 16)
+    shapes = ((*IMAGE[:3], c), (c + 8, 3, 3, c), (c + 8,), (c,), (c,))
+    x, w, b, gamma, beta = (numbers(shape, seed=i) for i, shape in enumerate(shapes))
+    key, labels = mx.array([1, 2], mx.uint32), mx.array(np.arange(4 * 20 * 18).reshape(4, 20, 18) % c)
     half = [a.astype(mx.bfloat16) for a in (x, w, b)]
-    dy = numbers((4, 10, 9, 24), seed=9)
+    dy = numbers((4, 10, 9, c + 8), seed=9)
 
     def conv(x: mx.array, w: mx.array, b: mx.array) -> mx.array:
         return mf.conv(x, w, b, stride=2, padding=1, neuron="relu")
@@ -187,6 +188,24 @@ def test_arrays_that_are_evaluated_may_go_from_thread_to_thread(device: mx.Devic
     assert bits([mf.avg_pool(made[0], 2)]) == [expected]
 
 
+def test_what_a_thread_leaves_unevaluated_is_nothing_to_others(device: mx.Device) -> None:
+    cases = shared(13)  # of a size that nothing was computed for, so that whatever is kept for it is of that thread
+    pending: list[Arrays] = []
+
+    def describe(_: int) -> None:
+        with mx.stream(device):
+            pending.extend(f(*arrays) for f, arrays in cases.values())
+
+    def work(_: int) -> None:
+        with mx.stream(device):
+            for name, (f, arrays) in cases.items():
+                assert bits(f(*arrays)) == expected[name], name
+
+    together(describe, 1)
+    expected = {name: bits(f(*arrays)) for name, (f, arrays) in cases.items()}
+    together(work)
+
+
 # Streams ------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +249,9 @@ def test_a_thread_local_stream_can_be_given(device: mx.Device) -> None:
         with mx.stream(device):
             for _ in range(20):
                 assert bits([pull(x)]) == expected
-            meant.add(str(_launch.resolve(local)))
+            own = _launch.resolve(local)
+            assert own == _launch.resolve(local) != mx.default_stream(device)
+            meant.add(str(own))
 
     together(work)
     assert len(meant) == THREADS  # a stream of each thread's own
