@@ -17,9 +17,9 @@ from support import numbers
 import mpsfunc as mf
 from mpsfunc import _launch
 
-pytestmark = [needs_compiler, pytest.mark.needs_cpu_module, pytest.mark.xdist_group("kernel races")]
+pytestmark = [needs_compiler, pytest.mark.needs_cpu_module]
 
-FAMILIES = ("pooling", "batch_norm", "convolution", "dropout")
+FAMILIES = ("convolution", "batch_norm", "pooling", "dropout", "parallel")  # the longest to compile first
 DRIVER = HERE / "kernels_driver.cpp"
 KERNELS = set(re.findall(r"X\((\w+)\)", DRIVER.read_text().partition("#define RECORDED(X)")[2].partition("\n\n")[0]))
 FLAGS = (*SANITIZED, "-g1", "-DMPSF_ISA=tested", "-ffp-contract=fast", "-fno-math-errno")
@@ -70,8 +70,7 @@ def training_step(dtype: mx.Dtype) -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def record(to: Path) -> Path:
     """What Python hands the kernels, in a file that the driver reads."""
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, mx.stream(mx.cpu):
@@ -79,20 +78,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for dtype in (mx.float32, mx.bfloat16):
             mx.eval(training_step(dtype))
     assert recorder.names == KERNELS
-    path = tmp_path_factory.mktemp("recorded") / "calls"
-    path.write_bytes(b"".join(recorder.calls))
-    return path
-
-
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The families' kernels, the pool and the driver, each compiled once for all tests."""
-    folder = tmp_path_factory.mktemp("objects")
-    sources = {name: PRIMITIVES / f"{name}.cpp" for name in ("convolution", *FAMILIES, "parallel")}
-    sources["driver"] = DRIVER
-    with ThreadPoolExecutor(2) as both:  # the longest first
-        made = both.map(lambda item: compile_(item[1], folder / f"{item[0]}.o", "-c", *FLAGS), sources.items())
-        return dict(zip(sources, made, strict=True))
+    to.write_bytes(b"".join(recorder.calls))
+    return to
 
 
 def linked(objects: dict[str, Path], to: Path) -> Path:
@@ -100,29 +87,30 @@ def linked(objects: dict[str, Path], to: Path) -> Path:
     return compile_(first, to, "-pthread", *SANITIZED, *map(str, others))
 
 
-def test_kernels_have_no_races(objects: dict[str, Path], recorded: Path, tmp_path: Path) -> None:
-    done = drive(linked(objects, tmp_path / "driver"), str(recorded))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 # Memory that each chunk has for itself, made one that all threads share; and a pool that hands on nothing of what its
 # threads wrote.
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("dropout", "Scratch<Byte> room(Random::room());", "static Scratch<Byte> room(Random::room());"),
-        ("parallel", "fetch_sub(1, std::memory_order_release)", "fetch_sub(1, std::memory_order_relaxed)"),
-    ],
-    ids=["shared memory", "weak order"],
-)
-def test_a_race_in_a_kernel_would_be_seen(
-    objects: dict[str, Path], recorded: Path, tmp_path: Path, name: str, right: str, wrong: str
-) -> None:
-    source = (PRIMITIVES / f"{name}.cpp").read_text()
-    assert source.count(right) == 1
-    faulty = tmp_path / f"{name}.cpp"
-    faulty.write_text(source.replace(right, wrong))
-    built = compile_(faulty, tmp_path / f"{name}.o", "-c", *FLAGS)
-    done = drive(linked(objects | {name: built}, tmp_path / "driver"), str(recorded))
-    assert done.returncode != 0
-    assert "ThreadSanitizer: data race" in done.stderr
+FAULTS = {
+    "dropout": ("Scratch<Byte> room(Random::room());", "static Scratch<Byte> room(Random::room());"),
+    "parallel": ("fetch_sub(1, std::memory_order_release)", "fetch_sub(1, std::memory_order_relaxed)"),
+}
+
+
+def test_kernels_have_no_races_and_a_race_would_be_seen(tmp_path: Path) -> None:
+    sources = {name: PRIMITIVES / f"{name}.cpp" for name in FAMILIES} | {"driver": DRIVER}
+    with ThreadPoolExecutor(2) as both:
+        made = both.map(lambda item: compile_(item[1], tmp_path / f"{item[0]}.o", "-c", *FLAGS), sources.items())
+        objects = dict(zip(sources, made, strict=True))
+    calls = str(record(tmp_path / "calls"))
+    done = drive(linked(objects, tmp_path / "right"), calls)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout.split()[0]) > 2 * len(KERNELS)
+
+    for name, (right, wrong) in FAULTS.items():
+        source = sources[name].read_text()
+        assert source.count(right) == 1
+        faulty = tmp_path / f"{name}.cpp"
+        faulty.write_text(source.replace(right, wrong))
+        built = compile_(faulty, tmp_path / f"wrong_{name}.o", "-c", *FLAGS)
+        done = drive(linked(objects | {name: built}, tmp_path / "wrong"), calls)
+        assert done.returncode != 0, name
+        assert "ThreadSanitizer: data race" in done.stderr, name
