@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:  # a GPU-only install; launching on the CPU
         raise
     _why_no_primitives = str(error)
 
-StreamLike = mx.Stream | mx.Device | mx.DeviceType | None
+StreamLike = mx.Stream | mx.ThreadLocalStream | mx.Device | mx.DeviceType | None
 Output = tuple[tuple[int, ...], mx.Dtype]
 
 CPU = mx.Device(mx.cpu)
@@ -80,6 +80,9 @@ def resolve(stream: StreamLike) -> mx.Stream:
     """The stream that ``stream=`` means at this moment; None is the current default."""
     if isinstance(stream, mx.Stream):
         return stream
+    if isinstance(stream, mx.ThreadLocalStream):
+        with mx.stream(stream):  # MLX tells in no other way which one this thread has
+            return mx.default_stream(stream.device)
     if stream is not None and not isinstance(stream, (mx.Device, mx.DeviceType)):
         raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, a device or an mx.Stream")
     return mx.default_stream(mx.default_device() if stream is None else stream)

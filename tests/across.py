@@ -1,6 +1,7 @@
 """What one process of several computes for test_distributed.py, which launches this file, and what one alone computes.
 
-As a script: ``across.py FOLDER`` saves the results of every case to ``FOLDER/RANK.npz``; ``across.py FOLDER HOW WHO``
+As a script: ``across.py FOLDER`` saves the results of every case to ``FOLDER/RANK.npz``; ``across.py FOLDER train`` the
+losses of the example to ``FOLDER/RANK.json``; ``across.py FOLDER HOW WHO``
 has one process go, and the others write down what they then see.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import across_processes
 import mlx.core as mx
 import numpy as np
 from support import numbers
@@ -215,6 +217,8 @@ def main(folder: Path, *how: str) -> None:
     os.environ["TMPDIR"] = str(own)
     if not how:
         compute(folder, group)
+    elif how[0] == "train":
+        (folder / f"{group.rank()}.json").write_text(json.dumps(across_processes.main()))
     elif how[0] == "disagree":
         disagree(folder, group)
     else:

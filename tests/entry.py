@@ -1,14 +1,16 @@
-"""What the matrix of transformations needs to know of a function."""
+"""What the matrix of transformations needs to know of a function, and what its tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from support import numbers
+import numpy as np
+from support import exact, numbers
 
 Arrays = tuple[mx.array, ...]
+SIZE = 3  # of a mapped axis
 
 
 class Entry(NamedTuple):
@@ -45,3 +47,22 @@ def entry(call: Callable[..., Any], *shapes: tuple[int, ...], positive: tuple[in
         return (out,) if isinstance(out, mx.array) else tuple(out)
 
     return Entry(flat, shapes, frozenset(positive))
+
+
+def same(actual: Sequence[mx.array], expected: Sequence[mx.array], tolerance: float = 1e-10) -> None:
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype and a.shape == e.shape
+        size = max(1.0, float(np.abs(exact(e)).max(initial=0)))
+        np.testing.assert_allclose(exact(a), exact(e), rtol=0, atol=tolerance * size)
+
+
+def grads(loss: Callable[..., mx.array], count: int) -> Callable[..., Arrays]:
+    pull = mx.grad(loss, argnums=tuple(range(count)))
+    return lambda *arrays: (pull(*arrays),) if count == 1 else pull(*arrays)
+
+
+def looped(function: Callable[..., Arrays], arrays: Arrays, mapped: Sequence[bool]) -> Arrays:
+    """What mx.vmap should give, one run after the other."""
+    runs = [function(*[a[i] if m else a for a, m in zip(arrays, mapped, strict=True)]) for i in range(SIZE)]
+    return tuple(mx.stack(outs) for outs in zip(*runs, strict=True))

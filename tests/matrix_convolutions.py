@@ -92,7 +92,7 @@ def _connected() -> dict[str, Entry]:
         return dx, *grown.arrays[:2]
 
     return {
-        "fully_connected": entry(mf.fully_connected, IMAGE, w, o),
+        "fully_connected": entry(lambda x, w, b: mf.fully_connected(x, w, b), IMAGE, w, o),
         "fully_connected_fwd with a relu": entry(
             lambda x, w, b: mf.fully_connected_fwd(x, w, b, neuron="relu")[0], IMAGE, w, o
         ),

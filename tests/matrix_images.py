@@ -38,6 +38,6 @@ IMAGES: dict[str, Entry] = {
     "concatenate_grad": entry(lambda dy: mf.concatenate_grad(dy, (1, 3), pad_to_multiple=2), (2, 3, 4, 6)),
     "slice_channels": entry(lambda x: mf.slice_channels(x, 1, 3), IMAGE),
     "slice_channels_grad": entry(lambda dy: mf.slice_channels_grad(dy, 1, 7), IMAGE),
-    "spatial_mean": entry(mf.spatial_mean, IMAGE),
+    "spatial_mean": entry(lambda x: mf.spatial_mean(x), IMAGE),
     "spatial_mean_grad": entry(lambda dy: mf.spatial_mean_grad(dy, IMAGE), (2, 1, 1, 4)),
 }

@@ -37,18 +37,18 @@ KINDS: dict[str, tuple[mf.Neuron, bool]] = {
 NAMED: dict[str, Any] = {
     "relu": lambda x: mf.relu(x, 0.2),
     "linear": lambda x: mf.linear(x, 0.5, 0.2),
-    "sigmoid": mf.sigmoid,
+    "sigmoid": lambda x: mf.sigmoid(x),
     "hard_sigmoid": lambda x: mf.hard_sigmoid(x, 0.3),
     "tanh": lambda x: mf.tanh(x, 1.2, 0.8),
-    "absolute": mf.absolute,
+    "absolute": lambda x: mf.absolute(x),
     "softplus": lambda x: mf.softplus(x, 1.2, 0.8),
-    "softsign": mf.softsign,
-    "elu": mf.elu,
+    "softsign": lambda x: mf.softsign(x),
+    "elu": lambda x: mf.elu(x),
     "relun": lambda x: mf.relun(x, 0.1, 0.5),
     "power": lambda x: mf.power(x, c=2.0),
     "exponential": lambda x: mf.exponential(x, 0.5),
     "logarithm": lambda x: mf.logarithm(x * x, 0.5, 1.0),
-    "gelu": mf.gelu,
+    "gelu": lambda x: mf.gelu(x),
 }
 
 IMAGE, WEIGHTS = (2, 3, 4, 3), (4, 2, 2, 3)
@@ -114,9 +114,9 @@ def _with_slopes() -> dict[str, Entry]:
     return {
         "neuron prelu": entry(lambda x, slopes: mf.neuron(x, "prelu", slopes), SHAPE, C),
         "neuron_grad prelu": entry(lambda dy, x, slopes: mf.neuron_grad(dy, x, "prelu", slopes), SHAPE, SHAPE, C),
-        "prelu": entry(mf.prelu, SHAPE, C),
-        "prelu of one axis": entry(mf.prelu, C, C),
-        "prelu_grad": entry(mf.prelu_grad, SHAPE, SHAPE, C),
+        "prelu": entry(lambda x, slopes: mf.prelu(x, slopes), SHAPE, C),
+        "prelu of one axis": entry(lambda x, slopes: mf.prelu(x, slopes), C, C),
+        "prelu_grad": entry(lambda dy, x, slopes: mf.prelu_grad(dy, x, slopes), SHAPE, SHAPE, C),
         "conv and prelu": entry(
             lambda x, w, b, slopes: mf.conv(x, w, b, neuron=of(slopes)), IMAGE, WEIGHTS, C, C
         ),
@@ -167,7 +167,7 @@ def _nothing(name: str) -> Any:
 NEURONS: dict[str, Entry] = {
     **_single(),
     **{name: entry(_nothing(name), SHAPE) for name in NAMED},
-    "gelu of five axes": entry(mf.gelu, (1, 2, 1, 3, 2)),
+    "gelu of five axes": entry(lambda x: mf.gelu(x), (1, 2, 1, 3, 2)),
     **_conv(mf.Neuron("gelu")),
     **_with_slopes(),
     **_norm(mf.Neuron("gelu")),

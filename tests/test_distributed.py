@@ -5,9 +5,12 @@ Each group is launched once, as users would, by mlx.launch; across.py is what it
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,6 +26,7 @@ import across_processes
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx._distributed_utils import config, launch
 from support import numbers
 
 import mpsfunc as mf
@@ -152,13 +156,16 @@ def test_counts_are_exact(together: list[dict[str, np.ndarray]]) -> None:
                 assert value.dtype == np.int64 and (value == n * h * w).all(), name
 
 
-def test_the_example_has_the_same_losses_with_two_processes(capsys: pytest.CaptureFixture) -> None:
-    with mx.stream(mx.cpu):
-        losses = across_processes.main()
+def test_the_example_has_the_same_losses_with_two_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture, on_cpu: mx.Device
+) -> None:
+    losses = across_processes.main()
     assert losses[-1] < 0.7 * losses[0]
-    expected = capsys.readouterr().out
-    assert expected.startswith("loss: ")
-    assert expected in run(2, str(Path(across_processes.__file__)))
+    printed = capsys.readouterr().out
+    assert printed.startswith("loss: ") and printed in run(2, str(HERE / "across.py"), str(tmp_path), "train")
+    assert f"    {printed}" in (HERE.parent / "docs" / "distributed.md").read_text()
+    for rank in range(2):
+        np.testing.assert_allclose(json.loads((tmp_path / f"{rank}.json").read_text()), losses, rtol=1e-5)
 
 
 # Processes that go --------------------------------------------------------------------------------------
@@ -197,6 +204,55 @@ def test_processes_that_evaluate_in_different_orders_get_an_error(tmp_path: Path
     messages = [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
     assert all(message.startswith("mpsfunc: ") for message in messages), messages
     assert any("not in step" in message for message in messages), messages
+
+
+# The pages ----------------------------------------------------------------------------------------------
+
+DOCS = HERE.parent / "docs"
+COMMANDS = [
+    (page.name, line.partition("  #")[0].strip())
+    for page in sorted(DOCS.glob("*.md"))
+    for line in page.read_text().splitlines()
+    if line.startswith("    mlx.")
+]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # MLX leaves the file of hosts open
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_the_launcher_takes_the_commands_of_the_pages(
+    page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, *arguments = shlex.split(command)
+    if program == "mlx.distributed_config":  # which would ask the hosts at once
+        known = inspect.getsource(config)
+        assert all(f'"{a}"' in known for a in arguments if a.startswith("--") or a in ("ring", "jaccl", "ethernet"))
+        return
+    assert program == "mlx.launch"
+    hostfiles = re.findall(r"^    (\{.*?\]\})$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    count, backend = 2, arguments[arguments.index("--backend") + 1] if "--backend" in arguments else "ring"
+    if "--hostfile" in arguments:
+        (content,) = hostfiles
+        hosts = json.loads(content)
+        for i, host in enumerate(hosts["hosts"]):  # as mlx.distributed_config would add them
+            host["rdma"] = [None if i == j else f"rdma_en{j}" for j in range(len(hosts["hosts"]))]
+        (tmp_path / "hosts.json").write_text(json.dumps(hosts))
+    else:
+        named = arguments[arguments.index("--hosts") + 1].split(",") if "--hosts" in arguments else [""]
+        count = len(named) * (int(arguments[arguments.index("-n") + 1]) if "-n" in arguments else 1)
+    started: list[tuple[str, Any, list[str]]] = []
+    for name in ("ring", "mpi", "nccl", "jaccl"):
+
+        def note(parser: Any, hosts: Any, given: Any, words: list[str], name: str = name) -> None:
+            started.append((name, hosts, words))
+
+        monkeypatch.setattr(launch, f"launch_{name}", note)
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    monkeypatch.chdir(tmp_path)
+    launch.main()
+    ((chosen, hosts, (python, script)),) = started
+    assert (chosen, len(hosts), python) == (backend, count, "python")
+    assert script == "train.py" or (HERE.parent / script).exists()
+    assert chosen == "mpi" or all(host.ips for host in hosts)
 
 
 # One process --------------------------------------------------------------------------------------------

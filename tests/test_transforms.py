@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
+from entry import SIZE, grads, looped, same
 from matrix import MATRIX, NOT_DIFFERENTIABLE, Arrays, Entry
-from support import exact, numbers
+from support import numbers
 
 import mpsfunc as mf
 from mpsfunc import _launch
@@ -23,7 +23,6 @@ LAUNCH_NOTHING = {
     "bn_frozen", "bn_merge", "bn_running", "depth_to_space", "space_to_depth", "fold_batch_norm", "dequantize_weights",
     "concatenate", "concatenate_grad", "slice_channels", "slice_channels_grad",
 }  # fmt: skip
-SIZE = 3
 
 
 def test_every_public_function_is_in_the_matrix() -> None:
@@ -31,14 +30,6 @@ def test_every_public_function_is_in_the_matrix() -> None:
     entered = {name.split()[0] for name in MATRIX}
     assert entered | NOT_DIFFERENTIABLE == public
     assert not entered & NOT_DIFFERENTIABLE
-
-
-def same(actual: Sequence[mx.array], expected: Sequence[mx.array], tolerance: float = 1e-10) -> None:
-    assert len(actual) == len(expected)
-    for a, e in zip(actual, expected, strict=True):
-        assert a.dtype == e.dtype and a.shape == e.shape
-        size = max(1.0, float(np.abs(exact(e)).max(initial=0)))
-        np.testing.assert_allclose(exact(a), exact(e), rtol=0, atol=tolerance * size)
 
 
 def along(function: Callable[..., Arrays], arrays: Arrays, direction: Arrays) -> Arrays:
@@ -51,11 +42,6 @@ def along(function: Callable[..., Arrays], arrays: Arrays, direction: Arrays) ->
 
 def directions(entry: Entry, seed: int) -> Arrays:
     return tuple(numbers(shape, mx.float64, 1000 * seed + i) for i, shape in enumerate(entry.shapes))
-
-
-def grads(loss: Callable[..., mx.array], count: int) -> Callable[..., Arrays]:
-    pull = mx.grad(loss, argnums=tuple(range(count)))
-    return lambda *arrays: (pull(*arrays),) if count == 1 else pull(*arrays)
 
 
 def dot(a: Arrays, b: Arrays) -> mx.array:
@@ -179,11 +165,6 @@ def test_an_inner_gradient_leaves_the_outer_one_alone(name: str) -> None:
 
 
 # Batching -----------------------------------------------------------------------------------------------
-
-
-def looped(function: Callable[..., Arrays], arrays: Arrays, mapped: Sequence[bool]) -> Arrays:
-    runs = [function(*[a[i] if m else a for a, m in zip(arrays, mapped, strict=True)]) for i in range(SIZE)]
-    return tuple(mx.stack(outs) for outs in zip(*runs, strict=True))
 
 
 def mixed(entry: Entry, mapped: Sequence[bool]) -> Arrays:

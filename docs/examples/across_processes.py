@@ -1,7 +1,7 @@
 """Trains a convolution and a batch normalization over the images of all processes.
 
     python across_processes.py                     one process with the whole batch
-    mlx.launch -n 2 across_processes.py            two processes with half of it each: the same losses
+    mlx.launch -n 2 python across_processes.py     two processes with half of it each: the same losses
 
 The data are random images, and the sums of two of their corners to be found.
 """

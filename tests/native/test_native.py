@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from native.cxx import HERE, PRIMITIVES, ROOT, SANITIZED, compile_, drive, needs_compiler
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-PRIMITIVES = ROOT / "primitives"
 OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "kernel.h").read_text().partition("#define MPSF_KERNELS(X)")[2])
-
-CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("clang++")
-needs_compiler = pytest.mark.skipif(CXX is None or shutil.which("nm") is None, reason="no C++ compiler")
-
-
-def compile_(source: Path, to: Path, *flags: str) -> Path:
-    command = [str(CXX), "-std=c++20", "-fPIC", f"-I{PRIMITIVES}", f"-I{ROOT / 'metal'}", *flags]
-    subprocess.run([*command, str(source), "-o", str(to)], check=True, capture_output=True, text=True)
-    return to
 
 
 # Objects of one instruction set ---------------------------------------------------------------------------
@@ -81,19 +69,11 @@ def pool_driver(to: Path, *flags: str, source: Path = PRIMITIVES / "parallel.cpp
     return compile_(HERE / "pool_driver.cpp", to, "-pthread", *flags, str(source))
 
 
-def drive(driver: Path, mode: str) -> subprocess.CompletedProcess[str]:
-    first = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}  # every further report takes seconds to write
-    return subprocess.run([str(driver), mode], capture_output=True, text=True, timeout=60, check=False, env=first)
-
-
 @needs_compiler
 @pytest.mark.parametrize("mode", ("stress", "nested", "exceptions", "forks", "leaves"))
 def test_pool(tmp_path: Path, mode: str) -> None:
     done = drive(pool_driver(tmp_path / "pool", "-O2"), mode)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-SANITIZED = ("-O1", "-g", "-fsanitize=thread")
 
 
 @needs_compiler

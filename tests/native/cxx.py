@@ -1,0 +1,29 @@
+"""How the tests beside this compile C++ and run what they made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+PRIMITIVES = ROOT / "primitives"
+SANITIZED = ("-O1", "-g", "-fsanitize=thread")
+
+CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("clang++")
+needs_compiler = pytest.mark.skipif(CXX is None or shutil.which("nm") is None, reason="no C++ compiler")
+
+
+def compile_(source: Path, to: Path, *flags: str) -> Path:
+    command = [str(CXX), "-std=c++20", "-fPIC", f"-I{PRIMITIVES}", f"-I{ROOT / 'metal'}", *flags]
+    subprocess.run([*command, str(source), "-o", str(to)], check=True, capture_output=True, text=True)
+    return to
+
+
+def drive(driver: Path, argument: str) -> subprocess.CompletedProcess[str]:
+    first = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}  # every further report takes seconds to write
+    return subprocess.run([str(driver), argument], capture_output=True, text=True, timeout=60, check=False, env=first)
