@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from trees import same_tree
 
 import mpsfunc as mf
-from mpsfunc import _safetensors, saving
+from mpsfunc import _safetensors, _saved_tree, saving
 
 TREE: dict[str, Any] = {
     "step": 7,
@@ -150,7 +150,10 @@ def test_folders_and_pipes_are_no_files(path: Path) -> None:
         (with_header({"__metadata__": {"mpsfunc.version": "1"}}), "somebody else's"),
         (forged(None, version="one"), "somebody else's"),
         (forged(None, version="-1"), "somebody else's"),
-        (forged(None, version="2"), "of version 2, which a later mpsfunc wrote;.*expected version 1 or a newer mpsfunc"),
+        (
+            forged(None, version="2"),
+            "of version 2, which a later mpsfunc wrote;.*expected version 1 or a newer mpsfunc",
+        ),
         (forged(None, {"a": {"dtype": "F4", "shape": [], "data_offsets": [0, 9]}}, version="31"), "of version 31,"),
     ],
 )
@@ -301,3 +304,51 @@ def test_arrays_that_the_tree_does_not_name(path: Path) -> None:
 def test_a_wrong_checksum(path: Path, valid: bytes) -> None:
     at = valid.index(b'crc32":"') + 8
     refused(path, valid[:at] + b"01234567" + valid[at + 8 :], "has changed since it was saved")
+
+
+# Version 1 stays readable -------------------------------------------------------------------------------
+
+OF_VERSION_1 = (
+    b"\xb8\x01\x00\x00\x00\x00\x00\x00"
+    b'{"__metadata__":{"mpsfunc.version":"1","mpsfunc.tree":"{\\"dict\\":{\\"step\\":3,\\"w\\":{\\"array\\":\\"w\\"},'
+    b'\\"pad\\":{\\"PaddingPolicy\\":{\\"align\\":\\"centered\\",\\"remainder\\":\\"top_left\\",\\"size\\":\\"same\\",'
+    b'\\"exclude_edges\\":false}},\\"key\\":{\\"list\\":[{\\"array\\":\\"key.0\\"},{\\"float\\":\\"7ff0000000000000\\"}]}}}",'
+    b'"mpsfunc.crc32":"cbb890be"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+    b'"key.0":{"dtype":"U8","shape":[],"data_offsets":[8,9]}}  \x00\x00\xc0?\x00\x00\x00\xc0\x07'
+)
+FIELDS_OF_VERSION_1 = {
+    "AvgPoolState": "op channels rows cols",
+    "Axis": "n_in n_out size stride dilation pad edge zero_pad begin end",
+    "BatchNormState": "mean var count dgamma dbeta op eps frozen",
+    "ConvState": "dw db y slopes op neuron a b c groups rows cols",
+    "ConvTransposeState": "dw db y slopes op neuron a b c groups rows cols unrotated",
+    "CrossChannelNormState": "op size alpha beta delta",
+    "DropoutState": "key mask op keep_probability mask_stride shape",
+    "GroupNormState": "mean var dgamma dbeta op eps",
+    "InstanceNormState": "mean var dgamma dbeta op eps",
+    "L2PoolState": "norms op rows cols",
+    "LocalContrastNormState": "op kernel_size alpha beta delta p0 pm ps",
+    "LossState": "gradient op type reduction",
+    "MaxPoolState": "winners op rows cols",
+    "Neuron": "type a b c",
+    "PadState": "op rows cols channels",
+    "Padded": "n_in before after mode",
+    "PaddingPolicy": "align remainder size exclude_edges",
+    "ResampleState": "op channels rows cols",
+    "Resized": "n_in n_out method coordinate edge",
+    "SpatialNormState": "op kernel_size alpha beta delta",
+}
+
+
+def test_a_file_of_version_1(path: Path) -> None:
+    tree = {"step": 3, "w": mx.array([1.5, -2.0]), "pad": mf.PaddingPolicy(), "key": [mx.array(7, mx.uint8), np.inf]}
+    path.write_bytes(OF_VERSION_1)
+    assert same_tree(mf.load(path), tree)
+    mf.save(path, tree)
+    assert path.read_bytes() == OF_VERSION_1
+
+
+def test_records_of_version_1_have_their_fields() -> None:
+    """Other fields are another version, whose reader knows what the files of this one mean."""
+    fields = {name: " ".join(kind._fields) for name, kind in _saved_tree.RECORDS.items()}
+    assert {name: fields[name] for name in FIELDS_OF_VERSION_1} == FIELDS_OF_VERSION_1

@@ -210,6 +210,16 @@ def test_what_is_no_tree_is_refused_with_its_place(tree: Any, error: type, words
     assert mf.load(path) == 1 and os.listdir(path.parent) == [path.name]
 
 
+def test_a_header_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, 1)
+    monkeypatch.setattr(_safetensors, "_LONGEST", 1000)
+    with pytest.raises(
+        ValueError, match="save: the tree is too large; got a header of [0-9]+ bytes, expected less than"
+    ):
+        mf.save(path, [1] * 500)
+    assert mf.load(path) == 1 and os.listdir(path.parent) == [path.name]
+
+
 def test_the_deepest_tree(path: Path) -> None:
     tree: Any = mx.array(1)
     for _ in range(99):
