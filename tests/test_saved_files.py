@@ -301,6 +301,26 @@ def test_arrays_that_the_tree_does_not_name(path: Path) -> None:
     refused(path, forged({"array": "a"}, entries, data), "array 'b' is not in the tree")
 
 
+def test_a_tree_is_refused_before_its_arrays_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries, data = pair()
+    monkeypatch.setattr(_safetensors, "read_arrays", None)
+    refused(path, forged({"array": "c"}, entries, data), "none that save writes")
+
+
+def test_a_file_that_is_cut_off_while_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, mx.zeros(100_000))
+
+    def checked(header: _safetensors.Header) -> list[_safetensors.Tensor]:
+        with path.open("r+b") as file:
+            file.truncate(200_000)
+        return whole(header)
+
+    whole = _safetensors.checked
+    monkeypatch.setattr(_safetensors, "checked", checked)
+    with pytest.raises(ValueError, match="load: the file ends within array 'tree'"):
+        mf.load(path)
+
+
 def test_a_wrong_checksum(path: Path, valid: bytes) -> None:
     at = valid.index(b'crc32":"') + 8
     refused(path, valid[:at] + b"01234567" + valid[at + 8 :], "has changed since it was saved")

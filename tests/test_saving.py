@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import VIEWS, numbers
+from support import VIEWS, numbers, primitives
 from trees import raw, same_tree
 
 import mpsfunc as mf
@@ -141,6 +141,7 @@ def test_random_numbers_go_on(path: Path) -> None:
 
 def test_what_is_lazy_is_evaluated_and_what_is_loaded_is_too(path: Path) -> None:
     a = saved(path, numbers((64, 64)) + 1)
+    assert not primitives(a, *saved(path.with_name("other"), [mx.ones((2, 3), mx.bfloat16)]))
     with path.open("r+b") as file:  # MLX's own arrays would be read from here
         file.truncate(0)
     assert same_tree(a, numbers((64, 64)) + 1)
@@ -173,6 +174,15 @@ def test_other_readers_find_the_arrays_by_their_places(path: Path) -> None:
     assert header % 8 == 0 and path.read_bytes()[8:9] == b"{"
 
 
+def test_other_readers_find_aligned_arrays_and_names_of_characters(path: Path) -> None:
+    with mx.stream(mx.cpu):
+        mf.save(path, {"\ud800": [mx.array(0).astype(dtype) for dtype in DTYPES if dtype != mx.float64]})
+    assert set(mx.load(str(path), format="safetensors")) == {f"?.{i}" for i in range(len(DTYPES) - 1)}
+    with path.open("rb") as file:
+        for tensor in _safetensors.checked(_safetensors.read_header(file)):
+            assert tensor.begin % (tensor.end - tensor.begin) == 0
+
+
 def test_one_array_is_a_tree(path: Path) -> None:
     mf.save(str(path), mx.array([1.0, 2.0]))
     assert list(mx.load(str(path), format="safetensors")) == ["tree"]
@@ -196,6 +206,7 @@ ITSELF.append(ITSELF)
         ({"a": {1: 2}}, TypeError, r"save: a key is not a string; got tree\['a'\] with key 1,"),
         ([np.zeros(2)], TypeError, r"got tree\[0\]=array\(\[0., 0.\]\), a ndarray"),
         ([np.float64(2)], TypeError, r"got tree\[0\]=.*, a float64"),
+        ([signal.SIGINT], TypeError, r"got tree\[0\]=.*, a Signals"),
         ((Foreign(1),), TypeError, r"got tree\[0\]=Foreign\(a=1\), a Foreign"),
         (mf.Neuron("relu", object()), TypeError, r"got tree\.a=<object"),
         (mx.float32, TypeError, r"got tree=mlx.core.float32, a Dtype"),
