@@ -118,6 +118,8 @@ from mpsfunc.resize import resize_nearest as resize_nearest
 from mpsfunc.resize import resize_nearest_fwd as resize_nearest_fwd
 from mpsfunc.resize import resize_nearest_grad as resize_nearest_grad
 from mpsfunc.resize import resize_nearest_state as resize_nearest_state
+from mpsfunc.saving import load as load
+from mpsfunc.saving import save as save
 from mpsfunc.softmax import log_softmax as log_softmax
 from mpsfunc.softmax import log_softmax_grad as log_softmax_grad
 from mpsfunc.softmax import softmax as softmax

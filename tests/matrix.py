@@ -27,7 +27,7 @@ NOT_DIFFERENTIABLE = {
     "DropoutState", "dropout_mask",
     "PadState", "ResampleState", "pad_state", "resize_bilinear_state", "resize_nearest_state",
     "upsample_bilinear_state", "upsample_nearest_state",
-    "LossState",
+    "LossState", "load", "save",
 }  # fmt: skip
 
 

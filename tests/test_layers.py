@@ -92,6 +92,11 @@ ALLOWED: dict[str, set[str]] = {
     "_sampling": set(),
     "_resample": FLOOR | {"_sampling"},
     "_resized": FLOOR | {"_resample", "_sampling"},
+    "_safetensors": set(),
+    "_saved_tree": FLOOR
+    | FAMILIES
+    | {"_bn_state", "_conv_state", "_fused_neuron", "_policy", "_resized", "_safetensors", "_sampling"},
+    "saving": {"_safetensors", "_saved_tree"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 

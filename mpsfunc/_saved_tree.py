@@ -1,0 +1,153 @@
+"""Trees as JSON: what is an array is named there, and everything else is written out.
+
+None, True, False, strings, finite floats and ints of 64 bits are themselves. All else is an object with one name::
+
+    {"list": [...]}   {"tuple": [...]}   {"dict": {"key": ...}}   {"ConvState": {"dw": ..., "db": ..., ...}}
+    {"array": "the name of a tensor"}   {"int": "-0x8000000000000001"}   {"float": "7ff0000000000000"}
+
+where a float that is not finite is its 64 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+import struct
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc._bn_state import BatchNormState
+from mpsfunc._conv_state import ConvState
+from mpsfunc._fused_neuron import Neuron
+from mpsfunc._policy import PaddingPolicy
+from mpsfunc._resized import ResampleState
+from mpsfunc._safetensors import Refused, fits, parsed
+from mpsfunc._sampling import Padded, Resized
+from mpsfunc.conv_transpose import ConvTransposeState
+from mpsfunc.cross_channel_norm import CrossChannelNormState
+from mpsfunc.dropout import DropoutState
+from mpsfunc.instance_norm import GroupNormState, InstanceNormState
+from mpsfunc.l2_pooling import L2PoolState
+from mpsfunc.loss import LossState
+from mpsfunc.max_pooling import MaxPoolState
+from mpsfunc.padding import PadState
+from mpsfunc.pooling import AvgPoolState
+from mpsfunc.spatial_norm import LocalContrastNormState, SpatialNormState
+from mpsfunc.window import Axis
+
+# The only classes that a file can name.
+RECORDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(AvgPoolState, BatchNormState, ConvState, ConvTransposeState, CrossChannelNormState, DropoutState),
+        *(GroupNormState, InstanceNormState, L2PoolState, LocalContrastNormState, LossState, MaxPoolState, PadState),
+        *(ResampleState, SpatialNormState),
+        *(Axis, Neuron, Padded, PaddingPolicy, Resized),
+    )
+}
+DEEPEST = 100
+_KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
+
+# Where something is in a tree: how errors show each step, and what it adds to the name of an array.
+_Path = tuple[tuple[str, str], ...]
+
+
+class Encoder:
+    """Writes one tree down; ``arrays`` has its arrays by their names, one that is there twice once."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, mx.array] = {}
+        self._names: dict[int, str] = {}
+
+    def text(self, tree: Any) -> str:
+        """The tree as JSON."""
+        return json.dumps(self._node(tree, ()), separators=(",", ":"), allow_nan=False)
+
+    def _node(self, value: Any, path: _Path) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        if len(path) >= DEEPEST:  # a list that holds itself is deep, too
+            raise ValueError(f"save: nested too deep; got {_place(path)}, expected at most {DEEPEST} levels")
+        if kind is mx.array:
+            return {"array": self._named(value, path)}
+        if kind is list or kind is tuple or value is mx.random.state:
+            items = [self._node(item, (*path, (f"[{i}]", str(i)))) for i, item in enumerate(value)]
+            return {"tuple" if kind is tuple else "list": items}
+        if kind is dict:
+            for key in value:
+                if type(key) is not str:
+                    raise TypeError(
+                        f"save: a key is not a string; got {_place(path)} with key {reprlib.repr(key)}, expected a str"
+                    )
+            return {"dict": {key: self._node(item, (*path, (f"[{key!r}]", key))) for key, item in value.items()}}
+        if RECORDS.get(kind.__name__) is kind:
+            fields = zip(value._fields, value, strict=True)
+            return {kind.__name__: {name: self._node(item, (*path, (f".{name}", name))) for name, item in fields}}
+        raise TypeError(
+            f"save: cannot be saved; got {_place(path)}={reprlib.repr(value)}, a {kind.__name__}, expected {_KNOWN}"
+        )
+
+    def _named(self, a: mx.array, path: _Path) -> str:
+        if id(a) not in self._names:
+            if not fits(a.shape):
+                raise ValueError(f"save: no file holds this shape; got {_place(path)}.shape={a.shape}, expected less")
+            whole = ".".join(name for _, name in path) or "tree"
+            whole = name = whole.encode(errors="replace").decode()
+            again = 1
+            while name in self.arrays or name == "__metadata__":
+                again += 1
+                name = f"{whole}~{again}"
+            self.arrays[name], self._names[id(a)] = a, name
+        return self._names[id(a)]
+
+
+def _place(path: _Path) -> str:
+    return "tree" + "".join(shown for shown, _ in path)
+
+
+def decode(text: str, arrays: dict[str, Any]) -> Any:
+    """The tree of a text of anybody's, with these arrays, each of which must be there."""
+    used: set[str] = set()
+
+    def node(value: Any, depth: int) -> Any:
+        if value is None or type(value) in (bool, str, int):
+            return value
+        if type(value) is float and math.isfinite(value):
+            return value
+        if depth > DEEPEST:
+            raise Refused("the tree is nested too deep", f"at most {DEEPEST} levels")
+        if type(value) is not dict or len(value) != 1:
+            raise Refused(f"a part of the tree is none that save writes: {reprlib.repr(value)}", "one name and a value")
+        ((kind, body),) = value.items()
+        if kind == "array" and type(body) is str and body in arrays:
+            used.add(body)
+            return arrays[body]
+        if kind in ("list", "tuple") and type(body) is list:
+            items = [node(item, depth + 1) for item in body]
+            return items if kind == "list" else tuple(items)
+        if kind == "dict" and type(body) is dict:
+            return {key: node(item, depth + 1) for key, item in body.items()}
+        if kind in RECORDS and type(body) is dict and tuple(body) == RECORDS[kind]._fields:
+            return RECORDS[kind](*[node(item, depth + 1) for item in body.values()])
+        if kind == "int" and type(body) is str and re.fullmatch("-?0x[0-9a-f]+", body):
+            return int(body, 16)
+        if kind == "float" and type(body) is str and re.fullmatch("[0-9a-f]{16}", body):
+            return struct.unpack(">d", bytes.fromhex(body))[0]
+        raise Refused(
+            f"a part of the tree is none that save writes: {reprlib.repr(value)}",
+            "a list, a tuple, a dict, a number, an array of this file or a state with its fields",
+        )
+
+    tree = node(parsed(text), 0)
+    left = [name for name in arrays if name not in used]
+    if left:
+        raise Refused(f"array {reprlib.repr(left[0])} is not in the tree", "the arrays of the tree alone")
+    return tree
