@@ -10,8 +10,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
-beyond_isas := $(beyond_cpu) $(foreach name,bad_input conv_routes cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm winograd demo distributed docs geometry graph graph_errors graph_filters layers memory \
-  oracle_norm pictures rules states transforms weights window window_errors,--ignore=tests/test_$(name).py)
+same_everywhere := \
+  bad_input conv_routes conversion cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm demo distributed docs geometry \
+  graph graph_contract graph_errors graph_filters layers memory oracle_norm pictures rules saved_files saving \
+  state_transforms states threads tracing transforms weights window window_errors winograd
+beyond_isas := $(beyond_cpu) $(foreach name,$(same_everywhere),--ignore=tests/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
@@ -62,7 +65,7 @@ format: $(VENV)/dev  ## let ruff and clang-format rewrite the code
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(cxx)
 
-soak: $(VENV)/test  ## property tests for hours
+soak: $(VENV)/test  ## property tests for hours, threads for half a minute
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests $(ARGS)
 
 clean:  ## remove what was built

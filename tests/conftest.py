@@ -50,6 +50,7 @@ def _why_not(item: pytest.Item, asked_for: str) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         why = _why_not(item, config.option.markexpr or "")
