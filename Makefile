@@ -7,7 +7,7 @@ BACKEND ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 # A process a core; ARGS=-n0 for one, which a debugger needs.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n auto
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \

@@ -50,16 +50,11 @@ def _why_not(item: pytest.Item, asked_for: str) -> str | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         why = _why_not(item, config.option.markexpr or "")
         if why:
             item.add_marker(pytest.mark.skip(reason=why))
-        # One process runs all that is asked of a kernel's case, since it keeps the case's launches.
-        params = getattr(item, "callspec", None) and item.callspec.params
-        if params and hasattr(params.get("case"), "bodies"):
-            item.add_marker(pytest.mark.xdist_group(params["case"].name))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,6 +22,10 @@ METAL = Path(__file__).parents[2] / "metal"
 BODIES = sorted(path.stem for path in METAL.glob("*.metal"))
 
 
+# The scope lets tests of one case follow each other, so that one process of several has them all.
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES, scope="module")
+
+
 @functools.cache
 def runs(name: str) -> tuple[Run, ...]:
     """The launches of a case, checked against the oracle."""
@@ -37,12 +41,12 @@ def launches(body: str) -> tuple[Run, ...]:
     return tuple(run for name in cases for run in runs(name) if run.stage.body == body)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each_case
 def test_on_metal(case: Case) -> None:
     assert {run.stage.body for run in runs(case.name)} == set(case.bodies)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each_case
 def test_on_a_grid_of_whole_threadgroups(case: Case) -> None:
     """CUDA rounds the grid up, so every body must leave the threads past the end alone."""
     with metal_host(rounded=True) as host:
@@ -69,13 +73,13 @@ def test_no_counter_wraps_below_2_to_31(body: str) -> None:
     assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", (METAL / f"{body}.metal").read_text())
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each_case
 def test_conformance(case: Case) -> None:
     for run in runs(case.name):
         assert conformance.faults(run.job.kernel) == ()
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each_case
 def test_every_result_is_stored_once_and_never_loaded(case: Case) -> None:
     for run in runs(case.name):
         for buffer in run.job.buffers:
