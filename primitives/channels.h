@@ -223,6 +223,7 @@ void channel_sums(const Sets& sets, const F& prepare, A* const (&out)[Terms]) {
 // if it is work enough, so that threads share it evenly.
 template <typename F>
 void parallel_groups(int64_t lines, int64_t elements, int64_t work, const F& f) {
+  if (lines == 0) return;
   const int64_t several = lines * work > kChunkElements ? 1 + lines / 16 : lines;
   const int64_t group = smaller(1 + kChunkElements / elements, several);
   parallel_for((lines + group - 1) / group,

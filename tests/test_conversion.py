@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import mlx.core as mx
@@ -13,7 +15,6 @@ from test_nn import close, numbers
 
 import mpsfunc as mf
 from mpsfunc import nn
-from mpsfunc.nn.conversion import Passed
 
 X = (4, 8, 8, 3)
 
@@ -69,19 +70,19 @@ def test_what_is_converted() -> None:
             "first.layers.3": "Conv2d", "head.layers.0": "Dropout", "head.layers.1": "Linear", "many.0": "Conv2d",
             "many.1.pool": "MaxPool2d", "shared.layers.0": "Linear", "shared.layers.1": "Tanh",
         },
-        fused={"first.layers.1": "first.layers.2", "first.layers.3": "first.layers.4"},
-        unfused={
-            "act": "no layer right ahead of it in a Sequential", "again.layers.1": "shared", "shared.layers.1": "shared"
+        fused={
+            "again.layers.0": "again.layers.1", "first.layers.1": "first.layers.2", "first.layers.3": "first.layers.4",
+            "shared.layers.0": "shared.layers.1",
         },
+        unfused={"act": "in no Sequential"},
         left={
             "head.layers.2": "an approximation of gelu", "layer_norm": "no drop-in for LayerNorm",
             "many.1.norm": "groups that interleave (pytorch_compatible=False)", "own": "Own is derived from Conv2d",
             "up": "cubic interpolation",
         },
     )  # fmt: skip
-    assert (
-        str(report).splitlines()[1] == "fused: first.layers.1 with first.layers.2, first.layers.3 with first.layers.4"
-    )
+    assert list(report.replaced)[:2] == ["act", "again.layers.0"]
+    assert str(report).splitlines()[1].startswith("fused: again.layers.0 with again.layers.1, first.layers.1 with ")
     assert nn.convert(block).replaced == {}
 
 
@@ -114,12 +115,10 @@ def test_revert_undoes_it() -> None:
     block, same = model(), model()
     kinds = {path: type(module) for path, module in block.named_modules()}
     nn.convert(block, [("conv", "act")])
-    assert isinstance(block.first.layers[4], Passed) and repr(block.first.layers[4]) == "Passed(elu)"
     assert nn.revert(block) is block
     assert {path: type(module) for path, module in block.named_modules()} == kinds
-    assert block.first.layers[4] is stock.elu
     for module in block.modules():
-        assert not {"fused", "passes", "group"} & module.__dict__.keys()
+        assert not {"following", "group"} & module.__dict__.keys()
     close(step(block), step(same))
     assert nn.convert(block).fused == nn.convert(same).fused
 
@@ -130,7 +129,15 @@ def test_single_layers_and_layers_made_as_drop_ins() -> None:
     assert type(nn.revert(layer)) is stock.Conv2d
     chain = stock.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
     assert nn.convert(chain) == nn.Conversion({}, {"layers.0": "layers.1"}, {}, {})
+    assert type(chain) is nn.Sequential
     assert [type(each) for each in nn.revert(chain).layers] == [stock.Conv2d, stock.ReLU]
+    assert type(chain) is stock.Sequential
+    for wide in (nn.GELU("fast"), nn.LeakyReLU(2.0)):
+        chain = nn.Sequential(nn.Linear(8, 8), wide)
+        want = nn.revert(chain)(numbers((3, 8)))
+        report = nn.convert(chain)
+        assert report.fused == {} and report.left.keys() == {"layers.1"}
+        close(chain(numbers((3, 8))), want)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +171,137 @@ def test_what_is_not_fused() -> None:
     )  # fmt: skip
     want = block(numbers(X))
     report = nn.convert(block)
-    assert report.fused == {"layers.11": "layers.12"}
-    assert report.unfused.keys() == {f"layers.{i}" for i in (1, 3, 4, 8, 10, 13)}
-    assert report.unfused["layers.1"] == "shared"
+    assert report.fused == {"layers.0": "layers.1", "layers.11": "layers.12"}
+    assert report.unfused == {
+        "layers.3": "behind Sequential", "layers.4": "behind ReLU", "layers.8": "behind <lambda>",
+        "layers.10": "behind Own", "layers.13": "behind ReLU",
+    }  # fmt: skip
     close(block(numbers(X)), want)
+    assert nn.convert(stock.Sequential(stock.Tanh())).unfused == {"layers.0": "behind nothing"}
+
+
+class Residual(stock.Module):
+    """One activation for everything, as many write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mx.random.seed(1)
+        self.conv, self.norm, self.act = stock.Conv2d(3, 3, 3, padding=1), stock.BatchNorm(3), stock.Sigmoid()
+        self.body = stock.Sequential(stock.Conv2d(3, 3, 1), self.act, stock.Linear(3, 3))
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y = self.norm(self.act(self.conv(x)))
+        return self.act(x + self.body(self.act(y)) * y)
+
+
+def same_after(change: Any) -> None:
+    """A converted model computes what the model does, in training and evaluation, after something is done to both."""
+    for mode in (True, False):
+        one, other = Residual(), Residual()
+        nn.convert(one, (("conv", "act"), ("norm", "act")))
+        one, other = change(one), change(other)
+        for each in (one, other):
+            each.train(mode)
+        for _ in range(2):
+            close(step(one), step(other))
+        close(one.parameters(), other.parameters())
+        close(one(numbers(X)), other(numbers(X)))
+
+
+def test_a_shared_activation_is_fused_where_it_can_be() -> None:
+    assert nn.convert(Residual(), [("conv", "act"), ("norm", "act")]).fused == {
+        "body.layers.0": "body.layers.1", "conv": "act", "norm": "act",
+    }  # fmt: skip
+    same_after(lambda block: block)
+
+
+def test_models_are_changed_after_their_conversion() -> None:
+    def exchanged(block: Any) -> Any:
+        block.body.layers[1] = stock.Tanh()
+        return block
+
+    def without(block: Any) -> Any:
+        block.conv = stock.Identity()
+        del block.body.layers[1]
+        return block
+
+    def frozen(block: Any) -> Any:
+        block.conv.freeze()
+        return block
+
+    def pickled(block: Any) -> Any:
+        block(numbers(X))
+        return pickle.loads(pickle.dumps(block))
+
+    for change in (exchanged, without, frozen, pickled, copy.deepcopy):
+        same_after(change)
+
+    chains = [stock.Sequential(stock.Linear(64, 64), stock.ReLU(), stock.Linear(64, 64)) for _ in range(2)]
+    chains[1].update(chains[0].parameters())
+    nn.convert(chains[0])
+    for chain in chains:
+        stock.quantize(chain)
+    assert isinstance(chains[0].layers[0], stock.QuantizedLinear)
+    close(chains[0](numbers((4, 64))), chains[1](numbers((4, 64))))
+
+
+def test_layers_are_called_by_themselves() -> None:
+    chain = stock.Sequential(stock.Conv2d(3, 3, 1), stock.BatchNorm(3), stock.Tanh())
+    want = [chain.layers[0](numbers(X)), chain.layers[2](numbers(X))]
+    nn.convert(chain)
+    close([chain.layers[0](numbers(X)), chain.layers[2](numbers(X))], want)
+
+
+def convolutions(y: mx.array, path: Any) -> int:
+    """How often one is computed for y."""
+    mx.export_to_dot(str(path), y)
+    return path.read_text().count('label ="conv"')
+
+
+def test_a_named_pair_computes_nothing_twice(on_cpu: mx.Device, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = Residual()
+    conv, act, x = block.conv, block.act, numbers(X)
+    plain = conv(x)
+    nn.convert(block, [("conv", "act")])
+    given = []
+    monkeypatch.setattr(mf, "neuron", lambda *args: given.append(args) or mx.sigmoid(args[0]))
+    y = conv(x)
+    z = act(y)
+    assert not given and convolutions(z, tmp_path / "one.dot") == 1
+    close(y, plain)
+    close(z, mx.sigmoid(plain))
+    close(act(y), mx.sigmoid(plain))  # once more, from the array itself
+    assert len(given) == 1
+
+
+def test_a_named_pair_between_whose_calls_something_happens() -> None:
+    block, same = Residual(), Residual()
+    nn.convert(block, [("norm", "act"), ("conv", "act")])
+    results = []
+    for each in (block, same):
+        x, other = numbers(X), numbers(X, 1)
+        y = each.norm(x)
+        others = each.norm(other)  # statistics move on
+        results.append([each.act(y), each.act(others), each.act(x)])
+        y = each.norm(x)
+        each.norm.weight = each.norm.weight * 2  # y is of the weights before
+        results[-1] += [each.act(y), each.norm.running_mean, each.norm.running_var]
+        y = each.norm(x)
+        each.eval()
+        results[-1] += [each.act(y), each.norm.running_mean, each.act(each.norm(x))]
+    close(*results)
+
+
+def test_a_named_pair_under_transformations() -> None:
+    block, same = Residual(), Residual()
+    nn.convert(block, [("norm", "act"), ("conv", "act")])
+    for each in (block, same):
+        each.eval()
+    x = numbers(X)
+    for transform in (mx.compile, mx.checkpoint, mx.vmap, lambda f: mx.grad(lambda x: f(x).sum())):
+        given = x[None] if transform is mx.vmap else x
+        close(transform(block)(given), transform(same)(given))
+    close(block.act(mx.checkpoint(block.norm)(x)), same.act(same.norm(x)))
 
 
 @pytest.mark.parametrize(
@@ -176,9 +310,16 @@ def test_what_is_not_fused() -> None:
         ([("conv", "nothing")], ValueError, "convert: there is no such module; got 'nothing'"),
         ([("layer_norm", "act")], ValueError, "convert: not a layer that fuses; got 'layer_norm', a LayerNorm"),
         ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', a Own"),
-        ([("conv", "head.layers.2")], ValueError, "convert: not a activation; got 'head.layers.2', a GELU"),
-        ([("shared.layers.0", "act")], ValueError, "convert: a module is used more than once; got 'shared.layers.0'"),
+        ([("conv", "head.layers.2")], ValueError, "convert: not a known activation; got 'head.layers.2', a GELU"),
+        (
+            [("conv", "act"), ("conv", "shared.layers.1")],
+            ValueError,
+            "convert: a layer has two activations; got 'conv'",
+        ),
         (["conv"], TypeError, "convert: fuse is not made of pairs; got 'conv'"),
+        (("conv", "act"), TypeError, "convert: fuse is not made of pairs; got 'conv'"),
+        ("conv", TypeError, "convert: fuse is not made of pairs; got 'conv'"),
+        (None, TypeError, "convert: fuse is not made of pairs; got None"),
     ],
 )
 def test_what_convert_refuses(fuse: Any, error: type[Exception], message: str) -> None:
@@ -186,6 +327,12 @@ def test_what_convert_refuses(fuse: Any, error: type[Exception], message: str) -
     with pytest.raises(error, match=message):
         nn.convert(block, fuse)
     assert type(block.conv) is stock.Conv2d  # and nothing was done
+    with pytest.raises(TypeError, match="convert: not a group; got group='all'"):
+        nn.convert(block, group="all")
+    nn.convert(block, [("conv", "act")])
+    with pytest.raises(ValueError, match="convert: a layer has two activations; got 'conv'"):
+        nn.convert(block, [("conv", "shared.layers.1")])
+    assert nn.convert(block, [("conv", "act")]).fused["conv"] == "act"
     for function in (nn.convert, nn.revert):
         with pytest.raises(TypeError, match="model is not a module; got a int"):
             function(3)
@@ -215,6 +362,8 @@ def test_a_group_reaches_batch_normalization() -> None:
     group = mx.distributed.init()
     block = model()
     nn.convert(block, group=group)
+    assert block.first.layers[1].group is group
+    nn.convert(block)
     assert block.first.layers[1].group is group
     close(step(block), step(model()))
     assert isinstance(mf.nn.BatchNorm(3), stock.BatchNorm)

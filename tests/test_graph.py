@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers
+import numpy as np
 import pytest
 from graph_rows import SAME, X, batch, close, numbers, plainly, residual
 from mlx.utils import tree_flatten
@@ -99,20 +100,19 @@ def test_the_explicit_chain_needs_no_more_memory_than_autodiff(compiled: bool, o
         return mf.loss_value(y, inputs["target"], "mean_squared_error", "sum").sum(), after
 
     def peak(run: Any) -> float:
-        """In images; the lowest of several, since MLX lets go of arrays while others are made."""
-        run = mx.compile(run) if compiled else run
-        found = []
-        for _ in range(8):
-            mx.eval(params, states, inputs)
-            mx.clear_cache()
-            mx.reset_peak_memory()
-            before = mx.get_active_memory()
-            mx.eval(run(params, inputs, states))
-            found.append((mx.get_peak_memory() - before) / inputs["x"].nbytes)
-        return min(found)
+        """In images."""
+        mx.eval(params, states, inputs)
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(run(params, inputs, states))
+        return (mx.get_peak_memory() - before) / inputs["x"].nbytes
 
-    ours, autodiff = peak(step), peak(mx.value_and_grad(plain))
-    assert ours <= autodiff + 0.1, (ours, autodiff)  # vectors and weights come in another order
+    # How far MLX makes arrays ahead of those that it lets go of depends on the moment, by one or two images. An array
+    # too many in each layer would be six.
+    runs = [mx.compile(run) if compiled else run for run in (step, mx.value_and_grad(plain))]
+    ours, autodiff = np.median([[peak(run) for run in runs] for _ in range(31)], axis=0)
+    assert ours <= autodiff + 1.5, (ours, autodiff)
 
 
 # The walk back ----------------------------------------------------------------------------------------------------

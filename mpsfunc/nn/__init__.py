@@ -30,6 +30,7 @@ from mpsfunc.nn.activations import Tanh as Tanh
 from mpsfunc.nn.conversion import Conversion as Conversion
 from mpsfunc.nn.conversion import convert as convert
 from mpsfunc.nn.conversion import revert as revert
+from mpsfunc.nn.fusing import Sequential as Sequential
 from mpsfunc.nn.layers import AvgPool2d as AvgPool2d
 from mpsfunc.nn.layers import BatchNorm as BatchNorm
 from mpsfunc.nn.layers import Conv2d as Conv2d

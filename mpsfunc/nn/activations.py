@@ -1,4 +1,4 @@
-"""Drop-ins for the activations of mlx.nn, and how another layer applies one itself."""
+"""Drop-ins for the activations of mlx.nn."""
 
 from __future__ import annotations
 
@@ -8,38 +8,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-
-
-class Fused:
-    """The activation that a layer applies itself. No tuple, which a module would take for parameters."""
-
-    def __init__(self, neuron: mf.Neuron) -> None:
-        self.neuron = neuron
-
-
-class DropIn:
-    """A layer of mlx.nn whose call runs our functions."""
-
-    @classmethod
-    def why_not(cls, layer: stock.Module) -> str:
-        """Why such a layer of MLX's, with the arguments that it has, is better left alone; empty if it is not."""
-        return ""
-
-
-class Activation(DropIn):
-    """An activation. ``passes`` says that the layer ahead of it has applied it."""
-
-    passes = False
-
-    @property
-    def neuron(self) -> mf.Neuron:
-        """What another layer would apply."""
-        raise NotImplementedError
-
-    def __call__(self, x: mx.array) -> mx.array:
-        if self.passes:
-            return x
-        return mf.neuron(x, *self.neuron)
+from mpsfunc.nn.fusing import Activation, DropIn
 
 
 class ReLU(Activation, stock.ReLU):
@@ -62,7 +31,7 @@ class LeakyReLU(Activation, stock.LeakyReLU):
     """
 
     @classmethod
-    def why_not(cls, layer: stock.Module) -> str:
+    def why_not(cls, layer: Any) -> str:
         """MLX's is ``max(slope * x, x)``, which turns round beyond a slope of 1."""
         return "" if layer._negative_slope <= 1 else "a slope beyond 1"
 
@@ -106,16 +75,11 @@ class GELU(Activation, stock.GELU):
     """
 
     @classmethod
-    def why_not(cls, layer: stock.Module) -> str:
+    def why_not(cls, layer: Any) -> str:
         """The exact one only."""
         return "" if layer._approx == "none" else "an approximation of gelu"
 
     neuron = mf.Neuron("gelu")
-
-    def __call__(self, x: mx.array) -> mx.array:
-        if self.why_not(self):
-            return stock.GELU.__call__(self, x)
-        return super().__call__(x)
 
 
 class Sigmoid(Activation, stock.Sigmoid):
@@ -170,7 +134,11 @@ class PReLU(DropIn, stock.PReLU):
         array([[-0.25, -0.5]], dtype=float32)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def takes(self, x: mx.array) -> bool:
+        """Channels are an axis."""
+        return super().takes(x) and x.ndim > 0
+
+    def run(self, x: mx.array) -> mx.array:
         return mf.prelu(x, mx.broadcast_to(self.weight, x.shape[-1:]))
 
 
@@ -182,7 +150,7 @@ class Softmax(DropIn, stock.Softmax):
         array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array) -> mx.array:
         return mf.softmax(x)
 
 
@@ -194,21 +162,5 @@ class LogSoftmax(DropIn, stock.LogSoftmax):
         array([[0]], dtype=float32)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array) -> mx.array:
         return mf.log_softmax(x)
-
-
-# What functions of mlx.nn, which stand in a Sequential as they are, come to.
-FUNCTIONS: dict[Any, mf.Neuron] = {
-    stock.relu: mf.Neuron("relu"),
-    stock.relu6: mf.Neuron("relun", 0.0, 6.0),
-    stock.leaky_relu: mf.Neuron("relu", 0.01),
-    stock.elu: mf.Neuron("elu", 1.0),
-    stock.gelu: mf.Neuron("gelu"),
-    stock.sigmoid: mf.Neuron("sigmoid"),
-    stock.tanh: mf.Neuron("tanh"),
-    stock.softplus: mf.Neuron("softplus"),
-    stock.softsign: mf.Neuron("softsign"),
-    mx.sigmoid: mf.Neuron("sigmoid"),
-    mx.tanh: mf.Neuron("tanh"),
-}

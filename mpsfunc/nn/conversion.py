@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as stock
 
-from mpsfunc.nn import activations, layers
-from mpsfunc.nn.activations import FUNCTIONS, Activation, DropIn, Fused
-from mpsfunc.nn.layers import BatchNorm, Fusing
+from mpsfunc.nn import activations, fusing, layers
+from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential
+from mpsfunc.nn.layers import BatchNorm
 
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
     value.__mro__[value.__mro__.index(DropIn) + 1]: value
-    for module in (activations, layers)
+    for module in (activations, fusing, layers)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, DropIn) and issubclass(value, stock.Module)
 }
-
-
-class Passed:
-    """Stands in a Sequential where a function was that the layer ahead of it applies now."""
-
-    def __init__(self, function: Callable[[mx.array], mx.array]) -> None:
-        self.function = function
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return x
-
-    def __repr__(self) -> str:
-        return f"Passed({getattr(self.function, '__name__', self.function)})"
 
 
 class Conversion(NamedTuple):
     """What `convert` did.
 
     Fields:
-        replaced: The class of each layer that is a drop-in now, by its path in the model.
+        replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
+            compute nothing themselves.
         fused: The layers that apply the activation behind them, with that activation.
         unfused: Activations that run by themselves, and why.
         left: Layers of mlx.nn that stay as they were, and why.
@@ -52,10 +39,10 @@ class Conversion(NamedTuple):
 
     def __str__(self) -> str:
         told = [
-            ("replaced", [f"{path} ({name})" for path, name in self.replaced.items()]),
+            ("replaced", [f"{path or 'the model'} ({name})" for path, name in self.replaced.items()]),
             ("fused", [f"{path} with {activation}" for path, activation in self.fused.items()]),
-            ("not fused", [f"{path} ({why})" for path, why in self.unfused.items()]),
-            ("left", [f"{path} ({why})" for path, why in self.left.items()]),
+            ("not fused", [f"{path or 'the model'} ({why})" for path, why in self.unfused.items()]),
+            ("left", [f"{path or 'the model'} ({why})" for path, why in self.left.items()]),
         ]
         return "\n".join(f"{what}: {', '.join(each)}" for what, each in told if each)
 
@@ -73,21 +60,21 @@ def convert(
     a user derived from one of MLX's stay as they are.
 
     A convolution, transposed convolution, linear layer or batch normalization applies the activation behind it itself,
-    where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so. The activation then passes on
-    what it gets. Neither may be used anywhere else in the model.
+    where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so. Both find out in each call, so
+    modules that are shared, called by themselves or exchanged later compute what they always did.
 
     Args:
         model: The model, or a single layer.
-        fuse: Paths of a layer and of the activation that always comes right behind it. Default: none.
+        fuse: Paths of a layer and of the activation that is called on its results. Default: none.
         group: Processes of ``mx.distributed`` over whose images batch normalizations take statistics together. Default:
-            each process by itself.
+            as before, at first each process by itself.
 
     Returns:
         What was done. Print it.
 
     Raises:
-        TypeError: model is not a module, or fuse is not made of pairs of paths.
-        ValueError: A path of ``fuse`` does not exist, is no such layer or activation, or is used elsewhere.
+        TypeError: model is not a module, fuse is not made of pairs of paths, or group is not a group.
+        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a layer has two activations.
 
     Example:
         >>> import mlx.nn
@@ -99,36 +86,32 @@ def convert(
     """
     if not isinstance(model, stock.Module):
         raise TypeError(f"convert: model is not a module; got a {type(model).__name__}, expected an mlx.nn.Module")
-    paths = dict(model.named_modules())
-    uses = Counter(id(module) for _, module in model.named_modules())
-    pairs = [_pair(each, paths, uses) for each in fuse]
+    if not (group is None or isinstance(group, mx.distributed.Group)):
+        raise TypeError(f"convert: not a group; got group={group!r}, expected None or one from mx.distributed.init()")
+    paths = dict(sorted(model.named_modules(), key=_by_numbers))
+    pairs = _pairs(fuse, paths)
     replaced: dict[str, str] = {}
     left: dict[str, str] = {}
-    for path, module in sorted(paths.items()):
+    for path, module in paths.items():
         why = _why_left(module)
         if why:
             left[path] = why
-        elif type(module) in DROP_INS:
+        elif type(module) in DROP_INS and not isinstance(module, stock.Sequential):
             replaced[path] = type(module).__name__
-    for path in replaced:
-        paths[path].__class__ = DROP_INS.get(type(paths[path]), type(paths[path]))
-    for module in paths.values():
-        if isinstance(module, BatchNorm):
+    for path, module in paths.items():
+        if path not in left:
+            module.__class__ = DROP_INS.get(type(module), type(module))
+        if group is not None and isinstance(module, BatchNorm):
             module.group = group
+    for path, behind in pairs.items():
+        layer, activation = paths[path], paths[behind]
+        assert isinstance(layer, Fusing) and isinstance(activation, Activation)
+        layer.following = activation.following = activation.following or Following()
 
-    fused: dict[str, str] = {}
-    for path, behind in pairs:
-        _fuse(paths[path], paths[behind])
-        fused[path] = behind
-    for path, module in sorted(paths.items()):
-        if type(module) is stock.Sequential:
-            fused |= _fuse_neighbours(path, module, uses)
-    unfused = {
-        path: "shared" if uses[id(module)] > 1 else "no layer right ahead of it in a Sequential"
-        for path, module in sorted(paths.items())
-        if isinstance(module, Activation) and not module.passes
-    }
-    return Conversion(replaced, fused, unfused, left)
+    neighbours, unfused = _neighbours(paths)
+    fused = neighbours | pairs
+    unfused = {path: why for path, why in unfused.items() if path not in pairs.values()}
+    return Conversion(replaced, dict(sorted(fused.items(), key=_by_numbers)), unfused, left)
 
 
 def revert(model: stock.Module) -> stock.Module:
@@ -155,68 +138,74 @@ def revert(model: stock.Module) -> stock.Module:
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
     for _, module in model.named_modules():
         if type(module) in back:
-            for name in ("fused", "passes", "group"):
+            for name in ("following", "group"):
                 module.__dict__.pop(name, None)
             module.__class__ = back[type(module)]
-        elif type(module) is stock.Sequential:
-            module.layers = [each.function if isinstance(each, Passed) else each for each in module.layers]
     return model
 
 
 def _why_left(module: stock.Module) -> str:
     """Why a layer of MLX's is not replaced; empty for those that are, and for what is not MLX's or holds others."""
     kind = type(module)
-    if kind in DROP_INS:
-        return DROP_INS[kind].why_not(module)
-    if isinstance(module, DropIn):
-        return ""
+    drop_in = kind if isinstance(module, DropIn) else DROP_INS.get(kind)
+    if drop_in:
+        return drop_in.why_not(module)
     of = next((theirs.__name__ for theirs in DROP_INS if isinstance(module, theirs)), "")
     if of:
         return f"{kind.__name__} is derived from {of}"
     theirs = kind.__module__.startswith("mlx.nn") and not module.leaf_modules()
-    holds = kind in (stock.Sequential, stock.Identity)
-    return f"no drop-in for {kind.__name__}" if theirs and not holds else ""
+    return f"no drop-in for {kind.__name__}" if theirs and kind is not stock.Identity else ""
 
 
-def _pair(given: Any, paths: dict[str, stock.Module], uses: Counter[int]) -> tuple[str, str]:
-    """A pair that the user names, if both are there, of the right kinds and used once."""
-    if not (isinstance(given, (list, tuple)) and len(given) == 2 and all(isinstance(path, str) for path in given)):
+def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> dict[str, str]:
+    """The pairs that the user names, if both are there and of the right kinds."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"convert: fuse is not made of pairs; got {given!r}, expected (layer, activation) as paths")
-    for path, kind, what in zip(given, (Fusing, Activation), ("layer that fuses", "activation"), strict=True):
-        if path not in paths:
-            raise ValueError(f"convert: there is no such module; got {path!r}, expected a path of the model")
-        module = paths[path]
-        ours = DROP_INS.get(type(module), type(module))
-        if not issubclass(ours, kind) or _why_left(module):
-            raise ValueError(f"convert: not a {what}; got {path!r}, a {type(module).__name__}, expected one")
-        if uses[id(module)] > 1:
-            raise ValueError(f"convert: a module is used more than once; got {path!r}, expected one use")
-    return given[0], given[1]
+    pairs: dict[str, str] = {}
+    for pair in given:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(path, str) for path in pair)):
+            raise TypeError(f"convert: fuse is not made of pairs; got {pair!r}, expected (layer, activation) as paths")
+        for path, kind, what in zip(pair, (Fusing, Activation), ("layer that fuses", "known activation"), strict=True):
+            if path not in paths:
+                raise ValueError(f"convert: there is no such module; got {path!r}, expected a path of the model")
+            module = paths[path]
+            if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
+                raise ValueError(f"convert: not a {what}; got {path!r}, a {type(module).__name__}, expected one")
+        layer, behind = paths[pair[0]], paths[pair[1]]
+        before = next((paths[pairs[path]] for path in pairs if paths[path] is layer), behind)
+        following = getattr(layer, "following", None)
+        if before is not behind or (following and following is not getattr(behind, "following", None)):
+            raise ValueError(f"convert: a layer has two activations; got {pair[0]!r} twice, expected one pair of it")
+        pairs[pair[0]] = pair[1]
+    return pairs
 
 
-def _fuse(layer: stock.Module, activation: stock.Module) -> None:
-    assert isinstance(layer, Fusing) and isinstance(activation, Activation)
-    layer.fused, activation.passes = Fused(activation.neuron), True
-
-
-def _fuse_neighbours(path: str, chain: stock.Sequential, uses: Counter[int]) -> dict[str, str]:
-    """Fuses what stands side by side, and returns the paths."""
-    fused, ahead = {}, f"{path}.layers." if path else "layers."
-    for i, (layer, behind) in enumerate(zip(chain.layers, chain.layers[1:], strict=False)):
-        if not isinstance(layer, Fusing) or layer.neuron is not None or uses[id(layer)] > 1 or uses[id(chain)] > 1:
+def _neighbours(paths: dict[str, stock.Module]) -> tuple[dict[str, str], dict[str, str]]:
+    """The pairs of layers and activations in Sequentials, and why the other activations run by themselves."""
+    pairs: dict[str, str] = {}
+    alone = {
+        path: "in no Sequential"
+        for path, module in paths.items()
+        if isinstance(module, Activation) and not module.why_not(module)
+    }
+    for path, chain in paths.items():
+        if type(chain) is not Sequential:
             continue
-        if isinstance(behind, Activation) and not behind.passes and uses[id(behind)] == 1:
-            _fuse(layer, behind)
-        elif not isinstance(behind, stock.Module) and _known(behind):
-            layer.fused, chain.layers[i + 1] = Fused(FUNCTIONS[behind]), Passed(behind)
-        else:
-            continue
-        fused[f"{ahead}{i}"] = f"{ahead}{i + 1}"
-    return fused
+        ahead = f"{path}.layers." if path else "layers."
+        for i, behind in enumerate(chain.layers):
+            if i and fusing.fused(chain.layers[i - 1], behind) is not None:
+                pairs[f"{ahead}{i - 1}"] = f"{ahead}{i}"
+                alone.pop(f"{ahead}{i}", None)
+            elif f"{ahead}{i}" in alone:
+                what = _name(chain.layers[i - 1]) if i else "nothing"
+                alone[f"{ahead}{i}"] = f"behind {what}"
+    return pairs, alone
 
 
-def _known(function: Any) -> bool:
-    try:
-        return function in FUNCTIONS
-    except TypeError:  # not hashable
-        return False
+def _name(each: Any) -> str:
+    return type(each).__name__ if isinstance(each, stock.Module) else str(getattr(each, "__name__", each))
+
+
+def _by_numbers(entry: tuple[str, Any]) -> list[tuple[int, str]]:
+    """Sorts layers.2 ahead of layers.10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in entry[0].split(".")]

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc.nn.activations import DropIn, Fused
-
-
-class Fusing(DropIn):
-    """A layer that can apply the activation behind it."""
-
-    fused: Fused | None = None
-
-    @property
-    def neuron(self) -> mf.Neuron | None:
-        """The activation that it applies, if any."""
-        return None if self.fused is None else self.fused.neuron
+from mpsfunc.nn.fusing import DropIn, Fusing
 
 
 class Conv2d(Fusing, stock.Conv2d):
@@ -31,16 +21,16 @@ class Conv2d(Fusing, stock.Conv2d):
         (2, 4, 4, 8)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv(
             x,
             self.weight,
             self.get("bias"),
-            stride=_ints(self.stride),
-            padding=_ints(self.padding),
-            dilation=_ints(self.dilation),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
             groups=self.groups,
-            neuron=self.neuron,
+            neuron=neuron,
         )
 
 
@@ -52,16 +42,22 @@ class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
         (2, 8, 8, 8)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    @classmethod
+    def why_not(cls, layer: Any) -> str:
+        """More output padding than that adds pixels that no window reaches."""
+        steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
+        return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv_transpose(
             x,
             self.weight,
             self.get("bias"),
-            stride=_ints(self.stride),
-            padding=_ints(self.padding),
-            output_padding=_ints(self.output_padding),
-            dilation=_ints(self.dilation),
-            neuron=self.neuron,
+            stride=self.stride,
+            padding=self.padding,
+            output_padding=self.output_padding,
+            dilation=self.dilation,
+            neuron=neuron,
         )
 
 
@@ -73,13 +69,14 @@ class Linear(Fusing, stock.Linear):
         (2, 5, 8)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
-        if mx.default_device() != mx.Device(mx.cpu) or x.dtype not in _FLOATING:
-            y = stock.Linear.__call__(self, x)
-            return y if self.neuron is None else mf.neuron(y, *self.neuron)
+    def takes(self, x: mx.array) -> bool:
+        """On the CPU."""
+        return super().takes(x) and mx.default_device() == mx.Device(mx.cpu)
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         rows = math.prod(x.shape[:-1])
         vectors = x.reshape(rows, 1, 1, x.shape[-1])
-        y = mf.fully_connected(vectors, self.weight[:, None, None], self.get("bias"), neuron=self.neuron)
+        y = mf.fully_connected(vectors, self.weight[:, None, None], self.get("bias"), neuron=neuron)
         return y.reshape(*x.shape[:-1], len(self.weight))
 
 
@@ -88,6 +85,8 @@ class BatchNorm(Fusing, stock.BatchNorm):
 
     Attributes:
         group: Processes over whose images statistics are taken together, as `mpsfunc.bn_stats` does. Default: none.
+
+    Running statistics keep the dtype that they have.
 
     Example:
         >>> layer = BatchNorm(3)
@@ -98,22 +97,28 @@ class BatchNorm(Fusing, stock.BatchNorm):
 
     group: mx.distributed.Group | None = None
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def takes(self, x: mx.array) -> bool:
+        """MLX's knows no groups, so with one it is ours that refuses."""
+        return self.group is not None or super().takes(x)
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         if not 2 <= x.ndim <= 4:
             raise ValueError(f"BatchNorm: not a batch; got x.shape={tuple(x.shape)}, expected 2, 3 or 4 axes")
-        images = x if x.ndim == 4 else x.reshape(x.shape[0], 1, -1, x.shape[-1])
+        images = _flat(x)
         gamma, beta = self.get("weight"), self.get("bias")
         if not self.training and self.track_running_stats:
-            y = mf.bn_normalize(images, self._running(), gamma, beta, neuron=self.neuron)
+            y = mf.bn_normalize(images, self._running(), gamma, beta, neuron=neuron)
             return y.reshape(x.shape)
-        if self.training and self.group is None and x.size == x.shape[-1]:
+        alone = self.group is None or self.group.size() == 1
+        if self.training and alone and x.size == x.shape[-1]:
             raise ValueError(
                 f"BatchNorm: one value has no variance; got x.shape={tuple(x.shape)}, expected more in training"
             )
-        y, state = mf.batch_norm_fwd(images, gamma, beta, eps=self.eps, neuron=self.neuron, group=self.group)
+        y, state = mf.batch_norm_fwd(images, gamma, beta, eps=self.eps, neuron=neuron, group=self.group)
         if self.training and self.track_running_stats:
             running = mf.bn_running(self._running(), state, self.momentum)
-            self.running_mean, self.running_var = map(mx.stop_gradient, (running.mean, running.var))
+            for name, found in (("running_mean", running.mean), ("running_var", running.var)):
+                self[name] = mx.stop_gradient(found).astype(self[name].dtype)
         return y.reshape(x.shape)
 
     def _running(self) -> mf.BatchNormState:
@@ -128,7 +133,7 @@ class InstanceNorm(DropIn, stock.InstanceNorm):
         (4, 5, 5, 3)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array) -> mx.array:
         if x.ndim < 3:
             raise ValueError(f"InstanceNorm: no images; got x.shape={tuple(x.shape)}, expected 3 axes or more")
         return mf.instance_norm(_flat(x), self.get("weight"), self.get("bias"), eps=self.eps).reshape(x.shape)
@@ -143,13 +148,15 @@ class GroupNorm(DropIn, stock.GroupNorm):
     """
 
     @classmethod
-    def why_not(cls, layer: stock.Module) -> str:
+    def why_not(cls, layer: Any) -> str:
         """PyTorch's and MPS's groups only."""
         return "" if layer.pytorch_compatible else "groups that interleave (pytorch_compatible=False)"
 
-    def __call__(self, x: mx.array) -> mx.array:
-        if self.why_not(self) or x.ndim < 3:
-            return stock.GroupNorm.__call__(self, x)
+    def takes(self, x: mx.array) -> bool:
+        """Images, of any number of axes."""
+        return super().takes(x) and x.ndim >= 3
+
+    def run(self, x: mx.array) -> mx.array:
         gamma, beta = self.get("weight"), self.get("bias")
         return mf.group_norm(_flat(x), self.num_groups, gamma, beta, eps=self.eps).reshape(x.shape)
 
@@ -162,7 +169,7 @@ class AvgPool2d(DropIn, stock.AvgPool2d):
         (1, 2, 2, 3)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array) -> mx.array:
         return mf.avg_pool(x, **_windows(self))
 
 
@@ -175,14 +182,12 @@ class MaxPool2d(DropIn, stock.MaxPool2d):
     """
 
     @classmethod
-    def why_not(cls, layer: stock.Module) -> str:
+    def why_not(cls, layer: Any) -> str:
         """A window of padding alone has no maximum; MLX's is minus infinity."""
         far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
         return "windows of padding alone" if far else ""
 
-    def __call__(self, x: mx.array) -> mx.array:
-        if self.why_not(self):
-            return stock.MaxPool2d.__call__(self, x)
+    def run(self, x: mx.array) -> mx.array:
         return mf.max_pool(x, **_windows(self), edge_mode="exclude")
 
     def with_state(self, x: mx.array) -> tuple[mx.array, mf.MaxPoolState]:
@@ -211,7 +216,7 @@ class Dropout(DropIn, stock.Dropout):
 
     _mask_stride = (1, 1, 1)
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array) -> mx.array:
         if self._p_1 == 1 or not self.training:
             return x
         return mf.dropout(x, self._p_1, mask_stride=self._mask_stride)
@@ -225,7 +230,7 @@ class Dropout2d(DropIn, stock.Dropout2d):
         (1, 2, 2, 1)
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array) -> mx.array:
         if x.ndim not in (3, 4):
             raise ValueError(f"Dropout2d: not images; got x.shape={tuple(x.shape)}, expected 3 or 4 axes")
         if self._p_1 == 1 or not self.training:
@@ -243,18 +248,22 @@ class Upsample(DropIn, stock.Upsample):
     """
 
     @classmethod
-    def why_not(cls, layer: stock.Module) -> str:
+    def why_not(cls, layer: Any) -> str:
         """Whole factors, and no cubic."""
         scales = layer.scale_factor if isinstance(layer.scale_factor, (list, tuple)) else [layer.scale_factor]
         if layer.mode == "cubic":
             return "cubic interpolation"
         return "" if all(scale == int(scale) and scale >= 1 for scale in scales) else "a factor that is not whole"
 
-    def __call__(self, x: mx.array) -> mx.array:
-        scale = self.scale_factor if isinstance(self.scale_factor, (list, tuple)) else 2 * [self.scale_factor]
-        if self.why_not(self) or x.ndim != 4 or len(scale) != 2:
-            return stock.Upsample.__call__(self, x)
-        factors = int(scale[0]), int(scale[1])
+    def takes(self, x: mx.array) -> bool:
+        """Images."""
+        return super().takes(x) and x.ndim == 4 and len(self._scales()) == 2
+
+    def _scales(self) -> Sequence[float]:
+        return self.scale_factor if isinstance(self.scale_factor, (list, tuple)) else 2 * [self.scale_factor]
+
+    def run(self, x: mx.array) -> mx.array:
+        factors = tuple(map(int, self._scales()))
         if self.mode == "nearest":
             return mf.upsample_nearest(x, factors)
         if self.align_corners:
@@ -262,17 +271,13 @@ class Upsample(DropIn, stock.Upsample):
         return mf.upsample_bilinear(x, factors, coordinate="half_pixel", edge_mode="clamp")
 
 
-_FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
-
-
-def _ints(value: Any) -> Any:
-    """A pair that a module has made a list of."""
-    return tuple(value) if isinstance(value, list) else value
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
 
 
 def _flat(x: mx.array) -> mx.array:
     """Images of one row, since only the number of pixels matters."""
-    return x if x.ndim == 4 else x.reshape(x.shape[0], 1, -1, x.shape[-1])
+    return x if x.ndim == 4 else x.reshape(x.shape[0], 1, math.prod(x.shape[1:-1]), x.shape[-1])
 
 
 def _windows(pool: Any) -> dict[str, Any]:
