@@ -119,6 +119,14 @@ def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:
     return outputs[0] if _primitives is None else _primitives.mappable(outputs)[0]
 
 
+def same(a: mx.array, b: mx.array) -> bool:
+    """Whether two objects hold one array: what ``copy.copy`` makes does until either is changed in place.
+
+    False without the C++ module, which alone can tell.
+    """
+    return _primitives is not None and _primitives.same(a, b)
+
+
 def launch(
     op: str,
     arrays: Sequence[mx.array],

@@ -57,6 +57,9 @@ NB_MODULE(_primitives, m) {
 
   m.def("tracing", &tracing, "Whether this thread is inside mx.grad, mx.vmap, mx.compile or another transformation.");
   m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
+  m.def(
+      "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,
+      "Whether two objects hold one array; not so once either has been changed in place.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
   m.def("get_num_threads", &get_num_threads);

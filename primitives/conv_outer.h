@@ -280,6 +280,30 @@ void add_parts(const WeightGrad<T>& g, int64_t parts, int64_t part_size, const A
   });
 }
 
+// Many weights, whose sums no cache holds: each task adds up one block of lanes over all pixels and stores it at once.
+template <typename T>
+void weight_grad_by_blocks(const WeightGrad<T>& g) {
+  using A = Acc<T>;
+  constexpr int W = kTileLanes<A>;
+  const int64_t outs = int64_t{g.groups} * g.outs, taps = int64_t{g.rows.size} * g.taps();
+  Scratch<double> bias(g.db ? outs : 0);
+  if (g.db) clear(bias.get(), outs);
+  parallel_for(int64_t{g.groups} * g.blocks(), [&](int64_t task) {
+    const int group = static_cast<int>(task / g.blocks()), block = static_cast<int>(task % g.blocks());
+    const Scratch<A> sums(g.block_size());
+    double* const own = g.db && block == 0 ? bias.get() + int64_t{group} * g.outs : nullptr;
+    WeightGradTask<T>(g, group, block, block + 1, own).add(0, g.pixel_blocks(), sums.get());
+    for (int64_t i = 0; i < g.outs * taps; ++i) {
+      const A* from = sums.get() + (i % taps * g.outs + i / taps) * W;
+      A* to = g.dw + (int64_t{group} * g.outs * taps + i) * g.width() + block * W;
+      for (int lane = 0; lane < W && block * W + lane < g.width(); lane += lanes<A>) {
+        store_some(to + lane, load(from + lane), lesser(lanes<A>, g.width() - block * W - lane));
+      }
+    }
+  });
+  for (int64_t out = 0; g.db && out < outs; ++out) g.db[out] = static_cast<A>(bias[out]);
+}
+
 template <typename T>
 void weight_grad(const WeightGrad<T>& g) {
   using A = Acc<T>;
@@ -292,6 +316,7 @@ void weight_grad(const WeightGrad<T>& g) {
   }
   const int64_t affordable = kPartBytes / ((part_size + 1) * static_cast<int64_t>(sizeof(A))) + 1;
   const int64_t parts = smaller(g.pixel_blocks(), smaller(kMaxParts, affordable));
+  if (affordable == 1 && int64_t{g.groups} * g.blocks() >= kMaxParts) return weight_grad_by_blocks(g);
   const int64_t splits = smaller(greater(1, g.blocks()), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
   Scratch<A> sums(parts * part_size);
   Scratch<double> bias(g.db ? parts * outs : 0);

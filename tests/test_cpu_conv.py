@@ -41,6 +41,18 @@ def test_many_small_images(isa: str) -> None:
     check(case((axis(2, 2, 3, 1, 1, 1), axis(3, 3, 3, 1, 1, 1)), (1, 5, 20), images=90))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("size", "channels"), ((1, (1, 1037, 1030)), (1, (2, 701, 803)), (3, (1, 603, 207))), ids=str)
+def test_more_weights_than_a_cache_holds(isa: str, size: int, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    windows = axis(4, 4, size, 1, 1, size // 2), axis(3, 3, size, 1, 1, size // 2)
+    k = case(windows, channels, dtype, images=3)
+    dw, db = k.grad_both()
+    terms = k._replace(x=abs(k.x), dy=abs(k.dy))
+    close(dw, *(oracle.conv_grad_weights(exact(v.dy), exact(v.x), *windows, channels[0]) for v in (k, terms)))
+    close(db, *(oracle.conv_grad_bias(exact(v.dy)) for v in (k, terms)))
+    assert same_bits(k.grad_weights(), dw)
+
+
 @pytest.mark.parametrize("cols", (1, 3))
 @pytest.mark.parametrize("groups", (1, 20))
 def test_weight_gradient_of_a_large_image_rounds_little(isa: str, groups: int, cols: int) -> None:

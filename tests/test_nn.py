@@ -23,6 +23,7 @@ ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "Conv2d, no bias": (lambda m: m.Conv2d(4, 6, (3, 2), dilation=(2, 1), bias=False), X),
     "ConvTranspose2d": (lambda m: m.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1), X),
     "ConvTranspose2d, padding": (lambda m: m.ConvTranspose2d(4, 5, 2, 1, 0, 1, 1), X),
+    "ConvTranspose2d, dilation": (lambda m: m.ConvTranspose2d(4, 5, 2, 1, 0, 2, 1), X),
     "ConvTranspose2d, no bias": (lambda m: m.ConvTranspose2d(4, 5, (2, 3), dilation=2, bias=False), X),
     "Linear": (lambda m: m.Linear(4, 7), X),
     "Linear, vectors": (lambda m: m.Linear(4, 7, bias=False), (5, 4)),
@@ -30,10 +31,13 @@ ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "BatchNorm": (lambda m: m.BatchNorm(4, eps=1e-3, momentum=0.3), X),
     "BatchNorm, rows": (lambda m: m.BatchNorm(4, affine=False), (9, 5, 4)),
     "BatchNorm, vectors": (lambda m: m.BatchNorm(4, track_running_stats=False), (9, 4)),
+    "BatchNorm, odd momentum": (lambda m: m.BatchNorm(4, momentum=mx.array(0.3)), X),
+    "BatchNorm, large momentum": (lambda m: m.BatchNorm(4, momentum=1.5), X),
     "InstanceNorm": (lambda m: m.InstanceNorm(4, affine=True), X),
     "InstanceNorm, rows": (lambda m: m.InstanceNorm(4, eps=1e-3), (3, 8, 4)),
     "GroupNorm": (lambda m: m.GroupNorm(2, 4, pytorch_compatible=True), X),
     "GroupNorm, interleaved": (lambda m: m.GroupNorm(2, 4, affine=False), X),
+    "GroupNorm, vectors": (lambda m: m.GroupNorm(2, 4, pytorch_compatible=True), (3, 4)),
     "AvgPool2d": (lambda m: m.AvgPool2d(3, 2, 1), X),
     "AvgPool2d, defaults": (lambda m: m.AvgPool2d((3, 2)), X),
     "MaxPool2d": (lambda m: m.MaxPool2d(3, 2, 1), X),
@@ -44,6 +48,7 @@ ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "Upsample, cubic": (lambda m: m.Upsample(2, mode="cubic"), X),
     "Upsample, half": (lambda m: m.Upsample(1.5), X),
     "Upsample, rows": (lambda m: m.Upsample(2), (3, 8, 4)),
+    "Upsample, one factor": (lambda m: m.Upsample((2,)), (3, 8, 4)),
     "PReLU": (lambda m: m.PReLU(4), X),
     "PReLU, one slope": (lambda m: m.PReLU(), X),
     "PReLU, one number": (lambda m: m.PReLU(), ()),
@@ -137,6 +142,19 @@ def test_what_ours_does_not_take_is_mlx_s(name: str, dtype: mx.Dtype) -> None:
         return
     got = ours(x)
     assert got.dtype == want.dtype and mx.array_equal(got, want, equal_nan=True)
+
+
+def test_what_ours_takes(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = numbers(X).astype(mx.float64)
+    assert nn.Conv2d(4, 6, 3)(wide).dtype == mx.float64  # MLX's raises
+    assert not nn.ConvTranspose2d(4, 5, 2, 1, 0, 2, 1).why_not(stock.ConvTranspose2d(4, 5, 2, 1, 0, 2, 1))
+    one = mx.ones((1, 4))
+    for layer in (nn.BatchNorm(4, track_running_stats=False), stock.BatchNorm(4, track_running_stats=False)):
+        assert not layer.eval()(one).any()
+    linear = nn.Linear(4, 2)
+    assert linear.takes(one)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert not linear.takes(one)
 
 
 @each

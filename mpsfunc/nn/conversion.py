@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 from mpsfunc.nn import activations, fusing, layers
+from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential
 from mpsfunc.nn.layers import BatchNorm
 
@@ -102,16 +103,18 @@ def convert(
         if path not in left:
             module.__class__ = DROP_INS.get(type(module), type(module))
         if group is not None and isinstance(module, BatchNorm):
-            module.group = group
+            module.processes = group
     for path, behind in pairs.items():
         layer, activation = paths[path], paths[behind]
         assert isinstance(layer, Fusing) and isinstance(activation, Activation)
-        layer.following = activation.following = activation.following or Following()
-
-    neighbours, unfused = _neighbours(paths)
-    fused = neighbours | pairs
-    unfused = {path: why for path, why in unfused.items() if path not in pairs.values()}
-    return Conversion(replaced, dict(sorted(fused.items(), key=_by_numbers)), unfused, left)
+        layer._following = activation._following = activation._following or Following()
+    fused, unfused, functions = _neighbours(paths)
+    for path, behind in _named(paths, pairs).items():
+        fused[path] = behind if fused.get(path, behind) == behind else f"{fused[path]} and {behind}"
+        unfused.pop(behind, None)
+    return Conversion(
+        replaced, *(dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
+    )
 
 
 def revert(model: stock.Module) -> stock.Module:
@@ -137,10 +140,10 @@ def revert(model: stock.Module) -> stock.Module:
         raise TypeError(f"revert: model is not a module; got a {type(model).__name__}, expected an mlx.nn.Module")
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
     for _, module in model.named_modules():
-        if type(module) in back:
-            for name in ("following", "group"):
-                module.__dict__.pop(name, None)
-            module.__class__ = back[type(module)]
+        if isinstance(module, DropIn):
+            for name in ("_following", "_together"):
+                vars(module).pop(name, None)
+            module.__class__ = back.get(type(module), type(module))
     return model
 
 
@@ -172,38 +175,54 @@ def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> 
             if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
                 raise ValueError(f"convert: not a {what}; got {path!r}, a {type(module).__name__}, expected one")
         layer, behind = paths[pair[0]], paths[pair[1]]
-        before = next((paths[pairs[path]] for path in pairs if paths[path] is layer), behind)
-        following = getattr(layer, "following", None)
-        if before is not behind or (following and following is not getattr(behind, "following", None)):
-            raise ValueError(f"convert: a layer has two activations; got {pair[0]!r} twice, expected one pair of it")
+        named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
+        following = getattr(layer, "_following", None)
+        if any(each is not behind for each in named) or following not in (None, getattr(behind, "_following", None)):
+            raise ValueError(
+                f"convert: a layer has one activation; got {pair[0]!r} with {pair[1]!r}, expected the one named before"
+            )
         pairs[pair[0]] = pair[1]
     return pairs
 
 
-def _neighbours(paths: dict[str, stock.Module]) -> tuple[dict[str, str], dict[str, str]]:
-    """The pairs of layers and activations in Sequentials, and why the other activations run by themselves."""
-    pairs: dict[str, str] = {}
+def _neighbours(
+    paths: dict[str, stock.Module],
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """What is fused in Sequentials, why other activations are not, and functions in them that are not known."""
+    fused: dict[str, str] = {}
+    left: dict[str, str] = {}
     alone = {
         path: "in no Sequential"
         for path, module in paths.items()
-        if isinstance(module, Activation) and not module.why_not(module)
+        if isinstance(module, (Activation, PReLU, Softmax, LogSoftmax)) and not module.why_not(module)
     }
     for path, chain in paths.items():
-        if type(chain) is not Sequential:
+        if not isinstance(chain, Sequential) or type(chain).__call__ is not Sequential.__call__:
             continue
-        ahead = f"{path}.layers." if path else "layers."
         for i, behind in enumerate(chain.layers):
+            here, ahead = (f"{path}.layers.{k}" if path else f"layers.{k}" for k in (i, i - 1))
             if i and fusing.fused(chain.layers[i - 1], behind) is not None:
-                pairs[f"{ahead}{i - 1}"] = f"{ahead}{i}"
-                alone.pop(f"{ahead}{i}", None)
-            elif f"{ahead}{i}" in alone:
-                what = _name(chain.layers[i - 1]) if i else "nothing"
-                alone[f"{ahead}{i}"] = f"behind {what}"
-    return pairs, alone
+                fused[ahead] = here
+                alone.pop(here, None)
+            elif here in alone or fusing.function(behind) is not None:
+                alone[here] = f"behind {_name(chain.layers[i - 1]) if i else 'nothing'}"
+            elif not isinstance(behind, stock.Module):
+                left[here] = f"no drop-in for {_name(behind)}"
+    return fused, alone, left
+
+
+def _named(paths: dict[str, stock.Module], pairs: dict[str, str]) -> dict[str, str]:
+    """The pairs that the user has named, now or earlier."""
+    activations = {id(each._following): path for path, each in paths.items() if isinstance(each, Activation)}
+    return {
+        path: pairs.get(path, activations[id(layer._following)])
+        for path, layer in paths.items()
+        if isinstance(layer, Fusing) and layer._following and id(layer._following) in activations
+    }
 
 
 def _name(each: Any) -> str:
-    return type(each).__name__ if isinstance(each, stock.Module) else str(getattr(each, "__name__", each))
+    return type(each).__name__ if isinstance(each, stock.Module) else getattr(each, "__name__", type(each).__name__)
 
 
 def _by_numbers(entry: tuple[str, Any]) -> list[tuple[int, str]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import copy
+import weakref
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc import _launch
 
 FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
 
@@ -49,24 +51,24 @@ class DropIn:
 
 
 class Fusing(DropIn):
-    """A layer that can apply the activation behind it. ``following`` is that of a pair that the user named."""
+    """A layer that can apply the activation behind it."""
 
-    following: Following | None = None
+    _following: Following | None = None
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         """Ours, with the activation behind it."""
         raise NotImplementedError
 
     def __call__(self, x: mx.array) -> mx.array:
-        if self.following is None or not self.takes(x):
+        if self._following is None or not self.takes(x):
             return super().__call__(x)
-        return self.following.noted(self, x)
+        return self._following.noted(self, x)
 
 
 class Activation(DropIn):
-    """An activation. ``following`` is there if it is in pairs that the user named."""
+    """An activation that other layers can apply."""
 
-    following: Following | None = None
+    _following: Following | None = None
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -74,57 +76,69 @@ class Activation(DropIn):
         raise NotImplementedError
 
     def run(self, x: mx.array) -> mx.array:
-        call = self.following and self.following.taken(x)
-        return call.layer.run(call.x, self.neuron) if call else mf.neuron(x, *self.neuron)
+        y = self._following.taken(x, self.neuron) if self._following else None
+        return mf.neuron(x, *self.neuron) if y is None else y
 
 
 class Call(NamedTuple):
-    """A call of a layer: what it was given and gave back, its arrays before, and everything it had after."""
+    """A call of a layer. Arrays are held by objects of our own, which users cannot change in place."""
 
     layer: Any
+    alive: weakref.ref[mx.array]  # the object that the user got, with which this is forgotten
     x: mx.array
     y: mx.array
-    before: dict[str, Any]
+    before: dict[str, Any]  # what the layer held
     after: dict[str, Any]
 
 
 class Following:
-    """Lets an activation take over the last call of the layers that are named with it.
+    """Lets an activation take over the calls of the layers that a user has named with it.
 
-    A layer always returns what it computes without an activation. An activation that gets that very array calls the
+    A layer always returns what it computes without an activation. An activation that is given that very array calls the
     layer again, with itself, and nobody ever evaluates the first array. So nothing is computed wrongly, whatever a user
-    does to a model and whatever else reads the array.
+    does to a model and whatever else reads the array. A call is forgotten with its result.
     """
 
     def __init__(self) -> None:
-        self._last: dict[int, Call] = {}  # by thread
+        self._calls: dict[int, Call] = {}  # by the result's identity
 
     def __reduce__(self) -> tuple[type[Following], tuple[()]]:
         return Following, ()
 
     def noted(self, layer: Any, x: mx.array) -> mx.array:
         """The layer's result without an activation."""
-        before = dict(layer)
+        before, x_held = _held(layer), copy.copy(x)
         y: mx.array = layer.run(x)
-        self._last[threading.get_ident()] = Call(layer, x, y, before, _everything(layer))
+        key, calls = id(y), self._calls
+        alive = weakref.ref(y, lambda _: calls.pop(key, None))
+        calls[key] = Call(layer, alive, x_held, copy.copy(y), before, _held(layer))
         return y
 
-    def taken(self, y: mx.array) -> Call | None:
-        """The last call, undone, if it gave this array and nobody has changed the layer since."""
-        call = self._last.get(threading.get_ident())
-        if call is None or call.y is not y:
+    def taken(self, y: mx.array, neuron: mf.Neuron) -> mx.array | None:
+        """The result with an activation, if y is a layer's and neither it nor the layer has been changed since."""
+        call = self._calls.get(id(y))
+        if call is None or not _launch.same(call.y, y):
             return None
-        del self._last[threading.get_ident()]
-        now = _everything(call.layer)
-        if now.keys() != call.after.keys() or any(now[name] is not value for name, value in call.after.items()):
+        now = _held(call.layer)
+        if now.keys() != call.after.keys() or not all(_same(a, now[name]) for name, a in call.after.items()):
             return None
-        for name, value in call.before.items():
-            call.layer[name] = value
-        return call
+        del self._calls[id(y)]
+        statistics = [name for name, a in call.before.items() if not _same(a, call.after[name])]
+        call.layer.update({name: call.before[name] for name in statistics})
+        try:
+            return call.layer.run(call.x, neuron)
+        except Exception:
+            call.layer.update({name: call.after[name] for name in statistics})
+            raise
 
 
-def _everything(layer: Any) -> dict[str, Any]:
-    return {**layer, **vars(layer)}
+def _held(layer: Any) -> dict[str, Any]:
+    """Everything of a layer."""
+    return {name: copy.copy(a) if isinstance(a, mx.array) else a for name, a in (*layer.items(), *vars(layer).items())}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return _launch.same(a, b) if isinstance(a, mx.array) and isinstance(b, mx.array) else a is b
 
 
 class Sequential(DropIn, stock.Sequential):
@@ -156,7 +170,12 @@ def fused(layer: Any, behind: Any) -> mf.Neuron | None:
         return None
     if isinstance(behind, Activation) and type(behind).__call__ is DropIn.__call__:
         return None if behind.why_not(behind) else behind.neuron
+    return function(behind)
+
+
+def function(each: Any) -> mf.Neuron | None:
+    """What a function is; None if it is not known."""
     try:
-        return None if isinstance(behind, stock.Module) else FUNCTIONS.get(behind)
+        return FUNCTIONS.get(each)
     except TypeError:  # not hashable
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -84,7 +83,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
     """`mlx.nn.BatchNorm` by `mpsfunc.batch_norm`. The result has the dtype of the images.
 
     Attributes:
-        group: Processes over whose images statistics are taken together, as `mpsfunc.bn_stats` does. Default: none.
+        processes: Over whose images statistics are taken together, as ``group`` of `mpsfunc.bn_stats`. Default: none.
 
     Running statistics keep the dtype that they have.
 
@@ -95,11 +94,21 @@ class BatchNorm(Fusing, stock.BatchNorm):
         (4, 5, 5, 3)
     """
 
-    group: mx.distributed.Group | None = None
+    _together: _Together | None = None
+
+    @property
+    def processes(self) -> mx.distributed.Group | None:
+        """Over whose images statistics are taken."""
+        return self._together.group if self._together else None
+
+    @processes.setter
+    def processes(self, group: mx.distributed.Group | None) -> None:
+        self._together = None if group is None else _Together(group)
 
     def takes(self, x: mx.array) -> bool:
-        """MLX's knows no groups, so with one it is ours that refuses."""
-        return self.group is not None or super().takes(x)
+        """MLX's knows no processes, so with some it is ours that refuses."""
+        plain = isinstance(self.momentum, (int, float)) and 0 <= self.momentum <= 1
+        return self.processes is not None or (super().takes(x) and plain)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         if not 2 <= x.ndim <= 4:
@@ -109,16 +118,16 @@ class BatchNorm(Fusing, stock.BatchNorm):
         if not self.training and self.track_running_stats:
             y = mf.bn_normalize(images, self._running(), gamma, beta, neuron=neuron)
             return y.reshape(x.shape)
-        alone = self.group is None or self.group.size() == 1
+        alone = self.processes is None or self.processes.size() == 1
         if self.training and alone and x.size == x.shape[-1]:
             raise ValueError(
                 f"BatchNorm: one value has no variance; got x.shape={tuple(x.shape)}, expected more in training"
             )
-        y, state = mf.batch_norm_fwd(images, gamma, beta, eps=self.eps, neuron=neuron, group=self.group)
-        if self.training and self.track_running_stats:
+        y, state = mf.batch_norm_fwd(images, gamma, beta, eps=self.eps, neuron=neuron, group=self.processes)
+        if self.track_running_stats:
             running = mf.bn_running(self._running(), state, self.momentum)
             for name, found in (("running_mean", running.mean), ("running_var", running.var)):
-                self[name] = mx.stop_gradient(found).astype(self[name].dtype)
+                self[name] = found.astype(self[name].dtype)
         return y.reshape(x.shape)
 
     def _running(self) -> mf.BatchNormState:
@@ -257,18 +266,26 @@ class Upsample(DropIn, stock.Upsample):
 
     def takes(self, x: mx.array) -> bool:
         """Images."""
-        return super().takes(x) and x.ndim == 4 and len(self._scales()) == 2
-
-    def _scales(self) -> Sequence[float]:
-        return self.scale_factor if isinstance(self.scale_factor, (list, tuple)) else 2 * [self.scale_factor]
+        return super().takes(x) and x.ndim == 4
 
     def run(self, x: mx.array) -> mx.array:
-        factors = tuple(map(int, self._scales()))
+        scales = self.scale_factor if isinstance(self.scale_factor, (list, tuple)) else 2 * [self.scale_factor]
+        factors = tuple(map(int, scales))
         if self.mode == "nearest":
             return mf.upsample_nearest(x, factors)
         if self.align_corners:
             return mf.upsample_bilinear(x, factors, align_corners=True)
         return mf.upsample_bilinear(x, factors, coordinate="half_pixel", edge_mode="clamp")
+
+
+class _Together:
+    """A group in a layer; copies of the layer are of the same processes."""
+
+    def __init__(self, group: mx.distributed.Group) -> None:
+        self.group = group
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Together:
+        return self
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -26,9 +28,13 @@ SGD with momentum 0.9. *mpsfunc* is MLX's model after `mpsfunc.nn.convert`; the 
 
 All sides take turns in one process for {rounds} rounds; those slower than a second a step take part in {slow}. Ratios
 are medians of pairs with a bootstrap interval of 95 %. Before that every side takes some steps from the same weights
-on the same images, and their losses have to agree to 2 %. Memory is the growth of VmHWM over three steps in a fresh
-process after everything is built, the best of three; MLX's contains the buffers that it keeps for later. No side has
-more than two threads. Written by `python -m tests.bench.networks`."""
+on the same images, and their losses have to agree to 2 %.
+
+*Alone* is the median step of {alone} in a process of its own. Memory is the growth of its VmHWM from the imports over
+building and the first three steps, and of these steps alone, once everything is built (PyTorch imports a good deal of
+itself while it builds an optimizer; MLX keeps the buffers that it has let go of for later). Of {processes} processes,
+for which the sides take turns, each figure is the least. No side has more than two threads. Written by
+`python -m tests.bench.networks`."""
 CHANNELS = (64, 64, 128, 128, 256, 256)
 STAGES = (16, 32, 64)
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
@@ -36,6 +42,8 @@ NETWORKS, BATCHES = ("small", "resnet20"), (16, 64)
 CONVERTED, STOCK = "mpsfunc", "MLX"
 EAGER = ("PyTorch NCHW", "PyTorch NHWC")
 COMPILED, JAX = "PyTorch NHWC, compiled", "JAX"
+_ALONE = 20  # steps of a process of its own
+_PROCESSES = 3
 _CURVE = 8  # steps whose losses are compared before anything is timed
 _SLOW, _SLOW_ROUNDS = 1.0, 2  # seconds a step from which a side takes part in few rounds
 
@@ -47,6 +55,14 @@ class Step(NamedTuple):
     parameters: Callable[[], dict[str, list[np.ndarray]]]
 
 
+class Alone(NamedTuple):
+    """Of a process of its own."""
+
+    seconds: float
+    megabytes: float  # from the imports on
+    stepping: float  # megabytes, once everything is built
+
+
 class Result(NamedTuple):
     """What was measured of one network at one batch."""
 
@@ -54,7 +70,7 @@ class Result(NamedTuple):
     batch: int
     curves: dict[str, list[float]]
     seconds: dict[str, list[float]]
-    megabytes: dict[str, float]
+    alone: dict[str, Alone]
 
 
 def data(batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,8 +79,8 @@ def data(batch: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(batch, 32, 32, 3)).astype(np.float32), rng.integers(0, 10, batch).astype(np.int32)
 
 
-def side(name: str, network: str, batch: int, parameters: dict[str, list[np.ndarray]] | None) -> Step:
-    """One side's step."""
+def side(name: str, network: str, batch: int, parameters: dict[str, list[np.ndarray]]) -> Step:
+    """One side's step; MLX's draws the parameters itself, which the others are given."""
     x, labels = data(batch)
     if name in (CONVERTED, STOCK):
         import mlx.core as mx
@@ -73,8 +89,6 @@ def side(name: str, network: str, batch: int, parameters: dict[str, list[np.ndar
 
         mx.set_default_device(mx.cpu)
         return networks_mlx.step(network, x, labels, converted=name == CONVERTED)
-    if parameters is None:
-        parameters = side(STOCK, network, batch, None).parameters()
     if name == JAX:
         from .rivals import networks_jax
 
@@ -90,11 +104,11 @@ def side(name: str, network: str, batch: int, parameters: dict[str, list[np.ndar
     )
 
 
-def measure(network: str, batch: int, rounds: int, names: Sequence[str]) -> Result:
+def measure(network: str, batch: int, rounds: int, names: Sequence[str], processes: int = _PROCESSES) -> Result:
     """The curves, which have to agree, the seconds of every round, and the megabytes of fresh processes."""
     from .clock import rotated, wall_of
 
-    parameters = side(STOCK, network, batch, None).parameters()
+    parameters = side(STOCK, network, batch, {}).parameters()
     steps = {name: side(name, network, batch, parameters) for name in names}
     curves = {name: [steps[name].once() for _ in range(_CURVE if name != STOCK else 2)] for name in names}
     for name, curve in curves.items():
@@ -107,25 +121,47 @@ def measure(network: str, batch: int, rounds: int, names: Sequence[str]) -> Resu
         for name in rotated(list(names), i):
             out = name in slow and i >= _SLOW_ROUNDS
             seconds[name].append(float("nan") if out else wall_of(steps[name].once))
-    memory = {name: min(_grown(name, network, batch) for _ in range(3)) for name in names if name != STOCK}
-    return Result(network, batch, curves, seconds, memory)
+    each = [name for name in names if name != STOCK]
+    runs = [{name: _alone(name, network, batch, parameters) for name in each} for _ in range(processes)]
+    alone = {name: Alone(*map(min, zip(*(run[name] for run in runs), strict=True))) for name in each}
+    return Result(network, batch, curves, seconds, alone)
 
 
-def _grown(name: str, network: str, batch: int) -> float:
-    """Megabytes by which three steps raise the peak of a process that has imported and built everything."""
-    command = [sys.executable, "-m", "tests.bench.networks", "--grown", json.dumps([name, network, batch])]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+def _alone(name: str, network: str, batch: int, parameters: dict[str, list[np.ndarray]]) -> Alone:
+    """Some steps in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.networks", "--alone", json.dumps([name, network, batch])]
+    done = subprocess.run(command, check=True, capture_output=True, input=pickle.dumps(parameters))
+    return Alone(*map(float, done.stdout.split()[-3:]))
 
 
 def _child(name: str, network: str, batch: int) -> None:
-    from .memory import _status
+    from .clock import wall_of
+    from .stats import median
 
-    step = side(name, network, batch, None)
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is in memory now
-    before = _status("VmHWM")
+    parameters = pickle.load(sys.stdin.buffer)
+    rival = {CONVERTED: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
+    importlib.import_module(f"tests.bench.rivals.networks_{rival}")
+    if name == CONVERTED:
+        importlib.import_module("mpsfunc.nn")
+    imported = _peak_from_now()
+    step = side(name, network, batch, parameters)
+    building = _peak() - imported
+    built = _peak_from_now()
     for _ in range(3):
         step.once()
-    print((_status("VmHWM") - before) / 1e6)
+    grown = max(building, _peak() - imported), _peak() - built
+    print(median([wall_of(step.once) for _ in range(_ALONE)]), *(bytes / 1e6 for bytes in grown))
+
+
+def _peak() -> int:
+    from .memory import _status
+
+    return _status("VmHWM")
+
+
+def _peak_from_now() -> int:
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is in memory now
+    return _peak()
 
 
 def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
@@ -138,7 +174,7 @@ def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
     facts = report.cpu_facts(report.commit(), _primitives.isa(), threads=2)
     targets = [line for each in results for line in _targets(each)]
     times = [
-        [each.network, each.batch, name, f"{1e3 * median(seconds):.1f}", _megabytes(each.megabytes.get(name))]
+        [each.network, each.batch, name, f"{1e3 * median(seconds):.1f}", *_told(each.alone.get(name))]
         for each in results
         for name, seconds in each.seconds.items()
     ]
@@ -147,10 +183,11 @@ def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
         for each in results
         for name, curve in each.curves.items()
     ]
-    method = _METHOD.format(rounds=rounds, slow=_SLOW_ROUNDS)
+    columns = ["network", "batch", "side", "ms", "ms, alone", "MB", "MB, steps"]
+    method = _METHOD.format(rounds=rounds, slow=_SLOW_ROUNDS, alone=_ALONE, processes=_PROCESSES)
     parts = ["# Whole networks on the CPU", method, report.table(["machine", ""], facts.items())]
     parts += ["## Targets", report.table(["network", "batch", "against", "at least", "measured (95 %)", ""], targets)]
-    parts += ["## Milliseconds a step", report.table(["network", "batch", "side", "ms", "MB"], times)]
+    parts += ["## Milliseconds a step", report.table(columns, times)]
     parts += ["## Learning curves", report.table(["network", "batch", "side", "losses"], learned)]
     with report.opened(folder, "networks.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -173,14 +210,21 @@ def _targets(of: Result) -> list[list[object]]:
             verdict = "" if least is None else "met" if ratio.reaches(least) else "**missed**"
             measured = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             lines.append([of.network, of.batch, rival, "" if least is None else f"{least:g} x", measured, verdict])
-    ours, theirs = of.megabytes[CONVERTED], of.megabytes[eager]
-    verdict = "met" if ours <= theirs else "**missed**"
-    measured = f"{ours:.0f} of {theirs:.0f} MB"
-    return [*lines, [of.network, of.batch, f"{eager}, memory", "no more", measured, verdict]]
+    ours, theirs = of.alone[CONVERTED], of.alone[eager]
+    for what, mine, other in (
+        ("memory", ours.megabytes, theirs.megabytes),
+        ("memory of steps", ours.stepping, theirs.stepping),
+    ):
+        verdict = "" if what != "memory" else "met" if mine <= other else "**missed**"
+        most = "" if what != "memory" else "no more"
+        lines.append([of.network, of.batch, f"{eager}, {what}", most, f"{mine:.0f} of {other:.0f} MB", verdict])
+    return lines
 
 
-def _megabytes(grown: float | None) -> str:
-    return "" if grown is None else f"{grown:.0f}"
+def _told(each: Alone | None) -> list[str]:
+    if each is None:
+        return [""] * 3
+    return [f"{1e3 * each.seconds:.1f}", f"{each.megabytes:.0f}", f"{each.stepping:.0f}"]
 
 
 def main() -> None:
@@ -193,11 +237,11 @@ def main() -> None:
     parser.add_argument("--jax", action="store_true", help="JAX too")
     parser.add_argument("--no-stock", action="store_true", help="without MLX's own layers, which take minutes")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    parser.add_argument("--grown", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
-    if args.grown:
-        return _child(*json.loads(args.grown))
+    if args.alone:
+        return _child(*json.loads(args.alone))
     names = [CONVERTED, *EAGER, *[COMPILED] * args.compiled, *[JAX] * args.jax, *[STOCK] * (not args.no_stock)]
     results = []
     for network in args.only:
