@@ -9,6 +9,8 @@ namespace {
 constexpr int64_t kGradPlaceBytes = int64_t{4} << 20;  // of places of some tiles
 constexpr int64_t kGradAllBytes = int64_t{8} << 20;    // of places of all tiles, if that spares adding sums up
 constexpr int64_t kGradSumBytes = int64_t{5} << 20;    // of sums in places
+constexpr int64_t kGradFewSums = 6;                    // register tiles that threads cannot share evenly
+constexpr int64_t kGradOwnBytes = int64_t{3} << 17;    // of places that a thread has for itself
 
 template <typename Map, typename T>
 class WinogradGrad {
@@ -32,6 +34,7 @@ class WinogradGrad {
 
   void run() const {
     const int64_t tiles = tiling_.count;
+    if (int64_t{blocks_} * g_.tiles() <= kGradFewSums && tiles * bytes(blocks_) > kGradOwnBytes) return run_apart();
     int batch = blocks_;
     int64_t most = tiles;
     if (tiles * bytes(batch) > kGradAllBytes) {
@@ -60,9 +63,7 @@ class WinogradGrad {
           const bool last = round + 1 == rounds;
           if (rounds > flush && (last || (round + 1) % flush == 0)) {
             float* total = totals.get() + task * kSums;
-            for (int64_t i = 0; i < kSums; i += L) {
-              store(total + i, round < flush ? load(sum + i) : load(total + i) + load(sum + i));
-            }
+            add(sum, kSums, round < flush, total);
             sum = total;
           }
           if (last) finish(first + block, tile, sum);
@@ -81,6 +82,53 @@ class WinogradGrad {
   int64_t dy_pitch(int64_t count) const { return count * g_.tiles() * kOuterPitch + kSkew; }
   int64_t x_pitch(int64_t count, int blocks) const { return count * blocks * W + kSkew; }
 
+  // Few channels: parts of the image have places and sums of their own.
+  void run_apart() const {
+    const int64_t tiles = tiling_.count, sums_each = int64_t{blocks_} * g_.tiles();
+    const int64_t most = kGradOwnBytes / bytes(blocks_) + kTileRows;
+    const int64_t parts = smaller(kMaxParts, (tiles + most - 1) / most);
+    const Scratch<float> sums(parts * sums_each * kSums);
+    const Scratch<double> bias(g_.db ? parts * g_.outs : 0);
+    if (g_.db) clear(bias.get(), parts * g_.outs);
+    parallel_for(parts, [&](int64_t part) {
+      const int64_t from = tiles * part / parts, mine = tiles * (part + 1) / parts - from;
+      const int64_t rounds = (mine + most - 1) / most, each = (mine + rounds - 1) / rounds;
+      const int64_t flush = kRun / ((each + kRun - 1) / kRun) + 1, size = sums_each * kSums;
+      const Scratch<float> dy(kPlaces * dy_pitch(each)), x(kPlaces * x_pitch(each, blocks_));
+      const Scratch<float> run(rounds > flush ? size : 0), added(g_.db ? g_.outs : 0);
+      float* const total = sums.get() + part * size;
+      float* const sum = rounds > flush ? run.get() : total;
+      for (int64_t round = 0; round < rounds; ++round) {
+        const int64_t begin = from + mine * round / rounds, count = from + mine * (round + 1) / rounds - begin;
+        if (g_.db) clear(added.get(), g_.outs);
+        for (int64_t i = 0; i < count; ++i) {
+          place_tile(0, blocks_, begin, i, count, dy.get(), x.get(), g_.db ? added.get() : nullptr);
+        }
+        for (int out = 0; g_.db && out < g_.outs; ++out) bias[part * g_.outs + out] += static_cast<double>(added[out]);
+        for (int64_t task = 0; task < sums_each; ++task) {
+          const int block = static_cast<int>(task / g_.tiles()), tile = static_cast<int>(task % g_.tiles());
+          multiply_places(block, tile, count, dy.get() + tile * count * kOuterPitch, x.get() + block * count * W,
+                          dy_pitch(count), x_pitch(count, blocks_), round % flush > 0, sum + task * kSums);
+        }
+        if (rounds > flush && (round + 1 == rounds || (round + 1) % flush == 0)) add(sum, size, round < flush, total);
+      }
+    });
+    parallel_for(sums_each, [&](int64_t task) {
+      float* const total = sums.get() + task * kSums;
+      for (int64_t part = 1; part < parts; ++part) add(total + part * sums_each * kSums, kSums, false, total);
+      finish(static_cast<int>(task / g_.tiles()), static_cast<int>(task % g_.tiles()), total);
+    });
+    for (int out = 0; g_.db && out < g_.outs; ++out) {
+      for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.outs + out];
+      g_.db[out] = static_cast<float>(bias[out]);
+    }
+  }
+
+  // Adds sums to total, or begins it with them.
+  static void add(const float* sums, int64_t size, bool first, float* total) {
+    for (int64_t i = 0; i < size; i += L) store(total + i, first ? load(sums + i) : load(total + i) + load(sums + i));
+  }
+
   // Tiles [begin, end) as [place][tile of outs][tile][out] and [place][block][tile][lane].
   void place(int first, int blocks, int64_t begin, int64_t end, float* dy, float* x, double* bias) const {
     const int64_t count = end - begin, tasks = (count + kTileRows - 1) / kTileRows;
@@ -88,21 +136,27 @@ class WinogradGrad {
     if (bias) clear(part.get(), tasks * g_.outs);
     parallel_for(tasks, [&](int64_t task) {
       for (int64_t i = count * task / tasks; i < count * (task + 1) / tasks; ++i) {
-        for (int tile = 0; tile < g_.tiles(); ++tile) {
-          for (int out = g_.tile_begin(tile); out < g_.tile_begin(tile + 1); out += L) {
-            const int lane = out - g_.tile_begin(tile);
-            place_result(begin + i, out, lesser(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
-                         dy + (tile * count + i) * kOuterPitch + lane, bias ? part.get() + task * g_.outs : nullptr);
-          }
-        }
-        for (int channel = first * W; channel < lesser(g_.channels, (first + blocks) * W); channel += L) {
-          tiling_.place_source(g_.x, begin + i, channel, lesser(L, g_.channels - channel), x_pitch(count, blocks),
-                               x + (int64_t{channel / W - first} * count + i) * W + channel % W);
-        }
+        place_tile(first, blocks, begin, i, count, dy, x, bias ? part.get() + task * g_.outs : nullptr);
       }
     });
     for (int64_t task = 0; bias && task < tasks; ++task) {
       for (int out = 0; out < g_.outs; ++out) bias[out] += static_cast<double>(part[task * g_.outs + out]);
+    }
+  }
+
+  // Tile begin + i, one of count.
+  MPSF_INLINE void place_tile(int first, int blocks, int64_t begin, int64_t i, int64_t count, float* dy, float* x,
+                              float* bias) const {
+    for (int tile = 0; tile < g_.tiles(); ++tile) {
+      for (int out = g_.tile_begin(tile); out < g_.tile_begin(tile + 1); out += L) {
+        const int lane = out - g_.tile_begin(tile);
+        place_result(begin + i, out, lesser(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
+                     dy + (tile * count + i) * kOuterPitch + lane, bias);
+      }
+    }
+    for (int channel = first * W; channel < lesser(g_.channels, (first + blocks) * W); channel += L) {
+      tiling_.place_source(g_.x, begin + i, channel, lesser(L, g_.channels - channel), x_pitch(count, blocks),
+                           x + (int64_t{channel / W - first} * count + i) * W + channel % W);
     }
   }
 

@@ -114,12 +114,16 @@ def test_winograd_of_every_dtype(isa: str, windows: str, dtype: mx.Dtype) -> Non
 
 
 @pytest.mark.parametrize(
-    ("side", "stride", "channels", "outs"), ((28, 1, 256, 320), (56, 1, 64, 160), (28, 2, 256, 96))
+    ("side", "stride", "channels", "outs", "images"),
+    (
+        *((28, 1, 256, 320, 2), (56, 1, 64, 160, 2), (28, 2, 256, 96, 2)),
+        *((56, 1, 16, 16, 2), (56, 1, 30, 17, 2), (125, 1, 16, 20, 20), (125, 2, 33, 16, 8)),
+    ),
 )
-def test_winograd_in_batches_and_rounds(side: int, stride: int, channels: int, outs: int) -> None:
-    """More weights than are laid out at a time, and more tiles than have places at a time."""
+def test_winograd_in_batches_and_rounds(side: int, stride: int, channels: int, outs: int, images: int) -> None:
+    """More weights than are laid out at a time, more tiles than have places at a time, and parts with their own."""
     one = axis(side, (side - 1) // stride + 1, 3, stride, 1, 1)
-    k = case((one, one), (1, channels, outs), images=2)
+    k = case((one, one), (1, channels, outs), images=images)
     for quick, direct in zip(k._replace(winograd=1).all(), k.all(), strict=True):
         assert np.abs(exact(quick) - exact(direct)).max() <= 6e-6 * np.abs(exact(direct)).max()
 

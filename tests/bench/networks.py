@@ -7,6 +7,7 @@ python -m tests.bench.networks --only small --batch 16 --rounds 30
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import importlib
 import json
@@ -16,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,15 +27,15 @@ layer; ResNet-20 is He's for CIFAR, with projections. Images are 32x32x3; the lo
 SGD with momentum 0.9. *mpsfunc* is MLX's model after `mpsfunc.nn.convert`; the steps of both are compiled by
 `mx.compile`.
 
-All sides take turns in one process for {rounds} rounds; those slower than a second a step take part in {slow}. Ratios
-are medians of pairs with a bootstrap interval of 95 %. Before that every side takes some steps from the same weights
-on the same images, and their losses have to agree to 2 %.
+Every side has a process of its own, and they take turns, {rounds} in all, begun anew {processes} times. A turn is one
+step that is not counted, since threads have slept and caches hold other things, and then the mean of {steps}; sides
+slower than a second a step take single steps in {slow} turns. Ratios are medians of pairs with a bootstrap interval of
+95 %. The first steps of all start from the same weights on the same images, and their losses have to agree to 2 %. No
+side has more than two threads. Written by `python -m tests.bench.networks`.
 
-*Alone* is the median step of {alone} in a process of its own. Memory is the growth of its VmHWM from the imports over
-building and the first three steps, and of these steps alone, once everything is built (PyTorch imports a good deal of
-itself while it builds an optimizer; MLX keeps the buffers that it has let go of for later). Of {processes} processes,
-for which the sides take turns, each figure is the least. No side has more than two threads. Written by
-`python -m tests.bench.networks`."""
+Memory is the growth of a process's VmHWM from the imports over building and the first three steps, and of these steps
+alone, once everything is built (PyTorch imports a good deal of itself while it builds an optimizer; MLX keeps the
+buffers that it has let go of for later); of {processes} processes the least."""
 CHANNELS = (64, 64, 128, 128, 256, 256)
 STAGES = (16, 32, 64)
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
@@ -42,8 +43,8 @@ NETWORKS, BATCHES = ("small", "resnet20"), (16, 64)
 CONVERTED, STOCK = "mpsfunc", "MLX"
 EAGER = ("PyTorch NCHW", "PyTorch NHWC")
 COMPILED, JAX = "PyTorch NHWC, compiled", "JAX"
-_ALONE = 20  # steps of a process of its own
 _PROCESSES = 3
+_STEPS = 3  # of a turn
 _CURVE = 8  # steps whose losses are compared before anything is timed
 _SLOW, _SLOW_ROUNDS = 1.0, 2  # seconds a step from which a side takes part in few rounds
 
@@ -55,22 +56,15 @@ class Step(NamedTuple):
     parameters: Callable[[], dict[str, list[np.ndarray]]]
 
 
-class Alone(NamedTuple):
-    """Of a process of its own."""
-
-    seconds: float
-    megabytes: float  # from the imports on
-    stepping: float  # megabytes, once everything is built
-
-
 class Result(NamedTuple):
-    """What was measured of one network at one batch."""
+    """What was measured of one network at one batch, by side."""
 
     network: str
     batch: int
     curves: dict[str, list[float]]
     seconds: dict[str, list[float]]
-    alone: dict[str, Alone]
+    megabytes: dict[str, float]  # from the imports on
+    stepping: dict[str, float]  # megabytes, once everything is built
 
 
 def data(batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,38 +99,69 @@ def side(name: str, network: str, batch: int, parameters: dict[str, list[np.ndar
 
 
 def measure(network: str, batch: int, rounds: int, names: Sequence[str], processes: int = _PROCESSES) -> Result:
-    """The curves, which have to agree, the seconds of every round, and the megabytes of fresh processes."""
-    from .clock import rotated, wall_of
+    """The curves, which have to agree, the seconds of every round, and the megabytes."""
+    from .clock import rotated
 
     parameters = side(STOCK, network, batch, {}).parameters()
-    steps = {name: side(name, network, batch, parameters) for name in names}
-    curves = {name: [steps[name].once() for _ in range(_CURVE if name != STOCK else 2)] for name in names}
+    reports: list[dict[str, Any]] = []
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for begun in range(processes):
+        with contextlib.ExitStack() as stack:
+            sides = {}
+            for name in names if begun == 0 else [name for name in names if min(seconds[name]) < _SLOW]:
+                sides[name] = stack.enter_context(Process(name, network, batch, parameters))
+            reports.append({name: each.report for name, each in sides.items()})
+            for i in range(rounds * begun // processes, rounds * (begun + 1) // processes):
+                for name in rotated(list(names), i):
+                    out = name not in sides or (i >= _SLOW_ROUNDS and min(seconds[name]) > _SLOW)
+                    seconds[name].append(float("nan") if out else sides[name].turn())
+    curves = {name: report["curve"] for name, report in reports[0].items()}
     for name, curve in curves.items():
         want = curves[CONVERTED][: len(curve)]
         if not np.allclose(curve, want, rtol=2e-2):
             raise SystemExit(f"{network} x{batch}: {name} learns otherwise: {curve}, ours {want}")
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    slow = {name for name in names if wall_of(steps[name].once) > _SLOW}
-    for i in range(rounds):
-        for name in rotated(list(names), i):
-            out = name in slow and i >= _SLOW_ROUNDS
-            seconds[name].append(float("nan") if out else wall_of(steps[name].once))
-    each = [name for name in names if name != STOCK]
-    runs = [{name: _alone(name, network, batch, parameters) for name in each} for _ in range(processes)]
-    alone = {name: Alone(*map(min, zip(*(run[name] for run in runs), strict=True))) for name in each}
-    return Result(network, batch, curves, seconds, alone)
+    megabytes, stepping = (
+        {name: min(report[name][what] for report in reports if name in report) for name in names}
+        for what in ("megabytes", "stepping")
+    )
+    return Result(network, batch, curves, seconds, megabytes, stepping)
 
 
-def _alone(name: str, network: str, batch: int, parameters: dict[str, list[np.ndarray]]) -> Alone:
-    """Some steps in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.networks", "--alone", json.dumps([name, network, batch])]
-    done = subprocess.run(command, check=True, capture_output=True, input=pickle.dumps(parameters))
-    return Alone(*map(float, done.stdout.split()[-3:]))
+class Process:
+    """A side in a process of its own, which takes a step when it is told to."""
+
+    def __init__(self, name: str, network: str, batch: int, parameters: dict[str, list[np.ndarray]]) -> None:
+        command = [sys.executable, "-m", "tests.bench.networks", "--side", json.dumps([name, network, batch])]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._say(pickle.dumps(parameters))
+        self.report: dict[str, Any] = json.loads(self._answer())
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._process.communicate()
+
+    def turn(self) -> float:
+        """Seconds of a step."""
+        self._say(b"turn\n")
+        return float(self._answer())
+
+    def _say(self, words: bytes) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(words)
+        self._process.stdin.flush()
+
+    def _answer(self) -> bytes:
+        assert self._process.stdout
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"a side ended: {self._process.wait()}")
+        return answer
 
 
 def _child(name: str, network: str, batch: int) -> None:
     from .clock import wall_of
-    from .stats import median
 
     parameters = pickle.load(sys.stdin.buffer)
     rival = {CONVERTED: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
@@ -147,10 +172,14 @@ def _child(name: str, network: str, batch: int) -> None:
     step = side(name, network, batch, parameters)
     building = _peak() - imported
     built = _peak_from_now()
-    for _ in range(3):
-        step.once()
-    grown = max(building, _peak() - imported), _peak() - built
-    print(median([wall_of(step.once) for _ in range(_ALONE)]), *(bytes / 1e6 for bytes in grown))
+    curve = [step.once() for _ in range(3)]
+    grown = {"megabytes": max(building, _peak() - imported) / 1e6, "stepping": (_peak() - built) / 1e6}
+    curve += [step.once() for _ in range(0 if name == STOCK else _CURVE - 3)]
+    print(json.dumps({"curve": curve, **grown}), flush=True)
+    for _ in sys.stdin.buffer:
+        first = wall_of(step.once)
+        slow = first > _SLOW
+        print(first if slow else sum(wall_of(step.once) for _ in range(_STEPS)) / _STEPS, flush=True)
 
 
 def _peak() -> int:
@@ -174,7 +203,14 @@ def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
     facts = report.cpu_facts(report.commit(), _primitives.isa(), threads=2)
     targets = [line for each in results for line in _targets(each)]
     times = [
-        [each.network, each.batch, name, f"{1e3 * median(seconds):.1f}", *_told(each.alone.get(name))]
+        [
+            each.network,
+            each.batch,
+            name,
+            f"{1e3 * median(seconds):.1f}",
+            f"{each.megabytes[name]:.0f}",
+            f"{each.stepping[name]:.0f}",
+        ]
         for each in results
         for name, seconds in each.seconds.items()
     ]
@@ -183,8 +219,8 @@ def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
         for each in results
         for name, curve in each.curves.items()
     ]
-    columns = ["network", "batch", "side", "ms", "ms, alone", "MB", "MB, steps"]
-    method = _METHOD.format(rounds=rounds, slow=_SLOW_ROUNDS, alone=_ALONE, processes=_PROCESSES)
+    columns = ["network", "batch", "side", "ms", "MB", "MB, steps"]
+    method = _METHOD.format(rounds=rounds, slow=_SLOW_ROUNDS, processes=_PROCESSES, steps=_STEPS)
     parts = ["# Whole networks on the CPU", method, report.table(["machine", ""], facts.items())]
     parts += ["## Targets", report.table(["network", "batch", "against", "at least", "measured (95 %)", ""], targets)]
     parts += ["## Milliseconds a step", report.table(columns, times)]
@@ -210,21 +246,11 @@ def _targets(of: Result) -> list[list[object]]:
             verdict = "" if least is None else "met" if ratio.reaches(least) else "**missed**"
             measured = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             lines.append([of.network, of.batch, rival, "" if least is None else f"{least:g} x", measured, verdict])
-    ours, theirs = of.alone[CONVERTED], of.alone[eager]
-    for what, mine, other in (
-        ("memory", ours.megabytes, theirs.megabytes),
-        ("memory of steps", ours.stepping, theirs.stepping),
-    ):
-        verdict = "" if what != "memory" else "met" if mine <= other else "**missed**"
-        most = "" if what != "memory" else "no more"
-        lines.append([of.network, of.batch, f"{eager}, {what}", most, f"{mine:.0f} of {other:.0f} MB", verdict])
+    for what, grown, most in (("memory", of.megabytes, "no more"), ("memory of steps", of.stepping, "")):
+        ours, theirs = grown[CONVERTED], grown[eager]
+        verdict = "" if not most else "met" if ours <= theirs else "**missed**"
+        lines.append([of.network, of.batch, f"{eager}, {what}", most, f"{ours:.0f} of {theirs:.0f} MB", verdict])
     return lines
-
-
-def _told(each: Alone | None) -> list[str]:
-    if each is None:
-        return [""] * 3
-    return [f"{1e3 * each.seconds:.1f}", f"{each.megabytes:.0f}", f"{each.stepping:.0f}"]
 
 
 def main() -> None:
@@ -237,11 +263,11 @@ def main() -> None:
     parser.add_argument("--jax", action="store_true", help="JAX too")
     parser.add_argument("--no-stock", action="store_true", help="without MLX's own layers, which take minutes")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    parser.add_argument("--alone", help=argparse.SUPPRESS)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
-    if args.alone:
-        return _child(*json.loads(args.alone))
+    if args.side:
+        return _child(*json.loads(args.side))
     names = [CONVERTED, *EAGER, *[COMPILED] * args.compiled, *[JAX] * args.jax, *[STOCK] * (not args.no_stock)]
     results = []
     for network in args.only:
