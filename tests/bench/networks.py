@@ -132,7 +132,9 @@ class Process:
 
     def __init__(self, name: str, network: str, batch: int, parameters: dict[str, list[np.ndarray]]) -> None:
         command = [sys.executable, "-m", "tests.bench.networks", "--side", json.dumps([name, network, batch])]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # With processes of its own for compiling, PyTorch had not compiled after four minutes on two cores.
+        env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self._say(pickle.dumps(parameters))
         self.report: dict[str, Any] = json.loads(self._answer())
 
