@@ -103,6 +103,11 @@ def routed(stream: mx.Stream, *backends: str) -> bool:
     return backend(stream) in backends and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
 
 
+def instruction_sets() -> tuple[str, ...]:
+    """That of the CPU's kernels, then all that they were compiled for and that are here; none without the module."""
+    return () if _primitives is None else (_primitives.isa(), *_primitives.isas())
+
+
 def accumulator(dtype: mx.Dtype) -> mx.Dtype:
     """The dtype of sums, statistics and parameter gradients of an image: float32, or float64 for float64."""
     return mx.float64 if dtype == mx.float64 else mx.float32

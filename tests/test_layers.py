@@ -97,6 +97,8 @@ ALLOWED: dict[str, set[str]] = {
     | FAMILIES
     | {"_bn_state", "_conv_state", "_fused_neuron", "_policy", "_resized", "_safetensors", "_sampling"},
     "saving": {"_safetensors", "_saved_tree"},
+    "_selftest": {"mpsfunc"},
+    "__main__": {"mpsfunc", "_launch", "_selftest"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 

@@ -1,0 +1,74 @@
+"""What this machine runs mpsfunc with, and a short test of every function on each of its devices.
+
+python -m mpsfunc
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+import sys
+import time
+
+import mlx.core as mx
+
+import mpsfunc as mf
+from mpsfunc import _launch, _selftest
+
+
+def main() -> int:
+    """Prints the report, which is made to be pasted into an issue; 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m mpsfunc", description=__doc__)
+    parser.add_argument("--no-test", action="store_true", help="versions and devices only")
+    args = parser.parse_args()
+    for name, value in facts().items():
+        print(f"{name:<10} {value}")
+    failed = 0 if args.no_test else sum(not tested(device) for device in devices())
+    return 1 if failed else 0
+
+
+def facts() -> dict[str, str]:
+    """Versions, devices and settings."""
+    used, *known = _launch.instruction_sets() or ("", "")
+    name = mx.device_info(mx.Device(mx.cpu)).get("device_name", platform.machine())
+    return {
+        "mpsfunc": mf.__version__,
+        "python": f"{platform.python_version()}, {platform.platform()}",
+        "packages": ", ".join(f"{package} {importlib.metadata.version(package)}" for package in ("mlx", "numpy")),
+        "devices": ", ".join(map(_name, devices())),
+        "cpu": (
+            f"{name}, {used} of {', '.join(known)}, {mf.get_num_threads()} threads"
+            if used
+            else f"{name}, without the C++ module"
+        ),
+    }
+
+
+def devices() -> list[mx.Device]:
+    """Those that can be tested: the CPU needs the C++ module."""
+    cpu = [mx.Device(mx.cpu)] if _launch.instruction_sets() else []
+    return cpu + ([mx.Device(mx.gpu)] if mx.is_available(mx.gpu) else [])
+
+
+def tested(device: mx.Device) -> bool:
+    """Prints what became of every family on a device; whether all is well."""
+    start, calls, well = time.perf_counter(), 0, True
+    for family in _selftest.test(device):
+        calls += family.calls
+        well = well and not family.wrong and not family.error
+        told = family.error or (f"{len(family.wrong)} of {family.calls} wrong" if family.wrong else "ok")
+        print(f"{_name(device):<10} {family.name}: {told}", *family.wrong, sep="\n             ", flush=True)
+    verdict = "all well" if well else "NOT well: please paste all of this into an issue"
+    print(f"{_name(device):<10} {calls} calls in {time.perf_counter() - start:.1f} s, {verdict}")
+    return well
+
+
+def _name(device: mx.Device) -> str:
+    if device == mx.Device(mx.cpu):
+        return "cpu"
+    return str(mx.device_info(device).get("device_name", "gpu"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
