@@ -19,7 +19,7 @@ backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
 
-.PHONY: help demo test check parity kernels bench lint format isas asan wheels soak clean
+.PHONY: help demo test check parity kernels bench docs lint format isas asan wheels soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -30,7 +30,7 @@ demo: $(VENV)/demo  ## train a network on handwritten digits, about half a minut
 test: $(VENV)/test  ## every test that this machine can run, and the examples in the docs
 	$(PYTEST) $(ARGS)
 
-check: test parity lint isas asan wheels  ## what CI runs
+check: test parity lint docs isas asan wheels  ## what CI runs
 
 parity: $(VENV)/test  ## the same results as PyTorch
 	$(PIP) install torch==2.13.0
@@ -53,6 +53,9 @@ wheels: $(VENV)/built  ## what users get, with C++ and without, installed outsid
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)
+
+docs: $(VENV)/docs  ## the site, in build/site; a warning is an error
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/site
 
 lint: $(VENV)/dev  ## ruff, mypy, clang-format
 	$(BIN)/ruff check .
@@ -83,8 +86,9 @@ $(VENV)/built: $(sources)
 $(VENV)/demo: extras := demo
 $(VENV)/test: extras := demo,test
 $(VENV)/bench: extras := parity
+$(VENV)/docs: extras := docs
 $(VENV)/dev: extras := dev,demo,test
-$(VENV)/demo $(VENV)/test $(VENV)/bench $(VENV)/dev: $(VENV)/built
+$(VENV)/demo $(VENV)/test $(VENV)/bench $(VENV)/docs $(VENV)/dev: $(VENV)/built
 	@echo "Installing mpsfunc[$(extras)]"
 	@$(PIP) install 'mpsfunc[$(extras)]'
 	@touch $@

@@ -20,26 +20,26 @@ def neuron(
 ) -> mx.array:
     r"""An activation, ``f(x)`` for each element.
 
-    =================  ==============================  ======================
-    type               f(x)                            defaults
-    =================  ==============================  ======================
+    =================  ==================================  ======================
+    type               f(x)                                defaults
+    =================  ==================================  ======================
     "none"             x
-    "relu"             x if x >= 0 else a * x          a = 0
-    "linear"           a * x + b                       a = 1, b = 0
+    "relu"             x if x >= 0 else a * x              a = 0
+    "linear"           a * x + b                           a = 1, b = 0
     "sigmoid"          1 / (1 + e^-x)
-    "hard_sigmoid"     a * x + b within 0 to 1         a = 0.2, b = 0.5
-    "tanh"             a * tanh(b * x)                 a = 1, b = 1
+    "hard_sigmoid"     a * x + b within 0 to 1             a = 0.2, b = 0.5
+    "tanh"             a * tanh(b * x)                     a = 1, b = 1
     "absolute"         \|x\|
-    "softplus"         a * log(1 + e^(b * x))          a = 1, b = 1
+    "softplus"         a * log(1 + e^(b * x))              a = 1, b = 1
     "softsign"         x / (1 + \|x\|)
-    "elu"              x if x >= 0 else a * (e^x - 1)  a = 1
-    "prelu"            x if x >= 0 else a[channel] * x an array
-    "relun"            min(x if x >= 0 else a * x, b)  a = 1, b = 6
-    "power"            (a * x + b)^c                   a = 1, b = 0, c = 1
-    "exponential"      c^(a * x + b), e for c = -1     a = 1, b = 0, c = -1
-    "logarithm"        log of a * x + b to base c      a = 1, b = 0, c = -1
+    "elu"              x if x >= 0 else a * (e^x - 1)      a = 1
+    "prelu"            x if x >= 0 else a[channel] * x     an array
+    "relun"            min(x if x >= 0 else a * x, b)      a = 1, b = 6
+    "power"            (a * x + b)^c                       a = 1, b = 0, c = 1
+    "exponential"      c^(a * x + b), e for c = -1         a = 1, b = 0, c = -1
+    "logarithm"        log of a * x + b to base c          a = 1, b = 0, c = -1
     "gelu"             x / 2 * (1 + erf(x / sqrt(2)))
-    =================  ==============================  ======================
+    =================  ==================================  ======================
 
     Each is computed in float32 (float64 for float64 arrays) and rounded once, without overflow on the way. At a kink
     the derivative is the one from the right, as MPS has it; docs/neurons.md has all of them. Differentiable in x, and

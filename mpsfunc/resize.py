@@ -36,7 +36,7 @@ def resize_nearest(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Images (n, *out_size, c) of x's dtype.
+        Images ``(n, *out_size, c)`` of x's dtype.
 
     Raises:
         TypeError: x is not an array of real numbers, float64 on a GPU, or out_size is not an int.
@@ -95,7 +95,7 @@ def resize_nearest_grad(dy: mx.array, state: ResampleState, *, stream: StreamLik
     """Gradient of `resize_nearest` with respect to its images: each pixel's copies added up, 0 where there is none.
 
     Args:
-        dy: Gradient of the resized images (n, *out_size, c), floating.
+        dy: Gradient of the resized images ``(n, *out_size, c)``, floating.
         state: From `resize_nearest_fwd` or `resize_nearest_state`.
         stream: Stream or device to run on. Default: the current one.
 
@@ -143,7 +143,7 @@ def resize_bilinear(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Images (n, *out_size, c) of x's dtype.
+        Images ``(n, *out_size, c)`` of x's dtype.
 
     Raises:
         TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, or align_corners not a bool.
@@ -218,7 +218,7 @@ def resize_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: StreamLi
     """Gradient of `resize_bilinear` with respect to its images, the transposed matrix; MPS has none.
 
     Args:
-        dy: Gradient of the resized images (n, *out_size, c), floating.
+        dy: Gradient of the resized images ``(n, *out_size, c)``, floating.
         state: From `resize_bilinear_fwd` or `resize_bilinear_state`.
         stream: Stream or device to run on. Default: the current one.
 

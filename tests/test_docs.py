@@ -56,6 +56,28 @@ def test_names_of_the_graph_exist() -> None:
             assert f"`{name}`" in table, name
 
 
+def test_the_reference_has_every_public_name() -> None:
+    told = set(
+        re.findall(r"auto(?:function|class):: mpsfunc\.([\w.]+)", "".join(TEXTS[p] for p in TEXTS if "api" in p))
+    )
+    kinds = inspect.isfunction, inspect.isclass
+    public = {name for name, value in vars(mf).items() if name[0] != "_" and any(kind(value) for kind in kinds)}
+    layers = {f"nn.{name}" for name, value in vars(mf.nn).items() if name[0] != "_" and any(k(value) for k in kinds)}
+    assert told == public | layers
+
+
+ARGUMENTS = {"padding", "offset", "out_size", "edge_mode", "momentum"}
+
+
+@pytest.mark.parametrize("page", ["docs/from-mps.md", "docs/from-pytorch.md"])
+def test_the_tables_name_what_there_is(page: str) -> None:
+    cells = [line.rstrip(" |").rpartition("|")[2] for line in TEXTS[page].splitlines() if line.startswith("| ")]
+    names = {name for cell in cells for name in re.findall(r"`([a-z][a-z0-9_]*)(?=[`(])", cell)}
+    assert len(names) > 25
+    missing = {name for name in names if not hasattr(mf, name)} - ARGUMENTS
+    assert missing <= {"f_fwd", "f_state", "w", "x"}, missing
+
+
 def test_the_port_runs() -> None:
     """The right column of the table is a program, whose gradients are those of autodiff."""
     rows = re.findall(r"^\| `.*?` \| `(.*)` \|$", TEXTS["docs/graph.md"].partition("## A port")[2], re.MULTILINE)

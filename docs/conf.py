@@ -1,0 +1,29 @@
+"""How Sphinx makes the site: `make docs`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+project = "mpsfunc"
+author = "the founders of mpsfunc"
+release = version = importlib.metadata.version("mpsfunc")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["examples/*.md"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+
+autodoc_typehints = "none"  # the docstrings say what arguments are
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Fields", "params_style")]
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+default_role = "py:obj"
+
+html_theme = "furo"
+html_title = f"mpsfunc {release}"
+html_static_path: list[str] = []
