@@ -11,7 +11,7 @@ release = version = importlib.metadata.version("mpsfunc")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["examples/*.md"]
 myst_heading_anchors = 3
-nb_execution_mode = "cache"
+nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 
 autodoc_typehints = "none"  # the docstrings say what arguments are
@@ -26,4 +26,4 @@ default_role = "py:obj"
 
 html_theme = "furo"
 html_title = f"mpsfunc {release}"
-html_static_path: list[str] = []
+html_show_copyright = False
