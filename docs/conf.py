@@ -9,7 +9,6 @@ author = "the founders of mpsfunc"
 release = version = importlib.metadata.version("mpsfunc")
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["examples/*.md"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True

@@ -91,6 +91,13 @@ def test_the_environment_is_left_alone(on_cpu: mx.Device, monkeypatch: pytest.Mo
         assert os.environ.get("MPSFUNC_DETERMINISTIC") == before
 
 
+def test_float32_means_float32_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_ENABLE_TF32", "1")  # for monkeypatch to put back
+    monkeypatch.delenv("MLX_ENABLE_TF32")
+    monkeypatch.setattr(sys, "argv", ["mpsfunc", "--no-test"])
+    assert command.main() == 0 and os.environ["MLX_ENABLE_TF32"] == "0"
+
+
 @pytest.mark.needs_cpu_module
 def test_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "mpsfunc"], capture_output=True, text=True, timeout=300)

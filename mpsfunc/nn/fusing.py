@@ -127,7 +127,7 @@ class Following:
         call.layer.update({name: call.before[name] for name in statistics})
         try:
             return call.layer.run(call.x, neuron)
-        except Exception:
+        except Exception:  # of whatever kind: statistics are what the first call left
             call.layer.update({name: call.after[name] for name in statistics})
             raise
 
