@@ -1,8 +1,9 @@
 """Runs one operation on the device a stream names; CPU, Metal and CUDA are told apart here and by no other module.
 
 On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `Stage`, each a kernel body
-``metal/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it behind ``cuda.h``
-(``mx.fast.cuda_kernel``).
+``metal/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it behind ``cuda.h``, as
+machine code that was compiled before (`_nvrtc`, ``mx.fast.precompiled_cuda_kernel``) or, where there is no compiler for
+that, as text (``mx.fast.cuda_kernel``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+
+from mpsfunc import _nvrtc
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -189,19 +192,41 @@ def run_stage(
     **options: Any,
 ) -> list[mx.array]:
     """Launches one kernel body on a GPU. ``metal`` is for tests that ask for the text on a machine without one."""
-    kernel = _kernel(stage.body, stage.inputs, stage.outputs, mx.metal.is_available() if metal is None else metal)
-    return list(
-        kernel(
-            inputs=[*arrays, packed(stage.params)],
-            template=[("T", arrays[0].dtype), *stage.template],
-            output_shapes=[shape for shape, _ in stage.results],
-            output_dtypes=[dtype for _, dtype in stage.results],
-            grid=stage.grid,
-            threadgroup=stage.threadgroup,
-            stream=stream,
-            **options,
-        )
-    )
+    on_metal = mx.metal.is_available() if metal is None else metal
+    arrays = [*arrays, packed(stage.params)]
+    constants = (("T", arrays[0].dtype), *stage.template)
+    how: dict[str, Any] = {
+        "inputs": arrays,
+        "output_shapes": [shape for shape, _ in stage.results],
+        "output_dtypes": [dtype for _, dtype in stage.results],
+        "grid": stage.grid,
+        "threadgroup": stage.threadgroup,
+        "stream": stream,
+        **options,
+    }
+    if not on_metal:
+        compiled = _compiled(stage, arrays, constants, stream.device)
+        if compiled is not None:
+            lengths = [length for i in compiled.sized for length in arrays[i].shape]
+            how |= {"scalars": lengths, "ensure_row_contiguous": True}
+            return list(mx.fast.precompiled_cuda_kernel(name=compiled.name, compiled_source=compiled.code, **how))
+    kernel = _kernel(stage.body, stage.inputs, stage.outputs, on_metal)
+    return list(kernel(template=list(constants), **how))
+
+
+def _compiled(
+    stage: Stage, arrays: Sequence[mx.array], constants: tuple[_nvrtc.Constant, ...], device: mx.Device
+) -> _nvrtc.Kernel | None:
+    inputs = tuple((name, a.dtype, a.ndim) for name, a in zip((*stage.inputs, "params"), arrays, strict=True))
+    outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
+    body = text(f"{stage.body}.metal")
+    return _nvrtc.kernel(f"mpsfunc_{stage.body}", body, _cuda_header(body), inputs, outputs, constants, device)
+
+
+@functools.cache
+def _cuda_header(body: str) -> str:
+    words = ("cuda.h", "cuda_matrix.h") if "simdgroup_" in body else ("cuda.h",)
+    return "".join(map(text, (*words, *_HEADERS)))
 
 
 def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
@@ -249,13 +274,12 @@ def packed(params: tuple[int, ...]) -> mx.array:
 def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal: bool) -> Any:
     make = mx.fast.metal_kernel if metal else mx.fast.cuda_kernel
     source = text(f"{body}.metal")
-    prologue = () if metal else ("cuda.h", "cuda_matrix.h") if "simdgroup_" in source else ("cuda.h",)
     return make(
         name=f"mpsfunc_{body}",
         input_names=[*inputs, "params"],
         output_names=list(outputs),
         source=source,
-        header="".join(map(text, (*prologue, *_HEADERS))),
+        header="".join(map(text, _HEADERS)) if metal else _cuda_header(source),
     )
 
 

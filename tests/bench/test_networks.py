@@ -22,8 +22,8 @@ def device_back() -> object:
 @pytest.mark.needs_cpu_module
 @pytest.mark.parametrize("network", networks.NETWORKS)
 def test_converted_steps_learn(network: str) -> None:
-    step = networks.side(networks.CONVERTED, network, 4, {})
-    losses = [step.once() for _ in range(6)]
+    step = networks.side(networks.CONVERTED, networks.Setting(network, 4), {})
+    losses = [step.times(1) for _ in range(3)] + [step.times(3)]
     assert losses[-1] < losses[0]
     convolutions = {"small": 6, "resnet20": 19 + 2}[network]
     assert len(step.parameters()["conv"]) == convolutions
@@ -34,7 +34,7 @@ def test_converted_steps_learn(network: str) -> None:
 def test_all_sides_learn_the_same_and_are_written_down(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     names = (networks.CONVERTED, *networks.EAGER)
-    results = [networks.measure(network, 8, 2, names, 1) for network in networks.NETWORKS]
+    results = [networks.measure(networks.Setting(network, 8), 2, names, 1) for network in networks.NETWORKS]
     for result in results:
         for curve in result.curves.values():
             np.testing.assert_allclose(curve, result.curves[networks.CONVERTED], rtol=1e-2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..networks import LEARNING_RATE, MOMENTUM, STAGES, Step
+from ..networks import LEARNING_RATE, MOMENTUM, STAGES, Setting, Step
 
 Array = jax.Array
 
@@ -55,9 +54,9 @@ def resnet20(read: Reader, x: Array) -> Array:
     return x
 
 
-def step(name: str, parameters: dict[str, list[np.ndarray]], x: np.ndarray, labels: np.ndarray) -> Step:
+def step(setting: Setting, parameters: dict[str, list[np.ndarray]], x: np.ndarray, labels: np.ndarray) -> Step:
     """A compiled training step of a network with the parameters of MLX's."""
-    body = {"small": small, "resnet20": resnet20}[name]
+    body = {"small": small, "resnet20": resnet20}[setting.network]
     widths = [len(w) for w in parameters["conv"]]
     params: dict[str, list[Array]] = {
         "conv": [jnp.asarray(w) for w in parameters["conv"]],
@@ -78,12 +77,18 @@ def step(name: str, parameters: dict[str, list[np.ndarray]], x: np.ndarray, labe
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         return jax.tree.map(lambda p, v: p - LEARNING_RATE * v, params, velocity), velocity, value
 
-    def states() -> Iterator[float]:
-        state, velocity = params, jax.tree.map(jnp.zeros_like, params)
-        while True:
-            state, velocity, value = train(state, velocity)
-            jax.block_until_ready((state, velocity))
-            yield float(value)
+    state = (params, jax.tree.map(jnp.zeros_like, params))
 
-    running = states()
-    return Step(lambda: next(running), lambda: {})
+    def times(count: int) -> float:
+        nonlocal state
+        for _ in range(count):
+            *state, value = train(*state)
+        jax.block_until_ready(state)
+        return float(value)
+
+    return Step(times, lambda: {})
+
+
+def peak() -> int:
+    """Bytes of arrays at most in use since the process began."""
+    return jax.devices()[0].memory_stats()["peak_bytes_in_use"]

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
 
-from ..networks import CHANNELS, LEARNING_RATE, MOMENTUM, STAGES, Step
+from ..networks import CHANNELS, LEARNING_RATE, MOMENTUM, STAGES, Setting, Step
 
 
 class Mean(nn.Module):
@@ -55,17 +55,19 @@ def resnet20() -> nn.Module:
     return nn.Sequential(*layers, Mean(), nn.Linear(STAGES[-1], 10))
 
 
-def step(name: str, x: np.ndarray, labels: np.ndarray, *, converted: bool) -> Step:
+def step(setting: Setting, x: np.ndarray, labels: np.ndarray, *, converted: bool) -> Step:
     """A compiled training step of a network whose parameters are drawn from a seed."""
     mx.random.seed(0)
-    model = {"small": small, "resnet20": resnet20}[name]()
+    model = {"small": small, "resnet20": resnet20}[setting.network]()
+    dtype = getattr(mx, setting.dtype)
+    model.set_dtype(dtype)
     if converted:
         from mpsfunc.nn import convert
 
         convert(model)
     optimizer = optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
     optimizer.init(model.trainable_parameters())
-    images, targets = mx.array(x), mx.array(labels)
+    images, targets = mx.array(x).astype(dtype), mx.array(labels)
     state = [model.state, optimizer.state]
 
     def loss() -> mx.array:
@@ -78,12 +80,19 @@ def step(name: str, x: np.ndarray, labels: np.ndarray, *, converted: bool) -> St
 
     run: Callable[[], mx.array] = mx.compile(train, inputs=state, outputs=state)
 
-    def once() -> float:
-        value = run()
+    def times(count: int) -> float:
+        for _ in range(count):
+            value = run()
+            mx.async_eval(value, state)
         mx.eval(value, state)
         return float(value.item())
 
-    return Step(once, lambda: _parameters(model))
+    return Step(times, lambda: _parameters(model))
+
+
+def peak() -> int:
+    """Bytes of arrays at most in use since the process began."""
+    return mx.get_peak_memory()
 
 
 def _parameters(model: nn.Module) -> dict[str, list[np.ndarray]]:

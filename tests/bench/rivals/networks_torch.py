@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..networks import CHANNELS, LEARNING_RATE, MOMENTUM, STAGES, Step
+from ..networks import CHANNELS, LEARNING_RATE, MOMENTUM, STAGES, Setting, Step
 
 
 class Mean(nn.Module):
@@ -54,18 +54,20 @@ def resnet20() -> nn.Module:
 
 
 def step(
-    name: str,
+    setting: Setting,
     parameters: dict[str, list[np.ndarray]],
     x: np.ndarray,
     labels: np.ndarray,
     *,
     channels_last: bool,
     compiled: bool = False,
-    device: str = "cpu",
 ) -> Step:
     """A training step of a network with the parameters of MLX's."""
+    device = {"cpu": "cpu", "gpu": "cuda"}[setting.device]
+    dtype = getattr(torch, setting.dtype)
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    model = {"small": small, "resnet20": resnet20}[name]()
+    model = {"small": small, "resnet20": resnet20}[setting.network]()
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     (linear,) = (module for module in model.modules() if isinstance(module, nn.Linear))
     with torch.no_grad():
@@ -73,9 +75,9 @@ def step(
             module.weight.copy_(torch.from_numpy(weight.copy()))
         linear.weight.copy_(torch.from_numpy(parameters["linear"][0].copy()))
         linear.bias.copy_(torch.from_numpy(parameters["bias"][0].copy()))
-    model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+    model = model.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=MOMENTUM)
-    images = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(memory_format=layout).to(device)
+    images = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(memory_format=layout).to(device, dtype)
     targets = torch.from_numpy(labels).to(device).long()
 
     def loss() -> torch.Tensor:
@@ -83,11 +85,17 @@ def step(
 
     forward = torch.compile(loss) if compiled else loss
 
-    def once() -> float:
-        optimizer.zero_grad()
-        value = forward()
-        value.backward()
-        optimizer.step()
+    def times(count: int) -> float:
+        for _ in range(count):
+            optimizer.zero_grad()
+            value = forward()
+            value.backward()
+            optimizer.step()
         return float(value.item())
 
-    return Step(once, lambda: {})
+    return Step(times, lambda: {})
+
+
+def peak() -> int:
+    """Bytes of tensors at most in use since the process began."""
+    return torch.cuda.max_memory_allocated()

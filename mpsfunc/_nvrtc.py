@@ -1,0 +1,214 @@
+"""CUDA kernels compiled once: NVRTC's machine code is kept on disk from one process to the next.
+
+MLX compiles a custom kernel anew in every process, behind headers that take it most of a second, and a training step
+has dozens of them. From here the text goes to the same NVRTC behind the two headers that it needs, in an eighth of the
+time or so, and MLX is given the machine code. Where NVRTC or those headers are not found, nothing here is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+
+_LIBRARIES = {"libnvrtc.so.13": "cu13", "libnvrtc.so.12": "cuda_runtime"}  # and where pip keeps the headers of each
+_TYPES = {
+    mx.bool_: "bool", mx.uint8: "unsigned char", mx.int8: "signed char", mx.uint16: "unsigned short",
+    mx.int16: "short", mx.uint32: "unsigned int", mx.int32: "int", mx.uint64: "unsigned long",
+    mx.int64: "long", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16", mx.float32: "float",
+}  # fmt: skip
+_PROLOGUE = """#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
+"""
+_DIGEST = 32  # bytes of a SHA-256
+
+Parameter = tuple[str, mx.Dtype, int]  # name, dtype and number of axes of an array
+Constant = tuple[str, mx.Dtype | int]
+
+
+class Compiler(NamedTuple):
+    """NVRTC, for one GPU."""
+
+    library: ctypes.CDLL
+    version: tuple[int, int]
+    options: tuple[str, ...]
+
+    def compile(self, source: str) -> bytes:
+        """Machine code, or a RuntimeError with the compiler's words."""
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        words = [option.encode() for option in self.options]
+        self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"mpsfunc.cu", 0, None, None)
+        try:
+            failed = self.library.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
+            kind = "ProgramLog" if failed else "CUBIN"
+            self._call(f"nvrtcGet{kind}Size", program, ctypes.byref(size))
+            code = ctypes.create_string_buffer(size.value)
+            self._call(f"nvrtcGet{kind}", program, code)
+        finally:
+            self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        if failed:
+            raise RuntimeError(code.value.decode(errors="replace"))
+        return code.raw
+
+    def _call(self, name: str, *args: object) -> None:
+        failed = getattr(self.library, name)(*args)
+        if failed:
+            raise RuntimeError(f"{name} returned {failed}")
+
+
+@functools.cache
+def compiler(device: str) -> Compiler | None:
+    """The NVRTC that MLX itself uses, if it and CUDA's headers are found, and MLX knows what the GPU is."""
+    index = device.removeprefix("Device(gpu, ").removesuffix(")")
+    about = mx.device_info(mx.Device(mx.gpu, int(index)))
+    if "compute_capability_major" not in about:
+        return None
+    major, minor = (int(about[f"compute_capability_{part}"]) for part in ("major", "minor"))
+    return found(f"sm_{major}{minor}{'a' * (major >= 9)}", Path(mx.__file__).parent)
+
+
+def found(architecture: str, mlx: Path) -> Compiler | None:
+    """The compiler for an architecture, looked for where MLX looks."""
+    for name, headers in _LIBRARIES.items():
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        homes = [Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
+        toolkits = [mlx.parent / "nvidia" / headers, *homes, Path("/usr/local/cuda")]
+        toolkit = next((path / "include" for path in toolkits if (path / "include/cuda_fp16.h").exists()), None)
+        if toolkit is None:
+            return None
+        more = [path for path in (mlx / "include/cccl", toolkit / "cccl", toolkit.parent / "cccl") if path.exists()]
+        includes = [f"--include-path={path}" for path in (*more, toolkit)]
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
+            return None
+        options = ("--device-as-default-execution-space", f"--gpu-architecture={architecture}", *includes)
+        return Compiler(library, (major.value, minor.value), options)
+    return None
+
+
+class Kernel(NamedTuple):
+    """One body for given dtypes, in machine code."""
+
+    name: str
+    code: bytes
+    sized: tuple[int, ...]  # the inputs whose lengths it is told, behind all arrays
+
+
+_kernels: dict[tuple[object, ...], Kernel | None] = {}
+
+
+def kernel(
+    name: str,
+    body: str,
+    header: str,
+    inputs: tuple[Parameter, ...],
+    outputs: tuple[tuple[str, mx.Dtype], ...],
+    constants: tuple[Constant, ...],
+    device: mx.Device,
+) -> Kernel | None:
+    """The kernel, from disk if it was compiled before; None where MLX has to compile it."""
+    key = (name, inputs, outputs, constants, repr(device))  # two equal mx.Device have two hashes
+    if key not in _kernels:
+        _kernels[key] = _made(name, source(name, body, header, inputs, outputs, constants), compiler(repr(device)))
+    return _kernels[key]
+
+
+def _made(name: str, text_and_sized: tuple[str, tuple[int, ...]], with_nvrtc: Compiler | None) -> Kernel | None:
+    text, sized = text_and_sized
+    if with_nvrtc is None:
+        return None
+    try:
+        return Kernel(name, machine_code(text, with_nvrtc), sized)
+    except RuntimeError as error:
+        warnings.warn(f"{name}: MLX compiles it, since NVRTC said: {error}", RuntimeWarning, stacklevel=2)
+        return None
+
+
+def source(
+    name: str,
+    body: str,
+    header: str,
+    inputs: Sequence[Parameter],
+    outputs: Sequence[tuple[str, mx.Dtype]],
+    constants: Sequence[Constant],
+) -> tuple[str, tuple[int, ...]]:
+    """The text for NVRTC, and the inputs whose lengths it takes behind all arrays."""
+    told: list[str] = []
+    lengths: list[str] = []
+    sized = tuple(i for i, (array, _, _) in enumerate(inputs) if f"{array}_shape" in body)
+    for i in sized:
+        array, _, ndim = inputs[i]
+        each = [f"{array}_length_{axis}" for axis in range(ndim)]
+        lengths += [f"int {length}" for length in each]
+        told.append(f"const int {array}_shape[] = {{{', '.join(each)}}};")
+    told += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in body]
+    for constant, value in constants:
+        if isinstance(value, mx.Dtype):
+            told.append(f"using {constant} = {_TYPES[value]};")
+        else:
+            told.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {constant} = {int(value)};")
+    arrays = [f"const {_TYPES[dtype]}* {array}" for array, dtype, _ in inputs]
+    arrays += [f"{_TYPES[dtype]}* {array}" for array, dtype in outputs]
+    signature = f'extern "C" __global__ void {name}({", ".join([*arrays, *lengths])})'
+    return "\n".join([_PROLOGUE, header, signature, "{", *told, body, "}", ""]), sized
+
+
+def machine_code(text: str, with_nvrtc: Compiler) -> bytes:
+    """What the text compiles to; kept on disk behind its digest, so that half a file is not taken for a whole one."""
+    key = hashlib.sha256("\0".join([text, *with_nvrtc.options, str(with_nvrtc.version)]).encode()).hexdigest()
+    folder = cache_folder()
+    if folder:
+        with contextlib.suppress(OSError):
+            kept = (folder / f"{key}.cubin").read_bytes()
+            if hashlib.sha256(kept[_DIGEST:]).digest() == kept[:_DIGEST]:
+                return kept[_DIGEST:]
+    code = with_nvrtc.compile(text)
+    if folder:
+        with contextlib.suppress(OSError):
+            _write(folder / f"{key}.cubin", hashlib.sha256(code).digest() + code)
+    return code
+
+
+def cache_folder() -> Path | None:
+    """Where machine code is kept: ``MPSFUNC_CACHE_DIR``, or the user's folder of caches; None keeps nothing."""
+    named = os.environ.get("MPSFUNC_CACHE_DIR")
+    if named is not None:
+        return Path(named) if named else None
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "mpsfunc"
+    try:
+        return Path.home() / ".cache" / "mpsfunc"
+    except RuntimeError:  # nobody's home
+        return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,120 @@
+"""Where a GPU's time goes in a training step: the kernels of our side and of PyTorch's, by CUPTI's records.
+
+python -m tests.bench.network_kernels --only small --dtype bfloat16
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .networks import CONVERTED, EAGER, GPU_BATCHES, GPU_DTYPES, NETWORKS, STOCK, Setting, side
+
+_METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
+side, after {warm} that are not recorded. *busy* is the sum of their times, *a step* is by the clock, without the
+profiler; the networks and their settings are those of [the whole networks](networks_gpu.md). Names are cut to what tells
+them apart. Written by `python -m tests.bench.network_kernels`."""
+_STEPS, _WARM, _LINES = 10, 10, 16
+SIDES = (CONVERTED, STOCK, EAGER[1])
+
+
+def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds a step by the clock, and by kernel, with its number of launches."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    step = side(name, setting, parameters)
+    step.times(_WARM)
+    start = time.perf_counter()
+    step.times(_STEPS)
+    wall = (time.perf_counter() - start) / _STEPS
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        step.times(_STEPS)
+        torch.cuda.synchronize()
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            entry = found[short(event.name)]
+            entry[0] += event.device_time / 1e3 / _STEPS
+            entry[1] += 1 / _STEPS
+    return {"wall": 1e3 * wall, "kernels": sorted(([k, *v] for k, v in found.items()), key=lambda e: -e[1])}
+
+
+def short(name: str) -> str:
+    """A kernel's name without what is the same in all of them."""
+    name = re.sub(r"^(void|std::enable_if<[^>]*>::type) ", "", name)
+    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::|at::native::|mlx::core::(cu::)?", "", name)
+    name = re.sub(r"custom_kernel_(\w+?)(_[0-9a-f]{16,})?$", r"\1", name)
+    name = re.sub(r"\([^()]*\)$", "", name)
+    return name if len(name) <= 90 else name[:87] + "..."
+
+
+def table(setting: Setting, found: dict[str, dict[str, Any]]) -> list[str]:
+    """One side after another: the kernels that take most, and all others together."""
+    from . import report
+
+    parts = [f"## {setting.network}, batch {setting.batch}, {setting.dtype}"]
+    lines = []
+    for name, each in found.items():
+        busy, launches = (sum(entry[i] for entry in each["kernels"]) for i in (1, 2))
+        lines.append([name, f"{each['wall']:.2f}", f"{busy:.2f}", f"{launches:.0f}"])
+    parts.append(report.table(["side", "ms a step", "ms busy", "kernels a step"], lines))
+    for name, each in found.items():
+        first, rest = each["kernels"][:_LINES], each["kernels"][_LINES:]
+        rows = [[f"`{kernel}`", f"{ms:.3f}", f"{count:.1f}"] for kernel, ms, count in first]
+        rows.append([f"{len(rest)} others", f"{sum(e[1] for e in rest):.3f}", f"{sum(e[2] for e in rest):.1f}"])
+        parts += [f"### {name}", report.table(["kernel", "ms a step", "launches a step"], rows)]
+    return parts
+
+
+def measure(setting: Setting, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each side in a process of its own."""
+    found = {}
+    for name in names:
+        command = [sys.executable, "-m", "tests.bench.network_kernels", "--side", json.dumps([name, setting])]
+        done = subprocess.run(
+            command, env={**os.environ, "MLX_ENABLE_TF32": "1"}, stdout=subprocess.PIPE, text=True, check=True
+        )
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measures and writes networks_gpu_kernels.md."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.network_kernels", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--dtype", nargs="+", choices=GPU_DTYPES, default=GPU_DTYPES)
+    parser.add_argument("--batch", type=int, default=GPU_BATCHES[0])
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    parser.add_argument("--commit", default="", help="what was measured, where there is no git")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        name, fields = json.loads(args.side)
+        setting = Setting(*fields)
+        parameters = side(STOCK, setting._replace(device="cpu", dtype="float32"), {}).parameters()
+        print(json.dumps(profile(name, setting, parameters)))
+        return
+    from . import gpu, report
+
+    facts = report.gpu_facts(args.commit or report.commit(), *gpu.card())
+    parts = ["# Kernels of whole networks on an NVIDIA GPU", _METHOD.format(steps=_STEPS, warm=_WARM)]
+    parts.append(report.table(["machine", ""], facts.items()))
+    for network in args.only:
+        for dtype in args.dtype:
+            setting = Setting(network, args.batch, "gpu", dtype)
+            parts += table(setting, measure(setting, SIDES))
+    print(report.save(args.out, "networks_gpu_kernels", parts))
+
+
+if __name__ == "__main__":
+    main()
