@@ -125,6 +125,22 @@ def test_adaptive_pools(out_size: Any, image: tuple[int, int]) -> None:
     agree(mf.max_pool_grad(dy, maxima), *backward(output, dy, source))
 
 
+def test_global_pools() -> None:
+    x = numbers((2, 5, 6, 3), mx.float64)
+    agree(mf.avg_pool(x, "global"), torch.nn.functional.adaptive_avg_pool2d(theirs(x), 1))
+    agree(mf.max_pool(x, "global"), torch.nn.functional.adaptive_max_pool2d(theirs(x), 1))
+    agree(mf.l2_pool(x, "global"), torch.nn.functional.lp_pool2d(theirs(x), 2.0, (5, 6)))
+
+
+def test_the_gradient_of_a_norm_of_zeros() -> None:
+    x = mx.zeros((1, 2, 2, 1), mx.float64)
+    source = theirs(x)
+    output = torch.nn.functional.lp_pool2d(source, 2.0, 2)
+    dy = mx.ones((1, 1, 1, 1), mx.float64)
+    y, state = mf.l2_pool_fwd(x, 2)
+    agree(mf.l2_pool_grad(dy, x, state), *backward(output, dy, source))
+
+
 CONVOLUTIONS: list[tuple[int, int, tuple[int, int], dict[str, Any]]] = [
     (3, 5, (3, 3), {"padding": 1}),
     (4, 6, (2, 3), {"stride": (2, 1), "padding": (0, 2)}),
@@ -149,6 +165,41 @@ def test_conv(channels: int, out: int, kernel: tuple[int, int], how: dict[str, A
     done = mf.conv_grad_weights(dy, x, state)
     ours = [mf.conv_grad_input(dy, w, state), done.dw, done.db]
     for mine, tensor in zip(ours, backward(output, dy, *inputs), strict=False):
+        agree(mine, tensor)
+
+
+@pytest.mark.parametrize("kernel", [(1, 2), (3, 4), (5, 3)], ids=str)
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore:Using padding='same'")  # PyTorch warns that an even kernel makes it copy
+def test_same(kernel: tuple[int, int], dilation: int) -> None:
+    """An odd pixel goes behind the image in both."""
+    x, w = numbers((2, 7, 8, 3), mx.float64), numbers((4, *kernel, 3), mx.float64, 1)
+    y, state = mf.conv_fwd(x, w, padding="same", dilation=dilation)
+    source, weights = theirs(x), theirs(w)
+    output = torch.nn.functional.conv2d(source, weights, padding="same", dilation=dilation)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 2)
+    ours = (mf.conv_grad_input(dy, w, state), mf.conv_grad_weights(dy, x, state).dw)
+    for mine, tensor in zip(ours, backward(output, dy, source, weights), strict=True):
+        agree(mine, tensor)
+
+
+def test_pixel_shuffle() -> None:
+    """PyTorch has channel before pixel; a convolution in front of it has its outputs in that order."""
+    r, channels = 2, 3
+    x, w, b = numbers((2, 4, 5, 2), mx.float64), numbers((12, 3, 3, 2), mx.float64, 1), numbers((12,), mx.float64, 2)
+    output = torch.nn.functional.pixel_shuffle(torch.nn.functional.conv2d(theirs(x), theirs(w), theirs(b)), r)
+    ordered = w.reshape(channels, r * r, 3, 3, -1).transpose(1, 0, 2, 3, 4).reshape(w.shape)
+    bias = b.reshape(channels, r * r).transpose(1, 0).reshape(b.shape)
+    agree(mf.depth_to_space(mf.conv(x, ordered, bias), r), output)
+
+
+def test_a_folded_batch_norm() -> None:
+    w, b, gamma, beta, mean = (numbers(shape, mx.float64, i) for i, shape in enumerate([(6, 3, 2, 4), *[(6,)] * 4]))
+    var = abs(numbers((6,), mx.float64, 5)) + 0.1
+    args = [theirs(a).detach() for a in (w, b, mean, var, gamma, beta)]
+    expected = torch.nn.utils.fuse_conv_bn_weights(*args[:4], 1e-3, *args[4:])
+    for mine, tensor in zip(mf.fold_batch_norm(w, b, gamma, beta, mean, var, 1e-3), expected, strict=True):
         agree(mine, tensor)
 
 
@@ -300,6 +351,16 @@ def test_instance_and_group_norm(groups: int) -> None:
     agree(y, output)
     for mine, tensor in zip(pulled, backward(output, dy, source, scale, shift), strict=True):
         agree(mine, tensor)
+
+
+def test_layer_norm() -> None:
+    """Over everything but the batch it is group norm with one group."""
+    x, dy = numbers((3, 4, 5, 6), mx.float64), numbers((3, 4, 5, 6), mx.float64, 1)
+    source = theirs(x)
+    output = torch.nn.functional.layer_norm(source, (6, 4, 5))
+    (y,), (dx,) = mx.vjp(lambda x: mf.group_norm(x, 1), [x], [dy])
+    agree(y, output)
+    agree(dx, *backward(output, dy, source))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 6, 20])

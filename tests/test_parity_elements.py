@@ -64,3 +64,30 @@ def test_compare(comparison: str) -> None:
     x, y = (mx.round(numbers((2, 3, 4, 5), mx.float64, seed)) for seed in (0, 1))
     theirs_of = {"equal": torch.eq}.get(comparison) or getattr(torch, comparison)
     agree(mf.compare(x, y, comparison), theirs_of(theirs(x), theirs(y)).double())
+
+
+def test_equal_within_a_threshold() -> None:
+    x, y = mx.round(numbers((200,), mx.float64) * 8) / 8, mx.round(numbers((200,), mx.float64, 1) * 8) / 8
+    x[:3] = y[:3] = mx.array([np.inf, -np.inf, 0.0], mx.float64)
+    expected = torch.isclose(theirs(x), theirs(y), rtol=0.0, atol=0.25)
+    agree(mf.compare(x, y, "equal", 0.25), expected.double())
+
+
+def test_dropout_of_whole_channels() -> None:
+    """The mask of dropout2d has one value for each channel of each image."""
+    torch.manual_seed(1)
+    ones = torch.nn.functional.dropout2d(torch.ones(4, 6, 3, 5), 0.5)
+    mask = mx.array((ones[:, :, :1, :1] != 0).numpy().transpose(0, 2, 3, 1))
+    torch.manual_seed(1)
+    x = numbers((4, 3, 5, 6), mx.float64)
+    output = torch.nn.functional.dropout2d(torch.tensor(exact(x).transpose(0, 3, 1, 2)), 0.5)
+    np.testing.assert_allclose(exact(mf.dropout(x, 0.5, mask=mask)), output.numpy().transpose(0, 2, 3, 1))
+
+
+def test_slopes_on_a_limit() -> None:
+    """PyTorch lets gradients through where a limit is just reached; these do not, and neither does MPS's mask."""
+    x, zeros = mx.array([1.0, 2.0, 3.0], mx.float64), mx.zeros(3, mx.float64)
+    source = theirs(x)
+    (slopes,) = torch.autograd.grad(source.clamp(1.0, 3.0).sum(), source)
+    assert slopes.tolist() == [1, 1, 1]
+    assert mx.grad(lambda x: mf.add(x, zeros, minimum=1.0, maximum=3.0).sum())(x).tolist() == [0, 1, 0]

@@ -84,3 +84,21 @@ def test_concatenate_and_mean() -> None:
     agree(mf.spatial_mean(a), output)
     dy = numbers((2, 1, 1, 3), mx.float64, 1)
     agree(mf.spatial_mean_grad(dy, SHAPE), pulled(output, dy, source))
+
+
+@pytest.mark.parametrize("scale", [1, 2, (3, 4), 5], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_by_a_scale(scale: Any, mode: str) -> None:
+    x = numbers(SHAPE, mx.float64)
+    agree(mf.upsample_nearest(x, scale), torch.nn.functional.interpolate(theirs(x), scale_factor=scale, mode=mode))
+
+
+def test_a_scale_that_is_not_whole() -> None:
+    """Here sizes say how far positions are apart, and in PyTorch if it is told to."""
+    x = numbers(SHAPE, mx.float64)
+    y = mf.resize_bilinear(x, (6, 7), coordinate="half_pixel", edge_mode="clamp")
+    how: dict[str, Any] = {"scale_factor": 1.3, "mode": "bilinear"}
+    agree(y, torch.nn.functional.interpolate(theirs(x), **how, recompute_scale_factor=True))
+    theirs_alone = torch.nn.functional.interpolate(theirs(x), **how).detach().numpy().transpose(0, 2, 3, 1)
+    assert theirs_alone.shape == tuple(y.shape)
+    assert abs(theirs_alone - exact(y)).max() > 0.01

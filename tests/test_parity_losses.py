@@ -126,3 +126,36 @@ def test_categorical_cross_entropy() -> None:
     value, gradient = mf.loss(y, mx.array(labels), "categorical_cross_entropy", "sum")
     agree(value.sum(), output)
     agree(gradient, *torch.autograd.grad(output, source))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_smooth_l1(reduction: str) -> None:
+    """It is huber divided by its beta."""
+    y, t = numbers(SHAPE, mx.float64), numbers(SHAPE, mx.float64, 1)
+    source = theirs(y, requires_grad=True)
+    output = torch.nn.functional.smooth_l1_loss(source, theirs(t), reduction=reduction, beta=0.6)
+    value, gradient = mf.loss(y, t, "huber", reduction, delta=0.6, weight=1 / 0.6)
+    agree(value if reduction == "none" else value.sum(), output)
+    agree(gradient, *torch.autograd.grad(output.sum(), source))
+
+
+@pytest.mark.parametrize("type", ["mean_absolute_error", "huber"])
+def test_a_loss_of_nothing(type: str) -> None:
+    y = numbers((3, 5), mx.float64)
+    source = theirs(y, requires_grad=True)
+    (gradient,) = torch.autograd.grad(ELEMENTWISE[type][0](source, theirs(y), reduction="sum"), source)
+    agree(mf.loss_grad(y, y, type, **ELEMENTWISE[type][1]), gradient)
+
+
+def test_labels_to_leave_out() -> None:
+    """``ignore_index``: no class has the number; MPS's gradient takes a weight of 0 as well."""
+    y, labels = numbers(SHAPE, mx.float64), np.random.default_rng(0).integers(0, 7, SHAPE[:-1])
+    labels[:, ::2] = -100
+    source, counted = channels_second(y), labels >= 0
+    output = torch.nn.functional.cross_entropy(source, torch.tensor(labels))
+    (gradient,) = torch.autograd.grad(output, source)
+    agree(mf.loss_value(y, mx.array(labels), CE, "sum").sum() / counted.sum(), output)
+    how: dict[str, Any] = {"weights": mx.array(counted[..., None] / counted.sum(), mx.float64)}
+    agree(mf.loss(y, mx.array(labels), CE, "sum", **how)[1], gradient.movedim(1, -1))
+    divided = mf.loss_grad(y, mx.array(labels), CE, "sum", divided=True)
+    agree(divided / counted.sum(), gradient.movedim(1, -1))

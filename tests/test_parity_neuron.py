@@ -82,3 +82,25 @@ def test_prelu_and_the_gradient_of_its_slopes() -> None:
     _, pulled = mx.vjp(mf.prelu, [x, slopes], [dy])
     for a, e in zip(pulled, ours, strict=True):
         np.testing.assert_allclose(exact(a), exact(e), rtol=1e-14)
+
+
+QUARTER = mx.array([0.25])
+KINKS: list[tuple[str, Callable[[mx.array], mx.array], Callable[[Any], Any], float, float, float]] = [
+    ("relu", mf.relu, F.relu, 0.0, 1.0, 0.0),
+    ("leaky relu", lambda x: mf.relu(x, 0.25), lambda x: F.leaky_relu(x, 0.25), 0.0, 1.0, 0.25),
+    ("relu6", lambda x: mf.relun(x, 0.0, 6.0), F.relu6, 0.0, 1.0, 0.0),
+    ("relu6", lambda x: mf.relun(x, 0.0, 6.0), F.relu6, 6.0, 0.0, 0.0),
+    ("prelu", lambda x: mf.prelu(x, QUARTER), lambda x: F.prelu(x, torch.tensor([0.25])), 0.0, 1.0, 0.25),
+    ("elu", lambda x: mf.elu(x, 0.5), lambda x: F.elu(x, 0.5), 0.0, 1.0, 0.5),
+    ("hard sigmoid", lambda x: mf.hard_sigmoid(x, 0.25, 0.5), lambda x: F.hardsigmoid(1.5 * x), 2.0, 0.25, 0.0),
+    ("hard sigmoid", lambda x: mf.hard_sigmoid(x, 0.25, 0.5), lambda x: F.hardsigmoid(1.5 * x), -2.0, 0.25, 0.0),
+    ("abs", mf.absolute, torch.abs, 0.0, 0.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("name", "ours", "theirs", "x", "slope", "other"), KINKS)
+def test_slopes_at_kinks(name: str, ours: Any, theirs: Any, x: float, slope: float, other: float) -> None:
+    """The slopes that docs/neurons.md lists, where the two differ."""
+    source = torch.tensor([x], requires_grad=True)
+    assert torch.autograd.grad(theirs(source).sum(), source)[0].item() == other
+    assert mx.grad(lambda x: ours(x).sum())(mx.array([x])).item() == slope
