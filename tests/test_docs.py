@@ -119,6 +119,20 @@ def test_every_public_function_is_in_the_readme() -> None:
         assert f"`{name}`" in TEXTS["README.md"], name
 
 
+def first_cells(table: str) -> list[str]:
+    """The first cells of a table's rows below its head, without what follows a comma."""
+    return [row.split("|")[1].partition(",")[0].strip() for row in table.splitlines() if row.startswith("| ")][2:]
+
+
+def test_the_readme_sets_every_family_beside_the_others() -> None:
+    ours, _, rest = TEXTS["README.md"].partition("## What there is")[2].partition("### Beside the others")
+    theirs = rest.partition("What cuts across families:")[0]
+    assert len(first_cells(ours)) > 20
+    assert first_cells(theirs) == first_cells(ours)
+    rows = [row for row in rest.partition("### Devices")[0].splitlines() if row.startswith("| ")]
+    assert all(cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]), "a cell is empty"
+
+
 def test_make_knows_the_commands_of_the_pages() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     used = {

@@ -247,6 +247,26 @@ def test_a_file_is_one_room(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 420
 
 
+FOLDERS = ("mpsfunc", "primitives", "metal", "tests", "docs")
+
+
+def lines_of(folder: str) -> int:
+    """Lines of the sources and pages below a folder; an archive without git has the same."""
+    paths = [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".h", ".cpp", ".metal", ".md")]
+    ours = [path for path in paths if not any(part[0] in "._" for part in path.relative_to(ROOT).parts[:-1])]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ours)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_readme_knows_how_large_a_folder_is(folder: str) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{folder}` \| (.*) \| ([\d,]+) \|$", text, re.MULTILINE)
+    assert row, f"README.md: no row of a table for `{folder}`"
+    told, lines = int(row[2].replace(",", "")), lines_of(folder)
+    assert told % 100 == 0
+    assert abs(told - lines) <= 0.05 * lines, f"README.md wants: | `{folder}` | {row[1]} | {round(lines, -2):,} |"
+
+
 def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
