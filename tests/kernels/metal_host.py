@@ -1,4 +1,4 @@
-"""Runs the GPU kernels of mpsfunc on a CPU, from the exact text that a Mac would compile.
+"""Runs the GPU kernels of mpsfunc on a CPU, from the text that a Mac would compile behind MLX's own helpers.
 
     with metal_host() as host:
         y = mf.avg_pool(x, 3)      # runs metal/avg_pool.metal, at once

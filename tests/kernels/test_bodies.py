@@ -103,6 +103,24 @@ def test_the_text_is_what_launch_hands_over(body: str) -> None:
     ]
 
 
+def declared(text: str) -> set[str]:
+    """Names of macros, structs and functions."""
+    macros, structs = re.findall(r"#define (\w+)", text), re.findall(r"\bstruct (\w+)", text)
+    return {*macros, *structs, *re.findall(r"\b(?:inline|METAL_FUNC|MPSF_FN)\b[^;{(]*\b(\w+)\(", text)}
+
+
+def test_names_are_not_those_of_mlx() -> None:
+    """On a Mac MLX puts helpers of its own before the text; what it prints on request lacks them."""
+    folder, theirs, files = Path(mx.__file__).parent / "include", "", ["mlx/backend/metal/kernels/utils.h"]
+    for name in files:  # which grows
+        theirs += (folder / name).read_text()
+        files += [each for each in re.findall(r'#include "(mlx/[^"]+)"', theirs) if each not in files]
+    ours = "".join(re.sub("//.*", "", path.read_text()) for path in METAL.iterdir() if not path.stem.startswith("cuda"))
+    assert {"elem_to_loc", "Limits"} <= declared(theirs) and {"tap_begin", "Pack"} <= declared(ours)
+    assert declared(theirs) & declared(ours) == set()
+    assert set(re.findall(r"#define (\w+)", theirs)) & set(re.findall(r"\w+", ours)) == set()
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_cases_of_every_kind(body: str) -> None:
     """Each dtype of images, and an input of fewer than eight elements."""

@@ -106,6 +106,17 @@ def test_poisons_what_nobody_stored() -> None:
     assert (np.isnan(y).reshape(-1, 3) == [True, False, True]).all()
 
 
+def test_poisons_what_nobody_set() -> None:
+    y = result(toy(PLACE + "float own[4]; for (uint k = 0; k < N / 32; ++k) own[k] = x[i]; y[i] = own[i % 4];"))
+    assert (np.isnan(y).reshape(-1, 4) == [False, False, True, True]).all()
+
+
+def test_one_equal_result_by_two_threadgroups_is_counted() -> None:
+    """The thread sanitizer knows threads of one threadgroup from each other, but not those of two."""
+    outcome = toy(PLACE + "y[i] = 1; if (t == 0) y[0] = 1;").run()
+    assert outcome.traffic["y"] == (0, 4 * (THREADS + 2))
+
+
 def test_a_grid_rounded_up_has_more_threads() -> None:
     with pytest.raises(KernelFault, match="address"):
         toy(PLACE + "y[i] = x[i];").run(rounded=True)
