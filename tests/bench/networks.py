@@ -223,7 +223,8 @@ def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
     ]
     columns = ["network", "batch", "side", "ms", "MB", "MB, steps"]
     method = _METHOD.format(rounds=rounds, slow=_SLOW_ROUNDS, processes=_PROCESSES, steps=_STEPS)
-    parts = ["# Whole networks on the CPU", method, report.table(["machine", ""], facts.items())]
+    parts = ["# Whole networks on the CPU", report.picture("networks", result(times, targets)), method]
+    parts += [report.table(["machine", ""], facts.items())]
     parts += ["## Targets", report.table(["network", "batch", "against", "at least", "measured (95 %)", ""], targets)]
     parts += ["## Milliseconds a step", report.table(columns, times)]
     parts += ["## Learning curves", report.table(["network", "batch", "side", "losses"], learned)]
@@ -234,6 +235,20 @@ def write(folder: Path, results: Sequence[Result], rounds: int) -> str:
             for name, seconds in each.seconds.items():
                 writer.writerows([each.network, each.batch, name, i, f"{s:.6f}"] for i, s in enumerate(seconds))
     return report.save(folder, "networks", parts)
+
+
+def result(times: Sequence[Sequence[object]], targets: Sequence[Sequence[object]]) -> str:
+    """The main result in words, from the lines of the tables of times and targets."""
+    from .report import counted
+
+    steps: dict[str, list[str]] = {}
+    for network, batch, name, ms, *_ in times:
+        against = [line[2] for line in targets if list(line[:2]) == [network, batch]]
+        if name == CONVERTED or (name in against and name in (*EAGER, STOCK)):
+            steps.setdefault(f"{network}, {batch} images", []).append(f"{name} {ms}")
+    said = "; ".join(f"{known}: {', '.join(taken)}" for known, taken in steps.items())
+    met = [line[-1] == "met" for line in targets if line[-1]]
+    return "; ".join([f"Milliseconds a training step: {said}"] + [counted(met, "targets")] * bool(met))
 
 
 def _targets(of: Result) -> list[list[object]]:
