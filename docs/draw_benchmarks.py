@@ -24,11 +24,11 @@ Record = dict[str, str]  # a line of a CSV or of a table, by the heads of its co
 FOLDER = Path(__file__).parent / "benchmarks"
 OURS, COPY, BYTES = "mpsfunc", "copy", {"float32": 4, "float16": 2, "bfloat16": 2}
 
-# A picture's width, the space around it, and the sizes of text. In pixels: 14 are 9 where a telephone shows 400 of 600.
-WIDTH, MARGIN, FONT, SMALL, PRINT = 600, 14, 14, 13, 12
+# A picture's width, the space around it, and the sizes of text. In pixels: 13 are 9 on a telephone.
+WIDTH, MARGIN, FONT, SMALL, PRINT = 540, 14, 14, 13, 12
 NARROW, GLYPH = 0.53, 0.58  # of a letter's size are its width in sentences and in names with many digits
 GAP, LINE, DODGE = 16, 15, 8  # between panels, from line to line, and from dtype to dtype in a row
-TICK = 30  # from number to number of an axis, at least
+TICK, WIDE_TICK = 26, 44  # from number to number of an axis, at least; where numbers have up to five digits
 INDENT, WRAP = 10, 32  # of a row whose operation has several, and the letters in a line of its name
 # Where an axis ends; a number stands for a point beyond. And what an axis shows at least.
 FARTHEST = {"PyTorch": 16, "MLX": math.inf, "copy": 1.25}
@@ -38,8 +38,9 @@ INK, FAINT, GRID, STRIPE = "#1f2328", "#59636e", "#d9dee3", "#f6f8fa"
 # Of Okabe and Ito's colours, which the colour-blind tell apart.
 MET, MISSED, BAND = "#0072b2", "#c04f00", "#fbdfcc"
 DTYPES = ("float32", "float16", "bfloat16")
-RIGHT = "Further right is faster; a number stands for what is beyond the axis."
-MISS = "Missed: the median is below the target, or the interval's lower end below 97 % of it."
+RIGHT = "Further right is faster."
+BEYOND = "A number stands for a point beyond the axis, where intervals end too."
+MISS = "Missed: a median below the target, or an interval that begins below 97 % of it."
 LOG = "The axis is logarithmic."
 RANGE = "Marks are medians, lines go from the fastest turn to the slowest, and the axis is logarithmic. Left is faster."
 
@@ -204,7 +205,7 @@ def networks(page: Page) -> list[Block]:
             if not ms:
                 continue
             median, line = statistics.median(ms), targets.get(side, {})
-            words = _figure(median), _short(line.get("measured (95 %)", "")), verdict(line)
+            words = _figure(median), " ".join((_short(line.get("measured (95 %)", "")), verdict(line)))
             bars.append(Bar(side, median, min(ms), max(ms), words, verdict(line)))
         notes = [(_memory_note(line), verdict(line)) for against, line in targets.items() if "memory" in against]
         title = ", ".join([known["network"], f"{known['batch']} images", *[known[k] for k in ("dtype",) if k in known]])
@@ -278,13 +279,13 @@ class Axis(NamedTuple):
         share = (turn(value) - turn(self.least)) / (turn(self.most) - turn(self.least))
         return round(self.left + share * (self.right - self.left), 1)
 
-    def ticks(self, apart: float) -> list[float]:
-        """Round values that stand at least so many pixels apart; 1 is one of them."""
+    def ticks(self, *, numbers: bool) -> list[float]:
+        """Round values, of which 1 is one; those that have numbers leave space for them."""
         if not self.log:
             return [value / 100 for value in range(0, round(100 * self.most) + 1, 50)]
-        base = 2 if self.most / self.least < 200 else 10
+        base, apart = (2, TICK) if self.most / self.least < 200 else (10, WIDE_TICK)
         lowest, highest = (math.log(value, base) for value in (self.least, self.most))
-        step = math.ceil(apart / ((self.right - self.left) / (highest - lowest)))
+        step = math.ceil(apart / ((self.right - self.left) / (highest - lowest))) if numbers else 1
         powers = range(math.ceil(lowest / step) * step, math.floor(highest) + 1, step)
         return [float(base) ** power for power in powers]
 
@@ -330,13 +331,13 @@ def add_mark(parent: ET.Element, x: float, y: float, dtype: str, said: str, **da
 
 def add_grid(parent: ET.Element, along: Axis, top: float, bottom: float) -> None:
     """Lines from top to bottom."""
-    for value in along.ticks(TICK):
+    for value in along.ticks(numbers=False):
         add_line(parent, along.at(value), top, f"V{bottom}", GRID)
 
 
 def add_numbers(parent: ET.Element, along: Axis, top: float, bottom: float) -> None:
     """The numbers of an axis, above and below."""
-    for value in along.ticks(TICK):
+    for value in along.ticks(numbers=True):
         words = f"{value:,.15g}" if along.log else f"{value:.0%}"
         for y in (top - 5, bottom + 14):
             add_text(parent, along.at(value), y, words, PRINT, text_anchor="middle", fill=FAINT)
@@ -430,7 +431,7 @@ def draw_speed(page: Page) -> str:
     longest = max(len(line) for lines, _ in names for line in lines)
     left = MARGIN + INDENT + longest * SMALL * GLYPH
     wide = (WIDTH - MARGIN - left - GAP * (len(panels) - 1)) / len(panels)
-    root, group = started(page, counted(said) + f"; x is {usual} where no shape is said")
+    root, group = started(page, counted(said))
     top, y, axes = 108, 108.0, {}
     for i, panel in enumerate(panels):
         start = round(left + i * (wide + GAP), 1)
@@ -456,7 +457,8 @@ def draw_speed(page: Page) -> str:
             points = row.points.get(panel, [])
             for j, point in enumerate(points):
                 middle = round(y + high / 2 + DODGE * (j - (len(points) - 1) / 2), 1)
-                _add_point(below, above, axes[panel], middle, point, 18 * (j % 2))
+                beyond = sum(other.median > axes[panel].most for other in points[:j])
+                _add_point(below, above, axes[panel], middle, point, 18 * (beyond % 2))
         y += high
     for panel, along in axes.items():
         add_grid(below, along, top, y)
@@ -468,7 +470,8 @@ def draw_speed(page: Page) -> str:
     y = add_key(
         group, y + 38, dtypes, {p.verdict for row in drawn for panel in panels for p in row.points.get(panel, [])}
     )
-    lines = [RIGHT, MISS] if "missed" in said else [RIGHT]
+    cut = any(p.high > axes[panel].most for row in drawn for panel in panels for p in row.points.get(panel, []))
+    lines = [f"{RIGHT} x is {usual} where no shape is said.", *[BEYOND] * cut, *[MISS] * ("missed" in said)]
     if any("cuDNN" in line["at least"] for line in page.tables["Targets"]):
         lines.append("Where a target names cuDNN too, PyTorch's fastest is of all that it names.")
     if "MLX" in panels and any(record["rival"] == "MLX swapped" for record in page.records):
@@ -530,8 +533,8 @@ def draw_blocks(
     along = axis([v for v in values if v > 0], round(left, 1), right)
     root, group = started(page, headline)
     below, above, top, y = add(group, "g"), add(group, "g"), 84, 86.0
-    columns = [right + 62, right + 72, WIDTH - MARGIN]
-    for x, words, anchor in zip(columns, heads, ("end", "start", "end"), strict=False):
+    columns = [(right + 62, "end"), (right + 72, "start")]
+    for (x, anchor), words in zip(columns, heads, strict=False):
         add_text(group, x, 68, words, PRINT, text_anchor=anchor, fill=FAINT)
     for block in blocks:
         add_text(above, MARGIN, y + 14, block.title, FONT, font_weight="bold")
@@ -550,7 +553,7 @@ def draw_blocks(
                 add_line(above, along.at(bar.target), middle - 8, "v16", INK, 2)
             dot = add(above, "circle", cx=along.at(bar.value), cy=middle, r=4, fill=colour)
             dot.set("data-verdict", bar.verdict)
-            for x, words, anchor in zip(columns, bar.words, ("end", "start", "end"), strict=False):
+            for (x, anchor), words in zip(columns, bar.words, strict=False):
                 add_text(above, x, y + 14, words, SMALL, text_anchor=anchor, font_weight=weight)
             y += 18
         for words, said in block.notes:
@@ -569,7 +572,7 @@ def draw(page: Page) -> str:
     if "seconds" in columns:
         said = [verdict(line) for line in page.tables["Targets"]]
         headline = f"Milliseconds a training step, less is better; {counted(said)}"
-        return draw_blocks(page, networks(page), headline, ("ms", "times ours (95 %)", "target"), 250, RANGE)
+        return draw_blocks(page, networks(page), headline, ("ms", "times ours (95 %), target"), 232, RANGE)
     if "beyond_bytes" in columns:
         headline = "Megabytes a call takes beyond its inputs and outputs, less is better"
         return draw_blocks(page, memory(page), headline, ("MB",), 180, LOG)
