@@ -126,7 +126,7 @@ def _table(part: str) -> tuple[str, list[Record]]:
 
 
 def verdict(line: Record) -> str:
-    """What a line of a table of targets says: it stands in the first column behind the measurement."""
+    """What a line of a table of targets says: "met", "missed" or nothing."""
     said = {cell.strip("*") for cell in line.values()} & {"met", "missed"}
     return said.pop() if said else ""
 
@@ -149,7 +149,7 @@ def rows(page: Page) -> list[Row]:
     """What a table of single operations holds, operations together."""
     together: dict[str, dict[tuple[str, str], Row]] = {}
     targets: dict[tuple[str, ...], dict[str, Record]] = {}
-    for line in page.tables["Targets"]:
+    for line in page.tables.get("Targets", []):
         known = line["operation"], line["dtype"], line["x"]
         targets.setdefault(known, {})[panel_of(line["at least"])] = line
     cases: dict[tuple[str, ...], dict[str, Record]] = {}
@@ -197,7 +197,7 @@ def networks(page: Page) -> list[Block]:
     blocks = []
     for known in _groups(page.records, ("network", "batch", "dtype")):
         mine = [record for record in page.records if known.items() <= record.items()]
-        targets = {line["against"]: line for line in page.tables["Targets"] if _same(known, line)}
+        targets = {line["against"]: line for line in page.tables.get("Targets", []) if _same(known, line)}
         bars = []
         for side in dict.fromkeys(record["side"] for record in mine):
             ms = [1e3 * float(record["seconds"]) for record in mine if record["side"] == side]
@@ -255,7 +255,7 @@ def _short(words: str) -> str:
 
 
 def _memory_note(line: Record) -> str:
-    """What "120 of 167 MB" against "PyTorch NHWC, memory" is."""
+    """What "120 of 167 MB" against "PyTorch NHWC, memory" means."""
     (side, _, what), (ours, _, theirs) = line["against"].rpartition(", "), line["measured (95 %)"].partition(" of ")
     return f"{what}: {OURS} {ours} MB, {side} {theirs}" + f", {verdict(line)}" * bool(verdict(line))
 
@@ -421,9 +421,9 @@ def draw_speed(page: Page) -> str:
     """A row an operation and shape, and beside it what it is to PyTorch, MLX and a copy."""
     drawn = rows(page)
     on_gpu = "GPU" in page.facts
-    about = {panel_of(line["at least"]) for line in page.tables["Targets"]}
+    about = {panel_of(line["at least"]) for line in page.tables.get("Targets", [])}
     panels = [panel for panel in HEADS if panel == "PyTorch" or panel in about or (panel == COPY and on_gpu)]
-    said = [verdict(line) for line in page.tables["Targets"]]
+    said = [verdict(line) for line in page.tables.get("Targets", [])]
     shapes = [row.shape for row in drawn]
     usual = max(dict.fromkeys(shapes), key=shapes.count)
 
@@ -472,7 +472,7 @@ def draw_speed(page: Page) -> str:
     )
     cut = any(p.high > axes[panel].most for row in drawn for panel in panels for p in row.points.get(panel, []))
     lines = [f"{RIGHT} x is {usual} where no shape is said.", *[BEYOND] * cut, *[MISS] * ("missed" in said)]
-    if any("cuDNN" in line["at least"] for line in page.tables["Targets"]):
+    if any("cuDNN" in line["at least"] for line in page.tables.get("Targets", [])):
         lines.append("Where a target names cuDNN too, PyTorch's fastest is of all that it names.")
     if "MLX" in panels and any(record["rival"] == "MLX swapped" for record in page.records):
         lines.append("MLX: the faster of its own and MLX swapped, the weight gradient by hand.")
@@ -570,7 +570,7 @@ def draw(page: Page) -> str:
     """The picture of a page, whichever of the three it is."""
     columns = page.records[0].keys()
     if "seconds" in columns:
-        said = [verdict(line) for line in page.tables["Targets"]]
+        said = [verdict(line) for line in page.tables.get("Targets", [])]
         headline = f"Milliseconds a training step, less is better; {counted(said)}"
         return draw_blocks(page, networks(page), headline, ("ms", "times ours (95 %), target"), 232, RANGE)
     if "beyond_bytes" in columns:
