@@ -246,7 +246,7 @@ def _same(known: Record, line: Record) -> bool:
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.{0 if value >= 100 else 1}f}"
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def _short(words: str) -> str:
@@ -528,7 +528,7 @@ def draw_blocks(
 ) -> str:
     """A block a network or operation, a line a side: its value, and ``beside`` pixels of words."""
     longest = max(len(bar.side) for block in blocks for bar in block.bars)
-    left, right = MARGIN + longest * SMALL * GLYPH + 6, WIDTH - MARGIN - beside
+    left, right = MARGIN + longest * SMALL * GLYPH + 10, WIDTH - MARGIN - beside
     values = [v for block in blocks for bar in block.bars for v in (bar.low, bar.high, bar.target or bar.high)]
     along = axis([v for v in values if v > 0], round(left, 1), right)
     root, group = started(page, headline)
