@@ -19,7 +19,7 @@ backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
 
-.PHONY: help demo test check parity kernels bench docs lint format isas asan wheels soak clean
+.PHONY: help demo test check parity kernels bench pictures docs lint format isas asan wheels soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -53,6 +53,11 @@ wheels: $(VENV)/built  ## what users get, with C++ and without, installed outsid
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python docs/draw_benchmarks.py
+
+pictures: $(VENV)/built  ## the pictures of windows and of the benchmarks, after a change of what they show
+	$(BIN)/python docs/draw_windows.py
+	$(BIN)/python docs/draw_benchmarks.py
 
 docs: $(VENV)/docs  ## the site, in build/site; a warning is an error
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/site

@@ -21,8 +21,8 @@ from .networks import CONVERTED, EAGER, GPU_BATCHES, GPU_DTYPES, NETWORKS, STOCK
 
 _METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
 side, after {warm} that are not recorded. *busy* is the sum of their times, *a step* is by the clock, without the
-profiler; the networks and their settings are those of [the whole networks](networks_gpu.md). Names are cut to what tells
-them apart. Written by `python -m tests.bench.network_kernels`."""
+profiler; the networks and their settings are those of [the whole networks](networks_gpu.md). Names are cut to what
+tells them apart. Written by `python -m tests.bench.network_kernels`."""
 _STEPS, _WARM, _LINES = 10, 10, 16
 SIDES = (CONVERTED, STOCK, EAGER[1])
 
@@ -42,7 +42,7 @@ def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str
         torch.cuda.synchronize()
     found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type.name == "CUDA":
             entry = found[short(event.name)]
             entry[0] += event.device_time / 1e3 / _STEPS
             entry[1] += 1 / _STEPS

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import importlib
 import json
 import os
@@ -22,49 +21,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_SIDES = """The small network has six 3x3 convolutions of 64, 64, 128, 128, 256 and 256 channels with batch
-normalization and ReLU, a 3x3 average pooling of stride 2 behind each second one, a mean over the image and a linear
-layer; ResNet-20 is He's for CIFAR, with projections. Images are 32x32x3; the loss is cross-entropy, and the optimizer
-SGD with momentum 0.9. *mpsfunc* is MLX's model after `mpsfunc.nn.convert`; the steps of both are compiled by
-`mx.compile`.
-
-Every side has a process of its own, and they take turns, {rounds} in all, begun anew {processes} times. """
-_CPU = (
-    _SIDES
-    + """A turn is one
-step that is not counted, since threads have slept and caches hold other things, and then the mean of {steps}; sides
-slower than a second a step take single steps in {slow} turns. Ratios are medians of pairs with a bootstrap interval of
-95 %. The first steps of all start from the same weights on the same images, and their losses have to agree to 2 %. No
-side has more than two threads. Written by `python -m tests.bench.networks`.
-
-Memory is the growth of a process's VmHWM from the imports over building and the first three steps, and of these steps
-alone, once everything is built (PyTorch imports a good deal of itself while it builds an optimizer; MLX keeps the
-buffers that it has let go of for later); of {processes} processes the least."""
-)
-_GPU = (
-    _SIDES
-    + """A turn is {warm}
-steps that are not counted and then the mean of {steps}; nobody waits for a step before the last (`mx.async_eval` in
-MLX), so that what Python does for one runs beside the GPU's work on another. Ratios are medians of pairs with a
-bootstrap interval of 95 %. The first steps of all start from the same weights on the same images, and their losses have
-to agree to 2 % in float32 and 5 % in bfloat16. Float32 is with TensorFloat-32 for all; in bfloat16 images, parameters,
-running statistics and the optimizer's state are bfloat16. PyTorch runs with cuDNN's benchmark mode. Written by
-`python -m tests.bench.networks --gpu`.
-
-Memory is the peak of the library's allocator over building and the first steps."""
-)
 CHANNELS = (64, 64, 128, 128, 256, 256)
 STAGES = (16, 32, 64)
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 NETWORKS, BATCHES, GPU_BATCHES = ("small", "resnet20"), (16, 64), (512,)
 GPU_DTYPES = {"float32": 2e-2, "bfloat16": 5e-2}  # and how far losses may differ
 CONVERTED, STOCK = "mpsfunc", "MLX"
+PLAIN = "mpsfunc, without CUDA graphs"  # MLX_USE_CUDA_GRAPHS=0
 EAGER = ("PyTorch NCHW", "PyTorch NHWC")
 COMPILED, JAX = "PyTorch NHWC, compiled", "JAX"
-_PROCESSES, _GPU_PROCESSES = 3, 2
-_STEPS, _GPU_STEPS, _GPU_WARM = 3, 20, 5  # of a turn
+PROCESSES, GPU_PROCESSES = 3, 2
+STEPS, GPU_STEPS, GPU_WARM = 3, 20, 5  # of a turn
 _CURVE = 8  # steps whose losses are compared before anything is timed
-_SLOW, _SLOW_ROUNDS = 1.0, 2  # seconds a step from which a side takes part in few rounds
+SLOW, SLOW_ROUNDS = 1.0, 2  # seconds a step from which a side takes part in few rounds
 
 
 class Setting(NamedTuple):
@@ -105,13 +74,13 @@ def data(batch: int) -> tuple[np.ndarray, np.ndarray]:
 def side(name: str, setting: Setting, parameters: dict[str, list[np.ndarray]]) -> Step:
     """One side's step; MLX's draws the parameters itself, which the others are given."""
     x, labels = data(setting.batch)
-    if name in (CONVERTED, STOCK):
+    if name in (CONVERTED, PLAIN, STOCK):
         import mlx.core as mx
 
         from .rivals import networks_mlx
 
         mx.set_default_device(getattr(mx, setting.device))
-        return networks_mlx.step(setting, x, labels, converted=name == CONVERTED)
+        return networks_mlx.step(setting, x, labels, converted=name != STOCK)
     if name == JAX:
         from .rivals import networks_jax
 
@@ -138,14 +107,14 @@ def measure(setting: Setting, rounds: int, names: Sequence[str], processes: int)
     for begun in range(processes):
         with contextlib.ExitStack() as stack:
             sides = {}
-            for name in names if begun == 0 else [name for name in names if min(seconds[name]) < _SLOW]:
+            for name in names if begun == 0 else [name for name in names if min(seconds[name]) < SLOW]:
                 sides[name] = stack.enter_context(Process(name, setting, parameters))
                 if setting.device == "cpu":  # on which one would slow the other
                     sides[name].report()
             reports.append({name: each.report() for name, each in sides.items()})
             for i in range(rounds * begun // processes, rounds * (begun + 1) // processes):
                 for name in rotated(list(names), i):
-                    out = name not in sides or (i >= _SLOW_ROUNDS and min(seconds[name]) > _SLOW)
+                    out = name not in sides or (i >= SLOW_ROUNDS and min(seconds[name]) > SLOW)
                     seconds[name].append(float("nan") if out else sides[name].turn())
     curves = {name: report["curve"] for name, report in reports[0].items()}
     for name, curve in curves.items():
@@ -167,6 +136,7 @@ class Process:
         # With processes of its own for compiling, PyTorch had not compiled after four minutes on two cores.
         env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         env |= {"MLX_ENABLE_TF32": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        env |= {"MLX_USE_CUDA_GRAPHS": "0"} if name == PLAIN else {}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self._say(pickle.dumps(parameters))
         self._report: dict[str, Any] = {}
@@ -204,9 +174,9 @@ def _child(name: str, setting: Setting) -> None:
     from .clock import wall_of
 
     parameters = pickle.load(sys.stdin.buffer)
-    rival = {CONVERTED: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
+    rival = {CONVERTED: "mlx", PLAIN: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
     module = importlib.import_module(f"tests.bench.rivals.networks_{rival}")
-    if name == CONVERTED:
+    if name in (CONVERTED, PLAIN):
         importlib.import_module("mpsfunc.nn")
     on_gpu = setting.device == "gpu"
     imported = _peak_from_now()
@@ -221,12 +191,12 @@ def _child(name: str, setting: Setting) -> None:
     print(json.dumps({"curve": curve, **grown}), flush=True)
     for _ in sys.stdin.buffer:
         if on_gpu:
-            step.times(_GPU_WARM)
-            print(wall_of(lambda: step.times(_GPU_STEPS)) / _GPU_STEPS, flush=True)
+            step.times(GPU_WARM)
+            print(wall_of(lambda: step.times(GPU_STEPS)) / GPU_STEPS, flush=True)
             continue
         first = wall_of(lambda: step.times(1))
-        slow = first > _SLOW
-        print(first if slow else sum(wall_of(lambda: step.times(1)) for _ in range(_STEPS)) / _STEPS, flush=True)
+        slow = first > SLOW
+        print(first if slow else sum(wall_of(lambda: step.times(1)) for _ in range(STEPS)) / STEPS, flush=True)
 
 
 def _peak() -> int:
@@ -238,81 +208,6 @@ def _peak() -> int:
 def _peak_from_now() -> int:
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is in memory now
     return _peak()
-
-
-def write(folder: Path, results: Sequence[Result], rounds: int, commit: str = "") -> str:
-    """Writes networks.md and networks.csv, or on a GPU networks_gpu."""
-    from . import report
-    from .stats import median
-
-    commit = commit or report.commit()
-    on_gpu = results[0].setting.device == "gpu"
-    if on_gpu:
-        from . import gpu
-
-        facts = report.gpu_facts(commit, *gpu.card())
-        name, title, method = "networks_gpu", "Whole networks on an NVIDIA GPU", _GPU
-    else:
-        from mpsfunc import _primitives
-
-        facts = report.cpu_facts(commit, _primitives.isa(), threads=2)
-        name, title, method = "networks", "Whole networks on the CPU", _CPU
-    steps, processes = (_GPU_STEPS, _GPU_PROCESSES) if on_gpu else (_STEPS, _PROCESSES)
-    method = method.format(rounds=rounds, slow=_SLOW_ROUNDS, processes=processes, steps=steps, warm=_GPU_WARM)
-    times = [
-        [*_what(each), name, f"{1e3 * median(seconds):.{1 + on_gpu}f}", f"{each.megabytes[name]:.0f}"]
-        + ([] if on_gpu else [f"{each.stepping[name]:.0f}"])
-        for each in results
-        for name, seconds in each.seconds.items()
-    ]
-    learned = [
-        [*_what(each), name, ", ".join(f"{loss:.4f}" for loss in curve)]
-        for each in results
-        for name, curve in each.curves.items()
-    ]
-    what = ["network", "batch", *["dtype"] * on_gpu]
-    targets = [[*_what(each), *line] for each in results for line in _targets(each)]
-    parts = [f"# {title}", method, report.table(["machine", ""], facts.items())]
-    parts += ["## Targets", report.table([*what, "against", "at least", "measured (95 %)", ""], targets)]
-    columns = [*what, "side", "ms", "MB", *["MB, steps"] * (not on_gpu)]
-    parts += ["## Milliseconds a step", report.table(columns, times)]
-    parts += ["## Learning curves", report.table([*what, "side", "losses"], learned)]
-    with report.opened(folder, f"{name}.csv") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*what, "side", "round", "seconds"])
-        for each in results:
-            for rival, seconds in each.seconds.items():
-                writer.writerows([*_what(each), rival, i, f"{s:.6f}"] for i, s in enumerate(seconds))
-    return report.save(folder, name, parts)
-
-
-def _what(of: Result) -> list[object]:
-    setting = of.setting
-    return [setting.network, setting.batch, *[setting.dtype] * (setting.device == "gpu")]
-
-
-def _targets(of: Result) -> list[list[object]]:
-    """Against the faster layout of PyTorch, stock MLX, and PyTorch compiled; and memory."""
-    from .stats import median, paired
-
-    on_gpu = of.setting.device == "gpu"
-    eager = min(EAGER, key=lambda name: median(of.seconds[name]))
-    lines: list[list[object]] = []
-    stock = 60.0 if of.setting.network == "small" and not on_gpu else None
-    for rival, least in ((eager, 1.0), (STOCK, stock), (COMPILED, None), (JAX, None)):
-        if rival in of.seconds:
-            ratio = paired(of.seconds[rival], of.seconds[CONVERTED])
-            verdict = "" if least is None else "met" if ratio.reaches(least) else "**missed**"
-            measured = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-            lines.append([rival, "" if least is None else f"{least:g} x", measured, verdict])
-    for what, grown, most in (
-        ("memory", of.megabytes, "" if on_gpu else "no more"),
-        *[("memory of steps", of.stepping, "")] * (not on_gpu),
-    ):
-        ours, theirs = grown[CONVERTED], grown[eager]
-        verdict = "" if not most else "met" if ours <= theirs else "**missed**"
-        lines.append([f"{eager}, {what}", most, f"{ours:.0f} of {theirs:.0f} MB", verdict])
-    return lines
 
 
 def main() -> None:
@@ -335,7 +230,7 @@ def main() -> None:
         return _child(name, Setting(*setting))
     if not args.gpu:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
-    names = [CONVERTED, *EAGER, *[COMPILED] * args.compiled, *[STOCK] * (not args.no_stock)]
+    names = [CONVERTED, *[PLAIN] * args.gpu, *EAGER, *[COMPILED] * args.compiled, *[STOCK] * (not args.no_stock)]
     results = []
     for network in args.only:
         for batch in args.batch or (GPU_BATCHES if args.gpu else BATCHES):
@@ -343,8 +238,10 @@ def main() -> None:
                 setting = Setting(network, batch, "gpu" if args.gpu else "cpu", dtype)
                 print(setting, flush=True)
                 sides = [*names, *[JAX] * (args.jax and dtype == "float32")]
-                results.append(measure(setting, args.rounds, sides, _GPU_PROCESSES if args.gpu else _PROCESSES))
-    print(write(args.out, results, args.rounds, args.commit))
+                results.append(measure(setting, args.rounds, sides, GPU_PROCESSES if args.gpu else PROCESSES))
+    from . import networks_report
+
+    print(networks_report.write(args.out, results, args.rounds, args.commit))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import statistics
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,7 +27,8 @@ _COLUMNS = [
 
 def write(folder: Path, name: str, title: str, facts: dict[str, str], method: str, rows: Sequence[Row]) -> str:
     """Writes ``name``.md and ``name``.csv and returns the first."""
-    parts = [f"# {title}", method, table(["machine", ""], facts.items()), "## Targets", _targets(rows)]
+    parts = [f"# {title}", picture(name, _result(rows)), method, table(["machine", ""], facts.items())]
+    parts += ["## Targets", _targets(rows)]
     parts += ["## Milliseconds a call", _times(rows)]
     with opened(folder, f"{name}.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -51,7 +53,8 @@ def write_memory(folder: Path, facts: dict[str, str], method: str, growths: Sequ
         for growth in growths:
             p = growth.problem
             writer.writerows([p.op, *p.nhwc, p.dtype, side, n, growth.outputs] for side, n in growth.beyond.items())
-    parts = ["# Memory on the CPU", method, table(["machine", ""], facts.items()), "## Megabytes", table(head, body)]
+    parts = ["# Memory on the CPU", picture("memory", _memory_result(growths)), method]
+    parts += [table(["machine", ""], facts.items()), "## Megabytes", table(head, body)]
     return save(folder, "memory", parts)
 
 
@@ -112,6 +115,35 @@ def _targets(rows: Iterable[Row]) -> str:
     return table(["operation", "dtype", "x", "at least", "measured (95 %)", "", ""], body)
 
 
+def _result(rows: Sequence[Row]) -> str:
+    """The main result in words."""
+    ratios = [row.ratio(best).median for row in rows if (best := row.fastest(PYTORCH))]
+    measured = [(row.measured(target), target.least) for row in rows for target in row.targets]
+    return speed_result(ratios, [ratio.reaches(least) for ratio, least in measured if ratio])
+
+
+def speed_result(ratios: Sequence[float], met: Sequence[bool]) -> str:
+    """How many rows are as fast as PyTorch, by how much, and how many targets are met."""
+    parts = [
+        f"mpsfunc is at least as fast as PyTorch's faster layout in {sum(ratio >= 1 for ratio in ratios)} of "
+        f"{len(ratios)} rows, {statistics.median(ratios):.2f} times as fast in the middle"
+    ] * bool(ratios)
+    return "; ".join(parts + [counted(met, "targets")] * bool(met))
+
+
+def counted(met: Sequence[bool], what: str) -> str:
+    """How many targets or limits are met, and how many are not."""
+    return f"{sum(met)} of {len(met)} {what} are met, {len(met) - sum(met)} missed"
+
+
+def _memory_result(growths: Sequence[Growth]) -> str:
+    sides = list(growths[0].beyond) if growths else []
+    most = [f"{max(growth.beyond[side] for growth in growths) / 1e6:.1f} for {side}" for side in sides]
+    met = [growth.met for growth in growths if growth.met is not None]
+    said = f"The most megabytes that a call takes beyond its inputs and outputs: {', '.join(most)}"
+    return "; ".join([said] + [counted(met, "limits")] * bool(met))
+
+
 def _times(rows: Sequence[Row]) -> str:
     rivals = list(dict.fromkeys(name for row in rows for name in (*row.times, *row.wrong) if name not in (OURS, COPY)))
     head = ["operation", "dtype", "x", OURS, "alone", *rivals, "x PyTorch", "MB", "of copy", ""]
@@ -167,6 +199,11 @@ def _rounded(value: float | int | None) -> object:
 
 def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
+
+
+def picture(name: str, said: str) -> str:
+    """The line that shows what docs/draw_benchmarks.py draws of a table, and says what is to be seen."""
+    return f"![{said}]({name}.svg)"
 
 
 def table(head: Sequence[object], body: Iterable[Sequence[object]]) -> str:

@@ -98,6 +98,8 @@ def test_tables_say_what_was_met_missed_and_wrong(tmp_path: Path) -> None:
     assert "| avg_pool_grad 3x3 s2 p1 | float32 | 2x8x8x4 | 2 x PyTorch | 2.00 (2.00 to 2.00) | met | routed |" in text
     assert "| 3 x PyTorch | 2.00 (2.00 to 2.00) | **missed** |" in text
     assert "wrong by 0.5" in text
+    said = "mpsfunc is at least as fast as PyTorch's faster layout in 1 of 1 rows, 2.00 times as fast in the middle"
+    assert f"# Title\n\n![{said}; 1 of 2 targets are met, 1 missed](table.svg)\n\nHow.\n" in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert [line.split(",")[14] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
 
@@ -148,4 +150,5 @@ def test_memory_limit_is_for_ours(tmp_path: Path) -> None:
     growths = [memory.Growth(problem, {OURS: n, "MLX": 10**9}, 147456) for n in (31 * 10**6, 33 * 10**6)]
     assert [growth.met for growth in growths] == [True, False]
     text = report.write_memory(tmp_path, {}, "How.", growths)
+    assert "inputs and outputs: 33.0 for mpsfunc, 1000.0 for MLX; 1 of 2 limits are met, 1 missed](memory.svg)" in text
     assert "| 31.0 | 1000.0 | 32 MB, met |" in text and "| 33.0 | 1000.0 | 32 MB, missed |" in text

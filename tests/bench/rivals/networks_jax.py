@@ -91,4 +91,4 @@ def step(setting: Setting, parameters: dict[str, list[np.ndarray]], x: np.ndarra
 
 def peak() -> int:
     """Bytes of arrays at most in use since the process began."""
-    return jax.devices()[0].memory_stats()["peak_bytes_in_use"]
+    return int(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
