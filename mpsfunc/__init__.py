@@ -11,10 +11,10 @@ from mpsfunc._bn_state import bn_reset as bn_reset
 from mpsfunc._bn_state import bn_running as bn_running
 from mpsfunc._bn_state import bn_stats as bn_stats
 from mpsfunc._fused_neuron import Neuron as Neuron
-from mpsfunc._launch import get_num_threads as get_num_threads
-from mpsfunc._launch import set_num_threads as set_num_threads
 from mpsfunc._memory import keep_buffers as _keep_buffers
 from mpsfunc._resized import ResampleState as ResampleState
+from mpsfunc._threads import get_num_threads as get_num_threads
+from mpsfunc._threads import set_num_threads as set_num_threads
 from mpsfunc.activations import absolute as absolute
 from mpsfunc.activations import elu as elu
 from mpsfunc.activations import exponential as exponential

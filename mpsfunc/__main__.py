@@ -15,7 +15,7 @@ import time
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc import _launch, _selftest
+from mpsfunc import _launch, _nvrtc, _selftest
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mpsfunc", description=__doc__)
     parser.add_argument("--no-test", action="store_true", help="versions and devices only")
     args = parser.parse_args()
-    os.environ.setdefault("MLX_ENABLE_TF32", "0")  # MLX asks at its first product; what is kept is of whole float32
+    os.environ["MLX_ENABLE_TF32"] = "0"  # MLX asks at its first product; what is kept is of whole float32
     for name, value in facts().items():
         print(f"{name:<10} {value}")
     failed = 0 if args.no_test else sum(not tested(device) for device in devices())
@@ -44,6 +44,20 @@ def facts() -> dict[str, str]:
             if used
             else f"{name}, without the C++ module"
         ),
+        **(_cuda() if mx.is_available(mx.gpu) and not mx.metal.is_available() else {}),
+    }
+
+
+def _cuda() -> dict[str, str]:
+    nvrtc, folder = _nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), _nvrtc.cache_folder()
+    graphs = os.environ.get("MLX_USE_CUDA_GRAPHS", "1") != "0"
+    return {
+        "kernels": (
+            f"compiled once by NVRTC {'.'.join(map(str, nvrtc.version))}, kept in {folder or 'memory'}"
+            if nvrtc
+            else "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
+        ),
+        "graphs": "on; training steps are faster with MLX_USE_CUDA_GRAPHS=0" if graphs else "off",
     }
 
 

@@ -237,14 +237,9 @@ def bn_running(
     share = _check.number(op, "momentum", momentum, 0, 1)
     with mx.stream(run_on):
         mean, var = (a.astype(running.mean.dtype) for a in (state.mean, state.var))
-        if unbiased:
-            count = mx.maximum(state.count, 2).astype(var.dtype)
-            var = var * (count / (count - 1))
-        none = state.count == 0
-        return running._replace(
-            mean=mx.where(none, running.mean, running.mean + share * (mean - running.mean)),
-            var=mx.where(none, running.var, running.var + share * (var - running.var)),
-        )
+        before = running.mean, running.var.astype(running.mean.dtype)
+        mean, var = _vectors.moved(*before, mean, var, state.count, share, float(unbiased), run_on)
+        return running._replace(mean=mean, var=var)
 
 
 def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:

@@ -8,6 +8,7 @@ that, as text (``mx.fast.cuda_kernel``).
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import importlib
 import importlib.resources
@@ -160,7 +161,7 @@ def launch(
     """
     if backend(stream) == "cpu":
         shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]
-        return list(getattr(_cpu(op), op)(list(arrays), list(params), shapes, dtypes, stream))
+        return list(getattr(module(op), op)(list(arrays), list(params), shapes, dtypes, stream))
     if any(a.size == 0 for a in arrays) or any(
         0 in shape for shape, _ in outputs
     ):  # nothing to read: images are empty, sums are zero
@@ -205,7 +206,11 @@ def run_stage(
         **options,
     }
     if not on_metal:
-        compiled = _compiled(stage, arrays, constants, stream.device)
+        wanted = _wanted(stage, arrays, constants, stream.device)
+        if _ahead is not None:
+            _ahead[wanted[:-1]] = wanted
+            return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
+        compiled = _nvrtc.kernel(*wanted)
         if compiled is not None:
             lengths = [length for i in compiled.sized for length in arrays[i].shape]
             how |= {"scalars": lengths, "ensure_row_contiguous": True}
@@ -214,13 +219,32 @@ def run_stage(
     return list(kernel(template=list(constants), **how))
 
 
-def _compiled(
+_ahead: dict[Any, tuple[Any, ...]] | None = None  # what is wanted of NVRTC, while nothing is launched
+
+
+def compiled_ahead(calls: Callable[[], object]) -> None:
+    """Compiles what some calls would launch on an NVIDIA GPU, several kernels at a time; the calls get zeros.
+
+    For programs with one thread of their own.
+    """
+    global _ahead
+    _ahead = {}
+    try:
+        calls()
+        wanted = list(_ahead.values())
+    finally:
+        _ahead = None
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda each: _nvrtc.kernel(*each), wanted))
+
+
+def _wanted(
     stage: Stage, arrays: Sequence[mx.array], constants: tuple[_nvrtc.Constant, ...], device: mx.Device
-) -> _nvrtc.Kernel | None:
+) -> tuple[Any, ...]:
     inputs = tuple((name, a.dtype, a.ndim) for name, a in zip((*stage.inputs, "params"), arrays, strict=True))
     outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
     body = text(f"{stage.body}.metal")
-    return _nvrtc.kernel(f"mpsfunc_{stage.body}", body, _cuda_header(body), inputs, outputs, constants, device)
+    return f"mpsfunc_{stage.body}", body, _cuda_header(body), inputs, outputs, constants, device
 
 
 @functools.cache
@@ -373,43 +397,8 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Threads ------------------------------------------------------------------------------------------------
-
-
-def set_num_threads(count: int) -> None:
-    """Sets how many CPU threads an operation may use.
-
-    Default: ``MPSFUNC_NUM_THREADS``, or the processors that this process may run on. Results do not depend on it.
-
-    Args:
-        count: Threads, 1 to 1024.
-
-    Raises:
-        TypeError: count is not an int.
-        ValueError: count is out of range.
-        RuntimeError: This install has no CPU module.
-
-    Example:
-        >>> set_num_threads(2)
-        >>> get_num_threads()
-        2
-    """
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
-        raise TypeError(f"set_num_threads: not a number of threads; got count={count!r}, expected an int")
-    if not 1 <= count <= _MOST_THREADS:
-        raise ValueError(f"set_num_threads: not a number of threads; got count={count}, expected 1 to {_MOST_THREADS}")
-    _cpu("set_num_threads").set_num_threads(int(count))
-
-
-_MOST_THREADS = 1024
-
-
-def get_num_threads() -> int:
-    """How many CPU threads an operation may use; see `set_num_threads`."""
-    return int(_cpu("get_num_threads").get_num_threads())
-
-
-def _cpu(op: str) -> Any:
+def module(op: str) -> Any:
+    """The C++ module; a RuntimeError that names the operation where there is none."""
     if _primitives is None:
         raise RuntimeError(
             f"{op}: this mpsfunc was built without its CPU module; got the CPU, expected a GPU stream or an install "

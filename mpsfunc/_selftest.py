@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 import mpsfunc as mf
+from mpsfunc import _launch
 
 Results = dict[str, Any]  # of arrays
 KEPT = Path(__file__).with_name("_selftest.json")
@@ -289,6 +290,7 @@ def test(device: mx.Device) -> Iterator[Family]:
     kept = json.loads(KEPT.read_text())
     runs: list[tuple[str, Callable[[Values], Results], Any]] = [(*each, _ours) for each in FAMILIES.items()]
     if device == mx.Device(mx.gpu):
+        _compile_ahead(device)
         runs.append(("convolutions, by the vendor's library", _convolutions, contextlib.nullcontext))
     for name, family, kernels in runs:
         try:
@@ -300,6 +302,13 @@ def test(device: mx.Device) -> Iterator[Family]:
         else:
             wrong = (f"{call}: off by {off:.1e}" for call, off in found.items() if not off <= TOLERANCE)
             yield Family(name, len(found), tuple(wrong))
+
+
+def _compile_ahead(device: mx.Device) -> None:
+    """Kernels for NVIDIA, which would take minutes one by one; what fails here is told by its family."""
+    with contextlib.suppress(Exception), _ours(), mx.stream(device):
+        if _launch.backend(_launch.resolve(None)) == "cuda":
+            _launch.compiled_ahead(lambda: [family(Values(mx.float32)) for family in FAMILIES.values()])
 
 
 def sums(a: mx.array) -> list[float]:

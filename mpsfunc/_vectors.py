@@ -24,10 +24,13 @@ class _Numbers(NamedTuple):
     stream: mx.Stream
 
 
-def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _one_launch(
+    op: str, outputs: int, names: tuple[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes ``function(*vectors, *numbers, stream)`` one GPU kernel, or the CPU primitive ``op`` that computes it too.
 
-    The function, of MLX's operations, has ``outputs`` results and gives the derivatives.
+    The function, of MLX's operations, has ``outputs`` results and gives the derivatives. MLX makes one kernel of a
+    chain that ends in one result; where there are more, ``names`` of the inputs and outputs of ``metal/<op>.metal``.
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,10 +38,18 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
 
         def run(*arrays: Any) -> Any:
             *vectors, spec = arrays
-            result = (tuple(vectors[0].shape), vectors[0].dtype)
-            made = _launch.launch(
-                op, vectors, _launch.doubles(*spec.values), (result,) * spec.outputs, _no_stages, spec.stream
-            )
+            results = ((tuple(vectors[0].shape), vectors[0].dtype),) * spec.outputs
+
+            def stages() -> tuple[_launch.Stage, ...]:
+                assert names is not None, "MLX makes this kernel"
+                size = vectors[0].size
+                inputs, made = (tuple(words.split()) for words in names)
+                params = (size, *(word for value in spec.values for word in _launch.bits(value)))
+                return (_launch.Stage(op, inputs, made, results, *_launch.pointwise_threads(size), params),)
+
+            if _launch.backend(spec.stream) != "cpu":  # where Metal would be handed a number instead of an array
+                vectors = [v if v.ndim else v[None] for v in vectors]
+            made = _launch.launch(op, vectors, _launch.doubles(*spec.values), results, stages, spec.stream)
             return tuple(made) if spec.outputs > 1 else made[0]
 
         rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))
@@ -46,7 +57,7 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
         @functools.wraps(function)
         def call(*args: Any) -> Any:
             *operands, stream = args
-            if _launch.backend(stream) != "cpu":
+            if names is None and _launch.backend(stream) != "cpu":
                 return compiled(*operands)
             vectors = [a for a in operands if isinstance(a, mx.array)]
             return rule(*vectors, _Numbers(tuple(operands[len(vectors) :]), outputs, stream))
@@ -54,10 +65,6 @@ def _one_launch(op: str, outputs: int) -> Callable[[Callable[..., Any]], Callabl
         return call
 
     return wrap
-
-
-def _no_stages() -> tuple[_launch.Stage, ...]:
-    raise AssertionError("vectors: launched as an image operation on a GPU")
 
 
 @_one_launch("bn_slope", 1)
@@ -82,7 +89,7 @@ def factors(
     return scale * root, -share * root * dgamma, -share * dbeta
 
 
-@_one_launch("bn_composed_factors", 4)
+@_one_launch("bn_composed_factors", 4, ("gamma var dmean dvar dbeta dot", "dgamma a b d"))
 def composed_factors(
     gamma: Vector,
     var: Vector,
@@ -97,6 +104,27 @@ def composed_factors(
     root = mx.rsqrt(var + eps)
     dgamma, a = dot * root, gamma * root
     return dgamma, a, (2 * dvar - a * root * dgamma) / count, (dmean - a * dbeta) / count
+
+
+@_one_launch("bn_running", 2, ("running_mean running_var mean var count", "moved_mean moved_var"))
+def moved(
+    running_mean: Vector,
+    running_var: Vector,
+    mean: Vector,
+    var: Vector,
+    count: mx.array,
+    share: float,
+    unbiased: float,
+) -> tuple[Vector, Vector]:
+    """Running statistics after a batch of ``count`` elements, a 0-d integer; ``unbiased`` is 1 or 0."""
+    if unbiased:
+        elements = mx.maximum(count, 2).astype(var.dtype)
+        var = var * (elements / (elements - 1))
+    none = count == 0
+    return (
+        mx.where(none, running_mean, running_mean + share * (mean - running_mean)),
+        mx.where(none, running_var, running_var + share * (var - running_var)),
+    )
 
 
 @_one_launch("bn_by_group", 2)

@@ -33,7 +33,8 @@ class Check {
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
     for (const mx::array& a : call_.inputs) {
-      const bool scalar = call_.op == Op::power || (call_.op == Op::bn_factors && a.dtype() == mx::int64);
+      const bool counting = call_.op == Op::bn_factors || call_.op == Op::bn_running;
+      const bool scalar = call_.op == Op::power || (counting && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
       const bool numbers = scalar || maximum() || tables() || labelled(a);
       require(numbers || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
@@ -302,6 +303,9 @@ void check(const Signature& call) {
       return c.vectors(5, 1, 3);
     case Op::bn_composed_factors:
       return c.vectors(6, 2, 4);
+    case Op::bn_running:
+      c.require(call.inputs.size() == 5 && call.inputs[4].dtype() == mx::int64, "an int64 count");
+      return c.vectors(5, 2, 2);
     case Op::bn_by_group:
     case Op::bn_group_sums:
       c.vectors(2, 1, 2);

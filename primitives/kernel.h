@@ -44,6 +44,7 @@ struct Call {
   X(bn_grown)                \
   X(bn_factors)              \
   X(bn_composed_factors)     \
+  X(bn_running)              \
   X(bn_by_group)             \
   X(bn_group_sums)           \
   X(conv)                    \

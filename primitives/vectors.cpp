@@ -79,6 +79,17 @@ void bn_composed_factors(const Call& call) {
   });
 }
 
+void bn_running(const Call& call) {
+  const int64_t count = *data<int64_t>(call.in[4]);
+  for_channels<4, 2>(call, [&]<typename A>(const A(&in)[4], A(&out)[2]) {
+    const auto& [running_mean, running_var, mean, var] = in;
+    const A share = number<A>(call, 0), elements = static_cast<A>(count > 2 ? count : 2);
+    const A found = number<A>(call, 1) != 0 ? var * (elements / (elements - 1)) : var;
+    out[0] = count == 0 ? running_mean : running_mean + share * (mean - running_mean);
+    out[1] = count == 0 ? running_var : running_var + share * (found - running_var);
+  });
+}
+
 void bn_by_group(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using A = Acc<decltype(zero)>;

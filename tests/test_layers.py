@@ -51,8 +51,10 @@ ALLOWED: dict[str, set[str]] = {
     "window": {"_policy"},
     "_version": set(),
     "_check": set(),
-    "_launch": {"_primitives"},
+    "_nvrtc": set(),
+    "_launch": {"_primitives", "_nvrtc"},
     "_memory": set(),
+    "_threads": {"_launch"},
     "_rules": {"_launch"},
     "_vectors": FLOOR,
     "_channel_stages": FLOOR,
@@ -97,8 +99,8 @@ ALLOWED: dict[str, set[str]] = {
     | FAMILIES
     | {"_bn_state", "_conv_state", "_fused_neuron", "_policy", "_resized", "_safetensors", "_sampling"},
     "saving": {"_safetensors", "_saved_tree"},
-    "_selftest": {"mpsfunc"},
-    "__main__": {"mpsfunc", "_launch", "_selftest"},
+    "_selftest": {"mpsfunc", "_launch"},
+    "__main__": {"mpsfunc", "_launch", "_nvrtc", "_selftest"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 

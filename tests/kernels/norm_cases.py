@@ -12,7 +12,7 @@ from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
-from mpsfunc import _channel_stages, _launch, _window_norm_stages
+from mpsfunc import _channel_stages, _launch, _vectors, _window_norm_stages
 from mpsfunc._activation import EXPONENTIAL, GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
 from mpsfunc._launch import Output, Stage
 
@@ -108,6 +108,46 @@ def _sets(
             [Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded)]
             if sets == 1
             else []
+        ),
+    ]
+
+
+# Vectors ------------------------------------------------------------------------------------------------
+
+
+def _vectors_of(sets: int, channels: int) -> list[Case]:
+    shape, here = (sets, channels), _launch.resolve(None)
+    gamma, dmean, dvar, dbeta, dot, mean = (numbers(shape, F32, seed) for seed in range(1, 7))
+    var = abs(numbers(shape, F32, 7)) + 1
+
+    def factors() -> None:
+        made = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, 300.0, 1e-3, here)
+        g, v, of_mean, of_var, total, product = (exact(a) for a in (gamma, var, dmean, dvar, dbeta, dot))
+        root = 1 / np.sqrt(v + 1e-3)
+        right = (
+            (product * root, abs(product)),
+            (g * root, abs(g)),
+            ((2 * of_var - g * root * root * product * root) / 300, (abs(of_var) + abs(g * product)) / 100),
+            ((of_mean - g * root * total) / 300, (abs(of_mean) + abs(g * total)) / 100),
+        )
+        for a, (wanted, size) in zip(made, right, strict=True):
+            close(a, wanted, size, slack=8)
+
+    def running(count: int, unbiased: float) -> Callable[[], None]:
+        def run() -> None:
+            held = mean + 2, var + 3
+            moved = _vectors.moved(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
+            share, wide = 0.25 * (count > 0), max(count, 2) / (max(count, 2) - 1) if unbiased else 1.0
+            for a, before, found in zip(moved, held, (exact(mean), exact(var) * wide), strict=True):
+                close(a, exact(before) + share * (found - exact(before)), abs(exact(before)) + abs(found), slack=8)
+
+        return run
+
+    return [
+        Case(f"bn_composed_factors {sets}x{channels}", ("bn_composed_factors",), factors),
+        *(
+            Case(f"bn_running {sets}x{channels} of {n}, {u}", ("bn_running",), running(n, u))
+            for n, u in ((0, 1.0), (1, 1.0), (300, 1.0), (300, 0.0), (2**40, 1.0))
         ),
     ]
 
@@ -278,6 +318,8 @@ def normalization() -> list[Case]:
         *_sets((2, 1, 3, 1), F32, 2, relu),
         *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
         *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
+        *_vectors_of(1, 5),
+        *_vectors_of(3, 300),
         *_sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION),  # more partial sums than a threadgroup takes at a time
         _squared(*lrn, (2, 3, 5, 24), F32, 5, (1.0, 5.0, 1.0)),
         _squared(*lrn, (1, 2, 3, 12), F32, 4, (2.0, 0.75, 1.5)),

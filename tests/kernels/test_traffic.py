@@ -76,6 +76,12 @@ def _norm() -> None:
     mf.bn_grad(dy, x, state)
 
 
+def _vectors() -> None:
+    x, row = numbers(LONG), numbers(LONG[-1:])
+    mf.bn_running(mf.bn_frozen(row, row), mf.bn_stats(x))
+    mf.instance_norm_grad(x, x, mf.instance_norm_fwd(x)[1])
+
+
 def _windows() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
     told = 1.0, 0.75, 1.0
@@ -232,6 +238,13 @@ TRAFFIC = {
     ),
     "bn_stats_grad_merge": Row(
         _norm, {"partial": (2 * VECTOR, 2 * VECTOR), **dict.fromkeys(("var", "dgamma", "dbeta"), (VECTOR, VECTOR))}
+    ),
+    "bn_composed_factors": Row(
+        _vectors, dict.fromkeys(("gamma", "var", "dmean", "dvar", "dbeta", "dot"), (VECTOR, VECTOR))
+    ),
+    "bn_running": Row(
+        _vectors,
+        {**dict.fromkeys(("running_mean", "running_var", "mean", "var"), (VECTOR, VECTOR)), "count": (8, 256 * 8)},
     ),
     "bn_grad": Row(
         _norm,

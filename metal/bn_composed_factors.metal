@@ -1,0 +1,11 @@
+// The scale's gradient, and a, b and d of an image gradient a * dy + b * (x - mean) + d whose statistics have gradients of
+// their own. A thread takes a channel of a set, and then the one a grid further.
+const int size = params[0];
+const float count = as_type<float>(params[1]), eps = as_type<float>(params[2]);
+for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
+  const float root = 1 / sqrt(var[c] + eps), scaled = gamma[c] * root, grown = dot[c] * root;
+  dgamma[c] = grown;
+  a[c] = scaled;
+  b[c] = (2 * dvar[c] - scaled * root * grown) / count;
+  d[c] = (dmean[c] - scaled * dbeta[c]) / count;
+}

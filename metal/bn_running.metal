@@ -1,0 +1,11 @@
+// Running statistics moved a share of the way to those of a batch of so many elements; none leaves them where they are.
+const int size = params[0];
+const float share = as_type<float>(params[1]), unbiased = as_type<float>(params[2]);
+const long seen = count[0];
+const float elements = seen > 2 ? float(seen) : 2.0f;
+for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
+  const float known_mean = running_mean[c], known_var = running_var[c], found_mean = mean[c];
+  const float found_var = unbiased != 0 ? var[c] * (elements / (elements - 1)) : var[c];
+  moved_mean[c] = seen == 0 ? known_mean : known_mean + share * (found_mean - known_mean);
+  moved_var[c] = seen == 0 ? known_var : known_var + share * (found_var - known_var);
+}

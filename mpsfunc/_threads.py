@@ -1,0 +1,39 @@
+"""How many threads of a CPU an operation may use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpsfunc import _launch
+
+_MOST_THREADS = 1024
+
+
+def set_num_threads(count: int) -> None:
+    """Sets how many CPU threads an operation may use.
+
+    Default: ``MPSFUNC_NUM_THREADS``, or the processors that this process may run on. Results do not depend on it.
+
+    Args:
+        count: Threads, 1 to 1024.
+
+    Raises:
+        TypeError: count is not an int.
+        ValueError: count is out of range.
+        RuntimeError: This install has no CPU module.
+
+    Example:
+        >>> set_num_threads(2)
+        >>> get_num_threads()
+        2
+    """
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+        raise TypeError(f"set_num_threads: not a number of threads; got count={count!r}, expected an int")
+    if not 1 <= count <= _MOST_THREADS:
+        raise ValueError(f"set_num_threads: not a number of threads; got count={count}, expected 1 to {_MOST_THREADS}")
+    _launch.module("set_num_threads").set_num_threads(int(count))
+
+
+def get_num_threads() -> int:
+    """How many CPU threads an operation may use; see `set_num_threads`."""
+    return int(_launch.module("get_num_threads").get_num_threads())
