@@ -24,7 +24,7 @@ side, after {warm} that are not recorded. *busy* is the sum of their times, *a s
 profiler; the networks and their settings are those of [the whole networks](networks_gpu.md). Names are cut to what
 tells them apart. Written by `python -m tests.bench.network_kernels`."""
 _STEPS, _WARM, _LINES = 10, 10, 16
-SIDES = (CONVERTED, STOCK, EAGER[1])
+SIDES = (CONVERTED, EAGER[1])
 
 
 def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str, Any]:
