@@ -1,0 +1,294 @@
+"""CUDA kernels on their way to a GPU: what text NVRTC is given, what is kept, and that it compiles all of it.
+
+`make nvrtc` installs NVIDIA's compiler, which needs no GPU; without it the last part is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from kernels.cases import CASES
+
+import mpsfunc as mf
+from mpsfunc import _launch, _nvrtc, _selftest
+
+GPU = mx.Device(mx.gpu, 0)
+INPUTS = (("x", mx.float16, 4), ("keys", mx.uint32, 1), ("params", mx.int32, 1))
+OUTPUTS = (("y", mx.bfloat16), ("winners", mx.int64))
+
+
+class Fake:
+    """A compiler that counts."""
+
+    version = 13, 0
+    options: tuple[str, ...] = ("--gpu-architecture=sm_90a",)
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+
+    def compile(self, source: str) -> bytes:
+        self.compiled.append(source)
+        if "no C++" in source:
+            raise RuntimeError("mpsfunc.cu(1): error")
+        return f"code of {source}".encode()
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    monkeypatch.setattr(_nvrtc, "_kernels", {})
+    monkeypatch.setenv("MPSFUNC_CACHE_DIR", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+# The text -----------------------------------------------------------------------------------------------
+
+
+def test_the_text_names_arrays_then_lengths_and_tells_constants() -> None:
+    body = "for (int axis = 0; axis < x_ndim; ++axis) y[0] = T(keys_shape[0] * x_shape[3]);"
+    constants = (("T", mx.bfloat16), ("V", 4), ("wide", True))
+    text, sized = _nvrtc.source("mpsfunc_body", body, "// words\n", INPUTS, OUTPUTS, constants)
+    assert sized == (0, 1)
+    arrays = "const __half* x, const unsigned int* keys, const int* params, __nv_bfloat16* y, long* winners"
+    lengths = "int x_length_0, int x_length_1, int x_length_2, int x_length_3, int keys_length_0"
+    assert f'extern "C" __global__ void mpsfunc_body({arrays}, {lengths})' in text
+    told = text.partition(lengths)[2].partition(body)[0]
+    assert "const int x_shape[] = {x_length_0, x_length_1, x_length_2, x_length_3};" in told
+    assert "const int keys_shape[] = {keys_length_0};" in told and "params_shape" not in told
+    assert "constexpr int x_ndim = 4;" in told and "keys_ndim" not in told
+    assert "using T = __nv_bfloat16;" in told and "constexpr int V = 4;" in told
+    assert "constexpr bool wide = 1;" in told and text.index("// words") < text.index('extern "C"')
+
+
+def test_every_dtype_of_a_gpu_has_a_name() -> None:
+    sizes = {"bool": 1, "unsigned char": 1, "signed char": 1, "short": 2, "unsigned short": 2, "int": 4, "long": 8}
+    sizes |= {"unsigned int": 4, "unsigned long": 8, "__half": 2, "__nv_bfloat16": 2, "float": 4}
+    for dtype, name in _nvrtc._TYPES.items():
+        assert sizes[name] == dtype.size
+
+
+# What is kept -------------------------------------------------------------------------------------------
+
+
+def test_code_is_compiled_once_and_kept_on_disk(nothing_known: Path) -> None:
+    fake: Any = Fake()
+    first = _nvrtc.machine_code("text", fake)
+    assert first == b"code of text" and _nvrtc.machine_code("text", fake) == first
+    assert fake.compiled == ["text"]
+    (kept,) = nothing_known.iterdir()
+    assert kept.stat().st_mode & 0o077 == 0 and kept.parent.stat().st_mode & 0o077 == 0
+    fake.options = ("--gpu-architecture=sm_80",)
+    _nvrtc.machine_code("text", fake)
+    fake.version = 13, 1
+    _nvrtc.machine_code("text", fake)
+    _nvrtc.machine_code("other text", fake)
+    assert len(fake.compiled) == 4 and len(list(nothing_known.iterdir())) == 4
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:40], lambda b: b"", lambda b: b[:-1] + b"?", lambda b: b + b"?"])
+def test_a_damaged_file_is_not_believed(nothing_known: Path, damage: Callable[[bytes], bytes]) -> None:
+    fake: Any = Fake()
+    _nvrtc.machine_code("text", fake)
+    (kept,) = nothing_known.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(damage(whole))
+    assert _nvrtc.machine_code("text", fake) == b"code of text"
+    assert len(fake.compiled) == 2 and kept.read_bytes() == whole
+
+
+def test_nothing_is_kept_where_nothing_can_be(nothing_known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_known.write_bytes(b"a file, where a folder should be")
+    fake: Any = Fake()
+    assert _nvrtc.machine_code("text", fake) == b"code of text"
+    monkeypatch.setenv("MPSFUNC_CACHE_DIR", "")
+    assert _nvrtc.cache_folder() is None and _nvrtc.machine_code("text", fake) == b"code of text"
+    assert nothing_known.read_bytes().startswith(b"a file")
+
+
+def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/of/this/user")
+    monkeypatch.delenv("MPSFUNC_CACHE_DIR")
+    assert _nvrtc.cache_folder() == Path("/of/this/user/mpsfunc")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/of")
+    assert _nvrtc.cache_folder() == Path("/home/of/.cache/mpsfunc")
+
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    assert _nvrtc.cache_folder() is None
+
+
+# The compiler -------------------------------------------------------------------------------------------
+
+
+def test_no_compiler_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ctypes, "CDLL", missing)
+        assert _nvrtc.found("sm_90a", tmp_path) is None
+    with monkeypatch.context() as patched:
+        patched.setattr(ctypes, "CDLL", lambda name: None)  # the library is there, but no header
+        patched.setattr(Path, "exists", lambda path: False)
+        assert _nvrtc.found("sm_90a", tmp_path) is None
+
+
+def test_the_architecture_is_that_of_the_stream_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    about = {"compute_capability_major": 8, "compute_capability_minor": 9}
+
+    def device_info(device: mx.Device) -> dict[str, int]:
+        asked.append(repr(device))
+        return about if repr(device) == "Device(gpu, 3)" else {}
+
+    monkeypatch.setattr(mx, "device_info", device_info)
+    monkeypatch.setattr(_nvrtc, "found", lambda architecture, mlx: architecture)
+    _nvrtc.compiler.cache_clear()
+    found: list[Any] = [_nvrtc.compiler(repr(mx.Device(mx.gpu, i))) for i in (3, 0)]
+    about["compute_capability_major"] = 10
+    _nvrtc.compiler.cache_clear()
+    found.append(_nvrtc.compiler("Device(gpu, 3)"))
+    _nvrtc.compiler.cache_clear()
+    assert found == ["sm_89", None, "sm_109a"] and asked[:2] == ["Device(gpu, 3)", "Device(gpu, 0)"]
+
+
+def test_what_nvrtc_refuses_is_left_to_mlx_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    with pytest.warns(RuntimeWarning, match=r"mpsfunc_body: MLX compiles it.*error"):
+        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
+    assert len(fake.compiled) == 1
+
+
+# Launches -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What an NVIDIA GPU would be asked for, on the CPU."""
+    asked: list[dict[str, Any]] = []
+
+    def launched(**how: Any) -> list[mx.array]:
+        asked.append(how)
+        return [mx.zeros(shape, dtype) for shape, dtype in zip(how["output_shapes"], how["output_dtypes"], strict=True)]
+
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(mx.fast, "precompiled_cuda_kernel", launched)
+    monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **made: lambda **how: launched(**made, **how))
+    with mx.stream(mx.cpu):
+        yield asked
+
+
+def test_a_launch_hands_over_code_arrays_and_lengths(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    x = mx.ones((2, 6, 4, 8))
+    assert mf.avg_pool(x, 2).shape == (2, 3, 2, 8)
+    (how,) = on_cuda
+    assert how["name"] == "mpsfunc_avg_pool" and how["compiled_source"] == f"code of {fake.compiled[0]}".encode()
+    assert [a.shape for a in how["inputs"]][0] == x.shape and how["inputs"][1].dtype == mx.int32
+    assert how["scalars"] == [2, 6, 4, 8] and how["ensure_row_contiguous"] is True
+    mf.avg_pool(mx.ones((3, 8, 4, 8)), 2)
+    assert len(fake.compiled) == 1 and on_cuda[1]["scalars"] == [3, 8, 4, 8]  # one kernel for every size
+    mf.avg_pool(x.astype(mx.float16), 2)
+    assert len(fake.compiled) == 2
+
+
+def test_without_a_compiler_mlx_gets_the_text(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: None)
+    _launch._kernel.cache_clear()
+    mf.avg_pool(mx.ones((2, 6, 4, 8)), 2)
+    _launch._kernel.cache_clear()
+    (how,) = on_cuda
+    assert how["source"] == _launch.text("avg_pool.metal") and how["header"].startswith(_launch.text("cuda.h"))
+    assert how["input_names"] == ["x", "params"] and how["template"][0] == ("T", mx.float32)
+
+
+def test_kernels_are_compiled_ahead(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    x = mx.ones((2, 6, 4, 8))
+    _launch.compiled_ahead(lambda: [mf.avg_pool(x, size) for size in (2, 3)])
+    assert len(fake.compiled) == 1 and not on_cuda
+    mf.avg_pool(x, 2)
+    assert len(fake.compiled) == 1 and len(on_cuda) == 1
+    with pytest.raises(ZeroDivisionError):
+        _launch.compiled_ahead(lambda: 1 / 0)
+    mf.avg_pool(x, 2)
+    assert len(on_cuda) == 2
+
+
+def test_the_self_test_compiles_ahead(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    _selftest._compile_ahead(mx.Device(mx.cpu))
+    compiled = len(fake.compiled)
+    assert compiled > 100 and not on_cuda
+    with _selftest._ours():
+        for family in _selftest.FAMILIES.values():
+            family(_selftest.Values(mx.float32))
+    assert len(fake.compiled) == compiled and len(on_cuda) > 300
+
+
+# NVIDIA's compiler --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> _nvrtc.Compiler:
+    """NVRTC from a toolkit or from pip, for a GPU that need not be here."""
+    packages = importlib.util.find_spec("nvidia")
+    for place in packages.submodule_search_locations if packages else ():  # type: ignore[union-attr]
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(f"{place}/cu13/lib/libnvrtc.so.13")  # so that it is found by its name
+            os.environ.setdefault("CUDA_HOME", f"{place}/cu13")
+    found = _nvrtc.found("sm_90a", Path(mx.__file__).parent)
+    if found is None:
+        assert not os.environ.get("MPSFUNC_REQUIRE_NVRTC"), "NVRTC or its headers were not found"
+        pytest.skip("NVRTC is not installed: make nvrtc")
+    return found
+
+
+def test_nvidia_s_compiler_takes_every_kernel(
+    nvrtc: _nvrtc.Compiler, on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each body for each dtype of its images, and every variant of the self-test."""
+    monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
+    monkeypatch.setattr(_launch, "_ahead", {})
+    for family in _selftest.FAMILIES.values():
+        family(_selftest.Values(mx.float32))
+    wanted = dict(_launch._ahead or {})
+    monkeypatch.setattr(_launch, "_ahead", {})
+    for case in CASES.values():
+        with contextlib.suppress(AssertionError):  # there are zeros only
+            case.run()
+    more = {(each[0], each[5][0]): each for each in (_launch._ahead or {}).values()}
+    assert {name for name, _ in more} >= {
+        f"mpsfunc_{path.stem}" for path in (Path(__file__).parents[1] / "metal").glob("*.metal")
+    } - {
+        "mpsfunc_conv_grad_weights"  # with an Apple GPU's matrices; CUDA has the plain one
+    }
+    texts = {_nvrtc.source(*each[:-1])[0] for each in (*wanted.values(), *more.values())}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        sizes = list(pool.map(lambda text: len(nvrtc.compile(text)), texts))
+    assert len(texts) > 200 and min(sizes) > 1000
+
+
+def test_nvidia_s_compiler_says_what_is_wrong(nvrtc: _nvrtc.Compiler) -> None:
+    with pytest.raises(RuntimeError, match="identifier .nowhere. is undefined"):
+        nvrtc.compile('extern "C" __global__ void k(float* x) { x[0] = nowhere; }')
