@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -245,6 +248,16 @@ def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
 @pytest.mark.parametrize(("message", "call"), sum((f.WRONG_TYPES for f in OTHERS), WRONG_TYPES))
 def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, message, call)
+
+
+def test_every_function_is_among_the_refusals() -> None:
+    """A function that makes a state besides has the arguments of the one that makes none."""
+    here = Path(__file__).parent
+    elsewhere = "".join((here / f"test_{name}.py").read_text() for name in ("max_pooling", "weights", "saving"))
+    lists = "".join(path.read_text() for path in (Path(__file__), *here.glob("bad_*.py"))) + elsewhere
+    public = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
+    takes_nothing = {"get_num_threads"}
+    assert {name.removesuffix("_fwd") for name in public} - takes_nothing <= set(re.findall(r"\w+", lists))
 
 
 OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -18,6 +20,8 @@ from mpsfunc.window import Axis
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
 ISAS = _primitives.isas()
+LIST = Path(__file__).parents[1] / "primitives" / "kernel.h"
+OPERATIONS = re.findall(r"^  X\((\w+)\)", LIST.read_text(), re.MULTILINE)
 
 # Pixels and channels: single lanes, broken vectors of every width, more pixels than a block, a rest of a row.
 PIXELS = ((1, 1), (3, 3), (130, 1), (37, 8), (5, 16), (300, 65), (17, 130), (2, 1030), (1000, 7))
@@ -376,6 +380,13 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
 def test_malformed_calls_are_refused(op: str, inputs: list, params: tuple[int, ...], outputs: list) -> None:
     with pytest.raises(ValueError, match=f"^{op}: expected "):
         run(op, [mx.zeros(shape, dtype) for shape, dtype in inputs], params, *outputs)
+
+
+@pytest.mark.parametrize("op", sorted(OPERATIONS))
+def test_every_operation_says_what_it_takes(op: str) -> None:
+    """One without a case in check.cpp takes anything."""
+    with pytest.raises(ValueError, match=f"^{op}: expected "):
+        run(op, [], ())
 
 
 @pytest.mark.parametrize("bad", ("x", [1.5], [2**40], None))

@@ -335,6 +335,7 @@ def test_slopes_are_loaded_once_an_element(body: str) -> None:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_loads_stay_within_their_bounds(body: str) -> None:
+    assert body in TRAFFIC, f"TRAFFIC has no row for {body}: what it may load of each input"
     row = TRAFFIC[body]
     run = next(run for run in runs(row.call) if run.stage.body == body)
     inputs = {buffer.name: buffer.bytes for buffer in run.job.buffers if buffer.name in run.stage.inputs}
