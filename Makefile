@@ -12,14 +12,14 @@ beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
   bad_input conv_routes conversion cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm demo distributed docs geometry \
-  graph graph_contract graph_errors graph_filters layers memory named_pairs oracle_norm pictures rules saved_files saving \
+  graph graph_contract graph_errors graph_filters layers memory named_pairs nvrtc oracle_norm pictures rules saved_files saving \
   state_transforms states threads tracing transforms weights window window_errors winograd
 beyond_isas := $(beyond_cpu) $(foreach name,$(same_everywhere),--ignore=tests/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
 
-.PHONY: help demo test check parity kernels bench pictures docs lint format isas asan wheels soak clean
+.PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -30,7 +30,7 @@ demo: $(VENV)/demo  ## train a network on handwritten digits, about half a minut
 test: $(VENV)/test  ## every test that this machine can run, and the examples in the docs
 	$(PYTEST) $(ARGS)
 
-check: test parity lint docs isas asan wheels  ## what CI runs
+check: test parity nvrtc lint docs isas asan wheels  ## what CI runs
 
 parity: $(VENV)/test  ## the same results as PyTorch
 	$(PIP) install torch==2.13.0
@@ -38,6 +38,10 @@ parity: $(VENV)/test  ## the same results as PyTorch
 
 kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
 	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/kernels $(ARGS)
+
+nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
+	$(PIP) install 'mpsfunc[nvrtc]'
+	MPSFUNC_REQUIRE_NVRTC=1 $(BIN)/python -m pytest -q tests/test_nvrtc.py $(ARGS)
 
 isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this machine
 	@isas=$$($(BIN)/python -c 'from mpsfunc import _primitives; print(*_primitives.isas()[1:])') || exit 1; \

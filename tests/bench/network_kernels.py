@@ -21,10 +21,10 @@ from .networks import CONVERTED, EAGER, GPU_BATCHES, GPU_DTYPES, NETWORKS, STOCK
 
 _METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
 side, after {warm} that are not recorded. *busy* is the sum of their times, *a step* is by the clock, without the
-profiler; the networks and their settings are those of [the whole networks](networks_gpu.md). Names are cut to what
-tells them apart. Written by `python -m tests.bench.network_kernels`."""
+profiler. The networks are those of [the whole networks](networks.md); float32 is with TensorFloat-32, and in bfloat16
+everything is bfloat16. Names are cut to what tells them apart. Written by `python -m tests.bench.network_kernels`."""
 _STEPS, _WARM, _LINES = 10, 10, 16
-SIDES = (CONVERTED, EAGER[1])
+SIDES = (CONVERTED, STOCK, EAGER[1])
 
 
 def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--dtype", nargs="+", choices=GPU_DTYPES, default=GPU_DTYPES)
     parser.add_argument("--batch", type=int, default=GPU_BATCHES[0])
+    parser.add_argument("--no-stock", action="store_true", help="without MLX's own layers")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     parser.add_argument("--commit", default="", help="what was measured, where there is no git")
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -112,7 +113,7 @@ def main() -> None:
     for network in args.only:
         for dtype in args.dtype:
             setting = Setting(network, args.batch, "gpu", dtype)
-            parts += table(setting, measure(setting, SIDES))
+            parts += table(setting, measure(setting, [s for s in SIDES if s != STOCK or not args.no_stock]))
     print(report.save(args.out, "networks_gpu_kernels", parts))
 
 

@@ -230,6 +230,8 @@ def main() -> None:
         return _child(name, Setting(*setting))
     if not args.gpu:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
+    from . import networks_report
+
     names = [CONVERTED, *[PLAIN] * args.gpu, *EAGER, *[COMPILED] * args.compiled, *[STOCK] * (not args.no_stock)]
     results = []
     for network in args.only:
@@ -239,9 +241,8 @@ def main() -> None:
                 print(setting, flush=True)
                 sides = [*names, *[JAX] * (args.jax and dtype == "float32")]
                 results.append(measure(setting, args.rounds, sides, GPU_PROCESSES if args.gpu else PROCESSES))
-    from . import networks_report
-
-    print(networks_report.write(args.out, results, args.rounds, args.commit))
+                told = networks_report.write(args.out, results, args.rounds, args.commit)  # so far: time may run out
+    print(told)
 
 
 if __name__ == "__main__":
