@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _across, _check, _launch, _vectors
+from mpsfunc import _across, _check, _launch, _printing, _vectors
 from mpsfunc._across import Group
 from mpsfunc._composed_norm import check_statistics, checked_eps, statistics
 from mpsfunc._launch import StreamLike
 
 
+@_printing.printed
 class BatchNormState(NamedTuple):
     """Statistics of a batch and the gradients of its scale and shift, as they accumulate.
 

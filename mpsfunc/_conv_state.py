@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, window
+from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, _printing, window
 from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
@@ -19,6 +19,7 @@ State = TypeVar("State")
 OPTIONS = ("all", "data", "weights_and_bias")
 
 
+@_printing.printed
 class ConvState(NamedTuple):
     """Where the windows of a convolution sat, what its neuron's slope follows from, and its gradients so far.
 

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _resample
+from mpsfunc import _check, _launch, _printing, _resample
 from mpsfunc._launch import StreamLike
 from mpsfunc._sampling import Resized
 
 METHODS, COORDINATES, EDGE_MODES = ("nearest", "bilinear"), ("asymmetric", "half_pixel"), ("zero", "clamp")
 
 
+@_printing.printed
 class ResampleState(NamedTuple):
     """How an image was enlarged or shrunk, which is all that its gradient needs.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _conv_library, _conv_rules, _conv_state, _launch, _reverse
+from mpsfunc import _check, _conv_library, _conv_rules, _conv_state, _launch, _printing, _reverse
 from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState
@@ -20,6 +20,7 @@ from mpsfunc._launch import StreamLike
 from mpsfunc.window import Axis, IntOrPair, Padding
 
 
+@_printing.printed
 class ConvTransposeState(NamedTuple):
     """Where the windows of a transposed convolution sat, what tells its neuron's slope, and its gradients so far.
 

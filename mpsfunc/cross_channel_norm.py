@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _window_norms
+from mpsfunc import _check, _launch, _printing, _window_norms
 from mpsfunc._launch import StreamLike
 from mpsfunc._window_norms import Spec
 
 
+@_printing.printed
 class CrossChannelNormState(NamedTuple):
     """The parameters of a cross-channel normalization, which is all that its gradient needs.
 

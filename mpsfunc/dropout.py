@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch
+from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch, _printing
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
@@ -18,6 +18,7 @@ _INDEPENDENT = (1, 1, 1)
 _MOST = 2**40  # entries of a mask
 
 
+@_printing.printed
 class DropoutState(NamedTuple):
     """What made the mask of a dropout, which is all that its gradient needs.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch
+from mpsfunc import _check, _launch, _printing
 from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._composed_norm import (
     Spec,
@@ -25,6 +25,7 @@ from mpsfunc._composed_norm import (
 from mpsfunc._launch import StreamLike
 
 
+@_printing.printed
 class InstanceNormState(NamedTuple):
     """Statistics of each image and the gradients of its scale and shift, as they accumulate.
 
@@ -54,6 +55,7 @@ class InstanceNormState(NamedTuple):
         return _with_arrays(self, arrays)
 
 
+@_printing.printed
 class GroupNormState(NamedTuple):
     """Statistics of each image's groups of channels and the gradients of scale and shift, as they accumulate.
 

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _l2_kernels, _launch, window
+from mpsfunc import _check, _l2_kernels, _launch, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
 from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
+@_printing.printed
 class L2PoolState(NamedTuple):
     """Where the windows of an L2 pooling sat, and their norms.
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _loss_arguments, _loss_kernels
+from mpsfunc import _check, _loss_arguments, _loss_kernels, _printing
 from mpsfunc._launch import StreamLike
 
 
+@_printing.printed
 class LossState(NamedTuple):
     """What a loss leaves behind for the backward chain.
 

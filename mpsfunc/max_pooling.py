@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _max_kernels, window
+from mpsfunc import _check, _launch, _max_kernels, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
 from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
+@_printing.printed
 class MaxPoolState(NamedTuple):
     """Where the windows of a maximum pooling sat and which tap won each, which is all that its gradient needs.
 

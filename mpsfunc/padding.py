@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _resample
+from mpsfunc import _check, _launch, _printing, _resample
 from mpsfunc._launch import StreamLike
 from mpsfunc._sampling import Padded
 
@@ -15,6 +15,7 @@ Sizes = int | Sequence[int]
 MODES = ("constant", "zero", "clamp", "mirror", "mirror_with_edge")
 
 
+@_printing.printed
 class PadState(NamedTuple):
     """What was put around an image, which is all that the gradient needs.
 

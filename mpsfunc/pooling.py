@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _avg_kernels, _check, _launch, window
+from mpsfunc import _avg_kernels, _check, _launch, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
 from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
+@_printing.printed
 class AvgPoolState(NamedTuple):
     """Where the windows of an average pooling sat, which is all that its gradient needs.
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _window_norms
+from mpsfunc import _check, _launch, _printing, _window_norms
 from mpsfunc._launch import StreamLike
 from mpsfunc._window_norms import ContrastSpec, Spec
 
 
+@_printing.printed
 class SpatialNormState(NamedTuple):
     """The parameters of a spatial normalization, which is all that its gradient needs.
 
@@ -42,6 +43,7 @@ class SpatialNormState(NamedTuple):
         return _check.no_arrays(self, arrays)
 
 
+@_printing.printed
 class LocalContrastNormState(NamedTuple):
     """The parameters of a local-contrast normalization, which is all that its gradient needs.
 

@@ -22,7 +22,7 @@ FAMILIES = {
     "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
-FLOOR = {"_rules", "_launch", "_check", "window", "_activation"}
+FLOOR = {"_rules", "_launch", "_check", "window", "_activation", "_printing"}
 PARTS = {
     "pooling": {"_avg_kernels", "_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "_check": set(),
     "_nvrtc": set(),
+    "_printing": set(),
     "_launch": {"_primitives", "_nvrtc"},
     "_memory": set(),
     "_threads": {"_launch"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import mlx.core as mx
 import numpy as np
@@ -168,3 +169,38 @@ def test_the_count_stays_out_of_derivatives() -> None:
 def test_states_are_saved(name: str, tmp_path: Path) -> None:
     mf.save(tmp_path / "state", STATES[name])
     assert same_tree(mf.load(tmp_path / "state"), STATES[name])
+
+
+# As people see them -------------------------------------------------------------------------------------
+
+
+@each
+def test_a_state_prints_without_numbers_of_its_arrays(name: str) -> None:
+    state = STATES[name]
+    told = repr(state)
+    assert told.startswith(f"{type(state).__name__}(") and "\n" not in told and "array(" not in told
+    assert [f"{field}=" in told for field in state._fields] == [True] * len(state)
+    for field, a in zip(state._fields, state.arrays, strict=False):
+        assert f"{field}={str(a.dtype).rpartition('.')[2]}{list(a.shape)}" in told
+
+
+@each
+def test_a_state_is_a_table_in_a_notebook(name: str) -> None:
+    state = STATES[name]
+    table = ElementTree.fromstring(state._repr_html_())
+    rows = [[cell.text or cell.findtext("code") for cell in row] for row in table.iter("tr")]
+    assert table.findtext("caption") == type(state).__name__
+    assert [row[0] for row in rows] == list(state._fields)
+    assert rows[len(state.arrays)][1] == repr(state.op)
+
+
+def test_printing_computes_nothing() -> None:
+    x = mx.ones((2, 4, 4, 3))
+    mx.eval(x)
+    mx.reset_peak_memory()
+    before = mx.get_peak_memory()
+    state = mf.bn_stats(x + mx.zeros((2 * 10**4, 4, 4, 3))[:2])
+    assert "mean=float32[3]" in repr(state) and "float32[3]" in state._repr_html_()
+    assert mx.get_peak_memory() < before + 10**6
+    mx.eval(state)
+    assert mx.get_peak_memory() > before + 10**6
