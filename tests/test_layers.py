@@ -239,7 +239,12 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
 
 SOURCES = [
     path
-    for folder, endings in ((PACKAGE, "**/*.py"), (METAL, "*"), (PRIMITIVES, "*"), (ROOT / "tests", "**/*.py"))
+    for folder, endings in (
+        (PACKAGE, "**/*.py"),
+        (METAL, "*"),
+        (PRIMITIVES, "*"),
+        *((ROOT / name, "**/*.py") for name in ("tests", "docs")),
+    )  # fmt: skip
     for path in sorted(folder.glob(endings))
     if path.is_file() and path.suffix in (".py", ".metal", ".h", ".cpp")
 ]

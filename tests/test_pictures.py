@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
 
+import benchmark_pages
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -159,7 +160,7 @@ def test_every_table_has_a_picture_and_no_picture_lacks_a_table() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_picture_of_a_benchmark_is_not_stale(name: str) -> None:
     file = TABLES[name]
-    picture, page = file.with_suffix(".svg").read_text(encoding="utf-8"), draw_benchmarks.read(file)
+    picture, page = file.with_suffix(".svg").read_text(encoding="utf-8"), benchmark_pages.read(file)
     again = f"{name}: python docs/draw_benchmarks.py draws it again"
     assert ET.fromstring(picture).get("data-tables") == page.digest, f"the tables have changed since: {again}"
     assert picture == draw_benchmarks.draw(page), again
@@ -206,24 +207,24 @@ def test_a_page_of_a_benchmark_begins_with_its_picture_and_the_result(name: str)
 
 def test_the_shares_of_a_picture_are_those_of_its_page() -> None:
     for file in TABLES.values():
-        page = draw_benchmarks.read(file)
+        page = benchmark_pages.read(file)
         if "Milliseconds a call" not in page.tables:
             continue
         points = {
             (row.title, row.shape, point.dtype, panel): point
-            for row in draw_benchmarks.rows(page)
+            for row in benchmark_pages.rows(page)
             for panel, points in row.points.items()
             for point in points
         }
         for line in page.tables["Milliseconds a call"]:
-            point = points[line["operation"], line["x"], line["dtype"], draw_benchmarks.COPY]
+            point = points[line["operation"], line["x"], line["dtype"], benchmark_pages.COPY]
             share = [float(number) for number in re.findall(r"(\d+)%", line["of copy"])]
             assert [100 * value for value in point[1:4]] == pytest.approx(share, abs=0.51)
         for line in page.tables["Targets"]:
-            panel = draw_benchmarks.panel_of(line["at least"])
+            panel = benchmark_pages.panel_of(line["at least"])
             point = points[line["operation"], line["x"], line["dtype"], panel]
             measured = [float(number) for number in re.findall(r"[\d.]+", line["measured (95 %)"])]
-            scale = 100 if panel == draw_benchmarks.COPY else 1
+            scale = 100 if panel == benchmark_pages.COPY else 1
             assert [scale * value for value in point[1:4]] == pytest.approx(measured, abs=0.51 if scale > 1 else 0.0051)
 
 
