@@ -91,6 +91,23 @@ def test_the_environment_is_left_alone(on_cpu: mx.Device, monkeypatch: pytest.Mo
         assert os.environ.get("MPSFUNC_DETERMINISTIC") == before
 
 
+def test_mlx_makes_no_kernels_meanwhile(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = []
+
+    def doubled(x: mx.array) -> mx.array:
+        traced.append(x)
+        return x + x
+
+    compiled = mx.compile(doubled)
+    family = _selftest.FAMILIES["pooling"]
+    monkeypatch.setitem(_selftest.FAMILIES, "pooling", lambda v: [compiled(v(3)) for _ in range(2)] and family(v))
+    list(_selftest.test(on_cpu))
+    assert len(traced) == 2  # each call was the function itself
+    for _ in range(2):
+        compiled(mx.ones(3))
+    assert len(traced) == 3
+
+
 def test_float32_means_float32_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_ENABLE_TF32", "1")  # for monkeypatch to put back
     monkeypatch.delenv("MLX_ENABLE_TF32")
