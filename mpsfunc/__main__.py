@@ -51,13 +51,13 @@ def facts() -> dict[str, str]:
 def _cuda() -> dict[str, str]:
     nvrtc, folder = _nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), _nvrtc.cache_folder()
     graphs = os.environ.get("MLX_USE_CUDA_GRAPHS", "1") != "0"
+    made = "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
+    if nvrtc:
+        where = f"in {folder}, where that can be written" if folder else "nowhere"
+        made = f"compiled by NVRTC {'.'.join(map(str, nvrtc.version))}, and kept {where}"
     return {
-        "kernels": (
-            f"compiled once by NVRTC {'.'.join(map(str, nvrtc.version))}, kept in {folder or 'memory'}"
-            if nvrtc
-            else "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
-        ),
-        "graphs": "on; training steps are faster with MLX_USE_CUDA_GRAPHS=0" if graphs else "off",
+        "kernels": made,
+        "graphs": "on; training steps of small networks may be faster with MLX_USE_CUDA_GRAPHS=0" if graphs else "off",
     }
 
 

@@ -237,10 +237,10 @@ def bn_running(
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
     share = _check.number(op, "momentum", momentum, 0, 1)
     with mx.stream(run_on):
-        mean, var = (a.astype(running.mean.dtype) for a in (state.mean, state.var))
-        before = running.mean, running.var.astype(running.mean.dtype)
-        mean, var = _vectors.moved(*before, mean, var, state.count, share, float(unbiased), run_on)
-        return running._replace(mean=mean, var=var)
+        wide = mx.float64 if mx.float64 in (running.mean.dtype, running.var.dtype) else mx.float32
+        known = [a.astype(wide) for a in (running.mean, running.var, state.mean, state.var)]
+        mean, var = _vectors.moved(*known, state.count, share, float(bool(unbiased)), run_on)
+        return running._replace(mean=mean.astype(running.mean.dtype), var=var.astype(running.var.dtype))
 
 
 def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:

@@ -11,7 +11,9 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import importlib.metadata
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-_LIBRARIES = {"libnvrtc.so.13": "cu13", "libnvrtc.so.12": "cuda_runtime"}  # and where pip keeps the headers of each
+_HEADERS = {"13": "cu13", "12": "cuda_runtime"}  # where pip keeps those of each version of CUDA
 _TYPES = {
     mx.bool_: "bool", mx.uint8: "unsigned char", mx.int8: "signed char", mx.uint16: "unsigned short",
     mx.int16: "short", mx.uint32: "unsigned int", mx.int32: "int", mx.uint64: "unsigned long",
@@ -75,32 +77,41 @@ class Compiler(NamedTuple):
 
 @functools.cache
 def compiler(device: str) -> Compiler | None:
-    """The NVRTC that MLX itself uses, if it and CUDA's headers are found, and MLX knows what the GPU is."""
+    """NVRTC of the CUDA that MLX was built for, if it and its headers are found, and MLX knows what the GPU is."""
     index = device.removeprefix("Device(gpu, ").removesuffix(")")
     about = mx.device_info(mx.Device(mx.gpu, int(index)))
     if "compute_capability_major" not in about:
         return None
     major, minor = (int(about[f"compute_capability_{part}"]) for part in ("major", "minor"))
-    return found(f"sm_{major}{minor}{'a' * (major >= 9)}", Path(mx.__file__).parent)
+    return found(f"sm_{major}{minor}{'a' * (major >= 9)}", Path(mx.__file__).parent, cudas())
 
 
-def found(architecture: str, mlx: Path) -> Compiler | None:
-    """The compiler for an architecture, looked for where MLX looks."""
-    for name, headers in _LIBRARIES.items():
+def cudas() -> tuple[str, ...]:
+    """Versions of CUDA that MLX may be built for: that of the package which brought its backend, if one did."""
+    known = []
+    for version in _HEADERS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(f"mlx-cuda-{version}")
+            known.append(version)
+    return tuple(known or _HEADERS)
+
+
+def found(architecture: str, mlx: Path, versions: Sequence[str]) -> Compiler | None:
+    """The compiler for an architecture, of the first of these versions of CUDA that is found where MLX looks."""
+    for version in versions:
         try:
-            library = ctypes.CDLL(name)
+            library = ctypes.CDLL(f"libnvrtc.so.{version}")
         except OSError:
             continue
         homes = [Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
-        toolkits = [mlx.parent / "nvidia" / headers, *homes, Path("/usr/local/cuda")]
-        toolkit = next((path / "include" for path in toolkits if (path / "include/cuda_fp16.h").exists()), None)
-        if toolkit is None:
-            return None
-        more = [path for path in (mlx / "include/cccl", toolkit / "cccl", toolkit.parent / "cccl") if path.exists()]
-        includes = [f"--include-path={path}" for path in (*more, toolkit)]
+        toolkits = [mlx.parent / "nvidia" / _HEADERS[version], *homes, Path("/usr/local/cuda")]
+        # os.path.exists says no of what nobody may read.
+        toolkit = next((t / "include" for t in toolkits if os.path.exists(t / "include/cuda_fp16.h")), None)
         major, minor = ctypes.c_int(), ctypes.c_int()
-        if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
-            return None
+        if toolkit is None or library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
+            continue
+        more = [p for p in (mlx / "include/cccl", toolkit / "cccl", toolkit.parent / "cccl") if os.path.exists(p)]
+        includes = [f"--include-path={path}" for path in (*more, toolkit)]
         options = ("--device-as-default-execution-space", f"--gpu-architecture={architecture}", *includes)
         return Compiler(library, (major.value, minor.value), options)
     return None
@@ -129,19 +140,14 @@ def kernel(
     """The kernel, from disk if it was compiled before; None where MLX has to compile it."""
     key = (name, inputs, outputs, constants, repr(device))  # two equal mx.Device have two hashes
     if key not in _kernels:
-        _kernels[key] = _made(name, source(name, body, header, inputs, outputs, constants), compiler(repr(device)))
+        with_nvrtc = compiler(repr(device))
+        text, sized = source(name, body, header, inputs, outputs, constants)
+        try:
+            _kernels[key] = with_nvrtc and Kernel(name, machine_code(text, with_nvrtc), sized)
+        except RuntimeError as error:
+            _kernels[key] = None
+            warnings.warn(f"{name}: MLX compiles it, since NVRTC said: {error}", RuntimeWarning, stacklevel=2)
     return _kernels[key]
-
-
-def _made(name: str, text_and_sized: tuple[str, tuple[int, ...]], with_nvrtc: Compiler | None) -> Kernel | None:
-    text, sized = text_and_sized
-    if with_nvrtc is None:
-        return None
-    try:
-        return Kernel(name, machine_code(text, with_nvrtc), sized)
-    except RuntimeError as error:
-        warnings.warn(f"{name}: MLX compiles it, since NVRTC said: {error}", RuntimeWarning, stacklevel=2)
-        return None
 
 
 def source(
@@ -155,13 +161,14 @@ def source(
     """The text for NVRTC, and the inputs whose lengths it takes behind all arrays."""
     told: list[str] = []
     lengths: list[str] = []
-    sized = tuple(i for i, (array, _, _) in enumerate(inputs) if f"{array}_shape" in body)
+    words = set(re.findall(r"\w+", body))
+    sized = tuple(i for i, (array, _, _) in enumerate(inputs) if f"{array}_shape" in words)
     for i in sized:
         array, _, ndim = inputs[i]
         each = [f"{array}_length_{axis}" for axis in range(ndim)]
         lengths += [f"int {length}" for length in each]
         told.append(f"const int {array}_shape[] = {{{', '.join(each)}}};")
-    told += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in body]
+    told += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in words]
     for constant, value in constants:
         if isinstance(value, mx.Dtype):
             told.append(f"using {constant} = {_TYPES[value]};")
@@ -193,8 +200,8 @@ def cache_folder() -> Path | None:
     """Where machine code is kept: ``MPSFUNC_CACHE_DIR``, or the user's folder of caches; None keeps nothing."""
     named = os.environ.get("MPSFUNC_CACHE_DIR")
     if named is not None:
-        return Path(named) if named else None
-    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(named).expanduser() if named else None
+    if os.path.isabs(os.environ.get("XDG_CACHE_HOME", "")):
         return Path(os.environ["XDG_CACHE_HOME"]) / "mpsfunc"
     try:
         return Path.home() / ".cache" / "mpsfunc"

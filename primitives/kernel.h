@@ -25,8 +25,8 @@ struct Call {
 };
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in
-// _primitives, and (but for the CPU's choice of stages, arithmetic on vectors, and log_softmax and
-// log_softmax_grad, which are template arguments of softmax's bodies) under metal/.
+// _primitives, and (but for the CPU's choice of stages, arithmetic on vectors of which MLX makes the
+// GPU's kernel, and log_softmax and log_softmax_grad, which are template arguments of softmax's bodies) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import warnings
@@ -19,7 +20,9 @@ import mlx.core as mx
 import pytest
 
 import mpsfunc as mf
+from mpsfunc import __main__ as command
 from mpsfunc import _launch, _nvrtc, _selftest
+from mpsfunc._launch import Stage
 
 GPU = mx.Device(mx.gpu, 0)
 INPUTS = (("x", mx.float16, 4), ("keys", mx.uint32, 1), ("params", mx.int32, 1))
@@ -69,11 +72,18 @@ def test_the_text_names_arrays_then_lengths_and_tells_constants() -> None:
     assert "constexpr bool wide = 1;" in told and text.index("// words") < text.index('extern "C"')
 
 
-def test_every_dtype_of_a_gpu_has_a_name() -> None:
-    sizes = {"bool": 1, "unsigned char": 1, "signed char": 1, "short": 2, "unsigned short": 2, "int": 4, "long": 8}
-    sizes |= {"unsigned int": 4, "unsigned long": 8, "__half": 2, "__nv_bfloat16": 2, "float": 4}
-    for dtype, name in _nvrtc._TYPES.items():
-        assert sizes[name] == dtype.size
+def test_every_dtype_of_a_gpu_has_its_name() -> None:
+    assert _nvrtc._TYPES == {
+        mx.bool_: "bool", mx.int8: "signed char", mx.int16: "short", mx.int32: "int", mx.int64: "long",
+        mx.uint8: "unsigned char", mx.uint16: "unsigned short", mx.uint32: "unsigned int", mx.uint64: "unsigned long",
+        mx.float16: "__half", mx.bfloat16: "__nv_bfloat16", mx.float32: "float",
+    }  # fmt: skip
+
+
+def test_a_word_that_ends_like_another_asks_for_nothing() -> None:
+    inputs = (("y", mx.float32, 2), ("dy", mx.float32, 2))
+    text, sized = _nvrtc.source("mpsfunc_body", "z[0] = dy_shape[1] + dy_ndim;", "", inputs, OUTPUTS, ())
+    assert sized == (1,) and " y_shape" not in text and " y_ndim" not in text
 
 
 # What is kept -------------------------------------------------------------------------------------------
@@ -105,6 +115,18 @@ def test_a_damaged_file_is_not_believed(nothing_known: Path, damage: Callable[[b
     assert len(fake.compiled) == 2 and kept.read_bytes() == whole
 
 
+def test_a_file_comes_into_being_whole_or_not_at_all(nothing_known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def replace(source: str, target: Path) -> None:
+        seen.append((Path(source).read_bytes()[32:], target.exists()))
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert _nvrtc.machine_code("text", Fake()) == b"code of text"  # type: ignore[arg-type]
+    assert seen == [(b"code of text", False)] and list(nothing_known.iterdir()) == []
+
+
 def test_nothing_is_kept_where_nothing_can_be(nothing_known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing_known.write_bytes(b"a file, where a folder should be")
     fake: Any = Fake()
@@ -118,9 +140,13 @@ def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/of/this/user")
     monkeypatch.delenv("MPSFUNC_CACHE_DIR")
     assert _nvrtc.cache_folder() == Path("/of/this/user/mpsfunc")
-    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", "/home/of")
     assert _nvrtc.cache_folder() == Path("/home/of/.cache/mpsfunc")
+
+    monkeypatch.setenv("MPSFUNC_CACHE_DIR", "~/kept")
+    assert _nvrtc.cache_folder() == Path("/home/of/kept")
+    monkeypatch.delenv("MPSFUNC_CACHE_DIR")
 
     def nobody() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -132,21 +158,83 @@ def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 # The compiler -------------------------------------------------------------------------------------------
 
 
-def test_no_compiler_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
+class Library:
+    """NVRTC that knows its version only."""
 
-    with monkeypatch.context() as patched:
-        patched.setattr(ctypes, "CDLL", missing)
-        assert _nvrtc.found("sm_90a", tmp_path) is None
-    with monkeypatch.context() as patched:
-        patched.setattr(ctypes, "CDLL", lambda name: None)  # the library is there, but no header
-        patched.setattr(Path, "exists", lambda path: False)
-        assert _nvrtc.found("sm_90a", tmp_path) is None
+    def __init__(self, failed: int = 0) -> None:
+        self.failed = failed
+
+    def nvrtcVersion(self, major: Any, minor: Any) -> int:
+        major._obj.value, minor._obj.value = 13, 2
+        return self.failed
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., _nvrtc.Compiler | None]:
+    """Looks for a compiler among folders that a test makes, where libraries are by their names."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    real = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: str(path).startswith(str(tmp_path)) and real(path))
+
+    def look(libraries: dict[str, Library], headers: str = "", *more: str) -> _nvrtc.Compiler | None:
+        def load(name: str) -> Library:
+            if name not in libraries:
+                raise OSError(name)
+            return libraries[name]
+
+        monkeypatch.setattr(ctypes, "CDLL", load)
+        for folder in more:
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        if headers:
+            (tmp_path / headers / "include").mkdir(parents=True, exist_ok=True)
+            (tmp_path / headers / "include/cuda_fp16.h").touch()
+        return _nvrtc.found("sm_90a", tmp_path / "site/mlx", ("13", "12"))
+
+    return look
+
+
+def test_no_compiler_is_no_error(here: Any) -> None:
+    thirteen, twelve = "libnvrtc.so.13", "libnvrtc.so.12"
+    assert here({}) is None
+    assert here({thirteen: Library()}) is None  # without headers
+    assert here({twelve: Library()}, "site/nvidia/cu13") is None  # those of another version
+    assert here({thirteen: Library(failed=1)}) is None
+    assert here({thirteen: Library(failed=1), twelve: Library()}, "site/nvidia/cuda_runtime") is not None
+
+
+@pytest.mark.parametrize("variable", ["", "CUDA_HOME", "CUDA_PATH"])
+def test_headers_are_looked_for_where_mlx_does(
+    here: Any, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "toolkit"))
+    place = "toolkit" if variable else "site/nvidia/cu13"
+    found = here(
+        {"libnvrtc.so.13": Library()}, place, "site/mlx/include/cccl", f"{place}/include/cccl", f"{place}/cccl"
+    )
+    assert found is not None and found.version == (13, 2)
+    paths = ("site/mlx/include/cccl", f"{place}/include/cccl", f"{place}/cccl", f"{place}/include")
+    assert found.options[:2] == ("--device-as-default-execution-space", "--gpu-architecture=sm_90a")
+    assert found.options[2:] == tuple(f"--include-path={tmp_path / path}" for path in paths)
+
+
+def test_the_version_is_that_of_mlx_s_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: set[str] = set()
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0.32.4"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert _nvrtc.cudas() == ("13", "12")
+    installed.add("mlx-cuda-12")
+    assert _nvrtc.cudas() == ("12",)
 
 
 def test_the_architecture_is_that_of_the_stream_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked, found = [], []
     about = {"compute_capability_major": 8, "compute_capability_minor": 9}
 
     def device_info(device: mx.Device) -> dict[str, int]:
@@ -154,14 +242,35 @@ def test_the_architecture_is_that_of_the_stream_s_gpu(monkeypatch: pytest.Monkey
         return about if repr(device) == "Device(gpu, 3)" else {}
 
     monkeypatch.setattr(mx, "device_info", device_info)
-    monkeypatch.setattr(_nvrtc, "found", lambda architecture, mlx: architecture)
+    monkeypatch.setattr(_nvrtc, "found", lambda architecture, mlx, versions: architecture)
     _nvrtc.compiler.cache_clear()
-    found: list[Any] = [_nvrtc.compiler(repr(mx.Device(mx.gpu, i))) for i in (3, 0)]
-    about["compute_capability_major"] = 10
-    _nvrtc.compiler.cache_clear()
-    found.append(_nvrtc.compiler("Device(gpu, 3)"))
-    _nvrtc.compiler.cache_clear()
-    assert found == ["sm_89", None, "sm_109a"] and asked[:2] == ["Device(gpu, 3)", "Device(gpu, 0)"]
+    try:
+        found += [_nvrtc.compiler(repr(mx.Device(mx.gpu, i))) for i in (3, 0)]
+        for major in (9, 10):
+            about["compute_capability_major"] = major
+            _nvrtc.compiler.cache_clear()
+            found.append(_nvrtc.compiler("Device(gpu, 3)"))
+    finally:
+        _nvrtc.compiler.cache_clear()
+    assert found == ["sm_89", None, "sm_99a", "sm_109a"] and asked[:2] == ["Device(gpu, 3)", "Device(gpu, 0)"]
+
+
+def test_a_kernel_is_another_for_other_dtypes_constants_axes_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    fewer = (("x", mx.float16, 3), *INPUTS[1:])
+    others = (("y", mx.float32), OUTPUTS[1])
+
+    def made(
+        inputs: Any = INPUTS, outputs: Any = OUTPUTS, constants: Any = (("V", 4),), device: mx.Device = GPU
+    ) -> Any:
+        return _nvrtc.kernel("mpsfunc_body", "y[0] = x_shape[0] * V;", "", inputs, outputs, constants, device)
+
+    kernels = [made(), made(inputs=fewer), made(outputs=others), made(constants=(("V", 1),))]
+    assert len({kernel.code for kernel in kernels}) == 4 and made() is kernels[0]
+    before = len(_nvrtc._kernels)
+    made(device=mx.Device(mx.gpu, 1))
+    assert len(_nvrtc._kernels) == before + 1  # of whose architecture code may be another
 
 
 def test_what_nvrtc_refuses_is_left_to_mlx_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +281,10 @@ def test_what_nvrtc_refuses_is_left_to_mlx_and_said_once(monkeypatch: pytest.Mon
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
-    assert len(fake.compiled) == 1
+        with pytest.raises(RuntimeWarning):
+            _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), GPU)
+        assert _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
+    assert len(fake.compiled) == 2
 
 
 # Launches -----------------------------------------------------------------------------------------------
@@ -203,10 +315,20 @@ def test_a_launch_hands_over_code_arrays_and_lengths(on_cuda: list[Any], monkeyp
     assert how["name"] == "mpsfunc_avg_pool" and how["compiled_source"] == f"code of {fake.compiled[0]}".encode()
     assert [a.shape for a in how["inputs"]][0] == x.shape and how["inputs"][1].dtype == mx.int32
     assert how["scalars"] == [2, 6, 4, 8] and how["ensure_row_contiguous"] is True
+    assert how["grid"][0] > 1 and how["threadgroup"][0] > 1 and how["stream"] == mx.default_stream(mx.cpu)
     mf.avg_pool(mx.ones((3, 8, 4, 8)), 2)
     assert len(fake.compiled) == 1 and on_cuda[1]["scalars"] == [3, 8, 4, 8]  # one kernel for every size
     mf.avg_pool(x.astype(mx.float16), 2)
     assert len(fake.compiled) == 2
+
+
+def test_lengths_are_those_of_the_arrays_that_a_kernel_asks_about(
+    on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: Fake())
+    stage = Stage("sum_partials", ("skipped", "partial"), ("total",), (((5,), mx.float32),), (5, 1, 1), (5, 1, 1))
+    _launch.run_stage(stage, [mx.ones((9, 9)), mx.ones((3, 5))], mx.default_stream(mx.cpu), init_value=0.5)
+    assert on_cuda[0]["scalars"] == [3, 5] and on_cuda[0]["init_value"] == 0.5
 
 
 def test_without_a_compiler_mlx_gets_the_text(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,24 +361,46 @@ def test_the_self_test_compiles_ahead(on_cuda: list[Any], monkeypatch: pytest.Mo
     _selftest._compile_ahead(mx.Device(mx.cpu))
     compiled = len(fake.compiled)
     assert compiled > 100 and not on_cuda
+    wanted = []
+    real = _nvrtc.kernel
+
+    def kernel(*args: Any) -> Any:
+        wanted.append(_nvrtc.source(*args[:-1])[0])
+        return real(*args)
+
+    monkeypatch.setattr(_nvrtc, "kernel", kernel)
     with _selftest._ours():
         for family in _selftest.FAMILIES.values():
             family(_selftest.Values(mx.float32))
-    assert len(fake.compiled) == compiled and len(on_cuda) > 300
+    assert len(fake.compiled) == compiled == len(set(fake.compiled)) and len(on_cuda) > 300
+    assert [how["compiled_source"].decode() for how in on_cuda] == [f"code of {text}" for text in wanted]
+
+
+def test_the_report_says_what_compiles_and_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: Fake())
+    monkeypatch.delenv("MLX_USE_CUDA_GRAPHS", raising=False)
+    told = command._cuda()
+    assert told["kernels"].startswith("compiled by NVRTC 13.0, and kept in ") and told["graphs"].startswith("on;")
+    monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", "0")
+    monkeypatch.setenv("MPSFUNC_CACHE_DIR", "")
+    told = command._cuda()
+    assert told == {"kernels": "compiled by NVRTC 13.0, and kept nowhere", "graphs": "off"}
+    monkeypatch.setattr(_nvrtc, "compiler", lambda device: None)
+    assert "by MLX in every process" in command._cuda()["kernels"]
 
 
 # NVIDIA's compiler --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def nvrtc() -> _nvrtc.Compiler:
+@pytest.fixture
+def nvrtc(monkeypatch: pytest.MonkeyPatch) -> _nvrtc.Compiler:
     """NVRTC from a toolkit or from pip, for a GPU that need not be here."""
     packages = importlib.util.find_spec("nvidia")
     for place in packages.submodule_search_locations if packages else ():  # type: ignore[union-attr]
         with contextlib.suppress(OSError):
             ctypes.CDLL(f"{place}/cu13/lib/libnvrtc.so.13")  # so that it is found by its name
-            os.environ.setdefault("CUDA_HOME", f"{place}/cu13")
-    found = _nvrtc.found("sm_90a", Path(mx.__file__).parent)
+            monkeypatch.setenv("CUDA_HOME", f"{place}/cu13")
+    found = _nvrtc.found("sm_90a", Path(mx.__file__).parent, ("13",))
     if found is None:
         assert not os.environ.get("MPSFUNC_REQUIRE_NVRTC"), "NVRTC or its headers were not found"
         pytest.skip("NVRTC is not installed: make nvrtc")

@@ -194,6 +194,11 @@ def test_a_state_is_a_table_in_a_notebook(name: str) -> None:
     assert rows[len(state.arrays)][1] == repr(state.op)
 
 
+def test_words_in_a_table_are_no_tags() -> None:
+    table = STATES["loss"]._replace(type="<b> & co")._repr_html_()
+    assert "<code>&#x27;&lt;b&gt; &amp; co&#x27;</code>" in table
+
+
 def test_printing_computes_nothing() -> None:
     x = mx.ones((2, 4, 4, 3))
     mx.eval(x)

@@ -20,9 +20,10 @@ from typing import Any
 from .networks import CONVERTED, EAGER, GPU_BATCHES, GPU_DTYPES, NETWORKS, STOCK, Setting, side
 
 _METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
-side, after {warm} that are not recorded. *busy* is the sum of their times, *a step* is by the clock, without the
-profiler. The networks are those of [the whole networks](networks.md); float32 is with TensorFloat-32, and in bfloat16
-everything is bfloat16. Names are cut to what tells them apart. Written by `python -m tests.bench.network_kernels`."""
+side, after {warm} that are not recorded. *busy* is the sum of their times, which is more than a step where kernels
+overlap; *a step* is by the clock, without the profiler. The networks are those of [the whole networks](networks.md);
+float32 is with TensorFloat-32, and in bfloat16 everything is bfloat16. Names are cut to what tells them apart. Written
+by `python -m tests.bench.network_kernels`."""
 _STEPS, _WARM, _LINES = 10, 10, 16
 SIDES = (CONVERTED, STOCK, EAGER[1])
 

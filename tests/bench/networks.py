@@ -107,7 +107,7 @@ def measure(setting: Setting, rounds: int, names: Sequence[str], processes: int)
     for begun in range(processes):
         with contextlib.ExitStack() as stack:
             sides = {}
-            for name in names if begun == 0 else [name for name in names if min(seconds[name]) < SLOW]:
+            for name in names if begun == 0 else [name for name in names if min(seconds[name], default=0) < SLOW]:
                 sides[name] = stack.enter_context(Process(name, setting, parameters))
                 if setting.device == "cpu":  # on which one would slow the other
                     sides[name].report()
