@@ -74,7 +74,7 @@ def record(to: Path) -> Path:
     """What Python hands the kernels, in a file that the driver reads."""
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, mx.stream(mx.cpu):
-        patch.setattr(_launch, "_cpu", lambda op: recorder)
+        patch.setattr(_launch, "module", lambda op: recorder)
         for dtype in (mx.float32, mx.bfloat16):
             mx.eval(training_step(dtype))
     assert recorder.names == KERNELS
