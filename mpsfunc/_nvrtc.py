@@ -48,7 +48,7 @@ Constant = tuple[str, mx.Dtype | int]
 class Compiler(NamedTuple):
     """NVRTC, for one GPU."""
 
-    library: ctypes.CDLL
+    nvrtc: ctypes.CDLL
     version: tuple[int, int]
     options: tuple[str, ...]
 
@@ -58,19 +58,19 @@ class Compiler(NamedTuple):
         words = [option.encode() for option in self.options]
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"mpsfunc.cu", 0, None, None)
         try:
-            failed = self.library.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
+            failed = self.nvrtc.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
             kind = "ProgramLog" if failed else "CUBIN"
             self._call(f"nvrtcGet{kind}Size", program, ctypes.byref(size))
             code = ctypes.create_string_buffer(size.value)
             self._call(f"nvrtcGet{kind}", program, code)
         finally:
-            self.library.nvrtcDestroyProgram(ctypes.byref(program))
+            self.nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
         if failed:
             raise RuntimeError(code.value.decode(errors="replace"))
         return code.raw
 
     def _call(self, name: str, *args: object) -> None:
-        failed = getattr(self.library, name)(*args)
+        failed = getattr(self.nvrtc, name)(*args)
         if failed:
             raise RuntimeError(f"{name} returned {failed}")
 
@@ -100,7 +100,7 @@ def found(architecture: str, mlx: Path, versions: Sequence[str]) -> Compiler | N
     """The compiler for an architecture, of the first of these versions of CUDA that is found where MLX looks."""
     for version in versions:
         try:
-            library = ctypes.CDLL(f"libnvrtc.so.{version}")
+            nvrtc = ctypes.CDLL(f"libnvrtc.so.{version}")
         except OSError:
             continue
         homes = [Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
@@ -108,12 +108,12 @@ def found(architecture: str, mlx: Path, versions: Sequence[str]) -> Compiler | N
         # os.path.exists says no of what nobody may read.
         toolkit = next((t / "include" for t in toolkits if os.path.exists(t / "include/cuda_fp16.h")), None)
         major, minor = ctypes.c_int(), ctypes.c_int()
-        if toolkit is None or library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
+        if toolkit is None or nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
             continue
         more = [p for p in (mlx / "include/cccl", toolkit / "cccl", toolkit.parent / "cccl") if os.path.exists(p)]
         includes = [f"--include-path={path}" for path in (*more, toolkit)]
         options = ("--device-as-default-execution-space", f"--gpu-architecture={architecture}", *includes)
-        return Compiler(library, (major.value, minor.value), options)
+        return Compiler(nvrtc, (major.value, minor.value), options)
     return None
 
 

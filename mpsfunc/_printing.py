@@ -12,7 +12,7 @@ _State = TypeVar("_State", bound=type)
 
 def printed(state: _State) -> _State:
     """Gives a class of states its printed forms."""
-    state.__repr__ = line  # type: ignore[assignment]
+    state.__repr__ = line  # type: ignore[assignment]  # of any state, where the type says of a type
     state._repr_html_ = table  # type: ignore[attr-defined]  # which notebooks look for
     return state
 

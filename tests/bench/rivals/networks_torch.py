@@ -75,7 +75,7 @@ def step(
             module.weight.copy_(torch.from_numpy(weight.copy()))
         linear.weight.copy_(torch.from_numpy(parameters["linear"][0].copy()))
         linear.bias.copy_(torch.from_numpy(parameters["bias"][0].copy()))
-    model = model.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+    model = model.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]  # not in its types
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=MOMENTUM)
     images = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(memory_format=layout).to(device, dtype)
     targets = torch.from_numpy(labels).to(device).long()
