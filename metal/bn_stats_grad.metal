@@ -1,9 +1,11 @@
 // Sums of g and of g * (x - mean) of each channel over this threadgroup's share of a set's pixels; sets follow one
-// another. g is dy through the activation N of (x - mean) * scale + shift.
+// another. g is dy through the activation N of (x - mean) * scale + shift; R: the scale is still to be divided by the
+// root of var.
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
-const Activation known = activation_at(params, 3);
+const float eps = as_type<float>(params[3]);
+const Activation known = activation_at(params, 4);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
@@ -15,6 +17,7 @@ for (int j = 0; j < V; ++j) {
   own_sum[j] = own_dot[j] = 0;
   center[j] = column < columns ? float(mean[long(column) * V + j]) : 0.0f;
   slope[j] = column < columns ? float(scale[long(column) * V + j]) : 0.0f;
+  if (R) slope[j] = slope_of(slope[j], column < columns ? float(var[long(column) * V + j]) : 1.0f, eps);
   level[j] = column < columns ? float(shift[long(column) * V + j]) : 0.0f;
 }
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);

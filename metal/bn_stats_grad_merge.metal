@@ -6,23 +6,9 @@ const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float sums[256], dots[256];
 
-float own_sum[8], own_dot[8];  // apart, so that loads are under way together
-for (int k = 0; k < 8; ++k) own_sum[k] = own_dot[k] = 0;
-for (int part = row; c < channels && part < parts; part += 8 * height) {
-  for (int k = 0; k < 8; ++k) {
-    if (part + height * k < parts) {
-      const int at = (part + height * k) * 2 * channels + c;
-      own_sum[k] += partial[at];
-      own_dot[k] += partial[at + channels];
-    }
-  }
-}
-for (int k = 0; k < 4; ++k) {
-  own_sum[k] += own_sum[k + 4];
-  own_dot[k] += own_dot[k + 4];
-}
-sums[slot] = (own_sum[0] + own_sum[1]) + (own_sum[2] + own_sum[3]);
-dots[slot] = (own_dot[0] + own_dot[1]) + (own_dot[2] + own_dot[3]);
+const TwoSums own = row_sums(partial, c < channels ? parts : 0, channels, c, row, height);
+sums[slot] = own.of_g;
+dots[slot] = own.of_products;
 threadgroup_barrier(mem_flags::mem_threadgroup);
 for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   if (row < half_height) {

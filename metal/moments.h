@@ -24,6 +24,31 @@ MPSF_FN Moments moments_of(float count, float shift, float sum, float squares) {
   return m;
 }
 
+// What a row of threads adds up of parts that hold `columns` sums each, and as many sums of products behind them: every
+// height-th part of one column. Eight sums apart, so that as many loads are under way together.
+struct TwoSums {
+  float of_g, of_products;
+};
+template <typename Partial>
+MPSF_FN TwoSums row_sums(Partial partial, int parts, int columns, int column, int row, int height) {
+  float g[8] = {0, 0, 0, 0, 0, 0, 0, 0}, products[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  for (int part = row; part < parts; part += 8 * height) {
+    for (int k = 0; k < 8; ++k) {
+      if (part + height * k < parts) {
+        const int at = (part + height * k) * 2 * columns + column;
+        g[k] += partial[at];
+        products[k] += partial[at + columns];
+      }
+    }
+  }
+  for (int k = 0; k < 4; ++k) {
+    g[k] += g[k + 4];
+    products[k] += products[k + 4];
+  }
+  TwoSums s = {(g[0] + g[1]) + (g[2] + g[3]), (products[0] + products[1]) + (products[2] + products[3])};
+  return s;
+}
+
 // Element `at` of those that window_moments adds up, with its mean less the pivot: of F, a pixel, else of a window.
 template <int F, typename X, typename Mean, typename M2>
 MPSF_FN Moments element(X x, Mean mean, M2 m2, long at, float pivot, float count) {

@@ -22,4 +22,7 @@ MPSF_FN float through_inverse(float value, float inverse, float by) {
   return inverse == 0 ? 0.0f : slope * by;
 }
 
+// What an image less its mean is multiplied with, from the scale and the variance that is to become 1.
+MPSF_FN float slope_of(float scale, float var, float eps) { return scale * (1 / sqrt(var + eps)); }
+
 #endif

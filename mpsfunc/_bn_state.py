@@ -98,7 +98,9 @@ def bn_stats(
         if eps is not None and eps != state.eps:
             raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
-    new = fresh(*statistics(x, False, 0, group, run_on), eps, run_on)
+    mean, var, count = statistics(x, False, 0, group, run_on)
+    with mx.stream(run_on):
+        new = fresh(mean.reshape(mean.shape[1]), var.reshape(mean.shape[1]), count, eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
 
 
@@ -236,11 +238,13 @@ def bn_running(
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
     share = _check.number(op, "momentum", momentum, 0, 1)
+    dtypes = running.mean.dtype, running.var.dtype
     with mx.stream(run_on):
-        wide = mx.float64 if mx.float64 in (running.mean.dtype, running.var.dtype) else mx.float32
-        known = [a.astype(wide) for a in (running.mean, running.var, state.mean, state.var)]
+        known = [running.mean, running.var, state.mean, state.var]
+        if _launch.backend(run_on) == "cpu" or dtypes[0] != dtypes[1]:
+            known = [a.astype(mx.float64 if mx.float64 in dtypes else mx.float32) for a in known]
         mean, var = _vectors.moved(*known, state.count, share, float(bool(unbiased)), run_on)
-        return running._replace(mean=mean.astype(running.mean.dtype), var=var.astype(running.var.dtype))
+        return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 
 def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:
@@ -304,8 +308,7 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
 
 
 def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
-    """A state of these statistics (1, c) with zero gradients."""
+    """A state of these statistics (c,) with zero gradients."""
     with mx.stream(stream):
-        mean, var = mean.reshape(mean.shape[1]), var.reshape(mean.shape[1])
         none = mx.zeros_like(mean)
     return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)

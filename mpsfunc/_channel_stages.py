@@ -2,7 +2,7 @@
 
 Images (n, h, w, c) come in sets that follow one another, n / sets images each; vectors (sets, c) have an entry for each
 channel of a set. The activation is of ``(x - mean) * scale + shift``; without one
-nobody hands ``scale`` and ``shift`` over.
+nobody hands ``scale`` and ``shift`` over. What one operation's stages read is counted as for `Stage.reads`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,35 @@ def grown(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
 
 def affine(x: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     """``(x - mean) * scale + shift``, activated, from x, mean, scale, shift."""
-    return (_pixelwise("bn_normalize", ("x", "mean", "scale", "shift"), "y", x, sets, act),)
+    return (_normalize(x, sets, act, None, (0, 1, 2, 3, 1)),)
+
+
+def normalized(x: mx.array, vector: _launch.Output, act: Activation, eps: float) -> tuple[Stage, ...]:
+    """Images normalized by their own statistics, from x, scale and shift; y, mean and var are results 8, 6 and 7.
+
+    ``vector`` is (c,), or (n, c) where each image has statistics of its own.
+    """
+    sets = _sets(vector)
+    first, merge = moments(x, sets)
+    merge = merge._replace(results=(vector, vector), reads=(3, 4, 5, 0))
+    return first._replace(reads=(0,)), merge, _normalize(x, sets, act, eps, (0, 6, 1, 2, 7))
+
+
+def gradients(dy: mx.array, vector: _launch.Output, act: Activation, count: float, eps: float) -> tuple[Stage, ...]:
+    """The gradients of `normalized`, from dy, x, scale, shift, mean, var and the gradients of those two.
+
+    Those of images, scale and shift are results 14, 9 and 10.
+    """
+    sets, channels = _sets(vector), dy.shape[3]
+    reads = (0, 1, 4, 2, 3, 5) if act.kind else (0, 1, 4, 4, 4, 4)
+    first = _sums(dy, sets, act, eps)._replace(reads=reads)
+    grid, group = _launch.merging_threads(sets * channels, first.results[0][0][0])
+    inputs, outputs = ("partial", "gamma", "var", "dmean", "dvar"), ("dgamma", "dbeta", "a", "b", "d")
+    params = (*group[:2], *_launch.bits(count), *_launch.bits(eps))
+    factors = Stage("bn_stats_grad_factors", inputs, outputs, (vector,) * 5, grid, group, params, reads=(8, 2, 5, 6, 7))
+    (last,) = combine(dy, sets, act)
+    # The factor of dy is what the image less its mean is multiplied with, too.
+    return first, factors, last._replace(reads=(0, 1, 4, 11, 12, 13, *((11, 3) if act.kind else (4, 4))))
 
 
 def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
@@ -66,13 +94,26 @@ def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     return (stage._replace(template=(*stage.template, ("B", together)), reads=_reads(6, act)),)
 
 
-def _sums(dy: mx.array, sets: int, act: Activation) -> Stage:
+def _sets(vector: _launch.Output) -> int:
+    shape, _ = vector
+    return 1 if len(shape) == 1 else shape[0]
+
+
+def _normalize(x: mx.array, sets: int, act: Activation, eps: float | None, reads: tuple[int, ...]) -> Stage:
+    inputs = ("x", "mean", "scale", "shift", "var")
+    stage = _pixelwise("bn_normalize", inputs, "y", x, sets, act, _launch.bits(eps or 0))
+    return stage._replace(template=(*stage.template, ("R", int(eps is not None))), reads=reads)
+
+
+def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) -> Stage:
     """Partial sums side by side, a row for each part of the pixels."""
     per_thread, grid, group = _columns(dy, sets)
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
-    inputs, template = ("dy", "x", "mean", "scale", "shift"), (("V", per_thread), ("N", act.kind))
-    params = (*group[:2], sets, *act.bits)
-    return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, _reads(3, act))
+    inputs = ("dy", "x", "mean", "scale", "shift", "var")
+    template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)))
+    params = (*group[:2], sets, *_launch.bits(eps or 0), *act.bits)
+    reads = (*_reads(3, act), 2)
+    return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, reads)
 
 
 def _reads(given: int, act: Activation) -> tuple[int, ...]:
@@ -87,11 +128,20 @@ def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[i
     return per_thread, *_launch.column_threads(channels // per_thread, n // sets * height * width, sets)
 
 
-def _pixelwise(body: str, inputs: tuple[str, ...], made: str, x: mx.array, sets: int, act: Activation) -> Stage:
+def _pixelwise(
+    body: str,
+    inputs: tuple[str, ...],
+    made: str,
+    x: mx.array,
+    sets: int,
+    act: Activation,
+    told: tuple[int, ...] = (),
+) -> Stage:
     n, height, width, channels = x.shape
     per_thread = _launch.lanes(x.dtype, channels, x.size)
     rows = -(-(n // sets * height * width) // 4)  # both bodies have four pixels under way
     (across, down, _), group = _launch.threads(channels // per_thread, rows)
     grid = (across * sets, down, 1)
     template = (("V", per_thread), ("N", act.kind))
-    return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, (sets, *act.bits), template)
+    params = (sets, *told, *act.bits)
+    return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, params, template)

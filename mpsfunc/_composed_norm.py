@@ -1,15 +1,18 @@
 """Normalization by statistics of the images themselves, with the derivative through them as one rule.
 
-Batch, instance and group norm differ in which elements share statistics, and in nothing else.
+Batch, instance and group norm differ in which elements share statistics, and in nothing else. Each direction is said
+by the operations of `_channels` and `_vectors`, which have derivatives of every order and run on the CPU too; a GPU
+takes three launches for it, where neither groups nor other processes have a say between them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _across, _check, _launch, _vectors
+from mpsfunc import _across, _channel_stages, _check, _launch, _vectors
 from mpsfunc._across import Group
 from mpsfunc._activation import Activation
 from mpsfunc._channels import On, Rows, affine, combine, moments, sums
@@ -39,16 +42,21 @@ class Spec(NamedTuple):
 def normalized(
     x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec
 ) -> tuple[mx.array, Rows, Rows, mx.array]:
-    """The images, and for each channel mean, variance and count of what it shares statistics with."""
+    """The images, and for each channel mean, variance and count of what it shares statistics with.
+
+    Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
+    """
     with mx.stream(spec.stream):
-        y, mean, var, count = _normalized(x, *parameters(x, gamma, beta), spec)
+        made = parameters(x, None, None)
+        given = [one if vector is None else vector for one, vector in zip(made, (gamma, beta), strict=True)]
+        y, mean, var, count = _normalized(x, *given, spec)
         return y, mean, var, count
 
 
 def gradients(
     dy: mx.array, x: mx.array, mean: Rows, var: Rows, given: tuple[mx.array, mx.array], spec: Spec
 ) -> tuple[mx.array, Rows, Rows]:
-    """The gradients of the images, and of scale and shift by rows of vectors.
+    """The gradients of the images, and of scale and shift by image.
 
     Args:
         dy: Gradient of the normalized images.
@@ -59,7 +67,8 @@ def gradients(
         spec: As it was; without processes.
     """
     none = mx.zeros_like(mean)
-    return _gradients(dy, x, (mean, var, none), (none, none), given, spec)
+    dx, dgamma, dbeta = _pulled(dy, x, *given, mean, var, none, none, none, spec)
+    return dx, dgamma, dbeta
 
 
 def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
@@ -104,6 +113,10 @@ def statistics(
     return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
 
 
+def _in_three_launches(x: mx.array, spec: Spec) -> bool:
+    return _launch.backend(spec.stream) != "cpu" and not (spec.groups or spec.processes or x.size == 0)
+
+
 def _elements(x: mx.array, per_image: bool, groups: int) -> int:
     n, h, w, channels = x.shape
     return int((1 if per_image else n) * h * w * (channels // groups if groups else 1))
@@ -113,26 +126,74 @@ def _rows(vector: mx.array, like: Rows) -> Rows:
     return mx.broadcast_to(vector[None], (like.shape[0], vector.shape[0]))
 
 
+def _shared(rows: Sequence[Rows], spec: Spec) -> list[mx.array]:
+    """The only row of what all images share."""
+    return list(rows) if spec.per_image else [v.reshape(v.shape[1]) for v in rows]
+
+
+def _outputs(x: mx.array, spec: Spec) -> tuple[_launch.Output, ...]:
+    """Images, and two vectors."""
+    _, _, _, channels = x.shape
+    vector = ((x.shape[0], channels) if spec.per_image else (channels,), _launch.accumulator(x.dtype))
+    return (tuple(x.shape), x.dtype), vector, vector
+
+
+def _by_set(vectors: Sequence[mx.array], x: mx.array, spec: Spec) -> list[mx.array]:
+    """An entry for each channel of each set."""
+    return [mx.broadcast_to(v, (x.shape[0], *v.shape)) if spec.per_image else v for v in vectors]
+
+
+def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    if not _in_three_launches(x, spec):
+        return _forward(x, gamma, beta, spec)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def stages() -> tuple[_launch.Stage, ...]:
+        return _channel_stages.normalized(x, vector, spec.act, spec.eps)
+
+    arrays = [x, *_by_set((gamma, beta), x, spec)]
+    made = _launch.launch("bn_normalize", arrays, (), outputs, stages, spec.stream, results_of=(8, 6, 7))
+    return *made, mx.array(_elements(x, spec.per_image, 0), mx.int64)
+
+
 def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    gamma, beta = parameters(x, gamma, beta)
     mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
     slope = _vectors.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
     y = affine(x, mean, slope, _rows(beta, mean), On(spec.act, spec.stream))
-    return y, mean, var, count
+    return y, *_shared((mean, var), spec), count
 
 
 # Backward -----------------------------------------------------------------------------------------------
 
 
-def _gradients(
-    dy: mx.array, x: mx.array, known: tuple[Rows, Rows, mx.array], wanted: tuple[Rows, Rows], given: Any, spec: Spec
-) -> tuple[mx.array, Rows, Rows]:
-    """From what is ``known`` of the statistics (mean, variance, count) and ``wanted`` of the first two by others."""
-    mean, var, everything = known
-    gamma, beta = (_rows(v, mean) for v in given)
+def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
+    dy, x, gamma, beta, mean, var, dmean, dvar, _, spec = args
+    if not _in_three_launches(x, spec):
+        return _gradients(*args)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def stages() -> tuple[_launch.Stage, ...]:
+        count = float(_elements(x, spec.per_image, 0))
+        return _channel_stages.gradients(dy, vector, spec.act, count, spec.eps)
+
+    arrays = [dy, x, *_by_set((gamma, beta), x, spec), mean, var, dmean, dvar]
+    return tuple(_launch.launch("bn_grad", arrays, (), outputs, stages, spec.stream, results_of=(14, 9, 10)))
+
+
+def _gradients(*args: Any) -> tuple[mx.array, ...]:
+    """The gradients of images, scale and shift.
+
+    From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
+    """
+    dy, x, *given, mean, var, dmean, dvar, everything, spec = args
+    if not spec.per_image:
+        mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
+    gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
     on = On(spec.act, spec.stream)
     slope = _vectors.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
     dbeta, dot = sums(dy, x, mean, slope, beta, on)
-    together: tuple[Rows, ...] = (*wanted, dbeta, dot)
+    together: tuple[Rows, ...] = (dmean, dvar, dbeta, dot)
     count = float(_elements(x, spec.per_image, spec.groups))
     if spec.processes is not None:  # an image gets its share of what all processes' losses want
         whole = mx.maximum(everything, 1).astype(mean.dtype)
@@ -142,13 +203,14 @@ def _gradients(
         b, d = _vectors.group_sums(b, d, float(spec.groups), spec.stream)
     if spec.processes is not None:  # the parameters' gradients are of this process's loss
         dgamma = dot * mx.rsqrt(var + spec.eps)
-    return combine(dy, x, mean, a, b, d, slope, beta, on), dgamma, dbeta
+    return combine(dy, x, mean, a, b, d, slope, beta, on), *_shared((dgamma, dbeta), spec)
 
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    (x, *given), (dy, *wanted, _), (_, *known) = arrays, cotangents, outputs
-    dx, dgamma, dbeta = _gradients(dy, x, tuple(known), tuple(wanted), given, spec)
-    return dx, dgamma.sum(0), dbeta.sum(0)
+    (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
+    dx, *of_vectors = _pulled(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
+    return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
 
 
-_normalized: Any = derived("batch_norm", _forward, _forward, vjp=_vjp)
+_normalized: Any = derived("batch_norm", _run_forward, _forward, vjp=_vjp)
+_pulled: Any = derived("batch_norm_grad", _run_gradients, _gradients)

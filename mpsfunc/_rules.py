@@ -2,11 +2,13 @@
 
 MLX believes whatever a rule returns: with one gradient too few or too many, arguments get each other's, and no shape or
 dtype is compared. An operation mapped without a vmap rule also forgets its vjp rule. So every operation declares all
-three, and what they return is checked here. Where no transformation looks on, the rules are left out to save time.
+three, and what they return is checked here. Where no transformation looks on, the rules are left out to save time, and
+so are those of operations that another one is made of.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,15 @@ import mlx.core as mx
 from mpsfunc import _launch
 
 Rule = Callable[..., Any]
+
+
+class _Behind(threading.local):
+    """Whether this thread is inside an operation that has rules: none of what it is made of is looked at there."""
+
+    a_rule = False
+
+
+_behind = _Behind()
 
 
 class _Static:
@@ -45,8 +56,12 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
 
     def forward(*args: Any) -> Any:
         *arrays, static = args
-        # mx.jvp walks into what is behind the rule unless it is cut off.
-        return run(*[mx.stop_gradient(a) for a in arrays], static.spec)
+        before, _behind.a_rule = _behind.a_rule, True
+        try:
+            # mx.jvp walks into what is behind the rule unless it is cut off.
+            return run(*[mx.stop_gradient(a) for a in arrays], static.spec)
+        finally:
+            _behind.a_rule = before
 
     def pull(primals: Any, cotangents: Any, outputs: Any) -> Any:
         *arrays, static = primals
@@ -90,7 +105,7 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     def call(*args: Any) -> Any:
         *arrays, spec = args
         with mx.stream(spec.stream):  # MLX puts nodes of its own around the kernel; they belong there too
-            if not _launch.tracing():
+            if _behind.a_rule or not _launch.tracing():
                 return run(*arrays, spec)
             return function(*arrays, _Static(spec))
 

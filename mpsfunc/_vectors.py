@@ -116,15 +116,14 @@ def moved(
     share: float,
     unbiased: float,
 ) -> tuple[Vector, Vector]:
-    """Running statistics after a batch of ``count`` elements, a 0-d integer; ``unbiased`` is 1 or 0."""
+    """Running statistics, in their own dtype, after a batch of ``count`` elements; ``unbiased`` is 1 or 0."""
     if unbiased:
         elements = mx.maximum(count, 2).astype(var.dtype)
         var = var * (elements / (elements - 1))
     none = count == 0
-    return (
-        mx.where(none, running_mean, running_mean + share * (mean - running_mean)),
-        mx.where(none, running_var, running_var + share * (var - running_var)),
-    )
+    of_mean = mx.where(none, running_mean, running_mean + share * (mean - running_mean))
+    of_var = mx.where(none, running_var, running_var + share * (var - running_var))
+    return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
 
 
 @_one_launch("bn_by_group", 2)

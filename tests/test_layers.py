@@ -78,7 +78,7 @@ ALLOWED: dict[str, set[str]] = {
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
     "_across": FLOOR | {"_vectors"},
-    "_composed_norm": FLOOR | {"_across", "_channels", "_vectors"},
+    "_composed_norm": FLOOR | {"_across", "_channel_stages", "_channels", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
     "_softmax_stages": FLOOR,
     "_losses": FLOOR | {"_softmax_kernels"},

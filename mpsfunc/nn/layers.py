@@ -125,9 +125,9 @@ class BatchNorm(Fusing, stock.BatchNorm):
             )
         y, state = mf.batch_norm_fwd(images, gamma, beta, eps=self.eps, neuron=neuron, group=self.processes)
         if self.track_running_stats:
-            running = mf.bn_running(self._running(), state, self.momentum)
-            for name, found in (("running_mean", running.mean), ("running_var", running.var)):
-                self[name] = found.astype(self[name].dtype)
+            known = self._running()._replace(mean=self["running_mean"], var=self["running_var"])  # in their own dtype
+            running = mf.bn_running(known, state, self.momentum)
+            self["running_mean"], self["running_var"] = running.mean, running.var
         return y.reshape(x.shape)
 
     def _running(self) -> mf.BatchNormState:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
 import mlx.core as mx
 
 from mpsfunc import _launch
+from mpsfunc._launch import Output, Stage
 
 
 class Case(NamedTuple):
@@ -35,3 +36,24 @@ def _few_threadgroups() -> Iterator[None]:
 def named(body: str, shape: tuple[int, ...], dtype: mx.Dtype, **options: Any) -> str:
     told = [f"{key}={value}".replace(" ", "") for key, value in options.items()]
     return " ".join([body, "x".join(map(str, shape)), str(dtype).rpartition(".")[2], *told])
+
+
+def launched(
+    arrays: Sequence[mx.array],
+    outputs: tuple[Output, ...],
+    stages: Any,
+    *more: mx.array,
+    results_of: tuple[int, ...] = (),
+) -> list[mx.array]:
+    """What the stages make of the arrays, on the GPU of the moment."""
+
+    def made() -> tuple[Stage, ...]:
+        return tuple(stages)
+
+    here = _launch.resolve(None)
+    return _launch.launch("norm", arrays, (), outputs, made, here, finally_with=more, results_of=results_of)
+
+
+def like(x: mx.array) -> tuple[Output]:
+    """An output of the same shape and dtype."""
+    return ((tuple(x.shape), x.dtype),)

@@ -21,6 +21,7 @@ from kernels.loss_cases import losses
 from kernels.neuron_cases import neurons
 from kernels.norm_cases import normalization
 from kernels.pooling_cases import pooling
+from kernels.set_cases import set_normalization
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 
@@ -99,6 +100,7 @@ CASES = {
     for case in (
         *pooling(),
         *_normalization(),
+        *set_normalization(),
         *normalization(),
         *convolution(),
         *neurons(),

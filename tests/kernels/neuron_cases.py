@@ -10,8 +10,7 @@ import numpy as np
 import oracle_neuron
 from support import close, exact, numbers
 
-from kernels.case import Case, named
-from kernels.norm_cases import launched
+from kernels.case import Case, launched, like, named
 from mpsfunc import _neuron_stages
 from mpsfunc._activation import NAMES, PRELU, Activation
 
@@ -69,10 +68,6 @@ def spread(shape: tuple[int, ...], dtype: mx.Dtype, seed: int = 0) -> mx.array:
     return mx.array(values.reshape(shape).astype(np.float32)).astype(dtype)
 
 
-def _like(x: mx.array) -> Any:
-    return ((tuple(x.shape), x.dtype),)
-
-
 def slope_of_result(name: str, y: Array, a: float = 0, b: float = 0) -> Array:
     """f'(x), where y = f(x)."""
     if name == "relu":
@@ -93,14 +88,14 @@ def _each(
         # An exponent is rounded, and a value that is a sum has the size of its terms.
         size = 4 + abs(oracle_neuron.neuron(x64, name, **known)) * (1 + abs(x64))
         if 0 in orders:
-            (y,) = launched([x], _like(x), _neuron_stages.neuron(x, act))
+            (y,) = launched([x], like(x), _neuron_stages.neuron(x, act))
             close(y, oracle_neuron.neuron(x64, name, **known), size, slack=4)
         if 1 in orders:
-            (dx,) = launched([dy, x], _like(x), _neuron_stages.grad(x, act))
+            (dx,) = launched([dy, x], like(x), _neuron_stages.grad(x, act))
             right = exact(dy) * oracle_neuron.slope(x64, name, **known)
             close(dx, right, abs(exact(dy)) * (4 + abs(right) * (1 + abs(x64))), slack=4)
         if 2 in orders:
-            (bent,) = launched([u, dy, x], _like(x), _neuron_stages.curve(x, act))
+            (bent,) = launched([u, dy, x], like(x), _neuron_stages.curve(x, act))
             both = exact(u) * exact(dy)
             right = both * oracle_neuron.curvature(x64, name, **known)
             close(bent, right, abs(both) * (4 + abs(right) * (1 + abs(x64))), slack=4)
@@ -113,9 +108,9 @@ def _prelu(shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
     def check() -> None:
         x, dy, slopes = spread(shape, dtype), numbers(shape, dtype, 1), numbers(shape[-1:], seed=3)
         act, a = Activation(PRELU), exact(slopes)
-        (y,) = launched([x, slopes], _like(x), _neuron_stages.neuron(x, act, slopes=True))
+        (y,) = launched([x, slopes], like(x), _neuron_stages.neuron(x, act, slopes=True))
         close(y, np.where(exact(x) < 0, a, 1) * exact(x))
-        (dx,) = launched([dy, x, slopes], _like(x), _neuron_stages.grad(x, act, slopes=True))
+        (dx,) = launched([dy, x, slopes], like(x), _neuron_stages.grad(x, act, slopes=True))
         close(dx, np.where(exact(x) < 0, a, 1) * exact(dy))
 
     return Case(named("prelu", shape, dtype), ("neuron", "neuron_grad"), check, **how)
@@ -126,7 +121,7 @@ def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how:
         dy = numbers(shape, dtype, 1)
         y = mx.array(oracle_neuron.neuron(exact(spread(shape, F32)), name, **_known(told)).astype(np.float32))
         y = y.astype(dtype)
-        (dz,) = launched([dy, y], _like(dy), _neuron_stages.pull(dy, activation(name, told)))
+        (dz,) = launched([dy, y], like(dy), _neuron_stages.pull(dy, activation(name, told)))
         close(dz, exact(dy) * slope_of_result(name, exact(y), *told), abs(exact(dy)), slack=4)
 
     return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_pull",), check, **how)

@@ -1,155 +1,20 @@
-"""The cases of `cases` that normalize by windows, and by sets of images straight from the stages of their kernels."""
+"""The cases of `cases` that normalize by windows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-import oracle_neuron
 from support import close, exact, numbers
 
 import mpsfunc as mf
-from kernels.case import Case, named
-from mpsfunc import _channel_stages, _launch, _vectors, _window_norm_stages
-from mpsfunc._activation import EXPONENTIAL, GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
-from mpsfunc._launch import Output, Stage
+from kernels.case import Case, launched, named
+from mpsfunc import _window_norm_stages
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 Array = np.ndarray
-
-
-def launched(arrays: Sequence[mx.array], outputs: tuple[Output, ...], stages: Any, *more: mx.array) -> list[mx.array]:
-    """What the stages make of the arrays, on the GPU of the moment."""
-
-    def made() -> tuple[Stage, ...]:
-        return tuple(stages)
-
-    return _launch.launch("norm", arrays, (), outputs, made, _launch.resolve(None), finally_with=more)
-
-
-def _like(x: mx.array) -> tuple[Output]:
-    return ((tuple(x.shape), x.dtype),)
-
-
-# Sets of images -----------------------------------------------------------------------------------------
-
-
-def _sets(
-    shape: tuple[int, ...], dtype: mx.Dtype, sets: int, act: Activation, *, slack: float = 8, crowded: bool = False
-) -> list[Case]:
-    n, channels = shape[0], shape[3]
-    vectors = (sets, channels)
-    x, dy = numbers(shape, dtype, 1) + 3, numbers(shape, dtype, 2)
-    # One entry of scale is 0 and so is its shift: there the activation stands right at 0.
-    scale, shift = (numbers(vectors, F32, seed) * (np.arange(channels) != 1) for seed in (3, 4))
-    mean = mx.array(exact(x).reshape(sets, -1, channels).mean(1)).astype(F32)
-
-    def by_set(v: mx.array) -> Array:
-        return exact(v).reshape(sets, n // sets, *shape[1:])
-
-    def wide(v: mx.array) -> Array:
-        return exact(v)[:, None, None, None]
-
-    def pulled() -> Array:
-        return by_set(dy) * oracle_neuron.slope(before(), NAMES[act.kind], **known)
-
-    def before() -> Array:
-        return (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
-
-    given = [scale, shift] if act.kind else []
-    known = {"a": act.a, "b": act.b, "c": act.c}
-
-    def stats() -> None:
-        made = launched([x], ((vectors, F32),) * 2, _channel_stages.moments(x, sets), x)
-        axes = (1, 2, 3)
-        close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
-        close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
-
-    def normalize() -> None:
-        y = launched([x, mean, scale, shift], _like(x), _channel_stages.affine(x, sets, act))[0]
-        right = oracle_neuron.neuron(before(), NAMES[act.kind], **known)
-        close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
-
-    def stats_grad() -> None:
-        stages = _channel_stages.sums(dy, sets, act)
-        total, dot = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages)
-        size = abs(by_set(dy)).sum((1, 2, 3)) + 1
-        close(total, pulled().sum((1, 2, 3)), size, slack=slack)
-        close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
-
-    def grown() -> None:
-        held = [abs(numbers(vectors, F32, 5)) + 1, numbers(vectors, F32, 6), numbers(vectors, F32, 7)]
-        stages = _channel_stages.grown(dy, act, 1e-3)
-        dgamma, dbeta = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages, *held)
-        size = abs(by_set(dy)).sum((1, 2, 3)) + 1
-        dots = (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3))
-        close(dgamma, exact(held[1]) + dots / np.sqrt(exact(held[0]) + 1e-3), 3 * size, slack=slack)
-        close(dbeta, exact(held[2]) + pulled().sum((1, 2, 3)), size, slack=slack)
-
-    def grad() -> None:
-        a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
-        dx = launched([dy, x, mean, a, b, d, *given], _like(x), _channel_stages.combine(dy, sets, act))[0]
-        right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
-        close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
-
-    told = {"sets": sets, "neuron": NAMES[act.kind]}
-    return [
-        Case(named("bn_normalize", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
-        Case(named("bn_stats_grad", shape, dtype, **told), ("bn_stats_grad", "sum_partials"), stats_grad, crowded),
-        Case(named("bn_grad", shape, dtype, **told), ("bn_grad",), grad, crowded),
-        *(
-            [Case(named("bn_stats", shape, dtype, sets=sets), ("bn_stats", "bn_stats_merge"), stats, crowded)]
-            if not act.kind
-            else []
-        ),
-        *(
-            [Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded)]
-            if sets == 1
-            else []
-        ),
-    ]
-
-
-# Vectors ------------------------------------------------------------------------------------------------
-
-
-def _vectors_of(sets: int, channels: int) -> list[Case]:
-    shape, here = (sets, channels), _launch.resolve(None)
-    gamma, dmean, dvar, dbeta, dot, mean = (numbers(shape, F32, seed) for seed in range(1, 7))
-    var = abs(numbers(shape, F32, 7)) + 1
-
-    def factors() -> None:
-        made = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, 300.0, 1e-3, here)
-        g, v, of_mean, of_var, total, product = (exact(a) for a in (gamma, var, dmean, dvar, dbeta, dot))
-        root = 1 / np.sqrt(v + 1e-3)
-        right = (
-            (product * root, abs(product)),
-            (g * root, abs(g)),
-            ((2 * of_var - g * root * root * product * root) / 300, (abs(of_var) + abs(g * product)) / 100),
-            ((of_mean - g * root * total) / 300, (abs(of_mean) + abs(g * total)) / 100),
-        )
-        for a, (wanted, size) in zip(made, right, strict=True):
-            close(a, wanted, size, slack=8)
-
-    def running(count: int, unbiased: float) -> Callable[[], None]:
-        def run() -> None:
-            held = mean + 2, var + 3
-            moved = _vectors.moved(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
-            share, wide = 0.25 * (count > 0), max(count, 2) / (max(count, 2) - 1) if unbiased else 1.0
-            for a, before, found in zip(moved, held, (exact(mean), exact(var) * wide), strict=True):
-                close(a, exact(before) + share * (found - exact(before)), abs(exact(before)) + abs(found), slack=8)
-
-        return run
-
-    return [
-        Case(f"bn_composed_factors {sets}x{channels}", ("bn_composed_factors",), factors),
-        *(
-            Case(f"bn_running {sets}x{channels} of {n}, {u}", ("bn_running",), running(n, u))
-            for n, u in ((0, 1.0), (1, 1.0), (300, 1.0), (300, 0.0), (2**40, 1.0))
-        ),
-    ]
 
 
 # Windows ------------------------------------------------------------------------------------------------
@@ -300,27 +165,10 @@ def _without_first(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
 
 
 def normalization() -> list[Case]:
-    relu = Activation(RELU)
     lrn: Any = ("cross_channel_norm", (3,))
     spatial: Any = ("spatial_norm", (1, 2))
     steep = Contrast(1.5, 0.75, 0.5, 0.9, 0.25, 2.0)
     return [
-        *_sets((4, 5, 3, 5), F32, 2, relu),
-        *_sets((4, 5, 3, 5), F32, 4, NO_ACTIVATION),
-        *_sets((4, 3, 2, 5), F32, 1, Activation(SOFTPLUS, 1.5, 0.75)),
-        *_sets((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
-        *_sets((2, 2, 3, 4), F32, 2, Activation(GELU)),
-        *_sets((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
-        # A base that a float does not tell.
-        *_sets((2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)),
-        *_sets((2, 9, 7, 24), F16, 2, relu),
-        *_sets((2, 3, 3, 8), BF16, 1, relu),
-        *_sets((2, 1, 3, 1), F32, 2, relu),
-        *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
-        *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
-        *_vectors_of(1, 5),
-        *_vectors_of(3, 300),
-        *_sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION),  # more partial sums than a threadgroup takes at a time
         _squared(*lrn, (2, 3, 5, 24), F32, 5, (1.0, 5.0, 1.0)),
         _squared(*lrn, (1, 2, 3, 12), F32, 4, (2.0, 0.75, 1.5)),
         _squared(*lrn, (1, 3, 2, 7), F32, 3, (3.0, 0.5, 1.0)),

@@ -16,8 +16,8 @@ import pytest
 from support import numbers
 
 import mpsfunc as mf
+from kernels.case import launched
 from kernels.metal_host import Run, metal_host, needs_clang
-from kernels.norm_cases import launched
 from kernels.test_bodies import BODIES
 from mpsfunc import _launch, _neuron_stages, _window_norm_stages
 from mpsfunc._activation import GELU, PRELU, RELU, Activation
@@ -76,10 +76,16 @@ def _norm() -> None:
     mf.bn_grad(dy, x, state)
 
 
+def _composed_norm() -> None:
+    x, dy = numbers(LONG), numbers(LONG, seed=1)
+    with mock.patch.object(_launch, "FILL", 1):
+        mx.eval(mx.vjp(lambda x: mf.batch_norm(x, neuron="relu"), [x], [dy]))
+
+
 def _vectors() -> None:
     x, row = numbers(LONG), numbers(LONG[-1:])
     mf.bn_running(mf.bn_frozen(row, row), mf.bn_stats(x))
-    mf.instance_norm_grad(x, x, mf.instance_norm_fwd(x)[1])
+    mf.group_norm_grad(x, x, mf.group_norm_fwd(x, 16)[1])
 
 
 def _windows() -> None:
@@ -225,7 +231,8 @@ TRAFFIC = {
         _norm, {"x": (LONG_IMAGE, VECTOR), **dict.fromkeys(("count", "mean", "m2"), (VECTOR, VECTOR))}
     ),
     "bn_normalize": Row(
-        _norm, {"x": (LONG_IMAGE, LONG_IMAGE), "mean": _PER_THREAD, "scale": _PER_THREAD, "shift": _PER_THREAD}
+        _composed_norm,
+        {"x": (LONG_IMAGE, LONG_IMAGE), **dict.fromkeys(("mean", "scale", "shift", "var"), _PER_THREAD)},
     ),
     "bn_stats_grad": Row(
         _norm,
@@ -234,10 +241,15 @@ TRAFFIC = {
             "x": (LONG_IMAGE, LONG_IMAGE),
             "mean": (VECTOR, LONG_IMAGE / 64),
             **_NO_NEURON,
+            "var": (VECTOR, 0),  # nor anything to divide by its root
         },
     ),
     "bn_stats_grad_merge": Row(
         _norm, {"partial": (2 * VECTOR, 2 * VECTOR), **dict.fromkeys(("var", "dgamma", "dbeta"), (VECTOR, VECTOR))}
+    ),
+    "bn_stats_grad_factors": Row(
+        _composed_norm,
+        {"partial": (2 * VECTOR, 2 * VECTOR), **dict.fromkeys(("gamma", "var", "dmean", "dvar"), (VECTOR, VECTOR))},
     ),
     "bn_composed_factors": Row(
         _vectors, dict.fromkeys(("gamma", "var", "dmean", "dvar", "dbeta", "dot"), (VECTOR, VECTOR))

@@ -1,0 +1,28 @@
+// The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 32 strided sums of eight, then a
+// tree; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
+const int parts = partial_shape[0], columns = partial_shape[1] / 2;
+const int width = params[0], height = params[1];  // of the threadgroup
+const float count = as_type<float>(params[2]), eps = as_type<float>(params[3]);
+const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
+const int slot = row * width + int(thread_position_in_threadgroup.x);
+threadgroup float sums[256], dots[256];
+
+const TwoSums own = row_sums(partial, c < columns ? parts : 0, columns, c, row, height);
+sums[slot] = own.of_g;
+dots[slot] = own.of_products;
+threadgroup_barrier(mem_flags::mem_threadgroup);
+for (int half_height = height / 2; half_height > 0; half_height /= 2) {
+  if (row < half_height) {
+    sums[slot] += sums[slot + half_height * width];
+    dots[slot] += dots[slot + half_height * width];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+if (row == 0 && c < columns) {
+  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c]) * root, grown = dots[slot] * root;
+  dgamma[c] = grown;
+  dbeta[c] = sums[slot];
+  a[c] = scaled;
+  b[c] = (2 * float(dvar[c]) - scaled * root * grown) / count;
+  d[c] = (float(dmean[c]) - scaled * sums[slot]) / count;
+}

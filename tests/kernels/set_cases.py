@@ -1,0 +1,209 @@
+"""The cases of `cases` that normalize by sets of images, straight from the stages of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+import oracle_neuron
+from support import close, exact, numbers
+
+from kernels.case import Case, launched, like, named
+from mpsfunc import _channel_stages, _launch, _vectors
+from mpsfunc._activation import EXPONENTIAL, GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
+
+F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
+Array = np.ndarray
+
+
+# Sets of images -----------------------------------------------------------------------------------------
+
+_FORWARD = ("bn_stats", "bn_stats_merge", "bn_normalize")
+_BACKWARD = ("bn_stats_grad", "bn_stats_grad_factors", "bn_grad")
+
+
+def _sets(
+    shape: tuple[int, ...], dtype: mx.Dtype, sets: int, act: Activation, *, slack: float = 8, crowded: bool = False
+) -> list[Case]:
+    n, channels = shape[0], shape[3]
+    vectors = (sets, channels)
+    x, dy = numbers(shape, dtype, 1) + 3, numbers(shape, dtype, 2)
+    # One entry of scale is 0 and so is its shift: there the activation stands right at 0.
+    scale, shift = (numbers(vectors, F32, seed) * (np.arange(channels) != 1) for seed in (3, 4))
+    mean = mx.array(exact(x).reshape(sets, -1, channels).mean(1)).astype(F32)
+
+    def by_set(v: mx.array) -> Array:
+        return exact(v).reshape(sets, n // sets, *shape[1:])
+
+    def wide(v: mx.array) -> Array:
+        return exact(v)[:, None, None, None]
+
+    def pulled() -> Array:
+        return by_set(dy) * oracle_neuron.slope(before(), NAMES[act.kind], **known)
+
+    def before() -> Array:
+        return (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
+
+    given = [scale, shift] if act.kind else []
+    known = {"a": act.a, "b": act.b, "c": act.c}
+
+    def stats() -> None:
+        made = launched([x], ((vectors, F32),) * 2, _channel_stages.moments(x, sets), x)
+        axes = (1, 2, 3)
+        close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
+        close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
+
+    def normalize() -> None:
+        y = launched([x, mean, scale, shift], like(x), _channel_stages.affine(x, sets, act))[0]
+        right = oracle_neuron.neuron(before(), NAMES[act.kind], **known)
+        close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
+
+    def stats_grad() -> None:
+        stages = _channel_stages.sums(dy, sets, act)
+        total, dot = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages)
+        size = abs(by_set(dy)).sum((1, 2, 3)) + 1
+        close(total, pulled().sum((1, 2, 3)), size, slack=slack)
+        close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
+
+    def grown() -> None:
+        held = [abs(numbers(vectors, F32, 5)) + 1, numbers(vectors, F32, 6), numbers(vectors, F32, 7)]
+        stages = _channel_stages.grown(dy, act, 1e-3)
+        dgamma, dbeta = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages, *held)
+        size = abs(by_set(dy)).sum((1, 2, 3)) + 1
+        dots = (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3))
+        close(dgamma, exact(held[1]) + dots / np.sqrt(exact(held[0]) + 1e-3), 3 * size, slack=slack)
+        close(dbeta, exact(held[2]) + pulled().sum((1, 2, 3)), size, slack=slack)
+
+    def grad() -> None:
+        a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
+        dx = launched([dy, x, mean, a, b, d, *given], like(x), _channel_stages.combine(dy, sets, act))[0]
+        right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
+        close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
+
+    # The whole of a normalization by an image's or a batch's own statistics, parameters in the dtype of the images.
+    vector = (vectors if sets > 1 else (channels,), F32)
+    gamma, beta = (v.astype(dtype).reshape(vector[0]) for v in (scale, shift))
+    var, dmean, dvar = (numbers(vector[0], F32, seed) for seed in (8, 9, 10))
+    var = abs(var) + 1
+
+    def by_channel(v: mx.array) -> Array:
+        return exact(v).reshape(sets, 1, 1, 1, channels)
+
+    def composed() -> None:
+        stages = _channel_stages.normalized(x, vector, act, 1e-3)
+        outputs = (*like(x), vector, vector)
+        y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=(8, 6, 7))
+        center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
+        z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
+        right = oracle_neuron.neuron(z, NAMES[act.kind], **known)
+        close(y, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
+        close(found, center.reshape(vector[0]), 4, slack=slack)
+        close(spread, width.reshape(vector[0]), width.reshape(vector[0]), slack=slack)
+
+    def pulled_back() -> None:
+        count = float(x.size // channels // sets)
+        stages = _channel_stages.gradients(dy, vector, act, count, 1e-3)
+        center = mean.reshape(vector[0])
+        arrays, outputs = [dy, x, gamma, beta, center, var, dmean, dvar], (*like(x), vector, vector)
+        dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=(14, 9, 10))
+        root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_set(x) - wide(mean)
+        z = off * root * by_channel(gamma) + by_channel(beta)
+        g = by_set(dy) * oracle_neuron.slope(z, NAMES[act.kind], **known)
+        total, dot = (v.sum((1, 2, 3), keepdims=True) for v in (g, g * off))
+        size = abs(by_set(dy)).sum((1, 2, 3), keepdims=True) + 1
+        a = by_channel(gamma) * root
+        b, d = (2 * by_channel(dvar) - a * root * root * dot) / count, (by_channel(dmean) - a * total) / count
+        right = (a * g + b * off + d).reshape(shape)
+        close(dx, right, abs(right) + 9, slack=slack)
+        close(
+            dgamma,
+            (dot * root).reshape(vector[0]),
+            (3 * size).reshape(sets, 1, -1)[:, 0].reshape(vector[0]),
+            slack=slack,
+        )
+        close(dbeta, total.reshape(vector[0]), size.reshape(vector[0]), slack=slack)
+
+    told = {"sets": sets, "neuron": NAMES[act.kind]}
+    return [
+        Case(named("bn_normalize", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
+        Case(named("bn_stats_grad", shape, dtype, **told), ("bn_stats_grad", "sum_partials"), stats_grad, crowded),
+        Case(named("bn_grad", shape, dtype, **told), ("bn_grad",), grad, crowded),
+        Case(named("composed", shape, dtype, **told), _FORWARD, composed, crowded),
+        Case(named("composed gradients", shape, dtype, **told), _BACKWARD, pulled_back, crowded),
+        *(
+            [Case(named("bn_stats", shape, dtype, sets=sets), ("bn_stats", "bn_stats_merge"), stats, crowded)]
+            if not act.kind
+            else []
+        ),
+        *(
+            [Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded)]
+            if sets == 1
+            else []
+        ),
+    ]
+
+
+# Vectors ------------------------------------------------------------------------------------------------
+
+
+def _vectors_of(sets: int, channels: int) -> list[Case]:
+    shape, here = (sets, channels), _launch.resolve(None)
+    gamma, dmean, dvar, dbeta, dot, mean = (numbers(shape, F32, seed) for seed in range(1, 7))
+    var = abs(numbers(shape, F32, 7)) + 1
+
+    def factors() -> None:
+        made = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, 300.0, 1e-3, here)
+        g, v, of_mean, of_var, total, product = (exact(a) for a in (gamma, var, dmean, dvar, dbeta, dot))
+        root = 1 / np.sqrt(v + 1e-3)
+        right = (
+            (product * root, abs(product)),
+            (g * root, abs(g)),
+            ((2 * of_var - g * root * root * product * root) / 300, (abs(of_var) + abs(g * product)) / 100),
+            ((of_mean - g * root * total) / 300, (abs(of_mean) + abs(g * total)) / 100),
+        )
+        for a, (wanted, size) in zip(made, right, strict=True):
+            close(a, wanted, size, slack=8)
+
+    def running(count: int, unbiased: float, dtype: mx.Dtype) -> Callable[[], None]:
+        def run() -> None:
+            held = (mean + 2).astype(dtype), (var + 3).astype(dtype)
+            moved = _vectors.moved(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
+            share, wide = 0.25 * (count > 0), max(count, 2) / (max(count, 2) - 1) if unbiased else 1.0
+            for a, before, found in zip(moved, held, (exact(mean), exact(var) * wide), strict=True):
+                close(a, exact(before) + share * (found - exact(before)), abs(exact(before)) + abs(found), slack=8)
+
+        return run
+
+    return [
+        Case(f"bn_composed_factors {sets}x{channels}", ("bn_composed_factors",), factors),
+        *(
+            Case(f"bn_running {sets}x{channels} of {n}, {u}, {dtype}", ("bn_running",), running(n, u, dtype))
+            for n, u, dtype in (
+                *((0, 1.0, F32), (1, 1.0, F32), (300, 1.0, F32), (300, 0.0, F32), (2**40, 1.0, F32)),
+                *((300, 1.0, F16), (300, 1.0, BF16)),
+            )
+        ),
+    ]
+
+
+def set_normalization() -> list[Case]:
+    relu = Activation(RELU)
+    return [
+        *_sets((4, 5, 3, 5), F32, 2, relu),
+        *_sets((4, 5, 3, 5), F32, 4, NO_ACTIVATION),
+        *_sets((4, 3, 2, 5), F32, 1, Activation(SOFTPLUS, 1.5, 0.75)),
+        *_sets((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
+        *_sets((2, 2, 3, 4), F32, 2, Activation(GELU)),
+        *_sets((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
+        # A base that a float does not tell.
+        *_sets((2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)),
+        *_sets((2, 9, 7, 24), F16, 2, relu),
+        *_sets((2, 3, 3, 8), BF16, 1, relu),
+        *_sets((2, 1, 3, 1), F32, 2, relu),
+        *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
+        *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
+        *_vectors_of(1, 5),
+        *_vectors_of(3, 300),
+        *_sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION),  # more partial sums than a threadgroup takes at a time
+    ]
