@@ -11,7 +11,8 @@ from mpsfunc._bn_state import bn_reset as bn_reset
 from mpsfunc._bn_state import bn_running as bn_running
 from mpsfunc._bn_state import bn_stats as bn_stats
 from mpsfunc._fused_neuron import Neuron as Neuron
-from mpsfunc._memory import keep_buffers as _keep_buffers
+from mpsfunc._mlx_settings import keep_buffers as _keep_buffers
+from mpsfunc._mlx_settings import launch_one_by_one as _launch_one_by_one
 from mpsfunc._resized import ResampleState as ResampleState
 from mpsfunc._threads import get_num_threads as get_num_threads
 from mpsfunc._threads import set_num_threads as set_num_threads
@@ -147,6 +148,7 @@ from mpsfunc.weights import fold_batch_norm as fold_batch_norm
 from mpsfunc.window import PaddingPolicy as PaddingPolicy
 
 _keep_buffers()
+_launch_one_by_one()
 
 
 def __getattr__(name: str) -> _Any:

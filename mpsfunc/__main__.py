@@ -15,7 +15,7 @@ import time
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc import _launch, _nvrtc, _selftest
+from mpsfunc import _launch, _mlx_settings, _nvrtc, _selftest
 
 
 def main() -> int:
@@ -50,14 +50,14 @@ def facts() -> dict[str, str]:
 
 def _cuda() -> dict[str, str]:
     nvrtc, folder = _nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), _nvrtc.cache_folder()
-    graphs = os.environ.get("MLX_USE_CUDA_GRAPHS", "1") != "0"
+    graphs = os.environ.get(_mlx_settings.CUDA_GRAPHS, "1")
     made = "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
     if nvrtc:
         where = f"in {folder}, where that can be written" if folder else "nowhere"
         made = f"compiled by NVRTC {'.'.join(map(str, nvrtc.version))}, and kept {where}"
     return {
         "kernels": made,
-        "graphs": "on; training steps of small networks may be faster with MLX_USE_CUDA_GRAPHS=0" if graphs else "off",
+        "graphs": f"{'off' if graphs == '0' else 'on'} ({_mlx_settings.CUDA_GRAPHS}={graphs}; mpsfunc's default is 0)",
     }
 
 

@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "_nvrtc": set(),
     "_printing": set(),
     "_launch": {"_primitives", "_nvrtc"},
-    "_memory": set(),
+    "_mlx_settings": set(),
     "_threads": {"_launch"},
     "_rules": {"_launch"},
     "_vectors": FLOOR,
@@ -101,7 +101,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"_bn_state", "_conv_state", "_fused_neuron", "_policy", "_resized", "_safetensors", "_sampling"},
     "saving": {"_safetensors", "_saved_tree"},
     "_selftest": {"mpsfunc", "_launch"},
-    "__main__": {"mpsfunc", "_launch", "_nvrtc", "_selftest"},
+    "__main__": {"mpsfunc", "_launch", "_mlx_settings", "_nvrtc", "_selftest"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
 }
 

@@ -245,13 +245,14 @@ def test_the_self_test_compiles_ahead(on_cuda: list[Any], monkeypatch: pytest.Mo
 
 def test_the_report_says_what_compiles_and_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_nvrtc, "compiler", lambda device: Fake())
-    monkeypatch.delenv("MLX_USE_CUDA_GRAPHS", raising=False)
+    monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", "1")
     told = command._cuda()
-    assert told["kernels"].startswith("compiled by NVRTC 13.0, and kept in ") and told["graphs"].startswith("on;")
+    assert told["kernels"].startswith("compiled by NVRTC 13.0, and kept in ")
+    assert told["graphs"] == "on (MLX_USE_CUDA_GRAPHS=1; mpsfunc's default is 0)"
     monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", "0")
     monkeypatch.setenv("MPSFUNC_CACHE_DIR", "")
     told = command._cuda()
-    assert told == {"kernels": "compiled by NVRTC 13.0, and kept nowhere", "graphs": "off"}
+    assert told["kernels"] == "compiled by NVRTC 13.0, and kept nowhere" and told["graphs"].startswith("off (")
     monkeypatch.setattr(_nvrtc, "compiler", lambda device: None)
     assert "by MLX in every process" in command._cuda()["kernels"]
 

@@ -27,7 +27,7 @@ LEARNING_RATE, MOMENTUM = 0.01, 0.9
 NETWORKS, BATCHES, GPU_BATCHES = ("small", "resnet20"), (16, 64), (512,)
 GPU_DTYPES = {"float32": 2e-2, "bfloat16": 5e-2}  # and how far losses may differ
 CONVERTED, STOCK = "mpsfunc", "MLX"
-PLAIN = "mpsfunc, without CUDA graphs"  # MLX_USE_CUDA_GRAPHS=0
+WITH_GRAPHS = "mpsfunc, with CUDA graphs"  # MLX_USE_CUDA_GRAPHS=1
 EAGER = ("PyTorch NCHW", "PyTorch NHWC")
 COMPILED, JAX = "PyTorch NHWC, compiled", "JAX"
 PROCESSES, GPU_PROCESSES = 3, 2
@@ -74,7 +74,7 @@ def data(batch: int) -> tuple[np.ndarray, np.ndarray]:
 def side(name: str, setting: Setting, parameters: dict[str, list[np.ndarray]]) -> Step:
     """One side's step; MLX's draws the parameters itself, which the others are given."""
     x, labels = data(setting.batch)
-    if name in (CONVERTED, PLAIN, STOCK):
+    if name in (CONVERTED, WITH_GRAPHS, STOCK):
         import mlx.core as mx
 
         from .rivals import networks_mlx
@@ -136,7 +136,8 @@ class Process:
         # With processes of its own for compiling, PyTorch had not compiled after four minutes on two cores.
         env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         env |= {"MLX_ENABLE_TF32": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        env |= {"MLX_USE_CUDA_GRAPHS": "0"} if name == PLAIN else {}
+        env.pop("MLX_USE_CUDA_GRAPHS", None)
+        env |= {"MLX_USE_CUDA_GRAPHS": "1"} if name == WITH_GRAPHS else {}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self._say(pickle.dumps(parameters))
         self._report: dict[str, Any] = {}
@@ -174,9 +175,9 @@ def _child(name: str, setting: Setting) -> None:
     from .clock import wall_of
 
     parameters = pickle.load(sys.stdin.buffer)
-    rival = {CONVERTED: "mlx", PLAIN: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
+    rival = {CONVERTED: "mlx", WITH_GRAPHS: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
     module = importlib.import_module(f"tests.bench.rivals.networks_{rival}")
-    if name in (CONVERTED, PLAIN):
+    if name in (CONVERTED, WITH_GRAPHS):
         importlib.import_module("mpsfunc.nn")
     on_gpu = setting.device == "gpu"
     imported = _peak_from_now()
@@ -232,7 +233,7 @@ def main() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
     from . import networks_report
 
-    names = [CONVERTED, *[PLAIN] * args.gpu, *EAGER, *[COMPILED] * args.compiled, *[STOCK] * (not args.no_stock)]
+    names = [CONVERTED, *[WITH_GRAPHS] * args.gpu, *EAGER, *[COMPILED] * args.compiled, *[STOCK] * (not args.no_stock)]
     results = []
     for network in args.only:
         for batch in args.batch or (GPU_BATCHES if args.gpu else BATCHES):
