@@ -56,6 +56,11 @@ MPSF_FN Moments element(X x, Mean mean, M2 m2, long at, float pivot, float count
   return m;
 }
 
+MPSF_FN float median(float a, float b, float c) {
+  const float least = a < b ? a : b, most = a < b ? b : a;
+  return c < least ? least : (c < most ? c : most);
+}
+
 // Sums over a window of a, of b, and of c less b times the distance to a pivot.
 struct Slopes {
   float a, b, c;

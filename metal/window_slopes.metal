@@ -1,6 +1,7 @@
-// Sums of a, b and c over windows along one axis, in the way of window_sum, where c is b times a distance to the pixel of
-// x in the same place, and is to be b times that to the pixel in the middle of the window. Distances are added up less
-// that to a pixel which all windows of a run hold, so that they keep their digits where the image dwarfs them.
+// Sums of a, b and c over windows along one axis, in the way of window_sum, where c is b times a distance to the pixel
+// of x in the same place, and is to be b times that to the pixel in the middle of the window. Distances are added up
+// less that to a pixel of the run, so that they keep their digits where the image dwarfs them: of three the middle
+// value, so that no single pixel that dwarfs all others takes their digits away.
 const int length = params[0], inner = params[1], before = params[2], after = params[3];
 const int run = params[4], chunk = params[5];
 const long lines = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / length, line = thread_position_in_grid.x;
@@ -10,7 +11,8 @@ Slopes tops[R], own[R];
 for (long from = long(thread_position_in_grid.y) * run; from < length; from += long(threads_per_grid.y) * run) {
   const int left = (from + run < length ? run : int(length - from)) - 1;  // elements that are not common to all
   const long low = from + left < before ? 0 : from + left - before, high = from + after;  // those that are
-  const float pivot = float(x[start + low * inner]);
+  const float pivot = median(float(x[start + from * inner]), float(x[start + (from + left / 2) * inner]),
+                             float(x[start + (from + left) * inner]));
   Slopes sum = {0, 0, 0}, prefix = {0, 0, 0};
   for (long q = low; q < length && q <= high; ++q) sum = beside(sum, x, a, b, c, start + q * inner, pivot);
   for (int part = left / chunk; part >= 0; --part) {

@@ -113,8 +113,17 @@ def statistics(
     return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
 
 
-def _in_three_launches(x: mx.array, spec: Spec) -> bool:
-    return _launch.backend(spec.stream) != "cpu" and not (spec.groups or spec.processes or x.size == 0)
+def _in_three_launches(spec: Spec) -> bool:
+    return _launch.backend(spec.stream) != "cpu" and not (spec.groups or spec.processes)
+
+
+def _nothing(x: mx.array, spec: Spec) -> bool:
+    """Of which a GPU makes zeros at once: MLX's operations on vectors of no images end the process there."""
+    return _launch.backend(spec.stream) != "cpu" and x.size == 0
+
+
+def _zeros(outputs: tuple[_launch.Output, ...]) -> list[mx.array]:
+    return [mx.zeros(shape, dtype) for shape, dtype in outputs]
 
 
 def _elements(x: mx.array, per_image: bool, groups: int) -> int:
@@ -144,16 +153,19 @@ def _by_set(vectors: Sequence[mx.array], x: mx.array, spec: Spec) -> list[mx.arr
 
 
 def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    if not _in_three_launches(x, spec):
-        return _forward(x, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
+    count = mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
+    if _nothing(x, spec):
+        return *_zeros(outputs), count
+    if not _in_three_launches(spec):
+        return _forward(x, gamma, beta, spec)
 
     def stages() -> tuple[_launch.Stage, ...]:
         return _channel_stages.normalized(x, vector, spec.act, spec.eps)
 
     arrays = [x, *_by_set((gamma, beta), x, spec)]
     made = _launch.launch("bn_normalize", arrays, (), outputs, stages, spec.stream, results_of=(8, 6, 7))
-    return *made, mx.array(_elements(x, spec.per_image, 0), mx.int64)
+    return *made, count
 
 
 def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
@@ -169,9 +181,11 @@ def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[
 
 def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
     dy, x, gamma, beta, mean, var, dmean, dvar, _, spec = args
-    if not _in_three_launches(x, spec):
-        return _gradients(*args)
     outputs = _, vector, _ = _outputs(x, spec)
+    if _nothing(x, spec):
+        return tuple(_zeros(outputs))
+    if not _in_three_launches(spec):
+        return _gradients(*args)
 
     def stages() -> tuple[_launch.Stage, ...]:
         count = float(_elements(x, spec.per_image, 0))

@@ -128,6 +128,12 @@ def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:
     return outputs[0] if _primitives is None else _primitives.mappable(outputs)[0]
 
 
+def cut(a: mx.array, index: Any) -> mx.array:
+    """``a[index]``. Nothing, on a GPU, is zeros: what MLX has CUDA do for its gradient ends the process."""
+    part: mx.array = a[index]
+    return part if part.size or backend(resolve(None)) == "cpu" else mx.zeros(part.shape, a.dtype)
+
+
 def same(a: mx.array, b: mx.array) -> bool:
     """Whether two objects hold one array: what ``copy.copy`` makes does until either is changed in place.
 

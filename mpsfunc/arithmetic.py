@@ -400,5 +400,4 @@ def _read(a: mx.array, step: tuple[int, ...]) -> mx.array:
     """Images without the entries that nobody reads."""
     if all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
         return a
-    cut = tuple(slice(None) if s else slice(1) for s in (1, *step))
-    return a[cut]
+    return _launch.cut(a, tuple(slice(None) if s else slice(1) for s in (1, *step)))

@@ -96,7 +96,7 @@ def concatenate_grad(
     ends = _ends(counts, multiple)
     _check.shape(op, "dy", dy, ("n", "h", "w", ends[-1]), "dy does not belong to these channels")
     with mx.stream(run_on):
-        return [dy[..., start : start + c] for start, c in zip([0, *ends], counts, strict=False)]
+        return [_launch.cut(dy, (..., slice(at, at + c))) for at, c in zip([0, *ends], counts, strict=False)]
 
 
 def slice_channels(x: mx.array, start: int, stop: int, *, stream: StreamLike = None) -> mx.array:
@@ -126,7 +126,7 @@ def slice_channels(x: mx.array, start: int, stop: int, *, stream: StreamLike = N
     first = _check.whole(op, "start", start, 0, x.shape[3] - 1)
     last = _check.whole(op, "stop", stop, first + 1, x.shape[3])
     with mx.stream(run_on):
-        return x[..., first:last]
+        return _launch.cut(x, (..., slice(first, last)))
 
 
 def slice_channels_grad(dy: mx.array, start: int, channels: int, *, stream: StreamLike = None) -> mx.array:

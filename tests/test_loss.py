@@ -155,7 +155,8 @@ def test_large_images_and_many_images(device: mx.Device, type: str) -> None:
         value, gradient = mf.loss(y, t, type, "sum")
         wide = [a.astype(mx.float64, stream=mx.cpu) for a in (y, t)]
         right = mf.loss(*wide, type, "sum", stream=mx.cpu)
-        each = wide[0] * wide[1] if type == COSINE else mf.loss_value(*wide, type, "none", stream=mx.cpu)
+        with mx.stream(mx.cpu):
+            each = wide[0] * wide[1] if type == COSINE else mf.loss_value(*wide, type, "none")
         terms = exact(each).reshape(len(y), -1)
         # Terms of both signs cancel; what is left has the sum of their roundings, which goes with the root of squares.
         rounded = 8 * 2.0**-24 * np.sqrt((terms**2).sum(1)).reshape(value.shape)

@@ -151,11 +151,15 @@ def _high(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
     return numbers(shape, dtype) + 1e4
 
 
-def _one_apart(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+def _one_apart(row: int, column: int) -> Image:
     """One pixel that dwarfs the others, whose digits windows without it must keep."""
-    first = np.zeros(shape)
-    first[:, 0, 0] = 1e6
-    return (numbers(shape) + mx.array(first.astype(np.float32))).astype(dtype)
+
+    def image(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        pixel = np.zeros(shape, np.float32)
+        pixel[:, row, column] = 1e6
+        return (numbers(shape) + mx.array(pixel)).astype(dtype)
+
+    return image
 
 
 def _without_first(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
@@ -201,7 +205,10 @@ def normalization() -> list[Case]:
         _contrast((1, 1, 1100, 1), F32, 1500, steep),  # as many chunks as there are
         _contrast((1, 11, 12, 4), F32, 5, Contrast(1.0, p0=1.0), of=_high, kind="high contrast"),
         _contrast((1, 24, 25, 4), F32, 21, Contrast(1.0, p0=1.0), of=_high, kind="high contrast"),
-        _contrast((1, 9, 12, 4), F32, 3, Contrast(1.0, p0=1.0), of=_one_apart, kind="one apart"),
+        _contrast((1, 9, 12, 4), F32, 3, Contrast(1.0, p0=1.0), of=_one_apart(0, 0), kind="one apart"),
+        _contrast(
+            (1, 5, 30, 4), F32, 9, steep, of=_one_apart(3, 4), kind="one apart"
+        ),  # which a whole run's windows hold
         *[_window_sum((2, 11, 9, 5), F32, axis, 2, 3) for axis in (1, 2, 3)],
         _window_sum((1, 3, 70, 4), F32, 2, 25, 24),
         _window_sum((1, 70, 2, 4), F32, 1, 0, 11, crowded=True),

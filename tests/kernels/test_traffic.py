@@ -197,6 +197,7 @@ _TABLE, _TILES = 24 * 4, (14 + 24 * 3) * 4
 # the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
 _RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
 _PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
+_THREE_PIVOTS = (LONG_IMAGE, (147 + 3 * 22 + 64) / 64 * LONG_IMAGE)
 _TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)
 _UNREAD = (LONG_IMAGE, 0)  # the image stands in
 _NO_LABELS = {"labels": (32, 0), "weights": _UNREAD}
@@ -272,7 +273,7 @@ TRAFFIC = {
     "cross_channel_norm_grad": Row(_windows, dict.fromkeys(("dy", "x"), (LONG_IMAGE, 6 / 4 * LONG_IMAGE))),
     "window_sum": Row(_windows, {"x": _RUNS}),
     "window_moments": Row(_windows, {"x": _PIVOTED, **dict.fromkeys(("mean", "m2"), (LONG_IMAGE, 0))}),
-    "window_slopes": Row(_windows, {"x": _PIVOTED, **dict.fromkeys("abc", _RUNS)}),
+    "window_slopes": Row(_windows, {"x": _THREE_PIVOTS, **dict.fromkeys("abc", _RUNS)}),
     "spatial_norm": Row(_windows, dict.fromkeys(("x", "squares"), _WHOLE)),
     "spatial_norm_weights": Row(_windows, dict.fromkeys(("dy", "x", "squares"), _WHOLE)),
     "spatial_norm_grad": Row(_windows, dict.fromkeys(("dy", "x", "squares", "sums"), _WHOLE)),
