@@ -1,4 +1,4 @@
-// The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 32 strided sums of eight, then a
+// The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 128 strided sums of eight, then a
 // tree; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
 const int parts = partial_shape[0], columns = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup

@@ -1,4 +1,4 @@
-// The scale's and the shift's gradients, grown by the parts' sums in a fixed order: up to 32 strided sums of
+// The scale's and the shift's gradients, grown by the parts' sums in a fixed order: up to 128 strided sums of
 // eight, then a tree.
 const int parts = partial_shape[0], channels = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup

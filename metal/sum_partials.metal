@@ -1,4 +1,4 @@
-// total[i] = sum over the parts of partial[part, i], in a fixed order: up to 32 strided
+// total[i] = sum over the parts of partial[part, i], in a fixed order: up to 128 strided
 // sums of eight, then a tree.
 const int parts = partial_shape[0];
 const long length = long(partial_shape[1]);

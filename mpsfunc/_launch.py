@@ -60,6 +60,8 @@ _HEADERS = (
 )
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528
+# Threads that fold the parts of one sum.
+_MERGING = 128
 
 
 class Stage(NamedTuple):
@@ -363,21 +365,25 @@ def sharing_threads(items: int, sharing: int) -> tuple[tuple[int, int, int], tup
     return (min(8 * FILL, -(-items * sharing // 256)) * 256, 1, 1), (256, 1, 1)
 
 
-def column_threads(x: int, rows: int, sets: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+def column_threads(
+    x: int, rows: int, sets: int = 1, *, laden: bool = False
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
-    They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before.
+    They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before. Where
+    threads are ``laden`` with numbers of their own, half as many threadgroups fill it, and no thread gets less than
+    eight rows.
     """
     tx = min(256, power_of_two(x))
     ty = min(256 // tx, power_of_two(rows))
     across = -(-x * sets // tx)
-    down = min(max(1, FILL // across), -(-rows // ty))
+    down = min(max(1, FILL // (2 if laden else 1) // across), -(-rows // (ty * (8 if laden else 1))))
     return (x * sets, down * ty, 1), (tx, ty, 1)
 
 
 def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that folds a few parts of each column: 32 threads for one, or as many as it has parts."""
-    height = min(32, power_of_two(parts))
+    """A grid that folds a few parts of each column: 128 threads for one, or as many as it has parts."""
+    height = min(_MERGING, power_of_two(parts))
     return (columns, height, 1), (256 // height, height, 1)
 
 

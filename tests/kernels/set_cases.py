@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -187,8 +188,19 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
     ]
 
 
+def _merged_by_few(case: Case) -> Case:
+    """The case with more parts of a sum than the threads that fold them take at a time."""
+
+    def check() -> None:
+        with mock.patch.object(_launch, "_MERGING", 2):
+            case.check()
+
+    return case._replace(name=f"{case.name} merged by few", check=check)
+
+
 def set_normalization() -> list[Case]:
     relu = Activation(RELU)
+    many_parts = _sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION)
     return [
         *_sets((4, 5, 3, 5), F32, 2, relu),
         *_sets((4, 5, 3, 5), F32, 4, NO_ACTIVATION),
@@ -205,5 +217,6 @@ def set_normalization() -> list[Case]:
         *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
-        *_sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION),  # more partial sums than a threadgroup takes at a time
+        *many_parts,
+        *map(_merged_by_few, many_parts),
     ]
