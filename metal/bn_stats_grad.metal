@@ -26,14 +26,20 @@ const long end = column < columns ? first + pixels : first;
 for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
   float sum_64[V], dot_64[V];  // two levels, so that the error of a long sum stays small
   for (int j = 0; j < V; ++j) sum_64[j] = dot_64[j] = 0;
-  for (int k = 0; k < 64 && p + k * stride < end; ++k) {
-    const Pack<T, V> in_dy = load<V>(dy + (p + k * stride) * channels + c, wide_dy);
-    const Pack<T, V> in = load<V>(x + (p + k * stride) * channels + c, wide);
-    for (int j = 0; j < V; ++j) {
-      const float off = float(in.v[j]) - center[j];
-      const float g = passed<N>(float(in_dy.v[j]), off * slope[j] + level[j], known);
-      sum_64[j] += g;
-      dot_64[j] += g * off;
+  for (int k = 0; k < 64 && p + k * stride < end; k += B) {
+    Pack<T, V> in_dy[B], in[B];  // under way together
+    for (int i = 0; i < B; ++i) {
+      const long at = p + (k + i) * stride;
+      if (at < end) in_dy[i] = load<V>(dy + at * channels + c, wide_dy);
+      if (at < end) in[i] = load<V>(x + at * channels + c, wide);
+    }
+    for (int i = 0; i < B && p + (k + i) * stride < end; ++i) {
+      for (int j = 0; j < V; ++j) {
+        const float off = float(in[i].v[j]) - center[j];
+        const float g = passed<N>(float(in_dy[i].v[j]), off * slope[j] + level[j], known);
+        sum_64[j] += g;
+        dot_64[j] += g * off;
+      }
     }
   }
   for (int j = 0; j < V; ++j) {

@@ -17,7 +17,7 @@ from mpsfunc._launch import Stage
 def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     """Mean and population variance (sets, c) of x; the last stage wants x again, as ``finally_with=[x]``."""
     channels = x.shape[3]
-    per_thread, grid, group = _columns(x, sets, laden=True)
+    per_thread, grid, group = _columns(x, sets)
     parts = grid[1] // group[1]
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     names, unroll = ("count", "mean", "m2"), (("V", per_thread),)
@@ -107,10 +107,11 @@ def _normalize(x: mx.array, sets: int, act: Activation, eps: float | None, reads
 
 def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) -> Stage:
     """Partial sums side by side, a row for each part of the pixels."""
-    per_thread, grid, group = _columns(dy, sets, laden=dy.dtype.size == 2)
+    per_thread, grid, group = _columns(dy, sets)
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
     inputs = ("dy", "x", "mean", "scale", "shift", "var")
-    template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)))
+    together = 4 if dy.dtype.size == 4 else 1  # pixels under way; of eight channels each they need too many registers
+    template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)), ("B", together))
     params = (*group[:2], sets, *_launch.bits(eps or 0), *act.bits)
     reads = (*_reads(3, act), 2)
     return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, reads)
@@ -121,12 +122,12 @@ def _reads(given: int, act: Activation) -> tuple[int, ...]:
     return tuple(range(given)) + ((given, given + 1) if act.kind else (2, 2))
 
 
-def _columns(x: mx.array, sets: int, *, laden: bool) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
+def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
     """Channels of a thread, and the grid and threadgroup that sum over the pixels of each set."""
     n, height, width, channels = x.shape
     per_thread = _launch.lanes(x.dtype, channels, x.size)
     pixels = n // sets * height * width
-    return per_thread, *_launch.column_threads(channels // per_thread, pixels, sets, laden=laden)
+    return per_thread, *_launch.column_threads(channels // per_thread, pixels, sets, laden=True)
 
 
 def _pixelwise(
