@@ -74,7 +74,20 @@ def _norms(shape: tuple[int, ...], dtype: mx.Dtype, *, slack: float = 8, crowded
         n = _Norm.of(shape, dtype)
         close(mf.bn_grad(n.dy, n.x, n.state, n.gamma, n.beta), n.expected.dx, abs(n.expected.dx) + 3, slack=slack)
 
+    def whole() -> None:
+        n = _Norm.of(shape, dtype)
+        arrays = [n.x, n.gamma, n.beta]
+        (y,), (dx, dgamma, dbeta) = mx.vjp(lambda x, g, b: mf.batch_norm(x, g, b, eps=1e-3), arrays, [n.dy])
+        size = abs(exact(n.dy)).sum((0, 1, 2)) + 1
+        close(y, n.expected.y, abs(n.expected.y) + 3, slack=2 * slack)
+        close(dx, n.expected.dx, abs(n.expected.dx) + 3, slack=2 * slack)
+        close(dgamma, n.expected.dgamma, size, slack=2 * slack)
+        close(dbeta, n.expected.dbeta, size, slack=2 * slack)
+
+    forward = ("bn_stats", "bn_stats_merge", "bn_normalize")
+    backward = ("bn_stats_grad", "bn_stats_grad_factors", "bn_grad")
     return [
+        Case(named("batch_norm", shape, dtype), (*forward, *backward), whole, crowded),
         Case(named("bn_stats", shape, dtype), ("bn_stats", "bn_stats_merge"), stats, crowded),
         Case(named("bn_normalize", shape, dtype), ("bn_normalize",), normalize, crowded),
         Case(named("bn_stats_grad", shape, dtype), ("bn_stats_grad", "bn_stats_grad_merge"), stats_grad, crowded),
