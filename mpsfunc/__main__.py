@@ -9,6 +9,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 import time
 
@@ -51,13 +52,14 @@ def facts() -> dict[str, str]:
 def _cuda() -> dict[str, str]:
     nvrtc, folder = _nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), _nvrtc.cache_folder()
     graphs = os.environ.get(_mlx_settings.CUDA_GRAPHS, "1")
+    used = re.match(r"\s*[+-]?0*[1-9]", graphs)  # as C's atoi has it, which MLX asks
     made = "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
     if nvrtc:
         where = f"in {folder}, where that can be written" if folder else "nowhere"
         made = f"compiled by NVRTC {'.'.join(map(str, nvrtc.version))}, and kept {where}"
     return {
         "kernels": made,
-        "graphs": f"{'off' if graphs == '0' else 'on'} ({_mlx_settings.CUDA_GRAPHS}={graphs}; mpsfunc's default is 0)",
+        "graphs": f"{'on' if used else 'off'} ({_mlx_settings.CUDA_GRAPHS}={graphs}; mpsfunc's default is 0)",
     }
 
 

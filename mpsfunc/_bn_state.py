@@ -240,10 +240,11 @@ def bn_running(
     share = _check.number(op, "momentum", momentum, 0, 1)
     dtypes = running.mean.dtype, running.var.dtype
     with mx.stream(run_on):
-        known = [running.mean, running.var, state.mean, state.var]
+        wide = mx.float64 if mx.float64 in dtypes else mx.float32
+        known, found = [running.mean, running.var], [a.astype(wide) for a in (state.mean, state.var)]
         if _launch.backend(run_on) == "cpu" or dtypes[0] != dtypes[1]:
-            known = [a.astype(mx.float64 if mx.float64 in dtypes else mx.float32) for a in known]
-        mean, var = _vectors.moved(*known, state.count, share, float(bool(unbiased)), run_on)
+            known = [a.astype(wide) for a in known]
+        mean, var = _vectors.moved(*known, *found, state.count, share, float(bool(unbiased)), run_on)
         return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 

@@ -1,7 +1,7 @@
 """How the four kernels over images and vectors run on a GPU.
 
-Images (n, h, w, c) come in sets that follow one another, n / sets images each; vectors (sets, c) have an entry for each
-channel of a set. The activation is of ``(x - mean) * scale + shift``; without one
+Images (n, h, w, c) come in sets that follow one another, n / sets images each; vectors (sets, c), or (c,) where there
+is one set, have an entry for each channel of a set. The activation is of ``(x - mean) * scale + shift``; without one
 nobody hands ``scale`` and ``shift`` over. What one operation's stages read is counted as for `Stage.reads`.
 """
 
@@ -12,6 +12,10 @@ import mlx.core as mx
 from mpsfunc import _launch
 from mpsfunc._activation import Activation
 from mpsfunc._launch import Stage
+
+# Where the results of `normalized` and `gradients` are among the arrays that their stages read and make.
+NORMALIZED = (8, 6, 7)
+GRADIENTS = (14, 9, 10)
 
 
 def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
@@ -58,7 +62,7 @@ def affine(x: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
 
 
 def normalized(x: mx.array, vector: _launch.Output, act: Activation, eps: float) -> tuple[Stage, ...]:
-    """Images normalized by their own statistics, from x, scale and shift; y, mean and var are results 8, 6 and 7.
+    """Images normalized by their own statistics, from x, scale and shift; `NORMALIZED` says where y, mean and var are.
 
     ``vector`` is (c,), or (n, c) where each image has statistics of its own.
     """
@@ -71,7 +75,7 @@ def normalized(x: mx.array, vector: _launch.Output, act: Activation, eps: float)
 def gradients(dy: mx.array, vector: _launch.Output, act: Activation, count: float, eps: float) -> tuple[Stage, ...]:
     """The gradients of `normalized`, from dy, x, scale, shift, mean, var and the gradients of those two.
 
-    Those of images, scale and shift are results 14, 9 and 10.
+    `GRADIENTS` says where those of images, scale and shift are.
     """
     sets, channels = _sets(vector), dy.shape[3]
     reads = (0, 1, 4, 2, 3, 5) if act.kind else (0, 1, 4, 4, 4, 4)

@@ -1,8 +1,8 @@
 """Normalization by statistics of the images themselves, with the derivative through them as one rule.
 
 Batch, instance and group norm differ in which elements share statistics, and in nothing else. Each direction is said
-by the operations of `_channels` and `_vectors`, which have derivatives of every order and run on the CPU too; a GPU
-takes three launches for it, where neither groups nor other processes have a say between them.
+by the operations of `_channels` and `_vectors`, which have derivatives of every order and run on the CPU too; on a GPU
+three kernels of our own do it, where neither groups nor other processes have a say between them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def normalized(
     Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
     """
     with mx.stream(spec.stream):
-        made = parameters(x, None, None)
-        given = [one if vector is None else vector for one, vector in zip(made, (gamma, beta), strict=True)]
+        scale, shift = parameters(x, gamma, beta)  # those that are given go as they are: each kernel casts for itself
+        given = scale if gamma is None else gamma, shift if beta is None else beta
         y, mean, var, count = _normalized(x, *given, spec)
         return y, mean, var, count
 
@@ -113,17 +113,15 @@ def statistics(
     return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
 
 
-def _in_three_launches(spec: Spec) -> bool:
-    return _launch.backend(spec.stream) != "cpu" and not (spec.groups or spec.processes)
+def _in_three_kernels(x: mx.array, spec: Spec) -> bool:
+    return _launch.backend(spec.stream) != "cpu" and not (spec.groups or spec.processes or x.size == 0)
 
 
-def _nothing(x: mx.array, spec: Spec) -> bool:
-    """Of which a GPU makes zeros at once: MLX's operations on vectors of no images end the process there."""
-    return _launch.backend(spec.stream) != "cpu" and x.size == 0
-
-
-def _zeros(outputs: tuple[_launch.Output, ...]) -> list[mx.array]:
-    return [mx.zeros(shape, dtype) for shape, dtype in outputs]
+def _of_nothing(x: mx.array, spec: Spec) -> list[mx.array] | None:
+    """The results of no images on a GPU, zeros: MLX's operations on empty vectors end the process there."""
+    if x.size or _launch.backend(spec.stream) == "cpu":
+        return None
+    return [mx.zeros(shape, dtype) for shape, dtype in _outputs(x, spec)]
 
 
 def _elements(x: mx.array, per_image: bool, groups: int) -> int:
@@ -153,22 +151,23 @@ def _by_set(vectors: Sequence[mx.array], x: mx.array, spec: Spec) -> list[mx.arr
 
 
 def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    outputs = _, vector, _ = _outputs(x, spec)
-    count = mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
-    if _nothing(x, spec):
-        return *_zeros(outputs), count
-    if not _in_three_launches(spec):
+    if not _in_three_kernels(x, spec):
         return _forward(x, gamma, beta, spec)
+    outputs = _, vector, _ = _outputs(x, spec)
 
     def stages() -> tuple[_launch.Stage, ...]:
         return _channel_stages.normalized(x, vector, spec.act, spec.eps)
 
     arrays = [x, *_by_set((gamma, beta), x, spec)]
-    made = _launch.launch("bn_normalize", arrays, (), outputs, stages, spec.stream, results_of=(8, 6, 7))
-    return *made, count
+    results_of = _channel_stages.NORMALIZED
+    made = _launch.launch("bn_normalize", arrays, (), outputs, stages, spec.stream, results_of=results_of)
+    return *made, mx.array(_elements(x, spec.per_image, 0), mx.int64)
 
 
 def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return *nothing, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
     gamma, beta = parameters(x, gamma, beta)
     mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
     slope = _vectors.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
@@ -181,18 +180,17 @@ def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[
 
 def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
     dy, x, gamma, beta, mean, var, dmean, dvar, _, spec = args
-    outputs = _, vector, _ = _outputs(x, spec)
-    if _nothing(x, spec):
-        return tuple(_zeros(outputs))
-    if not _in_three_launches(spec):
+    if not _in_three_kernels(x, spec):
         return _gradients(*args)
+    outputs = _, vector, _ = _outputs(x, spec)
 
     def stages() -> tuple[_launch.Stage, ...]:
         count = float(_elements(x, spec.per_image, 0))
         return _channel_stages.gradients(dy, vector, spec.act, count, spec.eps)
 
     arrays = [dy, x, *_by_set((gamma, beta), x, spec), mean, var, dmean, dvar]
-    return tuple(_launch.launch("bn_grad", arrays, (), outputs, stages, spec.stream, results_of=(14, 9, 10)))
+    results_of = _channel_stages.GRADIENTS
+    return tuple(_launch.launch("bn_grad", arrays, (), outputs, stages, spec.stream, results_of=results_of))
 
 
 def _gradients(*args: Any) -> tuple[mx.array, ...]:
@@ -201,6 +199,9 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
     From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
     """
     dy, x, *given, mean, var, dmean, dvar, everything, spec = args
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return tuple(nothing)
     if not spec.per_image:
         mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
     gamma, beta = (_rows(v, mean) for v in parameters(x, *given))

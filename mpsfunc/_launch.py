@@ -371,8 +371,8 @@ def column_threads(
     """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
     They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before. Where
-    threads are ``laden`` with numbers of their own, half as many threadgroups fill it, and no thread gets less than
-    eight rows.
+    a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and
+    there are no more of them than one for every eight rows a thread.
     """
     tx = min(256, power_of_two(x))
     ty = min(256 // tx, power_of_two(rows))

@@ -1,11 +1,11 @@
-"""What importing mpsfunc sets of MLX's own, for the whole process, unless the user did: both are for training networks.
+"""Two of MLX's settings that importing mpsfunc changes for the whole process, unless the user did: for training.
 
 Built with a GPU, MLX keeps whatever buffers its memory limit allows. Built for the CPU alone it keeps 32 MB, less than
 the activations of a small network, and each page beyond costs more than most operations spend on it.
 
-On NVIDIA GPUs MLX gathers launches in CUDA graphs and alters a graph for the next step. Those that hold convolutions of
-cuDNN's it builds anew each time, and waits for the GPU before it lets go of one: a training step of a network of
-convolutions takes up to twice as long as with launches one by one.
+On NVIDIA GPUs MLX gathers launches in CUDA graphs and alters a graph for the next step. Those that hold some of cuDNN's
+convolutions it builds anew each time, and waits for the GPU before it lets go of one: training steps of convolutional
+networks take 1.2 to 1.8 times as long as with launches one by one (docs/benchmarks/networks_gpu.md).
 """
 
 from __future__ import annotations

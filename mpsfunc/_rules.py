@@ -19,13 +19,13 @@ from mpsfunc import _launch
 Rule = Callable[..., Any]
 
 
-class _Behind(threading.local):
-    """Whether this thread is inside an operation that has rules: none of what it is made of is looked at there."""
+class _Inside(threading.local):
+    """Whether this thread computes an operation that has rules: what that is made of needs none of its own."""
 
-    a_rule = False
+    an_operation = False
 
 
-_behind = _Behind()
+_inside = _Inside()
 
 
 class _Static:
@@ -43,7 +43,8 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     Args:
         name: The operation, for errors.
         run: Computes one array or a tuple of arrays from arrays and one hashable record of statics, always last. The
-            record's ``stream`` is where everything runs, the rules included.
+            record's ``stream`` is where everything runs, the rules included. Operations that it calls leave their own
+            rules out, so it must not transform them itself.
         vjp: ``vjp(arrays, cotangents, outputs, spec)`` returns one gradient an array, None where it is zero.
         jvp: ``jvp(arrays, tangents, spec)`` returns one tangent an output. A tangent is None where an argument is
             not differentiated; ``jvp`` is not called when all are.
@@ -56,12 +57,12 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
 
     def forward(*args: Any) -> Any:
         *arrays, static = args
-        before, _behind.a_rule = _behind.a_rule, True
+        before, _inside.an_operation = _inside.an_operation, True
         try:
             # mx.jvp walks into what is behind the rule unless it is cut off.
             return run(*[mx.stop_gradient(a) for a in arrays], static.spec)
         finally:
-            _behind.a_rule = before
+            _inside.an_operation = before
 
     def pull(primals: Any, cotangents: Any, outputs: Any) -> Any:
         *arrays, static = primals
@@ -105,7 +106,7 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     def call(*args: Any) -> Any:
         *arrays, spec = args
         with mx.stream(spec.stream):  # MLX puts nodes of its own around the kernel; they belong there too
-            if _behind.a_rule or not _launch.tracing():
+            if _inside.an_operation or not _launch.tracing():
                 return run(*arrays, spec)
             return function(*arrays, _Static(spec))
 

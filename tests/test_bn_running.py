@@ -66,3 +66,20 @@ def test_running_statistics_mapped_and_differentiated(on_cpu: mx.Device, unbiase
         share = 0.25 if count else 0.0
         for grad, slope in zip(grads, (2 * (1 - share), share, share * wider[i]), strict=True):
             assert mx.allclose(grad, mx.full((3,), slope, dtype=mx.float64), rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_statistics_of_16_bits(device: mx.Device, dtype: mx.Dtype) -> None:
+    """More elements than float16 can count."""
+    running, state = mf.bn_frozen(mx.zeros(3), mx.ones(3)), mf.bn_stats(numbers((2, 3, 4, 3)) * 2 + 1)
+    mean, var = (a.astype(dtype) for a in (state.mean, state.var))
+    count = mx.array(131072, mx.int64)
+
+    def moved(var: mx.array) -> mx.array:
+        return mf.bn_running(running, state._replace(mean=mean, var=var, count=count), 0.25).var
+
+    (after,), (tangent,) = mx.jvp(moved, [var], [mx.ones_like(var)])
+    unbiased = 131072 / 131071
+    close(after, 0.75 + 0.25 * unbiased * exact(var), 4)
+    close(tangent, np.full(3, 0.25 * unbiased), 1)
+    assert after.dtype == mx.float32

@@ -58,3 +58,18 @@ def test_losses_of_no_images(origin: str, device: mx.Device) -> None:
     value, gradient = mf.loss(y, mx.zeros((0, 3), mx.uint32), "softmax_cross_entropy", "sum")
     mx.eval(value, gradient)
     assert value.size == 0 and gradient.shape == y.shape
+
+
+@pytest.mark.parametrize("name", ["instance_norm", "group_norm"])
+def test_further_derivatives_of_no_images(name: str, device: mx.Device) -> None:
+    def norm(x: mx.array) -> mx.array:
+        return mf.instance_norm(x, gamma) if name == "instance_norm" else mf.group_norm(x, 2, gamma)
+
+    x, gamma = mx.zeros((0, 3, 3, 4)), mx.ones(4)
+    slope = mx.grad(lambda x: norm(x).sum())
+    made = [
+        *mx.jvp(norm, [x], [x])[1], slope(x), mx.grad(lambda x: (slope(x) * x).sum())(x),
+        *mx.jvp(slope, [x], [x])[1], mx.vmap(norm)(x[None])[0], mx.vmap(slope)(x[None])[0],
+    ]  # fmt: skip
+    mx.eval(made)
+    assert [a.shape for a in made] == [x.shape] * len(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -100,3 +101,44 @@ def test_a_gpu_kernel_can_be_mapped_after_an_inner_transformation() -> None:
 
     mx.eval(mx.vmap(mapped)(mx.ones((2, 3))))
     assert wrapped == [True]
+
+
+# Operations that others are made of ---------------------------------------------------------------------
+
+
+def made_of(inner: Callable[..., Any]) -> Any:
+    """``inner(x, y) + x``, whose own gradient is told apart by a factor of 100."""
+    return differentiable(
+        "outer",
+        lambda x, y, spec: inner(x, y, spec) + x,
+        vjp=lambda arrays, cotangents, outputs, spec: (100 * cotangents[0] + inner(*arrays, spec) * 0, None),
+        jvp=lambda arrays, tangents, spec: tangents[0],
+        vmap=lambda arrays, mapped, size, spec: arrays[0],
+    )
+
+
+def rules_of(function: Callable[[mx.array], mx.array], path: Path) -> int:
+    """Operations with rules in the graph of a compiled function."""
+    mx.export_to_dot(str(path), mx.compile(function)(mx.ones(3)))
+    return path.read_text().count("CustomTransforms")
+
+
+def test_what_an_operation_is_made_of_leaves_its_rules_out(elsewhere: Spec, tmp_path: Path) -> None:
+    inner, y = doubling(lambda x, y, dz: (2 * dz, None)), mx.ones(2)
+    outer = made_of(inner)
+    assert rules_of(lambda x: inner(x, y, elsewhere), tmp_path / "inner.dot") == 1
+    assert rules_of(lambda x: outer(x, y, elsewhere), tmp_path / "outer.dot") == 1
+    assert mx.grad(lambda x: outer(x, y, elsewhere).sum())(mx.ones(3)).tolist() == [100.0] * 3
+    # Inside a rule they have them, since it may be differentiated itself; the operation before it is gone.
+    assert rules_of(mx.grad(lambda x: outer(x, y, elsewhere).sum()), tmp_path / "rule.dot") == 1
+
+
+def test_an_error_inside_an_operation_takes_no_rules_away(elsewhere: Spec) -> None:
+    def fails(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+        raise ArithmeticError("on purpose")
+
+    inner, y = doubling(lambda x, y, dz: (2 * dz, None)), mx.ones(2)
+    outer = made_of(fails)
+    with pytest.raises(ArithmeticError, match="on purpose"):
+        mx.grad(lambda x: outer(x, y, elsewhere).sum())(mx.ones(3))
+    assert grads(inner, elsewhere)[0].tolist() == [2.0] * 3

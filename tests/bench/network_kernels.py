@@ -82,9 +82,9 @@ def measure(setting: Setting, names: Sequence[str]) -> dict[str, dict[str, Any]]
     found = {}
     for name in names:
         command = [sys.executable, "-m", "tests.bench.network_kernels", "--side", json.dumps([name, setting])]
-        done = subprocess.run(
-            command, env={**os.environ, "MLX_ENABLE_TF32": "1"}, stdout=subprocess.PIPE, text=True, check=True
-        )
+        env = {**os.environ, "MLX_ENABLE_TF32": "1"}
+        env.pop("MLX_USE_CUDA_GRAPHS", None)  # each side has its own default
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
     return found
 

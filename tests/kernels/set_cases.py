@@ -94,7 +94,7 @@ def _sets(
     def composed() -> None:
         stages = _channel_stages.normalized(x, vector, act, 1e-3)
         outputs = (*like(x), vector, vector)
-        y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=(8, 6, 7))
+        y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=_channel_stages.NORMALIZED)
         center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
         z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
         right = oracle_neuron.neuron(z, NAMES[act.kind], **known)
@@ -107,7 +107,7 @@ def _sets(
         stages = _channel_stages.gradients(dy, vector, act, count, 1e-3)
         center = mean.reshape(vector[0])
         arrays, outputs = [dy, x, gamma, beta, center, var, dmean, dvar], (*like(x), vector, vector)
-        dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=(14, 9, 10))
+        dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=_channel_stages.GRADIENTS)
         root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_set(x) - wide(mean)
         z = off * root * by_channel(gamma) + by_channel(beta)
         g = by_set(dy) * oracle_neuron.slope(z, NAMES[act.kind], **known)

@@ -197,6 +197,7 @@ _TABLE, _TILES = 24 * 4, (14 + 24 * 3) * 4
 # the right: seven, less at the edges. Beside that it loads the shared one as a pivot, and the middle of each window.
 _RUNS = (LONG_IMAGE, 147 / 64 * LONG_IMAGE)
 _PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
+# Of slopes, three pixels for each of the 22 runs' pivots.
 _THREE_PIVOTS = (LONG_IMAGE, (147 + 3 * 22 + 64) / 64 * LONG_IMAGE)
 _TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)
 _UNREAD = (LONG_IMAGE, 0)  # the image stands in
@@ -344,6 +345,14 @@ def runs(call: Callable[[], None]) -> tuple[Run, ...]:
 def test_slopes_are_loaded_once_an_element(body: str) -> None:
     run = next(run for run in runs(_prelu) if run.stage.body == body)
     assert run.outcome.traffic["slopes"].loaded <= LONG_IMAGE
+
+
+def test_statistics_that_are_given_are_no_scales() -> None:
+    """The scale comes divided already, and nobody loads the variance."""
+    run = next(run for run in runs(_norm) if run.stage.body == "bn_normalize")
+    loaded = {name: run.outcome.traffic[name].loaded for name in run.stage.inputs}
+    assert loaded["var"] == 0 and loaded["x"] <= LONG_IMAGE
+    assert max(loaded[name] for name in ("mean", "scale", "shift")) <= _PER_THREAD[1]
 
 
 @pytest.mark.parametrize("body", BODIES)
