@@ -45,8 +45,13 @@ def facts() -> dict[str, str]:
             if used
             else f"{name}, without the C++ module"
         ),
+        "settings": ", ".join(f"{name}={os.environ[name]}" for name in _set()) or "as they come",
         **(_cuda() if mx.is_available(mx.gpu) and not mx.metal.is_available() else {}),
     }
+
+
+def _set() -> list[str]:
+    return sorted(name for name in os.environ if name.startswith("MPSFUNC_"))
 
 
 def _cuda() -> dict[str, str]:

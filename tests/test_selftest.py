@@ -128,3 +128,12 @@ def test_a_package_without_its_module_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_launch, "_primitives", None)
     assert "without the C++ module" in command.facts()["cpu"]
     assert mx.Device(mx.cpu) not in command.devices()
+
+
+def test_the_report_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in command._set():
+        monkeypatch.delenv(name)
+    assert command.facts()["settings"] == "as they come"
+    monkeypatch.setenv("MPSFUNC_WINOGRAD", "0")
+    monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
+    assert command.facts()["settings"] == "MPSFUNC_DETERMINISTIC=1, MPSFUNC_WINOGRAD=0"
