@@ -1,5 +1,5 @@
 // y = (x - mean[c]) * scale[c] + shift[c], activated by N; each set of images has vectors of its own. R: the scale is
-// still to be divided by the root of var[c]. A thread owns V channels of a set and every grid-th pixel, and has four of
+// still to be divided by the root of var[c] + eps. A thread owns V channels of a set and every grid-th pixel, and has four of
 // them under way together.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0];
 const float eps = as_type<float>(params[1]);

@@ -1,6 +1,6 @@
 // Sums of g and of g * (x - mean) of each channel over this threadgroup's share of a set's pixels; sets follow one
 // another. g is dy through the activation N of (x - mean) * scale + shift; R: the scale is still to be divided by the
-// root of var.
+// root of var + eps.
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
