@@ -11,6 +11,7 @@ from matrix import MATRIX
 from support import exact
 
 import mpsfunc as mf
+from mpsfunc import _composed_norm, _launch
 
 # Arrays of no elements have strides too, and MLX keeps numpy's and those of what they were cut from.
 ORIGINS: dict[str, Callable[[tuple[int, ...]], mx.array]] = {
@@ -60,8 +61,7 @@ def test_losses_of_no_images(origin: str, device: mx.Device) -> None:
     assert value.size == 0 and gradient.shape == y.shape
 
 
-@pytest.mark.parametrize("name", ["instance_norm", "group_norm"])
-def test_further_derivatives_of_no_images(name: str, device: mx.Device) -> None:
+def further_derivatives(name: str) -> None:
     def norm(x: mx.array) -> mx.array:
         return mf.instance_norm(x, gamma) if name == "instance_norm" else mf.group_norm(x, 2, gamma)
 
@@ -73,3 +73,20 @@ def test_further_derivatives_of_no_images(name: str, device: mx.Device) -> None:
     ]  # fmt: skip
     mx.eval(made)
     assert [a.shape for a in made] == [x.shape] * len(made)
+
+
+NORMS = pytest.mark.parametrize("name", ["instance_norm", "group_norm"])
+
+
+@NORMS
+def test_further_derivatives_of_no_images(name: str, device: mx.Device) -> None:
+    further_derivatives(name)
+
+
+@NORMS
+def test_a_gpu_is_given_no_empty_vectors(name: str, on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which MLX's operations there would not survive."""
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    for function in ("statistics", "sums"):
+        monkeypatch.setattr(_composed_norm, function, None)  # where they begin
+    further_derivatives(name)
