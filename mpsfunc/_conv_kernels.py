@@ -87,7 +87,8 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
         dw, *db = _grad_weights(dy, _flat(x), _on_a_pixel(spec), count)
         return [dw.reshape(shape), *db]
     # cuDNN's weight gradient, which MLX reaches by a convolution over swapped axes but has no grouped form of.
-    if groups == 1 and _launch.routed(spec.stream, "cuda") and _conv_library.ordinary(spec) and x.size:
+    ordinary = groups == 1 and _launch.routed(spec.stream, "cuda") and _conv_library.ordinary(spec) and x.size
+    if ordinary and not _slow_in_cudnn(spec, out, x):
         return [_conv_library.grad_weights(dy, x, spec)]
     acc = _launch.accumulator(x.dtype)
     results = (shape, acc), ((out,), acc)
@@ -98,6 +99,19 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
 
     told = (*windows, _winograd())
     return _launch.launch("conv_grad_weights", [dy, x], told, results[:count], stages, spec.stream)
+
+
+def _slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
+    """Whether our kernel for few channels beats cuDNN's weight gradient: docs/benchmarks/README.md has the times."""
+    strided = max(spec.rows.stride, spec.cols.stride) > 1
+    width = x.shape[3]
+    if not _conv_stages.narrow(spec, out, width):
+        return False
+    if strided and spec.rows.size == spec.cols.size == 1:
+        return True
+    if width in (1, 3):  # photographs
+        return not strided
+    return width % 2 == 0 and x.dtype != mx.bfloat16 and out * width <= (2048 if strided else 1024)
 
 
 def grad_bias(dy: mx.array, spec: Spec) -> mx.array:

@@ -17,6 +17,10 @@ Shape = tuple[int, ...]
 _TILE, _GROUP = 64, (256, 1, 1)
 # Pixels of a row that a thread of the depthwise bodies owns, and taps whose gradients one sums up at most.
 _PIXELS, _TAPS = 4, 5
+# Channels and taps up to which gradients of weights are narrow.
+_NARROW, _MOST_TAPS = 64, 9
+# Threads of their threadgroups, of which a GPU has more at a time the fewer they are.
+_THREADS = 128
 # Floats that partial weight gradients may take.
 _PARTIALS = 4 * 2**20
 
@@ -55,6 +59,8 @@ def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, *, matrices
     out, width = dy_shape[3], x_shape[3] // groups
     if depthwise(groups, width):
         return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
+    if not matrices and narrow(spec, out, width):
+        return _narrow_grad_weights(spec, dy_shape, x_shape)
     depth = rows.size * cols.size * width
     down, across = _tiles(out // groups), _tiles(depth)
     pixels = dy_shape[0] * rows.n_out * cols.n_out
@@ -72,6 +78,50 @@ def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, *, matrices
         (("V", together),) if matrices else (),
     )
     return first, _summed(spec, out, width)
+
+
+# Few channels -------------------------------------------------------------------------------------------
+
+
+def narrow(spec: Spec, out: int, width: int) -> bool:
+    """Whether weights are so few that a thread has registers for all taps of some channels."""
+    rows, cols = spec.rows, spec.cols
+    few = rows.size * cols.size <= _MOST_TAPS and max(out, width) <= _NARROW
+    return spec.groups == 1 and few and cols.stride <= 2 and cols.dilation == 1
+
+
+def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
+    rows, cols = spec.rows, spec.cols
+    out, width, lines = dy_shape[3], x_shape[3], dy_shape[0] * rows.n_out
+    of_dy, of_x = _together(math.prod(dy_shape), out), 2 if width % 2 == 0 and math.prod(x_shape) >= 8 else 1
+    down, blocks_down = _evenly(out // of_dy, 4)
+    across, blocks_across = _evenly(width // of_x, 8)
+    taps = rows.size * cols.size
+    # As many threadgroups as a quarter of `FILL` multiprocessors have registers for.
+    own = taps * of_dy * of_x
+    at_a_time = _launch.FILL // 4 * (3 if own > 36 else 4 if own > 8 else 6)
+    parts = min(at_a_time // (blocks_down * blocks_across), _PARTIALS // (out * taps * width))
+    parts = max(1, min(parts, lines // (_THREADS // (down * across))))
+    together = 4 if cols.stride == 1 or cols.size == 1 else 3
+    template = {"KY": rows.size, "KX": cols.size, "S": cols.stride, "U": together, "OUT": out, "IN": width}
+    template |= {"O": of_dy, "I": of_x, "G": _THREADS, "DOWN": down, "ACROSS": across}
+    first = Stage(
+        "conv_grad_weights_narrow",
+        ("dy", "x"),
+        ("partial",),
+        (((parts, out * taps * width), mx.float32),),
+        (parts * _THREADS, blocks_down, blocks_across),
+        (_THREADS, 1, 1),
+        (*rows, *cols, parts),
+        tuple(template.items()),
+    )
+    return first, _summed(spec, out, width)
+
+
+def _evenly(n: int, most: int) -> tuple[int, int]:
+    """How many of n a block has, ``most`` at most, and how many blocks there are then."""
+    blocks = -(-n // most)
+    return -(-n // blocks), blocks
 
 
 # Channels with outputs of their own --------------------------------------------------------------------

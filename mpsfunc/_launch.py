@@ -57,6 +57,7 @@ _HEADERS = (
     "philox.h",
     "exponentials.h",
     "losses.h",
+    "narrow.h",
 )
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -11,9 +12,10 @@ import pytest
 from support import close, exact, geometries, numbers
 
 import mpsfunc as mf
-from mpsfunc import _conv_library, _launch
+from mpsfunc import _conv_kernels, _conv_library, _launch
 from mpsfunc._activation import ELU, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
 from mpsfunc._conv_spec import Spec
+from mpsfunc._launch import Stage
 
 GEOMETRIES = geometries(mf.PaddingPolicy) | {
     "3x3 p1": ((6, 7), (3, 3), {"stride": 1, "padding": 1}),
@@ -71,3 +73,49 @@ def test_a_fused_bias_and_neuron(gpu: str) -> None:
         assert half.dtype == mx.float16
         np.testing.assert_allclose(exact(half), expected, atol=5e-3)
     assert _conv_library.finished(y, b, spec._replace(biased=False)) is y
+
+
+@pytest.mark.parametrize(
+    ("channels", "out", "kernel", "stride", "dtype", "body"),
+    [
+        (16, 16, 3, 1, mx.float32, "narrow"),
+        (32, 32, 3, 1, mx.float16, "narrow"),
+        (32, 64, 3, 2, mx.float32, "narrow"),
+        (3, 64, 3, 1, mx.bfloat16, "narrow"),
+        (32, 64, 1, 2, mx.bfloat16, "narrow"),
+        (32, 64, 3, 1, mx.float32, ""),
+        (16, 16, 3, 1, mx.bfloat16, ""),
+        (3, 64, 3, 2, mx.float32, ""),
+        (5, 16, 3, 1, mx.float32, ""),
+        (128, 3, 3, 1, mx.float32, ""),
+        (3, 64, 7, 1, mx.float32, ""),
+    ],
+)
+@pytest.mark.parametrize("deterministic", ["0", "1"])
+def test_who_makes_a_weight_gradient_on_cuda(
+    channels: int,
+    out: int,
+    kernel: int,
+    stride: int,
+    dtype: mx.Dtype,
+    body: str,
+    deterministic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Our kernel for few channels where it beats cuDNN, and wherever cuDNN must not be asked."""
+    launched = []
+
+    def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+        launched.append(stage.body)
+        return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
+
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(_launch, "run_stage", run_stage)
+    monkeypatch.setenv("MPSFUNC_DETERMINISTIC", deterministic)
+    state = mf.conv_state((2, 9, 9, channels), (out, kernel, kernel, channels), stride=stride, padding=kernel // 2)
+    x, dy = mx.zeros((2, 9, 9, channels), dtype), mx.zeros((2, state.rows.n_out, state.cols.n_out, out), dtype)
+    spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    _conv_kernels.grad_weights(dy, x, spec)
+    fits = kernel <= 3 and max(channels, out) <= 64
+    ours = body or ("" if deterministic == "0" else "narrow" if fits else "plain")
+    assert launched == ([f"conv_grad_weights_{ours}", "sum_partials"] if ours else [])

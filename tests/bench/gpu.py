@@ -91,6 +91,15 @@ _CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int]
     ((64, 112, 112, 3), (7, 2, 3), 64),
 )
 _CONV = (Target(("MLX", SWAPPED), 1), Target(PYTORCH, 0.9))
+# Of few channels, for which weight gradients have a kernel of their own.
+_NARROW: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...] = (
+    ((512, 32, 32, 3), (3, 1, 1), 16),
+    ((512, 32, 32, 16), (3, 1, 1), 0),
+    ((512, 16, 16, 32), (3, 1, 1), 0),
+    ((512, 32, 32, 16), (3, 2, 1), 32),
+    ((512, 16, 16, 32), (3, 2, 1), 64),
+    ((512, 32, 32, 16), (1, 2, 0), 32),
+)
 
 
 def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list[tuple[Problem, tuple[Target, ...]]]:
@@ -98,7 +107,7 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
     convolutions = [
         (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
         for op in ("conv_grad_weights", "conv_grad_input", "conv")
-        for image, window, outs in _CONVOLUTIONS
+        for image, window, outs in _CONVOLUTIONS + (_NARROW if op == "conv_grad_weights" else ())
         for dtype in (_FLOAT32 if tf32 else _BOTH)
     ]
     poolings = [

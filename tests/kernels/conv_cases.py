@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -93,8 +94,14 @@ def _convs(
     ]
 
 
-def _plain(
-    shape: tuple[int, ...], dtype: mx.Dtype, out: int, kernel: tuple[int, int], crowded: bool = False, **how: Any
+def _on_cuda(
+    body: str,
+    shape: tuple[int, ...],
+    dtype: mx.Dtype,
+    out: int,
+    kernel: tuple[int, int],
+    crowded: bool = False,
+    **how: Any,
 ) -> Case:
     """The weight gradient as CUDA runs it."""
 
@@ -103,8 +110,12 @@ def _plain(
         with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
             grad_weights.check()
 
-    bodies = ("conv_grad_weights_plain", "conv_grad_bias", "sum_partials")
-    return Case(named("conv_grad_weights_plain", shape, dtype, out=out, k=kernel, **how), bodies, check, crowded)
+    bodies = (body, "conv_grad_bias", "sum_partials")
+    return Case(named(body, shape, dtype, out=out, k=kernel, **how), bodies, check, crowded)
+
+
+_plain = functools.partial(_on_cuda, "conv_grad_weights_plain")
+_narrow = functools.partial(_on_cuda, "conv_grad_weights_narrow")
 
 
 def convolution() -> list[Case]:
@@ -126,11 +137,23 @@ def convolution() -> list[Case]:
         *_convs((1, 1, 3, 2), F32, 2, (1, 2), groups=2),  # in constant memory
         *_convs((2, 4, 6, 2), F16, 2, (2, 2), groups=2, stride=2, offset=(-3, 4), out_size=(4, 3)),  # windows outside
         *_convs((3, 6, 9, 64), F32, 128, (2, 1), groups=64, crowded=True),
-        _plain((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
+        _plain((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1, dilation=(1, 2)),
         _plain((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
-        _plain((2, 4, 3, 4), BF16, 8, (3, 3), padding="same"),
-        _plain((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),
+        _plain((2, 4, 3, 4), BF16, 8, (3, 4), padding="same"),
+        _plain((1, 2, 2, 1), F32, 2, (2, 1), stride=(2, 3), offset=(-2, 3), out_size=(3, 1)),
         _plain((3, 14, 13, 2), F32, 70, (2, 1)),
         _plain((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),
         _plain((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
+        # Few channels.
+        _narrow((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
+        _narrow((2, 9, 11, 16), F32, 16, (3, 3), padding=1),  # several channels a load; columns left over
+        _narrow(
+            (2, 6, 9, 34), F32, 20, (2, 3), padding=(1, 2), stride=(3, 1), dilation=(2, 1)
+        ),  # and blocks of channels
+        _narrow((1, 7, 5, 6), F16, 12, (1, 1), stride=2),  # columns between windows
+        _narrow((2, 4, 3, 4), BF16, 8, (3, 3), padding="same"),
+        _narrow((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),  # in constant memory
+        _narrow((1, 3, 4, 3), F32, 4, (1, 9), padding=(0, 8)),
+        _narrow((3, 40, 7, 8), F32, 4, (3, 3), padding=1),  # several parts
+        _narrow((2, 23, 5, 4), F32, 4, (3, 1), crowded=True),
     ]

@@ -31,6 +31,7 @@ LONG_IMAGE = 64 * 64 * 16 * 4
 WEIGHTS = 16 * 3 * 3 * 16 * 4
 # Times that 3x3 windows with stride 1 and padding 1 read an element of the image, edges included.
 READS = (3 * 12 - 2) ** 2 / 12**2
+READS_5 = (5 * 12 - 6) ** 2 / 12**2  # and 5x5 windows with padding 2
 
 
 def _pool() -> None:
@@ -109,8 +110,11 @@ def _conv() -> None:
 
 
 def _conv_on_cuda() -> None:
+    """By windows of few taps, and of many."""
+    x = numbers(SHAPE)
     with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
         _conv()
+        mf.conv_grad_weights(x, x, mf.conv_state(SHAPE, (16, 5, 5, 16), padding=2))
 
 
 def _depthwise() -> None:
@@ -287,7 +291,10 @@ TRAFFIC = {
         _conv, {"dy": (IMAGE, READS * IMAGE), "w": (WEIGHTS, 5 * WEIGHTS), "bias": (VECTOR, 288 * VECTOR)}
     ),
     "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
-    "conv_grad_weights_plain": Row(_conv_on_cuda, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
+    # 400 weights of an output are seven tiles.
+    "conv_grad_weights_plain": Row(_conv_on_cuda, {"dy": (IMAGE, 7 * IMAGE), "x": (IMAGE, READS_5 * IMAGE)}),
+    # Lanes for dy and x are four by eight; what is loaded of a row serves all columns of its windows.
+    "conv_grad_weights_narrow": Row(_conv_on_cuda, {"dy": (IMAGE, 8 * IMAGE), "x": (IMAGE, 4 * (3 - 2 / 12) * IMAGE)}),
     # A thread loads a channel's weights and bias for four pixels, and the taps of its rows that hit the image.
     "conv_depthwise": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"x": (IMAGE, READS * IMAGE)}),
     "conv_depthwise_grad_input": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"dy": (IMAGE, READS * IMAGE)}),
