@@ -1,6 +1,6 @@
 // dx = a[c] * g + b[c] * (x - mean[c]) + d[c], where g is dy through the activation N of (x - mean[c]) * scale[c] +
-// shift[c]; each set of images has vectors of its own. A thread owns V channels of a set and every grid-th pixel, and
-// has B of them under way together.
+// shift[c]; each set of images has vectors of its own, but for the shift where R. A thread owns V channels of a set and
+// every grid-th pixel, and has B of them under way together.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0];
 const Activation known = activation_at(params, 1);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
@@ -13,7 +13,7 @@ for (int j = 0; j < V; ++j) {
   from_x[j] = b[long(column) * V + j];
   lift[j] = d[long(column) * V + j];
   slope[j] = scale[long(column) * V + j];
-  level[j] = shift[long(column) * V + j];
+  level[j] = shift[(R ? c : long(column) * V) + j];
 }
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y, first = set * pixels, end = first + pixels;

@@ -1,18 +1,19 @@
-// y = (x - mean[c]) * scale[c] + shift[c], activated by N; each set of images has vectors of its own. R: the scale is
-// still to be divided by the root of var[c] + eps. A thread owns V channels of a set and every grid-th pixel, and has four of
-// them under way together.
+// y = (x - mean[c]) * scale[c] + shift[c], activated by N; each set of images has vectors of its own. R: all sets share
+// scale and shift, and the scale is still to be divided by the root of var[c] + eps. A thread owns V channels of a set and
+// every grid-th pixel, and has four of them under way together.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0];
 const float eps = as_type<float>(params[1]);
 const Activation known = activation_at(params, 2);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, c = column % lanes * V;
 if (set >= sets) return;
+const long own = R ? c : long(column) * V;
 float center[V], slope[V], level[V];
 for (int j = 0; j < V; ++j) {
   center[j] = mean[long(column) * V + j];
-  slope[j] = scale[long(column) * V + j];
+  slope[j] = scale[own + j];
   if (R) slope[j] = slope_of(slope[j], var[long(column) * V + j], eps);
-  level[j] = shift[long(column) * V + j];
+  level[j] = shift[own + j];
 }
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y, first = set * pixels, end = first + pixels;

@@ -18,19 +18,32 @@ for (int j = 0; j < V; ++j) {
 }
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
-for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
-  // At most 64 pixels at a time, in sums around one of them.
-  const int many = (end - p + stride - 1) / stride < 64 ? (end - p + stride - 1) / stride : 64;
-  const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
-  float shift[V], sum[V], squares[V];
-  for (int j = 0; j < V; ++j) {
-    shift[j] = float(pivot.v[j]);
-    sum[j] = squares[j] = 0;
+long p = first + thread_position_in_grid.y;
+float shift[V], sum[V], squares[V];
+// Eight under way together; AHEAD: while the eight before them are added.
+Pack<T, V> in[8], ahead[8];
+#pragma unroll
+for (int i = 0; i < 8; ++i) {
+  if (AHEAD && p + i * stride < end) ahead[i] = load<V>(x + (p + i * stride) * channels + c, wide);
+}
+for (int many = 0; p < end; p += 8 * stride) {
+  #pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const long at = p + (8 * AHEAD + i) * stride;
+    if (AHEAD) in[i] = ahead[i];
+    if (AHEAD && at < end) ahead[i] = load<V>(x + at * channels + c, wide);
+    if (!AHEAD) in[i] = load<V>(x + (at < end ? at : p) * channels + c, wide);
   }
-  for (int k = 1; k < many; k += 8) {  // eight under way together; where fewer are left the pivot, which adds nothing
-    Pack<T, V> in[8];
-    for (int i = 0; i < 8; ++i) in[i] = load<V>(x + (k + i < many ? p + (k + i) * stride : p) * channels + c, wide);
-    for (int i = 0; i < 8; ++i) {
+  if (many == 0) {  // of at most 64 pixels, sums around the first of them
+    for (int j = 0; j < V; ++j) {
+      shift[j] = float(in[0].v[j]);
+      sum[j] = squares[j] = 0;
+    }
+  }
+  #pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (p + i * stride < end) {
+      ++many;
       for (int j = 0; j < V; ++j) {
         const float d = float(in[i].v[j]) - shift[j];
         sum[j] += d;
@@ -38,7 +51,10 @@ for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
       }
     }
   }
-  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
+  if (many == 64 || p + 8 * stride >= end) {
+    for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
+    many = 0;
+  }
 }
 for (int j = 0; j < V; ++j) {
   counts[slot + j] = own[j].count;

@@ -1,6 +1,6 @@
 // Sums of g and of g * (x - mean) of each channel over this threadgroup's share of a set's pixels; sets follow one
-// another. g is dy through the activation N of (x - mean) * scale + shift; R: the scale is still to be divided by the
-// root of var + eps.
+// another. g is dy through the activation N of (x - mean) * scale + shift; R: all sets share scale and shift, and the
+// scale is still to be divided by the root of var + eps.
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
@@ -12,13 +12,14 @@ const int set = column / lanes, c = column % lanes * V, row = thread_position_in
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 threadgroup float sums[256 * V], dots[256 * V];
 
+const long own = R ? c : long(column) * V;
 float own_sum[V], own_dot[V], center[V], slope[V], level[V];
 for (int j = 0; j < V; ++j) {
   own_sum[j] = own_dot[j] = 0;
   center[j] = column < columns ? float(mean[long(column) * V + j]) : 0.0f;
-  slope[j] = column < columns ? float(scale[long(column) * V + j]) : 0.0f;
+  slope[j] = column < columns ? float(scale[own + j]) : 0.0f;
   if (R) slope[j] = slope_of(slope[j], column < columns ? float(var[long(column) * V + j]) : 1.0f, eps);
-  level[j] = column < columns ? float(shift[long(column) * V + j]) : 0.0f;
+  level[j] = column < columns ? float(shift[own + j]) : 0.0f;
 }
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.y, first = set * pixels;

@@ -2,7 +2,8 @@
 // tree; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
 const int parts = partial_shape[0], columns = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup
-const float count = as_type<float>(params[2]), eps = as_type<float>(params[3]);
+const int channels = params[2];  // of a set; all sets share gamma
+const float count = as_type<float>(params[3]), eps = as_type<float>(params[4]);
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float sums[256], dots[256];
@@ -19,7 +20,7 @@ for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 if (row == 0 && c < columns) {
-  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c]) * root, grown = dots[slot] * root;
+  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c % channels]) * root, grown = dots[slot] * root;
   dgamma[c] = grown;
   dbeta[c] = sums[slot];
   a[c] = scaled;

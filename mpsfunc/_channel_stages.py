@@ -24,7 +24,10 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     per_thread, grid, group = _columns(x, sets)
     parts = grid[1] // group[1]
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
-    names, unroll = ("count", "mean", "m2"), (("V", per_thread),)
+    names, unroll = (
+        ("count", "mean", "m2"),
+        (("V", per_thread), ("AHEAD", int(x.dtype.size == 4))),
+    )  # else threads own too much
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     return (
@@ -64,7 +67,7 @@ def affine(x: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
 def normalized(x: mx.array, vector: _launch.Output, act: Activation, eps: float) -> tuple[Stage, ...]:
     """Images normalized by their own statistics, from x, scale and shift; `NORMALIZED` says where y, mean and var are.
 
-    ``vector`` is (c,), or (n, c) where each image has statistics of its own.
+    ``vector``, of the statistics, is (c,), or (n, c) where each image has its own; scale and shift are (c,).
     """
     sets = _sets(vector)
     first, merge = moments(x, sets)
@@ -82,20 +85,25 @@ def gradients(dy: mx.array, vector: _launch.Output, act: Activation, count: floa
     first = _sums(dy, sets, act, eps)._replace(reads=reads)
     grid, group = _launch.merging_threads(sets * channels, first.results[0][0][0])
     inputs, outputs = ("partial", "gamma", "var", "dmean", "dvar"), ("dgamma", "dbeta", "a", "b", "d")
-    params = (*group[:2], *_launch.bits(count), *_launch.bits(eps))
+    params = (*group[:2], channels, *_launch.bits(count), *_launch.bits(eps))
     factors = Stage("bn_stats_grad_factors", inputs, outputs, (vector,) * 5, grid, group, params, reads=(8, 2, 5, 6, 7))
-    (last,) = combine(dy, sets, act)
+    last = _combine(dy, sets, act, shared=True)
     # The factor of dy is what the image less its mean is multiplied with, too.
     return first, factors, last._replace(reads=(0, 1, 4, 11, 12, 13, *((11, 3) if act.kind else (4, 4))))
 
 
 def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     """``a * g + b * (x - mean) + d``, g = dy through the neuron, from dy, x, mean, a, b, d[, scale, shift]."""
+    return (_combine(dy, sets, act, shared=False),)
+
+
+def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool) -> Stage:
+    """`combine`, for sets that share the shift or have one each."""
     inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
     stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act)
     # Pixels under way: where a thread has many numbers beside them, four would leave a GPU too few threads.
     together = 2 if act.kind and stage.template[0][1] != 1 and dy.dtype.size == 2 else 4
-    return (stage._replace(template=(*stage.template, ("B", together)), reads=_reads(6, act)),)
+    return stage._replace(template=(*stage.template, ("B", together), ("R", int(shared))), reads=_reads(6, act))
 
 
 def _sets(vector: _launch.Output) -> int:
@@ -114,7 +122,7 @@ def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) ->
     per_thread, grid, group = _columns(dy, sets)
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
     inputs = ("dy", "x", "mean", "scale", "shift", "var")
-    together = 4 if dy.dtype.size == 4 else 1  # pixels under way; of eight channels each they need too many registers
+    together = 4 if dy.dtype.size == 4 else 2  # pixels under way; of eight channels each four need too many registers
     template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)), ("B", together))
     params = (*group[:2], sets, *_launch.bits(eps or 0), *act.bits)
     reads = (*_reads(3, act), 2)

@@ -145,11 +145,6 @@ def _outputs(x: mx.array, spec: Spec) -> tuple[_launch.Output, ...]:
     return (tuple(x.shape), x.dtype), vector, vector
 
 
-def _by_set(vectors: Sequence[mx.array], x: mx.array, spec: Spec) -> list[mx.array]:
-    """An entry for each channel of each set."""
-    return [mx.broadcast_to(v, (x.shape[0], *v.shape)) if spec.per_image else v for v in vectors]
-
-
 def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
     if not _in_three_kernels(x, spec):
         return _forward(x, gamma, beta, spec)
@@ -158,7 +153,7 @@ def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tu
     def stages() -> tuple[_launch.Stage, ...]:
         return _channel_stages.normalized(x, vector, spec.act, spec.eps)
 
-    arrays = [x, *_by_set((gamma, beta), x, spec)]
+    arrays = [x, gamma, beta]
     results_of = _channel_stages.NORMALIZED
     made = _launch.launch("bn_normalize", arrays, (), outputs, stages, spec.stream, results_of=results_of)
     return *made, mx.array(_elements(x, spec.per_image, 0), mx.int64)
@@ -188,7 +183,7 @@ def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
         count = float(_elements(x, spec.per_image, 0))
         return _channel_stages.gradients(dy, vector, spec.act, count, spec.eps)
 
-    arrays = [dy, x, *_by_set((gamma, beta), x, spec), mean, var, dmean, dvar]
+    arrays = [dy, x, gamma, beta, mean, var, dmean, dvar]
     results_of = _channel_stages.GRADIENTS
     return tuple(_launch.launch("bn_grad", arrays, (), outputs, stages, spec.stream, results_of=results_of))
 

@@ -33,7 +33,8 @@ _GPU = (
     + """ a device copy of x. Rows without a target have at most ten rounds. For ours and
 MLX, an evaluation of 110 independent calls and one of 10 are timed, and the difference is shared among 100; of
 upsampling, whose outputs would fill the memory, 60 and 10. For PyTorch, a CUDA graph of many calls is replayed,
-captured in cuDNN's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before
+captured in cuDNN's benchmark mode. MLX has
+its CUDA graphs on. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before
 one is read again. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
 *cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own; *MLX
 swapped* is the weight gradient by hand as a convolution with batch and channels swapped. Written by `python -m

@@ -18,6 +18,8 @@ from typing import Any
 import mlx.core as mx
 import torch
 
+from mpsfunc._mlx_settings import CUDA_GRAPHS
+
 from . import clock
 from .problems import TF32_TOLERANCE, Problem
 from .results import COPY, OURS, PYTORCH, Row, Target, checked
@@ -134,6 +136,7 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
 
 def main(args: argparse.Namespace) -> list[Row]:
     """All rows asked for."""
+    os.environ[CUDA_GRAPHS] = "1"  # of MLX, as of PyTorch: importing mpsfunc switched them off, for training
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cudnn.benchmark = True
     rows = []

@@ -84,12 +84,12 @@ def _sets(
 
     # The whole of a normalization by an image's or a batch's own statistics, parameters in the dtype of the images.
     vector = (vectors if sets > 1 else (channels,), F32)
-    gamma, beta = (v.astype(dtype).reshape(vector[0]) for v in (scale, shift))
+    gamma, beta = (v[0].astype(dtype) for v in (scale, shift))  # which all sets share
     var, dmean, dvar = (numbers(vector[0], F32, seed) for seed in (8, 9, 10))
     var = abs(var) + 1
 
     def by_channel(v: mx.array) -> Array:
-        return exact(v).reshape(sets, 1, 1, 1, channels)
+        return exact(v).reshape(-1, 1, 1, 1, channels)
 
     def composed() -> None:
         stages = _channel_stages.normalized(x, vector, act, 1e-3)
