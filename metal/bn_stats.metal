@@ -18,32 +18,51 @@ for (int j = 0; j < V; ++j) {
 }
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
-long p = first + thread_position_in_grid.y;
+const long from = first + thread_position_in_grid.y;
+// Sums around a pixel, of at most 64 of them; eight are under way together, with AHEAD while the eight before them are
+// added.
 float shift[V], sum[V], squares[V];
-// Eight under way together; AHEAD: while the eight before them are added.
 Pack<T, V> in[8], ahead[8];
 #pragma unroll
 for (int i = 0; i < 8; ++i) {
-  if (AHEAD && p + i * stride < end) ahead[i] = load<V>(x + (p + i * stride) * channels + c, wide);
+  if (AHEAD && from + i * stride < end) ahead[i] = load<V>(x + (from + i * stride) * channels + c, wide);
 }
-for (int many = 0; p < end; p += 8 * stride) {
-  #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const long at = p + (8 * AHEAD + i) * stride;
-    if (AHEAD) in[i] = ahead[i];
-    if (AHEAD && at < end) ahead[i] = load<V>(x + at * channels + c, wide);
-    if (!AHEAD) in[i] = load<V>(x + (at < end ? at : p) * channels + c, wide);
+for (long block = from; AHEAD && block < end; block += 64 * stride) {
+  for (int j = 0; j < V; ++j) {
+    shift[j] = float(ahead[0].v[j]);
+    sum[j] = squares[j] = 0;
   }
-  if (many == 0) {  // of at most 64 pixels, sums around the first of them
-    for (int j = 0; j < V; ++j) {
-      shift[j] = float(in[0].v[j]);
-      sum[j] = squares[j] = 0;
+  int many = 0;
+  for (long p = block; p < end && p < block + 64 * stride; p += 8 * stride) {
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      in[i] = ahead[i];
+      if (p + (8 + i) * stride < end) ahead[i] = load<V>(x + (p + (8 + i) * stride) * channels + c, wide);
+    }
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (p + i * stride < end) {
+        ++many;
+        for (int j = 0; j < V; ++j) {
+          const float d = float(in[i].v[j]) - shift[j];
+          sum[j] += d;
+          squares[j] += d * d;
+        }
+      }
     }
   }
-  #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (p + i * stride < end) {
-      ++many;
+  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
+}
+for (long p = from; !AHEAD && p < end; p += 64 * stride) {
+  const int many = (end - p + stride - 1) / stride < 64 ? (end - p + stride - 1) / stride : 64;
+  const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
+  for (int j = 0; j < V; ++j) {
+    shift[j] = float(pivot.v[j]);
+    sum[j] = squares[j] = 0;
+  }
+  for (int k = 1; k < many; k += 8) {  // where fewer are left the pivot, which adds nothing
+    for (int i = 0; i < 8; ++i) in[i] = load<V>(x + (k + i < many ? p + (k + i) * stride : p) * channels + c, wide);
+    for (int i = 0; i < 8; ++i) {
       for (int j = 0; j < V; ++j) {
         const float d = float(in[i].v[j]) - shift[j];
         sum[j] += d;
@@ -51,10 +70,7 @@ for (int many = 0; p < end; p += 8 * stride) {
       }
     }
   }
-  if (many == 64 || p + 8 * stride >= end) {
-    for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
-    many = 0;
-  }
+  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
 }
 for (int j = 0; j < V; ++j) {
   counts[slot + j] = own[j].count;

@@ -24,10 +24,8 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     per_thread, grid, group = _columns(x, sets)
     parts = grid[1] // group[1]
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
-    names, unroll = (
-        ("count", "mean", "m2"),
-        (("V", per_thread), ("AHEAD", int(x.dtype.size == 4))),
-    )  # else threads own too much
+    names = ("count", "mean", "m2")
+    unroll = (("V", per_thread), ("AHEAD", int(x.dtype.size == 4)))  # of eight channels a thread holds enough
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     return (

@@ -215,6 +215,7 @@ def set_normalization() -> list[Case]:
         *_sets((2, 1, 3, 1), F32, 2, relu),
         *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
         *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
+        *_sets((1, 3, 49, 2048), BF16, 1, NO_ACTIVATION, crowded=True),  # 147 pixels a thread
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
         *many_parts,
