@@ -5,7 +5,7 @@ the activations of a small network, and each page beyond costs more than most op
 
 On NVIDIA GPUs MLX gathers launches in CUDA graphs and alters a graph for the next step. Those that hold some of cuDNN's
 convolutions it builds anew each time, and waits for the GPU before it lets go of one: training steps of convolutional
-networks take 1.2 to 1.8 times as long as with launches one by one (docs/benchmarks/networks_gpu.md).
+networks take 1.3 to 1.9 times as long as with launches one by one (docs/benchmarks/networks_gpu.md).
 """
 
 from __future__ import annotations
