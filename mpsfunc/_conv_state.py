@@ -210,10 +210,7 @@ def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
 
 def _whole(op: str, state: Any) -> None:
     """Refuses a state with fields that no forward function makes."""
-    for name in ("rows", "cols"):
-        axis = getattr(state, name)
-        if not isinstance(axis, Axis) or any(type(n) is not int for n in axis):
-            raise TypeError(f"{op}: the state has no windows; got state.{name}={axis!r}, expected an Axis of ints")
+    window.check_axes(op, state)
     for name in ("dw", "db"):
         _check.array(op, f"state.{name}", getattr(state, name))
     groups, shape = state.groups, state.dw.shape
@@ -222,6 +219,7 @@ def _whole(op: str, state: Any) -> None:
         raise ValueError(f"{op}: the state does not fit together; got state.groups={groups!r}, expected {rule}")
     _check.image_shape(op, "image of the state", (1, state.rows.n_in, state.cols.n_in, 1))
     _check.image_shape(op, "output of the state", (1, state.rows.n_out, state.cols.n_out, 1))
+    window.check_state(op, state)
     _conv_edges.check_reach(op, (1, 1, 1, 1), state.rows, state.cols)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mpsfunc._policy import STYLES, Ints, check_policy, pair, policy_spot, refuse, two
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
@@ -58,6 +58,37 @@ class Axis(NamedTuple):
     zero_pad: int
     begin: int
     end: int
+
+
+def check_axes(op: str, state: Any) -> None:
+    """Refuses a state whose ``rows`` or ``cols`` are not windows at all."""
+    for name in ("rows", "cols"):
+        axis = getattr(state, name)
+        if not isinstance(axis, Axis) or any(type(n) is not int for n in axis):
+            refuse(op, "the state has no windows", f"state.{name}", axis, "an Axis of ints", TypeError)
+
+
+def check_state(op: str, state: Any) -> None:
+    """Refuses a state whose ``rows`` or ``cols`` are windows that no placement makes."""
+    check_axes(op, state)
+    for name in ("rows", "cols"):
+        if not _possible(axis := getattr(state, name)):
+            refuse(op, "the state's windows cannot be", f"state.{name}", axis, "what a forward function makes")
+
+
+@functools.lru_cache(maxsize=1024)
+def _possible(axis: Axis) -> bool:
+    extent = (axis.size - 1) * axis.dilation + 1
+    last = (axis.n_out - 1) * axis.stride - axis.pad + extent
+    distances = axis.n_in + axis.zero_pad, axis.n_out, axis.stride, axis.dilation, extent, axis.pad, last
+    return (
+        min(axis.size, axis.stride, axis.dilation) >= 1
+        and min(axis.n_in, axis.n_out, axis.zero_pad, axis.edge) >= 0
+        and axis.edge <= _EVEN
+        and 0 <= axis.begin <= axis.end <= axis.n_out
+        and all(abs(distance) < _LIMIT for distance in distances)
+        and (axis.edge != _EVEN or (axis.dilation == 1 <= axis.n_out and axis.n_in <= axis.size * axis.n_out))
+    )
 
 
 IntOrPair = int | Sequence[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -209,3 +210,40 @@ def test_printing_computes_nothing() -> None:
     assert mx.get_peak_memory() < before + 10**6
     mx.eval(state)
     assert mx.get_peak_memory() > before + 10**6
+
+
+_CALLS: dict[str, Callable[[Any], Any]] = {
+    "avg_pool": lambda state: mf.avg_pool_grad(mx.ones((2, 2, 2, 3)), state),
+    "max_pool": lambda state: mf.max_pool_indices(state),
+    "l2_pool": lambda state: mf.l2_pool_grad(mx.ones((2, 2, 2, 3)), mx.ones(IMAGE), state),
+    "conv": lambda state: mf.conv_grad_input(mx.ones((2, 3, 2, 4)), mx.ones(WEIGHTS), state),
+}
+_IMPOSSIBLE: dict[str, dict[str, int]] = {
+    "no stride": {"stride": 0},
+    "no taps": {"size": 0},
+    "taps that go backwards": {"dilation": -1},
+    "outputs that end before they begin": {"begin": 2, "end": 1},
+    "outputs behind the last": {"end": 10**6},
+    "another edge": {"edge": 9},
+    "fewer zeros than none": {"zero_pad": -1},
+    "windows past what 32 bits can count": {"pad": 2**31},
+    "windows too short to part the image": {"edge": 3, "size": 1},
+}
+
+
+@pytest.mark.parametrize("wrong", _IMPOSSIBLE)
+@pytest.mark.parametrize("name", _CALLS)
+def test_impossible_windows_are_refused(name: str, wrong: str) -> None:
+    """As a file may have them."""
+    state = STATES[name]
+    mx.eval(_CALLS[name](state))
+    with pytest.raises(ValueError, match=r"^\w+: the state's windows cannot be; got state\.cols="):
+        _CALLS[name](state._replace(cols=state.cols._replace(**_IMPOSSIBLE[wrong])))
+
+
+@pytest.mark.parametrize("name", _CALLS)
+def test_what_are_no_windows_is_refused(name: str) -> None:
+    state = STATES[name]
+    for rows in (None, tuple(state.rows), state.rows._replace(pad=0.5)):
+        with pytest.raises(TypeError, match=r"^\w+: the state has no windows; got state\.rows="):
+            _CALLS[name](state._replace(rows=rows))
