@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
+from mpsfunc._printing import told
+
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
 # Positions inside one image are int32 in the kernels; the batch may take an array past that.
@@ -20,7 +22,7 @@ _IMAGE_ELEMENTS = 2**31 - 1
 def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
     """An mx.array of a floating dtype that the stream's device has."""
     if not isinstance(value, mx.array):
-        raise TypeError(f"{op}: {name} is not an array; got {name}={value!r}, expected an mx.array")
+        raise TypeError(f"{op}: {name} is not an array; got {name}={told(value)}, expected an mx.array")
     if value.dtype not in FLOATING:
         raise TypeError(
             f"{op}: {name} has no floating dtype; got {name}.dtype={value.dtype}, "
@@ -77,7 +79,7 @@ def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
 def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]:
     """The shape of an NHWC batch as an argument."""
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{op}: {name} is not a shape; got {name}={value!r}, expected (n, h, w, c)")
+        raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected (n, h, w, c)")
     image_shape(op, name, tuple(value))
     n, h, w, c = value
     return n, h, w, c
@@ -113,7 +115,7 @@ def gradient(op: str, dy: Any, x: Any, *, stream: mx.Stream) -> None:
 def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
     """An int of any kind within a range, as Python's."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{op}: {name} is not an int; got {name}={value!r}, expected an int")
+        raise TypeError(f"{op}: {name} is not an int; got {name}={told(value)}, expected an int")
     if not least <= value <= most:
         raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least} to {most}")
     return int(value)
@@ -122,9 +124,9 @@ def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1)
 def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
     """One of a few names."""
     if not isinstance(value, str):
-        raise TypeError(f"{op}: {name} is not a name; got {name}={value!r}, expected {_either(names)}")
+        raise TypeError(f"{op}: {name} is not a name; got {name}={told(value)}, expected {_either(names)}")
     if value not in names:
-        raise ValueError(f"{op}: unknown {name}; got {name}={value!r}, expected {_either(names)}")
+        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {_either(names)}")
     return value
 
 
@@ -135,7 +137,7 @@ def _either(names: Sequence[str]) -> str:
 def switch(op: str, name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"{op}: {name} is not a bool; got {name}={value!r}, expected True or False")
+        raise TypeError(f"{op}: {name} is not a bool; got {name}={told(value)}, expected True or False")
     return value
 
 
@@ -153,7 +155,7 @@ LARGEST = float(np.finfo(np.float32).max)
 def is_number(op: str, name: str, value: Any, rule: str = "a float") -> None:
     """A number of any kind; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: {name} is not a number; got {name}={value!r}, expected {rule}")
+        raise TypeError(f"{op}: {name} is not a number; got {name}={told(value)}, expected {rule}")
 
 
 def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float = LARGEST) -> float:
@@ -172,7 +174,7 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
         )
     for name, a in zip(value._fields, value.arrays, strict=False):
         if not isinstance(a, mx.array):
-            raise TypeError(f"{op}: the state holds no array; got state.{name}={a!r}, expected an mx.array")
+            raise TypeError(f"{op}: the state holds no array; got state.{name}={told(a)}, expected an mx.array")
         on_device(op, f"state.{name}", a.dtype, stream)
 
 

@@ -102,26 +102,26 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
 
 
 def _slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
-    """Whether our kernel for few channels beats cuDNN's weight gradient: docs/benchmarks/README.md has the times."""
-    width, taps = x.shape[3], spec.rows.size * spec.cols.size
-    strided = max(spec.rows.stride, spec.cols.stride) > 1
-    if not _conv_stages.narrow(spec, out, width):
+    """Whether our kernel for few channels beat cuDNN's weight gradient on an H200.
+
+    docs/benchmarks/README.md has most of the times.
+    """
+    rows, cols, width = spec.rows, spec.cols, x.shape[3]
+    taps, stride = rows.size * cols.size, max(rows.stride, cols.stride)
+    if not _conv_stages.narrow(spec, out, width) or stride > 2 or rows.dilation > 1:
         return False
-    if not strided:
-        photograph = width in (1, 3)
-        return taps > 1 and (photograph or _even(out, width, _MOST_WEIGHTS.get(x.dtype, 0)) and max(out, width) <= 32)
-    most = _MOST_STRIDED_PIXELS if taps == 1 else _MOST_STRIDED
-    return _even(out, width, most.get(x.dtype, 0))
+    if width in (1, 3):  # photographs
+        return stride == 1 and taps > 1
+    if stride == 1:
+        most = 0 if taps == 1 or out > 32 else _MOST_WEIGHTS.get(x.dtype, 0)
+    else:
+        most = 2048 if taps == 1 else _MOST_STRIDED.get(x.dtype, 0)
+    return width % 2 == 0 and width <= 32 and out * width <= most
 
 
-# Inputs times outputs up to which it does: in windows, in those with a stride, and in such of one pixel.
+# Inputs times outputs up to which it does, of windows of several taps: without a stride, and with one.
 _MOST_WEIGHTS = {mx.float32: 1024, mx.float16: 512, mx.bfloat16: 64}
 _MOST_STRIDED = _MOST_WEIGHTS | {mx.float32: 2048}
-_MOST_STRIDED_PIXELS = {mx.float32: 4096, mx.float16: 4096, mx.bfloat16: 2048}
-
-
-def _even(out: int, width: int, most: int) -> bool:
-    return width % 2 == 0 and out * width <= most
 
 
 def grad_bias(dy: mx.array, spec: Spec) -> mx.array:

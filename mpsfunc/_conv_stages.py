@@ -19,6 +19,7 @@ _TILE, _GROUP = 64, (256, 1, 1)
 _PIXELS, _TAPS = 4, 5
 # Channels and taps up to which gradients of weights are narrow.
 _NARROW, _MOST_TAPS = 64, 9
+_LONGEST_ROW = 256
 # Threads of their threadgroups, of which a GPU has more at a time the fewer they are.
 _THREADS = 128
 # Floats that partial weight gradients may take.
@@ -87,7 +88,9 @@ def narrow(spec: Spec, out: int, width: int) -> bool:
     """Whether weights are so few that a thread has registers for all taps of some channels."""
     rows, cols = spec.rows, spec.cols
     few = rows.size * cols.size <= _MOST_TAPS and max(out, width) <= _NARROW
-    return spec.groups == 1 and few and cols.stride <= 2 and cols.dilation == 1
+    # A thread goes along whole rows, which must neither keep it for long nor be over at once.
+    fits = cols.stride <= 2 and cols.dilation == 1 and 2 <= cols.n_out <= _LONGEST_ROW
+    return spec.groups == 1 and few and fits
 
 
 def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from mpsfunc._printing import told
+
 Ints = tuple[int, int]
 
 STYLES = {"valid": -1, "same": 0, "full": 1}
@@ -148,4 +150,4 @@ def index(value: Any) -> int | None:
 
 
 def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
-    raise kind(f"{op}: {wrong}; got {arg}={value!r}, expected {rule}")
+    raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")

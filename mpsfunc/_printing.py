@@ -1,4 +1,4 @@
-"""How states look: arrays by dtype and shape, since their numbers fill pages and would have to be computed first."""
+"""How states and bad arguments look: arrays by dtype and shape, since numbers fill pages and may not exist yet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import mlx.core as mx
 
 _State = TypeVar("_State", bound=type)
+
+_LONGEST = 200  # characters of an argument in an error
 
 
 def printed(state: _State) -> _State:
@@ -26,6 +28,12 @@ def table(state: Any) -> str:
     """A state as a table of HTML."""
     rows = (f"<tr><td>{name}</td><td><code>{html.escape(value)}</code></td></tr>" for name, value in _fields(state))
     return f"<table><caption>{type(state).__name__}</caption>{''.join(rows)}</table>"
+
+
+def told(value: Any) -> str:
+    """A bad argument for an error: on one line, arrays of MLX as in states, and no longer than one can read."""
+    text = " ".join(_told(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _fields(state: Any) -> list[tuple[str, str]]:

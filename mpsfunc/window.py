@@ -87,7 +87,7 @@ def _possible(axis: Axis) -> bool:
         and axis.edge <= _EVEN
         and 0 <= axis.begin <= axis.end <= axis.n_out
         and all(abs(distance) < _LIMIT for distance in distances)
-        and (axis.edge != _EVEN or (axis.dilation == 1 <= axis.n_out and axis.n_in <= axis.size * axis.n_out))
+        and (axis.edge != _EVEN or (axis.n_out >= 1 and axis[:8] == _evenly(axis.n_in, axis.n_out)[:8]))
     )
 
 

@@ -398,3 +398,18 @@ def test_float64_with_float32_parameters() -> None:
     assert mf.conv(x, numbers((3, 1, 1, 2))).dtype == mx.float64
     assert mf.bn_normalize(x, mf.bn_frozen(mx.zeros(2), mx.ones(2))).dtype == mx.float64
     assert mf.bn_stats(x, mf.bn_reset(mf.bn_stats(x.astype(mx.float32)))).mean.dtype == mx.float64
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros((1, 40, 40, 3)), list(range(10**5)), "a\n" * 10**4], ids=["NumPy", "a list", "words"]
+)
+def test_a_long_argument_is_cut_off(value: Any) -> None:
+    with pytest.raises(TypeError, match="^avg_pool: x is not an array; got x=.*, expected an mx.array$") as raised:
+        mf.avg_pool(value, 2)
+    assert len(str(raised.value)) < 300 and "\n" not in str(raised.value) and "..." in str(raised.value)
+
+
+def test_an_array_in_the_wrong_place_is_told_by_its_shape() -> None:
+    """Without its numbers, which may not be computed yet."""
+    with pytest.raises(TypeError, match=r"^avg_pool: kernel_size is not an int; got kernel_size=float32\[2, 3\], "):
+        mf.avg_pool(mx.zeros((1, 4, 4, 1)), mx.zeros((2, 3)))

@@ -90,7 +90,8 @@ def test_a_fused_bias_and_neuron(gpu: str) -> None:
         (32, 32, 3, 1, mx.float16, ""),
         (32, 64, 3, 2, mx.float16, ""),
         (16, 16, 3, 1, mx.bfloat16, ""),
-        (64, 64, 1, 2, mx.bfloat16, ""),
+        (64, 32, 1, 2, mx.float32, ""),
+        (1, 16, 3, 1, mx.float32, "narrow"),
         (3, 64, 3, 2, mx.float32, ""),
         (5, 16, 3, 1, mx.float32, ""),
         (128, 3, 3, 1, mx.float32, ""),
@@ -125,3 +126,27 @@ def test_who_makes_a_weight_gradient_on_cuda(
     fits = kernel <= 3 and max(channels, out) <= 64
     ours = body or ("" if deterministic == "0" else "narrow" if fits else "plain")
     assert launched == ([f"conv_grad_weights_{ours}", "sum_partials"] if ours else [])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "how", "ours"),
+    [
+        ((2, 9, 256, 16), (3, 3), {"padding": 1}, True),
+        ((2, 9, 257, 16), (3, 3), {"padding": 1}, False),  # rows that keep a thread for long
+        ((2, 9, 9, 16), (1, 9), {"padding": (0, 4)}, True),
+        ((2, 9, 9, 16), (2, 5), {"padding": (1, 2)}, False),  # ten taps
+        ((2, 9, 9, 16), (3, 3), {"padding": 1, "stride": (1, 2)}, True),
+        ((2, 9, 9, 16), (3, 3), {"padding": 1, "stride": (3, 1)}, False),
+        ((2, 9, 9, 16), (3, 3), {"padding": (2, 1), "dilation": (2, 1)}, False),
+        ((2, 9, 9, 16), (3, 3), {"padding": (1, 2), "dilation": (1, 2)}, False),
+        ((2, 9, 2, 16), (3, 2), {"padding": (1, 0)}, False),  # one window a row
+        ((2, 9, 9, 16), (3, 3), {"padding": 1, "groups": 2}, False),
+    ],
+)
+def test_few_channels_go_where_they_are_faster(
+    shape: tuple[int, int, int, int], kernel: tuple[int, int], how: dict[str, Any], ours: bool
+) -> None:
+    groups = how.get("groups", 1)
+    state = mf.conv_state(shape, (16, *kernel, 16 // groups), **how)
+    spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    assert _conv_kernels._slow_in_cudnn(spec, 16, mx.zeros(shape)) == ours

@@ -47,10 +47,10 @@ PARTS = {
     "images": {"_avg_kernels", "_pool_stages"},
 }
 ALLOWED: dict[str, set[str]] = {
-    "_policy": set(),
+    "_policy": {"_printing"},
     "window": {"_policy"},
     "_version": set(),
-    "_check": set(),
+    "_check": {"_printing"},
     "_nvrtc": set(),
     "_printing": set(),
     "_launch": {"_primitives", "_nvrtc"},

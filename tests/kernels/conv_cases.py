@@ -152,7 +152,7 @@ def convolution() -> list[Case]:
         ),  # and blocks of channels
         _narrow((1, 7, 5, 6), F16, 12, (1, 1), stride=2),  # columns between windows
         _narrow((2, 4, 3, 4), BF16, 8, (3, 3), padding="same"),
-        _narrow((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 1)),  # in constant memory
+        _narrow((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 2)),  # in constant memory
         _narrow((1, 3, 4, 3), F32, 4, (1, 9), padding=(0, 8)),
         _narrow((3, 40, 7, 8), F32, 4, (3, 3), padding=1),  # several parts
         _narrow((2, 23, 5, 4), F32, 4, (3, 1), crowded=True),
