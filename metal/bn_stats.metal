@@ -6,95 +6,64 @@ const int width = params[0], height = params[1], sets = params[2];  // width and
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
-const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
-threadgroup float counts[256 * V], means[256 * V], m2s[256 * V];
+const int slot = row * width + int(thread_position_in_threadgroup.x);
+threadgroup float counts[256], means[256 * V], m2s[256 * V];
 
 const long first = set * pixels, end = column < columns ? first + pixels : first;
-Moments own[V];
-float origin[V];
-for (int j = 0; j < V; ++j) {
-  own[j] = Moments{0, 0, 0};
-  origin[j] = column < columns ? float(x[first * channels + c + j]) : 0.0f;
-}
 const bool wide = aligned<V>(x);
-const long stride = threads_per_grid.y;
-const long from = first + thread_position_in_grid.y;
-// Sums around a pixel, of at most 64 of them; eight are under way together, with AHEAD while the eight before them are
-// added.
-float shift[V], sum[V], squares[V];
-Pack<T, V> in[8], ahead[8];
+const long stride = threads_per_grid.y, hop = -stride * channels, from = first + thread_position_in_grid.y;
+const int many = int((end - from + stride - 1) / stride);
+counts[slot] = 0;
+// The pixels go from the last to the first, which is the first that is read again when the image is normalized, so that
+// a part of it is still in the cache. W of them are under way at any time: the next takes the place of each that has been
+// added. Those that are left over, or cannot be loaded at once, go one by one.
+const long start = (first + end - 1 - from) * channels + c;
+const int whole = int(wide) * (many / W * W);
+Held<T, V> in[W];
 #pragma unroll
-for (int i = 0; i < 8; ++i) {
-  if (AHEAD && from + i * stride < end) ahead[i] = load<V>(x + (from + i * stride) * channels + c, wide);
+for (int i = 0; i < W; ++i) {
+  if (i < many) in[i] = hold<V>(x + (start + i * hop), wide);
 }
-for (long block = from; AHEAD && block < end; block += 64 * stride) {
-  for (int j = 0; j < V; ++j) {
-    shift[j] = float(ahead[0].v[j]);
-    sum[j] = squares[j] = 0;
-  }
-  int many = 0;
-  for (long p = block; p < end && p < block + 64 * stride; p += 8 * stride) {
+for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
+  const int until = min(many, block + 64), rest = max(block, min(whole, until));
+  Spread<V> s = spread_from<V>(in[0]);
+  for (int k = block; k < rest; k += W) {
+    const long next = start + (k + W) * hop;
     #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      in[i] = ahead[i];
-      if (p + (8 + i) * stride < end) ahead[i] = load<V>(x + (p + (8 + i) * stride) * channels + c, wide);
-    }
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (p + i * stride < end) {
-        ++many;
-        for (int j = 0; j < V; ++j) {
-          const float d = float(in[i].v[j]) - shift[j];
-          sum[j] += d;
-          squares[j] += d * d;
-        }
-      }
+    for (int i = 0; i < W; ++i) {
+      s = spread_with<V>(s, in[i]);
+      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
     }
   }
-  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
-}
-for (long p = from; !AHEAD && p < end; p += 64 * stride) {
-  const int many = (end - p + stride - 1) / stride < 64 ? (end - p + stride - 1) / stride : 64;
-  const Pack<T, V> pivot = load<V>(x + p * channels + c, wide);
+  for (int k = rest; k < until; ++k) s = spread_with<V>(s, hold<V>(x + (start + k * hop), wide));
   for (int j = 0; j < V; ++j) {
-    shift[j] = float(pivot.v[j]);
-    sum[j] = squares[j] = 0;
+    const Moments before = {counts[slot], means[slot + 256 * j], m2s[slot + 256 * j]};
+    const float origin = x[first * channels + c + j];
+    const Moments m = merged(before, moments_of(until - block, s.shift[j] - origin, s.sum[j], s.squares[j]));
+    means[slot + 256 * j] = m.mean;
+    m2s[slot + 256 * j] = m.m2;
   }
-  for (int k = 1; k < many; k += 8) {  // where fewer are left the pivot, which adds nothing
-    for (int i = 0; i < 8; ++i) in[i] = load<V>(x + (k + i < many ? p + (k + i) * stride : p) * channels + c, wide);
-    for (int i = 0; i < 8; ++i) {
-      for (int j = 0; j < V; ++j) {
-        const float d = float(in[i].v[j]) - shift[j];
-        sum[j] += d;
-        squares[j] += d * d;
-      }
-    }
-  }
-  for (int j = 0; j < V; ++j) own[j] = merged(own[j], moments_of(many, shift[j] - origin[j], sum[j], squares[j]));
-}
-for (int j = 0; j < V; ++j) {
-  counts[slot + j] = own[j].count;
-  means[slot + j] = own[j].mean;
-  m2s[slot + j] = own[j].m2;
+  counts[slot] += until - block;
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   if (row < half_height) {
-    const int other = slot + half_height * width * V;
+    const int other = slot + half_height * width;
     for (int j = 0; j < V; ++j) {
-      own[j] = merged(own[j], Moments{counts[other + j], means[other + j], m2s[other + j]});
-      counts[slot + j] = own[j].count;
-      means[slot + j] = own[j].mean;
-      m2s[slot + j] = own[j].m2;
+      const Moments mine = {counts[slot], means[slot + 256 * j], m2s[slot + 256 * j]};
+      const Moments m = merged(mine, Moments{counts[other], means[other + 256 * j], m2s[other + 256 * j]});
+      means[slot + 256 * j] = m.mean;
+      m2s[slot + 256 * j] = m.m2;
     }
+    counts[slot] += counts[other];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 if (row == 0 && column < columns) {
-  const long at = (long(threadgroup_position_in_grid.y) * columns + column) * V;
+  const long to = (long(threadgroup_position_in_grid.y) * columns + column) * V;
   for (int j = 0; j < V; ++j) {
-    count[at + j] = own[j].count;
-    mean[at + j] = own[j].mean;
-    m2[at + j] = own[j].m2;
+    count[to + j] = counts[slot];
+    mean[to + j] = means[slot + 256 * j];
+    m2[to + j] = m2s[slot + 256 * j];
   }
 }

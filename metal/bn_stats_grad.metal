@@ -9,64 +9,70 @@ const Activation known = activation_at(params, 4);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
-const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
+const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float sums[256 * V], dots[256 * V];
 
 const long own = R ? c : long(column) * V;
-float own_sum[V], own_dot[V], center[V], slope[V], level[V];
+Affine<V> by;
 for (int j = 0; j < V; ++j) {
-  own_sum[j] = own_dot[j] = 0;
-  center[j] = column < columns ? float(mean[long(column) * V + j]) : 0.0f;
-  slope[j] = column < columns ? float(scale[own + j]) : 0.0f;
-  if (R) slope[j] = slope_of(slope[j], column < columns ? float(var[long(column) * V + j]) : 1.0f, eps);
-  level[j] = column < columns ? float(shift[own + j]) : 0.0f;
+  sums[slot + 256 * j] = dots[slot + 256 * j] = 0;
+  by.center[j] = column < columns ? float(mean[long(column) * V + j]) : 0.0f;
+  by.slope[j] = by.level[j] = 0;
 }
-const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
-const long stride = threads_per_grid.y, first = set * pixels;
-const long end = column < columns ? first + pixels : first;
-for (long p = first + thread_position_in_grid.y; p < end; p += 64 * stride) {
-  float sum_64[V], dot_64[V];  // two levels, so that the error of a long sum stays small
-  for (int j = 0; j < V; ++j) sum_64[j] = dot_64[j] = 0;
-  for (int k = 0; k < 64 && p + k * stride < end; k += B) {
-    Pack<T, V> in_dy[B], in[B];  // under way together
-    for (int i = 0; i < B; ++i) {
-      const long at = p + (k + i) * stride;
-      if (at < end) in_dy[i] = load<V>(dy + at * channels + c, wide_dy);
-      if (at < end) in[i] = load<V>(x + at * channels + c, wide);
+for (int j = 0; j < V * int(N != 0 && column < columns); ++j) {
+  by.slope[j] = scale[own + j];
+  if (R) by.slope[j] = slope_of(by.slope[j], var[long(column) * V + j], eps);
+  by.level[j] = shift[own + j];
+}
+const long first = set * pixels, end = column < columns ? first + pixels : first;
+const bool wide = aligned<V>(x) && aligned<V>(dy);
+const long stride = threads_per_grid.y, hop = -stride * channels, from = first + thread_position_in_grid.y;
+const int many = int((end - from + stride - 1) / stride);
+// From the last pixel to the first, with which bn_grad begins; W of them are under way at any time.
+const long start = (first + end - 1 - from) * channels + c;
+const int whole = int(wide) * (many / W * W);
+Held<T, V> in[W], in_dy[W];
+#pragma unroll
+for (int i = 0; i < W; ++i) {
+  if (i < whole) in_dy[i] = hold<V>(dy + (start + i * hop), true);
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);
+}
+for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that the error of a long sum stays small
+  const int until = min(many, block + 64), rest = max(block, min(whole, until));
+  Pulls<V> s = no_pulls<V>();
+  for (int k = block; k < rest; k += W) {
+    const long next = start + (k + W) * hop;
+    #pragma unroll
+    for (int i = 0; i < W; ++i) {
+      s = pulls_with<N, V>(s, in_dy[i], in[i], by, known);
+      if (k + W < whole) in_dy[i] = hold<V>(dy + (next + i * hop), true);
+      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
     }
-    for (int i = 0; i < B && p + (k + i) * stride < end; ++i) {
-      for (int j = 0; j < V; ++j) {
-        const float off = float(in[i].v[j]) - center[j];
-        const float g = passed<N>(float(in_dy[i].v[j]), off * slope[j] + level[j], known);
-        sum_64[j] += g;
-        dot_64[j] += g * off;
-      }
-    }
+  }
+  for (int k = rest; k < until; ++k) {
+    const long at = start + k * hop;
+    s = pulls_with<N, V>(s, hold<V>(dy + at, wide), hold<V>(x + at, wide), by, known);
   }
   for (int j = 0; j < V; ++j) {
-    own_sum[j] += sum_64[j];
-    own_dot[j] += dot_64[j];
+    sums[slot + 256 * j] += s.sum[j];
+    dots[slot + 256 * j] += s.dot[j];
   }
-}
-for (int j = 0; j < V; ++j) {
-  sums[slot + j] = own_sum[j];
-  dots[slot + j] = own_dot[j];
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   if (row < half_height) {
-    const int other = slot + half_height * width * V;
+    const int other = slot + half_height * width;
     for (int j = 0; j < V; ++j) {
-      sums[slot + j] += sums[other + j];
-      dots[slot + j] += dots[other + j];
+      sums[slot + 256 * j] += sums[other + 256 * j];
+      dots[slot + 256 * j] += dots[other + 256 * j];
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 if (row == 0 && column < columns) {
-  const long at = (long(threadgroup_position_in_grid.y) * 2 * columns + column) * V;
+  const long to = (long(threadgroup_position_in_grid.y) * 2 * columns + column) * V;
   for (int j = 0; j < V; ++j) {
-    partial[at + j] = sums[slot + j];
-    partial[at + long(columns) * V + j] = dots[slot + j];
+    partial[to + j] = sums[slot + 256 * j];
+    partial[to + long(columns) * V + j] = dots[slot + 256 * j];
   }
 }

@@ -20,6 +20,38 @@ MPSF_FN Pack<T, V> load(const T* p, bool wide) {
   for (int j = 0; j < V; ++j) r.v[j] = p[j];
   return r;
 }
+// A pack that waits in registers from one turn of a loop to a later one. Numbers of sixteen bits stay in pairs, which
+// the compiler would take apart into a register each.
+template <typename T, int V, bool Pairs = (sizeof(T) == 2 && V % 2 == 0)>
+struct Held {
+  Pack<T, V> pack;
+};
+template <typename T, int V>
+struct alignas(2 * V) Held<T, V, true> {
+  unsigned pairs[V / 2];
+};
+template <typename T, int V>
+MPSF_FN float held_value(const Held<T, V, false>& held, int j) {
+  return float(held.pack.v[j]);
+}
+MPSF_FN float upper_or_lower(unsigned pair, bool upper, __half) {
+  const unsigned short bits = upper ? pair >> 16 : pair;
+  return float(reinterpret_cast<const __half&>(bits));
+}
+MPSF_FN float upper_or_lower(unsigned pair, bool upper, __nv_bfloat16) {
+  return as_type<float>(upper ? pair & 0xffff0000u : pair << 16);
+}
+template <typename T, int V>
+MPSF_FN float held_value(const Held<T, V, true>& held, int j) {
+  return upper_or_lower(held.pairs[j / 2], j % 2, T());
+}
+template <int V, typename T>
+MPSF_FN Held<T, V> hold(const T* p, bool wide) {
+  Held<T, V> r;
+  if (wide) return *reinterpret_cast<const Held<T, V>*>(p);
+  for (int j = 0; j < V; ++j) reinterpret_cast<T*>(&r)[j] = p[j];
+  return r;
+}
 #else
 // A Pack is aligned as its element, which MSL loads in one instruction from any such address.
 template <typename T, int V>
@@ -38,6 +70,28 @@ MPSF_FN Pack<T, V> load(const device T* p, bool) {
 template <int V, typename T>
 MPSF_FN Pack<T, V> load(const constant T* p, bool) {  // arrays under eight elements
   return *(const constant Pack<T, V>*)p;
+}
+#endif
+template <typename T, int V>
+struct Held {
+  Pack<T, V> pack;
+};
+template <typename T, int V>
+MPSF_FN float held_value(Held<T, V> held, int j) {
+  return float(held.pack.v[j]);
+}
+template <int V, typename T>
+MPSF_FN Held<T, V> hold(const device T* p, bool wide) {
+  Held<T, V> r;
+  r.pack = load<V>(p, wide);
+  return r;
+}
+#if defined(__METAL_VERSION__)
+template <int V, typename T>
+MPSF_FN Held<T, V> hold(const constant T* p, bool wide) {
+  Held<T, V> r;
+  r.pack = load<V>(p, wide);
+  return r;
 }
 #endif
 #endif

@@ -16,6 +16,8 @@ from mpsfunc._launch import Stage
 # Where the results of `normalized` and `gradients` are among the arrays that their stages read and make.
 NORMALIZED = (8, 6, 7)
 GRADIENTS = (14, 9, 10)
+# Pixels for which a thread reads its channels' numbers once, by bytes of a number; more where a grid got too high.
+_SHARE = {4: 4, 2: 8}
 
 
 def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
@@ -25,11 +27,11 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     parts = grid[1] // group[1]
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     names = ("count", "mean", "m2")
-    unroll = (("V", per_thread), ("AHEAD", int(x.dtype.size == 4)))  # of eight channels a thread holds enough
+    waiting = (("V", per_thread), ("W", 8))
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     return (
-        Stage("bn_stats", ("x",), names, (part, part, part), grid, group, (*group[:2], sets), unroll),
+        Stage("bn_stats", ("x",), names, (part, part, part), grid, group, (*group[:2], sets), waiting),
         Stage("bn_stats_merge", (*names, "x"), outputs, results, merging, merger, merger[:2]),
     )
 
@@ -99,9 +101,7 @@ def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool) -> Stage
     """`combine`, for sets that share the shift or have one each."""
     inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
     stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act)
-    # Pixels under way: where a thread has many numbers beside them, four would leave a GPU too few threads.
-    together = 2 if act.kind and stage.template[0][1] != 1 and dy.dtype.size == 2 else 4
-    return stage._replace(template=(*stage.template, ("B", together), ("R", int(shared))), reads=_reads(6, act))
+    return stage._replace(template=(*stage.template, ("R", int(shared))), reads=_reads(6, act))
 
 
 def _sets(vector: _launch.Output) -> int:
@@ -120,8 +120,7 @@ def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) ->
     per_thread, grid, group = _columns(dy, sets)
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
     inputs = ("dy", "x", "mean", "scale", "shift", "var")
-    together = 4 if dy.dtype.size == 4 else 2  # pixels under way; of eight channels each four need too many registers
-    template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)), ("B", together))
+    template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)), ("W", 4))
     params = (*group[:2], sets, *_launch.bits(eps or 0), *act.bits)
     reads = (*_reads(3, act), 2)
     return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, reads)
@@ -150,10 +149,10 @@ def _pixelwise(
     told: tuple[int, ...] = (),
 ) -> Stage:
     n, height, width, channels = x.shape
-    per_thread = _launch.lanes(x.dtype, channels, x.size)
-    rows = -(-(n // sets * height * width) // 4)  # both bodies have four pixels under way
-    (across, down, _), group = _launch.threads(channels // per_thread, rows)
+    per_thread, pixels = _launch.lanes(x.dtype, channels, x.size), n // sets * height * width
+    (across, down, _), group = _launch.threads(channels // per_thread, -(-pixels // _SHARE[x.dtype.size]))
+    down = -(-down // group[1]) * group[1]
     grid = (across * sets, down, 1)
-    template = (("V", per_thread), ("N", act.kind))
-    params = (sets, *told, *act.bits)
+    template = (("V", per_thread), ("N", act.kind), ("W", 4))
+    params = (sets, group[1], -(-pixels // down), *told, *act.bits)
     return Stage(body, inputs, (made,), ((tuple(x.shape), x.dtype),), grid, group, params, template)

@@ -58,6 +58,7 @@ _HEADERS = (
     "exponentials.h",
     "losses.h",
     "narrow.h",
+    "channels.h",
 )
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528

@@ -25,6 +25,8 @@ inline uint3 grid_size() { return vector(gpu_ids()->threadgroups_per_grid); }
 }  // namespace shim
 
 inline uint3 make_uint3(uint x, uint y, uint z) { return uint3{x, y, z}; }
+typedef half __half;
+typedef bfloat __nv_bfloat16;
 inline float __int_as_float(int bits) { return as_type<float>(bits); }
 template <typename V>
 V __shfl_sync(uint lanes, V value, int lane, int line = __builtin_LINE()) {
