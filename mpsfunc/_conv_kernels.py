@@ -112,10 +112,14 @@ def _slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
         return False
     if width in (1, 3):  # photographs
         return stride == 1 and taps > 1
+    if _conv_library.multiplies_in_float32(x, spec) and taps > 1 and width % 2 == 0:
+        return stride == 1 or width <= 32
     if stride == 1:
         most = 0 if taps == 1 or out > 32 else _MOST_WEIGHTS.get(x.dtype, 0)
+    elif taps == 1:  # of bfloat16 a matrix product is faster
+        most = 0 if x.dtype == mx.bfloat16 else 2048
     else:
-        most = 2048 if taps == 1 else _MOST_STRIDED.get(x.dtype, 0)
+        most = _MOST_STRIDED.get(x.dtype, 0)
     return width % 2 == 0 and width <= 32 and out * width <= most
 
 

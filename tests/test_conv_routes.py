@@ -20,6 +20,11 @@ from mpsfunc._launch import Stage
 GEOMETRIES = geometries(mf.PaddingPolicy) | {
     "3x3 p1": ((6, 7), (3, 3), {"stride": 1, "padding": 1}),
     "7x7 s2 p3": ((12, 14), (7, 7), {"stride": 2, "padding": 3}),
+    "7x7 s2 p2": ((12, 14), (7, 7), {"stride": 2, "padding": 2}),
+    "11x11 s4 p2": ((24, 16), (11, 11), {"stride": 4, "padding": 2}),
+    "8x9 s3 asymmetric": ((15, 18), (8, 9), {"stride": 3, "padding": ((1, 4), (6, 0))}),
+    "1x1 s2": ((7, 8), (1, 1), {"stride": 2}),
+    "1x1 s3 one way": ((7, 5), (1, 1), {"stride": (3, 1)}),
     "one pixel": ((1, 1), (1, 1), {"stride": 1}),
 }
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -35,7 +40,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-@pytest.mark.parametrize(("channels", "groups"), [(4, 1), (4, 2), (64, 1)])
+@pytest.mark.parametrize(("channels", "groups"), [(3, 1), (4, 1), (4, 2), (64, 1)])
 def test_routes_compute_the_definition(gpu: str, name: str, channels: int, groups: int) -> None:
     image, kernel, placement = GEOMETRIES[name]
     state = mf.conv_state((2, *image, channels), (6, *kernel, channels // groups), groups=groups, **placement)
@@ -83,13 +88,14 @@ def test_a_fused_bias_and_neuron(gpu: str) -> None:
         (8, 8, 3, 1, mx.bfloat16, "narrow"),
         (32, 64, 3, 2, mx.float32, "narrow"),
         (3, 64, 3, 1, mx.bfloat16, "narrow"),
-        (32, 64, 1, 2, mx.bfloat16, "narrow"),
+        (32, 64, 1, 2, mx.float16, "narrow"),
         (32, 64, 3, 1, mx.float32, ""),
         (16, 64, 3, 1, mx.float32, ""),
         (16, 16, 1, 1, mx.float32, ""),
         (32, 32, 3, 1, mx.float16, ""),
         (32, 64, 3, 2, mx.float16, ""),
         (16, 16, 3, 1, mx.bfloat16, ""),
+        (32, 64, 1, 2, mx.bfloat16, ""),
         (64, 32, 1, 2, mx.float32, ""),
         (1, 16, 3, 1, mx.float32, "narrow"),
         (3, 64, 3, 2, mx.float32, ""),
@@ -119,6 +125,7 @@ def test_who_makes_a_weight_gradient_on_cuda(
     monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
     monkeypatch.setattr(_launch, "run_stage", run_stage)
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", deterministic)
+    monkeypatch.setenv("MLX_ENABLE_TF32", "1")
     state = mf.conv_state((2, 9, 9, channels), (out, kernel, kernel, channels), stride=stride, padding=kernel // 2)
     x, dy = mx.zeros((2, 9, 9, channels), dtype), mx.zeros((2, state.rows.n_out, state.cols.n_out, out), dtype)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
@@ -126,6 +133,105 @@ def test_who_makes_a_weight_gradient_on_cuda(
     fits = kernel <= 3 and max(channels, out) <= 64
     ours = body or ("" if deterministic == "0" else "narrow" if fits else "plain")
     assert launched == ([f"conv_grad_weights_{ours}", "sum_partials"] if ours else [])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "how", "dtype", "tf32", "apart"),
+    [
+        ((2, 14, 14, 3), 7, {"stride": 2, "padding": 3}, mx.bfloat16, "1", True),
+        ((2, 14, 14, 3), 7, {"stride": 2, "padding": 3}, mx.bfloat16, "0", True),
+        ((2, 14, 14, 4), 7, {"stride": 2, "padding": 3}, mx.float32, "1", True),
+        ((2, 16, 16, 3), 11, {"stride": 4, "padding": 2}, mx.float32, "1", True),
+        ((2, 14, 14, 3), 7, {"stride": 2, "padding": 3}, mx.float32, "0", False),
+        ((2, 14, 14, 3), 7, {"stride": 2, "padding": 3}, mx.float16, "1", False),
+        ((2, 14, 14, 8), 7, {"stride": 2, "padding": 3}, mx.bfloat16, "1", False),
+        ((2, 14, 15, 3), 7, {"stride": 2, "padding": 3}, mx.bfloat16, "1", False),  # half a block
+        ((2, 14, 14, 3), 5, {"stride": 2, "padding": 2}, mx.bfloat16, "1", False),
+        ((2, 14, 14, 3), 7, {"stride": (2, 1), "padding": 3}, mx.bfloat16, "1", False),
+        ((2, 14, 14, 3), 7, {"padding": 3}, mx.bfloat16, "1", False),
+        ((2, 28, 28, 3), 7, {"stride": 2, "dilation": 2}, mx.bfloat16, "1", False),
+        ((2, 14, 14, 3), 7, {"stride": 2, "padding": 3, "groups": 3}, mx.bfloat16, "1", False),
+    ],
+)
+def test_photographs_go_where_they_are_faster(
+    shape: tuple[int, int, int, int],
+    kernel: int,
+    how: dict[str, Any],
+    dtype: mx.Dtype,
+    tf32: str,
+    apart: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setenv("MLX_ENABLE_TF32", tf32)
+    groups, channels = how.get("groups", 1), shape[3]
+    state = mf.conv_state(shape, (6, kernel, kernel, channels // groups), **how)
+    spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    assert _conv_library._photographs(spec, channels, dtype) == apart
+    x, w = numbers(shape), numbers(tuple(state.dw.shape), seed=1)
+    dy = numbers((2, state.rows.n_out, state.cols.n_out, 6), seed=2)
+    narrow = [a.astype(dtype) for a in (x, w, dy)]
+    values, sizes = ([f(exact(a)) for a in narrow] for f in (np.asarray, np.abs))
+    where: Any = (state.rows, state.cols, groups)
+    for made, right, size in (
+        (
+            _conv_library.conv(narrow[0], narrow[1], spec),
+            *(oracle.conv(v[0], v[1], np.zeros(6), *where) for v in (values, sizes)),
+        ),
+        (
+            _conv_library.grad_input(narrow[2], narrow[1], spec),
+            *(oracle.conv_grad_input(v[2], v[1], *where) for v in (values, sizes)),
+        ),
+    ):
+        assert made.dtype == dtype and made.shape == right.shape
+        np.testing.assert_allclose(exact(made), right, atol=2**-7 * size.max(), rtol=2**-7)
+
+
+def test_what_windows_see_may_be_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then cuDNN makes the weight gradient after all, which needs no memory for it."""
+    seen: list[str] = []
+    real = _conv_library._by_patches
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setenv("MLX_ENABLE_TF32", "0")
+    monkeypatch.setattr(_conv_library, "_by_patches", lambda *told: seen.append("patches") or real(*told))
+    state = mf.conv_state((2, 9, 9, 64), (6, 3, 3, 64), stride=2)
+    spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    x, dy = numbers((2, 9, 9, 64)), numbers((2, 4, 4, 6), seed=1)
+    by_patches = _conv_library.grad_weights(dy, x, spec)
+    assert seen == ["patches"]
+    monkeypatch.setattr(_conv_library, "_MOST_SEEN", 4 * 2 * 4 * 4 * 9 * 64 - 1)
+    np.testing.assert_allclose(exact(_conv_library.grad_weights(dy, x, spec)), exact(by_patches), atol=1e-4)
+    assert seen == ["patches"]
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "ours"),
+    [(64, 3, 1, True), (32, 3, 1, True), (32, 3, 2, True), (64, 3, 2, False), (64, 1, 1, False), (65, 3, 1, False)],
+)
+def test_more_channels_are_faster_where_nothing_is_rounded_to_tf32(
+    channels: int, kernel: int, stride: int, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setenv("MLX_ENABLE_TF32", "0")
+    state = mf.conv_state((2, 9, 9, channels), (64, kernel, kernel, channels), padding=kernel // 2, stride=stride)
+    spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    assert _conv_kernels._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == ours
+    monkeypatch.setenv("MLX_ENABLE_TF32", "1")
+    with_tf32 = channels == 32 and stride == 2
+    assert _conv_kernels._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == with_tf32
+
+
+def test_a_data_gradient_goes_forward_for_64_channels(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_conv_library, "_MANY_PIXELS", 2 * 5 * 4)
+    state = mf.conv_state((2, 5, 4, 64), (64, 3, 3, 64), padding=1)
+    spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    dy, w = numbers((2, 5, 4, 64)).astype(mx.bfloat16), numbers((64, 3, 3, 64), seed=1).astype(mx.bfloat16)
+    assert _conv_library._of_64(dy, 64, spec) and not _conv_library._of_64(dy[:1], 64, spec)
+    assert not _conv_library._of_64(dy.astype(mx.float32), 64, spec)
+    where: Any = (state.rows, state.cols, 1)
+    right, size = (oracle.conv_grad_input(f(exact(dy)), f(exact(w)), *where) for f in (np.asarray, np.abs))
+    made = exact(_conv_library.grad_input(dy, w, spec))
+    np.testing.assert_allclose(made, right, atol=2**-7 * size.max(), rtol=2**-7)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Our operations on an NVIDIA GPU beside stock MLX and PyTorch, on arrays that no cache holds.
 
-`slope` times ours and MLX, `replay` PyTorch and the copy; neither figure contains the cost of launching from Python.
+`busy` times convolutions; else `slope` times ours and MLX, and `replay` PyTorch and the copy. No figure contains the
+cost of launching from Python.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 
 import mlx.core as mx
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from mpsfunc._mlx_settings import CUDA_GRAPHS
 
 from . import clock
+from .operations import CONVOLUTION
 from .problems import TF32_TOLERANCE, Problem
 from .results import COPY, OURS, PYTORCH, Row, Target, checked
 from .rivals import Call, Side, cudnn, on_mlx, ours, pytorch, stock, swapped
@@ -105,7 +108,7 @@ _NARROW: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...]
 
 
 def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list[tuple[Problem, tuple[Target, ...]]]:
-    """The rows of the table; with ``tf32`` convolutions in float32 alone."""
+    """The rows of the table: convolutions if they are asked for, else others; with ``tf32`` those in float32 alone."""
     convolutions = [
         (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
         for op in ("conv_grad_weights", "conv_grad_input", "conv")
@@ -130,13 +133,20 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
         for op, targets in _POINTWISE.items()
         for dtype in _DTYPES
     ]
-    rows = convolutions if tf32 else poolings + norms + pointwise + convolutions
+    rows = convolutions if tf32 or convolving(only) else poolings + norms + pointwise
     return [row for row in rows if not only or row[0].op in only]
+
+
+def convolving(only: Sequence[str]) -> bool:
+    """Whether convolutions are asked for."""
+    return any(op in CONVOLUTION for op in only)
 
 
 def main(args: argparse.Namespace) -> list[Row]:
     """All rows asked for."""
-    os.environ[CUDA_GRAPHS] = "1"  # of MLX, as of PyTorch: importing mpsfunc switched them off, for training
+    # Importing mpsfunc switched MLX's graphs off, for training; PyTorch has its own. CUPTI ends a process where MLX has
+    # them on.
+    os.environ[CUDA_GRAPHS] = "0" if args.tf32 or convolving(args.only) else "1"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cudnn.benchmark = True
     rows = []
@@ -156,8 +166,9 @@ def main(args: argparse.Namespace) -> list[Row]:
 def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, tolerance: float | None) -> Row:
     """One row, after a check of every answer."""
     inputs = problem.inputs()
-    routed = problem.op.startswith("conv") and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
-    sides = _sides(routed, own=problem.kernel_size == 3 and problem.stride == 1 and not tolerance)
+    convolution = problem.op.startswith("conv")
+    free = convolution and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
+    sides = _sides(free, own=problem.kernel_size == 3 and problem.stride == 1 and not tolerance)
     if problem.dtype == "bfloat16":  # PyTorch's operators for cuDNN want parameters of this dtype, which nobody has
         sides = [side for side in sides if side.name not in CUDNN]
     if not problem.of_images:
@@ -165,12 +176,35 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     oracle = pytorch.side("oracle", torch.contiguous_format, "cuda")
     right, wrong = checked(problem, sides, oracle, inputs, tolerance)
 
-    samplers = {side.name: _sampler(side, problem, inputs) for side in sides if side.name in right}
+    calls = {side.name: _calls(side, problem, inputs) for side in sides if side.name in right}
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
-    samplers[COPY] = replay([_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))])
+    calls[COPY] = [_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))]
+    if convolution:
+        routed = not any("mpsfunc_conv" in record.name for record in _records(calls[OURS]))
+        times = clock.interleave({name: busy(each) for name, each in calls.items()}, rounds)
+        return Row(problem, times, {name: len(each) for name, each in calls.items()}, {}, wrong, targets, routed)
+    on_torch = {name: name in (*_TORCH, COPY) for name in calls}
+    samplers = {name: replay(each) if on_torch[name] else slope(each, _many(problem)) for name, each in calls.items()}
     times = clock.interleave(samplers, rounds)
-    calls = {name: _REPLAYED if name in (*_TORCH, COPY) else _many(problem) for name in times}
-    return Row(problem, times, calls, {}, wrong, targets, routed)
+    many = {name: _REPLAYED if on_torch[name] else _many(problem) for name in calls}
+    return Row(problem, times, many, {}, wrong, targets)
+
+
+def busy(calls: Sequence[Call]) -> clock.Sampler:
+    """Seconds a call for which the GPU works: its kernels, copies and fills, by CUPTI's records."""
+
+    return lambda: sum(record.device_time for record in _records(calls)) / 1e6 / len(calls)
+
+
+def _records(calls: Sequence[Call]) -> list[Any]:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for call in calls:
+            mx.eval([a for a in call() if isinstance(a, mx.array)])
+        torch.cuda.synchronize()
+    records = [event for event in profiler.events() if event.device_type.name == "CUDA"]
+    if not records:
+        raise RuntimeError("CUPTI recorded nothing")
+    return records
 
 
 def slope(calls: Sequence[Call], many: int) -> clock.Sampler:
@@ -228,18 +262,19 @@ def _sets(moved: int) -> int:
     return max(1, math.ceil(_PASSING / moved))
 
 
-def _sampler(side: Side, problem: Problem, inputs: SimpleNamespace) -> clock.Sampler:
+def _calls(side: Side, problem: Problem, inputs: SimpleNamespace) -> list[Call]:
+    """As many as there are sets of inputs."""
     calls = []
     for _ in range(_sets(problem.necessary_bytes)):
         call = side.bind(problem, side.place(inputs, problem.dtype))
         assert call is not None
         calls.append(call)
-    return replay(calls) if side.name in _TORCH else slope(calls, _many(problem))
+    return calls
 
 
-def _sides(routed: bool, own: bool) -> list[Side]:
+def _sides(free: bool, own: bool) -> list[Side]:
     sides = [on_mlx.side(OURS, ours.functions), on_mlx.side("MLX", stock.functions), on_mlx.side(SWAPPED, swapped)]
-    if routed and own:
+    if free and own:
         convolutions = ("conv", "conv_grad_input", "conv_grad_weights")
         unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours.functions, op)) for op in convolutions})
         sides.insert(1, on_mlx.side(OWN, unrouted))
