@@ -44,21 +44,8 @@ _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
 _HEADERS = (
-    "geometry.h",
-    "pack.h",
-    "moments.h",
-    "norms.h",
-    "tile.h",
-    "powers.h",
-    "functions.h",
-    "activations.h",
-    "neuron.h",
-    "operands.h",
-    "philox.h",
-    "exponentials.h",
-    "losses.h",
-    "narrow.h",
-    "channels.h",
+    *("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "powers.h", "functions.h", "activations.h"),
+    *("neuron.h", "operands.h", "philox.h", "exponentials.h", "losses.h", "narrow.h", "channels.h"),
 )
 # Threadgroups of 256 that keep the largest GPU busy.
 FILL = 528

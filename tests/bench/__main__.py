@@ -8,7 +8,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from .operations import CONVOLUTION, FAMILIES, named
+from .operations import FAMILIES, named
 
 _ROUNDS, _QUICK_ROUNDS = 30, 2
 
@@ -30,16 +30,14 @@ MLX's rows too. Stock MLX's gradients are `mx.vjp`'s. No side has more than two 
 )
 _GPU = (
     _RATIOS
-    + """ a device copy of x. Rows without a target have at most ten rounds. Of a convolution, on each side, what
-is given is the time for which the GPU works: all kernels, copies and fills of a call, by CUPTI's records, without
-what lies between them. For others, ours and MLX's, an evaluation of 110 independent calls and one of 10 are timed,
-and the difference is shared among 100; of upsampling, whose outputs would fill the memory, 60 and 10; of PyTorch's
-a CUDA graph of many calls is replayed. cuDNN is in PyTorch's benchmark mode. MLX has its CUDA graphs on, but for
-convolutions. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before one is read again.
-*routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it; *cuDNN* is what
-PyTorch's operators for it make of batch and instance norm, beside those that it has of its own; *MLX swapped* is
-the weight gradient by hand as a convolution with batch and channels swapped. Written by `python -m tests.bench
-gpu`."""
+    + """ a device copy of x. Rows without a target have at most ten rounds. A time is that for which the GPU
+works on a call, on each side: its kernels, copies and fills added up, by CUPTI's records, without what lies between
+them and without launching, which whole networks contain. Each call is evaluated by itself; cuDNN
+is in PyTorch's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before one
+is read again. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
+*cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own;
+*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. Written by `python -m
+tests.bench gpu`."""
 )
 _MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the
 peak of that process (VmHWM), less the outputs. Written by `make bench`."""
@@ -102,8 +100,6 @@ def _arguments() -> argparse.Namespace:
         args.only = named(args.only)
     except ValueError as unknown:
         parser.error(str(unknown))
-    if args.program == "gpu" and len({op in CONVOLUTION for op in args.only}) > 1:
-        parser.error("on a GPU convolutions are measured in another way than others, so in another process")
     return args
 
 

@@ -1,17 +1,11 @@
-"""Our operations on an NVIDIA GPU beside stock MLX and PyTorch, on arrays that no cache holds.
-
-`busy` times convolutions; else `slope` times ours and MLX, and `replay` PyTorch and the copy. No figure contains the
-cost of launching from Python.
-"""
+"""Our operations on an NVIDIA GPU beside stock MLX and PyTorch, on arrays that no cache holds."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import os
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +17,6 @@ from torch.profiler import ProfilerActivity, profile
 from mpsfunc._mlx_settings import CUDA_GRAPHS
 
 from . import clock
-from .operations import CONVOLUTION
 from .problems import TF32_TOLERANCE, Problem
 from .results import COPY, OURS, PYTORCH, Row, Target, checked
 from .rivals import Call, Side, cudnn, on_mlx, ours, pytorch, stock, swapped
@@ -33,8 +26,6 @@ OWN, SWAPPED = "own kernel", "MLX swapped"
 CUDNN = {"cuDNN NCHW": torch.contiguous_format, "cuDNN NHWC": torch.channels_last}
 _TORCH = (*PYTORCH, *CUDNN)
 
-_FEW, _MANY, _MANY_LARGE = 10, 110, 60
-_REPLAYED = 40
 # Bytes that pass before an input is read again: four times the L2 of an H200.
 _PASSING = 240 * 10**6
 _INFORMATIVE_ROUNDS = 10
@@ -108,7 +99,7 @@ _NARROW: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...]
 
 
 def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list[tuple[Problem, tuple[Target, ...]]]:
-    """The rows of the table: convolutions if they are asked for, else others; with ``tf32`` those in float32 alone."""
+    """The rows of the table; with ``tf32`` convolutions in float32 alone."""
     convolutions = [
         (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
         for op in ("conv_grad_weights", "conv_grad_input", "conv")
@@ -133,20 +124,13 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
         for op, targets in _POINTWISE.items()
         for dtype in _DTYPES
     ]
-    rows = convolutions if tf32 or convolving(only) else poolings + norms + pointwise
+    rows = convolutions if tf32 else poolings + norms + pointwise + convolutions
     return [row for row in rows if not only or row[0].op in only]
-
-
-def convolving(only: Sequence[str]) -> bool:
-    """Whether convolutions are asked for."""
-    return any(op in CONVOLUTION for op in only)
 
 
 def main(args: argparse.Namespace) -> list[Row]:
     """All rows asked for."""
-    # Importing mpsfunc switched MLX's graphs off, for training; PyTorch has its own. CUPTI ends a process where MLX has
-    # them on.
-    os.environ[CUDA_GRAPHS] = "0" if args.tf32 or convolving(args.only) else "1"
+    os.environ[CUDA_GRAPHS] = "0"  # where MLX has them on CUPTI ends the process
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cudnn.benchmark = True
     rows = []
@@ -179,27 +163,20 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     calls = {side.name: _calls(side, problem, inputs) for side in sides if side.name in right}
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
     calls[COPY] = [_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))]
-    if convolution:
-        routed = not any("mpsfunc_conv" in record.name for record in _records(calls[OURS]))
-        times = clock.interleave({name: busy(each) for name, each in calls.items()}, rounds)
-        return Row(problem, times, {name: len(each) for name, each in calls.items()}, {}, wrong, targets, routed)
-    on_torch = {name: name in (*_TORCH, COPY) for name in calls}
-    samplers = {name: replay(each) if on_torch[name] else slope(each, _many(problem)) for name, each in calls.items()}
-    times = clock.interleave(samplers, rounds)
-    many = {name: _REPLAYED if on_torch[name] else _many(problem) for name in calls}
-    return Row(problem, times, many, {}, wrong, targets)
+    routed = convolution and not any("mpsfunc_conv" in record.name for record in _records(calls[OURS]))
+    times = clock.interleave({name: busy(each) for name, each in calls.items()}, rounds)
+    return Row(problem, times, {name: len(each) for name, each in calls.items()}, {}, wrong, targets, routed)
 
 
 def busy(calls: Sequence[Call]) -> clock.Sampler:
     """Seconds a call for which the GPU works: its kernels, copies and fills, by CUPTI's records."""
-
     return lambda: sum(record.device_time for record in _records(calls)) / 1e6 / len(calls)
 
 
 def _records(calls: Sequence[Call]) -> list[Any]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for call in calls:
-            mx.eval([a for a in call() if isinstance(a, mx.array)])
+            mx.eval([a for a in call() if not isinstance(a, torch.Tensor)])
         torch.cuda.synchronize()
     records = [event for event in profiler.events() if event.device_type.name == "CUDA"]
     if not records:
@@ -207,55 +184,11 @@ def _records(calls: Sequence[Call]) -> list[Any]:
     return records
 
 
-def slope(calls: Sequence[Call], many: int) -> clock.Sampler:
-    """Seconds a call, from two evaluations of many calls and of few that take turns through ``calls``."""
-
-    def seconds(count: int) -> float:
-        outputs = [call() for call in itertools.islice(itertools.cycle(calls), count)]
-        start = time.perf_counter()
-        mx.eval(outputs)
-        return time.perf_counter() - start
-
-    return lambda: (seconds(many) - seconds(_FEW)) / (many - _FEW)
-
-
-def replay(calls: Sequence[Call]) -> clock.Sampler:
-    """Seconds a call, from a CUDA graph of many calls, each with an output of its own."""
-    turns = list(itertools.islice(itertools.cycle(calls), _REPLAYED))
-    side_stream = torch.cuda.Stream()
-    side_stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side_stream):
-        for call in calls:
-            call()
-    torch.cuda.current_stream().wait_stream(side_stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = [call() for call in turns]
-    # Kept until here, the outputs are apart. The graph owns their memory but not the inputs', which live in `turns`.
-    del outputs
-
-    def sample() -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        graph.replay()
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3 / len(turns)
-
-    return sample
-
-
 def card() -> tuple[str, str]:
     """Name and driver of the GPU."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     name, driver = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip().split(", ")
     return name, driver
-
-
-def _many(problem: Problem) -> int:
-    """How many calls one evaluation holds: fewer where they would fill the GPU's memory with their outputs."""
-    return _MANY if problem.scale == 1 else _MANY_LARGE
 
 
 def _sets(moved: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .operations import CONVOLUTION, NORMALIZATION
+from .operations import NORMALIZATION
 from .problems import EPS, Problem
 from .results import COPY, OURS, PYTORCH, Target, checked
 from .rivals import Side
@@ -132,18 +132,6 @@ def test_gradients_by_hand_are_autograd_s(op: str) -> None:
     y = getattr(pytorch.functions, op)(problem, a)()[0]
     (dx,) = torch.autograd.grad(y, a.x, a.dy)
     torch.testing.assert_close(by_hand, dx, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parity
-def test_convolutions_have_tables_of_their_own_on_a_gpu() -> None:
-    pytest.importorskip("torch")
-    from . import gpu
-
-    def families(only: list[str], *, tf32: bool) -> set[bool]:
-        return {op in CONVOLUTION for op in (p.op for p, _ in gpu.problems(only, gpu.SHAPE, tf32=tf32))}
-
-    assert families([], tf32=False) == families(["bn_stats"], tf32=False) == {False}
-    assert families([*CONVOLUTION], tf32=False) == families([], tf32=True) == {True}
 
 
 @pytest.mark.parity
