@@ -76,7 +76,7 @@ def read(file: Path) -> Page:
     data = file.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     title = text.partition("\n")[0].removeprefix("# ")
-    if file.parent.name in ("normalization", "pointwise", "weight_gradients"):
+    if file.parent.name in ("normalization", "pointwise", "convolution", "batch_norm"):
         title += f": {file.parent.name.replace(chr(95), chr(32))}"
     found = re.search(r"Written by\s+`([^`]+)`", text)
     command = " ".join(found[1].split()) if found else ""
