@@ -219,7 +219,7 @@ def _whole(op: str, state: Any) -> None:
         raise ValueError(f"{op}: the state does not fit together; got state.groups={groups!r}, expected {rule}")
     _check.image_shape(op, "image of the state", (1, state.rows.n_in, state.cols.n_in, 1))
     _check.image_shape(op, "output of the state", (1, state.rows.n_out, state.cols.n_out, 1))
-    window.check_state(op, state)
+    window.check_state(op, state, (0, 1))
     _conv_edges.check_reach(op, (1, 1, 1, 1), state.rows, state.cols)
 
 

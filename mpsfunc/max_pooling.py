@@ -327,7 +327,7 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
 
 def _check_state(op: str, state: MaxPoolState, stream: mx.Stream) -> None:
     _check.state(op, state, MaxPoolState, stream=stream)
-    window.check_state(op, state)
+    window.check_state(op, state, (*window.EDGES, 2))
     winners, expected = state.winners, _max_kernels.winners_dtype(state.rows, state.cols)
     _check.shape(op, "state.winners", winners, ("n", state.rows.n_out, state.cols.n_out, "c"), "the state is torn")
     if winners.dtype != expected:

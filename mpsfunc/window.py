@@ -20,6 +20,7 @@ from mpsfunc._policy import PaddingPolicy as PaddingPolicy
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
 MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
 _EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
+EDGES = (0, 1, _EVEN)  # of averages and norms
 
 # Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
 _LIMIT = 2**30
@@ -68,11 +69,11 @@ def check_axes(op: str, state: Any) -> None:
             refuse(op, "the state has no windows", f"state.{name}", axis, "an Axis of ints", TypeError)
 
 
-def check_state(op: str, state: Any) -> None:
-    """Refuses a state whose ``rows`` or ``cols`` are windows that no placement makes."""
+def check_state(op: str, state: Any, edges: Sequence[int]) -> None:
+    """Refuses a state whose ``rows`` or ``cols`` are windows that no placement makes, or with another of ``edges``."""
     check_axes(op, state)
     for name in ("rows", "cols"):
-        if not _possible(axis := getattr(state, name)):
+        if not _possible(axis := getattr(state, name)) or axis.edge not in edges:
             refuse(op, "the state's windows cannot be", f"state.{name}", axis, "what a forward function makes")
 
 
@@ -84,7 +85,6 @@ def _possible(axis: Axis) -> bool:
     return (
         min(axis.size, axis.stride, axis.dilation) >= 1
         and min(axis.n_in, axis.n_out, axis.zero_pad, axis.edge) >= 0
-        and axis.edge <= _EVEN
         and 0 <= axis.begin <= axis.end <= axis.n_out
         and all(abs(distance) < _LIMIT for distance in distances)
         and (axis.edge != _EVEN or (axis.n_out >= 1 and axis[:8] == _evenly(axis.n_in, axis.n_out)[:8]))

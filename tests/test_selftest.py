@@ -128,6 +128,15 @@ def test_the_command() -> None:
     assert "threads" in short.stdout and "well" not in short.stdout
 
 
+def test_who_reads_no_further_gets_no_traceback() -> None:
+    told = [sys.executable, "-m", "mpsfunc", "--no-test"]
+    with subprocess.Popen(told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
 def test_a_package_without_its_module_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_launch, "_primitives", None)
     assert "without the C++ module" in command.facts()["cpu"]

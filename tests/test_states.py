@@ -242,6 +242,13 @@ def test_impossible_windows_are_refused(name: str, wrong: str) -> None:
         _CALLS[name](state._replace(cols=state.cols._replace(**_IMPOSSIBLE[wrong])))
 
 
+@pytest.mark.parametrize("name", ["avg_pool", "l2_pool", "conv"])
+def test_the_edge_of_a_maximum_is_refused(name: str) -> None:
+    state = STATES[name]
+    with pytest.raises(ValueError, match=r"^\w+: the state's windows cannot be; got state\.cols="):
+        _CALLS[name](state._replace(cols=state.cols._replace(edge=2)))
+
+
 @pytest.mark.parametrize("name", _CALLS)
 def test_what_are_no_windows_is_refused(name: str) -> None:
     state = STATES[name]
