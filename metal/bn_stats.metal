@@ -22,11 +22,11 @@ const int whole = int(wide) * (many / W * W);
 Held<T, V> in[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
-  if (i < many) in[i] = hold<V>(x + (start + i * hop), wide);
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);
 }
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
   const int until = min(many, block + 64), rest = max(block, min(whole, until));
-  Spread<V> s = spread_from<V>(in[0]);
+  Spread<V> s = spread_from<V>(hold<V>(x + (start + block * hop), wide));
   for (int k = block; k < rest; k += W) {
     const long next = start + (k + W) * hop;
     #pragma unroll

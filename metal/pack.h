@@ -36,7 +36,9 @@ MPSF_FN float held_value(const Held<T, V, false>& held, int j) {
 }
 MPSF_FN float upper_or_lower(unsigned pair, bool upper, __half) {
   const unsigned short bits = upper ? pair >> 16 : pair;
-  return float(reinterpret_cast<const __half&>(bits));
+  __half half_word;
+  memcpy(&half_word, &bits, sizeof bits);
+  return float(half_word);
 }
 MPSF_FN float upper_or_lower(unsigned pair, bool upper, __nv_bfloat16) {
   return as_type<float>(upper ? pair & 0xffff0000u : pair << 16);
@@ -47,9 +49,9 @@ MPSF_FN float held_value(const Held<T, V, true>& held, int j) {
 }
 template <int V, typename T>
 MPSF_FN Held<T, V> hold(const T* p, bool wide) {
-  Held<T, V> r;
   if (wide) return *reinterpret_cast<const Held<T, V>*>(p);
-  for (int j = 0; j < V; ++j) reinterpret_cast<T*>(&r)[j] = p[j];
+  Held<T, V> r;
+  memcpy(&r, p, sizeof r);
   return r;
 }
 #else

@@ -27,7 +27,7 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     parts = grid[1] // group[1]
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     names = ("count", "mean", "m2")
-    waiting = (("V", per_thread), ("W", 8))
+    waiting = (("V", per_thread), ("W", 8 if x.size >= 16 * channels * sets * grid[1] else 4))
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     return (

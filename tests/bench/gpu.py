@@ -174,9 +174,11 @@ def busy(calls: Sequence[Call]) -> clock.Sampler:
 
 
 def _records(calls: Sequence[Call]) -> list[Any]:
+    outputs = []  # apart from one another, in memory of their own
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for call in calls:
-            mx.eval([a for a in call() if not isinstance(a, torch.Tensor)])
+            outputs.append(call())
+            mx.eval([a for a in outputs[-1] if not isinstance(a, torch.Tensor)])
         torch.cuda.synchronize()
     records = [event for event in profiler.events() if event.device_type.name == "CUDA"]
     if not records:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kernels.job import OUTPUT, values
-from kernels.metal_host import needs_clang
+from kernels.metal_host import Run, needs_clang
 from kernels.msl_text import Kernel
 from kernels.test_bodies import BODIES, launches
 from kernels.test_metal_host import MATRICES, multiplied
@@ -53,12 +53,16 @@ def headers(kernel: Kernel) -> str:
     ],
 )
 def test_cuda_words_mean_what_metal_means(body: str) -> None:
-    widest = max(launches(body), key=lambda run: dict(run.stage.template).get("V", 1))
+    def wide(run: Run) -> tuple[int, int]:
+        return dict(run.stage.template).get("V", 1), max(buffer.bytes for buffer in run.job.buffers)
+
+    widest = max(launches(body), key=wide)
     for run in {id(r): r for r in (widest, launches(body)[0])}.values():
         text, names = _launch.text(f"{body}.metal"), ("T", *(name for name, _ in run.stage.template))
         job = run.job._replace(kernel=on_cuda(run.job.kernel, text, names, headers(run.job.kernel)))
-        for disturbed in (False, True):
-            outcome = job.once("address", rounded=True, disturbed=disturbed)
+        outcomes = [job.once("address", rounded=True, disturbed=disturbed) for disturbed in (False, True)]
+        assert outcomes[0].results == outcomes[1].results, "other bits where inputs are not aligned"
+        for outcome in outcomes:
             for buffer in job.buffers:
                 if buffer.role == OUTPUT:
                     seen, right = (values(buffer.dtype, o.results[buffer.name]) for o in (outcome, run.outcome))

@@ -232,7 +232,7 @@ TRAFFIC = {
         _l2_pool,
         {**dict.fromkeys(("x", "t"), (IMAGE, 17**2 / 12**2 * IMAGE)), "norms": (IMAGE // 4, IMAGE // 4)},
     ),
-    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 65 / 64 * LONG_IMAGE)}),  # the origin for each sum
+    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # pivot and origin of each sum
     "bn_stats_merge": Row(
         _norm, {"x": (LONG_IMAGE, VECTOR), **dict.fromkeys(("count", "mean", "m2"), (VECTOR, VECTOR))}
     ),

@@ -6,6 +6,7 @@
 #define __CUDACC_RTC__
 #define __device__
 #define __shared__
+#define memcpy __builtin_memcpy
 #define threadIdx shim::thread_index()
 #define blockDim shim::block_size()
 #define blockIdx shim::block_index()
