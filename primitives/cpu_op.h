@@ -58,12 +58,12 @@ inline bool prepare([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) 
 
 // Memory for an output, aligned to the widest vectors: MLX's own begins wherever malloc's does.
 inline void allocate(mx::array& a) {
-  constexpr size_t kAlign = 64, kSmall = 4096;
-  const bool small = a.nbytes() < kSmall;
-  a.set_data(mx::allocator::malloc(a.nbytes() + (small ? 0 : kAlign)));
+  constexpr size_t kVector = 64, kPage = 4096, kSmall = kPage, kLarge = 1 << 17;
+  const size_t align = a.nbytes() < kSmall ? 1 : a.nbytes() < kLarge ? kVector : kPage;
+  a.set_data(mx::allocator::malloc(a.nbytes() + align - 1));
   if (a.nbytes() > 0 && a.data<void>() == nullptr) throw std::bad_alloc();  // MLX says nothing
-  if (small) return;
-  size_t ahead = (kAlign - reinterpret_cast<uintptr_t>(a.data<void>()) % kAlign) % kAlign;
+  if (align == 1) return;
+  size_t ahead = (align - reinterpret_cast<uintptr_t>(a.data<void>()) % align) % align;
   a.copy_shared_buffer(a, a.strides(), a.flags(), a.size(), static_cast<int64_t>(ahead / a.itemsize()));
 }
 
