@@ -1,8 +1,8 @@
 """Normalization by statistics of the images themselves, with the derivative through them as one rule.
 
 Batch, instance and group norm differ in which elements share statistics, and in nothing else. Each direction is said
-by the operations of `_channels` and `_vectors`, which have derivatives of every order and run on the CPU too; on a GPU
-three kernels of our own do it, where neither groups nor other processes have a say between them.
+by the operations of `_channels` and `_vectors`, which have derivatives of every order. Where no other process has a say
+between them, the CPU does it at once, and a GPU by three kernels if there are no groups either.
 """
 
 from __future__ import annotations
@@ -113,8 +113,17 @@ def statistics(
     return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
 
 
-def _in_three_kernels(x: mx.array, spec: Spec) -> bool:
-    return _launch.backend(spec.stream) != "cpu" and not (spec.groups or spec.processes or x.size == 0)
+def _at_once(x: mx.array, spec: Spec) -> bool:
+    """Whether a direction is one launch: a primitive, or three kernels."""
+    if spec.processes is not None:
+        return False
+    return _launch.backend(spec.stream) == "cpu" or not (spec.groups or x.size == 0)
+
+
+def _told(x: mx.array, spec: Spec) -> tuple[int, ...]:
+    """The ints that the CPU's primitives take."""
+    count = _elements(x, spec.per_image, spec.groups)
+    return (spec.groups, *_launch.doubles(spec.eps, float(count)), *spec.act.told)
 
 
 def _of_nothing(x: mx.array, spec: Spec) -> list[mx.array] | None:
@@ -145,18 +154,23 @@ def _outputs(x: mx.array, spec: Spec) -> tuple[_launch.Output, ...]:
     return (tuple(x.shape), x.dtype), vector, vector
 
 
+def _cast(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
+    """Scale and shift as the launch reads them: each kernel casts for itself."""
+    return parameters(x, gamma, beta) if _launch.backend(spec.stream) == "cpu" else (gamma, beta)
+
+
 def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    if not _in_three_kernels(x, spec):
+    if not _at_once(x, spec):
         return _forward(x, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
 
     def stages() -> tuple[_launch.Stage, ...]:
         return _channel_stages.normalized(x, vector, spec.act, spec.eps)
 
-    arrays = [x, gamma, beta]
+    arrays = [x, *_cast(x, gamma, beta, spec)]
     results_of = _channel_stages.NORMALIZED
-    made = _launch.launch("bn_normalize", arrays, (), outputs, stages, spec.stream, results_of=results_of)
-    return *made, mx.array(_elements(x, spec.per_image, 0), mx.int64)
+    made = _launch.launch("batch_norm", arrays, _told(x, spec), outputs, stages, spec.stream, results_of=results_of)
+    return *made, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
 
 
 def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
@@ -175,7 +189,7 @@ def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[
 
 def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
     dy, x, gamma, beta, mean, var, dmean, dvar, _, spec = args
-    if not _in_three_kernels(x, spec):
+    if not _at_once(x, spec):
         return _gradients(*args)
     outputs = _, vector, _ = _outputs(x, spec)
 
@@ -183,9 +197,9 @@ def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
         count = float(_elements(x, spec.per_image, 0))
         return _channel_stages.gradients(dy, vector, spec.act, count, spec.eps)
 
-    arrays = [dy, x, gamma, beta, mean, var, dmean, dvar]
-    results_of = _channel_stages.GRADIENTS
-    return tuple(_launch.launch("bn_grad", arrays, (), outputs, stages, spec.stream, results_of=results_of))
+    arrays = [dy, x, *_cast(x, gamma, beta, spec), mean, var, dmean, dvar]
+    told, results_of = _told(x, spec), _channel_stages.GRADIENTS
+    return tuple(_launch.launch("batch_norm_grad", arrays, told, outputs, stages, spec.stream, results_of=results_of))
 
 
 def _gradients(*args: Any) -> tuple[mx.array, ...]:

@@ -119,7 +119,7 @@ def instance_norm(
         >>> instance_norm(x, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
-    return instance_norm_fwd(x, gamma, beta, eps=eps, stream=stream)[0]
+    return _normalized("instance_norm", x, gamma, beta, None, eps, stream)[0]
 
 
 def instance_norm_fwd(
@@ -140,7 +140,7 @@ def instance_norm_fwd(
         >>> state.mean.reshape(-1), state.var.reshape(-1)
         (array([2, 4], dtype=float32), array([1, 4], dtype=float32))
     """
-    y, *state = _forward("instance_norm", x, gamma, beta, 0, eps, stream)
+    y, *state = _forward("instance_norm", x, gamma, beta, None, eps, stream)
     return y, InstanceNormState(*state)
 
 
@@ -220,7 +220,7 @@ def group_norm(
         >>> group_norm(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 1, 4), 2, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
-    return group_norm_fwd(x, groups, gamma, beta, eps=eps, stream=stream)[0]
+    return _normalized("group_norm", x, gamma, beta, groups, eps, stream)[0]
 
 
 def group_norm_fwd(
@@ -242,11 +242,6 @@ def group_norm_fwd(
         >>> state.mean
         array([[2, 4]], dtype=float32)
     """
-    _check.image("group_norm", "x", x, stream=_launch.resolve(stream))
-    groups = _check.whole("group_norm", "groups", groups)
-    if x.shape[3] % groups:
-        rule = f"a divisor of {x.shape[3]}"
-        raise ValueError(f"group_norm: groups do not divide the channels; got groups={groups}, expected {rule}")
     y, *state = _forward("group_norm", x, gamma, beta, groups, eps, stream)
     return y, GroupNormState(*state)
 
@@ -303,25 +298,35 @@ def _with_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
     return state._replace(mean=mean, var=var, dgamma=dgamma, dbeta=dbeta)
 
 
-def _forward(
+def _normalized(
     op: str,
     x: mx.array,
     gamma: mx.array | None,
     beta: mx.array | None,
-    groups: int,
+    groups: int | None,
     eps: float,
     stream: StreamLike,
-) -> tuple[Any, ...]:
-    """The images and the fields of the state."""
+) -> tuple[mx.array, mx.array, mx.array, Spec]:
+    """The images, mean and variance of each channel's group, and what was done; without groups of each channel."""
     run_on = _launch.resolve(stream)
     _check.image(op, "x", x, stream=run_on)
+    together = 0 if groups is None else _check.whole(op, "groups", groups)
+    if together and x.shape[3] % together:
+        rule = f"a divisor of {x.shape[3]}"
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={groups}, expected {rule}")
     check_parameters(op, run_on, x, gamma, beta)
-    spec = Spec(True, groups, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
+    spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
     y, mean, var, _ = normalized(x, gamma, beta, spec)
-    with mx.stream(run_on):
+    return y, mean, var, spec
+
+
+def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
+    """The images and the fields of the state; arguments are those of `_normalized`."""
+    y, mean, var, spec = _normalized(op, x, *how)
+    with mx.stream(spec.stream):
         none = mx.zeros((x.shape[0], x.shape[3]), mean.dtype)
-        if groups:  # all channels of a group have the same
-            first = slice(None), slice(None, None, x.shape[3] // groups)
+        if spec.groups:  # all channels of a group have the same
+            first = slice(None), slice(None, None, x.shape[3] // spec.groups)
             mean, var = (_launch.cut(a, first) for a in (mean, var))
     return y, mean, var, none, none, op, spec.eps
 

@@ -84,6 +84,20 @@ void parallel_sets(const Sets& sets, bool backwards, const F& f) {
   });
 }
 
+// Calls f(sets, first) for sets from number `first` on: a few that one thread sees through, while their images are in
+// its caches, where every thread has several; else for all at once, so that threads share their pixels.
+template <typename F>
+void for_sets(const Sets& all, const F& f) {
+  constexpr int64_t kEach = 4;
+  if (all.count < kEach * get_num_threads()) return f(all, int64_t{0});
+  const int64_t group = 1 + kChunkElements / (all.size + 1);
+  parallel_for((all.count + group - 1) / group, [&](int64_t i) {
+    Sets some = all;  // their rows are cut as those of all are
+    some.count = smaller(group, all.count - i * group);
+    f(some, i * group);
+  });
+}
+
 // What sets come to in two steps: piece(set, chunk, part, room) makes `entries` numbers of a chunk that has pixels,
 // with `space` numbers of room, and finish(set, parts) what is made of those of all chunks.
 template <typename F, typename G>
@@ -139,12 +153,12 @@ MPSF_INLINE void store_result(T* p, Vec<Acc<T>> v, int n, bool streamed) {
   }
 }
 
-// A set's entries of a vector, repeated until a row has one for each of its own. They lie in `room` where they had to
-// be copied.
+// A set's entries of a vector (sets, channels), repeated until a row has one for each of its own. They lie in `room`
+// where they had to be copied.
 template <typename A>
-const A* entries_of(const Tensor& vector, const Sets& sets, int64_t set, A* room) {
+const A* entries_of(const A* vector, const Sets& sets, int64_t set, A* room) {
   const int64_t channels = sets.rows.channels, width = sets.rows.width;
-  const A* entries = data<A>(vector) + set * channels;
+  const A* entries = vector + set * channels;
   if (width == channels) return entries;
   for (int64_t i = 0; i < width; i += channels) {
     memcpy(room + i, entries, static_cast<size_t>(channels) * sizeof(A));

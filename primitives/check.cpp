@@ -128,6 +128,27 @@ class Check {
     }
   }
 
+  // A direction of normalization as a whole: images, two vectors (channels,), and behind them (sets, channels), or
+  // (channels,) where there is one; a number of groups, two doubles and an activation in the params.
+  void whole(size_t images, size_t vectors) const {
+    counts(images + 2 + vectors, 12, 3);
+    fused(5);
+    require(in(0).size() >= 2, "images of rank 2 or more");
+    const int channels = in(0).back();
+    for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
+    for (size_t i = images; i < images + 2; ++i) input(static_cast<int>(i), {channels}, accumulator());
+    const mx::Shape& vector = out(1);
+    const bool shared = vector.size() == 1;
+    require(vector.size() == 1 || vector.size() == 2, "statistics of rank 1 or 2");
+    require(vector.back() == channels && (shared || vector[0] == in(0)[0]), "statistics of all images or of each");
+    for (size_t i = images + 2; i < images + 2 + vectors; ++i) input(static_cast<int>(i), vector, accumulator());
+    output(0, in(0), image());
+    for (int i = 1; i < 3; ++i) output(i, vector, accumulator());
+    const int groups = call_.params[0];
+    require(groups >= 0 && groups <= channels && (groups == 0 || channels % groups == 0),
+            "groups that divide the channels");
+  }
+
   double number(size_t at) const {
     double value;
     std::memcpy(&value, &call_.params[at], sizeof(value));
@@ -294,6 +315,10 @@ void check(const Signature& call) {
       return c.channels(2, c.fused() == kNone ? 1 : 3, 7, false);
     case Op::bn_grad:
       return c.channels(2, c.fused() == kNone ? 4 : 6, 7, true);
+    case Op::batch_norm:
+      return c.whole(1, 0);
+    case Op::batch_norm_grad:
+      return c.whole(2, 4);
     case Op::bn_slope:
       return c.vectors(2, 1, 1);
     case Op::bn_grown:

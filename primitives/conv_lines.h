@@ -151,6 +151,50 @@ void product_of_lines(const Product<T>& p) {
   });
 }
 
+// Windows of one pixel, in one line of pixels ----------------------------------------------------------------------
+
+constexpr int kNearChannels = 128;  // more, and the rows of a tile take each other's places in the nearest cache
+
+// Whether tiles may read the source where it lies.
+template <typename T>
+bool is_of_pixels(const Product<T>& p) {
+  const auto alone = [](const Side& s, int n) {
+    return s.taps == 1 && s.outs == n && s.src_out == 1 && s.src_first == 0 && s.src_begin == 0 && s.src_end == n &&
+           s.out_first == 0 && s.out_step == 1;
+  };
+  return sizeof(T) == sizeof(Acc<T>) && p.images == 1 && alone(p.rows, 1) && alone(p.cols, p.source_cols) &&
+         p.source_cols == p.result_cols && p.groups == 1 && p.fold_rows * p.fold_cols == 1 &&
+         p.channels <= kNearChannels && p.cols.outs >= kProductTasks * kChunkTiles * kTileRows;
+}
+
+template <typename T>
+void product_of_pixels(const Product<T>& p) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
+  constexpr int64_t kChunk = kChunkTiles * kTileRows;
+  if (p.outs == 0) return;
+  const int blocks = (p.outs + W - 1) / W;
+  const int64_t pixels = p.cols.outs, depth = p.channels;
+  const Scratch<A> weights(blocks * depth * W);
+  lay_out_weights(p, 0, blocks, weights.get());
+  parallel_for((pixels + kChunk - 1) / kChunk, [&](int64_t task) {
+    const A* lines[] = {nullptr};
+    if constexpr (sizeof(T) == sizeof(A)) lines[0] = p.source;
+    const LineJob<T> job = {lines, 1, depth, depth, p.result_channels, p.neuron, p.streamed};
+    const int64_t begin = task * kChunk, end = smaller(pixels, begin + kChunk), next = smaller(pixels, end + kChunk);
+    Ahead ahead(p.source + end * depth, p.source + next * depth, int64_t{kChunkTiles} * blocks);
+    for (int lane = 0; lane < p.outs; lane += W) {
+      const int vectors = p.outs - lane <= L ? 1 : kTileVectors;
+      for (int64_t pixel = begin; pixel < end; pixel += kTileRows, ahead.step()) {
+        const int rows = static_cast<int>(smaller(kTileRows, end - pixel));
+        line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane, p.outs - lane,
+                                    p.result + pixel * p.result_channels + lane);
+      }
+    }
+    stream_end();
+  });
+}
+
 // Weight gradient: outs are the lanes, and the taps of a row with their channels make the rows of a tile ------------
 
 template <typename A>
@@ -197,7 +241,9 @@ class LineGrad {
         size_(int64_t{blocks_} * g.rows.size * width_ * W) {}
 
   bool fits() const {
-    return g_.merged() && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0 &&
+    const bool pixels = g_.rows.size == 1 && g_.cols.size == 1 && g_.lines() == 1 && g_.groups == 1 &&
+                        g_.line() == g_.cols.n_in && g_.cols.stride == 1;
+    return (g_.merged() || pixels) && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0 &&
            size_ * static_cast<int64_t>(sizeof(A)) <= kLineSumBytes;
   }
 

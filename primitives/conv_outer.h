@@ -47,6 +47,8 @@ struct WeightGrad {
   int line() const { return cols.end - cols.begin; }
   int pieces() const { return (line() + kBlockPixels - 1) / kBlockPixels; }
   int64_t lines_each() const { return pieces() == 1 ? kBlockPixels / line() : 1; }
+  // Of the cotangents of a group in one block of pixels.
+  int64_t packed_size() const { return int64_t{tiles()} * kBlockPixels * kOuterPitch; }
   int64_t pixel_blocks() const { return (lines() + lines_each() - 1) / lines_each() * pieces(); }
 };
 
@@ -139,14 +141,16 @@ class WeightGradTask {
   static constexpr int W = kTileLanes<A>;
 
  public:
-  // Adds sums of dy to `bias` besides, unless that is null.
-  WeightGradTask(const WeightGrad<T>& g, int group, int first_block, int last_block, double* bias)
+  // Adds sums of dy to `bias` besides, unless that is null. `packed` has the group's cotangents of all pixel blocks, or
+  // is null.
+  WeightGradTask(const WeightGrad<T>& g, int group, int first_block, int last_block, double* bias, const A* packed)
       : g_(g),
         bias_(bias),
+        packed_(packed),
         group_(group),
         first_(first_block),
         last_(last_block),
-        dy_(int64_t{g.tiles()} * kBlockPixels * kOuterPitch),
+        dy_(packed ? 0 : g.packed_size()),
         sums_((last_block - first_block) * g.block_size()),
         panel_(g.lines_each() * (g.shared() ? g.rows.size : 1), g.span((g.line() + g.pieces() - 1) / g.pieces())) {}
 
@@ -169,8 +173,9 @@ class WeightGradTask {
     for (int64_t index = begin; index < end; ++index) {
       const PixelRange range = pixel_range(g_, index);
       Ahead dy = dy_ahead(index + 1, last, steps), x = x_ahead(index + 1, last, steps);
-      pack_dy(g_, group_, range, dy_.get());
-      if (bias_) add_bias(range.count * range.cols);
+      const A* panel = packed_ ? packed_ + index * g_.packed_size() : dy_.get();
+      if (!packed_) pack_dy(g_, group_, range, dy_.get());
+      if (bias_) add_bias(panel, range.count * range.cols);
       for (int block = first_; block < last_; ++block) {
         panel_.count = 0;
         for (int q = 0; q < g_.rows.size; ++q) {
@@ -178,7 +183,7 @@ class WeightGradTask {
             const PixelBlock pixels = source_pixels(range, block * W, q, tap);
             A* sum = sums + (block - first_) * g_.block_size() + (int64_t{q} * g_.taps() + tap) * g_.outs * W;
             for (int tile = 0; tile < g_.tiles() && pixels.count > 0; ++tile) {
-              add_tile(pixels, block * W, tile, range.count * range.cols, sum);
+              add_tile(panel, pixels, block * W, tile, range.count * range.cols, sum);
               dy.step();
               x.step();
             }
@@ -188,10 +193,10 @@ class WeightGradTask {
     }
   }
 
-  void add_bias(int64_t pixel_count) {
+  void add_bias(const A* panel, int64_t pixel_count) {
     for (int tile = 0; tile < g_.tiles(); ++tile) {
       const int begin = g_.tile_begin(tile), end = g_.tile_begin(tile + 1);
-      const A* from = dy_.get() + tile * pixel_count * kOuterPitch;
+      const A* from = panel + tile * pixel_count * kOuterPitch;
       for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
         const int n = lesser(lanes<A>, end - i);
         Vec<A> sum = {};
@@ -201,11 +206,11 @@ class WeightGradTask {
     }
   }
 
-  void add_tile(const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
+  void add_tile(const A* panel, const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
     const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
     const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
-    outer_tile<A, false>(to - from, vectors)(pixels, dy_.get() + tile * pixel_count * kOuterPitch, panel_.data.get(),
-                                             true, nullptr, nullptr, sum + int64_t{from} * W);
+    outer_tile<A, false>(to - from, vectors)(pixels, panel + tile * pixel_count * kOuterPitch, panel_.data.get(), true,
+                                             nullptr, nullptr, sum + int64_t{from} * W);
   }
 
   // Where the pixels of a range, and those that a tap of theirs reads, lie in the panels. Packs what is missing.
@@ -255,6 +260,7 @@ class WeightGradTask {
 
   const WeightGrad<T>& g_;
   double* const bias_;
+  const A* const packed_;
   const int group_, first_, last_;
   Scratch<A> dy_, sums_;
   LinePanel<T> panel_;
@@ -280,19 +286,29 @@ void add_parts(const WeightGrad<T>& g, int64_t parts, int64_t part_size, const A
   });
 }
 
+constexpr int64_t kPackedBytes = int64_t{16} << 20;
+
 // Many weights, whose sums no cache holds: each task adds up one block of lanes over all pixels and stores it at once.
 template <typename T>
 void weight_grad_by_blocks(const WeightGrad<T>& g) {
   using A = Acc<T>;
   constexpr int W = kTileLanes<A>;
   const int64_t outs = int64_t{g.groups} * g.outs, taps = int64_t{g.rows.size} * g.taps();
+  const int64_t size = g.packed_size(), pixel_blocks = g.pixel_blocks();
   Scratch<double> bias(g.db ? outs : 0);
   if (g.db) clear(bias.get(), outs);
+  // All tasks of a group read all of its cotangents: packed once, unless they are many.
+  const bool packs = g.blocks() > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(A)) <= kPackedBytes;
+  const Scratch<A> packed(packs ? g.groups * pixel_blocks * size : 0);
+  parallel_for(packs ? g.groups * pixel_blocks : 0, [&](int64_t i) {
+    pack_dy(g, static_cast<int>(i / pixel_blocks), pixel_range(g, i % pixel_blocks), packed.get() + i * size);
+  });
   parallel_for(int64_t{g.groups} * g.blocks(), [&](int64_t task) {
     const int group = static_cast<int>(task / g.blocks()), block = static_cast<int>(task % g.blocks());
     const Scratch<A> sums(g.block_size());
     double* const own = g.db && block == 0 ? bias.get() + int64_t{group} * g.outs : nullptr;
-    WeightGradTask<T>(g, group, block, block + 1, own).add(0, g.pixel_blocks(), sums.get());
+    const A* all = packs ? packed.get() + group * pixel_blocks * size : nullptr;
+    WeightGradTask<T>(g, group, block, block + 1, own, all).add(0, pixel_blocks, sums.get());
     for (int64_t i = 0; i < g.outs * taps; ++i) {
       const A* from = sums.get() + (i % taps * g.outs + i / taps) * W;
       A* to = g.dw + (int64_t{group} * g.outs * taps + i) * g.width() + block * W;
@@ -325,7 +341,7 @@ void weight_grad(const WeightGrad<T>& g) {
     const int64_t split = task % splits, group = task / splits % g.groups, part = task / splits / g.groups;
     const int64_t begin = g.blocks() * split / splits, end = g.blocks() * (split + 1) / splits;
     WeightGradTask<T>(g, static_cast<int>(group), static_cast<int>(begin), static_cast<int>(end),
-                      g.db && split == 0 ? bias.get() + part * outs + group * g.outs : nullptr)
+                      g.db && split == 0 ? bias.get() + part * outs + group * g.outs : nullptr, nullptr)
         .add(g.pixel_blocks() * part / parts, g.pixel_blocks() * (part + 1) / parts,
              sums.get() + part * part_size + (group * g.blocks() + begin) * g.block_size());
   });

@@ -58,7 +58,8 @@ void multiply_all(const Product<T>& p, bool winograd) {
     const Winograd<Strided, T> strided(p);
     if (winograd && strided.fits()) return strided.run();
   }
-  return has_few_channels(p) ? product_of_lines(p) : product(p);
+  if (has_few_channels(p)) return product_of_lines(p);
+  return is_of_pixels(p) ? product_of_pixels(p) : product(p);
 }
 
 // Convolution as a product: channels of x times weights give outs.

@@ -40,6 +40,8 @@ struct Call {
   X(bn_normalize)            \
   X(bn_stats_grad)           \
   X(bn_grad)                 \
+  X(batch_norm)              \
+  X(batch_norm_grad)         \
   X(bn_slope)                \
   X(bn_grown)                \
   X(bn_factors)              \

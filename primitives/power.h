@@ -80,6 +80,19 @@ MPSF_INLINE Vec<float> about_inverse(Vec<float> a) {
 #endif
 }
 
+// 1 / sqrt(a), two roundings from the exact one; of -0 anything.
+MPSF_INLINE Vec<double> inverse_root_of(Vec<double> a) { return 1 / root(a); }
+MPSF_INLINE Vec<float> inverse_root_of(Vec<float> a) {
+#if defined(__AVX512F__)
+  // A root and a quotient take the divider as long as a window's sums take everything else.
+  const Vec<float> about = _mm512_maskz_rsqrt14_ps(0xffff, a), error = fused(-a * about, about, splat(1.0f));
+  const Vec<float> exact = fused(about * error, error * 0.375f + 0.5f, about);
+  return error == error ? exact : about;  // of zero and infinity
+#else
+  return 1 / root(a);
+#endif
+}
+
 // a ** e of normal positive a, to the precision of float; beyond its range something beyond it.
 MPSF_INLINE Vec<double> raised(Vec<double> a, double e) {
   using Bits = Vec<uint64_t>;
@@ -203,7 +216,7 @@ struct Power {
     if constexpr (Kind == Raise::reciprocal) return 1 / t;
     if constexpr (Kind == Raise::root || Kind == Raise::root_root) {
       if constexpr (Kind == Raise::root) {
-        const Vec<A> power = 1 / root(t + A(0));  // -0 becomes 0
+        const Vec<A> power = inverse_root_of(t + A(0));  // -0 becomes 0
         return t == -kInfinity ? Vec<A>{} : power;
       }
       const Vec<A> power = t == 0 ? splat(kInfinity) : root(root(t)) / t;  // two roundings in a row, and a quarter

@@ -1,4 +1,5 @@
 // Arithmetic on vectors with one entry a channel, between two passes over images.
+#include "channel_vectors.h"
 #include "channels.h"
 #include "simd.h"
 
@@ -27,17 +28,13 @@ void for_channels(const Call& call, const F& f) {
   });
 }
 
-template <typename A>
-A inverse_root(A var, A eps) {
-  if constexpr (sizeof(A) == 4) return 1 / __builtin_sqrtf(var + eps);
-  return 1 / __builtin_sqrt(var + eps);
-}
-
-// Calls f(begin, end) for every group of channels of every row of vectors.
+// Calls f(begin, size) for every group of channels of every row of vectors, with a zero of their type.
 template <typename F>
 void for_groups(const Call& call, const F& f) {
   const int64_t size = call.in[0].shape[1] / number<int64_t>(call, 0);
-  for (int64_t at = 0; at < call.in[0].size; at += size) f(at, at + size);
+  by_type(call.in[0].type, [&](auto zero) {
+    for (int64_t at = 0; at < call.in[0].size; at += size) f(at, size, Acc<decltype(zero)>());
+  });
 }
 
 }  // namespace
@@ -71,11 +68,8 @@ void bn_factors(const Call& call) {
 void bn_composed_factors(const Call& call) {
   for_channels<6, 4>(call, [&]<typename A>(const A(&in)[6], A(&out)[4]) {
     const auto& [gamma, var, dmean, dvar, dbeta, dot] = in;
-    const A count = number<A>(call, 0), root = inverse_root(var, number<A>(call, 1));
-    out[0] = dot * root;
-    out[1] = gamma * root;
-    out[2] = (2 * dvar - out[1] * root * out[0]) / count;
-    out[3] = (dmean - out[1] * dbeta) / count;
+    const Factors<A> f(gamma, var, dmean, dvar, dbeta, dot, number<A>(call, 0), number<A>(call, 1));
+    out[0] = f.dgamma, out[1] = f.a, out[2] = f.b, out[3] = f.d;
   });
 }
 
@@ -91,35 +85,15 @@ void bn_running(const Call& call) {
 }
 
 void bn_by_group(const Call& call) {
-  by_type(call.in[0].type, [&](auto zero) {
-    using A = Acc<decltype(zero)>;
-    const A *means = data<A>(call.in[0]), *variances = data<A>(call.in[1]);
-    for_groups(call, [&](int64_t begin, int64_t end) {
-      double sum = 0, spread = 0;
-      for (int64_t c = begin; c < end; ++c) sum += static_cast<double>(means[c]);
-      const double mean = sum / static_cast<double>(end - begin);
-      for (int64_t c = begin; c < end; ++c) {
-        const double apart = static_cast<double>(means[c]) - mean;
-        spread += static_cast<double>(variances[c]) + apart * apart;
-      }
-      for (int64_t c = begin; c < end; ++c) {
-        data<A>(call.out[0])[c] = static_cast<A>(mean);
-        data<A>(call.out[1])[c] = static_cast<A>(spread / static_cast<double>(end - begin));
-      }
-    });
+  for_groups(call, [&]<typename A>(int64_t at, int64_t size, A) {
+    join_moments(data<A>(call.in[0]) + at, data<A>(call.in[1]) + at, size, data<A>(call.out[0]) + at,
+                 data<A>(call.out[1]) + at);
   });
 }
 
 void bn_group_sums(const Call& call) {
-  by_type(call.in[0].type, [&](auto zero) {
-    using A = Acc<decltype(zero)>;
-    for_groups(call, [&](int64_t begin, int64_t end) {
-      for (int i = 0; i < 2; ++i) {
-        double sum = 0;
-        for (int64_t c = begin; c < end; ++c) sum += static_cast<double>(data<A>(call.in[i])[c]);
-        for (int64_t c = begin; c < end; ++c) data<A>(call.out[i])[c] = static_cast<A>(sum);
-      }
-    });
+  for_groups(call, [&]<typename A>(int64_t at, int64_t size, A) {
+    for (int i = 0; i < 2; ++i) join_sum(data<A>(call.in[i]) + at, size, data<A>(call.out[i]) + at);
   });
 }
 

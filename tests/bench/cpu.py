@@ -184,7 +184,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     calls = {name: 1 if seconds[name] > _LONG else several for name in bound}
 
     samplers = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
-    samplers[COPY] = _copy(inputs, problem.dtype)
+    samplers[COPY] = _copy(inputs, problem.dtype, calls[OURS])
     library = openblas.find(args.openblas)
     if library and problem.weighted and not slow:
         with openblas.Rival(problem, library) as rival:
@@ -231,8 +231,8 @@ def _sides(jax: bool, without: Sequence[str] = ()) -> list[Side]:
     return [side for side in sides if side.name not in without]
 
 
-def _copy(inputs: SimpleNamespace, dtype: str) -> clock.Sampler:
-    """PyTorch's two-thread copy of x into an output that MLX just made."""
+def _copy(inputs: SimpleNamespace, dtype: str, copies: int) -> clock.Sampler:
+    """Seconds of PyTorch's two-thread copy of x, of several in a row, each into an output that MLX just made."""
     source = torch.from_numpy(inputs.x).to(getattr(torch, dtype))
 
     def fresh() -> torch.Tensor:
@@ -243,9 +243,10 @@ def _copy(inputs: SimpleNamespace, dtype: str) -> clock.Sampler:
     def sample() -> float:
         time.sleep(clock.PAUSE)
         fresh().copy_(source)
-        output = fresh()
+        outputs = [fresh() for _ in range(copies)]
         start = time.perf_counter()
-        output.copy_(source)
-        return time.perf_counter() - start
+        for output in outputs:
+            output.copy_(source)
+        return (time.perf_counter() - start) / copies
 
     return sample
