@@ -140,27 +140,41 @@ struct FloatPower {
     c = static_cast<float>(e * 0.43095799328758316);
   }
 
-  MPSF_INLINE Vec<float> of(Vec<float> t) const {
+  // Of several vectors step by step: one alone waits for itself most of the time.
+  template <int N>
+  MPSF_INLINE void of(Vec<float> (&t)[N]) const {
+    using V = Vec<float>;
+    V near[N], lack[N], s[N], steps[N], whole[N], k[N], r[N], power[N];
     // t = m * 2^k with m between the roots of 1/2 and 2, and s = f / (2 + f) of f = m - 1.
-    const Bits32 moved = bit_cast<Bits32>(t) + (kOneBits - kRootHalfBits);
-    const Vec<float> m = bit_cast<Vec<float>>((moved & 0x7fffff) + kRootHalfBits), f = m - 1;
-    const Vec<float> k = bit_cast<Vec<float>>((moved >> 23) | 0x4b000000) - (0x1p23f + 127);
-    const Vec<float> over = about_inverse(m + 1), near = f * over;
-    // f - near * (2 + f), exact but for its last rounding: what `near` lacks.
-    const Vec<float> lack = fused(-near, f, f - (near + near)) * over, s = near + lack, z = s * s;
+    for (int v = 0; v < N; ++v) {
+      const Bits32 moved = bit_cast<Bits32>(t[v]) + (kOneBits - kRootHalfBits);
+      const V m = bit_cast<V>((moved & 0x7fffff) + kRootHalfBits), f = m - 1, over = about_inverse(m + 1);
+      k[v] = bit_cast<V>((moved >> 23) | 0x4b000000) - (0x1p23f + 127);
+      near[v] = f * over;
+      // f - near * (2 + f), exact but for its last rounding: what `near` lacks.
+      lack[v] = fused(-near[v], f, f - (near[v] + near[v])) * over;
+    }
     // e * log2(t) as whole numbers and a small rest. k * step is exact, and so is what the whole number leaves of it.
-    const Vec<float> steps = k * step, whole = fused(near, splat(slope), steps) + 0x1.8p23f;
-    Vec<float> r = fused(near, splat(slope), steps - (whole - 0x1.8p23f));
-    r += lack * slope + k * rest;
-    r += s * (((z * c + b) * z + a) * z + tail0);
+    for (int v = 0; v < N; ++v) {
+      s[v] = near[v] + lack[v];
+      steps[v] = k[v] * step;
+      whole[v] = fused(near[v], splat(slope), steps[v]) + 0x1.8p23f;
+    }
+    for (int v = 0; v < N; ++v) {
+      r[v] = fused(near[v], splat(slope), steps[v] - (whole[v] - 0x1.8p23f));
+      r[v] += lack[v] * slope + k[v] * rest;
+    }
+    for (int v = 0; v < N; ++v) {
+      const V z = s[v] * s[v];
+      r[v] += s[v] * (((z * c + b) * z + a) * z + tail0);
+    }
     // Term by term: the shorter way through the pipeline takes one more multiplication, which are what it waits for.
-    Vec<float> power = r * 0.00015461445f + 0.0013400428f;
-    power = power * r + 0.0096180567f;
-    power = power * r + 0.055503272f;
-    power = power * r + 0.24022651f;
-    power = power * r + 0.6931472f;
-    power = power * r + 1;
-    return bit_cast<Vec<float>>(bit_cast<Bits32>(power) + (bit_cast<Bits32>(whole) << 23));
+    for (int v = 0; v < N; ++v) power[v] = r[v] * 0.00015461445f + 0.0013400428f;
+    constexpr float kTerms[] = {0.0096180567f, 0.055503272f, 0.24022651f, 0.6931472f, 1};
+    for (const float term : kTerms) {
+      for (int v = 0; v < N; ++v) power[v] = power[v] * r[v] + term;
+    }
+    for (int v = 0; v < N; ++v) t[v] = bit_cast<V>(bit_cast<Bits32>(power[v]) + (bit_cast<Bits32>(whole[v]) << 23));
   }
 };
 
@@ -190,9 +204,10 @@ struct Power {
   template <Raise Kind>
   static constexpr bool kQuick = sizeof(A) == 4 && Kind == Raise::other&& kFused;
 
-  MPSF_INLINE Vec<A> quickly(Vec<A> t, bool& all) const requires(sizeof(A) == 4) {
-    all &= within(t, quick.low, quick.high);
-    return quick.of(t);
+  template <int N>
+  MPSF_INLINE void quickly(Vec<A> (&t)[N], bool& all) const requires(sizeof(A) == 4) {
+    for (int v = 0; v < N; ++v) all &= within(t[v], quick.low, quick.high);
+    quick.of(t);
   }
 
   template <Raise Kind>
@@ -201,9 +216,10 @@ struct Power {
       return any_of<Kind>(t);
     } else {
       bool all = true;
-      const Vec<A> power = quickly(t, all);
-      return all                                      ? power
-             : ((t >= quick.low) & (t <= quick.high)) ? power
+      Vec<A> power[1] = {t};
+      quickly(power, all);
+      return all                                      ? power[0]
+             : ((t >= quick.low) & (t <= quick.high)) ? power[0]
                                                       : any_of<Kind>(t);  // the same whatever is beside it
     }
   }
@@ -266,15 +282,29 @@ MPSF_INLINE void for_each(int64_t length, const F& f) {
   if (i < length) f(i, static_cast<int>(length - i));
 }
 
+constexpr int kAtOnce = kRegisters == 32 ? 4 : 1;  // vectors
+
 // Calls store(i, n, powers) with the powers of what load(i, n) gives, for all vectors of so many elements. First as if
 // all were quick, which leaves the loop its registers, and if they were not, again: store() must not change what load()
 // reads. A function of its own, for the same registers.
 template <Raise Kind, typename A, typename Load, typename Store>
 __attribute__((noinline)) void powers_of(const Power<A> power, int64_t length, const Load load, const Store store) {
   if constexpr (Power<A>::template kQuick<Kind>) {
+    constexpr int L = lanes<A>;
     bool all = true;
+    int64_t i = 0;
+    for (; i + kAtOnce * L <= length; i += kAtOnce * L) {
+      Vec<A> t[kAtOnce];
+      for (int v = 0; v < kAtOnce; ++v) t[v] = load(i + v * L, L);
+      power.quickly(t, all);
+      for (int v = 0; v < kAtOnce; ++v) store(i + v * L, L, t[v]);
+    }
     for_each<A>(
-        length, [&](int64_t i, int n) __attribute__((always_inline)) { store(i, n, power.quickly(load(i, n), all)); });
+        length - i, [&](int64_t rest, int n) __attribute__((always_inline)) {
+          Vec<A> t[1] = {load(i + rest, n)};
+          power.quickly(t, all);
+          store(i + rest, n, t[0]);
+        });
     if (all) return;
   }
   for_each<A>(
