@@ -52,11 +52,13 @@ MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n, bool streamed)
   for (int i = 0; i < n; ++i) p[i * step] = some[i];
 }
 
-// `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels.
-// Whole says that these are whole vectors in one plane without steps, so that the compiler knows it too.
+// `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels. Fetches
+// as much of the source's line `ahead`, which the next row of outputs is the first to read: in pieces of a pixel, no
+// processor foresees it. Whole says that these are whole vectors in one plane without steps, so that the compiler knows
+// it too.
 template <typename T, int Pixels, int Vectors, bool Whole>
 MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col, int tap_begin, int tap_end,
-                          int channel, int n) {
+                          int channel, int n, const T* ahead) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   Depthwise<T> d = given;
@@ -93,6 +95,14 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
       }
     }
   }
+  if (Whole) {
+    const T* next = ahead + int64_t{col} * cols.src_out * d.source_pitch() + channel;
+#pragma GCC unroll 8
+    for (int i = 0; i < Pixels; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) __builtin_prefetch(next + i * cols.src_out * d.source_pitch() + v * L);
+    }
+  }
   apply(acc, d.neuron);
   const int64_t to =
       (int64_t{image} * d.result_rows + rows.out_first + row * rows.out_step) * d.result_cols + cols.out_first;
@@ -110,17 +120,24 @@ template <typename T>
 void depthwise(const Depthwise<T>& d) {
   constexpr int L = lanes<Acc<T>>, kPixels = kRegisters == 32 ? 4 : 2;
   const bool dense = d.planes == 1 && d.source_step == 1 && d.result_step == 1;
-  parallel_for(int64_t{d.images} * d.rows.outs, [&](int64_t line) {
-    const int image = static_cast<int>(line / d.rows.outs), row = static_cast<int>(line % d.rows.outs);
-    for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
-      int c = 0;
-      for (; dense && c + 2 * L <= d.channels; c += 2 * L) {
-        sum_taps<T, Pixels, 2, true>(d, image, row, col, tap_begin, tap_end, c, L);
-      }
-      for (; c < d.channels; c += L) {
-        sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, lesser(L, d.channels - c));
-      }
-    });
+  const int64_t lines = int64_t{d.images} * d.rows.outs, band = smaller(8, 1 + lines / 32);
+  parallel_for((lines + band - 1) / band, [&](int64_t task) {
+    for (int64_t line = task * band; line < smaller(lines, (task + 1) * band); ++line) {
+      const int image = static_cast<int>(line / d.rows.outs), row = static_cast<int>(line % d.rows.outs);
+      const int last = d.rows.src_first + (row + 1) * d.rows.src_out + (d.rows.taps - 1) * d.rows.src_tap;
+      const int next = greater(0, lesser(last, d.source_rows - 1));
+      const T* ahead = d.source + (int64_t{image} * d.source_rows + next) * d.source_cols * d.source_pitch();
+      for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
+        int c = 0;
+        for (; dense && c + 2 * L <= d.channels; c += 2 * L) {
+          sum_taps<T, Pixels, 2, true>(d, image, row, col, tap_begin, tap_end, c, L, ahead);
+        }
+        for (; c < d.channels; c += L) {
+          const int n = lesser(L, d.channels - c);
+          sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, n, ahead);
+        }
+      });
+    }
     stream_end();
   });
 }
