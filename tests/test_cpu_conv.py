@@ -42,6 +42,12 @@ def test_many_small_images(isa: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", ((1, 1, 1), (1, 5, 70), (1, 64, 33), (1, 128, 40), (1, 129, 20)), ids=str)
+def test_many_pixels_by_themselves(isa: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    check(case((axis(24, 24, 1, 1, 1, 0), axis(41, 41, 1, 1, 1, 0)), channels, dtype, images=2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("size", "channels"), ((1, (1, 1037, 1030)), (1, (2, 701, 803)), (3, (1, 603, 207))), ids=str)
 def test_more_weights_than_a_cache_holds(isa: str, size: int, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
     windows = axis(4, 4, size, 1, 1, size // 2), axis(3, 3, size, 1, 1, size // 2)

@@ -220,15 +220,15 @@ def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
 def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     texts = {path.stem for path in METAL.glob("*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
-    # MLX has powers for a GPU; the logarithm of softmax is the text of softmax; normalization as a whole is the texts of
-    # its parts. A stage without a name of its own is called after its operation.
+    # MLX has powers for a GPU; the logarithm of softmax is the text of softmax, normalization as a whole those of its
+    # parts. A stage without a name of its own is called after its operation.
     others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad"}
     assert named(r"\bStage") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of batch norm as
-    # a whole, two are tangents, three of second orders, and two are what images are resampled and padded by.
+    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of batch norm,
+    # two are tangents, three of second orders, and two are what images are resampled and padded by.
     folded = {
         "batch_norm_grad",
         *("dropout_by_mask", "conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent"),
