@@ -338,9 +338,10 @@ def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int
 def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid for bodies that work out geometry once and then go from image to image, in so many rounds.
 
-    Geometry costs a thread as much as several images do, so it serves eight rounds if the GPU stays full.
+    Geometry costs a thread as much as several images do, so it serves four rounds if the GPU stays full: eight leave it
+    too few threads to hide what loads wait for.
     """
-    deep = max(-(-rounds // 8), -(-FILL * 256 // (across * height)))
+    deep = max(-(-rounds // 4), -(-FILL * 256 // (across * height)))
     return threads(across, height, min(rounds, deep))
 
 
