@@ -1,10 +1,11 @@
 // dx = a[c] * g + b[c] * (x - mean[c]) + d[c], where g is dy through the activation N of (x - mean[c]) * scale[c] +
-// shift[c]; each set of images has vectors of its own. R: all sets share the shift, and the scale is a. A threadgroup has
-// `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and loads
-// W of them at a time.
+// shift[c]; each set of images has vectors of its own. R: all sets share the shift, and the scale is a. S: a, b and d are
+// a batch's gamma, dgamma and dbeta, of which they are yet to be made. A threadgroup has `share` rows of pixels that
+// follow one another; a thread owns V channels of a set and a pixel of each row, and loads W of them at a time.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0], height = params[1];  // height of the threadgroup
 const long share = params[2];
-const Activation known = activation_at(params, 3);
+const float eps = as_type<float>(params[3]);
+const Activation known = activation_at(params, 4);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, c = column % lanes * V;
 if (set >= sets) return;
@@ -16,6 +17,13 @@ for (int j = 0; j < V; ++j) {
   f.of_x[j] = b[long(column) * V + j];
   f.lift[j] = d[long(column) * V + j];
   by.slope[j] = by.level[j] = 0;
+}
+for (int j = 0; j < V * S; ++j) {
+  const float root = slope_of(1, var[c + j], eps);
+  f.of_g[j] *= root;
+  const float by_pixel = f.of_g[j] / float(count[0]);
+  f.of_x[j] *= -by_pixel * root;
+  f.lift[j] *= -by_pixel;
 }
 for (int j = 0; j < V * int(N != 0); ++j) {
   by.slope[j] = R ? f.of_g[j] : float(scale[long(column) * V + j]);

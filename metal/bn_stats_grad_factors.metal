@@ -7,6 +7,14 @@ const float count = as_type<float>(params[3]), eps = as_type<float>(params[4]);
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float sums[256], dots[256];
+const bool told = row == 0 && c < columns;
+float root = 0, scaled = 0, of_mean = 0, of_var = 0;
+if (told) {  // before the sums are folded, since a read takes as long
+  root = slope_of(1, var[c], eps);
+  scaled = float(gamma[c % channels]) * root;
+  of_mean = dmean[c];
+  of_var = dvar[c];
+}
 
 const TwoSums own = row_sums(partial, c < columns ? parts : 0, columns, c, row, height);
 sums[slot] = own.of_g;
@@ -19,11 +27,11 @@ for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
-if (row == 0 && c < columns) {
-  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c % channels]) * root, grown = dots[slot] * root;
+if (told) {
+  const float grown = dots[slot] * root;
   dgamma[c] = grown;
   dbeta[c] = sums[slot];
   a[c] = scaled;
-  b[c] = (2 * float(dvar[c]) - scaled * root * grown) / count;
-  d[c] = (float(dmean[c]) - scaled * sums[slot]) / count;
+  b[c] = (2 * of_var - scaled * root * grown) / count;
+  d[c] = (of_mean - scaled * sums[slot]) / count;
 }

@@ -46,19 +46,6 @@ def sums(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     return first, _launch.sum_partials(length, parts)
 
 
-def grown(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
-    """The gradients (1, c) of scale and shift, grown by `sums` of one set.
-
-    The last stage wants ``finally_with=[var, dgamma, dbeta]``.
-    """
-    channels, first = dy.shape[3], _sums(dy, 1, act)
-    result = ((1, channels), mx.float32)
-    grid, group = _launch.merging_threads(channels, first.results[0][0][0])
-    inputs, outputs = ("partial", "var", "dgamma", "dbeta"), ("new_dgamma", "new_dbeta")
-    params = (*group[:2], *_launch.bits(eps))
-    return first, Stage("bn_stats_grad_merge", inputs, outputs, (result, result), grid, group, params)
-
-
 def affine(x: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     """``(x - mean) * scale + shift``, activated, from x, mean, scale, shift."""
     return (_normalize(x, sets, act, None, (0, 1, 2, 3, 1)),)
@@ -89,7 +76,7 @@ def gradients(dy: mx.array, vector: _launch.Output, act: Activation, count: floa
     factors = Stage("bn_stats_grad_factors", inputs, outputs, (vector,) * 5, grid, group, params, reads=(8, 2, 5, 6, 7))
     last = _combine(dy, sets, act, shared=True)
     # The factor of dy is what the image less its mean is multiplied with, too.
-    return first, factors, last._replace(reads=(0, 1, 4, 11, 12, 13, *((11, 3) if act.kind else (4, 4))))
+    return first, factors, last._replace(reads=(0, 1, 4, 11, 12, 13, *((11, 3) if act.kind else (4, 4)), 4, 4))
 
 
 def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
@@ -97,11 +84,38 @@ def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
     return (_combine(dy, sets, act, shared=False),)
 
 
-def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool) -> Stage:
-    """`combine`, for sets that share the shift or have one each."""
-    inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
-    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act)
-    return stage._replace(template=(*stage.template, ("R", int(shared))), reads=_reads(6, act))
+def normalized_by(x: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
+    """Images normalized by a batch's statistics, from x, mean, var, gamma and beta, vectors (c,)."""
+    return (_normalize(x, 1, act, eps, (0, 1, 3, 4, 2)),)
+
+
+def grown(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
+    """The gradients (c,) of a batch's scale and shift, grown by those of some images.
+
+    From dy, x, mean, var, dgamma, dbeta[, gamma, beta].
+    """
+    channels, first = dy.shape[3], _sums(dy, 1, act, eps)
+    grid, group = _launch.merging_threads(channels, first.results[0][0][0])
+    inputs, outputs = ("partial", "var", "dgamma", "dbeta"), ("new_dgamma", "new_dbeta")
+    params, result = (*group[:2], *_launch.bits(eps)), ((channels,), mx.float32)
+    given = 8 if act.kind else 6
+    first = first._replace(reads=(0, 1, 2, 6, 7, 3) if act.kind else (0, 1, 2, 2, 2, 2))
+    merge = ("bn_stats_grad_merge", inputs, outputs, (result, result), grid, group, params)
+    return first, Stage(*merge, reads=(given, 3, 4, 5))
+
+
+def gradient_by(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
+    """The gradient of images that a batch normalized, from dy, x, mean, var, dgamma, dbeta, gamma, count[, beta]."""
+    last = _combine(dy, 1, act, shared=True, eps=eps)
+    return (last._replace(reads=(0, 1, 2, 6, 4, 5, 2, 8 if act.kind else 2, 3, 7)),)
+
+
+def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool, eps: float | None = None) -> Stage:
+    """`combine`, for sets that share the shift or have one each; with an eps the factors are yet to be made."""
+    inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift", "var", "count")
+    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act, _launch.bits(eps or 0))
+    template = (*stage.template, ("R", int(shared)), ("S", int(eps is not None)))
+    return stage._replace(template=template, reads=(*_reads(6, act), 2, 2))
 
 
 def _sets(vector: _launch.Output) -> int:

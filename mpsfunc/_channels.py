@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _channel_stages, _launch, _neuron, _vectors
-from mpsfunc._activation import NO_ACTIVATION, Activation
+from mpsfunc import _channel_stages, _launch, _neuron
+from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._launch import Stage
 from mpsfunc._neuron import On as On  # the activation that follows `affine`, and where everything runs
 from mpsfunc._rules import derived, differentiable, one_batch
@@ -55,31 +55,6 @@ def combine(
     return dx
 
 
-def accumulate(
-    dy: mx.array, x: mx.array, state: tuple[Rows, Rows, Rows, Rows], scale: Rows, shift: Rows, eps: float, on: On
-) -> tuple[Rows, Rows]:
-    """The gradients of a batch normalization's scale and shift, grown by two `sums` of its one set.
-
-    Args:
-        dy: Gradient of the normalized images.
-        x: The images.
-        state: Mean, variance and the gradients so far.
-        scale: Of `affine`.
-        shift: Of `affine`.
-        eps: Added to the variance under the root.
-        on: As for `sums`.
-    """
-    behind = (scale, shift) if on.act.kind else ()
-    dgamma, dbeta = _accumulate(dy, x, *state, *behind, _Growth(eps, on.act, on.stream))
-    return dgamma, dbeta
-
-
-class _Growth(NamedTuple):
-    eps: float
-    act: Activation
-    stream: mx.Stream
-
-
 # Kernels ------------------------------------------------------------------------------------------------
 
 
@@ -111,29 +86,6 @@ def _run_sums(*args: Any) -> tuple[Rows, ...]:
 
     arrays = [dy, x, mean, *behind]
     return tuple(_launch.launch("bn_stats_grad", arrays, on.act.told, (result, result), stages, on.stream))
-
-
-def _run_accumulate(*args: Any) -> tuple[Rows, ...]:
-    dy, x, mean, var, dgamma, dbeta, *behind, growth = args
-    if _launch.backend(growth.stream) == "cpu" or x.size == 0:
-        return _sums_and_growth(*args)
-    result = _rows(x, 1)
-
-    def stages() -> tuple[Stage, ...]:
-        return _channel_stages.grown(dy, growth.act, growth.eps)
-
-    arrays, rest = [dy, x, mean, *behind], [var, dgamma, dbeta]
-    return tuple(
-        _launch.launch("bn_stats_grad", arrays, (), (result, result), stages, growth.stream, finally_with=rest)
-    )
-
-
-def _sums_and_growth(*args: Any) -> tuple[Rows, ...]:
-    dy, x, mean, var, dgamma, dbeta, *behind, growth = args
-    scale, shift = behind or (mean, mean)
-    total, dot = sums(dy, x, mean, scale, shift, On(growth.act, growth.stream))
-    dgamma, dbeta = _vectors.grown(dgamma, dbeta, total, dot, var, growth.eps, growth.stream)
-    return dgamma, dbeta
 
 
 def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
@@ -330,4 +282,3 @@ _activated_sums: Any = derived(
 _activated_combine: Any = derived(
     *("bn_grad", _run_combine, _combine_before_activation), vmap=_mapped(lambda: _activated_combine, 2, shared=True)
 )
-_accumulate: Any = derived("bn_stats_grad", _run_accumulate, _sums_and_growth)

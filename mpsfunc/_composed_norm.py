@@ -47,9 +47,7 @@ def normalized(
     Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
     """
     with mx.stream(spec.stream):
-        scale, shift = parameters(x, gamma, beta)  # those that are given go as they are: each kernel casts for itself
-        given = scale if gamma is None else gamma, shift if beta is None else beta
-        y, mean, var, count = _normalized(x, *given, spec)
+        y, mean, var, count = _normalized(x, *filled(x, gamma, beta), spec)
         return y, mean, var, count
 
 
@@ -77,6 +75,11 @@ def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tu
     scale = mx.ones((channels,), dtype) if gamma is None else gamma.astype(dtype)
     shift = mx.zeros((channels,), dtype) if beta is None else beta.astype(dtype)
     return scale, shift
+
+
+def filled(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Scale and shift (c,): as they are where both are given, since launches cast for themselves, else `parameters`."""
+    return parameters(x, gamma, beta) if gamma is None or beta is None else (gamma, beta)
 
 
 def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> None:
@@ -155,7 +158,7 @@ def _outputs(x: mx.array, spec: Spec) -> tuple[_launch.Output, ...]:
 
 
 def _cast(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
-    """Scale and shift as the launch reads them: each kernel casts for itself."""
+    """Scale and shift as the launch reads them: a GPU's kernels cast for themselves."""
     return parameters(x, gamma, beta) if _launch.backend(spec.stream) == "cpu" else (gamma, beta)
 
 

@@ -73,22 +73,6 @@ def slope(scale: Vector, var: Vector, eps: float) -> Vector:
     return scale * mx.rsqrt(var + eps)
 
 
-@_one_launch("bn_grown", 2)
-def grown(dgamma: Vector, dbeta: Vector, total: Vector, dot: Vector, var: Vector, eps: float) -> tuple[Vector, Vector]:
-    """The gradients of the scale and the shift after two more channel sums."""
-    return dgamma + dot * mx.rsqrt(var + eps), dbeta + total
-
-
-@_one_launch("bn_factors", 3)
-def factors(
-    scale: Vector, var: Vector, dgamma: Vector, dbeta: Vector, count: mx.array, eps: float
-) -> tuple[Vector, Vector, Vector]:
-    """``a``, ``b`` and ``d`` of an image gradient ``a * dy + b * (x - mean) + d``; the count is a 0-d integer."""
-    root = mx.rsqrt(var + eps)
-    share = scale * root / count.astype(var.dtype)
-    return scale * root, -share * root * dgamma, -share * dbeta
-
-
 @_one_launch("bn_composed_factors", 4, ("gamma var dmean dvar dbeta dot", "dgamma a b d"))
 def composed_factors(
     gamma: Vector,

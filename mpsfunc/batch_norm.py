@@ -5,19 +5,19 @@
 
 Four kernels over images carry everything, at every order of derivative: the moments of a channel, an affine map of
 one image (`affine`) or of two (`combine`), and two channel sums (`sums`), all in `_channels`. Each one's rules use the
-others; what remains is arithmetic on vectors with one entry a channel.
+others; what remains is arithmetic on vectors with one entry a channel, which `_bn_rules` lets the kernels do.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc import _across, _check, _fused_neuron, _launch, _prelu, _vectors
+from mpsfunc import _across, _bn_rules, _check, _fused_neuron, _launch, _prelu
 from mpsfunc._across import Group
 from mpsfunc._activation import NO_ACTIVATION
+from mpsfunc._bn_rules import By
 from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, fresh
-from mpsfunc._channels import On, Rows, accumulate, affine, combine
-from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, normalized, parameters
+from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, filled, normalized
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
 
@@ -64,10 +64,9 @@ def bn_normalize(
         3.328427
     """
     run_on = _launch.resolve(stream)
-    on, slopes = _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
+    by, slopes = _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        mean, scale, shift = _placed(x, state, gamma, beta, run_on)
-        y = affine(x, mean, scale, shift, on)
+        y = _bn_rules.normalize(x, state.mean, state.var, *filled(x, gamma, beta), by)
         return y if slopes is None else _prelu.prelu(y, slopes, run_on)
 
 
@@ -117,22 +116,21 @@ def bn_stats_grad(
         (0.471405, 4.0)
     """
     run_on = _launch.resolve(stream)
-    on, slopes = _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    by, slopes = _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
     processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
-        dtype = _launch.accumulator(x.dtype)
-        mean, var, dgamma, dbeta = (a.astype(dtype)[None] for a in (state.mean, state.var, state.dgamma, state.dbeta))
         if slopes is not None:
-            dy = _before_prelu(dy, x, state, gamma, beta, slopes, run_on)
-        _, scale, shift = _placed(x, state, gamma, beta, run_on) if on.act.kind else (mean, mean, mean)
+            dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
+        given = filled(x, gamma, beta) if by.act.kind else (state.mean, state.mean)
+        statistics, held = (state.mean, state.var), (state.dgamma, state.dbeta)
         if processes is None:
-            dgamma, dbeta = accumulate(dy, x, (mean, var, dgamma, dbeta), scale, shift, state.eps, on)
+            dgamma, dbeta = _bn_rules.grown(dy, x, statistics, held, given, by)
         else:
-            none = mx.zeros_like(mean)
-            own = accumulate(dy, x, (mean, var, none, none), scale, shift, state.eps, on)
+            none = mx.zeros_like(state.mean)
+            own = _bn_rules.grown(dy, x, statistics, (none, none), given, by)
             of_all = _across.total(own, processes, run_on)
-            dgamma, dbeta = dgamma + of_all[0], dbeta + of_all[1]
-        return state._replace(dgamma=dgamma.reshape(x.shape[3]), dbeta=dbeta.reshape(x.shape[3]))
+            dgamma, dbeta = (a.astype(b.dtype) + b for a, b in zip(held, of_all, strict=True))
+        return state._replace(dgamma=dgamma, dbeta=dbeta)
 
 
 def bn_grad(
@@ -178,20 +176,17 @@ def bn_grad(
         -2.828427
     """
     run_on = _launch.resolve(stream)
-    on, slopes = _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
+    by, slopes = _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
     with mx.stream(run_on):
         if slopes is not None:
-            dy = _before_prelu(dy, x, state, gamma, beta, slopes, run_on)
-        mean, slope, shift = _placed(x, state, gamma, beta, run_on)
-        none = mx.zeros_like(mean)
-        if state.frozen and not on.act.kind:
-            return affine(dy, none, slope, none, on)
-        if state.frozen:
-            return combine(dy, x, mean, slope, none, none, slope, shift, on)
-        scale, _ = parameters(x, gamma, None)
-        var, dgamma, dbeta = (a.astype(scale.dtype)[None] for a in (state.var, state.dgamma, state.dbeta))
-        a, b, d = _vectors.factors(scale[None], var, dgamma, dbeta, state.count, state.eps, run_on)
-        return combine(dy, x, mean, a, b, d, slope, shift, on)
+            dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
+        given, statistics = filled(x, gamma, beta), (state.mean, state.var)
+        if not state.frozen:
+            return _bn_rules.gradient(dy, x, statistics, (state.dgamma, state.dbeta), given, state.count, by)
+        none = mx.zeros_like(state.mean)
+        if not by.act.kind:
+            return _bn_rules.normalize(dy, none, state.var, given[0], none, by)
+        return _bn_rules.gradient(dy, x, statistics, (none, none), given, mx.array(1, mx.int64), by)
 
 
 def batch_norm(
@@ -279,7 +274,7 @@ def _images(
     gamma: mx.array | None,
     beta: mx.array | None,
     neuron: str | Neuron | None,
-) -> tuple[On, mx.array | None]:
+) -> tuple[By, mx.array | None]:
     if dy is None:
         _check.image(op, "x", x, stream=stream)
     else:
@@ -287,16 +282,7 @@ def _images(
     check_owned(op, x, state, stream)
     check_parameters(op, stream, x, gamma, beta)
     act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], stream)
-    return On(act if slopes is None else NO_ACTIVATION, stream), slopes
-
-
-def _placed(
-    x: mx.array, state: BatchNormState, gamma: mx.array | None, beta: mx.array | None, stream: mx.Stream
-) -> tuple[Rows, Rows, Rows]:
-    """What `affine` takes: the mean, what an image less its mean is multiplied with, and the shift."""
-    scale, shift = parameters(x, gamma, beta)
-    mean, var = (a.astype(scale.dtype)[None] for a in (state.mean, state.var))
-    return mean, _vectors.slope(scale[None], var, state.eps, stream), shift[None]
+    return By(state.eps, act if slopes is None else NO_ACTIVATION, stream), slopes
 
 
 def _before_prelu(
@@ -306,8 +292,8 @@ def _before_prelu(
     gamma: mx.array | None,
     beta: mx.array | None,
     slopes: mx.array,
-    stream: mx.Stream,
+    by: By,
 ) -> mx.array:
     """The gradient of what a prelu was applied to, which is computed again."""
-    z = affine(x, *_placed(x, state, gamma, beta, stream), On(NO_ACTIVATION, stream))
-    return _prelu.prelu_pull(dy, z, slopes, stream)
+    z = _bn_rules.normalize(x, state.mean, state.var, *filled(x, gamma, beta), by)
+    return _prelu.prelu_pull(dy, z, slopes, by.stream)

@@ -307,10 +307,10 @@ def _normalized(
     eps: float,
     stream: StreamLike,
 ) -> tuple[mx.array, mx.array, mx.array, Spec]:
-    """The images, mean and variance of each channel's group, and what was done; without groups of each channel."""
+    """The images, mean and variance of each channel's group, and what was done; for instance norm of each channel."""
     run_on = _launch.resolve(stream)
     _check.image(op, "x", x, stream=run_on)
-    together = 0 if groups is None else _check.whole(op, "groups", groups)
+    together = 0 if op == "instance_norm" else _check.whole(op, "groups", groups)
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
         raise ValueError(f"{op}: groups do not divide the channels; got groups={groups}, expected {rule}")

@@ -1,7 +1,8 @@
-// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them, and each
-// direction as a whole. Images come in sets with vectors of their own (channels.h): one set for batch norm, one an
-// image for instance norm.
+// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them, each
+// direction by a state, and as a whole. Images come in sets with vectors of their own (channels.h): one set for batch
+// norm, one an image for instance norm.
 #include "activation.h"
+#include "channel_moments.h"
 #include "channel_vectors.h"
 #include "channels.h"
 #include "parallel.h"
@@ -9,109 +10,6 @@
 
 namespace mpsf::MPSF_ISA {
 namespace {
-
-// Mean and sum of squared deviations of every entry of a row, over the rows seen so far.
-struct Moments {
-  double* mean;
-  double* m2;
-  double count;
-
-  // Merges other moments (Chan, Golub and LeVeque), entry by entry.
-  void merge(const double* other_mean, const double* other_m2, double other_count, int64_t entries) {
-    double total = count + other_count, weight = other_count / total, spread = count * weight;
-    for (int64_t i = 0; i < entries; ++i) {
-      double delta = other_mean[i] - mean[i];
-      mean[i] += delta * weight;
-      m2[i] += other_m2[i] + delta * delta * spread;
-    }
-    count = total;
-  }
-};
-
-// The moments of a block of rows, from data that stays in the cache between the two passes. The sum of what
-// is left over corrects the rounding of the first mean.
-template <typename T, int N>
-MPSF_INLINE void block_moments(const T* x, int64_t stride, int64_t rows, int n, double* mean, double* m2) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
-  Vec<A> about[N] = {}, sum[N] = {}, squares[N] = {};
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int v = 0; v < N; ++v) about[v] += load_some(x + row * stride + v * L, n);
-  }
-  for (int v = 0; v < N; ++v) about[v] *= A(1) / static_cast<A>(rows);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int v = 0; v < N; ++v) {
-      Vec<A> d = load_some(x + row * stride + v * L, n) - about[v];
-      sum[v] += d;
-      squares[v] += d * d;
-    }
-  }
-  const double share = 1.0 / static_cast<double>(rows);
-  A first[N * L], rest[N * L], square[N * L];
-  memcpy(first, about, sizeof(first));
-  memcpy(rest, sum, sizeof(rest));
-  memcpy(square, squares, sizeof(square));
-  for (int i = 0; i < N * L; ++i) {
-    const double left = static_cast<double>(rest[i]);
-    mean[i] = static_cast<double>(first[i]) + left * share;
-    m2[i] = static_cast<double>(square[i]) - left * left * share;
-  }
-}
-
-// Mean and population variance of every channel of every set.
-template <typename T>
-void moments_of(const T* image, const Sets& sets, Acc<T>* means, Acc<T>* vars) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
-  const Rows& rows = sets.rows;
-  const int64_t channels = rows.channels, stride = rows.width + kTile * L;
-
-  reduce_sets(
-      sets, 2 * channels, 4 * stride,
-      [&](int64_t set, int64_t chunk, double* part, double* room) {
-        const T* x = image + set * sets.size;
-        const int64_t width = rows.width_of(chunk), begin = rows.begin(chunk), end = rows.begin(chunk + 1);
-        Moments all{room, room + stride, 0};
-        for (int64_t block = begin; block < end; block += kBlock) {
-          const int64_t height = smaller(kBlock, end - block);
-          double* mean = block == begin ? room : room + 2 * stride;
-          for_columns<A>(width, [&]<int N>(int64_t column, int n) {
-            block_moments<T, N>(x + block * rows.width + column, rows.width, height, n, mean + column,
-                                mean + stride + column);
-          });
-          if (block == begin) {
-            all.count = static_cast<double>(height);
-          } else {
-            all.merge(mean, mean + stride, static_cast<double>(height), width);
-          }
-        }
-        const auto bytes = static_cast<size_t>(channels) * sizeof(double);
-        memcpy(part, all.mean, bytes);
-        memcpy(part + channels, all.m2, bytes);
-        Moments pixels{part, part + channels, all.count};
-        for (int64_t i = channels; i < width; i += channels) {
-          pixels.merge(all.mean + i, all.m2 + i, all.count, channels);
-        }
-      },
-      [&](int64_t set, double* parts) {
-        A *mean = means + set * channels, *var = vars + set * channels;
-        Moments total{parts, parts + channels, 0};
-        for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
-          double* part = parts + chunk * 2 * channels;
-          const auto count = static_cast<double>(rows.pixels_of(chunk));
-          if (count == 0) continue;
-          if (total.count == 0) {
-            total = {part, part + channels, count};
-          } else {
-            total.merge(part, part + channels, count, channels);
-          }
-        }
-        for (int64_t c = 0; c < channels; ++c) {
-          mean[c] = static_cast<A>(total.count > 0 ? total.mean[c] : 0);
-          var[c] = static_cast<A>(total.count > 0 ? total.m2[c] / total.count : 0);
-        }
-      });
-}
 
 // Bytes of the result that a column of vectors is followed through.
 constexpr int64_t kBand = 1 << 14;
@@ -215,6 +113,78 @@ void fill_gradient(T* dx, bool streamed, const T* dy, const T* x, const Sets& se
     return p[1] * g + p[2] * centred + p[3];
   });
 }
+
+// By the vectors (channels,) of a state -------------------------------------------------------------------
+
+// What images less their mean are multiplied with: gamma / sqrt(var + eps).
+template <typename A>
+struct Slopes : Scratch<A> {
+  Slopes(const Tensor& gamma, const Tensor& var, A eps) : Scratch<A>(gamma.size) {
+    for (int64_t c = 0; c < gamma.size; ++c) (*this)[c] = data<A>(gamma)[c] * inverse_root(data<A>(var)[c], eps);
+  }
+};
+
+// From x, mean, var, gamma and beta.
+template <typename T>
+void normalized_by(const Call& call) {
+  using A = Acc<T>;
+  const Tensor& y = call.out[0];
+  const Sets sets = sets_of<A>(y, call.in[1].size);
+  const Slopes<A> slope(call.in[3], call.in[2], static_cast<A>(unpacked(call.params)));
+  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const A* const vectors[] = {data<A>(call.in[1]), slope.get(), data<A>(call.in[4])};
+  by_form(neuron.form, [&]<int Act>() {
+    fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
+  });
+}
+
+// From dy, x, mean, var and the gradients of gamma and beta; for an activation also from gamma and beta.
+template <typename T>
+void grown_by(const Call& call) {
+  using A = Acc<T>;
+  const int64_t channels = call.out[0].size;
+  const A eps = static_cast<A>(unpacked(call.params)), *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
+  A *dgamma = data<A>(call.out[0]), *dbeta = data<A>(call.out[1]);
+  const Sets sets = sets_of<A>(call.in[0], channels);
+  const Neuron<A> neuron(call.params[2], call.params + 3);
+  by_form(neuron.form, [&]<int Act>() {
+    constexpr bool kActs = Act != kUnchanged;
+    const Slopes<A> slope(call.in[kActs ? 6 : 3], call.in[3], eps);
+    const A* shift = kActs ? data<A>(call.in[7]) : mean;
+    gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), sets, {mean, slope.get(), shift}, neuron,
+                       {dbeta, dgamma});
+  });
+  for (int64_t c = 0; c < channels; ++c) {
+    dgamma[c] = data<A>(call.in[4])[c] + dgamma[c] * inverse_root(var[c], eps);
+    dbeta[c] = data<A>(call.in[5])[c] + dbeta[c];
+  }
+}
+
+// From dy, x, mean, var, the gradients of gamma and beta, gamma, and a count; for an activation also from beta.
+template <typename T>
+void gradient_by(const Call& call) {
+  using A = Acc<T>;
+  const Tensor& dx = call.out[0];
+  const Sets sets = sets_of<A>(dx, call.in[2].size);
+  const A eps = static_cast<A>(unpacked(call.params)), count = static_cast<A>(*data<int64_t>(call.in[7]));
+  const A *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
+  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const int64_t channels = sets.rows.channels;
+  const Slopes<A> a(call.in[6], call.in[3], eps);
+  const Scratch<A> b(channels), d(channels);
+  for (int64_t c = 0; c < channels; ++c) {
+    const A share = a[c] / count;
+    b[c] = -share * inverse_root(var[c], eps) * data<A>(call.in[4])[c];
+    d[c] = -share * data<A>(call.in[5])[c];
+  }
+  by_form(neuron.form, [&]<int Act>() {
+    const A* shift = Act != kUnchanged ? data<A>(call.in[8]) : mean;
+    fill_gradient<Act>(data<T>(dx), streams<A>(dx, sets), data<T>(call.in[0]), data<T>(call.in[1]), sets,
+                       {mean, a.get(), b.get(), d.get(), a.get(), shift}, neuron);
+  });
+}
+
+// As a whole ----------------------------------------------------------------------------------------------
 
 // What a direction as a whole is told.
 template <typename A>
@@ -362,6 +332,21 @@ void bn_grad(const Call& call) {
                          {vectors[0], vectors[1], vectors[2], vectors[3], vectors[4], vectors[5]}, neuron);
     });
   });
+}
+
+void bn_normalize_by(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.out[0].type, [&](auto zero) { normalized_by<decltype(zero)>(call); });
+}
+
+void bn_stats_grad_by(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) { grown_by<decltype(zero)>(call); });
+}
+
+void bn_grad_by(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.out[0].type, [&](auto zero) { gradient_by<decltype(zero)>(call); });
 }
 
 void batch_norm(const Call& call) {

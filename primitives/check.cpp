@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "check_channels.h"
 #include "check_elements.h"
 #include "check_rows.h"
 #include "geometry.h"
@@ -33,7 +34,7 @@ class Check {
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
     for (const mx::array& a : call_.inputs) {
-      const bool counting = call_.op == Op::bn_factors || call_.op == Op::bn_running;
+      const bool counting = call_.op == Op::bn_grad_by || call_.op == Op::bn_running;
       const bool scalar = call_.op == Op::power || (counting && a.dtype() == mx::int64);
       require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
       const bool numbers = scalar || maximum() || tables() || labelled(a);
@@ -112,41 +113,6 @@ class Check {
                          : dtype == mx::uint32 ? 0x7fffffff
                                                : 0;
     require(taps <= most, "winners of a dtype that numbers the taps");
-  }
-
-  // Images in sets, `vectors` inputs (sets, channels) behind them, and outputs like the image or like those.
-  void channels(size_t images, size_t vectors, size_t params, bool image_out) const {
-    counts(images + vectors, params, image_out ? 1 : 2);
-    for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
-    const mx::Shape vector = vectors > 0 ? in(static_cast<int>(images)) : out(0);
-    require(in(0).size() >= 2 && vector.size() == 2, "images of rank 2 or more, and vectors of rank 2");
-    require(vector[1] == in(0).back(), "vectors with an entry a channel");
-    require(vector[0] > 0 ? in(0)[0] % vector[0] == 0 : in(0)[0] == 0, "sets that divide the images");
-    for (size_t i = 0; i < vectors; ++i) input(static_cast<int>(images + i), vector, accumulator());
-    for (size_t i = 0; i < call_.shapes.size(); ++i) {
-      output(static_cast<int>(i), image_out ? in(0) : vector, image_out ? image() : accumulator());
-    }
-  }
-
-  // A direction of normalization as a whole: images, two vectors (channels,), and behind them (sets, channels), or
-  // (channels,) where there is one; a number of groups, two doubles and an activation in the params.
-  void whole(size_t images, size_t vectors) const {
-    counts(images + 2 + vectors, 12, 3);
-    fused(5);
-    require(in(0).size() >= 2, "images of rank 2 or more");
-    const int channels = in(0).back();
-    for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
-    for (size_t i = images; i < images + 2; ++i) input(static_cast<int>(i), {channels}, accumulator());
-    const mx::Shape& vector = out(1);
-    const bool shared = vector.size() == 1;
-    require(vector.size() == 1 || vector.size() == 2, "statistics of rank 1 or 2");
-    require(vector.back() == channels && (shared || vector[0] == in(0)[0]), "statistics of all images or of each");
-    for (size_t i = images + 2; i < images + 2 + vectors; ++i) input(static_cast<int>(i), vector, accumulator());
-    output(0, in(0), image());
-    for (int i = 1; i < 3; ++i) output(i, vector, accumulator());
-    const int groups = call_.params[0];
-    require(groups >= 0 && groups <= channels && (groups == 0 || channels % groups == 0),
-            "groups that divide the channels");
   }
 
   double number(size_t at) const {
@@ -307,25 +273,26 @@ void check(const Signature& call) {
       c.input(2, c.in(2), c.accumulator());
       return c.output(0, c.in(2), c.accumulator());
     case Op::bn_stats:
-      return c.channels(1, 0, 0, false);
+      return channels(c, call, 1, 0, 0, false);
     case Op::bn_normalize:
       c.fused();
-      return c.channels(1, 3, 7, true);
+      return channels(c, call, 1, 3, 7, true);
     case Op::bn_stats_grad:
-      return c.channels(2, c.fused() == kNone ? 1 : 3, 7, false);
+      return channels(c, call, 2, c.fused() == kNone ? 1 : 3, 7, false);
     case Op::bn_grad:
-      return c.channels(2, c.fused() == kNone ? 4 : 6, 7, true);
+      return channels(c, call, 2, c.fused() == kNone ? 4 : 6, 7, true);
+    case Op::bn_normalize_by:
+      return by_state(c, call, 1, 4, true);
+    case Op::bn_stats_grad_by:
+      return by_state(c, call, 2, c.fused(2) == kNone ? 4 : 6, false);
+    case Op::bn_grad_by:
+      return by_state(c, call, 2, c.fused(2) == kNone ? 6 : 7, true);
     case Op::batch_norm:
-      return c.whole(1, 0);
+      return whole(c, call, 1, 0);
     case Op::batch_norm_grad:
-      return c.whole(2, 4);
+      return whole(c, call, 2, 4);
     case Op::bn_slope:
       return c.vectors(2, 1, 1);
-    case Op::bn_grown:
-      return c.vectors(5, 1, 2);
-    case Op::bn_factors:
-      c.require(call.inputs.size() == 5 && call.inputs[4].dtype() == mx::int64, "an int64 count");
-      return c.vectors(5, 1, 3);
     case Op::bn_composed_factors:
       return c.vectors(6, 2, 4);
     case Op::bn_running:

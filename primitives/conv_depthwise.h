@@ -53,9 +53,9 @@ MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n, bool streamed)
 }
 
 // `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels. Fetches
-// as much of the source's line `ahead`, which the next row of outputs is the first to read: in pieces of a pixel, no
-// processor foresees it. Whole says that these are whole vectors in one plane without steps, so that the compiler knows
-// it too.
+// as many pixels of the source's line `ahead`, which without a stride the next row of outputs is the first to read: in
+// pieces of a pixel, no processor foresees it. Whole says that these are whole vectors in one plane without steps, so
+// that the compiler knows it too.
 template <typename T, int Pixels, int Vectors, bool Whole>
 MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col, int tap_begin, int tap_end,
                           int channel, int n, const T* ahead) {

@@ -164,7 +164,8 @@ bool is_of_pixels(const Product<T>& p) {
   };
   return sizeof(T) == sizeof(Acc<T>) && p.images == 1 && alone(p.rows, 1) && alone(p.cols, p.source_cols) &&
          p.source_cols == p.result_cols && p.groups == 1 && p.fold_rows * p.fold_cols == 1 &&
-         p.channels <= kNearChannels && p.cols.outs >= kProductTasks * kChunkTiles * kTileRows;
+         p.channels <= kNearChannels && p.cols.outs >= kProductTasks * kChunkTiles * kTileRows &&
+         int64_t{p.channels} * p.outs * static_cast<int64_t>(sizeof(T)) <= kWeightBytes;
 }
 
 template <typename T>
@@ -241,8 +242,9 @@ class LineGrad {
         size_(int64_t{blocks_} * g.rows.size * width_ * W) {}
 
   bool fits() const {
+    // Pixels by themselves, as many as give threads enough pieces.
     const bool pixels = g_.rows.size == 1 && g_.cols.size == 1 && g_.lines() == 1 && g_.groups == 1 &&
-                        g_.line() == g_.cols.n_in && g_.cols.stride == 1;
+                        g_.line() == g_.cols.n_in && g_.cols.stride == 1 && 2 * g_.pieces() >= kMaxParts;
     return (g_.merged() || pixels) && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0 &&
            size_ * static_cast<int64_t>(sizeof(A)) <= kLineSumBytes;
   }

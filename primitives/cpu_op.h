@@ -56,7 +56,8 @@ inline bool prepare([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) 
   return false;
 }
 
-// Memory for an output, aligned to the widest vectors: MLX's own begins wherever malloc's does.
+// Memory for an output, aligned to the widest vectors: MLX's own begins wherever malloc's does. Large ones begin on a
+// page, as MLX's large inputs nearly do: a load waits for the stores before it that went to the same place of a page.
 inline void allocate(mx::array& a) {
   constexpr size_t kVector = 64, kPage = 4096, kSmall = kPage, kLarge = 1 << 17;
   const size_t align = a.nbytes() < kSmall ? 1 : a.nbytes() < kLarge ? kVector : kPage;

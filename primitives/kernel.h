@@ -25,8 +25,9 @@ struct Call {
 };
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in
-// _primitives, and (but for the CPU's choice of stages, arithmetic on vectors of which MLX makes the
-// GPU's kernel, and log_softmax and log_softmax_grad, which are template arguments of softmax's bodies) under metal/.
+// _primitives, and (but for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel,
+// normalization by a state and as a whole, which a GPU makes of its parts, and log_softmax and log_softmax_grad, which
+// are template arguments of softmax's bodies) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -40,11 +41,12 @@ struct Call {
   X(bn_normalize)            \
   X(bn_stats_grad)           \
   X(bn_grad)                 \
+  X(bn_normalize_by)         \
+  X(bn_stats_grad_by)        \
+  X(bn_grad_by)              \
   X(batch_norm)              \
   X(batch_norm_grad)         \
   X(bn_slope)                \
-  X(bn_grown)                \
-  X(bn_factors)              \
   X(bn_composed_factors)     \
   X(bn_running)              \
   X(bn_by_group)             \

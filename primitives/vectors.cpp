@@ -46,25 +46,6 @@ void bn_slope(const Call& call) {
   });
 }
 
-void bn_grown(const Call& call) {
-  for_channels<5, 2>(call, [&]<typename A>(const A(&in)[5], A(&out)[2]) {
-    const auto& [dgamma, dbeta, total, dot, var] = in;
-    out[0] = dgamma + dot * inverse_root(var, number<A>(call, 0));
-    out[1] = dbeta + total;
-  });
-}
-
-void bn_factors(const Call& call) {
-  const int64_t count = *data<int64_t>(call.in[4]);
-  for_channels<4, 3>(call, [&]<typename A>(const A(&in)[4], A(&out)[3]) {
-    const auto& [scale, var, dgamma, dbeta] = in;
-    const A root = inverse_root(var, number<A>(call, 0)), share = scale * root / static_cast<A>(count);
-    out[0] = scale * root;
-    out[1] = -share * root * dgamma;
-    out[2] = -share * dbeta;
-  });
-}
-
 void bn_composed_factors(const Call& call) {
   for_channels<6, 4>(call, [&]<typename A>(const A(&in)[6], A(&out)[4]) {
     const auto& [gamma, var, dmean, dvar, dbeta, dot] = in;

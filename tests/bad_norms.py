@@ -128,6 +128,8 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ("instance_norm_grad: dy and x differ in dtype", lambda: mf.instance_norm_grad(X.astype(mx.float16), X, INSTANCE)),
     ("group_norm: groups is not an int", lambda: mf.group_norm(X, 2.0)),
     ("group_norm: groups is not an int", lambda: mf.group_norm(X, True)),
+    ("group_norm: groups is not an int", lambda: mf.group_norm(X, None)),
+    ("group_norm: groups is not an int", lambda: mf.group_norm_fwd(X, None)),
     ("spatial_norm: kernel_size is not an int", lambda: mf.spatial_norm(X, (3, 3))),
     ("spatial_norm: alpha is not a number", lambda: mf.spatial_norm(X, 3, alpha=mx.array(1.0))),
     ("local_contrast_norm: p0 is not a number", lambda: mf.local_contrast_norm(X, 3, p0=None)),

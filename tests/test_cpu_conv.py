@@ -59,6 +59,13 @@ def test_more_weights_than_a_cache_holds(isa: str, size: int, channels: tuple[in
     assert same_bits(k.grad_weights(), dw)
 
 
+def test_more_weights_and_cotangents_than_are_packed_at_once(isa: str) -> None:
+    k = case((axis(70, 70, 1, 1, 1, 0), axis(60, 60, 1, 1, 1, 0)), (1, 1037, 1030), images=1)
+    assert k.dy.nbytes > 2**24
+    x, dy = (exact(a).reshape(-1, a.shape[-1]) for a in (k.x, k.dy))
+    close(k.grad_weights().reshape(1030, 1037), dy.T @ x, abs(dy).T @ abs(x))
+
+
 @pytest.mark.parametrize("cols", (1, 3))
 @pytest.mark.parametrize("groups", (1, 20))
 def test_weight_gradient_of_a_large_image_rounds_little(isa: str, groups: int, cols: int) -> None:

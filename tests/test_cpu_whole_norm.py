@@ -1,13 +1,14 @@
-"""Normalization as a whole, one C++ primitive for each direction: the bits of the primitives that it is made of."""
+"""Normalization as a whole and by a state, one C++ primitive for each direction: the bits of what it is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from conv_case import NEURONS as PLAIN
-from support import DTYPES, VIEWS, accumulator, numbers, same_bits
+from support import DTYPES, VIEWS, accumulator, exact, numbers, same_bits
 from test_cpu_norm import like, packed, run, stats, vectors
 
 from mpsfunc._activation import SIGMOID, Activation
@@ -135,8 +136,45 @@ def test_empty(isa: str, shape: tuple[int, ...], per_image: bool) -> None:
         assert mx.array_equal(made, mx.zeros(made.shape))
 
 
+# By a state ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neuron", (0, 1, 2))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", ((2, 3, 5, 3), (2, 30, 31, 33), (3, 40, 11, 64), (0, 3, 5, 4)), ids=str)
+def test_the_parts_of_a_state(isa: str, shape: tuple[int, ...], dtype: mx.Dtype, neuron: int) -> None:
+    x, dy, wide = numbers(shape, dtype), numbers(shape, dtype, seed=1), accumulator(dtype)
+    channels, act = shape[3:], NEURONS[neuron]
+    mean, var, gamma, beta, dgamma, dbeta = vectors(6, channels, dtype)
+    var, count, told = abs(var) + 1, mx.array(77, mx.int64), (*packed(EPS), *act)
+    slope = like("bn_slope", [gamma, var], packed(EPS))
+    one, behind = [v[None] for v in (slope, beta)], [gamma, beta] if neuron else []
+
+    y = run("bn_normalize_by", [x, mean, var, gamma, beta], told, (shape, dtype))[0]
+    assert same_bits(y, like("bn_normalize", [x, mean[None], *one], act))
+
+    statistics, vector = [mean, var, dgamma, dbeta], (channels, wide)
+    made = run("bn_stats_grad_by", [dy, x, *statistics, *behind], told, vector, vector)
+    sums = run("bn_stats_grad", [dy, x, mean[None], *(one if neuron else [])], act, *[((1, *channels), wide)] * 2)
+    total, dot = (exact(v)[0] for v in sums)
+    eps = 4 * np.finfo(np.float64 if wide == mx.float64 else np.float32).eps
+    np.testing.assert_allclose(exact(made[1]), exact(dbeta) + total, eps, eps)
+    grown = dot / np.sqrt(exact(var) + EPS)
+    np.testing.assert_allclose(exact(made[0]), exact(dgamma) + grown, eps, eps * (1 + abs(grown).max()))
+
+    given = [gamma, count, *behind[1:]]
+    dx = run("bn_grad_by", [dy, x, *statistics, *given], told, (shape, dtype))[0]
+    share = slope / 77
+    root = like("bn_slope", [mx.ones_like(var), var], packed(EPS))
+    factors = [v[None] for v in (slope, -share * root * dgamma, -share * dbeta)]
+    assert same_bits(dx, like("bn_grad", [dy, x, mean[None], *factors, *(one if neuron else [])], act))
+
+
+# Refusals -----------------------------------------------------------------------------------------------
+
 IMAGE, CHANNELS, ROWS = ((2, 7, 8, 6), mx.float32), ((6,), mx.float32), ((2, 6), mx.float32)
 PARAMS = (0, *packed(1e-3, 112), *NEURONS[0])
+STATE, COUNT, HALF = (*packed(1e-3), *NEURONS[0]), ((), mx.int64), ((6,), mx.float16)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +198,23 @@ PARAMS = (0, *packed(1e-3, 112), *NEURONS[0])
         ("batch_norm_grad", [IMAGE, ((2, 7, 8, 6), mx.float16), *[CHANNELS] * 6], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
         ("batch_norm_grad", [IMAGE, ((2, 7, 7, 6), mx.float32), *[CHANNELS] * 6], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
         ("batch_norm_grad", [IMAGE, IMAGE, CHANNELS, CHANNELS, *[ROWS] * 4], PARAMS, [IMAGE, ROWS, CHANNELS]),
+        ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3], STATE, [IMAGE]),
+        ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3, HALF], STATE, [IMAGE]),
+        ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3, ROWS], STATE, [IMAGE]),
+        ("bn_normalize_by", [IMAGE, *[CHANNELS] * 4], STATE[:-1], [IMAGE]),
+        ("bn_normalize_by", [IMAGE, *[CHANNELS] * 4], (*STATE[:2], 10, *STATE[3:]), [IMAGE]),
+        ("bn_normalize_by", [IMAGE, *[CHANNELS] * 4], STATE, [CHANNELS]),
+        ("bn_normalize_by", [CHANNELS, *[CHANNELS] * 4], STATE, [CHANNELS]),
+        ("bn_stats_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 6], STATE, [CHANNELS, CHANNELS]),
+        ("bn_stats_grad_by", [IMAGE, ((2, 7, 7, 6), mx.float32), *[CHANNELS] * 4], STATE, [CHANNELS, CHANNELS]),
+        ("bn_stats_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 4], STATE, [CHANNELS]),
+        ("bn_stats_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 4], STATE, [CHANNELS, ROWS]),
+        ("bn_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 6], STATE, [IMAGE]),
+        ("bn_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 5], STATE, [IMAGE]),
+        ("bn_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 5, ((1,), mx.int64)], STATE, [IMAGE]),
+        ("bn_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 5, ((), mx.int32)], STATE, [IMAGE]),
+        ("bn_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 5, COUNT, CHANNELS], STATE, [IMAGE]),
+        ("bn_grad_by", [IMAGE, IMAGE, *[CHANNELS] * 5, COUNT], STATE, [((2, 7, 8, 6), mx.float16)]),
     ],
 )
 def test_malformed_calls_are_refused(op: str, inputs: list, params: tuple[int, ...], outputs: list) -> None:

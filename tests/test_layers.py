@@ -31,7 +31,7 @@ PARTS = {
     "conv_transpose": {"_conv_library", "_conv_rules", "_conv_spec", "_conv_state", "_fused_neuron", "_reverse"},
     "fully_connected": {"_conv_rules", "_conv_state", "_fused_neuron"},
     "sub_pixel": {"_policy"},
-    "batch_norm": {"_across", "_bn_state", "_channels", "_composed_norm", "_fused_neuron", "_prelu", "_vectors"},
+    "batch_norm": {"_across", "_bn_rules", "_bn_state", "_composed_norm", "_fused_neuron", "_prelu"},
     "instance_norm": {"_composed_norm"},
     "cross_channel_norm": {"_window_norms"},
     "spatial_norm": {"_window_norms"},
@@ -78,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
     "_max_kernels": FLOOR | {"_pool_stages"},
     "_l2_kernels": FLOOR | {"_pool_stages"},
     "_across": FLOOR | {"_vectors"},
+    "_bn_rules": FLOOR | {"_channel_stages", "_channels", "_vectors"},
     "_composed_norm": FLOOR | {"_across", "_channel_stages", "_channels", "_vectors"},
     "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
     "_softmax_stages": FLOOR,
@@ -190,6 +191,8 @@ def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
 
 # One name everywhere ------------------------------------------------------------------------------------
 
+BY_A_STATE = {"bn_normalize_by", "bn_stats_grad_by", "bn_grad_by"}
+
 
 def named(pattern: str) -> set[str]:
     """What a call that starts like this names first, in any module."""
@@ -220,17 +223,18 @@ def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
 def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     texts = {path.stem for path in METAL.glob("*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
-    # MLX has powers for a GPU; the logarithm of softmax is the text of softmax, normalization as a whole those of its
-    # parts. A stage without a name of its own is called after its operation.
-    others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad"}
+    # MLX has powers for a GPU; the logarithm of softmax is the text of softmax, normalization by a state and as a whole
+    # those of its parts. A stage without a name of its own is called after its operation.
+    others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE}
     assert named(r"\bStage") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of batch norm,
-    # two are tangents, three of second orders, and two are what images are resampled and padded by.
+    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of batch norm
+    # and three of its parts by a state, two are tangents, three of second orders, and two are what images are resampled
+    # and padded by.
     folded = {
-        "batch_norm_grad",
+        *("batch_norm_grad", *BY_A_STATE),
         *("dropout_by_mask", "conv_grad_bias", "neuron_pull", "max_pool_take", "l2_pool_tangent"),
         *("neuron_curve", "window_sum", "power", "pick", "resample"),
     }

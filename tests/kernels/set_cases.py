@@ -67,15 +67,6 @@ def _sets(
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
         close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
 
-    def grown() -> None:
-        held = [abs(numbers(vectors, F32, 5)) + 1, numbers(vectors, F32, 6), numbers(vectors, F32, 7)]
-        stages = _channel_stages.grown(dy, act, 1e-3)
-        dgamma, dbeta = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages, *held)
-        size = abs(by_set(dy)).sum((1, 2, 3)) + 1
-        dots = (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3))
-        close(dgamma, exact(held[1]) + dots / np.sqrt(exact(held[0]) + 1e-3), 3 * size, slack=slack)
-        close(dbeta, exact(held[2]) + pulled().sum((1, 2, 3)), size, slack=slack)
-
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
         dx = launched([dy, x, mean, a, b, d, *given], like(x), _channel_stages.combine(dy, sets, act))[0]
@@ -137,11 +128,51 @@ def _sets(
             if not act.kind
             else []
         ),
-        *(
-            [Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded)]
-            if sets == 1
-            else []
-        ),
+    ]
+
+
+# By a state ---------------------------------------------------------------------------------------------
+
+
+def _by_state(
+    shape: tuple[int, ...], dtype: mx.Dtype, act: Activation, *, slack: float = 8, crowded: bool = False
+) -> list[Case]:
+    """Parameters in the dtype of the images, a count that is not theirs."""
+    channels = shape[3]
+    x, dy = numbers(shape, dtype, 1) + 3, numbers(shape, dtype, 2)
+    gamma, beta = ((numbers((channels,), F32, seed) * (np.arange(channels) != 1)).astype(dtype) for seed in (3, 4))
+    mean, dgamma, dbeta = (numbers((channels,), F32, seed) for seed in (5, 6, 7))
+    var = abs(numbers((channels,), F32, 8)) + 1
+    count, known = mx.array([300], mx.int64), {"a": act.a, "b": act.b, "c": act.c}
+    behind = [gamma, beta] if act.kind else []
+    off, root = exact(x) - exact(mean), 1 / np.sqrt(exact(var) + 1e-3)
+    z = off * root * exact(gamma) + exact(beta)
+    size = abs(exact(dy)).sum((0, 1, 2)) + 1
+
+    def pulled() -> Array:
+        return exact(dy) * oracle_neuron.slope(z, NAMES[act.kind], **known)
+
+    def normalize() -> None:
+        y = launched([x, mean, var, gamma, beta], like(x), _channel_stages.normalized_by(x, act, 1e-3))[0]
+        close(y, oracle_neuron.neuron(z, NAMES[act.kind], **known), abs(z) + 9, slack=slack)
+
+    def grown() -> None:
+        stages = _channel_stages.grown(dy, act, 1e-3)
+        made = launched([dy, x, mean, var, dgamma, dbeta, *behind], (((channels,), F32),) * 2, stages)
+        close(made[0], exact(dgamma) + (pulled() * off).sum((0, 1, 2)) * root, 3 * size, slack=slack)
+        close(made[1], exact(dbeta) + pulled().sum((0, 1, 2)), size, slack=slack)
+
+    def grad() -> None:
+        arrays = [dy, x, mean, var, dgamma, dbeta, gamma, count, *behind[1:]]
+        dx = launched(arrays, like(x), _channel_stages.gradient_by(dy, act, 1e-3))[0]
+        right = exact(gamma) * root * (pulled() - exact(dbeta) / 300 - off * root * exact(dgamma) / 300)
+        close(dx, right, abs(right) + 9, slack=slack)
+
+    told = {"neuron": NAMES[act.kind]}
+    return [
+        Case(named("bn_normalize by a state", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
+        Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded),
+        Case(named("bn_grad by a state", shape, dtype, **told), ("bn_grad",), grad, crowded),
     ]
 
 
@@ -216,8 +247,16 @@ def set_normalization() -> list[Case]:
         *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
         *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
         *_sets((1, 3, 49, 2048), BF16, 1, NO_ACTIVATION, crowded=True),  # 147 pixels a thread
+        *_by_state((4, 3, 2, 5), F32, Activation(SOFTPLUS, 1.5, 0.75)),
+        *_by_state((2, 2, 3, 4), F32, NO_ACTIVATION),
+        *_by_state((2, 9, 7, 24), F16, relu),
+        *_by_state((2, 3, 3, 8), BF16, relu),
+        *_by_state((2, 1, 3, 1), F32, relu),
+        *_by_state((3, 17, 15, 100), F32, relu, crowded=True),
+        *_by_state((1, 3, 49, 2048), BF16, NO_ACTIVATION, crowded=True),
+        *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION),
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
         *many_parts,
-        *map(_merged_by_few, many_parts),
+        *map(_merged_by_few, (*many_parts, *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION))),
     ]

@@ -269,8 +269,9 @@ TRAFFIC = {
         {
             "dy": (LONG_IMAGE, LONG_IMAGE),
             "x": (LONG_IMAGE, LONG_IMAGE),
-            **dict.fromkeys(("mean", "a", "b", "d"), _PER_THREAD),
+            **dict.fromkeys(("mean", "a", "b", "d", "var"), _PER_THREAD),
             **_NO_NEURON,
+            "count": (8, 2 * _PER_THREAD[1]),  # beside each entry of a
         },
     ),
     # A pack and those beside it, of four; of the gradient, two and those beside them.
