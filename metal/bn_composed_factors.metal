@@ -3,7 +3,7 @@
 const int size = params[0];
 const float count = as_type<float>(params[1]), eps = as_type<float>(params[2]);
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
-  const float root = 1 / sqrt(var[c] + eps), scaled = gamma[c] * root, grown = dot[c] * root;
+  const float root = slope_of(1, var[c], eps), scaled = gamma[c] * root, grown = dot[c] * root;
   dgamma[c] = grown;
   a[c] = scaled;
   b[c] = (2 * dvar[c] - scaled * root * grown) / count;

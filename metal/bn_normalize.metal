@@ -1,22 +1,14 @@
 // y = (x - mean[c]) * scale[c] + shift[c], activated by N; each set of images has vectors of its own. R: all sets share
 // scale and shift, and the scale is still to be divided by the root of var[c] + eps. A threadgroup has
-// `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and loads
-// W of them at a time.
+// `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and has W
+// of them under way.
 const int channels = x_shape[3], lanes = channels / V, sets = params[0], height = params[1];  // height of the threadgroup
 const long share = params[2];
 const float eps = as_type<float>(params[3]);
 const Activation known = activation_at(params, 4);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
-const int column = thread_position_in_grid.x, set = column / lanes, c = column % lanes * V;
+const int column = thread_position_in_grid.x, set = column / lanes, lane = column % lanes, c = lane * V;
 if (set >= sets) return;
-const long own = R ? c : long(column) * V;
-Affine<V> by;
-for (int j = 0; j < V; ++j) {
-  by.center[j] = mean[long(column) * V + j];
-  by.slope[j] = scale[own + j];
-  if (R) by.slope[j] = slope_of(by.slope[j], var[long(column) * V + j], eps);
-  by.level[j] = shift[own + j];
-}
 const bool wide = aligned<V>(x);
 const long first = set * pixels, begin = first + long(threadgroup_position_in_grid.y) * share * height;
 const long from = begin + thread_position_in_threadgroup.y;
@@ -25,12 +17,28 @@ const int many = int((end - from + height - 1) / height);
 const long hop = long(height) * channels;
 const long start = from * channels + c;
 const int whole = int(wide) * (many / W * W);  // others go one by one
+// Pixels are under way while the vectors are made ready, and then the next while one is stored.
+Held<T, V> in[W];
+#pragma unroll
+for (int i = 0; i < W; ++i) {
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);
+}
+const int own = R ? lane : column;
+Affine<V> by;
+by.center = entries<V>(mean, column);
+by.slope = entries<V>(scale, own);
+by.level = entries<V>(shift, own);
+if (R) {
+  const Pack<float, V> spread = entries<V>(var, column);
+  for (int j = 0; j < V; ++j) by.slope.v[j] = slope_of(by.slope.v[j], spread.v[j], eps);
+}
 for (int k = 0; k < whole; k += W) {
-  Held<T, V> in[W];
+  const long at = start + k * hop, next = at + W * hop;
   #pragma unroll
-  for (int i = 0; i < W; ++i) in[i] = hold<V>(x + (start + (k + i) * hop), true);
-  #pragma unroll
-  for (int i = 0; i < W; ++i) store(y + (start + (k + i) * hop), normalized<T, N, V>(in[i], by, known));
+  for (int i = 0; i < W; ++i) {
+    store(y + (at + i * hop), normalized<T, N, V>(in[i], by, known));
+    if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
+  }
 }
 for (int k = whole; k < many; ++k) {
   const long at = start + k * hop;

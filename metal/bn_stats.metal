@@ -3,6 +3,7 @@
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
+const int kept = params[3];  // the first of a thread's pixels that stay in a cache
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
@@ -22,7 +23,7 @@ const int whole = int(wide) * (many / W * W);
 Held<T, V> in[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
-  if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping(i, kept));
 }
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
   const int until = min(many, block + 64), rest = max(block, min(whole, until));
@@ -32,7 +33,7 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
     #pragma unroll
     for (int i = 0; i < W; ++i) {
       s = spread_with<V>(s, in[i]);
-      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
+      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping(k + W, kept));
     }
   }
   for (int k = rest; k < until; ++k) s = spread_with<V>(s, hold<V>(x + (start + k * hop), wide));

@@ -4,25 +4,28 @@
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
-const float eps = as_type<float>(params[3]);
-const Activation known = activation_at(params, 4);
+const int kept = params[3];  // the first of a thread's pixels that stay in a cache
+const float eps = as_type<float>(params[4]);
+const Activation known = activation_at(params, 5);
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
 const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float sums[256 * V], dots[256 * V];
 
-const long own = R ? c : long(column) * V;
+const int own = R ? c / V : column;
 Affine<V> by;
 for (int j = 0; j < V; ++j) {
   sums[slot + 256 * j] = dots[slot + 256 * j] = 0;
-  by.center[j] = column < columns ? float(mean[long(column) * V + j]) : 0.0f;
-  by.slope[j] = by.level[j] = 0;
+  by.center.v[j] = by.slope.v[j] = by.level.v[j] = 0;
 }
-for (int j = 0; j < V * int(N != 0 && column < columns); ++j) {
-  by.slope[j] = scale[own + j];
-  if (R) by.slope[j] = slope_of(by.slope[j], var[long(column) * V + j], eps);
-  by.level[j] = shift[own + j];
+if (column < columns) by.center = entries<V>(mean, column);
+if (N != 0 && column < columns) {
+  by.slope = entries<V>(scale, own);
+  by.level = entries<V>(shift, own);
+}
+for (int j = 0; j < V * int(R && N != 0 && column < columns); ++j) {
+  by.slope.v[j] = slope_of(by.slope.v[j], var[long(column) * V + j], eps);
 }
 const long first = set * pixels, end = column < columns ? first + pixels : first;
 const bool wide = aligned<V>(x) && aligned<V>(dy);
@@ -34,8 +37,8 @@ const int whole = int(wide) * (many / W * W);
 Held<T, V> in[W], in_dy[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
-  if (i < whole) in_dy[i] = hold<V>(dy + (start + i * hop), true);
-  if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);
+  if (i < whole) in_dy[i] = hold<V>(dy + (start + i * hop), keeping(i, kept));
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping(i, kept));
 }
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that the error of a long sum stays small
   const int until = min(many, block + 64), rest = max(block, min(whole, until));
@@ -45,8 +48,8 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
     #pragma unroll
     for (int i = 0; i < W; ++i) {
       s = pulls_with<N, V>(s, in_dy[i], in[i], by, known);
-      if (k + W < whole) in_dy[i] = hold<V>(dy + (next + i * hop), true);
-      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
+      if (k + W < whole) in_dy[i] = hold<V>(dy + (next + i * hop), keeping(k + W, kept));
+      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping(k + W, kept));
     }
   }
   for (int k = rest; k < until; ++k) {

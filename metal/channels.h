@@ -29,13 +29,13 @@ MPSF_FN Spread<V> spread_with(Spread<V> s, Pixel pixel) {
 // What a neuron is applied to: (x - center) * slope + level.
 template <int V>
 struct Affine {
-  float center[V], slope[V], level[V];
+  Pack<float, V> center, slope, level;
 };
 template <typename T, int N, int V, typename Pixel>
 MPSF_FN Pack<T, V> normalized(Pixel x, Affine<V> by, Activation known) {
   Pack<T, V> y;
   for (int j = 0; j < V; ++j) {
-    y.v[j] = T(activated<N>((held_value(x, j) - by.center[j]) * by.slope[j] + by.level[j], known));
+    y.v[j] = T(activated<N>((held_value(x, j) - by.center.v[j]) * by.slope.v[j] + by.level.v[j], known));
   }
   return y;
 }
@@ -53,8 +53,8 @@ MPSF_FN Pulls<V> no_pulls() {
 template <int N, int V, typename Pixel>
 MPSF_FN Pulls<V> pulls_with(Pulls<V> s, Pixel dy, Pixel x, Affine<V> by, Activation known) {
   for (int j = 0; j < V; ++j) {
-    const float off = held_value(x, j) - by.center[j];
-    const float g = passed<N>(held_value(dy, j), off * by.slope[j] + by.level[j], known);
+    const float off = held_value(x, j) - by.center.v[j];
+    const float g = passed<N>(held_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
     s.sum[j] += g;
     s.dot[j] += g * off;
   }
@@ -64,15 +64,15 @@ MPSF_FN Pulls<V> pulls_with(Pulls<V> s, Pixel dy, Pixel x, Affine<V> by, Activat
 // of_g * g + of_x * (x - center) + lift.
 template <int V>
 struct Factors {
-  float of_g[V], of_x[V], lift[V];
+  Pack<float, V> of_g, of_x, lift;
 };
 template <typename T, int N, int V, typename Pixel>
 MPSF_FN Pack<T, V> combined(Pixel dy, Pixel x, Factors<V> f, Affine<V> by, Activation known) {
   Pack<T, V> dx;
   for (int j = 0; j < V; ++j) {
-    const float off = held_value(x, j) - by.center[j];
-    const float g = passed<N>(held_value(dy, j), off * by.slope[j] + by.level[j], known);
-    dx.v[j] = T(f.of_g[j] * g + (f.of_x[j] * off + f.lift[j]));
+    const float off = held_value(x, j) - by.center.v[j];
+    const float g = passed<N>(held_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
+    dx.v[j] = T(f.of_g.v[j] * g + (f.of_x.v[j] * off + f.lift.v[j]));
   }
   return dx;
 }

@@ -23,6 +23,6 @@ MPSF_FN float through_inverse(float value, float inverse, float by) {
 }
 
 // What an image less its mean is multiplied with, from the scale and the variance that is to become 1.
-MPSF_FN float slope_of(float scale, float var, float eps) { return scale * (1 / sqrt(var + eps)); }
+MPSF_FN float slope_of(float scale, float var, float eps) { return scale * rsqrt(var + eps); }
 
 #endif

@@ -54,6 +54,40 @@ MPSF_FN Held<T, V> hold(const T* p, bool wide) {
   memcpy(&r, p, sizeof r);
   return r;
 }
+// How long the L2 keeps what iteration k of a loop reads: what goes through it before iteration `kept` leaves first, so
+// that the rest is still there when it is read again.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+struct Keeping {
+  unsigned long long policy;
+};
+MPSF_FN Keeping keeping(int k, int kept) {
+  Keeping first, later;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first.policy));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(later.policy));
+  return k < kept ? first : later;
+}
+template <int V, typename T>
+MPSF_FN Held<T, V> hold(const T* p, Keeping keeping) {
+  Held<T, V> r = {};
+  if constexpr (sizeof(r) == 16) {
+    unsigned words[4];
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "l"(p), "l"(keeping.policy));
+    memcpy(&r, words, sizeof r);
+  } else {
+    r = hold<V>(p, true);
+  }
+  return r;
+}
+#else
+struct Keeping {};
+MPSF_FN Keeping keeping(int, int) { return Keeping(); }
+template <int V, typename T>
+MPSF_FN Held<T, V> hold(const T* p, Keeping) {
+  return hold<V>(p, true);
+}
+#endif
 #else
 // A Pack is aligned as its element, which MSL loads in one instruction from any such address.
 template <typename T, int V>
@@ -96,7 +130,25 @@ MPSF_FN Held<T, V> hold(const constant T* p, bool wide) {
   return r;
 }
 #endif
+struct Keeping {};
+MPSF_FN Keeping keeping(int, int) { return Keeping(); }
+template <int V, typename P>
+MPSF_FN auto hold(P p, Keeping) {
+  return hold<V>(p, true);
+}
 #endif
+
+// Entries of a vector from number at * V on, or zeros for one that is not there.
+template <int V, int There = 1, typename P>
+MPSF_FN Pack<float, V> entries(P vector, long at) {
+  Pack<float, V> r;
+  for (int j = 0; j < V; ++j) r.v[j] = 0;
+  if (There) {
+    const auto some = load<V>(vector + at * V, aligned<V>(vector));
+    for (int j = 0; j < V; ++j) r.v[j] = float(some.v[j]);
+  }
+  return r;
+}
 
 template <typename T, int V>
 MPSF_FN Pack<T, V> nothing() {

@@ -18,6 +18,8 @@ NORMALIZED = (8, 6, 7)
 GRADIENTS = (14, 9, 10)
 # Pixels for which a thread reads its channels' numbers once, by bytes of a number; more where a grid got too high.
 _SHARE = {4: 4, 2: 8}
+# Bytes of images that a GPU's L2 holds beside all else; of an H200's 50 MB.
+_CACHED = 30 * 10**6
 
 
 def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
@@ -27,11 +29,12 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     parts = grid[1] // group[1]
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     names = ("count", "mean", "m2")
+    params = (*group[:2], sets, _kept(x, sets, grid, 1))
     waiting = (("V", per_thread), ("W", 8 if x.size >= 16 * channels * sets * grid[1] else 4))
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     return (
-        Stage("bn_stats", ("x",), names, (part, part, part), grid, group, (*group[:2], sets), waiting),
+        Stage("bn_stats", ("x",), names, (part, part, part), grid, group, params, waiting),
         Stage("bn_stats_merge", (*names, "x"), outputs, results, merging, merger, merger[:2]),
     )
 
@@ -76,7 +79,7 @@ def gradients(dy: mx.array, vector: _launch.Output, act: Activation, count: floa
     factors = Stage("bn_stats_grad_factors", inputs, outputs, (vector,) * 5, grid, group, params, reads=(8, 2, 5, 6, 7))
     last = _combine(dy, sets, act, shared=True)
     # The factor of dy is what the image less its mean is multiplied with, too.
-    return first, factors, last._replace(reads=(0, 1, 4, 11, 12, 13, *((11, 3) if act.kind else (4, 4)), 4, 4))
+    return first, factors, last._replace(reads=(0, 1, 4, 11, 12, 13, *((11, 3) if act.kind else (4, 4))))
 
 
 def combine(dy: mx.array, sets: int, act: Activation) -> tuple[Stage, ...]:
@@ -106,16 +109,21 @@ def grown(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
 
 def gradient_by(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
     """The gradient of images that a batch normalized, from dy, x, mean, var, dgamma, dbeta, gamma, count[, beta]."""
-    last = _combine(dy, 1, act, shared=True, eps=eps)
-    return (last._replace(reads=(0, 1, 2, 6, 4, 5, 2, 8 if act.kind else 2, 3, 7)),)
+    channels = dy.shape[3]
+    vector, made = ((channels,), mx.float32), 9 if act.kind else 8
+    names = ("gamma", "var", "dgamma", "dbeta", "count"), ("a", "b", "d")
+    grid, params = _launch.pointwise_threads(channels), (channels, *_launch.bits(eps))
+    factors = Stage("bn_factors", *names, (vector,) * 3, *grid, params, reads=(6, 3, 4, 5, 7))
+    of_neuron = (made, 8) if act.kind else (2, 2)  # a is what the image less its mean is multiplied with, too
+    last = _combine(dy, 1, act, shared=True)
+    return factors, last._replace(reads=(0, 1, 2, made, made + 1, made + 2, *of_neuron))
 
 
-def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool, eps: float | None = None) -> Stage:
-    """`combine`, for sets that share the shift or have one each; with an eps the factors are yet to be made."""
-    inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift", "var", "count")
-    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act, _launch.bits(eps or 0))
-    template = (*stage.template, ("R", int(shared)), ("S", int(eps is not None)))
-    return stage._replace(template=template, reads=(*_reads(6, act), 2, 2))
+def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool) -> Stage:
+    """`combine`, for sets that share the shift or have one each."""
+    inputs = ("dy", "x", "mean", "a", "b", "d", "scale", "shift")
+    stage = _pixelwise("bn_grad", inputs, "dx", dy, sets, act)
+    return stage._replace(template=(*stage.template, ("R", int(shared))), reads=_reads(6, act))
 
 
 def _sets(vector: _launch.Output) -> int:
@@ -135,7 +143,7 @@ def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) ->
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
     inputs = ("dy", "x", "mean", "scale", "shift", "var")
     template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)), ("W", 4))
-    params = (*group[:2], sets, *_launch.bits(eps or 0), *act.bits)
+    params = (*group[:2], sets, _kept(dy, sets, grid, 2), *_launch.bits(eps or 0), *act.bits)
     reads = (*_reads(3, act), 2)
     return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, reads)
 
@@ -151,6 +159,13 @@ def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[i
     per_thread = _launch.lanes(x.dtype, channels, x.size)
     pixels = n // sets * height * width
     return per_thread, *_launch.column_threads(channels // per_thread, pixels, sets, laden=True)
+
+
+def _kept(x: mx.array, sets: int, grid: tuple[int, int, int], images: int) -> int:
+    """The first of a thread's pixels that a cache holds until the next kernel, of so many images like x."""
+    n, height, width, _ = x.shape
+    turns = -(-(n // sets * height * width) // grid[1])
+    return turns - min(turns, turns * _CACHED // max(images * x.nbytes, 1))
 
 
 def _pixelwise(

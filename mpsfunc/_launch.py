@@ -191,10 +191,8 @@ def run_stage(
 ) -> list[mx.array]:
     """Launches one kernel body on a GPU. ``metal`` is for tests that ask for the text on a machine without one."""
     on_metal = mx.metal.is_available() if metal is None else metal
-    arrays = [*arrays, packed(stage.params)]
     constants = (("T", arrays[0].dtype), *stage.template)
     how: dict[str, Any] = {
-        "inputs": arrays,
         "output_shapes": [shape for shape, _ in stage.results],
         "output_dtypes": [dtype for _, dtype in stage.results],
         "grid": stage.grid,
@@ -209,11 +207,12 @@ def run_stage(
             return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
         compiled = _nvrtc.kernel(*wanted)
         if compiled is not None:
-            lengths = [length for i in compiled.sized for length in arrays[i].shape]
-            how |= {"scalars": lengths, "ensure_row_contiguous": True}
+            scalars = [length for i in compiled.sized for length in arrays[i].shape]
+            scalars += _padded(stage.params)[: compiled.numbers]
+            how |= {"inputs": list(arrays), "scalars": scalars, "ensure_row_contiguous": True}
             return list(mx.fast.precompiled_cuda_kernel(name=compiled.name, compiled_source=compiled.code, **how))
     kernel = _kernel(stage.body, stage.inputs, stage.outputs, on_metal)
-    return list(kernel(template=list(constants), **how))
+    return list(kernel(inputs=[*arrays, packed(stage.params)], template=list(constants), **how))
 
 
 _ahead: dict[Any, tuple[Any, ...]] | None = None  # what is wanted of NVRTC, while nothing is launched
@@ -238,10 +237,10 @@ def compiled_ahead(calls: Callable[[], object]) -> None:
 def _wanted(
     stage: Stage, arrays: Sequence[mx.array], constants: tuple[_nvrtc.Constant, ...], device: mx.Device
 ) -> tuple[Any, ...]:
-    inputs = tuple((name, a.dtype, a.ndim) for name, a in zip((*stage.inputs, "params"), arrays, strict=True))
+    inputs = tuple((name, a.dtype, a.ndim) for name, a in zip(stage.inputs, arrays, strict=True))
     outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
-    body = text(f"{stage.body}.metal")
-    return f"mpsfunc_{stage.body}", body, _cuda_header(body), inputs, outputs, constants, device
+    body, numbers = text(f"{stage.body}.metal"), len(_padded(stage.params))
+    return f"mpsfunc_{stage.body}", body, _cuda_header(body), inputs, outputs, constants, numbers, device
 
 
 @functools.cache
@@ -288,7 +287,11 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=4096)
 def packed(params: tuple[int, ...]) -> mx.array:
     """The parameters as an int32 array of at least eight entries, so that Metal hands every body a device pointer."""
-    return mx.array([*params, *[0] * (8 - len(params))], dtype=mx.int32)
+    return mx.array(_padded(params), dtype=mx.int32)
+
+
+def _padded(params: tuple[int, ...]) -> list[int]:
+    return [*params, *[0] * (8 - len(params))]
 
 
 @functools.cache

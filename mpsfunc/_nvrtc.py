@@ -123,6 +123,7 @@ class Kernel(NamedTuple):
     name: str
     code: bytes
     sized: tuple[int, ...]  # the inputs whose lengths it is told, behind all arrays
+    numbers: int  # of parameters, behind the lengths
 
 
 _kernels: dict[tuple[object, ...], Kernel | None] = {}
@@ -135,15 +136,16 @@ def kernel(
     inputs: tuple[Parameter, ...],
     outputs: tuple[tuple[str, mx.Dtype], ...],
     constants: tuple[Constant, ...],
+    numbers: int,
     device: mx.Device,
 ) -> Kernel | None:
     """The kernel, from disk if it was compiled before; None where MLX has to compile it."""
-    key = (name, inputs, outputs, constants, repr(device))  # two equal mx.Device have two hashes
+    key = (name, inputs, outputs, constants, numbers, repr(device))  # two equal mx.Device have two hashes
     if key not in _kernels:
         with_nvrtc = compiler(repr(device))
-        text, sized = source(name, body, header, inputs, outputs, constants)
+        text, sized = source(name, body, header, inputs, outputs, constants, numbers)
         try:
-            _kernels[key] = with_nvrtc and Kernel(name, machine_code(text, with_nvrtc), sized)
+            _kernels[key] = with_nvrtc and Kernel(name, machine_code(text, with_nvrtc), sized, numbers)
         except RuntimeError as error:
             _kernels[key] = None
             warnings.warn(f"{name}: MLX compiles it, since NVRTC said: {error}", RuntimeWarning, stacklevel=2)
@@ -157,8 +159,12 @@ def source(
     inputs: Sequence[Parameter],
     outputs: Sequence[tuple[str, mx.Dtype]],
     constants: Sequence[Constant],
+    numbers: int,
 ) -> tuple[str, tuple[int, ...]]:
-    """The text for NVRTC, and the inputs whose lengths it takes behind all arrays."""
+    """The text for NVRTC, and the inputs whose lengths it takes behind all arrays, before so many parameters.
+
+    These come with the launch, since a kernel that reads them first waits as long as a small one works.
+    """
     told: list[str] = []
     lengths: list[str] = []
     words = set(re.findall(r"\w+", body))
@@ -174,9 +180,13 @@ def source(
             told.append(f"using {constant} = {_TYPES[value]};")
         else:
             told.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {constant} = {int(value)};")
+    given = [f"param_{i}" for i in range(numbers)]
+    if given:
+        told.append(f"const int params[] = {{{', '.join(given)}}};")
     arrays = [f"const {_TYPES[dtype]}* {array}" for array, dtype, _ in inputs]
     arrays += [f"{_TYPES[dtype]}* {array}" for array, dtype in outputs]
-    signature = f'extern "C" __global__ void {name}({", ".join([*arrays, *lengths])})'
+    scalars = [*lengths, *(f"int {word}" for word in given)]
+    signature = f'extern "C" __global__ void {name}({", ".join([*arrays, *scalars])})'
     return "\n".join([_PROLOGUE, header, signature, "{", *told, body, "}", ""]), sized
 
 

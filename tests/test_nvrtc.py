@@ -24,7 +24,7 @@ from mpsfunc import _launch, _nvrtc, _selftest
 from mpsfunc._launch import Stage
 
 GPU = mx.Device(mx.gpu, 0)
-INPUTS = (("x", mx.float16, 4), ("keys", mx.uint32, 1), ("params", mx.int32, 1))
+INPUTS = (("x", mx.float16, 4), ("keys", mx.uint32, 1))
 OUTPUTS = (("y", mx.bfloat16), ("winners", mx.int64))
 
 
@@ -55,17 +55,19 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # The text -----------------------------------------------------------------------------------------------
 
 
-def test_the_text_names_arrays_then_lengths_and_tells_constants() -> None:
+def test_the_text_names_arrays_then_lengths_then_parameters_and_tells_constants() -> None:
     body = "for (int axis = 0; axis < x_ndim; ++axis) y[0] = T(keys_shape[0] * x_shape[3]);"
     constants = (("T", mx.bfloat16), ("V", 4), ("wide", True))
-    text, sized = _nvrtc.source("mpsfunc_body", body, "// words\n", INPUTS, OUTPUTS, constants)
+    text, sized = _nvrtc.source("mpsfunc_body", body, "// words\n", INPUTS, OUTPUTS, constants, 3)
     assert sized == (0, 1)
-    arrays = "const __half* x, const unsigned int* keys, const int* params, __nv_bfloat16* y, long* winners"
+    arrays = "const __half* x, const unsigned int* keys, __nv_bfloat16* y, long* winners"
     lengths = "int x_length_0, int x_length_1, int x_length_2, int x_length_3, int keys_length_0"
-    assert f'extern "C" __global__ void mpsfunc_body({arrays}, {lengths})' in text
-    told = text.partition(lengths)[2].partition(body)[0]
+    params = "int param_0, int param_1, int param_2"
+    assert f'extern "C" __global__ void mpsfunc_body({arrays}, {lengths}, {params})' in text
+    told = text.partition(params)[2].partition(body)[0]
     assert "const int x_shape[] = {x_length_0, x_length_1, x_length_2, x_length_3};" in told
-    assert "const int keys_shape[] = {keys_length_0};" in told and "params_shape" not in told
+    assert "const int keys_shape[] = {keys_length_0};" in told
+    assert "const int params[] = {param_0, param_1, param_2};" in told
     assert "constexpr int x_ndim = 4;" in told and "keys_ndim" not in told
     assert "using T = __nv_bfloat16;" in told and "constexpr int V = 4;" in told
     assert "constexpr bool wide = 1;" in told and text.index("// words") < text.index('extern "C"')
@@ -81,7 +83,7 @@ def test_every_dtype_of_a_gpu_has_its_name() -> None:
 
 def test_a_word_that_ends_like_another_asks_for_nothing() -> None:
     inputs = (("y", mx.float32, 2), ("dy", mx.float32, 2))
-    text, sized = _nvrtc.source("mpsfunc_body", "z[0] = dy_shape[1] + dy_ndim;", "", inputs, OUTPUTS, ())
+    text, sized = _nvrtc.source("mpsfunc_body", "z[0] = dy_shape[1] + dy_ndim;", "", inputs, OUTPUTS, (), 0)
     assert sized == (1,) and " y_shape" not in text and " y_ndim" not in text
 
 
@@ -173,29 +175,31 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         yield asked
 
 
-def test_a_launch_hands_over_code_arrays_and_lengths(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_hands_over_all_that_a_kernel_takes(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
     x = mx.ones((2, 6, 4, 8))
     assert mf.avg_pool(x, 2).shape == (2, 3, 2, 8)
     (how,) = on_cuda
     assert how["name"] == "mpsfunc_avg_pool" and how["compiled_source"] == f"code of {fake.compiled[0]}".encode()
-    assert [a.shape for a in how["inputs"]][0] == x.shape and how["inputs"][1].dtype == mx.int32
-    assert how["scalars"] == [2, 6, 4, 8] and how["ensure_row_contiguous"] is True
+    assert [a.shape for a in how["inputs"]] == [x.shape]
+    rows, columns = [6, 3, 2, 2, 1, 0, 0, 0, 0, 3], [4, 2, 2, 2, 1, 0, 0, 0, 0, 2]  # where their windows lie
+    assert how["scalars"] == [2, 6, 4, 8, *rows, *columns] and how["ensure_row_contiguous"] is True
     assert how["grid"][0] > 1 and how["threadgroup"][0] > 1 and how["stream"] == mx.default_stream(mx.cpu)
     mf.avg_pool(mx.ones((3, 8, 4, 8)), 2)
-    assert len(fake.compiled) == 1 and on_cuda[1]["scalars"] == [3, 8, 4, 8]  # one kernel for every size
+    assert len(fake.compiled) == 1 and on_cuda[1]["scalars"][:4] == [3, 8, 4, 8]  # one kernel for every size
     mf.avg_pool(x.astype(mx.float16), 2)
     assert len(fake.compiled) == 2
 
 
-def test_lengths_are_those_of_the_arrays_that_a_kernel_asks_about(
+def test_a_launch_tells_the_lengths_that_a_kernel_asks_about_and_its_parameters(
     on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_nvrtc, "compiler", lambda device: Fake())
-    stage = Stage("sum_partials", ("skipped", "partial"), ("total",), (((5,), mx.float32),), (5, 1, 1), (5, 1, 1))
+    total = ((5,), mx.float32)
+    stage = Stage("sum_partials", ("skipped", "partial"), ("total",), (total,), (5, 1, 1), (5, 1, 1), (7, -9))
     _launch.run_stage(stage, [mx.ones((9, 9)), mx.ones((3, 5))], mx.default_stream(mx.cpu), init_value=0.5)
-    assert on_cuda[0]["scalars"] == [3, 5] and on_cuda[0]["init_value"] == 0.5
+    assert on_cuda[0]["scalars"] == [3, 5, 7, -9, 0, 0, 0, 0, 0, 0] and on_cuda[0]["init_value"] == 0.5
 
 
 def test_without_a_compiler_mlx_gets_the_text(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +291,9 @@ def test_nvidia_s_compiler_takes_every_kernel(
             family(_selftest.Values(dtype))
         wanted = list((_launch._ahead or {}).values())
         if dtype != mx.float32:
-            wanted = list({(name, constants[0]): each for each in wanted for name, *_, constants, _ in [each]}.values())
+            wanted = list(
+                {(name, constants[0]): each for each in wanted for name, *_, constants, _, _ in [each]}.values()
+            )
         texts |= {_nvrtc.source(*each[:-1])[0] for each in wanted}
         named |= {each[0] for each in wanted}
     bodies = {f"mpsfunc_{path.stem}" for path in (Path(__file__).parents[1] / "metal").glob("*.metal")}

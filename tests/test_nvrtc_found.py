@@ -115,19 +115,23 @@ def test_the_architecture_is_that_of_the_stream_s_gpu(monkeypatch: pytest.Monkey
     assert found == ["sm_89", None, "sm_99a", "sm_109a"] and asked[:2] == ["Device(gpu, 3)", "Device(gpu, 0)"]
 
 
-def test_a_kernel_is_another_for_other_dtypes_constants_axes_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_another_for_others_of_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
     fewer = (("x", mx.float16, 3), *INPUTS[1:])
     others = (("y", mx.float32), OUTPUTS[1])
 
     def made(
-        inputs: Any = INPUTS, outputs: Any = OUTPUTS, constants: Any = (("V", 4),), device: mx.Device = GPU
+        inputs: Any = INPUTS,
+        outputs: Any = OUTPUTS,
+        constants: Any = (("V", 4),),
+        numbers: int = 8,
+        device: mx.Device = GPU,
     ) -> Any:
-        return _nvrtc.kernel("mpsfunc_body", "y[0] = x_shape[0] * V;", "", inputs, outputs, constants, device)
+        return _nvrtc.kernel("mpsfunc_body", "y[0] = x_shape[0] * V;", "", inputs, outputs, constants, numbers, device)
 
-    kernels = [made(), made(inputs=fewer), made(outputs=others), made(constants=(("V", 1),))]
-    assert len({kernel.code for kernel in kernels}) == 4 and made() is kernels[0]
+    kernels = [made(), made(inputs=fewer), made(outputs=others), made(constants=(("V", 1),)), made(numbers=9)]
+    assert len({kernel.code for kernel in kernels}) == 5 and made() is kernels[0]
     before = len(_nvrtc._kernels)
     made(device=mx.Device(mx.gpu, 1))
     assert len(_nvrtc._kernels) == before + 1  # of whose architecture code may be another
@@ -137,11 +141,11 @@ def test_what_nvrtc_refuses_is_left_to_mlx_and_said_once(monkeypatch: pytest.Mon
     fake = Fake()
     monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
     with pytest.warns(RuntimeWarning, match=r"mpsfunc_body: MLX compiles it.*error"):
-        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
+        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
+        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
         with pytest.raises(RuntimeWarning):
-            _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), GPU)
-        assert _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), GPU) is None
+            _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU)
+        assert _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
     assert len(fake.compiled) == 2

@@ -172,7 +172,7 @@ def _by_state(
     return [
         Case(named("bn_normalize by a state", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
         Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded),
-        Case(named("bn_grad by a state", shape, dtype, **told), ("bn_grad",), grad, crowded),
+        Case(named("bn_grad by a state", shape, dtype, **told), ("bn_factors", "bn_grad"), grad, crowded),
     ]
 
 

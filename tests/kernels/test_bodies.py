@@ -132,6 +132,7 @@ def test_cases_of_every_kind(body: str) -> None:
         "bn_stats_merge",
         "bn_stats_grad_merge",
         "bn_stats_grad_factors",
+        "bn_factors",
         "bn_composed_factors",
         "sum_partials",
     )

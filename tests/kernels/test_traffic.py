@@ -269,10 +269,13 @@ TRAFFIC = {
         {
             "dy": (LONG_IMAGE, LONG_IMAGE),
             "x": (LONG_IMAGE, LONG_IMAGE),
-            **dict.fromkeys(("mean", "a", "b", "d", "var"), _PER_THREAD),
+            **dict.fromkeys(("mean", "a", "b", "d"), _PER_THREAD),
             **_NO_NEURON,
-            "count": (8, 2 * _PER_THREAD[1]),  # beside each entry of a
         },
+    ),
+    "bn_factors": Row(
+        _norm,
+        {**dict.fromkeys(("gamma", "var", "dgamma", "dbeta"), (VECTOR, VECTOR)), "count": (8, VECTOR // 4 * 8)},
     ),
     # A pack and those beside it, of four; of the gradient, two and those beside them.
     "cross_channel_norm": Row(_windows, {"x": (LONG_IMAGE, 10 / 4 * LONG_IMAGE)}),

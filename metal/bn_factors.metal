@@ -1,0 +1,10 @@
+// a, b and d of an image gradient a * g + b * (x - mean) + d, from what a batch's state holds. A thread takes a channel,
+// and then the one a grid further.
+const int channels = params[0];
+const float eps = as_type<float>(params[1]);
+for (int c = thread_position_in_grid.x; c < channels; c += threads_per_grid.x) {
+  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c]) * root, share = scaled / float(count[0]);
+  a[c] = scaled;
+  b[c] = -share * root * float(dgamma[c]);
+  d[c] = -share * float(dbeta[c]);
+}
