@@ -9,7 +9,7 @@ const int lane = thread_position_in_grid.x * O;  // the first
 if (lane >= lanes) return;
 const int beside = (K - 1 + V - 1) / V, packs = beside + O + beside;  // of x, for the windows of all that are read
 const int own = beside * V, low = own - (K - 1) / 2, many = O * V + K - 1;  // where windows hold one of its channels
-const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
+const bool wide = aligned<V>(x) && aligned<V>(dy);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
   Pack<T, V> in[packs], in_dy[packs];
@@ -19,7 +19,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
     const bool inside = from >= 0 && from < lanes;
     in[k] = inside ? load<V>(x + p * channels + from * V, wide) : nothing<T, V>();
     const bool read = (k + 1) * V > low && k * V < low + many;
-    in_dy[k] = inside && read ? load<V>(dy + p * channels + from * V, wide_dy) : nothing<T, V>();
+    in_dy[k] = inside && read ? load<V>(dy + p * channels + from * V, wide) : nothing<T, V>();
   }
   float squares[packs * V], weights[many], powers[O * V];
 #pragma unroll
