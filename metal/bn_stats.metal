@@ -23,7 +23,7 @@ const int whole = int(wide) * (many / W * W);
 Held<T, V> in[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
-  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping(i, kept));
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping<1>(i, kept));
 }
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
   const int until = min(many, block + 64), rest = max(block, min(whole, until));
@@ -33,7 +33,7 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
     #pragma unroll
     for (int i = 0; i < W; ++i) {
       s = spread_with<V>(s, in[i]);
-      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping(k + W, kept));
+      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping<1>(k + W, kept));
     }
   }
   for (int k = rest; k < until; ++k) s = spread_with<V>(s, hold<V>(x + (start + k * hop), wide));

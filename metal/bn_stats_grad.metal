@@ -31,14 +31,15 @@ const long first = set * pixels, end = column < columns ? first + pixels : first
 const bool wide = aligned<V>(x) && aligned<V>(dy);
 const long stride = threads_per_grid.y, hop = -stride * channels, from = first + thread_position_in_grid.y;
 const int many = int((end - from + stride - 1) / stride);
-// From the last pixel to the first, with which bn_grad begins; W of them are under way at any time.
+// From the last pixel to the first, with which bn_grad begins; W of them are under way at any time. Told which to keep,
+// an H200 takes 5 % longer in four bytes, and an eighth less in two with an activation.
 const long start = (first + end - 1 - from) * channels + c;
 const int whole = int(wide) * (many / W * W);
 Held<T, V> in[W], in_dy[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
-  if (i < whole) in_dy[i] = hold<V>(dy + (start + i * hop), keeping(i, kept));
-  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping(i, kept));
+  if (i < whole) in_dy[i] = hold<V>(dy + (start + i * hop), keeping<sizeof(T) == 2>(i, kept));
+  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping<sizeof(T) == 2>(i, kept));
 }
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that the error of a long sum stays small
   const int until = min(many, block + 64), rest = max(block, min(whole, until));
@@ -48,8 +49,8 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
     #pragma unroll
     for (int i = 0; i < W; ++i) {
       s = pulls_with<N, V>(s, in_dy[i], in[i], by, known);
-      if (k + W < whole) in_dy[i] = hold<V>(dy + (next + i * hop), keeping(k + W, kept));
-      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping(k + W, kept));
+      if (k + W < whole) in_dy[i] = hold<V>(dy + (next + i * hop), keeping<sizeof(T) == 2>(k + W, kept));
+      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping<sizeof(T) == 2>(k + W, kept));
     }
   }
   for (int k = rest; k < until; ++k) {

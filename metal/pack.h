@@ -54,20 +54,27 @@ MPSF_FN Held<T, V> hold(const T* p, bool wide) {
   memcpy(&r, p, sizeof r);
   return r;
 }
-// How long the L2 keeps what iteration k of a loop reads: what goes through it before iteration `kept` leaves first, so
-// that the rest is still there when it is read again.
+// How long the L2 keeps what iteration k of a loop reads. Chosen: what goes through it before iteration `kept` leaves
+// first, so that the rest is still there when it is read again; else as the processor does by itself.
+template <int Chosen>
+struct Keeping {};
+template <int V, typename T, int Chosen>
+MPSF_FN Held<T, V> hold(const T* p, Keeping<Chosen>) {
+  return hold<V>(p, true);
+}
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-struct Keeping {
+template <>
+struct Keeping<1> {
   unsigned long long policy;
 };
-MPSF_FN Keeping keeping(int k, int kept) {
-  Keeping first, later;
+MPSF_FN Keeping<1> policy_of(int k, int kept, Keeping<1>) {
+  Keeping<1> first, later;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first.policy));
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(later.policy));
   return k < kept ? first : later;
 }
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const T* p, Keeping keeping) {
+MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping) {
   Held<T, V> r = {};
   if constexpr (sizeof(r) == 16) {
     unsigned words[4];
@@ -79,13 +86,6 @@ MPSF_FN Held<T, V> hold(const T* p, Keeping keeping) {
     r = hold<V>(p, true);
   }
   return r;
-}
-#else
-struct Keeping {};
-MPSF_FN Keeping keeping(int, int) { return Keeping(); }
-template <int V, typename T>
-MPSF_FN Held<T, V> hold(const T* p, Keeping) {
-  return hold<V>(p, true);
 }
 #endif
 #else
@@ -130,13 +130,21 @@ MPSF_FN Held<T, V> hold(const constant T* p, bool wide) {
   return r;
 }
 #endif
+template <int Chosen>
 struct Keeping {};
-MPSF_FN Keeping keeping(int, int) { return Keeping(); }
-template <int V, typename P>
-MPSF_FN auto hold(P p, Keeping) {
+template <int V, typename P, int Chosen>
+MPSF_FN auto hold(P p, Keeping<Chosen>) {
   return hold<V>(p, true);
 }
 #endif
+template <typename Keeping>
+MPSF_FN Keeping policy_of(int, int, Keeping keeping) {
+  return keeping;
+}
+template <int Chosen>
+MPSF_FN Keeping<Chosen> keeping(int k, int kept) {
+  return policy_of(k, kept, Keeping<Chosen>());
+}
 
 // Entries of a vector from number at * V on, or zeros for one that is not there.
 template <int V, int There = 1, typename P>

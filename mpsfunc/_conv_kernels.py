@@ -31,9 +31,15 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     def stages() -> tuple[Stage, ...]:
         return _conv_stages.conv_stages(spec, x.shape, out, x.dtype)
 
-    arrays = [x, w.astype(acc), b.astype(acc)]
+    arrays = [x, _wide(w, x, spec), b.astype(acc)]
     params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
     return _launch.launch("conv", arrays, params, (result,), stages, spec.stream)[0]
+
+
+def _wide(w: mx.array, images: mx.array, spec: Spec) -> mx.array:
+    """Weights as a launch takes them: in the accumulator's dtype, which the CPU's kernels widen those of images to."""
+    ready = _launch.backend(spec.stream) == "cpu" and w.dtype == images.dtype
+    return w if ready else w.astype(_launch.accumulator(images.dtype))
 
 
 def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
@@ -58,7 +64,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
         return _conv_stages.grad_input_stages(spec, dy.shape, w.shape[3], dy.dtype)
 
     acc = _launch.accumulator(dy.dtype)
-    arrays = [dy, w.astype(acc), b.astype(acc)]
+    arrays = [dy, _wide(w, dy, spec), b.astype(acc)]
     params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
     return _launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
 

@@ -196,6 +196,12 @@ class Check {
     for (int param : params) require(param == 0 || param == 1, "switches that are 0 or 1");
   }
 
+  // Weights of the images' dtype or the accumulator's.
+  void weights(int i) const {
+    const mx::Dtype dtype = call_.inputs[i].dtype();
+    require(dtype == image() || dtype == accumulator(), "weights of the images' dtype or the accumulator's");
+  }
+
   void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
     image_axes(source, result);
     int groups = call_.params[20];
@@ -304,7 +310,7 @@ void check(const Signature& call) {
       return c.groups();
     case Op::conv:
       c.counts(3, 29, 1);
-      c.input(1, c.in(1), c.accumulator());
+      c.weights(1);
       c.convolution(c.in(0), c.out(0), c.in(1));
       c.told(21, 1, true);
       c.switches({call.params[22]});
@@ -312,7 +318,7 @@ void check(const Signature& call) {
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_input:
       c.counts(3, 29, 1);
-      c.input(1, c.in(1), c.accumulator());
+      c.weights(1);
       c.convolution(c.out(0), c.in(0), c.in(1));
       c.input(2, {c.out(0)[3]}, c.accumulator());
       c.told(21, 1, true);

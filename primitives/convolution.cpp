@@ -229,11 +229,47 @@ void input_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& ne
               width, g.channels, weights.get(), data<A>(call.in[2]), &neuron, rows, cols});
 }
 
+// A call whose weights are in the accumulator's dtype, as they are or because they were widened from that of the
+// images.
+template <typename T>
+class WideWeights {
+  using A = Acc<T>;
+
+ public:
+  explicit WideWeights(const Call& given)
+      : in_{given.in[0], given.in[1], given.in[2]}, room_(is_narrow(given) ? given.in[1].size : 0), call_(given) {
+    call_.in = in_;
+    if (!is_narrow(given)) return;
+    in_[1].data = room_.get();
+    const T* from = data<T>(given.in[1]);
+    const int64_t size = given.in[1].size;
+    parallel_for((size + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
+      const int64_t end = smaller(size, (chunk + 1) * kChunkElements);
+      for (int64_t i = chunk * kChunkElements; i < end; i += lanes<A>) {
+        const int n = static_cast<int>(smaller(lanes<A>, end - i));
+        store_some(room_.get() + i, load_some(from + i, n), n);
+      }
+    });
+  }
+  WideWeights(const WideWeights&) = delete;
+  WideWeights& operator=(const WideWeights&) = delete;
+  const Call& call() const { return call_; }
+
+ private:
+  static bool is_narrow(const Call& given) { return sizeof(T) != sizeof(A) && given.in[1].type == given.in[0].type; }
+
+  Tensor in_[3];
+  const Scratch<A> room_;
+  Call call_;
+};
+
 }  // namespace
 
-void conv(const Call& call) {
-  by_type(call.in[0].type, [&](auto zero) {
+void conv(const Call& given) {
+  by_type(given.in[0].type, [&](auto zero) {
     using T = decltype(zero);
+    const WideWeights<T> weights(given);
+    const Call& call = weights.call();
     const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
     const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
     if (call.out[0].size == 0) return;
@@ -248,9 +284,11 @@ void conv(const Call& call) {
   });
 }
 
-void conv_grad_input(const Call& call) {
-  by_type(call.in[0].type, [&](auto zero) {
+void conv_grad_input(const Call& given) {
+  by_type(given.in[0].type, [&](auto zero) {
     using T = decltype(zero);
+    const WideWeights<T> weights(given);
+    const Call& call = weights.call();
     Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
     const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
     if (call.out[0].size == 0 || input_folded<T>(g, call, neuron)) return;

@@ -59,6 +59,32 @@ def test_more_weights_than_a_cache_holds(isa: str, size: int, channels: tuple[in
     assert same_bits(k.grad_weights(), dw)
 
 
+@pytest.mark.parametrize("winograd", (0, 1))
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("dtype", (mx.float16, mx.bfloat16), ids=str)
+@pytest.mark.parametrize("windows", ("1x1", "3x3 p1", "3x3 s2 p1"))
+def test_weights_of_the_images_dtype_are_widened(
+    isa: str, windows: str, dtype: mx.Dtype, channels: tuple[int, int, int], winograd: int
+) -> None:
+    k = case(WINDOWS[windows], channels, dtype)._replace(winograd=winograd)
+    narrow = k._replace(w=k.w.astype(dtype))
+    wide = k._replace(w=narrow.w.astype(mx.float32))
+    assert same_bits(narrow.conv(), wide.conv()) and same_bits(narrow.grad_input(), wide.grad_input())
+
+
+def test_many_weights_are_widened() -> None:
+    k = case(WINDOWS["1x1"], (1, 150, 333), mx.bfloat16)
+    narrow = k._replace(w=k.w.astype(mx.bfloat16))
+    assert narrow.w.size > 3 * 2**14 and same_bits(narrow.conv(), k._replace(w=narrow.w.astype(mx.float32)).conv())
+
+
+def test_weights_of_another_dtype_are_refused() -> None:
+    k = case(WINDOWS["1x1"], (1, 3, 7), mx.bfloat16)
+    for op in (Case.conv, Case.grad_input):
+        with pytest.raises(ValueError, match="expected weights of the images' dtype or the accumulator's"):
+            op(k._replace(w=k.w.astype(mx.float16)))
+
+
 def test_more_weights_and_cotangents_than_are_packed_at_once(isa: str) -> None:
     k = case((axis(70, 70, 1, 1, 1, 0), axis(60, 60, 1, 1, 1, 0)), (1, 1037, 1030), images=1)
     assert k.dy.nbytes > 2**24
