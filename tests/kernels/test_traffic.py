@@ -19,8 +19,8 @@ import mpsfunc as mf
 from kernels.case import launched
 from kernels.metal_host import Run, metal_host, needs_clang
 from kernels.test_bodies import BODIES
-from mpsfunc import _launch, _neuron_stages, _window_norm_stages
-from mpsfunc._activation import GELU, PRELU, RELU, Activation
+from mpsfunc import _channel_stages, _launch, _neuron_stages, _window_norm_stages
+from mpsfunc._activation import GELU, NO_ACTIVATION, PRELU, RELU, Activation
 
 pytestmark = needs_clang
 
@@ -75,6 +75,11 @@ def _norm() -> None:
         state = mf.bn_stats_grad(dy, x, mf.bn_stats(x))
     mf.bn_normalize(x, state)
     mf.bn_grad(dy, x, state)
+
+
+def _affine() -> None:
+    x, rows = numbers(LONG), numbers((1, LONG[-1]))
+    launched([x, rows, rows, rows], ((LONG, mx.float32),), _channel_stages.affine(x, 1, NO_ACTIVATION))
 
 
 def _composed_norm() -> None:
@@ -360,7 +365,7 @@ def test_slopes_are_loaded_once_an_element(body: str) -> None:
 
 def test_statistics_that_are_given_are_no_scales() -> None:
     """The scale comes divided already, and nobody loads the variance."""
-    run = next(run for run in runs(_norm) if run.stage.body == "bn_normalize")
+    run = next(run for run in runs(_affine) if run.stage.body == "bn_normalize")
     loaded = {name: run.outcome.traffic[name].loaded for name in run.stage.inputs}
     assert loaded["var"] == 0 and loaded["x"] <= LONG_IMAGE
     assert max(loaded[name] for name in ("mean", "scale", "shift")) <= _PER_THREAD[1]

@@ -18,6 +18,11 @@
   X(bn_normalize)      \
   X(bn_stats_grad)     \
   X(bn_grad)           \
+  X(bn_normalize_by)   \
+  X(bn_stats_grad_by)  \
+  X(bn_grad_by)        \
+  X(batch_norm)        \
+  X(batch_norm_grad)   \
   X(conv)              \
   X(conv_grad_input)   \
   X(conv_grad_weights) \

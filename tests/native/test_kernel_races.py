@@ -67,6 +67,8 @@ def training_step(dtype: mx.Dtype) -> list[Any]:
         *mf.conv_grad_weights(alone, x, apart).arrays[:2],
         *(mf.dropout(x, 0.5, mask=x > 0), mf.dropout_mask((3, 13, 12, 20), 0.5, key=key)),
         mx.grad(lambda b: (mf.conv(x, w, b) ** 2).sum())(b),
+        *mx.vjp(lambda *by: mf.batch_norm(*by, neuron="relu"), [x, gamma, gamma], [x])[1],
+        *mx.jvp(mx.grad(lambda x: (mf.batch_norm(x, gamma) * x).sum()), [x], [x])[1],
     ]
 
 
