@@ -151,6 +151,15 @@ def axis(op: str, name: str, value: mx.array, at: Any) -> int:
     return whole(op, "axis", at, -rank, rank - 1) % rank
 
 
+def no_kernel_offset(op: str, value: object) -> None:
+    """MPS's ``kernelOffset`` only where zeros are inserted; elsewhere it would place nothing."""
+    if value is not None:
+        raise ValueError(
+            f"{op}: kernel_offset has no meaning here; got kernel_offset={told(value)}, "
+            "expected None, because the state places the windows"
+        )
+
+
 LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -9,10 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, _printing, window
+from mpsfunc import _check, _conv_edges, _fused_neuron, _neuron, _printing, _zeros, window
 from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
+from mpsfunc._policy import told_apart
 from mpsfunc.window import Axis
 
 State = TypeVar("State")
@@ -88,7 +90,7 @@ def fresh(
     """The fields of a state with zero gradients; ``kept`` is what tells the slope of a neuron."""
     act = how.act
     with mx.stream(spec.stream):
-        dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
+        dw, db = _zeros.zeros(w_shape, dtype), _zeros.zeros(w_shape[:1], dtype)
         y = mx.zeros((0,), dtype) if kept is None or not act.kind else kept
         slopes = mx.zeros((0,), dtype) if how.slopes is None else how.slopes
     neuron = {"neuron": NAMES[act.kind] if act.kind else "", "a": act.a, "b": act.b, "c": act.c}
@@ -152,16 +154,34 @@ def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ..
 
 
 def placed(
-    op: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int, stream: mx.Stream, **placement: Any
+    op: str,
+    name: str,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    groups: int,
+    stream: mx.Stream,
+    **placement: Any,
 ) -> Spec:
-    """The windows of a convolution."""
+    """The windows of a convolution with weights of a shape that fits; ``name`` is what errors call that."""
+    said = x_shape, w_shape, groups, *placement.values()
+    rows, cols = (_known if told_apart(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
+    return Spec(rows, cols, int(groups), False, NO_ACTIVATION, stream)
+
+
+def _place(
+    op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int, **placement: Any
+) -> tuple[Axis, Axis]:
+    weights(op, name, x_shape, w_shape, groups)
     if placement["stride"] is None:  # to place, that would be the window's size
         raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
     (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
     rows, cols = window.place(op, (h, w), (kh, kw), edge_modes=window.EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
     _conv_edges.check_reach(op, x_shape, rows, cols)
-    return Spec(rows, cols, int(groups), False, NO_ACTIVATION, stream)
+    return rows, cols
+
+
+_known = functools.lru_cache(maxsize=1024, typed=True)(_place)
 
 
 def gradient(
@@ -217,10 +237,15 @@ def _whole(op: str, state: Any) -> None:
     if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
         rule = f"a divisor of {shape[0] if shape else 0}"
         raise ValueError(f"{op}: the state does not fit together; got state.groups={groups!r}, expected {rule}")
-    _check.image_shape(op, "image of the state", (1, state.rows.n_in, state.cols.n_in, 1))
-    _check.image_shape(op, "output of the state", (1, state.rows.n_out, state.cols.n_out, 1))
-    window.check_state(op, state, (0, 1))
-    _conv_edges.check_reach(op, (1, 1, 1, 1), state.rows, state.cols)
+    _check_windows(op, state.rows, state.cols)
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_windows(op: str, rows: Axis, cols: Axis) -> None:
+    _check.image_shape(op, "image of the state", (1, rows.n_in, cols.n_in, 1))
+    _check.image_shape(op, "output of the state", (1, rows.n_out, cols.n_out, 1))
+    window.check_windows(op, (rows, cols), (0, 1))
+    _conv_edges.check_reach(op, (1, 1, 1, 1), rows, cols)
 
 
 def source(op: str, x: mx.array, dy: mx.array, state: Any, length: str, stream: mx.Stream) -> None:
@@ -250,10 +275,5 @@ def grown(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:
     """The state with gradients added."""
     old: Any = state
     with mx.stream(stream):
-        more: State = old._replace(dw=_added(old.dw, dw), db=_added(old.db, db))
+        more: State = old._replace(dw=_zeros.grown(old.dw, dw), db=_zeros.grown(old.db, db))
     return more
-
-
-@_launch.fused
-def _added(before: mx.array, more: mx.array) -> mx.array:
-    return before + more.astype(_launch.accumulator(more.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from mpsfunc._printing import told
@@ -147,6 +148,18 @@ def index(value: Any) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
+
+
+_SIMPLE = frozenset((int, str, bool, type(None)))
+
+
+def told_apart(values: Iterable[object]) -> bool:
+    """Whether a typed `functools.lru_cache` tells these arguments from all others: in a tuple it takes True for 1."""
+    for value in values:  # no generators: this runs at every call
+        kind = type(value)
+        if kind not in _SIMPLE and not (isinstance(value, tuple) and set(map(type, value)) == {int}):
+            return False
+    return True
 
 
 def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:

@@ -190,9 +190,9 @@ def conv_state(
     x_shape, w_shape = tuple(x_shape), tuple(w_shape)
     _conv_state.gradients_dtype("conv_state", dtype, run_on)
     _check.image_shape("conv_state", "x_shape", x_shape)
-    _conv_state.weights("conv_state", "w_shape", x_shape, w_shape, groups)
     spec = _conv_state.placed(
         "conv_state",
+        "w_shape",
         x_shape,
         w_shape,
         groups,
@@ -358,8 +358,7 @@ def _forward(
     run_on = _launch.resolve(stream)
     how = _conv_state.arrays("conv", x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    _conv_state.weights("conv", "w.shape", x_shape, w_shape, groups)
-    spec = _conv_state.placed("conv", x_shape, w_shape, groups, run_on, **placement)
+    spec = _conv_state.placed("conv", "w.shape", x_shape, w_shape, groups, run_on, **placement)
     y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how)
     return y, kept, how, spec
 

@@ -74,8 +74,7 @@ def fully_connected_fwd(
     how = _conv_state.arrays(op, x, w, b, neuron, run_on)
     _check.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    _conv_state.weights(op, "w.shape", x_shape, w_shape, 1)
-    spec = _conv_state.placed(op, x_shape, w_shape, 1, run_on, stride=1)
+    spec = _conv_state.placed(op, "w.shape", x_shape, w_shape, 1, run_on, stride=1)
     with mx.stream(run_on):
         y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how)
         return y, ConvState(op="conv", **_conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch, _printing
+from mpsfunc import _check, _launch, _printing, _zeros
 from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._composed_norm import (
     Spec,
@@ -324,11 +324,11 @@ def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
     """The images and the fields of the state; arguments are those of `_normalized`."""
     y, mean, var, spec = _normalized(op, x, *how)
     with mx.stream(spec.stream):
-        none = mx.zeros((x.shape[0], x.shape[3]), mean.dtype)
+        dgamma, dbeta = (_zeros.zeros((x.shape[0], x.shape[3]), mean.dtype) for _ in range(2))
         if spec.groups:  # all channels of a group have the same
             first = slice(None), slice(None, None, x.shape[3] // spec.groups)
             mean, var = (_launch.cut(a, first) for a in (mean, var))
-    return y, mean, var, none, none, op, spec.eps
+    return y, mean, var, dgamma, dbeta, op, spec.eps
 
 
 def _backward(
@@ -357,5 +357,5 @@ def _backward(
             mean, var = (mx.repeat(a, channels // groups, axis=1) for a in (mean, var))
         spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, run_on)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
-        dgamma, dbeta = (a + b for a, b in zip(held, grown, strict=True))
+        dgamma, dbeta = (_zeros.grown(a, b) for a, b in zip(held, grown, strict=True))
         return dx, state._replace(dgamma=dgamma, dbeta=dbeta)

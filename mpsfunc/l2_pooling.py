@@ -195,7 +195,7 @@ def l2_pool_grad(
     _check.same_dtype(op, "dy", dy, "x", x.dtype)
     _check.state(op, state, L2PoolState, stream=run_on)
     window.check_state(op, state, window.EDGES)
-    window.refuse_kernel_offset(op, kernel_offset)
+    _check.no_kernel_offset(op, kernel_offset)
     rows, cols = state.rows, state.cols
     _check.shape(op, "x", x, ("n", rows.n_in, cols.n_in, "c"), "x does not belong to this state")
     expected = (x.shape[0], rows.n_out, cols.n_out, x.shape[3])

@@ -202,7 +202,7 @@ def max_pool_grad(
     run_on = _launch.resolve(stream)
     _check.array("max_pool_grad", "dy", dy, stream=run_on)
     _check_state("max_pool_grad", state, run_on)
-    window.refuse_kernel_offset("max_pool_grad", kernel_offset)
+    _check.no_kernel_offset("max_pool_grad", kernel_offset)
     _check.shape("max_pool_grad", "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
     rows, cols = window.source_window("max_pool_grad", (state.rows, state.cols), source_window)
     dx: mx.array = _max_kernels.grad(dy, state.winners, Spec(rows, cols, run_on))

@@ -247,7 +247,7 @@ def avg_pool_grad(
     _check.array("avg_pool_grad", "dy", dy, stream=run_on)
     _check.state("avg_pool_grad", state, AvgPoolState, stream=run_on)
     window.check_state("avg_pool_grad", state, window.EDGES)
-    window.refuse_kernel_offset("avg_pool_grad", kernel_offset)
+    _check.no_kernel_offset("avg_pool_grad", kernel_offset)
     expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
     _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)

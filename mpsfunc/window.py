@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from mpsfunc._policy import STYLES, Ints, check_policy, pair, policy_spot, refuse, two
+from mpsfunc._policy import STYLES, Ints, check_policy, pair, policy_spot, refuse, told_apart, two
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
@@ -65,15 +65,20 @@ def check_axes(op: str, state: Any) -> None:
     """Refuses a state whose ``rows`` or ``cols`` are not windows at all."""
     for name in ("rows", "cols"):
         axis = getattr(state, name)
-        if not isinstance(axis, Axis) or any(type(n) is not int for n in axis):
+        if not isinstance(axis, Axis) or set(map(type, axis)) != {int}:
             refuse(op, "the state has no windows", f"state.{name}", axis, "an Axis of ints", TypeError)
 
 
 def check_state(op: str, state: Any, edges: Sequence[int]) -> None:
     """Refuses a state whose ``rows`` or ``cols`` are windows that no placement makes, or with another of ``edges``."""
     check_axes(op, state)
-    for name in ("rows", "cols"):
-        if not _possible(axis := getattr(state, name)) or axis.edge not in edges:
+    check_windows(op, (state.rows, state.cols), edges)
+
+
+def check_windows(op: str, axes: tuple[Axis, Axis], edges: Sequence[int]) -> None:
+    """`check_state` of axes of ints."""
+    for name, axis in zip(("rows", "cols"), axes, strict=True):
+        if not _possible(axis) or axis.edge not in edges:
             refuse(op, "the state's windows cannot be", f"state.{name}", axis, "what a forward function makes")
 
 
@@ -163,9 +168,7 @@ def place(
         ((3, 1), (3, 0))
     """
     said = kernel_size, stride, padding, dilation, ceil_mode, offset, out_size, edge_mode, zero_pad
-    # Of types that a cache tells apart, so that True is not taken for 1.
-    plain = all(type(value) in (int, str, bool, type(None)) for value in said)
-    return (_known if plain else _place)(op, n_in, tuple(edge_modes), *said)
+    return (_known if told_apart(said) else _place)(op, n_in, tuple(edge_modes), *said)
 
 
 def _place(
@@ -305,13 +308,6 @@ def starts(a: Axis) -> list[int]:
         [0, 2, 4]
     """
     return [o * a.n_in // a.n_out if a.edge == _EVEN else o * a.stride - a.pad for o in range(a.n_out)]
-
-
-def refuse_kernel_offset(op: str, kernel_offset: object) -> None:
-    """Refuses MPS's ``kernelOffset`` in an ``op`` that inserts no zeros, where it would place nothing."""
-    if kernel_offset is not None:
-        rule = "None, because the state places the windows"
-        refuse(op, "kernel_offset has no meaning here", "kernel_offset", kernel_offset, rule)
 
 
 def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -> int:

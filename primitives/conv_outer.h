@@ -21,6 +21,7 @@ struct WeightGrad {
   int images;
   Axis rows, cols;
   int groups, channels, outs;  // channels and outs of one group
+  bool streamed;               // whole vectors of dw are aligned, and better stored past the caches
 
   // With few channels the taps of a row, neighbours in memory, are taken as the channels of one tap.
   bool merged() const { return cols.dilation == 1 && groups == 1 && channels < lanes<A> && cols.size > 1; }
@@ -81,10 +82,11 @@ int64_t x_line(const WeightGrad<T>& g, int64_t line, int q) {
   return row < 0 ? -1 : line / selected * g.rows.n_in + row;
 }
 
-// The cotangents of a group as [tile of outs][pixel][out].
+// The cotangents of tiles [first, last) of a group as [tile of outs][pixel][out]; `panel` is of all tiles.
 template <typename T>
-void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, Acc<T>* panel) {
-  for (int tile = 0; tile < g.tiles(); ++tile) {
+void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int first, int last, Acc<T>* panel) {
+  panel += int64_t{first} * range.count * range.cols * kOuterPitch;
+  for (int tile = first; tile < last; ++tile) {
     const int begin = g.tile_begin(tile), end = g.tile_begin(tile + 1);
     for (int i = 0; i < range.count; ++i) {
       const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.outs;
@@ -168,13 +170,12 @@ class WeightGradTask {
  private:
   // Sums of pixel blocks [begin, end), of which those up to `last` are this task's.
   void add_run(int64_t begin, int64_t end, int64_t last, A* sums) {
-    clear(sums, (last_ - first_) * g_.block_size());
     const int64_t steps = int64_t{last_ - first_} * g_.rows.size * g_.taps() * g_.tiles();
     for (int64_t index = begin; index < end; ++index) {
       const PixelRange range = pixel_range(g_, index);
       Ahead dy = dy_ahead(index + 1, last, steps), x = x_ahead(index + 1, last, steps);
       const A* panel = packed_ ? packed_ + index * g_.packed_size() : dy_.get();
-      if (!packed_) pack_dy(g_, group_, range, dy_.get());
+      if (!packed_) pack_dy(g_, group_, range, 0, g_.tiles(), dy_.get());
       if (bias_) add_bias(panel, range.count * range.cols);
       for (int block = first_; block < last_; ++block) {
         panel_.count = 0;
@@ -182,8 +183,9 @@ class WeightGradTask {
           for (int tap = 0; tap < g_.taps(); ++tap) {
             const PixelBlock pixels = source_pixels(range, block * W, q, tap);
             A* sum = sums + (block - first_) * g_.block_size() + (int64_t{q} * g_.taps() + tap) * g_.outs * W;
+            if (pixels.count == 0 && index == begin) clear(sum, int64_t{g_.outs} * W);
             for (int tile = 0; tile < g_.tiles() && pixels.count > 0; ++tile) {
-              add_tile(panel, pixels, block * W, tile, range.count * range.cols, sum);
+              add_tile(panel, pixels, block * W, tile, range.count * range.cols, index > begin, sum);
               dy.step();
               x.step();
             }
@@ -206,11 +208,11 @@ class WeightGradTask {
     }
   }
 
-  void add_tile(const A* panel, const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, A* sum) {
+  void add_tile(const A* panel, const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, bool add, A* sum) {
     const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
     const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
-    outer_tile<A, false>(to - from, vectors)(pixels, panel + tile * pixel_count * kOuterPitch, panel_.data.get(), true,
-                                             nullptr, nullptr, sum + int64_t{from} * W);
+    outer_tile<A, false>(to - from, vectors)(pixels, panel + tile * pixel_count * kOuterPitch, panel_.data.get(), add,
+                                             nullptr, nullptr, sum + int64_t{from} * W, W);
   }
 
   // Where the pixels of a range, and those that a tap of theirs reads, lie in the panels. Packs what is missing.
@@ -300,8 +302,12 @@ void weight_grad_by_blocks(const WeightGrad<T>& g) {
   // All tasks of a group read all of its cotangents: packed once, unless they are many.
   const bool packs = g.blocks() > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(A)) <= kPackedBytes;
   const Scratch<A> packed(packs ? g.groups * pixel_blocks * size : 0);
-  parallel_for(packs ? g.groups * pixel_blocks : 0, [&](int64_t i) {
-    pack_dy(g, static_cast<int>(i / pixel_blocks), pixel_range(g, i % pixel_blocks), packed.get() + i * size);
+  const int64_t shares = smaller(g.tiles(), kMaxParts / pixel_blocks + 1);  // of the tiles, for the threads
+  parallel_for(packs ? g.groups * pixel_blocks * shares : 0, [&](int64_t task) {
+    const int64_t share = task % shares, at = task / shares;
+    pack_dy(g, static_cast<int>(at / pixel_blocks), pixel_range(g, at % pixel_blocks),
+            static_cast<int>(g.tiles() * share / shares), static_cast<int>(g.tiles() * (share + 1) / shares),
+            packed.get() + at * size);
   });
   parallel_for(int64_t{g.groups} * g.blocks(), [&](int64_t task) {
     const int group = static_cast<int>(task / g.blocks()), block = static_cast<int>(task % g.blocks());
@@ -313,9 +319,10 @@ void weight_grad_by_blocks(const WeightGrad<T>& g) {
       const A* from = sums.get() + (i % taps * g.outs + i / taps) * W;
       A* to = g.dw + (int64_t{group} * g.outs * taps + i) * g.width() + block * W;
       for (int lane = 0; lane < W && block * W + lane < g.width(); lane += lanes<A>) {
-        store_some(to + lane, load(from + lane), lesser(lanes<A>, g.width() - block * W - lane));
+        store_result(to + lane, load(from + lane), lesser(lanes<A>, g.width() - block * W - lane), g.streamed);
       }
     }
+    stream_end();
   });
   for (int64_t out = 0; g.db && out < outs; ++out) g.db[out] = static_cast<A>(bias[out]);
 }

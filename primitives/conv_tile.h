@@ -68,11 +68,12 @@ constexpr int kOuterPitch = kRegisters == 32 ? 16 : 8;
 
 template <typename A>
 using OuterTile = void (*)(const PixelBlock& block, const A* dy, const A* x, bool add, const A* next_dy,
-                           const A* next_x, A* sums);
+                           const A* next_x, A* sums, int64_t pitch);
 
-// sums[r][lane] = (add ? sums[r][lane] : 0) + sum over pixels of dy[pixel][r] * x[pixel][lane]
+// sums[r * pitch + lane] = (add ? sums[r * pitch + lane] : 0) + sum over pixels of dy[pixel][r] * x[pixel][lane]
 template <typename A, bool Fetch, int Rows, int Vectors>
-void outer(const PixelBlock& block, const A* dy, const A* x, bool add, const A* next_dy, const A* next_x, A* sums) {
+void outer(const PixelBlock& block, const A* dy, const A* x, bool add, const A* next_dy, const A* next_x, A* sums,
+           int64_t pitch) {
   constexpr int L = lanes<A>;
   Vec<A> acc[Rows][Vectors] = {};
   for (int row = 0; row < block.count; ++row) {
@@ -94,7 +95,7 @@ void outer(const PixelBlock& block, const A* dy, const A* x, bool add, const A* 
     }
   }
 #pragma GCC unroll 14
-  for (int r = 0; r < Rows; ++r, sums += kTileLanes<A>) {
+  for (int r = 0; r < Rows; ++r, sums += pitch) {
     for (int v = 0; v < Vectors; ++v) store(sums + v * L, add ? load(sums + v * L) + acc[r][v] : acc[r][v]);
   }
 }

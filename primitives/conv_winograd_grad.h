@@ -201,7 +201,7 @@ class WinogradGrad {
         const int64_t begin = count * run / runs, end = count * (run + 1) / runs;
         const PixelBlock tiles = {&start, &start, 1, static_cast<int>(end - begin), 1};
         multiply(tiles, dy + begin * kOuterPitch, x + begin * W, add || run > 0, dy + dy_pitch + begin * kOuterPitch,
-                 x + x_pitch + begin * W, sums);
+                 x + x_pitch + begin * W, sums, W);
       }
     }
   }

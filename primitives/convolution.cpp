@@ -318,7 +318,8 @@ void conv_grad_weights(const Call& call) {
       depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.outs});
     } else {
       g = g.flat();
-      const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs};
+      const bool streamed = call.out[0].streamed && g.channels % lanes<Acc<T>> == 0;
+      const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs, streamed};
       if constexpr (sizeof(Acc<T>) == sizeof(float)) {
         const WinogradGrad<Dense, T> dense(grad);
         if (g.winograd && dense.fits()) return dense.run();

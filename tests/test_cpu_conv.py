@@ -244,6 +244,20 @@ def test_results_stored_past_the_caches(channels: tuple[int, int, int], size: in
             del whole, spoiled
 
 
+@pytest.mark.parametrize("channels", (1024, 1032), ids=str)  # of these, not all vectors are whole
+def test_a_weight_gradient_stored_past_the_caches(channels: int) -> None:
+    one = axis(4, 4, 1, 1, 1, 0)
+    k = case((one, one), (1, channels, 1030), images=3)
+    parts = slice(515), slice(515, None)
+    halves = [k._replace(dy=k.dy[..., part], w=k.w[part]).grad_weights() for part in parts]
+    for _ in range(3):
+        whole = k.grad_weights()
+        assert whole.nbytes > 2**22 and same_bits(whole, mx.concatenate(halves))
+        spoiled = mx.full(whole.shape, float("nan"))
+        mx.eval(spoiled)
+        del whole, spoiled
+
+
 # Few channels, and phases together ------------------------------------------------------------------------
 
 

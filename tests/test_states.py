@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree
 
 import mlx.core as mx
@@ -14,6 +15,7 @@ from support import exact, numbers, same_bits
 from trees import same_tree
 
 import mpsfunc as mf
+from mpsfunc import _zeros
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
@@ -111,6 +113,44 @@ def test_a_compiled_step_takes_and_returns_states() -> None:
     once = mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS))
     np.testing.assert_allclose(exact(conv.dw), 3 * exact(once.dw), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(exact(norm.var), exact(mf.bn_stats(x).var), rtol=1e-5)
+
+
+# Gradients that begin at zero ----------------------------------------------------------------------------
+
+
+def test_a_first_gradient_is_not_added_to_zeros() -> None:
+    x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
+    fresh = mf.conv_state(IMAGE, WEIGHTS)
+    mx.eval(fresh.arrays)
+    with mock.patch.object(_zeros, "_added", side_effect=AssertionError) as added:
+        once = mf.conv_grad_weights(dy, x, fresh)
+        _, norm = mf.instance_norm_grad(x, x, mf.instance_norm_fwd(x)[1])
+    assert not added.called
+    assert same_bits(mf.conv_grad_weights(dy, x, once).dw, once.dw + once.dw)
+    _, norms = mf.instance_norm_grad(x, x, norm)
+    assert same_bits(norms.dgamma, norm.dgamma + norm.dgamma)
+    assert not mx.any(fresh.dw).item()
+
+
+def test_zeros_that_were_changed_in_place_are_none() -> None:
+    x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
+    once = mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS))
+    changed = mf.conv_state(IMAGE, WEIGHTS)
+    changed.dw[1] = 5.0
+    changed.db[:] += 7.0
+    more = mf.conv_grad_weights(dy, x, changed)
+    assert same_bits(more.dw, once.dw.at[1].add(5.0)) and same_bits(more.db, once.db + 7)
+    assert same_bits(mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS)).dw, once.dw)
+
+
+def test_dtypes_of_a_first_gradient_are_those_of_the_next() -> None:
+    arrays = [numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)]
+    for of_state in (mx.float32, mx.float64):
+        for of_images in (mx.float16, mx.float32, mx.float64):
+            x, dy = (a.astype(of_images) for a in arrays)
+            once = mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS, dtype=of_state))
+            assert once.dw.dtype == mf.conv_grad_weights(dy, x, once).dw.dtype
+            assert (once.dw.dtype == mx.float64) == (mx.float64 in (of_state, of_images))
 
 
 # mx.checkpoint, mx.vmap, mx.grad ------------------------------------------------------------------------

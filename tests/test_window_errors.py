@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpsfunc.window import PaddingPolicy, place, refuse_kernel_offset, source_window
+from mpsfunc._check import no_kernel_offset
+from mpsfunc.window import PaddingPolicy, place, source_window
 
 FAR = 2**30
 VALUE_ERRORS: list[tuple[dict[str, Any], str]] = [
@@ -144,11 +145,11 @@ def test_errors_of_the_helpers() -> None:
         with pytest.raises(kind, match=f"^avg_pool_grad: {words}; got source_window="):
             source_window("avg_pool_grad", axes, given_window)  # type: ignore[arg-type]
 
-    refuse_kernel_offset("avg_pool_grad", None)
+    no_kernel_offset("avg_pool_grad", None)
     with pytest.raises(
         ValueError, match=r"^avg_pool_grad: kernel_offset has no meaning here; got kernel_offset=\(0, 1\)"
     ):
-        refuse_kernel_offset("avg_pool_grad", (0, 1))
+        no_kernel_offset("avg_pool_grad", (0, 1))
 
     with pytest.raises(ValueError, match="^PaddingPolicy: unknown size in a PaddingPolicy; got size='big'"):
         PaddingPolicy(size="big").forward(5, 3)  # type: ignore[arg-type]
