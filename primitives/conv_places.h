@@ -11,11 +11,14 @@ constexpr int kSkew = 16;           // numbers between places, which would meet 
 constexpr int kLeastChannels = 16;  // below, a direct sum has too few terms to round as much
 constexpr int kLeastPixels = 128;   // below, taking the weights to places costs more than it saves
 
+// Below, kOuts results of an axis come from kReach pixels, in kSide places; from one result to the next it is kStep
+// pixels, or one for kSpread results. Tiles may cover kFifths fifths of the results that exist.
+
 // Windows side by side: F(4x4, 3x3), 36 places instead of 144 products. Its places are values of polynomials at 0, +-a,
 // +-b and infinity. These a and b, found by measurement, have exact squares and lose the least: half of what the usual
 // 1 and 2 do.
 struct Dense {
-  static constexpr int kStep = 1, kOuts = 4, kReach = 6, kSide = 6;
+  static constexpr int kStep = 1, kSpread = 1, kOuts = 4, kReach = 6, kSide = 6, kFifths = 10;
   static constexpr int kRun = 32;  // terms that a weight gradient adds in a row, so as not to round more than others
   static constexpr float a = 0.625f, b = 1.5f, aa = a * a, bb = b * b;
   static constexpr float w0 = 1 / (aa * bb), wa = 1 / (2 * aa * (aa - bb)), wb = 1 / (2 * bb * (bb - aa));
@@ -78,7 +81,7 @@ struct Dense {
 // Windows two apart: 25 places instead of 36 products. Outer taps meet the pixels in even places, F(2, 2); the middle
 // tap meets those between.
 struct Strided {
-  static constexpr int kStep = 2, kOuts = 2, kReach = 5, kSide = 5, kRun = 128;
+  static constexpr int kStep = 2, kSpread = 1, kOuts = 2, kReach = 5, kSide = 5, kFifths = 6, kRun = 128;
 
   template <typename V>
   static MPSF_INLINE void source(const V (&d)[5], V (&to)[5]) {
@@ -118,6 +121,38 @@ struct Strided {
   }
 };
 
+// The adjoint of windows two apart: four results from three pixels of the source, in 25 places instead of 36 products.
+// Every other result meets the outer taps, F(2, 2), and those between the middle one, which comes first if Odd.
+template <bool Odd>
+struct Spread {
+  static constexpr int kStep = 1, kSpread = 2, kOuts = 4, kReach = 3, kSide = 5, kFifths = 6;
+
+  template <typename V>
+  static MPSF_INLINE void source(const V (&d)[3], V (&to)[5]) {
+    to[0] = d[0] - d[1];
+    to[1] = d[1];
+    to[2] = d[2] - d[1];
+    to[3] = Odd ? d[0] : d[1];
+    to[4] = Odd ? d[1] : d[2];
+  }
+
+  template <typename V>
+  static MPSF_INLINE void weights(const V (&w)[3], V (&to)[5]) {
+    to[0] = w[2];
+    to[1] = w[0] + w[2];
+    to[2] = w[0];
+    to[3] = to[4] = w[1];
+  }
+
+  template <typename V>
+  static MPSF_INLINE void results(const V (&m)[5], V (&y)[4]) {
+    y[Odd] = m[0] + m[1];
+    y[Odd + 2] = m[1] + m[2];
+    y[!Odd] = m[3];
+    y[!Odd + 2] = m[4];
+  }
+};
+
 // Column j of rows of vectors.
 template <int Rows, int Cols, typename V>
 MPSF_INLINE void column(const V (&rows)[Rows][Cols], int j, V (&to)[Rows]) {
@@ -149,19 +184,22 @@ struct Tiling {
 
   static int tiles(const Side& side) { return ceil_div(ceil_div(side.outs, side.src_tap), Map::kOuts) * side.src_tap; }
 
-  // Every window touches the source: where a tile lay mostly outside, a sum of few terms would be rounded as many.
+  // Every window touches the source (of an adjoint: every tile): where a tile lay mostly outside, a sum of few terms
+  // would be rounded as many.
   static bool fits(const Side& side) {
     const bool touching = side.src_first + 2 * side.src_tap >= side.src_begin &&
-                          side.src_first + (side.outs - 1) * side.src_out < side.src_end;
-    return touching && side.taps == 3 && side.src_out == Map::kStep && (Map::kStep == 1 || side.src_tap == 1);
+                          side.src_first + (side.outs - 1) * side.src_out / Map::kSpread < side.src_end;
+    const bool apart = side.src_tap == 1 || Map::kStep * Map::kSpread == 1;
+    return touching && side.taps == 3 && side.src_out == Map::kStep && apart;
   }
 
-  // Whether outputs are made of such windows, and tiles do not hang over the edge too far.
+  // Whether outputs are made of such windows, and tiles do not hang over the edge too far: so many fifths of the
+  // outputs still cost less than a product for each tap.
   bool fits(int channels, int outs) const {
     const bool plain = fits(rows) && fits(cols);
     const int64_t pixels = down > 0 && across > 0 ? count / down / across * rows.outs * cols.outs : 0;
     return plain && channels >= kLeastChannels && outs >= kLeastChannels && pixels >= kLeastPixels &&
-           count * Map::kOuts * Map::kOuts <= 2 * pixels;
+           5 * count * Map::kOuts * Map::kOuts <= Map::kFifths * pixels;
   }
 
   struct Corner {
@@ -184,7 +222,8 @@ struct Tiling {
   template <typename T>
   void place_source(const T* source, int64_t tile, int channel, int n, int64_t pitch, float* to) const {
     const Corner at = corner(tile);
-    const int row = rows.src_first + at.row * Map::kStep, col = cols.src_first + at.col * Map::kStep;
+    const int row = rows.src_first + at.row * Map::kStep / Map::kSpread,
+              col = cols.src_first + at.col * Map::kStep / Map::kSpread;
     const bool inside = row >= rows.src_begin && row + (kReach - 1) * rows.src_tap < rows.src_end &&
                         col >= cols.src_begin && col + (kReach - 1) * cols.src_tap < cols.src_end;
     const T* x = source + ((int64_t{at.image} * source_rows + row) * source_cols + col) * source_channels + channel;

@@ -47,6 +47,20 @@ inline Side input_side(const Axis& a, int phase) {
   return side;
 }
 
+// Inputs of windows of three taps two apart, in fours that see three outputs of the convolution. The first of them
+// meets the middle tap only where the padding is odd.
+inline Side spread_side(const Axis& a) {
+  Side side = {};
+  side.outs = a.n_in;
+  side.out_step = 1;
+  side.taps = 3, side.tap_step = 1;
+  side.src_first = floor_div(a.pad, 2) - (a.pad % 2 == 0 ? 1 : 0);
+  side.src_out = side.src_tap = 1;
+  side.src_begin = a.begin;
+  side.src_end = a.end;
+  return side;
+}
+
 // Outputs of a side of which every tap exists: [begin, end). The others have fewer.
 struct Inner {
   int begin, end;

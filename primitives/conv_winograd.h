@@ -9,10 +9,12 @@ namespace {
 
 // Longest sum over one panel, and the distance of a panel's rows, as in conv_tile.h.
 constexpr int kPlaceDepth = 64, kPlacePitch = kPlaceDepth + 16;
-constexpr int64_t kPlaceBytes = 400 << 10;          // of source places that stay in the cache beside sums and weights
-constexpr int64_t kSharedBytes = int64_t{5} << 20;  // of source places of a small problem, made once for all threads
-constexpr int64_t kPlaceSums = 512 << 10;           // of sums of blocks of lanes that share a panel while it is close
-constexpr int kPlaceGroups = 4;                     // of register tiles, at most, that share a cache
+constexpr int64_t kPlaceBytes = 400 << 10;  // of source places that stay in the cache beside sums and weights
+// Of source places of a small problem, made once for all threads; more where a register tile's are too many beside sums
+// and weights.
+constexpr int64_t kSharedBytes = int64_t{5} << 20, kMostShared = 4 * kSharedBytes;
+constexpr int64_t kPlaceSums = 512 << 10;  // of sums of blocks of lanes that share a panel while it is close
+constexpr int kPlaceGroups = 4;            // of register tiles, at most, that share a cache
 
 template <typename Map, typename T>
 class Winograd {
@@ -31,8 +33,8 @@ class Winograd {
 
   void run() const {
     const int64_t each = int64_t{kPlaces} * p_.channels * static_cast<int64_t>(sizeof(float));
-    if (blocks_ >= 4 && tiles_ * each <= kSharedBytes) return run_shared();
     const int64_t groups = smaller(kPlaceGroups, kPlaceBytes / (each * kTileRows));
+    if (blocks_ >= 4 && tiles_ * each <= (groups > 0 ? kSharedBytes : kMostShared)) return run_shared();
     int64_t count = kTileRows * (groups < 1 ? 1 : groups);
     while (count > kTileRows && tiles_ < 8 * count) count -= kTileRows;
     run_blocks(count);

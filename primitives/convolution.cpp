@@ -82,10 +82,10 @@ void conv_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
   multiply_all(p, g.winograd);
 }
 
-// Backward outs of dy times weights give channels, for one phase.
+// Backward outs of dy times weights give channels, for one phase or for all.
 template <typename T>
-void input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
-                   const Side& cols) {
+Product<T> input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
+                         const Side& cols) {
   using A = Acc<T>;
   Product<T> p = {};
   p.source = data<T>(call.in[0]);
@@ -100,7 +100,24 @@ void input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& ne
   p.bias = data<A>(call.in[2]), p.neuron = &neuron;
   p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
   p.rows = rows, p.cols = cols;
-  multiply_all(p, g.winograd);
+  return p;
+}
+
+// All phases of windows two apart by Winograd's algorithm, where that does.
+template <bool Odd, typename T>
+bool input_spread(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
+  if constexpr (sizeof(Acc<T>) != sizeof(float)) {
+    return false;
+  } else {
+    const auto fits = [](const Axis& a) {
+      return a.size == 3 && a.stride == 2 && a.dilation == 1 && (a.pad % 2 != 0) == Odd;
+    };
+    if (!g.winograd || !fits(g.rows) || !fits(g.cols)) return false;
+    const Product<T> p = input_product<T>(g, call, neuron, spread_side(g.rows), spread_side(g.cols));
+    const Winograd<Spread<Odd>, T> spread(p);
+    if (spread.fits()) spread.run();
+    return spread.fits();
+  }
 }
 
 // With few channels all phases share the lanes of one product, whose output makes a pixel of each. It reads the
@@ -292,6 +309,7 @@ void conv_grad_input(const Call& given) {
     Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
     const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
     if (call.out[0].size == 0 || input_folded<T>(g, call, neuron)) return;
+    if (input_spread<true, T>(g, call, neuron) || input_spread<false, T>(g, call, neuron)) return;
     if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
@@ -301,7 +319,7 @@ void conv_grad_input(const Call& given) {
         } else if (g.small_groups<Acc<T>>()) {
           input_grouped<T>(g, call, neuron, rows, cols);
         } else {
-          input_product<T>(g, call, neuron, rows, cols);
+          multiply_all(input_product<T>(g, call, neuron, rows, cols), g.winograd);
         }
       }
     }

@@ -24,8 +24,11 @@ LARGE_WINDOWS = {
     "3x3 selected": (axis(16, 14, 3, 1, 1, 0, 1, 12), axis(15, 15, 3, 1, 1, 1, 2, 14)),
     "3x3 some outside": (axis(9, 14, 3, 1, 1, 3), axis(10, 12, 3, 1, 1, 1)),
     "dilated": (axis(16, 16, 3, 1, 2, 2), axis(17, 13, 3, 1, 3, 1)),
-    "s2 p1": (axis(25, 13, 3, 2, 1, 1), axis(26, 13, 3, 2, 1, 1)),
+    "s2 p1": (axis(28, 14, 3, 2, 1, 1), axis(27, 14, 3, 2, 1, 1)),
+    "s2": (axis(30, 14, 3, 2, 1, 0), axis(27, 13, 3, 2, 1, 0)),  # backward, the last pixel may meet no window
     "s2 uneven": (axis(24, 13, 3, 2, 1, 2), axis(29, 14, 3, 2, 1, 0)),
+    "s2 inside": (axis(27, 15, 3, 2, 1, 1), axis(31, 15, 3, 2, 1, -1)),
+    "s2 selected p1": (axis(27, 14, 3, 2, 1, 1, 1, 14), axis(28, 14, 3, 2, 1, 1, 2, 14)),
     "s2 selected": (axis(27, 13, 3, 2, 1, 0, 0, 11), axis(26, 13, 3, 2, 1, 1, 1, 12)),
     "6x6 s2 p2": (axis(24, 12, 6, 2, 1, 2), axis(25, 12, 6, 2, 1, 2)),  # backward, three taps a phase
 }
@@ -56,6 +59,8 @@ def test_winograd(isa: str, windows: tuple[Axis, Axis], channels: tuple[int, int
     assert any(ran)
     if (k.rows.size, k.rows.stride, k.rows.pad) == (3, 1, 1):
         assert all(ran[:3])
+    if k.rows.stride == 2 and k.rows.size == 3:
+        assert ran[1] == ((k.rows.pad + k.cols.pad) % 2 == 0)
     if k.rows.pad == 3:  # where windows lie wholly outside
         assert ran[:3] == [False, True, False]
     for quick, direct, right in zip(fast.all(), k.all(), expected, strict=False):
