@@ -12,7 +12,7 @@ constexpr int kPlaceDepth = 64, kPlacePitch = kPlaceDepth + 16;
 constexpr int64_t kPlaceBytes = 400 << 10;  // of source places that stay in the cache beside sums and weights
 // Of source places of a small problem, made once for all threads; more where a register tile's are too many beside sums
 // and weights.
-constexpr int64_t kSharedBytes = int64_t{5} << 20, kMostShared = 4 * kSharedBytes;
+constexpr int64_t kSharedBytes = int64_t{5} << 20, kMostShared = 2 * kSharedBytes;
 constexpr int64_t kPlaceSums = 512 << 10;  // of sums of blocks of lanes that share a panel while it is close
 constexpr int kPlaceGroups = 4;            // of register tiles, at most, that share a cache
 
