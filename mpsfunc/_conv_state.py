@@ -90,7 +90,7 @@ def fresh(
     """The fields of a state with zero gradients; ``kept`` is what tells the slope of a neuron."""
     act = how.act
     with mx.stream(spec.stream):
-        dw, db = _zeros.zeros(w_shape, dtype), _zeros.zeros(w_shape[:1], dtype)
+        dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
         y = mx.zeros((0,), dtype) if kept is None or not act.kind else kept
         slopes = mx.zeros((0,), dtype) if how.slopes is None else how.slopes
     neuron = {"neuron": NAMES[act.kind] if act.kind else "", "a": act.a, "b": act.b, "c": act.c}

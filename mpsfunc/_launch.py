@@ -133,6 +133,11 @@ def same(a: mx.array, b: mx.array) -> bool:
     return _primitives is not None and _primitives.same(a, b)
 
 
+def unmade_zeros(a: mx.array) -> bool:
+    """Whether an array is an ``mx.zeros`` that is not evaluated yet. False without the C++ module."""
+    return _primitives is not None and _primitives.unmade_zeros(a)
+
+
 def launch(
     op: str,
     arrays: Sequence[mx.array],

@@ -324,7 +324,7 @@ def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
     """The images and the fields of the state; arguments are those of `_normalized`."""
     y, mean, var, spec = _normalized(op, x, *how)
     with mx.stream(spec.stream):
-        dgamma, dbeta = (_zeros.zeros((x.shape[0], x.shape[3]), mean.dtype) for _ in range(2))
+        dgamma, dbeta = (mx.zeros((x.shape[0], x.shape[3]), mean.dtype) for _ in range(2))
         if spec.groups:  # all channels of a group have the same
             first = slice(None), slice(None, None, x.shape[3] // spec.groups)
             mean, var = (_launch.cut(a, first) for a in (mean, var))

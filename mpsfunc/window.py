@@ -168,7 +168,7 @@ def place(
         ((3, 1), (3, 0))
     """
     said = kernel_size, stride, padding, dilation, ceil_mode, offset, out_size, edge_mode, zero_pad
-    return (_known if told_apart(said) else _place)(op, n_in, tuple(edge_modes), *said)
+    return (_known if told_apart((n_in, *said)) else _place)(op, n_in, tuple(edge_modes), *said)
 
 
 def _place(

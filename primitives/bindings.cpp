@@ -60,6 +60,7 @@ NB_MODULE(_primitives, m) {
   m.def(
       "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,
       "Whether two objects hold one array; not so once either has been changed in place.");
+  m.def("unmade_zeros", &unmade_zeros, "a"_a, "Whether an array is an mx.zeros that is not evaluated yet.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
   m.def("get_num_threads", &get_num_threads);

@@ -161,6 +161,7 @@ class WeightGradTask {
     const int64_t size = (last_ - first_) * g_.block_size();
     if (end - begin <= kRunBlocks) return add_run(begin, end, end, total);
     clear(total, size);
+    clear(sums_.get(), size);  // lanes of no channel, too
     for (; begin < end; begin += kRunBlocks) {
       add_run(begin, smaller(end, begin + kRunBlocks), end, sums_.get());
       for (int64_t i = 0; i < size; i += lanes<A>) store(total + i, load(total + i) + load(sums_.get() + i));
@@ -302,7 +303,8 @@ void weight_grad_by_blocks(const WeightGrad<T>& g) {
   // All tasks of a group read all of its cotangents: packed once, unless they are many.
   const bool packs = g.blocks() > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(A)) <= kPackedBytes;
   const Scratch<A> packed(packs ? g.groups * pixel_blocks * size : 0);
-  const int64_t shares = smaller(g.tiles(), kMaxParts / pixel_blocks + 1);  // of the tiles, for the threads
+  const int64_t shares =
+      smaller(g.tiles(), kMaxParts / (g.groups * pixel_blocks) + 1);  // of the tiles, for the threads
   parallel_for(packs ? g.groups * pixel_blocks * shares : 0, [&](int64_t task) {
     const int64_t share = task % shares, at = task / shares;
     pack_dy(g, static_cast<int>(at / pixel_blocks), pixel_range(g, at % pixel_blocks),

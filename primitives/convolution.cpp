@@ -115,8 +115,9 @@ bool input_spread(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
     if (!g.winograd || !fits(g.rows) || !fits(g.cols)) return false;
     const Product<T> p = input_product<T>(g, call, neuron, spread_side(g.rows), spread_side(g.cols));
     const Winograd<Spread<Odd>, T> spread(p);
-    if (spread.fits()) spread.run();
-    return spread.fits();
+    if (!spread.fits()) return false;
+    spread.run();
+    return true;
   }
 }
 

@@ -68,6 +68,19 @@ inline bool tracing() {
   return marked->is_tracer();
 }
 
+// Whether an array is MLX's zeros(), not evaluated yet: a Full of a Broadcast of one zero.
+inline bool unmade_zeros(const mx::array& a) {
+  const auto made_by = [](const mx::array& made, const char* name) {
+    return made.status() == mx::array::Status::unscheduled && made.has_primitive() && made.inputs().size() == 1 &&
+           std::string(made.primitive().name()) == name;
+  };
+  if (!made_by(a, "Full") || !made_by(a.inputs()[0], "Broadcast")) return false;
+  const mx::array& one = a.inputs()[0].inputs()[0];
+  if (one.size() != 1 || one.status() != mx::array::Status::available) return false;
+  if (one.dtype() == mx::float32) return *one.data<float>() == 0;
+  return one.dtype() == mx::float64 && *one.data<double>() == 0;
+}
+
 // The outputs of one GPU kernel; with a vmap while a transformation looks on, and otherwise as they are.
 inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
   if (outputs.empty() || !tracing() || !outputs[0].has_primitive()) return outputs;

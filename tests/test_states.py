@@ -15,7 +15,7 @@ from support import exact, numbers, same_bits
 from trees import same_tree
 
 import mpsfunc as mf
-from mpsfunc import _zeros
+from mpsfunc import _launch, _zeros
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
@@ -121,26 +121,54 @@ def test_a_compiled_step_takes_and_returns_states() -> None:
 def test_a_first_gradient_is_not_added_to_zeros() -> None:
     x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
     fresh = mf.conv_state(IMAGE, WEIGHTS)
-    mx.eval(fresh.arrays)
     with mock.patch.object(_zeros, "_added", side_effect=AssertionError) as added:
         once = mf.conv_grad_weights(dy, x, fresh)
         _, norm = mf.instance_norm_grad(x, x, mf.instance_norm_fwd(x)[1])
-    assert not added.called
+        compiled = mx.compile(lambda dy, x: mf.conv_grad_weights(dy, x, fresh).dw)(dy, x)
+    assert not added.called and same_bits(compiled, once.dw)
     assert same_bits(mf.conv_grad_weights(dy, x, once).dw, once.dw + once.dw)
     _, norms = mf.instance_norm_grad(x, x, norm)
     assert same_bits(norms.dgamma, norm.dgamma + norm.dgamma)
     assert not mx.any(fresh.dw).item()
 
 
-def test_zeros_that_were_changed_in_place_are_none() -> None:
+@pytest.mark.parametrize("evaluated", (False, True))
+def test_zeros_that_were_changed_are_none(evaluated: bool) -> None:
     x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
     once = mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS))
     changed = mf.conv_state(IMAGE, WEIGHTS)
+    if evaluated:
+        mx.eval(changed.arrays)
     changed.dw[1] = 5.0
     changed.db[:] += 7.0
     more = mf.conv_grad_weights(dy, x, changed)
     assert same_bits(more.dw, once.dw.at[1].add(5.0)) and same_bits(more.db, once.db + 7)
     assert same_bits(mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS)).dw, once.dw)
+
+
+def test_zeros_that_were_written_to_through_a_view_are_none() -> None:
+    x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
+    once = mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS))
+    seen = mf.conv_state(IMAGE, WEIGHTS)
+    np.array(seen.dw, copy=False)[1, 2, 0, 1] = 5
+    assert same_bits(mf.conv_grad_weights(dy, x, seen).dw, once.dw.at[1, 2, 0, 1].add(5.0))
+    assert same_bits(mf.conv_grad_weights(dy, x, mf.conv_state(IMAGE, WEIGHTS)).dw, once.dw)
+
+
+def test_only_zeros_are_taken_for_zeros() -> None:
+    numbers_of = mx.full((2, 3), 1.0), mx.zeros((2, 3)) + 1, mx.ones((2, 3)), mx.broadcast_to(mx.array(2.0), (2, 3))
+    lazy = mx.full((2, 3), mx.array(1.0) - 1)
+    assert not any(_launch.unmade_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
+    assert _launch.unmade_zeros(mx.zeros((2, 3))) and _launch.unmade_zeros(mx.zeros((2, 3), mx.float64))
+    made = mx.zeros((2, 3))
+    mx.eval(made)
+    assert not _launch.unmade_zeros(made)
+
+
+def test_a_new_state_in_an_exported_function(tmp_path: Path) -> None:
+    x, state, path = mx.ones((2,)), mf.conv_state(IMAGE, WEIGHTS), str(tmp_path / "sum.mlxfn")
+    mx.export_function(path, lambda x: [state.dw + x.sum()], x)
+    assert same_bits(mx.import_function(path)(x)[0], mx.full(WEIGHTS, 2.0))
 
 
 def test_dtypes_of_a_first_gradient_are_those_of_the_next() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
+import mpsfunc as mf
 from mpsfunc._check import no_kernel_offset
 from mpsfunc.window import PaddingPolicy, place, source_window
 
@@ -166,3 +169,24 @@ def test_an_equal_value_of_another_type_is_not_taken_for_the_one_before(name: st
         place("op", (5, 5), **{"kernel_size": 2, name: value})  # what a cache could remember
     with pytest.raises(TypeError, match=f"^op: {name} is not an int"):
         place("op", (5, 5), **{"kernel_size": 2, name: wrong})
+
+
+@pytest.mark.parametrize("name", ("stride", "dilation", "padding"))
+@pytest.mark.parametrize("wrong", (True, 1.0, (1, True)))
+def test_nor_is_one_by_a_convolution(name: str, wrong: object) -> None:
+    shapes = (1, 5, 5, 2), (4, 3, 3, 2)
+    for value in (1, (1, 1)):
+        mf.conv_state(*shapes, **{name: value})
+    with pytest.raises(TypeError, match=f"^conv_state: {name} is not an int"):
+        mf.conv_state(*shapes, **{name: wrong})
+
+
+def test_a_kind_of_int_is_not_remembered() -> None:
+    mf.conv_state((1, Size.seven, 9, 2), (4, 3, 3, 2), stride=2)
+    state = mf.conv_state((1, 7, 9, 2), (4, 3, 3, 2), stride=2)
+    assert type(state.rows.n_in) is int
+    assert mf.conv_grad_input(mx.ones((1, 3, 4, 4)), mx.ones((4, 3, 3, 2)), state).shape == (1, 7, 9, 2)
+
+
+class Size(enum.IntEnum):
+    seven = 7
