@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import mlx.core as mx
-
 import mpsfunc as mf
 
 from ...problems import Problem
@@ -42,9 +40,8 @@ def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:
-    state = mf.conv_state(p.shape, a.w.shape, **_windows(p))
-    mx.eval(state.arrays)
-    return state
+    # Its zeros stay unevaluated, as between the passes of a step: the rivals' gradients are added to nothing either.
+    return mf.conv_state(p.shape, a.w.shape, **_windows(p))
 
 
 def _windows(p: Problem) -> dict[str, Any]:
