@@ -45,17 +45,18 @@ __device__ inline void simdgroup_store(const simdgroup_matrix<V, 8, 8>& m, V* to
 
 // d = a b + c
 template <typename V>
-__device__ inline void simdgroup_multiply_accumulate(simdgroup_matrix<V, 8, 8>& d, const simdgroup_matrix<V, 8, 8>& a,
+__device__ inline void simdgroup_multiply_accumulate(simdgroup_matrix<float, 8, 8>& d,
+                                                     const simdgroup_matrix<V, 8, 8>& a,
                                                      const simdgroup_matrix<V, 8, 8>& b,
-                                                     const simdgroup_matrix<V, 8, 8>& c) {
+                                                     const simdgroup_matrix<float, 8, 8>& c) {
   const int lane = thread_index_in_simdgroup;
-  V sum[2] = {c.held[0], c.held[1]};
+  float sum[2] = {c.held[0], c.held[1]};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const V left = a.loaded ? a.row[k] : __shfl_sync(0xffffffffu, a.held[k % 2], lane / 4 * 4 + k / 2);
     for (int j = 0; j < 2; ++j) {
       const V right = b.loaded ? b.cols[k][j] : __shfl_sync(0xffffffffu, b.held[j], k * 4 + lane % 4);
-      sum[j] += left * right;
+      sum[j] += float(left) * float(right);
     }
   }
   for (int j = 0; j < 2; ++j) d.held[j] = sum[j];

@@ -101,7 +101,7 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
 
     def stages() -> tuple[Stage, ...]:
         matrices = _launch.backend(spec.stream) == "metal"
-        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape, matrices=matrices)
+        return _conv_stages.grad_weights_stages(spec, dy.shape, x.shape, x.dtype, matrices=matrices)
 
     told = (*windows, _winograd())
     return _launch.launch("conv_grad_weights", [dy, x], told, results[:count], stages, spec.stream)
@@ -114,24 +114,24 @@ def _slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
     """
     rows, cols, width = spec.rows, spec.cols, x.shape[3]
     taps, stride = rows.size * cols.size, max(rows.stride, cols.stride)
+    if _conv_stages.strip(spec, out, width, x.dtype):
+        few = width <= 32 and (stride == 1 or out * width <= 1024)
+        return few or x.dtype == mx.float16  # which cuDNN would be given as float32
     if not _conv_stages.narrow(spec, out, width) or stride > 2 or rows.dilation > 1:
         return False
     if width in (1, 3):  # photographs
         return stride == 1 and taps > 1
     if _conv_library.multiplies_in_float32(x, spec) and taps > 1 and width % 2 == 0:
         return stride == 1 or width <= 32
-    if stride == 1:
-        most = 0 if taps == 1 or out > 32 else _MOST_WEIGHTS.get(x.dtype, 0)
-    elif taps == 1:  # of bfloat16 a matrix product is faster
-        most = 0 if x.dtype == mx.bfloat16 else 2048
-    else:
-        most = _MOST_STRIDED.get(x.dtype, 0)
+    if taps > 1:
+        most = 0 if stride == 1 and out > 32 else _MOST_WEIGHTS.get(x.dtype, 0)
+    else:  # of bfloat16 a matrix product is faster
+        most = 0 if stride == 1 or x.dtype == mx.bfloat16 else 2048
     return width % 2 == 0 and width <= 32 and out * width <= most
 
 
-# Inputs times outputs up to which it does, of windows of several taps: without a stride, and with one.
+# Inputs times outputs up to which it does, of windows of several taps.
 _MOST_WEIGHTS = {mx.float32: 1024, mx.float16: 512, mx.bfloat16: 64}
-_MOST_STRIDED = _MOST_WEIGHTS | {mx.float32: 2048}
 
 
 def grad_bias(dy: mx.array, spec: Spec) -> mx.array:

@@ -22,6 +22,9 @@ _NARROW, _MOST_TAPS = 64, 9
 _LONGEST_ROW = 256
 # Threads of their threadgroups, of which a GPU has more at a time the fewer they are.
 _THREADS = 128
+# Bytes of threadgroup memory that a strip of an image may take on CUDA, and sums of sixteen by sixteen products that a
+# simdgroup has.
+_STRIP, _MATRICES = 3 * 2**14, 4
 # Floats that partial weight gradients may take.
 _PARTIALS = 4 * 2**20
 
@@ -54,12 +57,19 @@ def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) 
     return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
 
 
-def grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape, *, matrices: bool) -> tuple[Stage, ...]:
-    """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x; by matrices of simdgroups or without."""
+def grad_weights_stages(
+    spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.Dtype, *, matrices: bool
+) -> tuple[Stage, ...]:
+    """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x.
+
+    ``matrices``: by matrices of simdgroups for all that is not depthwise.
+    """
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     out, width = dy_shape[3], x_shape[3] // groups
     if depthwise(groups, width):
         return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
+    if not matrices and strip(spec, out, width, dtype):
+        return _strip_grad_weights(spec, dy_shape, x_shape, dtype)
     if not matrices and narrow(spec, out, width):
         return _narrow_grad_weights(spec, dy_shape, x_shape)
     depth = rows.size * cols.size * width
@@ -115,6 +125,52 @@ def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[S
         (((parts, out * taps * width), mx.float32),),
         (parts * _THREADS, blocks_down, blocks_across),
         (_THREADS, 1, 1),
+        (*rows, *cols, parts),
+        tuple(template.items()),
+    )
+    return first, _summed(spec, out, width)
+
+
+def strip(spec: Spec, out: int, width: int, dtype: mx.Dtype) -> int:
+    """How many rows of windows a threadgroup holds at a time where tensor cores make narrow gradients; 0 elsewhere."""
+    rows, cols = spec.rows, spec.cols
+    whole = out % 8 == width % 8 == 0 and dtype.size == 2 and cols.n_out >= 8
+    simple = rows.dilation == 1 and rows.stride <= 2 and rows.size * cols.size > 1
+    if not (whole and simple and narrow(spec, out, width)):
+        return 0
+    # Sixteens of channels and eight more lie from pixel to pixel, and eight windows behind the last row.
+    of_dy, of_x = (eights + eights % 2 + 1 for eights in _eights(out, width))
+    of_windows = -(-cols.n_out // 8) * 8 * of_dy
+    of_pixels = -(-((cols.n_out - 1) * cols.stride + cols.size) // cols.stride) * cols.stride * of_x
+    left = _STRIP // 16 - 8 * of_dy - (rows.size - rows.stride) * of_pixels
+    most = left // (of_windows + rows.stride * of_pixels)
+    return _evenly(rows.n_out, most)[0] if most > 0 else 0
+
+
+def _eights(out: int, width: int) -> tuple[int, int]:
+    """Eights of channels of dy and of x that a threadgroup takes: as many sums as a thread has registers for."""
+    of_dy, of_x = out // 8, width // 8
+    most = max(1, _MATRICES // ((of_dy + 1) // 2))
+    return of_dy, max(n for n in range(1, of_x + 1) if of_x % n == 0 and (n + 1) // 2 <= most)
+
+
+def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.Dtype) -> tuple[Stage, ...]:
+    rows, cols = spec.rows, spec.cols
+    out, width = dy_shape[3], x_shape[3]
+    at_a_time, taps = strip(spec, out, width, dtype), rows.size * cols.size
+    of_dy, of_x = _eights(out, width)
+    across, strips = width // (8 * of_x), dy_shape[0] * -(-rows.n_out // at_a_time)
+    parts = max(1, min(_launch.FILL // 2 // across, strips, _PARTIALS // (out * taps * width)))
+    _, parts = _evenly(strips, -(-strips // parts))
+    template = {"KY": rows.size, "KX": cols.size, "SY": rows.stride, "SX": cols.stride, "N": cols.n_out}
+    template |= {"R": at_a_time, "O": 8 * of_dy, "I": 8 * of_x}
+    first = Stage(
+        "conv_grad_weights_strips",
+        ("dy", "x"),
+        ("partial",),
+        (((parts, out * taps * width), mx.float32),),
+        (parts * taps * 32, 1, across),
+        (taps * 32, 1, 1),
         (*rows, *cols, parts),
         tuple(template.items()),
     )

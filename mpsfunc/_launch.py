@@ -245,13 +245,14 @@ def _wanted(
     inputs = tuple((name, a.dtype, a.ndim) for name, a in zip(stage.inputs, arrays, strict=True))
     outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
     body, numbers = text(f"{stage.body}.metal"), len(_padded(stage.params))
-    return f"mpsfunc_{stage.body}", body, _cuda_header(body), inputs, outputs, constants, numbers, device
+    return f"mpsfunc_{stage.body}", body, _header(body, metal=False), inputs, outputs, constants, numbers, device
 
 
 @functools.cache
-def _cuda_header(body: str) -> str:
-    words = ("cuda.h", "cuda_matrix.h") if "simdgroup_" in body else ("cuda.h",)
-    return "".join(map(text, (*words, *_HEADERS)))
+def _header(body: str, metal: bool) -> str:
+    matrices = "simdgroup_" in body
+    words = () if metal else ("cuda.h", "cuda_matrix.h")[: 1 + matrices]
+    return "".join(map(text, (*words, *_HEADERS, *("matrices.h",) * matrices)))
 
 
 def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
@@ -308,7 +309,7 @@ def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal:
         input_names=[*inputs, "params"],
         output_names=list(outputs),
         source=source,
-        header="".join(map(text, _HEADERS)) if metal else _cuda_header(source),
+        header=_header(source, metal),
     )
 
 

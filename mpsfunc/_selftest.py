@@ -71,7 +71,7 @@ def _pooling(v: Values) -> Results:
 def _convolutions(v: Values) -> Results:
     made: Results = {}
     for label, shape, w_shape, how in (
-        ("", (2, 8, 7, 16), (16, 3, 3, 16), {"padding": 1}),
+        ("", (2, 7, 8, 16), (16, 3, 3, 16), {"padding": 1}),
         (" strided", (2, 9, 8, 5), (6, 3, 2, 5), {"stride": 2, "dilation": (1, 2)}),
         (" in groups", (2, 6, 6, 8), (12, 3, 3, 2), {"groups": 4, "padding": 1}),
         (" of each channel", (2, 8, 8, 8), (8, 3, 3, 1), {"groups": 8, "padding": 1}),

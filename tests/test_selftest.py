@@ -41,7 +41,10 @@ def test_every_function_is_called() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "of_others"),
-    [("metal", {"conv_grad_weights_plain", "conv_grad_weights_narrow"}), ("cuda", {"conv_grad_weights"})],
+    [
+        ("metal", {f"conv_grad_weights_{how}" for how in ("plain", "narrow", "strips")}),
+        ("cuda", {"conv_grad_weights", "conv_grad_weights_strips"}),  # the latter is for sixteen bits
+    ],
 )
 def test_every_kernel_is_launched(monkeypatch: pytest.MonkeyPatch, backend: str, of_others: set[str]) -> None:
     launched = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -101,13 +102,15 @@ def _on_cuda(
     out: int,
     kernel: tuple[int, int],
     crowded: bool = False,
+    fill: int = _launch.FILL,
     **how: Any,
 ) -> Case:
-    """The weight gradient as CUDA runs it."""
+    """The weight gradient as CUDA runs it, on a GPU that so many threadgroups fill."""
 
     def check() -> None:
         *_, grad_weights = _convs(shape, dtype, out, kernel, **how)
-        with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
+        less = contextlib.nullcontext() if crowded else mock.patch.object(_launch, "FILL", fill)
+        with mock.patch.object(_launch, "backend", lambda stream: "cuda"), less:
             grad_weights.check()
 
     bodies = (body, "conv_grad_bias", "sum_partials")
@@ -116,6 +119,7 @@ def _on_cuda(
 
 _plain = functools.partial(_on_cuda, "conv_grad_weights_plain")
 _narrow = functools.partial(_on_cuda, "conv_grad_weights_narrow")
+_strips = functools.partial(_on_cuda, "conv_grad_weights_strips")
 
 
 def convolution() -> list[Case]:
@@ -156,4 +160,14 @@ def convolution() -> list[Case]:
         _narrow((1, 3, 4, 3), F32, 4, (1, 9), padding=(0, 8)),
         _narrow((3, 40, 7, 8), F32, 4, (3, 3), padding=1),  # several parts
         _narrow((2, 23, 5, 4), F32, 4, (3, 1), crowded=True),
+        # Few channels in sixteen bits.
+        _strips((2, 5, 8, 8), F16, 16, (3, 3), padding=1),
+        _strips((2, 9, 21, 16), BF16, 8, (2, 3), stride=(1, 2), padding=(0, 2)),  # windows that had their turn
+        _strips((3, 7, 19, 24), F16, 8, (3, 2), stride=2, offset=(-1, 3), out_size=(5, 9)),  # an odd number of eights
+        _strips((2, 12, 9, 64), BF16, 48, (1, 2), padding=(2, 0)),  # blocks of x's channels, and several strips
+        _strips((1, 2, 64, 56), F16, 40, (2, 1)),
+        _strips((3, 23, 8, 8), BF16, 8, (3, 3), crowded=True, padding="same"),
+        _strips(
+            (3, 3, 9, 8), F16, 64, (1, 2), fill=4
+        ),  # an odd number of eights of windows, and a part of fewer strips
     ]

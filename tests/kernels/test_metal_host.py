@@ -65,6 +65,10 @@ FAULTS = {
     "a barrier that orders nothing": ("thread", PLACE + NEIGHBOUR.replace("mem_threadgroup", "mem_none")),
     "one result by two threads": ("lanes", PLACE + "y[i] = 1; y[0] = i;"),
     "one equal result by two threads": ("thread", PLACE + "y[i] = 1; y[0] = 1;"),
+    "one slot by two threads on their way to a barrier": (
+        "thread",
+        PLACE + NEIGHBOUR.replace("s[t] = x[i];", "threadgroup_barrier(mem_flags::mem_threadgroup);\ns[t / 2] = 1;"),
+    ),
     "a load behind an input": ("address", PLACE + "y[i] = x[i + 1];"),
     "a load before an input": ("address", PLACE + "y[i] = x[int(i) - 1];"),
     "a store behind an output": ("address", PLACE + "y[i + 1] = 0;"),

@@ -87,5 +87,7 @@ def test_faults_have_places(body: str) -> None:
 def test_every_lost_address_space_in_a_header_is_caught(header: str) -> None:
     text = _launch.text(f"{header}.h")
     small = next(run for run in launches("avg_pool") if "constant" in run.job.kernel.parameters[0].type)
+    if header == "matrices":  # which other bodies do not have
+        small = launches("conv_grad_weights_strips")[-1]
     for fault in lost_spaces(text):
         assert conformance.faults(small.job.kernel.replaced(text, fault.text)), fault.where

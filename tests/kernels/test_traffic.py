@@ -115,10 +115,11 @@ def _conv() -> None:
 
 
 def _conv_on_cuda() -> None:
-    """By windows of few taps, and of many."""
-    x = numbers(SHAPE)
+    """By windows of few taps, and of many; and in 16 bits."""
+    x, halves = numbers(SHAPE), numbers(SHAPE, mx.bfloat16)
     with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
         _conv()
+        mf.conv_grad_weights(halves, halves, mf.conv_state(SHAPE, (16, 3, 3, 16), padding=1))
         mf.conv_grad_weights(x, x, mf.conv_state(SHAPE, (16, 5, 5, 16), padding=2))
 
 
@@ -304,6 +305,7 @@ TRAFFIC = {
     "conv_grad_weights_plain": Row(_conv_on_cuda, {"dy": (IMAGE, 7 * IMAGE), "x": (IMAGE, READS_5 * IMAGE)}),
     # Lanes for dy and x are four by eight; what is loaded of a row serves all columns of its windows.
     "conv_grad_weights_narrow": Row(_conv_on_cuda, {"dy": (IMAGE, 8 * IMAGE), "x": (IMAGE, 4 * (3 - 2 / 12) * IMAGE)}),
+    "conv_grad_weights_strips": Row(_conv_on_cuda, dict.fromkeys(("dy", "x"), (IMAGE // 2, IMAGE / 2))),
     # A thread loads a channel's weights and bias for four pixels, and the taps of its rows that hit the image.
     "conv_depthwise": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"x": (IMAGE, READS * IMAGE)}),
     "conv_depthwise_grad_input": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"dy": (IMAGE, READS * IMAGE)}),

@@ -70,6 +70,7 @@ struct Fibre {
   State state;
   int line;
   unsigned exchanges;
+  unsigned waits[2];  // so far, for lanes of its simdgroup and for all threads
   unsigned together;  // lanes of its simdgroup that were let go with it
   uint64_t agreed;    // a hash of the calls that the lanes of its simdgroup must make alike, and the last of them
   int agreed_line;
@@ -84,7 +85,7 @@ std::vector<void*> arguments;
 
 // Clocks that only the thread sanitizer reads: of a threadgroup, of each of its simdgroups, and of the whole grid,
 // whose end the host waits for.
-char group_clock, simdgroup_clocks[32], grid_clock;
+char group_clocks[2], simdgroup_clocks[32][2], grid_clock;
 
 struct SimdSlots {
   char value[2][kSimdWidth][16];  // two, because a lane may give its next value before another has read this one
@@ -127,8 +128,11 @@ void fibre_main() {
   to_scheduler();
 }
 
-void wait(State state, int line, bool orders_memory, char* clock) {
+// The clocks of two barriers take turns: a thread that is let go from one must not learn from another what that did on
+// its way to the next.
+void wait(State state, int line, bool orders_memory, char* clocks) {
 #if GPU_TSAN
+  char* clock = orders_memory ? &clocks[running->waits[state == State::kBarrier]++ % 2] : nullptr;
   if (orders_memory) __tsan_release(clock);
 #endif
   running->state = state;
@@ -137,7 +141,7 @@ void wait(State state, int line, bool orders_memory, char* clock) {
 #if GPU_TSAN
   if (orders_memory) __tsan_acquire(clock);
 #endif
-  (void)orders_memory, (void)clock;
+  (void)orders_memory, (void)clocks;
 }
 
 // Whether the lanes of each simdgroup of the threads [from, to) that are in `state` or done made the same calls.
@@ -191,6 +195,7 @@ void run_threadgroup(unsigned threads, bool reversed) {
     makecontext(&fibre.context, fibre_main, 0);
     fibre.state = State::kReady;
     fibre.exchanges = 0;
+    fibre.waits[0] = fibre.waits[1] = 0;
     fibre.agreed = 0;
     fibre.agreed_line = 0;
   }
@@ -316,10 +321,10 @@ void count(const void* address, int64_t bytes, int64_t Buffer::*counter) {
 
 extern "C" {
 
-void gpu_threadgroup_barrier(int line, bool orders_memory) { wait(State::kBarrier, line, orders_memory, &group_clock); }
+void gpu_threadgroup_barrier(int line, bool orders_memory) { wait(State::kBarrier, line, orders_memory, group_clocks); }
 
 void gpu_simdgroup_barrier(int line, bool orders_memory) {
-  wait(State::kSimdgroup, line, orders_memory, &simdgroup_clocks[running->ids.simdgroup_index_in_threadgroup]);
+  wait(State::kSimdgroup, line, orders_memory, simdgroup_clocks[running->ids.simdgroup_index_in_threadgroup]);
 }
 
 void* gpu_threadgroup_memory(int declaration, unsigned long bytes) {
