@@ -108,7 +108,7 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
 
 
 def _slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
-    """Whether our kernel for few channels beat cuDNN's weight gradient on an H200.
+    """Whether our kernels for few channels beat cuDNN's weight gradient on an H200.
 
     docs/benchmarks/README.md has most of the times.
     """

@@ -99,7 +99,9 @@ def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
     over = [_overhang(a) for a in (rows, cols)]
     height, width = (a.n_in + min(0, o) for a, o in zip((rows, cols), over, strict=True))
     behind = [max(0, o) for o in over]
-    if strided and x.shape[3] < _WIDE and x.dtype == mx.float32:  # cuDNN is faster with as many before, for more taps
+    small = rows.size * cols.size < _MANY_TAPS and x.shape[3] < _WIDE and x.dtype == mx.float32
+    if strided and small and not multiplies_in_float32(x, spec):
+        # cuDNN is faster with no less padding behind than before, though it makes more taps, which are left out then.
         behind = [max(o, a.pad) for o, a in zip(behind, (rows, cols), strict=True)]
     dw = mx.conv_general(
         x[:, :height, :width].swapaxes(0, 3),
@@ -154,8 +156,8 @@ def exchanged(w: mx.array, groups: int) -> mx.array:
 
 # Input channels from which a product with what windows see is worth its while, and how many bytes that may take.
 _WIDE, _MOST_SEEN = 64, 2**30
-# Pixels of images that are many.
-_MANY_PIXELS = 2**18
+# Pixels of images that are many, and taps of windows.
+_MANY_PIXELS, _MANY_TAPS = 2**18, 10
 # Channels of a photograph, with transparency or without.
 _OF_PHOTOGRAPHS = (3, 4)
 # As many channels as cuDNN is given for the gradient of three.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import mlx.core as mx
@@ -68,8 +69,9 @@ def grad_weights_stages(
     out, width = dy_shape[3], x_shape[3] // groups
     if depthwise(groups, width):
         return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
-    if not matrices and strip(spec, out, width, dtype):
-        return _strip_grad_weights(spec, dy_shape, x_shape, dtype)
+    at_a_time = 0 if matrices else strip(spec, out, width, dtype)
+    if at_a_time:
+        return _strip_grad_weights(spec, dy_shape, x_shape, at_a_time)
     if not matrices and narrow(spec, out, width):
         return _narrow_grad_weights(spec, dy_shape, x_shape)
     depth = rows.size * cols.size * width
@@ -134,7 +136,7 @@ def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[S
 def strip(spec: Spec, out: int, width: int, dtype: mx.Dtype) -> int:
     """How many rows of windows a threadgroup holds at a time where tensor cores make narrow gradients; 0 elsewhere."""
     rows, cols = spec.rows, spec.cols
-    whole = out % 8 == width % 8 == 0 and dtype.size == 2 and cols.n_out >= 8
+    whole = out % 8 == width % 8 == 0 and dtype.size == 2 and cols.n_out >= 8 and _tensor_cores()
     simple = rows.dilation == 1 and rows.stride <= 2 and rows.size * cols.size > 1
     if not (whole and simple and narrow(spec, out, width)):
         return 0
@@ -147,6 +149,12 @@ def strip(spec: Spec, out: int, width: int, dtype: mx.Dtype) -> int:
     return _evenly(rows.n_out, most)[0] if most > 0 else 0
 
 
+@functools.cache
+def _tensor_cores() -> bool:
+    """Whether the GPU, if it is NVIDIA's, has the instructions by which `metal/matrices.h` multiplies."""
+    return int(mx.device_info(mx.gpu).get("compute_capability_major", 8)) >= 8
+
+
 def _eights(out: int, width: int) -> tuple[int, int]:
     """Eights of channels of dy and of x that a threadgroup takes: as many sums as a thread has registers for."""
     of_dy, of_x = out // 8, width // 8
@@ -154,10 +162,9 @@ def _eights(out: int, width: int) -> tuple[int, int]:
     return of_dy, max(n for n in range(1, of_x + 1) if of_x % n == 0 and (n + 1) // 2 <= most)
 
 
-def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.Dtype) -> tuple[Stage, ...]:
+def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: int) -> tuple[Stage, ...]:
     rows, cols = spec.rows, spec.cols
-    out, width = dy_shape[3], x_shape[3]
-    at_a_time, taps = strip(spec, out, width, dtype), rows.size * cols.size
+    out, width, taps = dy_shape[3], x_shape[3], rows.size * cols.size
     of_dy, of_x = _eights(out, width)
     across, strips = width // (8 * of_x), dy_shape[0] * -(-rows.n_out // at_a_time)
     parts = max(1, min(_launch.FILL // 2 // across, strips, _PARTIALS // (out * taps * width)))

@@ -12,7 +12,7 @@ import pytest
 from support import close, exact, geometries, numbers
 
 import mpsfunc as mf
-from mpsfunc import _conv_kernels, _conv_library, _launch
+from mpsfunc import _conv_kernels, _conv_library, _conv_stages, _launch
 from mpsfunc._activation import ELU, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
 from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Stage
@@ -226,6 +226,19 @@ def test_more_channels_are_faster_where_nothing_is_rounded_to_tf32(
     assert _conv_kernels._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == ours
     monkeypatch.setenv("MLX_ENABLE_TF32", "1")
     assert not _conv_kernels._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels)))
+
+
+def test_tensor_cores_are_asked_for_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = mf.conv_state((2, 9, 9, 16), (16, 3, 3, 16), padding=1)
+    spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+    for capability, rows in (("7", 0), ("8", 9)):
+        monkeypatch.setattr(
+            mx, "device_info", lambda _, capability=capability: {"compute_capability_major": capability}
+        )
+        _conv_stages._tensor_cores.cache_clear()
+        assert _conv_stages.strip(spec, 16, 16, mx.float16) == rows
+    monkeypatch.undo()
+    _conv_stages._tensor_cores.cache_clear()
 
 
 def test_a_data_gradient_goes_forward_for_64_channels(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:

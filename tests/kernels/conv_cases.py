@@ -16,7 +16,7 @@ from support import close, exact, numbers
 
 import mpsfunc as mf
 from kernels.case import Case, named
-from mpsfunc import _conv_kernels, _launch
+from mpsfunc import _conv_kernels, _conv_stages, _launch
 from mpsfunc._activation import ELU, NAMES, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
 from mpsfunc._conv_spec import Spec
 
@@ -103,14 +103,16 @@ def _on_cuda(
     kernel: tuple[int, int],
     crowded: bool = False,
     fill: int = _launch.FILL,
+    room: int = _conv_stages._STRIP,
     **how: Any,
 ) -> Case:
-    """The weight gradient as CUDA runs it, on a GPU that so many threadgroups fill."""
+    """The weight gradient as CUDA runs it: so many threadgroups fill the GPU, and a strip has so many bytes."""
 
     def check() -> None:
         *_, grad_weights = _convs(shape, dtype, out, kernel, **how)
         less = contextlib.nullcontext() if crowded else mock.patch.object(_launch, "FILL", fill)
-        with mock.patch.object(_launch, "backend", lambda stream: "cuda"), less:
+        on_cuda = mock.patch.object(_launch, "backend", lambda stream: "cuda")
+        with on_cuda, less, mock.patch.object(_conv_stages, "_STRIP", room):
             grad_weights.check()
 
     bodies = (body, "conv_grad_bias", "sum_partials")
@@ -164,7 +166,7 @@ def convolution() -> list[Case]:
         _strips((2, 5, 8, 8), F16, 16, (3, 3), padding=1),
         _strips((2, 9, 21, 16), BF16, 8, (2, 3), stride=(1, 2), padding=(0, 2)),  # windows that had their turn
         _strips((3, 7, 19, 24), F16, 8, (3, 2), stride=2, offset=(-1, 3), out_size=(5, 9)),  # an odd number of eights
-        _strips((2, 12, 9, 64), BF16, 48, (1, 2), padding=(2, 0)),  # blocks of x's channels, and several strips
+        _strips((2, 12, 9, 64), BF16, 48, (1, 2), padding=(2, 0)),  # blocks of x's channels
         _strips((1, 2, 64, 56), F16, 40, (2, 1)),
         _strips((3, 23, 8, 8), BF16, 8, (3, 3), crowded=True, padding="same"),
         _strips(
