@@ -27,10 +27,10 @@ MPSF_FN Products<KY, KX, OfDy, OfX> added(Products<KY, KX, OfDy, OfX> sums, Dy d
     }
   }
   for (int ow = 0; ow < cols.n_out; ow += U) {
-    Pack<T, OfDy> g[U];
+    Held<T, OfDy> g[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      if (ow + u < cols.n_out) g[u] = load<OfDy>(dy + long(ow + u) * Out, Wide);
+      if (ow + u < cols.n_out) g[u] = hold<OfDy>(dy + long(ow + u) * Out, Wide);
     }
 #pragma unroll
     for (int j = Kept; j < Columns; ++j) {
@@ -50,7 +50,7 @@ MPSF_FN Products<KY, KX, OfDy, OfX> added(Products<KY, KX, OfDy, OfX> sums, Dy d
         for (int t = 0; t < KY * KX; ++t) {
 #pragma unroll
           for (int i = 0; i < OfDy * OfX; ++i) {
-            sums.at[t][i] += float(g[u].v[i / OfX]) * float(in[t / KX][u * S + t % KX].v[i % OfX]);
+            sums.at[t][i] += held_value(g[u], i / OfX) * float(in[t / KX][u * S + t % KX].v[i % OfX]);
           }
         }
       }

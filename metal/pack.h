@@ -50,8 +50,9 @@ MPSF_FN float held_value(const Held<T, V, true>& held, int j) {
 template <int V, typename T>
 MPSF_FN Held<T, V> hold(const T* p, bool wide) {
   if (wide) return *reinterpret_cast<const Held<T, V>*>(p);
+  const Pack<T, V> one_by_one = load<V>(p, false);
   Held<T, V> r;
-  memcpy(&r, p, sizeof r);
+  memcpy(&r, &one_by_one, sizeof r);
   return r;
 }
 // How long the L2 keeps what iteration k of a loop reads. Chosen: what goes through it before iteration `kept` leaves
