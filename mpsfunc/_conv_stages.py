@@ -158,7 +158,7 @@ def _tensor_cores() -> bool:
 def _eights(out: int, width: int) -> tuple[int, int]:
     """Eights of channels of dy and of x that a threadgroup takes: as many sums as a thread has registers for."""
     of_dy, of_x = out // 8, width // 8
-    most = max(1, _MATRICES // ((of_dy + 1) // 2))
+    most = _MATRICES // ((of_dy + 1) // 2)
     return of_dy, max(n for n in range(1, of_x + 1) if of_x % n == 0 and (n + 1) // 2 <= most)
 
 

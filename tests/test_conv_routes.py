@@ -241,6 +241,25 @@ def test_tensor_cores_are_asked_for_where_they_are(monkeypatch: pytest.MonkeyPat
     _conv_stages._tensor_cores.cache_clear()
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("channels", "out"), [(8, 8), (16, 48), (64, 64), (24, 40), (64, 8)])
+def test_strips_fit_into_shared_memory(channels: int, out: int, stride: int) -> None:
+    """The two arrays of the kernel, whatever the length of a row."""
+    sizes = []
+    for width in range(8, 257):
+        shape = 1, 32, width * stride, channels
+        state = mf.conv_state(shape, (out, 3, 3, channels), stride=stride, padding=1)
+        spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
+        if _conv_stages.strip(spec, out, channels, mx.float16):
+            dy_shape = 1, state.rows.n_out, state.cols.n_out, out
+            stage, _ = _conv_stages.grad_weights_stages(spec, dy_shape, shape, mx.float16, matrices=False)
+            t: dict[str, Any] = dict(stage.template)
+            of_dy, of_x = (2 * -(-t[name] // 16) + 1 for name in "OI")
+            seen = ((t["R"] - 1) * t["SY"] + t["KY"]) * -(-((t["N"] - 1) * t["SX"] + t["KX"]) // t["SX"]) * t["SX"]
+            sizes.append(16 * ((t["R"] * -(-t["N"] // 8) + 1) * 8 * of_dy + seen * of_x))
+    assert 40 * 2**10 < max(sizes) <= 48 * 2**10
+
+
 def test_a_data_gradient_goes_forward_for_64_channels(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_conv_library, "_MANY_PIXELS", 2 * 5 * 4)
     state = mf.conv_state((2, 5, 4, 64), (64, 3, 3, 64), padding=1)

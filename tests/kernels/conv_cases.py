@@ -169,7 +169,7 @@ def convolution() -> list[Case]:
         _strips((2, 12, 9, 64), BF16, 48, (1, 2), padding=(2, 0)),  # blocks of x's channels
         _strips((1, 2, 64, 56), F16, 40, (2, 1)),
         _strips((3, 23, 8, 8), BF16, 8, (3, 3), crowded=True, padding="same"),
-        _strips(
-            (3, 3, 9, 8), F16, 64, (1, 2), fill=4
-        ),  # an odd number of eights of windows, and a part of fewer strips
+        _strips((2, 5, 8, 8), BF16, 16, (3, 3), padding=1, room=3200),  # strips of two rows, two and one
+        # An odd number of eights of windows, and a part of fewer strips.
+        _strips((3, 3, 9, 8), F16, 64, (1, 2), fill=4),
     ]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from unittest import mock
 
 import mlx.core as mx
 import pytest
+from support import numbers, same_bits
 
+import mpsfunc as mf
 from kernels import conformance
 from kernels.cases import CASES, Case
 from kernels.job import OUTPUT, Traffic
 from kernels.metal_host import Run, metal_host, needs_clang
-from mpsfunc import _launch
+from mpsfunc import _conv_stages, _launch
 from mpsfunc._launch import Stage
 
 pytestmark = needs_clang
@@ -101,6 +104,20 @@ def test_the_text_is_what_launch_hands_over(body: str) -> None:
         "params",
         *run.stage.outputs,
     ]
+
+
+def test_tensor_cores_do_not_multiply_what_no_window_sees() -> None:
+    """Not by zeros either, which would make NaN of it, where the last strip of an image has fewer rows."""
+    state = mf.conv_state((2, 9, 19, 8), (8, 3, 3, 8), offset=(1, 1), out_size=(5, 9))
+    dy, x = numbers((2, 5, 9, 8), mx.float16), numbers((2, 9, 19, 8), mx.float16)
+    seen = mx.arange(9)[:, None, None] < 7, mx.arange(19)[:, None] < 11
+    with metal_host() as host, mock.patch.object(_launch, "backend", lambda stream: "cuda"):
+        with mock.patch.object(_conv_stages, "_STRIP", 4500):
+            dw, right = (
+                mf.conv_grad_weights(dy, mx.where(seen[0] & seen[1], x, other), state).dw for other in (mx.nan, 0)
+            )
+    strips = dict(next(run.stage for run in host.runs if run.stage.body.endswith("strips")).template)
+    assert strips["R"] == 2 and same_bits(dw, right)
 
 
 def declared(text: str) -> set[str]:
