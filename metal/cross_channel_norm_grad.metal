@@ -1,6 +1,7 @@
 // The gradient of cross_channel_norm for a window of few channels: dy * t ** -beta less 2 alpha beta / K * x * sum of
 // dy * x * t ** (-beta - 1) over the channels whose windows hold this one, [c - (K - 1) / 2, c + K / 2].
-// A thread owns O packs of V channels and every grid-th pixel; what its neighbours need too it works out again.
+// A thread owns O packs of V channels, all of them there, and every grid-th pixel; what its neighbours need too it works
+// out again.
 const int channels = x_shape[3], lanes = channels / V;
 const long pixels = long(x_shape[0]) * x_shape[1] * x_shape[2];
 const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
@@ -12,30 +13,31 @@ const int own = beside * V, low = own - (K - 1) / 2, many = O * V + K - 1;  // w
 const bool wide = aligned<V>(x) && aligned<V>(dy);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
-  Pack<T, V> in[packs], in_dy[packs];
+  Held<T, V> in[packs], in_dy[packs];
+  bool there[packs];
 #pragma unroll
   for (int k = 0; k < packs; ++k) {
     const int from = lane - beside + k;
-    const bool inside = from >= 0 && from < lanes;
-    in[k] = inside ? load<V>(x + p * channels + from * V, wide) : nothing<T, V>();
+    there[k] = (k >= beside && k < beside + O) || (from >= 0 && from < lanes);
+    in[k] = there[k] ? hold<V>(x + p * channels + from * V, wide) : none_held<T, V>();
     const bool read = (k + 1) * V > low && k * V < low + many;
-    in_dy[k] = inside && read ? load<V>(dy + p * channels + from * V, wide) : nothing<T, V>();
+    in_dy[k] = there[k] && read ? hold<V>(dy + p * channels + from * V, wide) : none_held<T, V>();
   }
   float squares[packs * V], weights[many], powers[O * V];
 #pragma unroll
   for (int k = 0; k < packs * V; ++k) {
-    const float value = float(in[k / V].v[k % V]);
+    const float value = held_value(in[k / V], k % V);
     squares[k] = value * value;
   }
 #pragma unroll
   for (int k = 0; k < many; ++k) {
-    const int at = low + k, c = (lane - beside) * V + at;
+    const int at = low + k;
     float sum = 0;
 #pragma unroll
     for (int q = 0; q < K; ++q) sum += squares[at - K / 2 + q];
     const Inverse by = inverse_power<Q>(delta + share * sum, beta);
-    const float product = float(in_dy[at / V].v[at % V]) * float(in[at / V].v[at % V]);
-    weights[k] = c >= 0 && c < channels ? product * by.power * by.once : 0.0f;
+    const float product = held_value(in_dy[at / V], at % V) * held_value(in[at / V], at % V);
+    weights[k] = there[at / V] ? product * by.power * by.once : 0.0f;
     if (at >= own && at < own + O * V) powers[at - own] = by.power;
   }
 #pragma unroll
@@ -46,8 +48,8 @@ for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
       float sum = 0;
 #pragma unroll
       for (int q = 0; q < K; ++q) sum += weights[o * V + j + q];
-      const float through = float(in_dy[beside + o].v[j]) * powers[o * V + j];
-      out.v[j] = T(through - factor * float(in[beside + o].v[j]) * sum);
+      const float through = held_value(in_dy[beside + o], j) * powers[o * V + j];
+      out.v[j] = T(through - factor * held_value(in[beside + o], j) * sum);
     }
     store(dx + p * channels + (lane + o) * V, out);
   }

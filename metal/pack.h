@@ -166,6 +166,12 @@ MPSF_FN Pack<T, V> nothing() {
   return r;
 }
 
+template <typename T, int V>
+MPSF_FN Held<T, V> none_held() {
+  Held<T, V> r = {};
+  return r;
+}
+
 // Each sum and the value beside it, squared or not.
 template <int Squared, typename T, int V>
 MPSF_FN Pack<float, V> plus(Pack<float, V> sum, Pack<T, V> values) {

@@ -37,7 +37,8 @@ them and without launching, which whole networks contain. Each call is evaluated
 is in PyTorch's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before one
 is read again. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
 *cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own;
-*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. Written by `python -m
+*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. *same kernels* are those
+that ours and the rival both launch, whole names compared: their ratio is 1, and is met by 0.99. Written by `python -m
 tests.bench gpu`."""
 )
 _MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the

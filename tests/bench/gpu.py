@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from mpsfunc._mlx_settings import CUDA_GRAPHS
 
-from . import clock
+from . import clock, cupti
 from .problems import TF32_TOLERANCE, Problem
 from .results import COPY, OURS, PYTORCH, Row, Target, checked
 from .rivals import Call, Side, cudnn, on_mlx, ours, pytorch, stock, swapped
@@ -163,9 +163,10 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     calls = {side.name: _calls(side, problem, inputs) for side in sides if side.name in right}
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
     calls[COPY] = [_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))]
-    routed = convolution and not any("mpsfunc_conv" in record.name for record in _records(calls[OURS]))
     times = clock.interleave({name: busy(each) for name, each in calls.items()}, rounds)
-    return Row(problem, times, {name: len(each) for name, each in calls.items()}, {}, wrong, targets, routed)
+    kernels = {name: cupti.kernels(_records(each), len(each)) for name, each in calls.items()}  # none for the first time
+    routed = convolution and not any("mpsfunc_conv" in kernel.name for kernel in kernels[OURS])
+    return Row(problem, times, {name: len(each) for name, each in calls.items()}, {}, wrong, targets, routed, kernels)
 
 
 def busy(calls: Sequence[Call]) -> clock.Sampler:
@@ -180,7 +181,7 @@ def _records(calls: Sequence[Call]) -> list[Any]:
             outputs.append(call())
             mx.eval([a for a in outputs[-1] if not isinstance(a, torch.Tensor)])
         torch.cuda.synchronize()
-    records = [event for event in profiler.events() if event.device_type.name == "CUDA"]
+    records = cupti.records(profiler)
     if not records:
         raise RuntimeError("CUPTI recorded nothing")
     return records

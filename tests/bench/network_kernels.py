@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import cupti
 from .networks import CONVERTED, EAGER, GPU_BATCHES, GPU_DTYPES, NETWORKS, STOCK, Setting, side
 
 _METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
@@ -42,21 +42,11 @@ def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str
         step.times(_STEPS)
         torch.cuda.synchronize()
     found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for event in profiler.events():
-        if event.device_type.name == "CUDA":
-            entry = found[short(event.name)]
-            entry[0] += event.device_time / 1e3 / _STEPS
-            entry[1] += 1 / _STEPS
+    for event in cupti.records(profiler):
+        entry = found[cupti.short(event.name)]
+        entry[0] += event.device_time / 1e3 / _STEPS
+        entry[1] += 1 / _STEPS
     return {"wall": 1e3 * wall, "kernels": sorted(([k, *v] for k, v in found.items()), key=lambda e: -e[1])}
-
-
-def short(name: str) -> str:
-    """A kernel's name without what is the same in all of them."""
-    name = re.sub(r"^(void|std::enable_if<[^>]*>::type) ", "", name)
-    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::|at::native::|mlx::core::(cu::)?", "", name)
-    name = re.sub(r"custom_kernel_(\w+?)(_[0-9a-f]{16,})?$", r"\1", name)
-    name = re.sub(r"\([^()]*\)$", "", name)
-    return name if len(name) <= 90 else name[:87] + "..."
 
 
 def table(setting: Setting, found: dict[str, dict[str, Any]]) -> list[str]:

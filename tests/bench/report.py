@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from . import cupti
 from .memory import LIMITS_MB, Growth
 from .results import COPY, OURS, PYTORCH, Row
 from .stats import Ratio
 
+_LONG = 140  # letters of a kernel's name
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "torch", "jax", "numpy")
 _COLUMNS = [
     "op", "n", "h", "w", "c", "dtype", "kernel_size", "stride", "padding", "edge_mode", "outs", "dilation", "groups",
@@ -30,6 +32,8 @@ def write(folder: Path, name: str, title: str, facts: dict[str, str], method: st
     parts = [f"# {title}", picture(name, _result(rows)), method, table(["machine", ""], facts.items())]
     parts += ["## Targets", _targets(rows)]
     parts += ["## Milliseconds a call", _times(rows)]
+    if launched := _kernels(rows):
+        parts += ["## Kernels behind what is missed", launched]
     with opened(folder, f"{name}.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)
@@ -108,26 +112,28 @@ def _targets(rows: Iterable[Row]) -> str:
     for row in rows:
         for target in row.targets:
             measured = row.measured(target)
-            verdict = "" if measured is None else "met" if measured.reaches(target.least) else "**missed**"
+            met, p = row.meets(target), row.problem
+            verdict = "" if met is None else "met" if met else "**missed**"
             said = [_share(measured) if target.versus == (COPY,) else _ratio(measured), verdict]
-            p = row.problem
-            body.append([p.title, p.dtype, _shape(p.shape), str(target), *said, _note(row)])
+            notes = [_note(row)] * row.routed + ["same kernels"] * row.ties(target)
+            body.append([p.title, p.dtype, _shape(p.shape), str(target), *said, ", ".join(notes)])
     return table(["operation", "dtype", "x", "at least", "measured (95 %)", "", ""], body)
 
 
 def _result(rows: Sequence[Row]) -> str:
     """The main result in words."""
     ratios = [row.ratio(best).median for row in rows if (best := row.fastest(PYTORCH))]
-    measured = [(row.measured(target), target.least) for row in rows for target in row.targets]
-    return speed_result(ratios, [ratio.reaches(least) for ratio, least in measured if ratio])
+    met = [row.meets(target) for row in rows for target in row.targets]
+    return speed_result(ratios, [each for each in met if each is not None])
 
 
 def speed_result(ratios: Sequence[float], met: Sequence[bool]) -> str:
     """How many rows are as fast as PyTorch, by how much, and how many targets are met."""
-    parts = [
-        f"mpsfunc is at least as fast as PyTorch's faster layout in {sum(ratio >= 1 for ratio in ratios)} of "
-        f"{len(ratios)} rows, {statistics.median(ratios):.2f} times as fast in the middle"
-    ] * bool(ratios)
+    parts = []
+    if ratios:
+        as_fast = f"{sum(ratio >= 1 for ratio in ratios)} of {len(ratios)} rows"
+        middle = f"{statistics.median(ratios):.2f} times as fast in the middle"
+        parts.append(f"mpsfunc is at least as fast as PyTorch's faster layout in {as_fast}, {middle}")
     return "; ".join(parts + [counted(met, "targets")] * bool(met))
 
 
@@ -159,6 +165,22 @@ def _times(rows: Sequence[Row]) -> str:
         ]
         body.append([p.title, p.dtype, _shape(p.shape), *times, against, megabytes, _share(row.share()), _note(row)])
     return table(head, body)
+
+
+def _kernels(rows: Iterable[Row]) -> str:
+    """What ours and each rival of a missed target ran on a GPU, the longest first; nothing where none is known."""
+    body = []
+    for row in rows:
+        missed = [target for target in row.targets if row.meets(target) is False]
+        rivals = [name for target in missed if (name := row.fastest(target.versus)) and name != COPY]
+        for side in dict.fromkeys([OURS] * bool(missed) + rivals):
+            p = row.problem
+            for kernel in sorted(row.kernels.get(side, ()), key=lambda kernel: -kernel.microseconds):
+                name = f"`{cupti.short(kernel.name, _LONG)}`"
+                figures = f"{kernel.launches:.3g}", f"{kernel.microseconds:.1f}"
+                body.append([p.title, p.dtype, _shape(p.shape), side, name, *figures])
+    head = ["operation", "dtype", "x", "side", "kernel", "launches", "microseconds"]
+    return table(head, body) if body else ""
 
 
 def _records(row: Row) -> Iterable[list[object]]:

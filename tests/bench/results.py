@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
 from . import stats
+from .cupti import Kernel
 from .operations import OPERATIONS
 from .problems import TOLERANCES, Problem, drop_error, error
 from .rivals import Call, Side
 from .stats import Ratio
 
 OURS, COPY = "mpsfunc", "copy"
+# A ratio of two times of the same kernels is 1, but for what it is measured with.
+_TIE = 0.99
 PYTORCH = ("PyTorch NCHW", "PyTorch NHWC")
 
 
@@ -42,6 +45,7 @@ class Row(NamedTuple):
     wrong: dict[str, float]  # rivals that were not timed, and their error
     targets: tuple[Target, ...]
     routed: bool = False
+    kernels: Mapping[str, tuple[Kernel, ...]] = MappingProxyType({})  # what a call of each rival runs on a GPU
 
     def ms(self, name: str) -> float | None:
         """Median milliseconds a call."""
@@ -73,6 +77,22 @@ class Row(NamedTuple):
         if name is None:
             return None
         return self.share() if name == COPY else self.ratio(name)
+
+    def meets(self, target: Target) -> bool | None:
+        """Whether ours reaches it; the rival's own kernels are as fast as the rival, to the precision of a time."""
+        measured = self.measured(target)
+        if measured is None:
+            return None
+        tied = target.least <= 1 and self.ties(target)
+        return measured.reaches(min(target.least, _TIE) if tied else target.least)
+
+    def ties(self, target: Target) -> bool:
+        """Whether ours runs the same kernels as the fastest rival of a target, as often."""
+        ours, theirs = (self._launched(name) for name in (OURS, self.fastest(target.versus)))
+        return bool(ours) and ours == theirs
+
+    def _launched(self, name: str | None) -> list[tuple[str, float]]:
+        return [(kernel.name, kernel.launches) for kernel in self.kernels.get(name or "", ())]
 
 
 def checked(

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from . import clock, memory, report, stats
+from . import clock, cupti, memory, report, stats
+from .cupti import Kernel
 from .problems import Problem, error
 from .results import COPY, OURS, PYTORCH, Row, Target
 from .rivals import Call
@@ -102,6 +103,41 @@ def test_tables_say_what_was_met_missed_and_wrong(tmp_path: Path) -> None:
     assert f"# Title\n\n![{said}; 1 of 2 targets are met, 1 missed](table.svg)\n\nHow.\n" in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert [line.split(",")[14] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
+
+
+def test_the_same_kernels_are_as_fast(tmp_path: Path) -> None:
+    target, launched = Target(("MLX",), 1), (Kernel("void wgrad(float*)", 1.0, 990.0),)
+    row = _row({OURS: [1.0], "MLX": [0.992], COPY: [0.5]}, target)
+    assert row.meets(target) is False
+    assert row._replace(kernels={OURS: launched}).meets(target) is False
+    tied = row._replace(kernels={OURS: launched, "MLX": launched})
+    assert tied.meets(target) is True and tied.meets(Target(("PyTorch",), 1)) is None
+    assert tied._replace(times={**tied.times, "MLX": [0.98]}).meets(target) is False
+    assert tied.meets(Target(("MLX",), 1.3)) is False
+    twice = (launched[0]._replace(launches=2.0),)
+    assert tied._replace(kernels={OURS: launched, "MLX": twice}).meets(target) is False
+    text = report.write(tmp_path, "table", "Title", {}, "How.", [tied])
+    assert "| 0.99 (0.99 to 0.99) | met | same kernels |" in text and "Kernels behind" not in text
+
+
+def test_what_is_missed_shows_its_kernels(tmp_path: Path) -> None:
+    ours = Kernel("void cast(float*)", 1.0, 2.5), Kernel("void mlx::core::wgrad(float*)", 0.5, 20.0)
+    kernels = {OURS: ours, "MLX": ours[1:], PYTORCH[0]: ours[:1]}
+    times = {OURS: [1.0], "MLX": [0.9], PYTORCH[0]: [2.0]}
+    row = _row({**times, COPY: [1.0]}, Target(("MLX",), 1), Target(PYTORCH, 1))._replace(kernels=kernels)
+    text = report.write(tmp_path, "table", "Title", {}, "How.", [row])
+    lines = text[text.index("## Kernels behind what is missed") :].splitlines()[4:]
+    known = "| avg_pool_grad 3x3 s2 p1 | float32 | 2x8x8x4 |"
+    assert lines == [
+        f"{known} {OURS} | `wgrad` | 0.5 | 20.0 |",
+        f"{known} {OURS} | `cast` | 1 | 2.5 |",
+        f"{known} MLX | `wgrad` | 0.5 | 20.0 |",
+    ]
+
+
+def test_kernels_are_counted_a_call() -> None:
+    found = [SimpleNamespace(name=name, device_time=time) for name, time in (("b", 3.0), ("a", 1.0), ("b", 5.0))]
+    assert cupti.kernels(found, 2) == (("a", 0.5, 0.5), ("b", 1.0, 4.0))
 
 
 @pytest.mark.parity

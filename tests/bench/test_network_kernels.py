@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from . import network_kernels
+from . import cupti, network_kernels
 from .networks import Setting
 
 
 def test_names_keep_what_tells_kernels_apart() -> None:
     hashed = "custom_kernel_mpsfunc_bn_grad_0123456789abcdef0"
-    assert network_kernels.short(hashed) == network_kernels.short("mpsfunc_bn_grad") == "mpsfunc_bn_grad"
+    assert cupti.short(hashed) == cupti.short("mpsfunc_bn_grad") == "mpsfunc_bn_grad"
     name = "void mlx::core::cu::binary_vv<mlx::core::cu::Multiply, float>(float const*, float*)"
-    assert network_kernels.short(name) == "binary_vv<Multiply, float>"
-    assert len(network_kernels.short("k" * 200)) == 90
+    assert cupti.short(name) == "binary_vv<Multiply, float>"
+    assert len(cupti.short("k" * 200)) == 90
 
 
 def test_a_table_adds_up_what_it_does_not_name() -> None:
