@@ -3,8 +3,10 @@
 const int channels = params[0];
 const float eps = as_type<float>(params[1]);
 for (int c = thread_position_in_grid.x; c < channels; c += threads_per_grid.x) {
-  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c]) * root, share = scaled / float(count[0]);
+  // Read before anything is written, so that they are under way together.
+  const float of_gamma = float(dgamma[c]), of_beta = float(dbeta[c]), pixels = float(count[0]);
+  const float root = slope_of(1, var[c], eps), scaled = float(gamma[c]) * root, share = scaled / pixels;
   a[c] = scaled;
-  b[c] = -share * root * float(dgamma[c]);
-  d[c] = -share * float(dbeta[c]);
+  b[c] = -share * root * of_gamma;
+  d[c] = -share * of_beta;
 }

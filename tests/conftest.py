@@ -19,6 +19,7 @@ except ImportError:  # a GPU machine may have pytest alone
     pass
 else:
     settings.register_profile("ci", max_examples=40, derandomize=True, deadline=None)
+    settings.register_profile("few", max_examples=10, derandomize=True, deadline=None)  # where each takes long
     settings.register_profile("soak", max_examples=5000, deadline=None, print_blob=True)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

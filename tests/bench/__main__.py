@@ -35,7 +35,8 @@ _GPU = (
 works on a call, on each side: its kernels, copies and fills added up, by CUPTI's records, without what lies between
 them and without launching, which whole networks contain. Each call is evaluated by itself; cuDNN
 is in PyTorch's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before one
-is read again. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
+is read again, and a turn begins with all of them once, not counted: what the side before has written is still on its
+way to memory then. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
 *cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own;
 *MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. *same kernels* are those
 that ours and the rival both launch, whole names compared: their ratio is 1, and is met by 0.99. Written by `python -m

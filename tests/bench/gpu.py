@@ -164,7 +164,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, toleranc
     x = torch.from_numpy(inputs.x).to("cuda", getattr(torch, problem.dtype))
     calls[COPY] = [_copy(x.clone()) for _ in range(_sets(2 * problem.image_bytes))]
     times = clock.interleave({name: busy(each) for name, each in calls.items()}, rounds)
-    kernels = {name: cupti.kernels(_records(each), len(each)) for name, each in calls.items()}  # none for the first time
+    kernels = {name: cupti.kernels(_records(each), len(each)) for name, each in calls.items()}
     routed = convolution and not any("mpsfunc_conv" in kernel.name for kernel in kernels[OURS])
     return Row(problem, times, {name: len(each) for name, each in calls.items()}, {}, wrong, targets, routed, kernels)
 
@@ -175,16 +175,21 @@ def busy(calls: Sequence[Call]) -> clock.Sampler:
 
 
 def _records(calls: Sequence[Call]) -> list[Any]:
-    outputs = []  # apart from one another, in memory of their own
+    _evaluate(calls)  # what the side before this one wrote lies in the L2, and is written to memory now
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for call in calls:
-            outputs.append(call())
-            mx.eval([a for a in outputs[-1] if not isinstance(a, torch.Tensor)])
-        torch.cuda.synchronize()
+        _evaluate(calls)
     records = cupti.records(profiler)
     if not records:
         raise RuntimeError("CUPTI recorded nothing")
     return records
+
+
+def _evaluate(calls: Sequence[Call]) -> None:
+    outputs = []  # apart from one another, in memory of their own
+    for call in calls:
+        outputs.append(call())
+        mx.eval([a for a in outputs[-1] if not isinstance(a, torch.Tensor)])
+    torch.cuda.synchronize()
 
 
 def card() -> tuple[str, str]:
