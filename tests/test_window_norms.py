@@ -311,16 +311,28 @@ def test_an_infinity_stays_within_its_windows(device: mx.Device, name: str) -> N
 
 
 @each
+@pytest.mark.parametrize("beta", [0.6, 0.75])
 @pytest.mark.parametrize("delta", [0.0, -1.0])
-def test_a_base_that_is_not_positive_is_the_powers_business(device: mx.Device, name: str, delta: float) -> None:
+def test_a_base_that_is_not_positive_is_the_powers_business(
+    device: mx.Device, name: str, delta: float, beta: float
+) -> None:
     """MPS leaves it undefined: whatever the power says, and nothing crashes."""
     norm, x = NORMS[name], mx.zeros((1, 4, 4, 4))
-    params = {**norm.params, "delta": delta, "alpha": 0.5}
+    params = {**norm.params, "delta": delta, "beta": beta, "alpha": 0.5}
     y, state = norm.fwd(x, 3, **params)
     with np.errstate(all="ignore"):
         expected = norm.define(exact(x), 3, **params)
     assert np.array_equal(np.isnan(exact(y)), np.isnan(expected))
     mx.eval(norm.grad(mx.ones_like(x), x, state))
+
+
+@pytest.mark.parametrize("beta", [0.25, 0.6, 0.75, 1.0])
+def test_a_base_past_what_float_holds_leaves_nothing(device: mx.Device, beta: float) -> None:
+    """Squares beyond 3.4e38 add up to infinity, a power of which is zero; quarters have no other way to see it."""
+    x = 1e30 * mx.ones((1, 2, 2, 8))
+    y, state = mf.cross_channel_norm_fwd(x, 5, alpha=1.0, beta=beta)
+    assert np.array_equal(exact(y), np.zeros(x.shape))
+    assert np.array_equal(exact(mf.cross_channel_norm_grad(mx.ones_like(x), x, state)), np.zeros(x.shape))
 
 
 # States -------------------------------------------------------------------------------------------------

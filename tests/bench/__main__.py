@@ -38,9 +38,9 @@ is in PyTorch's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take t
 is read again, and a turn begins with all of them once, not counted: what the side before has written is still on its
 way to memory then. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
 *cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own;
-*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. *same kernels* are those
-that ours and the rival both launch, whole names compared: their ratio is 1, and is met by 0.99. Written by `python -m
-tests.bench gpu`."""
+*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. *same kernels*:
+ours and the rival launch kernels of the same names as often, which may still differ in their sizes; a target of 1 is
+met by 0.99 then. Written by `python -m tests.bench gpu`."""
 )
 _MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the
 peak of that process (VmHWM), less the outputs. Written by `make bench`."""

@@ -16,7 +16,7 @@ from .rivals import Call, Side
 from .stats import Ratio
 
 OURS, COPY = "mpsfunc", "copy"
-# A ratio of two times of the same kernels is 1, but for what it is measured with.
+# What meets a target of 1 where ours and the rival launch the same kernels.
 _TIE = 0.99
 PYTORCH = ("PyTorch NCHW", "PyTorch NHWC")
 
@@ -79,15 +79,19 @@ class Row(NamedTuple):
         return self.share() if name == COPY else self.ratio(name)
 
     def meets(self, target: Target) -> bool | None:
-        """Whether ours reaches it; the rival's own kernels are as fast as the rival, to the precision of a time."""
+        """Whether ours reaches it, or nearly so with the rival's own kernels; None where it was not measured."""
         measured = self.measured(target)
         if measured is None:
             return None
-        tied = target.least <= 1 and self.ties(target)
-        return measured.reaches(min(target.least, _TIE) if tied else target.least)
+        return measured.reaches(_TIE if target.least == 1 and self.ties(target) else target.least)
+
+    def nearly(self, target: Target) -> bool:
+        """Whether ours meets it by the rival's own kernels alone."""
+        measured = self.measured(target)
+        return measured is not None and bool(self.meets(target)) and not measured.reaches(target.least)
 
     def ties(self, target: Target) -> bool:
-        """Whether ours runs the same kernels as the fastest rival of a target, as often."""
+        """Whether ours launches kernels of the same names as the fastest rival of a target, as often."""
         ours, theirs = (self._launched(name) for name in (OURS, self.fastest(target.versus)))
         return bool(ours) and ours == theirs
 

@@ -111,22 +111,28 @@ def test_the_same_kernels_are_as_fast(tmp_path: Path) -> None:
     assert row.meets(target) is False
     assert row._replace(kernels={OURS: launched}).meets(target) is False
     tied = row._replace(kernels={OURS: launched, "MLX": launched})
-    assert tied.meets(target) is True and tied.meets(Target(("PyTorch",), 1)) is None
+    assert tied.meets(target) is True and tied.nearly(target) and tied.meets(Target(("PyTorch",), 1)) is None
+    ahead = tied._replace(times={**tied.times, "MLX": [1.01]})
+    assert ahead.meets(target) is True and not ahead.nearly(target)
     assert tied._replace(times={**tied.times, "MLX": [0.98]}).meets(target) is False
-    assert tied.meets(Target(("MLX",), 1.3)) is False
+    assert tied.meets(Target(("MLX",), 1.3)) is False and tied.meets(Target(("MLX",), 0.9)) is True
+    assert tied._replace(times={**tied.times, "MLX": [0.95]}).meets(Target(("MLX",), 0.9)) is True
     twice = (launched[0]._replace(launches=2.0),)
     assert tied._replace(kernels={OURS: launched, "MLX": twice}).meets(target) is False
     text = report.write(tmp_path, "table", "Title", {}, "How.", [tied])
     assert "| 0.99 (0.99 to 0.99) | met | same kernels |" in text and "Kernels behind" not in text
+    assert "![1 of 1 targets are met, 0 missed; 1 of those met are 0.99 by the rival's own kernels](table.svg)" in text
 
 
 def test_what_is_missed_shows_its_kernels(tmp_path: Path) -> None:
     ours = Kernel("void cast(float*)", 1.0, 2.5), Kernel("void mlx::core::wgrad(float*)", 0.5, 20.0)
     kernels = {OURS: ours, "MLX": ours[1:], PYTORCH[0]: ours[:1]}
     times = {OURS: [1.0], "MLX": [0.9], PYTORCH[0]: [2.0]}
-    row = _row({**times, COPY: [1.0]}, Target(("MLX",), 1), Target(PYTORCH, 1))._replace(kernels=kernels)
+    targets = Target(("MLX",), 1), Target(("MLX",), 2), Target((COPY,), 2), Target(PYTORCH, 1)
+    kernels[COPY] = ours[:1]
+    row = _row({**times, COPY: [1.0]}, *targets)._replace(kernels=kernels)
     text = report.write(tmp_path, "table", "Title", {}, "How.", [row])
-    lines = text[text.index("## Kernels behind what is missed") :].splitlines()[4:]
+    lines = text[text.index("## Kernels behind what is missed") :].splitlines()[6:]
     known = "| avg_pool_grad 3x3 s2 p1 | float32 | 2x8x8x4 |"
     assert lines == [
         f"{known} {OURS} | `wgrad` | 0.5 | 20.0 |",
