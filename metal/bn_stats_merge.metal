@@ -7,10 +7,11 @@ const int column = thread_position_in_grid.x, row = thread_position_in_threadgro
 const int slot = row * width + int(thread_position_in_threadgroup.x);
 threadgroup float counts[256], means[256], m2s[256];
 
-Moments own = {0, 0, 0};
+const bool told = row == 0 && column < columns;
 float pivot = 0;
+if (told) pivot = x[column / channels * pixels * channels + column % channels];  // while the parts are read
+Moments own = {0, 0, 0};
 if (column < columns) {
-  if (row == 0) pivot = x[column / channels * pixels * channels + column % channels];  // while the parts are read
   for (int part = row; part < parts; part += 8 * height) {
     Moments some[8];  // read before any is merged, since each read takes longer than a merger
     for (int i = 0; i < 8; ++i) {
@@ -38,7 +39,7 @@ for (int half_height = height / 2; half_height > 0; half_height /= 2) {
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
-if (row == 0 && column < columns) {
+if (told) {
   out_mean[column] = pivot + own.mean;
   out_var[column] = own.m2 / own.count;
 }
