@@ -179,15 +179,17 @@ struct Constant {
   constexpr operator int() const { return N; }
 };
 
-// Calls f with the two counts as constants where windows are small, so that their loops unroll.
-template <typename F>
+// Calls f with the two counts as constants where windows are small, so that their loops unroll, if that is asked for.
+template <bool Unrolled, typename F>
 MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
-  const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
-  if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
-  if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
-  if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
-  if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
-  if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
+  if constexpr (Unrolled) {
+    const auto known = [&]<int Rows, int Cols>() { f(Constant<Rows>(), Constant<Cols>()); };
+    if (rows == 1 && cols == 1) return known.template operator()<1, 1>();
+    if (rows == 1 && cols == 2) return known.template operator()<1, 2>();
+    if (rows == 2 && cols == 1) return known.template operator()<2, 1>();
+    if (rows == 2 && cols == 2) return known.template operator()<2, 2>();
+    if (rows == 3 && cols == 3) return known.template operator()<3, 3>();
+  }
   f(rows, cols);
 }
 
@@ -201,8 +203,8 @@ struct Line {
 // Goes over an image's windows. read(axis, o, add) calls add(i, fact) for each input i that output o reads along an
 // axis. f(lines, row_count, cols, col_count, y, x, shift, at, length) makes the `length` elements from `at` on, of
 // windows that begin with (y, x) and read the lines at shift + cols[j].at; row_count and col_count are constants where
-// small.
-template <typename T, typename P, typename Read, typename F>
+// small, but for types with accumulators of 8 bytes, which would double what there is to compile.
+template <typename T, typename P, bool Unrolled = sizeof(Acc<T>) == 4, typename Read, typename F>
 void over_windows(const Call& call, const Read& read, const F& f) {
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
   const int64_t channels = call.out[0].shape[3], lines = int64_t{call.out[0].shape[0]} * rows.n_out;
@@ -255,7 +257,7 @@ void over_windows(const Call& call, const Read& read, const F& f) {
         found[i] = {source, entry.fact};
       }
       for (int64_t x = 0; x < cols.n_out; x += runs[x]) {
-        for_counts(row_count, col_lists.size(x), [&](auto row_count, auto col_count) {
+        for_counts<Unrolled>(row_count, col_lists.size(x), [&](auto row_count, auto col_count) {
           f(found.get(), row_count, col_lists.begin(x), col_count, static_cast<int>(y), static_cast<int>(x),
             col_lists.at(x), (line * cols.n_out + x) * channels, runs[x] * channels);
         });
@@ -267,7 +269,7 @@ void over_windows(const Call& call, const Read& read, const F& f) {
 // Goes over the pixels of a gradient. read(axis, i, add) calls add(o, fact) for each output o that reads input i along
 // an axis. f(from, rows, row_count, cols, col_count, own, made, length, streamed) makes `length` elements at `made` of
 // pixels that are read at from + rows[i].at + cols[j].at; `own` are theirs in the image `source`, if there is one.
-template <typename T, typename P, typename Read, typename F>
+template <typename T, typename P, bool Unrolled = sizeof(Acc<T>) == 4, typename Read, typename F>
 void over_pixels(const Call& call, const T* source, const Read& read, const F& f) {
   const Tensor& out = call.out[0];
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
@@ -313,7 +315,7 @@ void over_pixels(const Call& call, const T* source, const Read& read, const F& f
         own = image_buffer.get();
       }
       for (int64_t place = 0; place < cols.n_in; place += runs[place]) {
-        for_counts(row_lists.size(h), col_lists.size(place), [&](auto row_count, auto col_count) {
+        for_counts<Unrolled>(row_lists.size(h), col_lists.size(place), [&](auto row_count, auto col_count) {
           f(from + row_lists.at(h) + col_lists.at(place), row_lists.begin(h), row_count, col_lists.begin(place),
             col_count, own + place * channels, made + place * channels, runs[place] * channels, streamed);
         });

@@ -150,18 +150,22 @@ MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, C
   });
 }
 
+// Where a byte does not tell the winner, windows are too large for their loops to unroll.
+template <typename T, typename W>
+constexpr bool kUnrolled = sizeof(Acc<T>) == 4 && sizeof(W) == 1;
+
 template <typename T, typename W>
 void forward(const Call& call) {
   const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
-  over_windows<T, int>(call, each_tap,
-                       [&](auto lines, auto row_count, auto taps, auto col_count, int y, int x, int64_t shift,
-                           int64_t at, int64_t length) {
-                         // One answer for a run: windows that lead to the same taps hang over alike.
-                         const bool over =
-                             row_count > 0 && col_count > 0 && (hangs_over(rows, y) || hangs_over(cols, x));
-                         maxima(lines, row_count, taps, col_count, shift, cols.size, over, length,
-                                data<T>(call.out[0]) + at, data<W>(call.out[1]) + at);
-                       });
+  over_windows<T, int, kUnrolled<T, W>>(call, each_tap,
+                                        [&](auto lines, auto row_count, auto taps, auto col_count, int y, int x,
+                                            int64_t shift, int64_t at, int64_t length) {
+                                          // One answer for a run: windows that lead to the same taps hang over alike.
+                                          const bool over = row_count > 0 && col_count > 0 &&
+                                                            (hangs_over(rows, y) || hangs_over(cols, x));
+                                          maxima(lines, row_count, taps, col_count, shift, cols.size, over, length,
+                                                 data<T>(call.out[0]) + at, data<W>(call.out[1]) + at);
+                                        });
 }
 
 // The sums of what came from the outputs at `rows` and `cols` that these pixels won.
@@ -188,12 +192,12 @@ MPSF_INLINE void won(const T* dy, const W* winners, const Tap* rows, Rows row_co
 template <typename T, typename W>
 void gradient(const Call& call) {
   const int width = axis_at(call.params, 1).size;
-  over_pixels<T, int>(call, nullptr, each_reader,
-                      [&](int64_t from, auto rows, auto row_count, auto cols, auto col_count, auto, T* made,
-                          int64_t length, bool streamed) {
-                        won(data<T>(call.in[0]) + from, data<W>(call.in[1]) + from, rows, row_count, cols, col_count,
-                            width, length, made, streamed);
-                      });
+  over_pixels<T, int, kUnrolled<T, W>>(call, nullptr, each_reader,
+                                       [&](int64_t from, auto rows, auto row_count, auto cols, auto col_count, auto,
+                                           T* made, int64_t length, bool streamed) {
+                                         won(data<T>(call.in[0]) + from, data<W>(call.in[1]) + from, rows, row_count,
+                                             cols, col_count, width, length, made, streamed);
+                                       });
 }
 
 template <typename T, typename W>
