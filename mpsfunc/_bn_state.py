@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from mpsfunc import _across, _check, _launch, _printing, _vectors
 from mpsfunc._across import Group
-from mpsfunc._composed_norm import check_statistics, checked_eps, statistics
+from mpsfunc._composed_norm import check_statistics, checked_eps, statistics_of_all
 from mpsfunc._launch import StreamLike
 
 
@@ -98,9 +98,7 @@ def bn_stats(
         if eps is not None and eps != state.eps:
             raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
-    mean, var, count = statistics(x, False, 0, group, run_on)
-    with mx.stream(run_on):
-        new = fresh(mean.reshape(mean.shape[1]), var.reshape(mean.shape[1]), count, eps, run_on)
+    new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
 
 
@@ -296,6 +294,8 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
 
 def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state that fits together."""
+    if isinstance(state, BatchNormState) and _check.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
+        return  # told in a quarter of the time, at every call
     _check.state(op, state, BatchNormState, stream=stream)
     _check.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
     check_statistics(op, state)
@@ -306,6 +306,14 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     _check.shape(op, "state.count", state.count, (), "the state does not fit together")
     if state.count.dtype != mx.int64:
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
+
+
+def _is_plain(state: BatchNormState) -> bool:
+    """Whether count and eps are what `fresh` makes of them."""
+    count, eps = state.count, state.eps
+    if not isinstance(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
+        return False
+    return type(eps) is float and 0 <= eps <= _check.LARGEST
 
 
 def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:

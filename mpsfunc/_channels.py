@@ -32,6 +32,12 @@ def moments(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
     return mean, var
 
 
+def moments_of_all(x: mx.array, stream: mx.Stream) -> tuple[mx.array, mx.array]:
+    """Mean (c,) and population variance (c,) of all images as one set."""
+    mean, var = _moments_of_all(x, _Sets(1, stream))
+    return mean, var
+
+
 def affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
     """``act(z)`` with ``z = (x - mean) * scale + shift``."""
     y: mx.array = (_activated if on.act.kind else _affine)(x, mean, scale, shift, on)
@@ -75,6 +81,17 @@ def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
         return _channel_stages.moments(x, spec.sets)
 
     return tuple(_launch.launch("bn_stats", [x], (), (result, result), stages, spec.stream, finally_with=[x]))
+
+
+def _run_moments_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
+    if _launch.backend(spec.stream) != "cpu":
+        return _of_the_set(_run_moments(x, spec))
+    vector = (x.shape[3],), _launch.accumulator(x.dtype)
+    return tuple(_launch.launch("bn_stats", [x], (), (vector, vector), tuple, spec.stream))
+
+
+def _of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
+    return tuple(v.reshape(v.shape[1]) for v in rows)
 
 
 def _run_sums(*args: Any) -> tuple[Rows, ...]:
@@ -262,6 +279,7 @@ def _map_moments(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
 
 
 _moments: Any = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_moments_jvp, vmap=_map_moments)
+_moments_of_all: Any = derived("bn_stats", _run_moments_of_all, lambda x, spec: _of_the_set(_moments(x, spec)))
 _affine: Any = differentiable(
     *("bn_normalize", _run_affine), vjp=_affine_vjp, jvp=_affine_jvp, vmap=_mapped(lambda: _affine, 1, shared=True)
 )

@@ -100,6 +100,18 @@ def shape(op: str, name: str, value: mx.array, expected: tuple[int | str, ...], 
         raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}")
 
 
+def vectors_alike(arrays: Sequence[Any]) -> bool:
+    """Whether they are float32 vectors of one length, which fit every device: then there is nothing to complain of."""
+    first = arrays[0]
+    if not isinstance(first, mx.array) or first.ndim != 1:
+        return False
+    length = first.shape
+    for a in arrays:  # no generator: this runs at every call
+        if not isinstance(a, mx.array) or a.dtype != mx.float32 or a.shape != length:
+            return False
+    return True
+
+
 def same_dtype(op: str, name: str, value: mx.array, other: str, dtype: mx.Dtype) -> None:
     """A cotangent has the dtype of the image it belongs to."""
     if value.dtype != dtype:

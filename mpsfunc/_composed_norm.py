@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _across, _channel_stages, _check, _launch, _vectors
+from mpsfunc import _across, _channel_stages, _channels, _check, _launch, _vectors, _zeros
 from mpsfunc._across import Group
 from mpsfunc._activation import Activation
 from mpsfunc._channels import On, Rows, affine, combine, moments, sums
@@ -59,12 +59,12 @@ def gradients(
     Args:
         dy: Gradient of the normalized images.
         x: The images.
-        mean: As `normalized` returned it, for each channel.
+        mean: As `normalized` returned it, for each channel, or for each group (n, groups).
         var: Likewise.
         given: Scale and shift (c,).
         spec: As it was; without processes.
     """
-    none = mx.zeros_like(mean)
+    none = _no_gradient(mean, spec)
     dx, dgamma, dbeta = _pulled(dy, x, *given, mean, var, none, none, none, spec)
     return dx, dgamma, dbeta
 
@@ -72,8 +72,8 @@ def gradients(
 def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
     """Scale and shift (c,) in the accumulator's dtype; ones and zeros where they are absent."""
     dtype, channels = _launch.accumulator(x.dtype), x.shape[3]
-    scale = mx.ones((channels,), dtype) if gamma is None else gamma.astype(dtype)
-    shift = mx.zeros((channels,), dtype) if beta is None else beta.astype(dtype)
+    scale = _zeros.constant(1.0, channels, dtype) if gamma is None else gamma.astype(dtype)
+    shift = _zeros.constant(0.0, channels, dtype) if beta is None else beta.astype(dtype)
     return scale, shift
 
 
@@ -116,6 +116,15 @@ def statistics(
     return (mean, var, count) if processes is None else _across.merged(mean, var, count, processes, stream)
 
 
+def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
+    """Mean (c,), variance (c,) and count of all images together."""
+    if processes is None:
+        return *_channels.moments_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
+    mean, var, count = statistics(x, False, 0, processes, stream)
+    with mx.stream(stream):
+        return mean.reshape(mean.shape[1]), var.reshape(var.shape[1]), count
+
+
 def _at_once(x: mx.array, spec: Spec) -> bool:
     """Whether a direction is one launch: a primitive, or three kernels."""
     if spec.processes is not None:
@@ -139,6 +148,18 @@ def _of_nothing(x: mx.array, spec: Spec) -> list[mx.array] | None:
 def _elements(x: mx.array, per_image: bool, groups: int) -> int:
     n, h, w, channels = x.shape
     return int((1 if per_image else n) * h * w * (channels // groups if groups else 1))
+
+
+def _by_channel(rows: Rows, channels: int) -> Rows:
+    """Rows with an entry a channel, of such or of rows with one a group."""
+    return rows if rows.shape[1] == channels else mx.repeat(rows, channels // rows.shape[1], axis=1)
+
+
+def _no_gradient(mean: Rows, spec: Spec) -> mx.array:
+    """Zeros in place of the gradients that others have of the statistics; the CPU's primitive takes nothing at all."""
+    if _launch.backend(spec.stream) == "cpu":
+        return _zeros.constant(0.0, 0, mean.dtype)
+    return mx.zeros_like(mean)
 
 
 def _rows(vector: mx.array, like: Rows) -> Rows:
@@ -216,6 +237,8 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
         return tuple(nothing)
     if not spec.per_image:
         mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
+    dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
+    mean, var, dmean, dvar = (_by_channel(v, x.shape[3]) for v in (mean, var, dmean, dvar))
     gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
     on = On(spec.act, spec.stream)
     slope = _vectors.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
@@ -235,6 +258,8 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
     (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
+    if _launch.backend(spec.stream) == "cpu" and _launch.unmade_zeros(dmean) and _launch.unmade_zeros(dvar):
+        dmean = dvar = _no_gradient(mean, spec)
     dx, *of_vectors = _pulled(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
-from mpsfunc import _conv_kernels, _launch, _neuron
+from mpsfunc import _conv_kernels, _launch, _neuron, _zeros
 from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._conv_spec import Spec
 from mpsfunc._neuron import On
@@ -52,13 +50,7 @@ def linear(spec: Spec) -> Spec:
 
 
 def _bias(b: mx.array | None, images: mx.array, length: int) -> mx.array:
-    return _no_bias(length, images.dtype == mx.float64) if b is None else b
-
-
-@functools.lru_cache(maxsize=256)
-def _no_bias(length: int, wide: bool) -> mx.array:
-    """Zeros with their values at hand, as a constant of every stream."""
-    return mx.array(np.zeros(length), mx.float64 if wide else mx.float32)
+    return _zeros.constant(0.0, length, _launch.accumulator(images.dtype)) if b is None else b
 
 
 # Derivatives --------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
         dgamma, dbeta = (mx.zeros((x.shape[0], x.shape[3]), mean.dtype) for _ in range(2))
         if spec.groups:  # all channels of a group have the same
             first = slice(None), slice(None, None, x.shape[3] // spec.groups)
-            mean, var = (_launch.cut(a, first) for a in (mean, var))
+            mean, var = (mx.contiguous(_launch.cut(a, first)) for a in (mean, var))
     return y, mean, var, dgamma, dbeta, op, spec.eps
 
 
@@ -353,8 +353,6 @@ def _backward(
     with mx.stream(run_on):
         given = parameters(x, gamma, None)
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)
-        if groups:
-            mean, var = (mx.repeat(a, channels // groups, axis=1) for a in (mean, var))
         spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, run_on)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
         dgamma, dbeta = (_zeros.grown(a, b) for a, b in zip(held, grown, strict=True))

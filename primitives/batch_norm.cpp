@@ -236,6 +236,21 @@ void normalized(const Call& call) {
   });
 }
 
+// The entries that sets from `first` on have of a vector, one a channel, where it holds `width` a set: one for each
+// channel, or one for each group of neighbouring channels.
+template <typename A>
+struct ByChannel : Scratch<A> {
+  ByChannel(const Tensor& vector, int64_t width, int64_t first, int64_t entries, int64_t channels)
+      : Scratch<A>(entries) {
+    const A* from = data<A>(vector) + first * width;
+    const int64_t size = channels / width;
+    for (int64_t at = 0; at < entries; at += size, ++from) {
+      for (int64_t i = at; i < at + size; ++i) (*this)[i] = *from;
+    }
+  }
+};
+
+// The gradients that others have of mean and variance are zeros where their vectors are empty.
 template <typename T>
 void normalized_grad(const Call& call) {
   using A = Acc<T>;
@@ -243,23 +258,26 @@ void normalized_grad(const Call& call) {
   const Sets all = sets_of<A>(result, call.out[1].size);
   const Whole<A> whole(call.params);
   const bool streamed = streams<A>(result, all);
-  const int64_t channels = all.rows.channels;
+  const int64_t channels = all.rows.channels, width = call.in[4].size / all.count;
+  const bool others = call.in[6].size > 0;
   const A *gamma = data<A>(call.in[2]), *beta = data<A>(call.in[3]);
   by_form(whole.neuron.form, [&]<int Act>() {
     for_sets(all, [&](const Sets& sets, int64_t first) {
       const int64_t entries = sets.count * channels, from = first * channels, offset = first * sets.size;
       const T *dy = data<T>(call.in[0]) + offset, *x = data<T>(call.in[1]) + offset;
-      const A *mean = data<A>(call.in[4]) + from, *var = data<A>(call.in[5]) + from;
-      const A *dmean = data<A>(call.in[6]) + from, *dvar = data<A>(call.in[7]) + from;
+      const ByChannel<A> mean(call.in[4], width, first, entries, channels);
+      const ByChannel<A> var(call.in[5], width, first, entries, channels);
       A *dgamma = data<A>(call.out[1]) + from, *dbeta = data<A>(call.out[2]) + from;
       Scratch<A> a(entries), b(entries), d(entries), shift(entries);
       for (int64_t i = 0; i < entries; ++i) {
         a[i] = gamma[i % channels] * inverse_root(var[i], whole.eps);
         shift[i] = beta[i % channels];
       }
-      gradient_sums<Act>(dy, x, sets, {mean, a.get(), shift.get()}, whole.neuron, {dbeta, dgamma});
+      gradient_sums<Act>(dy, x, sets, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma});
       for (int64_t i = 0; i < entries; ++i) {
-        const Factors<A> f(gamma[i % channels], var[i], dmean[i], dvar[i], dbeta[i], dgamma[i], whole.count, whole.eps);
+        const A dmean = others ? data<A>(call.in[6])[from + i] : A(0);
+        const A dvar = others ? data<A>(call.in[7])[from + i] : A(0);
+        const Factors<A> f(gamma[i % channels], var[i], dmean, dvar, dbeta[i], dgamma[i], whole.count, whole.eps);
         dgamma[i] = f.dgamma, b[i] = f.b, d[i] = f.d;
       }
       whole.for_groups(entries, channels, [&](int64_t at, int64_t size) {
@@ -268,7 +286,7 @@ void normalized_grad(const Call& call) {
       });
       // The factor of g is what the image less its mean is multiplied with, too.
       fill_gradient<Act>(data<T>(result) + offset, streamed, dy, x, sets,
-                         {mean, a.get(), b.get(), d.get(), a.get(), shift.get()}, whole.neuron);
+                         {mean.get(), a.get(), b.get(), d.get(), a.get(), shift.get()}, whole.neuron);
     });
   });
 }

@@ -29,7 +29,9 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
     throw std::invalid_argument(std::string(op_name(op)) + ": expected a stream of the CPU");
   }
   for (mx::array& a : inputs) {
-    bool known = a.status() == mx::array::Status::available && a.flags().row_contiguous;
+    // An evaluated array has its layout, although MLX calls it available only once somebody asked. To tell that of
+    // others would save nodes, which cost less than the memory that MLX makes further ahead without them.
+    bool known = a.status() != mx::array::Status::unscheduled && (a.size() == 0 || a.flags().row_contiguous);
     if (!known) a = mx::contiguous(a, /* allow_col_major = */ false, stream);
     in.push_back(a.shape());
   }

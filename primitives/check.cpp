@@ -294,9 +294,9 @@ void check(const Signature& call) {
     case Op::bn_grad_by:
       return by_state(c, call, 2, c.fused(2) == kNone ? 6 : 7, true);
     case Op::batch_norm:
-      return whole(c, call, 1, 0);
+      return whole(c, call, false);
     case Op::batch_norm_grad:
-      return whole(c, call, 2, 4);
+      return whole(c, call, true);
     case Op::bn_slope:
       return c.vectors(2, 1, 1);
     case Op::bn_composed_factors:

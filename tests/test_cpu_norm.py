@@ -342,7 +342,8 @@ FOUR, SEVEN = (5, *packed(1, 1, 1)), (5, *packed(1, 1, 1, 1, 0, 1))
 @pytest.mark.parametrize(
     ("op", "inputs", "params", "outputs"),
     [
-        ("bn_stats", [IMAGE], (), [((3,), mx.float32)] * 2),
+        ("bn_stats", [IMAGE], (), [((4,), mx.float32)] * 2),
+        *[("bn_stats", [IMAGE], (), [(shape, mx.float32)] * 2) for shape in ((), (1, 1, 3))],
         ("bn_stats", [IMAGE], (), [((1, 4), mx.float32)] * 2),
         ("bn_stats", [IMAGE], (), [((3, 3), mx.float32)] * 2),  # two images are no three sets
         ("bn_stats", [IMAGE], (), [((0, 3), mx.float32)] * 2),
@@ -350,12 +351,11 @@ FOUR, SEVEN = (5, *packed(1, 1, 1)), (5, *packed(1, 1, 1, 1, 0, 1))
         ("bn_stats", [IMAGE], (), [((1, 3), mx.float16)] * 2),
         ("bn_stats", [IMAGE], (0,), [VECTOR, VECTOR]),
         ("bn_stats", [IMAGE], (), [VECTOR]),
-        ("bn_stats", [((3,), mx.float32)], (), [VECTOR, VECTOR]),
-        ("bn_stats", [((), mx.float32)], (), [VECTOR, VECTOR]),
+        *[("bn_stats", [(shape, mx.float32)], (), [VECTOR, VECTOR]) for shape in ((3,), ())],
         ("bn_normalize", [IMAGE, *[VECTOR] * 3], (), [IMAGE]),
         ("bn_normalize", [IMAGE, *[VECTOR] * 3], (2,), [IMAGE]),
         ("bn_normalize", [IMAGE, *[VECTOR] * 2], NEURONS[0], [IMAGE]),
-        ("bn_normalize", [IMAGE, *[((3,), mx.float32)] * 3], NEURONS[0], [IMAGE]),
+        ("bn_normalize", [IMAGE, *[((4,), mx.float32)] * 3], NEURONS[0], [IMAGE]),
         ("bn_normalize", [IMAGE, VECTOR, VECTOR, ((2, 3), mx.float32)], NEURONS[0], [IMAGE]),
         ("bn_normalize", [IMAGE, *[((0, 3), mx.float32)] * 3], NEURONS[0], [IMAGE]),
         ("bn_normalize", [IMAGE, *[VECTOR] * 3], NEURONS[0], [HALF]),

@@ -8,9 +8,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from conv_case import NEURONS as PLAIN
-from support import DTYPES, VIEWS, accumulator, exact, numbers, same_bits
+from support import DTYPES, VIEWS, accumulator, exact, numbers, primitives, same_bits
 from test_cpu_norm import like, packed, run, stats, vectors
 
+import mpsfunc as mf
 from mpsfunc._activation import SIGMOID, Activation
 
 EPS = 1e-3
@@ -89,6 +90,44 @@ def test_its_parts_with_other_numbers_of_threads(
 ) -> None:
     threads(threads_used)
     check(numbers(shape), numbers(shape, seed=1), groups, per_image, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "groups", "per_image"), WHOLE, ids=str)
+def test_a_gradient_by_group_without_gradients_of_its_statistics(
+    isa: str, shape: tuple[int, ...], groups: int, per_image: bool, dtype: mx.Dtype
+) -> None:
+    x, dy = numbers(shape, dtype), numbers(shape, dtype, seed=1)
+    given = vectors(2, (shape[3],), dtype)
+    _, mean, var = whole("batch_norm", [x, *given], per_image, groups, 1)
+    by_channel = whole("batch_norm_grad", [dy, x, *given, mean, var, *[mx.zeros_like(mean)] * 2], per_image, groups, 1)
+    if groups:
+        mean, var = (v[..., :: shape[3] // groups] for v in (mean, var))
+    for none in (mx.zeros_like(by_channel[1]), mx.zeros((0,), by_channel[1].dtype)):
+        by_group = whole("batch_norm_grad", [dy, x, *given, mean, var, none, none], per_image, groups, 1)
+        assert all(same_bits(a, b) for a, b in zip(by_channel, by_group, strict=True))
+
+
+def test_an_explicit_call_is_one_node_of_a_graph(on_cpu: mx.Device) -> None:
+    x, dy, vector = numbers((2, 5, 6, 8)), numbers((2, 5, 6, 8), seed=1), numbers((8,))
+    mx.eval(x, dy, vector)
+    for given in ((vector,), ()):
+        stats = mf.bn_stats(x)
+        assert primitives(stats.mean, stats.var) == {"bn_stats"}
+        mx.eval(stats.mean, stats.var)
+        assert primitives(mf.bn_normalize(x, stats, *given, *given)) == {"bn_normalize_by"}
+        for forward, gradient in (
+            (lambda: mf.instance_norm_fwd(x), mf.instance_norm_grad),
+            (lambda: mf.group_norm_fwd(x, 4), mf.group_norm_grad),
+        ):
+            _, before = forward()
+            mx.eval(before.mean, before.var)
+            dx, after = gradient(dy, x, before, *given)
+            assert primitives(dx, after.dgamma, after.dbeta) == {"batch_norm_grad"}
+    _, gradients = mx.vjp(mf.batch_norm, [x, vector, vector], [dy])
+    made = {name for name in primitives(*gradients) if name.startswith("batch_norm")}
+    around = {"Contiguous", "Copy", "CustomTransforms", "StopGradient"}
+    assert made == {"batch_norm", "batch_norm_grad"} and primitives(*gradients) - made <= around
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
@@ -174,6 +213,7 @@ def test_the_parts_of_a_state(isa: str, shape: tuple[int, ...], dtype: mx.Dtype,
 
 IMAGE, CHANNELS, ROWS = ((2, 7, 8, 6), mx.float32), ((6,), mx.float32), ((2, 6), mx.float32)
 PARAMS = (0, *packed(1e-3, 112), *NEURONS[0])
+GROUPS, NONE = ((2, 2), mx.float32), ((0,), mx.float32)
 STATE, COUNT, HALF = (*packed(1e-3), *NEURONS[0]), ((), mx.int64), ((6,), mx.float16)
 
 
@@ -198,6 +238,20 @@ STATE, COUNT, HALF = (*packed(1e-3), *NEURONS[0]), ((), mx.int64), ((6,), mx.flo
         ("batch_norm_grad", [IMAGE, ((2, 7, 8, 6), mx.float16), *[CHANNELS] * 6], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
         ("batch_norm_grad", [IMAGE, ((2, 7, 7, 6), mx.float32), *[CHANNELS] * 6], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
         ("batch_norm_grad", [IMAGE, IMAGE, CHANNELS, CHANNELS, *[ROWS] * 4], PARAMS, [IMAGE, ROWS, CHANNELS]),
+        *[
+            ("batch_norm_grad", [IMAGE, IMAGE, CHANNELS, CHANNELS, *given], (2, *PARAMS[1:]), [IMAGE, ROWS, ROWS])
+            for given in (
+                [GROUPS, ROWS, ROWS, ROWS],
+                [((2, 3), mx.float32)] * 2 + [ROWS] * 2,
+                [((2, 2), mx.float64)] * 2 + [ROWS] * 2,
+                [GROUPS, GROUPS, NONE, ROWS],
+                [GROUPS, GROUPS, ROWS, NONE],
+                [GROUPS, GROUPS, GROUPS, GROUPS],
+                [GROUPS, GROUPS, ((0,), mx.float16), ((0,), mx.float16)],
+                [NONE, NONE, NONE, NONE],
+            )
+        ],
+        ("batch_norm_grad", [IMAGE, IMAGE, *[CHANNELS] * 2, *[GROUPS] * 2, *[ROWS] * 2], PARAMS, [IMAGE, ROWS, ROWS]),
         ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3], STATE, [IMAGE]),
         ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3, HALF], STATE, [IMAGE]),
         ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3, ROWS], STATE, [IMAGE]),

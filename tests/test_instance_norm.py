@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _channels
+from mpsfunc import _channels, _composed_norm
 from mpsfunc._activation import NO_ACTIVATION
 
 INSTANCE = 0  # groups; each channel is its own
@@ -166,6 +166,18 @@ def test_group_norm_between_instance_norm_and_one_group(device: mx.Device) -> No
     whole = exact(x).reshape(2, -1)
     expected = (whole - whole.mean(1, keepdims=True)) / np.sqrt(whole.var(1, keepdims=True) + 1e-5)
     close(mf.group_norm(x, 1), expected.reshape(x.shape), 10)
+
+
+def test_what_a_gradient_means_takes_statistics_by_group(device: mx.Device) -> None:
+    """With zeros of their shape, or none: a GPU is handed the former."""
+    x, dy, given = numbers((3, 4, 5, 6)), numbers((3, 4, 5, 6), seed=1), [numbers((6,)), numbers((6,), seed=1)]
+    _, state = mf.group_norm_fwd(x, 3, *given)
+    spec = _composed_norm.Spec(True, 3, state.eps, NO_ACTIVATION, None, mx.default_stream(device))
+    made = _composed_norm.gradients(dy, x, state.mean, state.var, (given[0], given[1]), spec)
+    for none in (mx.zeros_like(state.mean), mx.zeros((0,))):
+        parts = _composed_norm._gradients(dy, x, *given, state.mean, state.var, *[none] * 3, spec)
+        for one, part in zip(made, parts, strict=True):
+            close(one, exact(part), 10)
 
 
 # States -------------------------------------------------------------------------------------------------
