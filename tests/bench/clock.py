@@ -17,11 +17,14 @@ _SLOW, _SLOW_ROUNDS = 0.2, 10
 
 
 def wall(side: Side, call: Call, calls: int) -> Sampler:
-    """Wall-clock seconds a call, of ``calls`` independent ones in one evaluation, after one that is not timed."""
+    """Wall-clock seconds a call, of ``calls`` independent ones in one evaluation, after one that is not timed.
+
+    That one is as long, so that what the rival before left in the caches, and has yet to be stored, is gone.
+    """
 
     def sample() -> float:
         time.sleep(PAUSE)
-        side.run(call, 1)
+        side.run(call, calls)
         start = time.perf_counter()
         side.run(call, calls)
         return (time.perf_counter() - start) / calls
