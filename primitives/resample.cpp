@@ -225,7 +225,7 @@ void mixed(const Call& call) {
         if (at_once) {
           const Entry<A>* reads = col_lists.begin(col);
           ask_ahead(source, taps, count, reads[0].at, length * col_lists.size(col));
-          for_counts(count, col_lists.size(col), [&](auto row_count, auto col_count) {
+          for_counts<sizeof(A) == 4>(count, col_lists.size(col), [&](auto row_count, auto col_count) {
             mix_both(source, taps, row_count, reads, col_count, length, out, streamed);
           });
           continue;
