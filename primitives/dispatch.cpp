@@ -18,7 +18,9 @@ using Kernel = void (*)(const Call&);
 
 #if defined(__x86_64__)
 MPSF_TABLE(avx512)
+#if !defined(MPSF_SANITIZE)
 MPSF_TABLE(avx2)
+#endif
 #endif
 #if defined(__aarch64__)
 MPSF_TABLE(neon)
@@ -47,7 +49,9 @@ bool always() { return true; }
 constexpr Isa kIsas[] = {
 #if defined(__x86_64__)
     {"avx512", avx512::kernels, has_avx512},
+#if !defined(MPSF_SANITIZE)
     {"avx2", avx2::kernels, has_avx2},
+#endif
 #endif
 #if defined(__aarch64__)
     {"neon", neon::kernels, always},
