@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import mlx.core as mx
 
-from mpsfunc import _conv_edges, _conv_library, _conv_stages, _launch
+from mpsfunc import _conv_edges, _conv_library, _conv_stages, _environment, _launch
 from mpsfunc._conv_spec import Spec
 from mpsfunc._launch import Stage
 from mpsfunc._sums import channel_sums
@@ -141,7 +140,7 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
 
 def _winograd() -> int:
     """Whether a CPU may save multiplications where a window is 3 by 3."""
-    return int(os.environ.get("MPSFUNC_WINOGRAD", "1") != "0")
+    return int(_environment.switch("MPSFUNC_WINOGRAD", True))
 
 
 # Other forms of the same convolution --------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _nvrtc
+from mpsfunc import _environment, _nvrtc
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -95,7 +95,7 @@ def routed(stream: mx.Stream, *backends: str) -> bool:
 
     ``MPSFUNC_DETERMINISTIC=1`` forbids every such route.
     """
-    return backend(stream) in backends and os.environ.get("MPSFUNC_DETERMINISTIC", "0") != "1"
+    return backend(stream) in backends and not _environment.switch("MPSFUNC_DETERMINISTIC", False)
 
 
 def instruction_sets() -> tuple[str, ...]:
