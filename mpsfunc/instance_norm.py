@@ -327,7 +327,9 @@ def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
         dgamma, dbeta = (mx.zeros((x.shape[0], x.shape[3]), mean.dtype) for _ in range(2))
         if spec.groups:  # all channels of a group have the same
             first = slice(None), slice(None, None, x.shape[3] // spec.groups)
-            mean, var = (mx.contiguous(_launch.cut(a, first)) for a in (mean, var))
+            mean, var = (_launch.cut(a, first) for a in (mean, var))
+            if _launch.backend(spec.stream) == "cpu":  # whose gradient reads them as they are
+                mean, var = mx.contiguous(mean), mx.contiguous(var)
     return y, mean, var, dgamma, dbeta, op, spec.eps
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,9 +57,14 @@ def numbers(shape: tuple[int, ...], dtype: mx.Dtype = mx.float32, seed: int = 0)
 
 def primitives(*outputs: mx.array) -> set[str]:
     """Names of the primitives that evaluating the outputs would run."""
+    return set(nodes(*outputs))
+
+
+def nodes(*outputs: mx.array) -> Counter[str]:
+    """How often evaluating the outputs would run each primitive."""
     dot = io.StringIO()
     mx.export_to_dot(dot, *outputs)
-    return set(re.findall(r'label ?= ?"(\w+)"', dot.getvalue()))
+    return Counter(re.findall(r'label ?= ?"(\w+)"', dot.getvalue()))
 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:

@@ -21,8 +21,8 @@ bandwidth on those bytes with that of"""
 _CPU = (
     _RATIOS
     + """ two threads that copy x into arrays just made by MLX, one for each of our calls.
-Where some side takes less than 2 ms, an evaluation holds ten calls, except for sides beyond 20 ms; *alone* is
-an evaluation of one call. A turn begins with an evaluation as long that is not timed.
+Where some side takes less than 2 ms in a few calls beforehand, an evaluation holds ten calls, except for sides beyond
+20 ms; *alone* is an evaluation of one call. A turn begins with an evaluation as long that is not timed.
 PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout. It keeps
 the results of ten calls until all are there, as an evaluation of MLX and the forward pass of a training step do, and
 pays for fresh memory where its allocator gave the last ones back; *dropping* stands beside it for comparison, where

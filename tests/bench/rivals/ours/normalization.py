@@ -129,5 +129,6 @@ def _statistics(a: SimpleNamespace) -> mf.BatchNormState:
 
 
 def _evaluate_statistics(state: mf.BatchNormState | mf.InstanceNormState | mf.GroupNormState) -> None:
-    # Its gradients stay zeros yet to be made, as between the passes of a step: the rivals add theirs to nothing either.
+    # Its gradients stay zeros yet to be made, as between the passes of a step: instance and group norm then add theirs
+    # to nothing, as rivals do. Batch norm's kernel makes them at its first call, and adds to them at each.
     mx.eval(state.mean, state.var)
