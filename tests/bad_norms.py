@@ -68,6 +68,10 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("bn_running: the state does not fit together", lambda: mf.bn_running(NORM, _stats(var=mx.ones((4, 4))))),
     ("bn_merge: the state does not fit together", lambda: mf.bn_merge(_stats(), _stats(dgamma=mx.ones(2)))),
     (
+        "bn_normalize: the state does not fit together",
+        lambda: mf.bn_normalize(X, _stats(**dict.fromkeys(("mean", "var", "dgamma", "dbeta"), mx.ones((1, 4))))),
+    ),
+    (
         "bn_merge: the state does not fit together",
         lambda: mf.bn_merge(_stats(count=mx.array([1, 2], mx.int64)), _stats()),
     ),

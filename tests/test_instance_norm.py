@@ -180,6 +180,19 @@ def test_what_a_gradient_means_takes_statistics_by_group(device: mx.Device) -> N
             close(one, exact(part), 10)
 
 
+@pytest.mark.parametrize("groups", [0, 2])
+def test_gradient_of_one_statistic_alone(device: mx.Device, groups: int) -> None:
+    """Where nobody asked for the images' gradient, nor for the other statistic's."""
+    x, v = numbers((3, 4, 5, 6)), numbers((3, groups or 6), seed=1)
+    of_mean, of_var = (
+        mx.grad(lambda x, name=name: (getattr(forward(x, groups)[1], name) * v).sum())(x) for name in ("mean", "var")
+    )
+    of_each, count = exact(x).reshape(3, 20, groups or 6, -1), 20 * (6 // groups if groups else 1)
+    weights = np.broadcast_to(exact(v)[:, None, :, None] / count, of_each.shape)
+    close(of_mean, weights.reshape(x.shape), 10)
+    close(of_var, (2 * weights * (of_each - of_each.mean((1, 3), keepdims=True))).reshape(x.shape), 10)
+
+
 # States -------------------------------------------------------------------------------------------------
 
 
