@@ -85,12 +85,13 @@ def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
 
 def _run_moments_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
     if _launch.backend(spec.stream) != "cpu":
-        return _of_the_set(_run_moments(x, spec))
+        return of_the_set(_run_moments(x, spec))
     vector = (x.shape[3],), _launch.accumulator(x.dtype)
     return tuple(_launch.launch("bn_stats", [x], (), (vector, vector), tuple, spec.stream))
 
 
-def _of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
+def of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
+    """Vectors (c,) of rows (1, c)."""
     return tuple(v.reshape(v.shape[1]) for v in rows)
 
 
@@ -279,7 +280,7 @@ def _map_moments(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
 
 
 _moments: Any = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_moments_jvp, vmap=_map_moments)
-_moments_of_all: Any = derived("bn_stats", _run_moments_of_all, lambda x, spec: _of_the_set(_moments(x, spec)))
+_moments_of_all: Any = derived("bn_stats", _run_moments_of_all, lambda x, spec: of_the_set(_moments(x, spec)))
 _affine: Any = differentiable(
     *("bn_normalize", _run_affine), vjp=_affine_vjp, jvp=_affine_jvp, vmap=_mapped(lambda: _affine, 1, shared=True)
 )

@@ -122,7 +122,8 @@ def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -
         return *_channels.moments_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
     mean, var, count = statistics(x, False, 0, processes, stream)
     with mx.stream(stream):
-        return mean.reshape(mean.shape[1]), var.reshape(var.shape[1]), count
+        mean, var = _channels.of_the_set((mean, var))
+    return mean, var, count
 
 
 def _at_once(x: mx.array, spec: Spec) -> bool:
