@@ -242,9 +242,10 @@ def compiled_ahead(calls: Callable[[], object]) -> None:
 def _wanted(
     stage: Stage, arrays: Sequence[mx.array], constants: tuple[_nvrtc.Constant, ...], device: mx.Device
 ) -> tuple[Any, ...]:
-    inputs = tuple((name, a.dtype, a.ndim) for name, a in zip(stage.inputs, arrays, strict=True))
-    outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
     body, numbers = text(f"{stage.body}.metal"), len(_padded(stage.params))
+    named = zip(stage.inputs, arrays, strict=True)
+    inputs = tuple((name, a.dtype, a.ndim if _nvrtc.asks(body, name) else 0) for name, a in named)
+    outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
     return f"mpsfunc_{stage.body}", body, _header(body, metal=False), inputs, outputs, constants, numbers, device
 
 

@@ -41,7 +41,7 @@ typedef unsigned long uint64_t;
 """
 _DIGEST = 32  # bytes of a SHA-256
 
-Parameter = tuple[str, mx.Dtype, int]  # name, dtype and number of axes of an array
+Parameter = tuple[str, mx.Dtype, int]  # name, dtype and number of axes of an array, 0 where nothing asks
 Constant = tuple[str, mx.Dtype | int]
 
 
@@ -150,6 +150,12 @@ def kernel(
             _kernels[key] = None
             warnings.warn(f"{name}: MLX compiles it, since NVRTC said: {error}", RuntimeWarning, stacklevel=2)
     return _kernels[key]
+
+
+@functools.cache
+def asks(body: str, array: str) -> bool:
+    """Whether a body asks about an array's axes; arrays that differ in nothing else share one kernel."""
+    return re.search(rf"\b{array}_(shape|ndim)\b", body) is not None
 
 
 def source(
