@@ -1,70 +1,89 @@
-// Count, mean and M2 of each channel over this threadgroup's share of a set's pixels; sets follow one another. Means are
-// told less the set's first pixel, so that they keep their digits where the mean dwarfs the deviation.
-// A thread owns V channels of a set and every grid-th pixel; a threadgroup folds its rows of threads in a fixed order.
+// Mean and M2 of each channel over this threadgroup's share of a set's pixels; sets follow one another. Means are told
+// less the set's first pixel, so that they keep their digits where the mean dwarfs the deviation.
+// A thread owns V channels of a set and every grid-th pixel, and adds up how far they are from the first of them. That
+// one is among what varies, so the error is at most that of as many roundings as the thread has pixels.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
 const int kept = params[3];  // the first of a thread's pixels that stay in a cache
-const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
+const int fewest = params[4], longer = params[5];  // pixels of a thread, and how many rows of threads have one more
 const int column = thread_position_in_grid.x, columns = lanes * sets;
-const int set = column / lanes, c = column % lanes * V, row = thread_position_in_threadgroup.y;
-const int slot = row * width + int(thread_position_in_threadgroup.x);
-threadgroup float counts[256], means[256 * V], m2s[256 * V];
+const int set = sets == 1 ? 0 : column / lanes, c = (column - set * lanes) * V;
+const int row = thread_position_in_threadgroup.y, top = int(thread_position_in_threadgroup.x), slot = row * width + top;
+const int from = thread_position_in_grid.y;
+const int rows = threads_per_grid.y, hop = -rows * channels;  // which a grid keeps small
+const long pixels = long(rows) * fewest + longer;
+const int apart = 256 + min(width, 16);  // so that no two of a simdgroup wait for one bank of memory
+threadgroup float folded[2 * V * 272];
 
-const long first = set * pixels, end = column < columns ? first + pixels : first;
-const bool wide = aligned<V>(x);
-const long stride = threads_per_grid.y, hop = -stride * channels, from = first + thread_position_in_grid.y;
-const int many = int((end - from + stride - 1) / stride);
-counts[slot] = 0;
+const bool there = column < columns, wide = aligned<V>(x);
+const int many = int(there) * (fewest + int(from < longer));
 // The pixels go from the last to the first, which is the first that is read again when the image is normalized, so that
 // a part of it is still in the cache. W of them are under way at any time: the next takes the place of each that has been
-// added. Those that are left over, or cannot be loaded at once, go one by one.
-const long start = (first + end - 1 - from) * channels + c;
-const int whole = int(wide) * (many / W * W);
-Held<T, V> in[W];
-#pragma unroll
-for (int i = 0; i < W; ++i) {
-  if (i < whole) in[i] = hold<V>(x + (start + i * hop), keeping<1>(i, kept));
+// added, or the thread's first one, which adds nothing. Few, and those that cannot be loaded at once, go one by one.
+const int whole = int(wide && fewest >= W) * many;
+const long end = (set + 1) * pixels * channels + c;
+auto at = x + (end - (from + 1) * long(channels));
+const auto keep = keeping<1>();
+Held<T, V> in[W], first = none_held<T, V>(), pivot = first;
+if (there) pivot = hold<V>(x + (end - pixels * channels), wide);
+if (many > 0) first = hold<V>(at, wide);
+if (whole > 0) {
+  #pragma unroll
+  for (int i = 0; i < W; ++i) {
+    in[i] = hold<V>(at, keep, i < kept);
+    at += hop;
+  }
 }
+Spread<V> all = spread_from<V>(first);
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
-  const int until = min(many, block + 64), rest = max(block, min(whole, until));
-  Spread<V> s = spread_from<V>(hold<V>(x + (start + block * hop), wide));
-  for (int k = block; k < rest; k += W) {
-    const long next = start + (k + W) * hop;
+  const int until = min(many, block + 64);
+  Spread<V> s = spread_from<V>(first);
+  for (int k = block; k < min(whole, until); k += W) {
     #pragma unroll
     for (int i = 0; i < W; ++i) {
       s = spread_with<V>(s, in[i]);
-      if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), keeping<1>(k + W, kept));
+      in[i] = hold<V>(at, keep, k + W < kept, k + W + i < whole, shift_of<T>(s));
+      at += hop;
     }
   }
-  for (int k = rest; k < until; ++k) s = spread_with<V>(s, hold<V>(x + (start + k * hop), wide));
-  for (int j = 0; j < V; ++j) {
-    const Moments before = {counts[slot], means[slot + 256 * j], m2s[slot + 256 * j]};
-    const float origin = x[first * channels + c + j];
-    const Moments m = merged(before, moments_of(until - block, s.shift[j] - origin, s.sum[j], s.squares[j]));
-    means[slot + 256 * j] = m.mean;
-    m2s[slot + 256 * j] = m.m2;
+  #pragma unroll 1
+  for (int k = max(block, whole); k < until; ++k) {
+    s = spread_with<V>(s, hold<V>(at, wide));
+    at += hop;
   }
-  counts[slot] += until - block;
+  for (int j = 0; j < V; ++j) {
+    all.sum[j] += s.sum[j];
+    all.squares[j] += s.squares[j];
+  }
+}
+
+// The sums of all rows of threads, taken from the mean of the first row, whose own sum is zero then.
+if (row == 0) {
+  const float share = 1.0f / many;
+  for (int j = 0; j < V; ++j) {
+    folded[j * apart + top] = all.shift[j] - held_value(pivot, j) + all.sum[j] * share;
+    folded[(V + j) * apart + top] = all.squares[j] - all.sum[j] * (all.sum[j] * share);
+  }
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int half_height = height / 2; half_height > 0; half_height /= 2) {
-  if (row < half_height) {
-    const int other = slot + half_height * width;
-    for (int j = 0; j < V; ++j) {
-      const Moments mine = {counts[slot], means[slot + 256 * j], m2s[slot + 256 * j]};
-      const Moments m = merged(mine, Moments{counts[other], means[other + 256 * j], m2s[other + 256 * j]});
-      means[slot + 256 * j] = m.mean;
-      m2s[slot + 256 * j] = m.m2;
-    }
-    counts[slot] += counts[other];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-}
-if (row == 0 && column < columns) {
-  const long to = (long(threadgroup_position_in_grid.y) * columns + column) * V;
+if (row > 0) {
   for (int j = 0; j < V; ++j) {
-    count[to + j] = counts[slot];
-    mean[to + j] = means[slot + 256 * j];
-    m2[to + j] = m2s[slot + 256 * j];
+    const float off = all.shift[j] - held_value(pivot, j) - folded[j * apart + top];
+    folded[j * apart + slot] = all.sum[j] + many * off;
+    folded[(V + j) * apart + slot] = all.squares[j] + off * (2 * all.sum[j] + many * off);
   }
+}
+threadgroup_barrier(mem_flags::mem_threadgroup);
+const float count = float(height) * fewest + max(0, min(height, longer - from + row));
+for (int j = row; j < int(there) * V; j += height) {
+  const int sums = j * apart + top, squares = sums + V * apart;
+  float sum = 0, m2_of_all = folded[squares];
+  for (int i = 1; i < height; ++i) {
+    sum += folded[sums + i * width];
+    m2_of_all += folded[squares + i * width];
+  }
+  m2_of_all -= sum * (sum / count);
+  const long to = (long(threadgroup_position_in_grid.y) * columns + column) * V + j;
+  mean[to] = folded[sums] + sum / count;
+  m2[to] = m2_of_all < 0 ? 0 : m2_of_all;
 }

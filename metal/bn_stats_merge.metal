@@ -1,45 +1,57 @@
 // Mean and population variance of each set's channels from the threadgroups' partial moments, folded in a fixed order.
-// Their means are less the first pixel of the set.
+// Their means are less the first pixel of the set; here they are added less the mean of the first part.
 const int parts = mean_shape[0], columns = mean_shape[1], channels = x_shape[3];
 const int width = params[0], height = params[1];  // of the threadgroup
-const long pixels = x_shape[0] / (columns / channels) * long(x_shape[1]) * x_shape[2];  // of a set
+const int tall = params[2], fewest = params[3], longer = params[4];  // rows of threads of a part, and what they had each
+const float share = as_type<float>(params[5]);  // of a pixel in its set
 const int column = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
-const int slot = row * width + int(thread_position_in_threadgroup.x);
-threadgroup float counts[256], means[256], m2s[256];
+const int top = thread_position_in_threadgroup.x, slot = row * width + top;
+threadgroup float sums[256], squares[256];
 
-const bool told = row == 0 && column < columns;
-float pivot = 0;
-if (told) pivot = x[column / channels * pixels * channels + column % channels];  // while the parts are read
-Moments own = {0, 0, 0};
-if (column < columns) {
-  for (int part = row; part < parts; part += 8 * height) {
-    Moments some[8];  // read before any is merged, since each read takes longer than a merger
-    for (int i = 0; i < 8; ++i) {
-      const int at = (part + i * height) * columns + column;
-      some[i] = Moments{0, 0, 0};
-      if (part + i * height < parts) some[i] = Moments{count[at], mean[at], m2[at]};
+const bool there = column < columns, told = row == 0 && there;
+const float first = there ? mean[column] : 0;
+float sum = 0, m2_of_all = 0, pivot = 0;
+for (int part = row; part < int(there) * parts; part += 4 * height) {
+  float counts[4], offs[4], m2s[4];  // read before any is added, since each read takes longer than that
+  for (int i = 0; i < 4; ++i) {
+    const int which = part + i * height, at = which * columns + column;
+    counts[i] = offs[i] = m2s[i] = 0;
+    if (which < parts) {
+      counts[i] = float(tall) * fewest + max(0, min(tall, longer - which * tall));
+      offs[i] = mean[at] - first;
+      m2s[i] = m2[at];
     }
-    for (int apart = 1; apart < 8; apart *= 2) {
-      for (int i = 0; i < 8; i += 2 * apart) some[i] = merged(some[i], some[i + apart]);
-    }
-    own = merged(own, some[0]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    sum += counts[i] * offs[i];
+    m2_of_all += m2s[i] + counts[i] * offs[i] * offs[i];
   }
 }
-counts[slot] = own.count;
-means[slot] = own.mean;
-m2s[slot] = own.m2;
+if (told) {  // while the others' sums come
+  const long pixels = long(parts) * tall * fewest + longer;  // of a set
+  const int set = column < channels ? 0 : column / channels;
+  pivot = x[set * (pixels - 1) * channels + column];
+}
+sums[slot] = sum;
+squares[slot] = m2_of_all;
 threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int half_height = height / 2; half_height > 0; half_height /= 2) {
-  if (row < half_height) {
-    const int other = slot + half_height * width;
-    own = merged(own, Moments{counts[other], means[other], m2s[other]});
-    counts[slot] = own.count;
-    means[slot] = own.mean;
-    m2s[slot] = own.m2;
+const int rows = min(8, height);
+if (row < rows) {
+  for (int i = row + rows; i < height; i += rows) {
+    sum += sums[i * width + top];
+    m2_of_all += squares[i * width + top];
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  sums[slot] = sum;
+  squares[slot] = m2_of_all;
 }
+threadgroup_barrier(mem_flags::mem_threadgroup);
 if (told) {
-  out_mean[column] = pivot + own.mean;
-  out_var[column] = own.m2 / own.count;
+  for (int i = 1; i < rows; ++i) {
+    sum += sums[i * width + top];
+    m2_of_all += squares[i * width + top];
+  }
+  const float off = sum * share;
+  m2_of_all -= sum * off;
+  out_mean[column] = pivot + (first + off);
+  out_var[column] = m2_of_all < 0 ? 0 : m2_of_all * share;
 }

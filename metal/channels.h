@@ -16,6 +16,13 @@ MPSF_FN Spread<V> spread_from(Pixel pixel) {
   }
   return s;
 }
+// The pixel that adds nothing.
+template <typename T, int V>
+MPSF_FN Held<T, V> shift_of(Spread<V> s) {
+  Pack<T, V> pixel;
+  for (int j = 0; j < V; ++j) pixel.v[j] = T(s.shift[j]);
+  return held(pixel);
+}
 template <int V, typename Pixel>
 MPSF_FN Spread<V> spread_with(Spread<V> s, Pixel pixel) {
   for (int j = 0; j < V; ++j) {

@@ -17,13 +17,6 @@ MPSF_FN Moments merged(Moments a, Moments b) {
   return m;
 }
 
-// From sums of (x - shift) and (x - shift)^2.
-MPSF_FN Moments moments_of(float count, float shift, float sum, float squares) {
-  Moments m = {count, shift + sum / count, squares - sum * (sum / count)};
-  if (m.m2 < 0) m.m2 = 0;
-  return m;
-}
-
 // What a row of threads adds up of parts that hold `columns` sums each, and as many sums of products behind them: every
 // height-th part of one column. Eight sums apart, so that as many loads are under way together.
 struct TwoSums {

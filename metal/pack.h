@@ -47,46 +47,56 @@ template <typename T, int V>
 MPSF_FN float held_value(const Held<T, V, true>& held, int j) {
   return upper_or_lower(held.pairs[j / 2], j % 2, T());
 }
+template <typename T, int V>
+MPSF_FN Held<T, V> held(Pack<T, V> pack) {
+  Held<T, V> r;
+  memcpy(&r, &pack, sizeof r);
+  return r;
+}
 template <int V, typename T>
 MPSF_FN Held<T, V> hold(const T* p, bool wide) {
   if (wide) return *reinterpret_cast<const Held<T, V>*>(p);
-  const Pack<T, V> one_by_one = load<V>(p, false);
-  Held<T, V> r;
-  memcpy(&r, &one_by_one, sizeof r);
-  return r;
+  return held(load<V>(p, false));
 }
-// How long the L2 keeps what iteration k of a loop reads. Chosen: what goes through it before iteration `kept` leaves
-// first, so that the rest is still there when it is read again; else as the processor does by itself.
+// How long the L2 keeps what is read. Chosen: what is read early leaves first, so that the rest is still there when it
+// is read again; else as the processor does by itself.
 template <int Chosen>
 struct Keeping {};
 template <int V, typename T, int Chosen>
-MPSF_FN Held<T, V> hold(const T* p, Keeping<Chosen>) {
+MPSF_FN Held<T, V> hold(const T* p, Keeping<Chosen>, bool) {
   return hold<V>(p, true);
 }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 template <>
 struct Keeping<1> {
-  unsigned long long policy;
+  unsigned long long early, late;
 };
-MPSF_FN Keeping<1> policy_of(int k, int kept, Keeping<1>) {
-  Keeping<1> first, later;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first.policy));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(later.policy));
-  return k < kept ? first : later;
+MPSF_FN Keeping<1> policies(Keeping<1> made) {
+  // Volatile, or the compiler makes both again for each load.
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(made.early));
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(made.late));
+  return made;
 }
+// A load that is left out takes no branch, which it would around the assembly.
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping) {
-  Held<T, V> r = {};
+MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping, bool early, bool there, Held<T, V> r) {
   if constexpr (sizeof(r) == 16) {
     unsigned words[4];
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "l"(p), "l"(keeping.policy));
+    memcpy(words, &r, sizeof r);
+    asm volatile(
+        "{.reg .pred there; setp.ne.b32 there, %6, 0;"
+        "@there ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;}"
+        : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+        : "l"(p), "l"(early ? keeping.early : keeping.late), "r"(int(there)));
     memcpy(&r, words, sizeof r);
-  } else {
+  } else if (there) {
     r = hold<V>(p, true);
   }
   return r;
+}
+template <int V, typename T>
+MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping, bool early) {
+  return hold<V>(p, keeping, early, true, Held<T, V>{});
 }
 #endif
 #else
@@ -117,34 +127,42 @@ template <typename T, int V>
 MPSF_FN float held_value(Held<T, V> held, int j) {
   return float(held.pack.v[j]);
 }
+template <typename T, int V>
+MPSF_FN Held<T, V> held(Pack<T, V> pack) {
+  Held<T, V> r;
+  r.pack = pack;
+  return r;
+}
 template <int V, typename T>
 MPSF_FN Held<T, V> hold(const device T* p, bool wide) {
-  Held<T, V> r;
-  r.pack = load<V>(p, wide);
-  return r;
+  return held(load<V>(p, wide));
 }
 #if defined(__METAL_VERSION__)
 template <int V, typename T>
 MPSF_FN Held<T, V> hold(const constant T* p, bool wide) {
-  Held<T, V> r;
-  r.pack = load<V>(p, wide);
-  return r;
+  return held(load<V>(p, wide));
 }
 #endif
 template <int Chosen>
 struct Keeping {};
 template <int V, typename P, int Chosen>
-MPSF_FN auto hold(P p, Keeping<Chosen>) {
+MPSF_FN auto hold(P p, Keeping<Chosen>, bool) {
   return hold<V>(p, true);
 }
 #endif
 template <typename Keeping>
-MPSF_FN Keeping policy_of(int, int, Keeping keeping) {
-  return keeping;
+MPSF_FN Keeping policies(Keeping none) {
+  return none;
 }
 template <int Chosen>
-MPSF_FN Keeping<Chosen> keeping(int k, int kept) {
-  return policy_of(k, kept, Keeping<Chosen>());
+MPSF_FN Keeping<Chosen> keeping() {
+  return policies(Keeping<Chosen>());
+}
+// What is there, or another pack.
+template <int V, typename P, typename Keeping, typename Held>
+MPSF_FN Held hold(P p, Keeping keeping, bool early, bool there, Held other) {
+  if (there) other = hold<V>(p, keeping, early);
+  return other;
 }
 
 // Entries of a vector from number at * V on, or zeros for one that is not there.

@@ -14,7 +14,7 @@ from mpsfunc._activation import Activation
 from mpsfunc._launch import Stage
 
 # Where the results of `normalized` and `gradients` are among the arrays that their stages read and make.
-NORMALIZED = (8, 6, 7)
+NORMALIZED = (7, 5, 6)
 GRADIENTS = (14, 9, 10)
 # Pixels for which a thread reads its channels' numbers once, by bytes of a number; more where a grid got too high.
 _SHARE = {4: 4, 2: 8}
@@ -24,18 +24,19 @@ _CACHED = 30 * 10**6
 
 def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     """Mean and population variance (sets, c) of x; the last stage wants x again, as ``finally_with=[x]``."""
-    channels = x.shape[3]
+    n, height, width, channels = x.shape
     per_thread, grid, group = _columns(x, sets)
-    parts = grid[1] // group[1]
+    parts, shares = grid[1] // group[1], divmod(n // sets * height * width, grid[1])
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
-    names = ("count", "mean", "m2")
-    params = (*group[:2], sets, _kept(x, sets, grid, 1))
-    waiting = (("V", per_thread), ("W", 8 if x.size >= 16 * channels * sets * grid[1] else 4))
+    names = ("mean", "m2")
+    params = (*group[:2], sets, _kept(x, sets, grid, 1), *shares)
+    waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4))
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
+    of_parts = (*merger[:2], group[1], *shares, *_launch.bits(sets / (n * height * width)))
     return (
-        Stage("bn_stats", ("x",), names, (part, part, part), grid, group, params, waiting),
-        Stage("bn_stats_merge", (*names, "x"), outputs, results, merging, merger, merger[:2]),
+        Stage("bn_stats", ("x",), names, (part, part), grid, group, params, waiting),
+        Stage("bn_stats_merge", (*names, "x"), outputs, results, merging, merger, of_parts),
     )
 
 
@@ -61,8 +62,8 @@ def normalized(x: mx.array, vector: _launch.Output, act: Activation, eps: float)
     """
     sets = _sets(vector)
     first, merge = moments(x, sets)
-    merge = merge._replace(results=(vector, vector), reads=(3, 4, 5, 0))
-    return first._replace(reads=(0,)), merge, _normalize(x, sets, act, eps, (0, 6, 1, 2, 7))
+    merge = merge._replace(results=(vector, vector), reads=(3, 4, 0))
+    return first._replace(reads=(0,)), merge, _normalize(x, sets, act, eps, (0, 5, 1, 2, 6))
 
 
 def gradients(dy: mx.array, vector: _launch.Output, act: Activation, count: float, eps: float) -> tuple[Stage, ...]:

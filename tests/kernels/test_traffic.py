@@ -238,10 +238,8 @@ TRAFFIC = {
         _l2_pool,
         {**dict.fromkeys(("x", "t"), (IMAGE, 17**2 / 12**2 * IMAGE)), "norms": (IMAGE // 4, IMAGE // 4)},
     ),
-    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # pivot and origin of each sum
-    "bn_stats_merge": Row(
-        _norm, {"x": (LONG_IMAGE, VECTOR), **dict.fromkeys(("count", "mean", "m2"), (VECTOR, VECTOR))}
-    ),
+    "bn_stats": Row(_norm, {"x": (LONG_IMAGE, 66 / 64 * LONG_IMAGE)}),  # pivot and shift of a thread
+    "bn_stats_merge": Row(_norm, {"x": (LONG_IMAGE, VECTOR), "mean": (VECTOR, 2 * VECTOR), "m2": (VECTOR, VECTOR)}),
     "bn_normalize": Row(
         _composed_norm,
         {"x": (LONG_IMAGE, LONG_IMAGE), **dict.fromkeys(("mean", "scale", "shift", "var"), _PER_THREAD)},
