@@ -44,7 +44,7 @@ _ROWS: dict[str, tuple[tuple[int, int, int], tuple[Target, ...], tuple[str, ...]
 _SHARE = (Target((COPY,), 0.7),)
 _PIXELWISE, _LARGE = (Target((COPY,), 0.8),), (Target((COPY,), 0.85),)
 _RESPONSE: dict[str, Any] = {"kernel_size": 5, "exponent": 0.75}
-# Normalizations: what they have besides images, times as many images, and targets for float32.
+# Normalizations: what they have besides images, times as many images, and targets.
 _NORMS: tuple[tuple[str, dict[str, Any], int, tuple[Target, ...]], ...] = (
     ("bn_stats", {}, 1, _SHARE),
     ("bn_stats", {}, 4, _LARGE),
@@ -86,6 +86,7 @@ _CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int]
     ((128, 14, 14, 256), (1, 1, 0), 0),
     ((64, 112, 112, 3), (7, 2, 3), 64),
 )
+_OF_CONVOLUTIONS = ("conv_grad_weights", "conv_grad_weights_vjp", "conv_grad_input", "conv")
 _CONV = (Target(("MLX", SWAPPED), 1), Target(PYTORCH, 0.9))
 # Of few channels, for which weight gradients have a kernel of their own.
 _NARROW: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], int], ...] = (
@@ -102,9 +103,10 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
     """The rows of the table; with ``tf32`` convolutions in float32 alone."""
     convolutions = [
         (Problem(op, image if shape == SHAPE else (2, *image[1:]), dtype, *window, outs=outs), _CONV)
-        for op in ("conv_grad_weights", "conv_grad_input", "conv")
-        for image, window, outs in _CONVOLUTIONS + (_NARROW if op == "conv_grad_weights" else ())
+        for op in _OF_CONVOLUTIONS
+        for image, window, outs in _CONVOLUTIONS + (_NARROW if op.startswith("conv_grad_weights") else ())
         for dtype in (_FLOAT32 if tf32 else _BOTH)
+        if dtype == "bfloat16" or not op.endswith("_vjp")  # of float32 it is the same work
     ]
     poolings = [
         (Problem(op, shape, dtype, *window), targets if dtype in dtypes else ())
@@ -112,7 +114,7 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
         for dtype in _BOTH
     ]
     norms = [
-        (Problem(op, (times * shape[0], *shape[1:]), dtype, **how), targets if dtype == "float32" else ())
+        (Problem(op, (times * shape[0], *shape[1:]), dtype, **how), targets)
         for op, how, times, targets in _NORMS
         for dtype in _DTYPES
     ]
@@ -216,8 +218,7 @@ def _calls(side: Side, problem: Problem, inputs: SimpleNamespace) -> list[Call]:
 def _sides(free: bool, own: bool) -> list[Side]:
     sides = [on_mlx.side(OURS, ours.functions), on_mlx.side("MLX", stock.functions), on_mlx.side(SWAPPED, swapped)]
     if free and own:
-        convolutions = ("conv", "conv_grad_input", "conv_grad_weights")
-        unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours.functions, op)) for op in convolutions})
+        unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours.functions, op)) for op in _OF_CONVOLUTIONS})
         sides.insert(1, on_mlx.side(OWN, unrouted))
     sides += [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
     return sides + [pytorch.side(name, layout, "cuda", functions=cudnn) for name, layout in CUDNN.items()]

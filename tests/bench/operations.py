@@ -54,6 +54,7 @@ CONVOLUTION = {
     "conv": Operation(1, 1, _WEIGHTS),
     "conv_grad_input": Operation(1, 1, _WEIGHTS),
     "conv_grad_weights": Operation(1, 1, _WEIGHTS),
+    "conv_grad_weights_vjp": Operation(1, 1, _WEIGHTS, title="conv_grad_weights by mx.vjp"),
     "fully_connected": Operation(1, 1, _WEIGHTS),
     "fully_connected_grad_input": Operation(1, 1, _WEIGHTS),
     "fully_connected_grad_weights": Operation(1, 1, _WEIGHTS),

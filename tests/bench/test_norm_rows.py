@@ -144,8 +144,9 @@ def test_gpu_rows_are_known_to_every_side_that_needs_them() -> None:
     assert all(
         p.op in NORMALIZATION and hasattr(ours.functions, p.op) and hasattr(pytorch.functions, p.op) for p, _ in rows
     )
-    assert not any(targets for p, targets in rows if p.dtype != "float32")
-    large = {p.op: targets for p, targets in rows if p.shape[0] == 512 and p.dtype == "float32"}
+    of_dtypes = [{p._replace(dtype=""): ts for p, ts in rows if p.dtype == dtype} for dtype in gpu._DTYPES]
+    assert of_dtypes[0] == of_dtypes[1] == of_dtypes[2]
+    large = {p.op: targets for p, targets in rows if p.shape[0] == 512}
     assert large == dict.fromkeys(("bn_stats", "bn_stats_grad"), (Target((COPY,), 0.85),))
     against = next(targets for p, targets in rows if p.op == "bn_backward" and targets)[0].versus
     assert against == (*PYTORCH, *gpu.CUDNN) and hasattr(cudnn, "bn_backward")

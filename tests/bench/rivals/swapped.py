@@ -8,9 +8,15 @@ import mlx.core as mx
 
 from ..problems import Problem
 from . import Call
+from .stock.convolution import widened
 
 
 def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call | None:
+    call = conv_grad_weights_vjp(p, a)
+    return call and widened(call)
+
+
+def conv_grad_weights_vjp(p: Problem, a: SimpleNamespace) -> Call | None:
     if p.groups > 1:
         return None
 

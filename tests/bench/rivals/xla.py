@@ -42,7 +42,11 @@ def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
-    return _compiled(lambda dy, x: jax.linear_transpose(lambda w: _convolved(p, x, w), a.w)(dy), a.dy, a.x)
+    def widened(dy: jax.Array, x: jax.Array) -> list[jax.Array]:
+        (dw,) = jax.linear_transpose(lambda w: _convolved(p, x, w), a.w)(dy)
+        return [dw.astype(jnp.float32)]  # as the state of ours holds it
+
+    return _compiled(widened, a.dy, a.x)
 
 
 def _compiled(function: Any, *args: jax.Array) -> Call:

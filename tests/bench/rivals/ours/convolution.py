@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
+
 import mpsfunc as mf
 
 from ...problems import Problem
@@ -25,6 +27,10 @@ def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.conv_grad_weights(a.dy, a.x, before).dw]
 
 
+def conv_grad_weights_vjp(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: mx.vjp(lambda w: [mf.conv(a.x, w, **_windows(p))], [a.w], [a.dy])[1]
+
+
 def fully_connected(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.fully_connected(a.x, a.w)]
 
@@ -36,7 +42,7 @@ def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
 
 def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
     before = _placement(p, a)
-    return lambda: [mf.fully_connected_grad(a.dy, a.x, a.w, before, option="weights_and_bias")[1].dw]
+    return lambda: [mf.conv_grad_weights(a.dy, a.x, before).dw]  # which leaves out db, as the rivals do
 
 
 def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:

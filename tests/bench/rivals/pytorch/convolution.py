@@ -23,7 +23,16 @@ def conv_grad_input(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def conv_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    of_dtype = conv_grad_weights_vjp(p, a)
+    return lambda: [_float32(dw) for dw in of_dtype()]  # as the state of ours holds it
+
+
+def conv_grad_weights_vjp(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [_conv_backward(p, a, [False, True, False])[1]]
+
+
+def _float32(dw: torch.Tensor) -> torch.Tensor:
+    return dw.float() if dw.dtype.itemsize < 4 else dw
 
 
 def _conv_backward(p: Problem, a: SimpleNamespace, wanted: list[bool]) -> Any:
