@@ -38,7 +38,9 @@ is in PyTorch's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take t
 is read again, and a turn begins with all of them once, not counted: what the side before has written is still on its
 way to memory then. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
 *cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own;
-*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. *same kernels*:
+*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. In 16 bits
+`conv_grad_weights`, whose state holds float32, has rivals whose results are made float32 too, and `by mx.vjp` all sides
+give the weights' dtype. *same kernels*:
 ours and the rival launch kernels of the same names as often, which may still differ in their sizes; a target of 1 is
 met by 0.99 then. Written by `python -m tests.bench gpu`."""
 )
