@@ -1,11 +1,11 @@
-// The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 128 strided sums of eight, then a
-// tree; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
+// The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 128 strided sums of eight, then two
+// turns; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
 const int parts = partial_shape[0], columns = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup
 const int channels = params[2];  // of a set; all sets share gamma
 const float count = as_type<float>(params[3]), eps = as_type<float>(params[4]);
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
-const int slot = row * width + int(thread_position_in_threadgroup.x);
+const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256], dots[256];
 const bool told = row == 0 && c < columns;
 float root = 0, scaled = 0, of_mean = 0, of_var = 0;
@@ -20,18 +20,18 @@ const TwoSums own = row_sums(partial, c < columns ? parts : 0, columns, c, row, 
 sums[slot] = own.of_g;
 dots[slot] = own.of_products;
 threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int half_height = height / 2; half_height > 0; half_height /= 2) {
-  if (row < half_height) {
-    sums[slot] += sums[slot + half_height * width];
-    dots[slot] += dots[slot + half_height * width];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+const int rows = min(8, height);
+if (row < rows) {
+  sums[slot] = sum_of_rows(sums, top, width, row, height, rows);
+  dots[slot] = sum_of_rows(dots, top, width, row, height, rows);
 }
+threadgroup_barrier(mem_flags::mem_threadgroup);
 if (told) {
-  const float grown = dots[slot] * root;
+  const float grown = sum_of_rows(dots, top, width, 0, rows, 1) * root;
+  const float sum = sum_of_rows(sums, top, width, 0, rows, 1);
   dgamma[c] = grown;
-  dbeta[c] = sums[slot];
+  dbeta[c] = sum;
   a[c] = scaled;
   b[c] = (2 * of_var - scaled * root * grown) / count;
-  d[c] = (of_mean - scaled * sums[slot]) / count;
+  d[c] = (of_mean - scaled * sum) / count;
 }

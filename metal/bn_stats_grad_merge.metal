@@ -1,9 +1,9 @@
 // The scale's and the shift's gradients, grown by the parts' sums in a fixed order: up to 128 strided sums of
-// eight, then a tree.
+// eight, then two turns.
 const int parts = partial_shape[0], channels = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
-const int slot = row * width + int(thread_position_in_threadgroup.x);
+const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256], dots[256];
 const bool told = row == 0 && c < channels;
 float root = 0, gamma_before = 0, beta_before = 0;
@@ -17,14 +17,13 @@ const TwoSums own = row_sums(partial, c < channels ? parts : 0, channels, c, row
 sums[slot] = own.of_g;
 dots[slot] = own.of_products;
 threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int half_height = height / 2; half_height > 0; half_height /= 2) {
-  if (row < half_height) {
-    sums[slot] += sums[slot + half_height * width];
-    dots[slot] += dots[slot + half_height * width];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+const int rows = min(8, height);
+if (row < rows) {
+  sums[slot] = sum_of_rows(sums, top, width, row, height, rows);
+  dots[slot] = sum_of_rows(dots, top, width, row, height, rows);
 }
+threadgroup_barrier(mem_flags::mem_threadgroup);
 if (told) {
-  new_dgamma[c] = gamma_before + dots[slot] * root;
-  new_dbeta[c] = beta_before + sums[slot];
+  new_dgamma[c] = gamma_before + sum_of_rows(dots, top, width, 0, rows, 1) * root;
+  new_dbeta[c] = beta_before + sum_of_rows(sums, top, width, 0, rows, 1);
 }

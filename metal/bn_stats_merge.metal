@@ -37,21 +37,14 @@ squares[slot] = m2_of_all;
 threadgroup_barrier(mem_flags::mem_threadgroup);
 const int rows = min(8, height);
 if (row < rows) {
-  for (int i = row + rows; i < height; i += rows) {
-    sum += sums[i * width + top];
-    m2_of_all += squares[i * width + top];
-  }
-  sums[slot] = sum;
-  squares[slot] = m2_of_all;
+  sums[slot] = sum_of_rows(sums, top, width, row, height, rows);
+  squares[slot] = sum_of_rows(squares, top, width, row, height, rows);
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 if (told) {
-  for (int i = 1; i < rows; ++i) {
-    sum += sums[i * width + top];
-    m2_of_all += squares[i * width + top];
-  }
+  sum = sum_of_rows(sums, top, width, 0, rows, 1);
   const float off = sum * share;
-  m2_of_all -= sum * off;
+  m2_of_all = sum_of_rows(squares, top, width, 0, rows, 1) - sum * off;
   out_mean[column] = pivot + (first + off);
   out_var[column] = m2_of_all < 0 ? 0 : m2_of_all * share;
 }

@@ -42,6 +42,15 @@ MPSF_FN TwoSums row_sums(Partial partial, int parts, int columns, int column, in
   return s;
 }
 
+// The sum of what some rows of a threadgroup's threads have left in one column: [first, end), `step` apart. A
+// threadgroup folds its sums by two such, of eight rows and of what they made, which takes fewer turns than a tree.
+template <typename Sums>
+MPSF_FN float sum_of_rows(Sums sums, int column, int width, int first, int end, int step) {
+  float sum = 0;
+  for (int i = first; i < end; i += step) sum += sums[i * width + column];
+  return sum;
+}
+
 // Element `at` of those that window_moments adds up, with its mean less the pivot: of F, a pixel, else of a window.
 template <int F, typename X, typename Mean, typename M2>
 MPSF_FN Moments element(X x, Mean mean, M2 m2, long at, float pivot, float count) {

@@ -1,11 +1,11 @@
 // total[i] = sum over the parts of partial[part, i], in a fixed order: up to 128 strided
-// sums of eight, then a tree.
+// sums of eight, then two turns.
 const int parts = partial_shape[0];
 const long length = long(partial_shape[1]);
 const long i = thread_position_in_grid.x;
 const int width = params[0], height = params[1];  // of the threadgroup
 const int row = thread_position_in_threadgroup.y;
-const int slot = row * width + int(thread_position_in_threadgroup.x);
+const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256];
 
 float own[8] = {0, 0, 0, 0, 0, 0, 0, 0};  // apart, so that eight loads are under way together
@@ -17,8 +17,7 @@ for (int part = row; i < length && part < parts; part += 8 * height) {
 for (int k = 0; k < 4; ++k) own[k] += own[k + 4];
 sums[slot] = (own[0] + own[1]) + (own[2] + own[3]);
 threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int half_height = height / 2; half_height > 0; half_height /= 2) {
-  if (row < half_height) sums[slot] += sums[slot + half_height * width];
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-}
-if (row == 0 && i < length) total[i] = sums[slot];
+const int rows = min(8, height);
+if (row < rows) sums[slot] = sum_of_rows(sums, top, width, row, height, rows);
+threadgroup_barrier(mem_flags::mem_threadgroup);
+if (row == 0 && i < length) total[i] = sum_of_rows(sums, top, width, 0, rows, 1);

@@ -26,14 +26,14 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     """Mean and population variance (sets, c) of x; the last stage wants x again, as ``finally_with=[x]``."""
     n, height, width, channels = x.shape
     per_thread, grid, group = _columns(x, sets)
-    parts, shares = grid[1] // group[1], divmod(n // sets * height * width, grid[1])
+    parts, shares = grid[1] // group[1], _shares(x, sets, grid)
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     names = ("mean", "m2")
     params = (*group[:2], sets, _kept(x, sets, grid, 1), *shares)
     waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4))
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
-    of_parts = (*merger[:2], group[1], *shares, *_launch.bits(sets / (n * height * width)))
+    of_parts = (*merger[:2], group[1], *shares, *_launch.bits(1 / (n // sets * height * width)))
     return (
         Stage("bn_stats", ("x",), names, (part, part), grid, group, params, waiting),
         Stage("bn_stats_merge", (*names, "x"), outputs, results, merging, merger, of_parts),
@@ -144,7 +144,7 @@ def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) ->
     parts = ((grid[1] // group[1], 2 * sets * dy.shape[3]), mx.float32)
     inputs = ("dy", "x", "mean", "scale", "shift", "var")
     template = (("V", per_thread), ("N", act.kind), ("R", int(bool(act.kind) and eps is not None)), ("W", 4))
-    params = (*group[:2], sets, _kept(dy, sets, grid, 2), *_launch.bits(eps or 0), *act.bits)
+    params = (*group[:2], sets, _kept(dy, sets, grid, 2), *_shares(dy, sets, grid), *_launch.bits(eps or 0), *act.bits)
     reads = (*_reads(3, act), 2)
     return Stage("bn_stats_grad", inputs, ("partial",), (parts,), grid, group, params, template, reads)
 
@@ -162,10 +162,16 @@ def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[i
     return per_thread, *_launch.column_threads(channels // per_thread, pixels, sets, laden=True)
 
 
+def _shares(x: mx.array, sets: int, grid: tuple[int, int, int]) -> tuple[int, int]:
+    """Pixels of a thread at least, and how many rows of threads have one more."""
+    n, height, width, _ = x.shape
+    return divmod(n // sets * height * width, grid[1])
+
+
 def _kept(x: mx.array, sets: int, grid: tuple[int, int, int], images: int) -> int:
     """The first of a thread's pixels that a cache holds until the next kernel, of so many images like x."""
-    n, height, width, _ = x.shape
-    turns = -(-(n // sets * height * width) // grid[1])
+    fewest, longer = _shares(x, sets, grid)
+    turns = fewest + (longer > 0)
     return turns - min(turns, turns * _CACHED // max(images * x.nbytes, 1))
 
 

@@ -39,7 +39,9 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
 
 
 def grad_parameters(dy: mx.array, x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
-    """`grad_weights` and `grad_bias` in one."""
+    """`grad_weights` and `grad_bias`; in one where a CPU reads dy once for both, else each by itself."""
+    if _launch.backend(spec.stream) != "cpu":
+        return grad_weights(dy, x, spec), grad_bias(dy, spec)
     dw, db = _grad_parameters(dy, x, spec)
     return dw, db
 

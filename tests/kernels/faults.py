@@ -85,7 +85,7 @@ def _condition(code: str, end: int) -> int:
 def _indices(code: str, arrays: tuple[str, ...]) -> Iterator[_Change]:
     declarations = re.findall(r"^threadgroup \w+ (.*);", code, re.MULTILINE)
     shared = [name for names in declarations for name in re.findall(r"(\w+)\[", names)]
-    for match in re.finditer(r"\b(?:load<V>|hold<V>|store)\(|\bsimdgroup_(?:load|store)\([^,]+, ", code):
+    for match in re.finditer(r"\b(?:load<V>|hold<V>|store|sum_of_rows)\(|\bsimdgroup_(?:load|store)\([^,]+, ", code):
         yield "index", match.end(), match.end(), "1 + "
     for match in re.finditer(r"^(?!threadgroup).+$", code, re.MULTILINE):
         for access in re.finditer(rf"\b(?:{'|'.join((*arrays, *shared))})\[", match[0]):
@@ -103,6 +103,8 @@ def _loops(code: str) -> Iterator[_Change]:
         if step:
             at = match.start(3) + step.end()
             yield "step", at, at, "1 + "
+    for match in re.finditer(r"\bsum_of_rows\((?:\w+, ){3}", code):  # such a loop, in a header
+        yield "start", match.end(), match.end(), "1 + "
 
 
 def _matrices(code: str) -> Iterator[_Change]:

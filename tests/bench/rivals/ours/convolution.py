@@ -42,7 +42,7 @@ def fully_connected_grad_input(p: Problem, a: SimpleNamespace) -> Call:
 
 def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
     before = _placement(p, a)
-    return lambda: [mf.conv_grad_weights(a.dy, a.x, before).dw]  # which leaves out db, as the rivals do
+    return lambda: [mf.fully_connected_grad(a.dy, a.x, a.w, before, option="weights_and_bias")[1].dw]
 
 
 def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:
