@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import oracle
 import pytest
-from support import close, exact, geometries, numbers
+from support import close, exact, geometries, nodes, numbers
 
 import mpsfunc as mf
 from mpsfunc import _conv_kernels, _conv_library, _conv_stages, _launch
@@ -141,6 +141,20 @@ def test_who_makes_a_weight_gradient_on_cuda(
     halves = dtype != mx.float32 and channels % 8 == out % 8 == 0 and kernel > 1
     ours = body or ("" if deterministic == "0" else "strips" if fits and halves else "narrow" if fits else "plain")
     assert launched == ([f"conv_grad_weights_{ours}", "sum_partials"] if ours else [])
+
+
+def test_on_a_gpu_one_gradient_of_parameters_does_not_make_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the C++ module, too, where every call is wrapped for a transformation that may look on."""
+
+    def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+        return [mx.sin(mx.zeros(shape, dtype)) for shape, dtype in stage.results]
+
+    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(_launch, "run_stage", run_stage)
+    monkeypatch.setattr(_launch, "_primitives", None)
+    x = numbers((2, 5, 5, 64), mx.bfloat16)
+    state = mf.conv_grad_weights(x, x, mf.conv_state((2, 5, 5, 64), (64, 3, 3, 64), padding=1))
+    assert "Sin" not in nodes(state.dw) and "Sin" in nodes(state.db)
 
 
 @pytest.mark.parametrize(
