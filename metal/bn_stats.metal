@@ -34,7 +34,7 @@ if (whole > 0) {
     at += hop;
   }
 }
-for (int j = 0; j < V; ++j) folded[j * apart + slot] = folded[(V + j) * apart + slot] = 0;
+Spread<V> all = spread_from<V>(first);
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
   const int until = min(many, block + 64);
   Spread<V> s = spread_from<V>(first);
@@ -52,36 +52,38 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
     at += hop;
   }
   for (int j = 0; j < V; ++j) {
-    folded[j * apart + slot] += s.sum[j];
-    folded[(V + j) * apart + slot] += s.squares[j];
+    all.sum[j] += s.sum[j];
+    all.squares[j] += s.squares[j];
   }
 }
 
-// Two turns over the rows of threads: for the mean, and for how far they are from it.
-const float share = many > 0 ? 1.0f / many : 0;
-float means[V], m2s[V];
-for (int j = 0; j < V; ++j) {
-  const float sum = folded[j * apart + slot], total = many * (held_value(first, j) - held_value(pivot, j)) + sum;
-  means[j] = total * share;
-  m2s[j] = folded[(V + j) * apart + slot] - sum * (sum * share);
-  folded[j * apart + slot] = total;
+// The sums of all rows of threads, taken from the mean of the first row, whose own sum is zero then.
+if (row == 0) {
+  const float share = 1.0f / many;
+  for (int j = 0; j < V; ++j) {
+    folded[j * apart + top] = all.shift[j] - held_value(pivot, j) + all.sum[j] * share;
+    folded[(V + j) * apart + top] = all.squares[j] - all.sum[j] * (all.sum[j] * share);
+  }
+}
+threadgroup_barrier(mem_flags::mem_threadgroup);
+if (row > 0) {
+  for (int j = 0; j < V; ++j) {
+    const float off = all.shift[j] - held_value(pivot, j) - folded[j * apart + top];
+    folded[j * apart + slot] = all.sum[j] + many * off;
+    folded[(V + j) * apart + slot] = all.squares[j] + off * (2 * all.sum[j] + many * off);
+  }
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 const float count = float(height) * fewest + max(0, min(height, longer - from + row));
-for (int j = row; j < V; j += height) {
-  const int at = j * apart + top;
-  folded[at] = sum_of_rows(folded, at, width, 0, height, 1) / count;
-}
-threadgroup_barrier(mem_flags::mem_threadgroup);
-for (int j = 0; j < V; ++j) {
-  const float off = means[j] - folded[j * apart + top];
-  folded[(V + j) * apart + slot] = m2s[j] + many * off * off;
-}
-threadgroup_barrier(mem_flags::mem_threadgroup);
 for (int j = row; j < int(there) * V; j += height) {
-  const int at = (V + j) * apart + top;
-  const float m2_of_all = sum_of_rows(folded, at, width, 0, height, 1);
+  const int sums = j * apart + top, squares = sums + V * apart;
+  float sum = 0, m2_of_all = folded[squares];
+  for (int i = 1; i < height; ++i) {
+    sum += folded[sums + i * width];
+    m2_of_all += folded[squares + i * width];
+  }
+  m2_of_all -= sum * (sum / count);
   const long to = (long(threadgroup_position_in_grid.y) * columns + column) * V + j;
-  mean[to] = folded[j * apart + top];
+  mean[to] = folded[sums] + sum / count;
   m2[to] = m2_of_all < 0 ? 0 : m2_of_all;
 }

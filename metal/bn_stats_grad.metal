@@ -81,7 +81,12 @@ for (int j = 0; j < V; ++j) {
 threadgroup_barrier(mem_flags::mem_threadgroup);
 for (int j = row; j < int(there) * V; j += height) {
   const int sums = j * apart + top, dots = sums + V * apart;
+  float sum = 0, dot = 0;
+  for (int i = 0; i < height; ++i) {
+    sum += folded[sums + i * width];
+    dot += folded[dots + i * width];
+  }
   const long to = (long(threadgroup_position_in_grid.y) * 2 * columns + column) * V + j;
-  partial[to] = sum_of_rows(folded, sums, width, 0, height, 1);
-  partial[to + long(columns) * V] = sum_of_rows(folded, dots, width, 0, height, 1);
+  partial[to] = sum;
+  partial[to + long(columns) * V] = dot;
 }

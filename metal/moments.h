@@ -42,20 +42,13 @@ MPSF_FN TwoSums row_sums(Partial partial, int parts, int columns, int column, in
   return s;
 }
 
-// The sum of what some rows of a threadgroup's threads have left in one column: [first, end), `step` apart. Eight sums
-// apart, which is faster and rounds less than one. Sums of many rows are folded by two turns, of eight rows each and of
-// what those made.
+// The sum of what some rows of a threadgroup's threads have left in one column: [first, end), `step` apart. A
+// threadgroup folds its sums by two such, of eight rows and of what they made, which takes fewer turns than a tree.
 template <typename Sums>
 MPSF_FN float sum_of_rows(Sums sums, int column, int width, int first, int end, int step) {
-  float s[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-#pragma unroll 1
-  for (int i = first; i < end; i += 8 * step) {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      if (i + k * step < end) s[k] += sums[(i + k * step) * width + column];
-    }
-  }
-  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  float sum = 0;
+  for (int i = first; i < end; i += step) sum += sums[i * width + column];
+  return sum;
 }
 
 // Element `at` of those that window_moments adds up, with its mean less the pivot: of F, a pixel, else of a window.

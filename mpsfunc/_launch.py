@@ -371,13 +371,14 @@ def column_threads(
     """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
     They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before. Where
-    a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and
-    there are no more of them than one for every eight rows a thread.
+    a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and a
+    thread has eight rows where there are as many: of fewer its mean would be a poor pivot for what the others have.
     """
+    each = 8 if laden else 1
     tx = min(256, power_of_two(x))
-    ty = min(256 // tx, power_of_two(rows))
+    ty = min(256 // tx, power_of_two(-(-rows // each)))
     across = -(-x * sets // tx)
-    down = min(max(1, FILL // (2 if laden else 1) // across), -(-rows // (ty * (8 if laden else 1))))
+    down = min(max(1, FILL // (2 if laden else 1) // across), -(-rows // (ty * each)))
     return (x * sets, down * ty, 1), (tx, ty, 1)
 
 

@@ -219,6 +219,20 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
     ]
 
 
+def _few_pixels() -> Case:
+    """So few that a thread each would leave none whose own is near the mean of all; to rounding, without slack."""
+
+    def check() -> None:
+        for seed in range(4):
+            x = numbers((3, 5, 4, 16), F32, seed)
+            mean, var = launched([x], (((1, 16), F32),) * 2, _channel_stages.moments(x, 1), x)
+            right = exact(x).reshape(1, -1, 16)
+            close(mean, right.mean(1), abs(right).mean(1))
+            close(var, right.var(1), (right**2).mean(1))
+
+    return Case("bn_stats of few pixels", ("bn_stats", "bn_stats_merge"), check)
+
+
 def _merged_by_few(case: Case) -> Case:
     """The case with more parts of a sum than the threads that fold them take at a time."""
 
@@ -257,6 +271,7 @@ def set_normalization() -> list[Case]:
         *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION),
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
+        _few_pixels(),
         *many_parts,
         *map(_merged_by_few, (*many_parts, *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION))),
     ]
