@@ -1,7 +1,7 @@
 // Mean and M2 of each channel over this threadgroup's share of a set's pixels; sets follow one another. Means are told
 // less the set's first pixel, so that they keep their digits where the mean dwarfs the deviation.
-// A thread owns V channels of a set and every grid-th pixel, and adds up how far they are from the first of them. That
-// one is among what varies, so the error is at most that of as many roundings as the thread has pixels.
+// A thread owns V channels of a set and every grid-th pixel, and adds up how far they are from the first of them, or after
+// 64 from their mean. That first one is among what varies, so the error is at most that of some 64 roundings.
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
 const int kept = params[3];  // the first of a thread's pixels that stay in a cache
@@ -37,7 +37,7 @@ if (whole > 0) {
 Spread<V> all = spread_from<V>(first);
 for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that their errors stay small
   const int until = min(many, block + 64);
-  Spread<V> s = spread_from<V>(first);
+  Spread<V> s = none_of<V>(all);
   for (int k = block; k < min(whole, until); k += W) {
     #pragma unroll
     for (int i = 0; i < W; ++i) {
@@ -51,13 +51,11 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
     s = spread_with<V>(s, hold<V>(at, wide));
     at += hop;
   }
-  for (int j = 0; j < V; ++j) {
-    all.sum[j] += s.sum[j];
-    all.squares[j] += s.squares[j];
-  }
+  all = shifted<T>(both(all, s), until, until < many);
 }
 
-// The sums of all rows of threads, taken from the mean of the first row, whose own sum is zero then.
+// The sums of all rows of threads, taken from the mean of the first row, whose own sum is zero then. That row has pixels
+// in every threadgroup (`column_threads`).
 if (row == 0) {
   const float share = 1.0f / many;
   for (int j = 0; j < V; ++j) {

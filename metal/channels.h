@@ -33,6 +33,35 @@ MPSF_FN Spread<V> spread_with(Spread<V> s, Pixel pixel) {
   return s;
 }
 
+// No pixel yet, with the same shift.
+template <int V>
+MPSF_FN Spread<V> none_of(Spread<V> s) {
+  for (int j = 0; j < V; ++j) s.sum[j] = s.squares[j] = 0;
+  return s;
+}
+template <int V>
+MPSF_FN Spread<V> both(Spread<V> s, Spread<V> more) {
+  for (int j = 0; j < V; ++j) {
+    s.sum[j] += more.sum[j];
+    s.squares[j] += more.squares[j];
+  }
+  return s;
+}
+// The same of `count` pixels, if there are more to come, from another shift: their mean, as far as T has it. The first
+// pixel may be far from all that follow, and then every one would cost digits.
+template <typename T, int V>
+MPSF_FN Spread<V> shifted(Spread<V> s, float count, bool more) {
+  if (!more) return s;
+  const float share = 1 / count;
+  for (int j = 0; j < V; ++j) {
+    const float shift = float(T(s.shift[j] + s.sum[j] * share)), by = shift - s.shift[j];
+    s.squares[j] += by * (count * by - 2 * s.sum[j]);
+    s.sum[j] -= count * by;
+    s.shift[j] = shift;
+  }
+  return s;
+}
+
 // What a neuron is applied to: (x - center) * slope + level.
 template <int V>
 struct Affine {

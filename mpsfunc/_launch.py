@@ -372,7 +372,7 @@ def column_threads(
 
     They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before. Where
     a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and a
-    thread has eight rows where there are as many: of fewer its mean would be a poor pivot for what the others have.
+    thread has some eight rows, four at least, where there are as many: of one its mean is a poor pivot for the others.
     """
     each = 8 if laden else 1
     tx = min(256, power_of_two(x))

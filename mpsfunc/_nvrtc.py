@@ -40,6 +40,9 @@ typedef unsigned int uint32_t;
 typedef unsigned long uint64_t;
 """
 _DIGEST = 32  # bytes of a SHA-256
+# A constant that is for the compiler: so many threadgroups of up to 256 shall find registers on a multiprocessor. A few
+# more a thread, and half as many would.
+RESIDENT, _MOST_THREADS = "RESIDENT", 256
 
 Parameter = tuple[str, mx.Dtype, int]  # name, dtype and number of axes of an array, 0 where nothing asks
 Constant = tuple[str, mx.Dtype | int]
@@ -181,8 +184,11 @@ def source(
         lengths += [f"int {length}" for length in each]
         told.append(f"const int {array}_shape[] = {{{', '.join(each)}}};")
     told += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in words]
+    bounds = ""
     for constant, value in constants:
-        if isinstance(value, mx.Dtype):
+        if constant == RESIDENT:
+            bounds = f"__launch_bounds__({_MOST_THREADS}, {value}) "
+        elif isinstance(value, mx.Dtype):
             told.append(f"using {constant} = {_TYPES[value]};")
         else:
             told.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {constant} = {int(value)};")
@@ -192,7 +198,7 @@ def source(
     arrays = [f"const {_TYPES[dtype]}* {array}" for array, dtype, _ in inputs]
     arrays += [f"{_TYPES[dtype]}* {array}" for array, dtype in outputs]
     scalars = [*lengths, *(f"int {word}" for word in given)]
-    signature = f'extern "C" __global__ void {name}({", ".join([*arrays, *scalars])})'
+    signature = f'extern "C" __global__ void {bounds}{name}({", ".join([*arrays, *scalars])})'
     return "\n".join([_PROLOGUE, header, signature, "{", *told, body, "}", ""]), sized
 
 

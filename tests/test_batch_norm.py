@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from support import DTYPES, TOLERANCE, VIEWS, accumulator, close, exact, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc import _launch
 
 # The two images [1, 3] and [2, 6] of the worked example, with gamma 2, beta 0.5 and eps 1.
 GAMMA, BETA, EPS = 2.0, 0.5, 1.0
@@ -203,6 +205,14 @@ def test_definition_anywhere(
 ) -> None:
     with mx.stream(mx.cpu):
         check(numbers(shape, dtype, seed), view=view, eps=eps, seed=seed, neuron=neuron)
+
+
+def test_every_threadgroup_of_statistics_has_pixels_and_every_thread_four() -> None:
+    """The kernels of a GPU lean on that: the first row of threads of each is what the others are compared with."""
+    for lanes, sets in itertools.product((1, 2, 3, 8, 16, 100, 256, 300), (1, 2, 7, 300)):
+        for pixels in (*range(1, 600), 3136, 401408):
+            grid, group = _launch.column_threads(lanes, pixels, sets, laden=True)
+            assert pixels // grid[1] >= min(4, pixels) and grid[1] % group[1] == 0
 
 
 def test_broadcast_views(device: mx.Device) -> None:

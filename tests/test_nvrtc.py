@@ -73,6 +73,15 @@ def test_the_text_names_arrays_then_lengths_then_parameters_and_tells_constants(
     assert "constexpr bool wide = 1;" in told and text.index("// words") < text.index('extern "C"')
 
 
+def test_a_kernel_that_is_to_have_company_is_compiled_for_fewer_registers() -> None:
+    body, constants = "y[0] = T(V);", (("T", mx.bfloat16), ("RESIDENT", 2), ("V", 4))
+    text, _ = _nvrtc.source("mpsfunc_body", body, "", INPUTS, OUTPUTS, constants, 0)
+    assert 'extern "C" __global__ void __launch_bounds__(256, 2) mpsfunc_body(' in text
+    assert "RESIDENT" not in text and "constexpr int V = 4;" in text
+    alone, _ = _nvrtc.source("mpsfunc_body", body, "", INPUTS, OUTPUTS, constants[::2], 0)
+    assert text == alone.replace("void mpsfunc", "void __launch_bounds__(256, 2) mpsfunc")
+
+
 def test_every_dtype_of_a_gpu_has_its_name() -> None:
     assert _nvrtc._TYPES == {
         mx.bool_: "bool", mx.int8: "signed char", mx.int16: "short", mx.int32: "int", mx.int64: "long",

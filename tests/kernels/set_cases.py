@@ -233,6 +233,20 @@ def _few_pixels() -> Case:
     return Case("bn_stats of few pixels", ("bn_stats", "bn_stats_merge"), check)
 
 
+def _behind_an_outlier() -> Case:
+    """A thread's first pixel is far from the others, of which there are many: its error must not grow with them."""
+
+    def check() -> None:
+        x = exact(numbers((1, 30, 40, 1024)))
+        x[0, -1, -1] += 30  # threads go from the last pixel to the first
+        stages = _channel_stages.moments(mx.array(x, F32), 1)
+        mean, var = launched([mx.array(x, F32)], (((1, 1024), F32),) * 2, stages, mx.array(x, F32))
+        close(mean, x.mean((1, 2)), abs(x).mean((1, 2)), slack=8)
+        close(var, x.var((1, 2)), x.var((1, 2)), slack=16)
+
+    return Case("bn_stats behind an outlier", ("bn_stats", "bn_stats_merge"), check, crowded=True)
+
+
 def _merged_by_few(case: Case) -> Case:
     """The case with more parts of a sum than the threads that fold them take at a time."""
 
@@ -272,6 +286,7 @@ def set_normalization() -> list[Case]:
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
         _few_pixels(),
+        _behind_an_outlier(),
         *many_parts,
         *map(_merged_by_few, (*many_parts, *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION))),
     ]
