@@ -19,7 +19,7 @@ const bool there = column < columns, wide = aligned<V>(x);
 const int many = int(there) * (fewest + int(from < longer));
 // The pixels go from the last to the first, which is the first that is read again when the image is normalized, so that
 // a part of it is still in the cache. W of them are under way at any time: the next takes the place of each that has been
-// added, or the thread's first one, which adds nothing. Few, and those that cannot be loaded at once, go one by one.
+// added, or else the shift, which adds nothing. Few, and those that cannot be loaded at once, go one by one.
 const int whole = int(wide && fewest >= W) * many;
 const long end = (set + 1) * pixels * channels + c;
 auto at = x + (end - (from + 1) * long(channels));
