@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc import _launch, _nvrtc
+from mpsfunc import _launch
 from mpsfunc._activation import Activation
 from mpsfunc._launch import Stage
 
@@ -30,7 +30,7 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     names = ("mean", "m2")
     params = (*group[:2], sets, _kept(x, sets, grid, 1), *shares)
-    waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4), (_nvrtc.RESIDENT, 2))
+    waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4), (_launch.RESIDENT, 2))
     merging, merger = _launch.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     of_parts = (*merger[:2], group[1], *shares, *_launch.bits(1 / (n // sets * height * width)))

@@ -47,10 +47,9 @@ _HEADERS = (
     *("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "powers.h", "functions.h", "activations.h"),
     *("neuron.h", "operands.h", "philox.h", "exponentials.h", "losses.h", "narrow.h", "channels.h"),
 )
-# Threadgroups of 256 that keep the largest GPU busy.
-FILL = 528
-# Threads that fold the parts of one sum.
-_MERGING = 128
+FILL = 528  # threadgroups of 256 that keep the largest GPU busy
+_MERGING = 128  # threads that fold the parts of one sum
+RESIDENT = _nvrtc.RESIDENT  # a constant of a template: threadgroups for which a multiprocessor shall have registers
 
 
 class Stage(NamedTuple):
