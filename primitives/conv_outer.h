@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kBlockPixels = 256;                 // that one register tile adds up
 constexpr int64_t kRunBlocks = 32;                // added up by themselves, to round less in long sums
+constexpr int kPackedTiles = 4;                   // of outs that are packed together, to read whole lines of the cache
 constexpr int kMaxHalo = 64;                      // columns worth packing once for all taps of a row
 constexpr int64_t kPartBytes = int64_t{4} << 20;  // of sums private to the parts of the image
 constexpr int64_t kMaxParts = 16;
@@ -85,14 +86,34 @@ int64_t x_line(const WeightGrad<T>& g, int64_t line, int q) {
 // The cotangents of tiles [first, last) of a group as [tile of outs][pixel][out]; `panel` is of all tiles.
 template <typename T>
 void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int first, int last, Acc<T>* panel) {
-  panel += int64_t{first} * range.count * range.cols * kOuterPitch;
-  for (int tile = first; tile < last; ++tile) {
-    const int begin = g.tile_begin(tile), end = g.tile_begin(tile + 1);
+  const int64_t size = int64_t{range.count} * range.cols * kOuterPitch;
+  for (; first < last; first += kPackedTiles) {
+    const int end = lesser(last, first + kPackedTiles);
+    Acc<T>* to = panel + first * size;
     for (int i = 0; i < range.count; ++i) {
       const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.outs;
-      for (int j = 0; j < range.cols; ++j, from += int64_t{g.groups} * g.outs, panel += kOuterPitch) {
-        copy_run(panel, from, begin, end, begin, end);
+      for (int j = 0; j < range.cols; ++j, from += int64_t{g.groups} * g.outs, to += kOuterPitch) {
+        for (int tile = first; tile < end; ++tile) {
+          const int begin = g.tile_begin(tile), out = g.tile_begin(tile + 1);
+          copy_run(to + (tile - first) * size, from, begin, out, begin, out);
+        }
       }
+    }
+  }
+}
+
+// Adds up what pack_dy has packed; `bias` is of the outs of these tiles.
+template <typename T>
+void add_bias(const WeightGrad<T>& g, int first, int last, const Acc<T>* panel, int64_t pixel_count, double* bias) {
+  using A = Acc<T>;
+  for (int tile = first; tile < last; ++tile) {
+    const int begin = g.tile_begin(tile), end = g.tile_begin(tile + 1);
+    const A* from = panel + tile * pixel_count * kOuterPitch;
+    for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
+      const int n = lesser(lanes<A>, end - i);
+      Vec<A> sum = {};
+      for (int64_t pixel = 0; pixel < pixel_count; ++pixel) sum += load_some(from + pixel * kOuterPitch, n);
+      for (int j = 0; j < n; ++j) bias[i - g.tile_begin(first) + j] += static_cast<double>(sum[j]);
     }
   }
 }
@@ -177,7 +198,7 @@ class WeightGradTask {
       Ahead dy = dy_ahead(index + 1, last, steps), x = x_ahead(index + 1, last, steps);
       const A* panel = packed_ ? packed_ + index * g_.packed_size() : dy_.get();
       if (!packed_) pack_dy(g_, group_, range, 0, g_.tiles(), dy_.get());
-      if (bias_) add_bias(panel, range.count * range.cols);
+      if (bias_) add_bias(g_, 0, g_.tiles(), panel, range.count * range.cols, bias_);
       for (int block = first_; block < last_; ++block) {
         panel_.count = 0;
         for (int q = 0; q < g_.rows.size; ++q) {
@@ -192,19 +213,6 @@ class WeightGradTask {
             }
           }
         }
-      }
-    }
-  }
-
-  void add_bias(const A* panel, int64_t pixel_count) {
-    for (int tile = 0; tile < g_.tiles(); ++tile) {
-      const int begin = g_.tile_begin(tile), end = g_.tile_begin(tile + 1);
-      const A* from = panel + tile * pixel_count * kOuterPitch;
-      for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
-        const int n = lesser(lanes<A>, end - i);
-        Vec<A> sum = {};
-        for (int64_t pixel = 0; pixel < pixel_count; ++pixel) sum += load_some(from + pixel * kOuterPitch, n);
-        for (int j = 0; j < n; ++j) bias_[i + j] += static_cast<double>(sum[j]);
       }
     }
   }

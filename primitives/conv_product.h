@@ -13,6 +13,7 @@ namespace {
 constexpr int kChunkTiles = 8;                      // tiles gathered together, to reuse weights from L1
 constexpr int64_t kWeightBytes = int64_t{8} << 20;  // of weights laid out at a time
 constexpr int64_t kTaskChunks = 4, kProductTasks = 16;
+constexpr int kLaidOut = 2;  // lane blocks whose weights are laid out together
 
 template <typename T>
 struct Product {
@@ -146,28 +147,53 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
   }
 }
 
+// Channels [begin, end) of one tap for some blocks of lanes, as [channel][lane], blocks `pitch` apart.
+template <typename T>
+void lay_out_tap(const Product<T>& p, int group, int block, int blocks, int tap, int begin, int end, Acc<T>* to,
+                 int64_t pitch) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
+  const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
+  const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
+  const int width = lesser(blocks * W, p.outs - block * W);
+  const A* from = p.weights + group * p.group_stride + (int64_t{row} * p.kernel_cols + col) * p.tap_stride +
+                  int64_t{block} * W * p.out_stride + begin * p.channel_stride;
+  if (p.out_stride == 1) {  // lanes are neighbours in memory, and so are blocks
+    for (int c = begin; c < end; ++c, from += p.channel_stride, to += W) {
+      for (int lane = 0; lane < blocks * W; lane += L) {
+        A* place = to + lane / W * pitch + lane % W;
+        store(place, lane + L <= width ? load(from + lane) : load_some(from + lane, greater(0, width - lane)));
+      }
+    }
+    return;
+  }
+  // Channels are neighbours. Whole lines of the cache are read once: of many outs so far apart that they meet in few
+  // places of the nearest cache, none stays there for the next channels.
+  const int across = static_cast<int>(-(reinterpret_cast<intptr_t>(from) / static_cast<int>(sizeof(A))) & (L - 1));
+  for (int k = 0; k < blocks; ++k, from += W * p.out_stride, to += pitch) {
+    const int n = width - k * W;
+    for (int c = begin, count; c < end; c += count) {
+      count = lesser(c == begin && across > 0 ? across : L, end - c);
+      for (int v = 0; v < kTileVectors; ++v) {
+        Vec<A> turned[L];
+        load_turned(from + (c - begin) + v * L * p.out_stride, p.out_stride, count, greater(0, n - v * L), turned);
+        for (int i = 0; i < count; ++i) store(to + (c - begin + i) * W + v * L, turned[i]);
+      }
+    }
+  }
+}
+
 // Lane blocks [first, first + count) of every group, as [group][block][tap, channel][lane].
 template <typename T>
 void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>, W = kTileLanes<A>;
-  const int taps = p.rows.taps * p.cols.taps;
-  parallel_for(int64_t{p.groups} * count * taps, [&](int64_t task) {
-    const int tap = static_cast<int>(task % taps), block = first + static_cast<int>(task / taps % count);
-    const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
-    const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
-    const int n = lesser(W, p.outs - block * W);
-    const A* from = p.weights + task / taps / count * p.group_stride +
-                    (int64_t{row} * p.kernel_cols + col) * p.tap_stride + int64_t{block} * W * p.out_stride;
-    A* lane = to + task * p.channels * W;
-    for (int c = 0; c < p.channels; c += L, from += L * p.channel_stride, lane += L * W) {
-      const int count = lesser(L, p.channels - c);
-      for (int v = 0; v < kTileVectors; ++v) {
-        Vec<A> turned[L];
-        load_lanes(from + v * L * p.out_stride, p.channel_stride, p.out_stride, count, greater(0, n - v * L), turned);
-        for (int k = 0; k < count; ++k) store(lane + k * W + v * L, turned[k]);
-      }
-    }
+  constexpr int W = kTileLanes<Acc<T>>;
+  const int taps = p.rows.taps * p.cols.taps, tasks = (count + kLaidOut - 1) / kLaidOut;
+  const int64_t depth = p.depth();
+  parallel_for(int64_t{p.groups} * tasks * taps, [&](int64_t task) {
+    const int tap = static_cast<int>(task % taps), begin = static_cast<int>(task / taps % tasks) * kLaidOut;
+    const int64_t group = task / taps / tasks;
+    lay_out_tap(p, static_cast<int>(group), first + begin, lesser(kLaidOut, count - begin), tap, 0, p.channels,
+                to + ((group * count + begin) * depth + int64_t{tap} * p.channels) * W, depth * W);
   });
 }
 

@@ -38,6 +38,15 @@ MPSF_INLINE void turn_over(Vec<A> (&rows)[lanes<A>]) {
   }
 }
 
+// to[k][lane] = from[k + lane * lane_step] for k < count and lane < n, zeros elsewhere.
+template <typename A>
+MPSF_INLINE void load_turned(const A* from, int64_t lane_step, int count, int n, Vec<A> (&to)[lanes<A>]) {
+  for (int lane = 0; lane < lanes<A>; ++lane) {
+    to[lane] = lane < n ? load_some(from + lane * lane_step, count) : Vec<A>{};
+  }
+  turn_over<A>(to);
+}
+
 // to[k][lane] = from[k * step + lane * lane_step] for k < count and lane < n, zeros elsewhere; one of the steps is 1.
 template <typename A>
 MPSF_INLINE void load_lanes(const A* from, int64_t step, int64_t lane_step, int count, int n, Vec<A> (&to)[lanes<A>]) {
@@ -47,8 +56,7 @@ MPSF_INLINE void load_lanes(const A* from, int64_t step, int64_t lane_step, int 
     for (int k = 0; k < L; ++k) to[k] = k < count ? load_some(from + k * step, n) : Vec<A>{};
     return;
   }
-  for (int lane = 0; lane < L; ++lane) to[lane] = lane < n ? load_some(from + lane * lane_step, count) : Vec<A>{};
-  turn_over<A>(to);
+  load_turned(from, lane_step, count, n, to);
 }
 
 }  // namespace

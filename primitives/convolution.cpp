@@ -2,6 +2,7 @@
 #include "channels.h"
 #include "conv_depthwise.h"
 #include "conv_depthwise_grad.h"
+#include "conv_few.h"
 #include "conv_grouped.h"
 #include "conv_lines.h"
 #include "conv_outer.h"
@@ -59,7 +60,8 @@ void multiply_all(const Product<T>& p, bool winograd) {
     if (winograd && strided.fits()) return strided.run();
   }
   if (has_few_channels(p)) return product_of_lines(p);
-  return is_of_pixels(p) ? product_of_pixels(p) : product(p);
+  if (is_of_pixels(p)) return product_of_pixels(p);
+  return is_of_few(p) ? product_of_few(p) : product(p);
 }
 
 // Convolution as a product: channels of x times weights give outs.
@@ -346,7 +348,8 @@ void conv_grad_weights(const Call& call) {
         if (g.winograd && strided.fits()) return strided.run();
       }
       const LineGrad<T> lines(grad);
-      return lines.fits() ? lines.run() : weight_grad<T>(grad);
+      if (lines.fits()) return lines.run();
+      return is_of_few(grad) ? weight_grad_of_few(grad) : weight_grad(grad);
     }
   });
 }

@@ -42,9 +42,25 @@ def test_many_small_images(isa: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("channels", ((1, 1, 1), (1, 5, 70), (1, 64, 33), (1, 128, 40), (1, 129, 20)), ids=str)
+@pytest.mark.parametrize("channels", ((1, 1, 1), (1, 5, 70), (1, 64, 33), (1, 256, 40), (1, 257, 20)), ids=str)
 def test_many_pixels_by_themselves(isa: str, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
     check(case((axis(24, 24, 1, 1, 1, 0), axis(41, 41, 1, 1, 1, 0)), channels, dtype, images=2))
+
+
+def test_so_many_pixels_that_a_task_has_several_chunks(isa: str) -> None:
+    check(case((axis(91, 91, 1, 1, 1, 0), axis(97, 97, 1, 1, 1, 0)), (1, 5, 35), images=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("pixels, channels", ((1, (1, 1037, 1030)), (14, (1, 300, 900)), (300, (1, 515, 529)),
+                                              (896, (1, 515, 529)), (897, (1, 515, 529))), ids=str)  # fmt: skip
+def test_few_pixels_and_many_weights(isa: str, pixels: int, channels: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    check(case((axis(1, 1, 1, 1, 1, 0), axis(pixels, pixels, 1, 1, 1, 0)), channels, dtype, images=1))
+
+
+@pytest.mark.parametrize("windows", ("1x1 s2", "3x3 s2 p1", "some outside", "stride leaves gaps"))
+def test_few_pixels_and_many_weights_of_other_windows(isa: str, windows: str) -> None:
+    check(case(WINDOWS[windows], (1, 515, 529)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -179,11 +195,16 @@ def test_any_layout(isa: str, view: str, channels: tuple[int, int, int], dtype: 
         assert same_bits(got, expected)
 
 
-@pytest.mark.parametrize("channels", ((1, 40, 70), (1, 3, 20), (4, 4, 4), (40, 1, 1)), ids=str)
+@pytest.mark.parametrize(
+    ("size", "channels"),
+    ((3, (1, 40, 70)), (3, (1, 3, 20)), (3, (4, 4, 4)), (3, (40, 1, 1)), (1, (1, 515, 529))),
+    ids=str,
+)
 def test_same_bits_for_any_number_of_threads(
-    isa: str, threads: Callable[[int], None], channels: tuple[int, int, int]
+    isa: str, threads: Callable[[int], None], size: int, channels: tuple[int, int, int]
 ) -> None:
-    k = case((axis(19, 10, 3, 2, 1, 1), axis(40, 40, 3, 1, 1, 1)), channels, images=3)
+    pad = size // 2
+    k = case((axis(19, 10, size, 2, 1, pad), axis(27, 27, size, 1, 1, pad)), channels, images=3)
     threads(1)
     expected = k.all()
     mx.eval(expected)
@@ -261,7 +282,7 @@ def test_a_weight_gradient_stored_past_the_caches(channels: int) -> None:
 # Few channels, and phases together ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channels", ((1, 3, 64), (1, 1, 20), (1, 4, 35)), ids=str)
+@pytest.mark.parametrize("channels", ((1, 3, 64), (1, 1, 20), (1, 4, 35), (1, 3, 100)), ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stride", (1, 2, 3))
 def test_few_channels(isa: str, channels: tuple[int, int, int], dtype: mx.Dtype, stride: int) -> None:
