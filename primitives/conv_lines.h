@@ -153,7 +153,8 @@ void product_of_lines(const Product<T>& p) {
 
 // Windows of one pixel, in one line of pixels ----------------------------------------------------------------------
 
-constexpr int kNearChannels = 128;  // more, and the rows of a tile take each other's places in the nearest cache
+constexpr int64_t kNearBytes =
+    1024;  // of a pixel; more, and the rows of a tile take each other's places in the nearest cache
 
 // Whether tiles may read the source where it lies.
 template <typename T>
@@ -164,7 +165,8 @@ bool is_of_pixels(const Product<T>& p) {
   };
   return sizeof(T) == sizeof(Acc<T>) && p.images == 1 && alone(p.rows, 1) && alone(p.cols, p.source_cols) &&
          p.source_cols == p.result_cols && p.groups == 1 && p.fold_rows * p.fold_cols == 1 &&
-         p.channels <= kNearChannels && p.cols.outs >= kProductTasks * kChunkTiles * kTileRows &&
+         p.channels * static_cast<int64_t>(sizeof(T)) <= kNearBytes &&
+         p.cols.outs >= kProductTasks * kChunkTiles * kTileRows &&
          int64_t{p.channels} * p.outs * static_cast<int64_t>(sizeof(T)) <= kWeightBytes;
 }
 
@@ -178,18 +180,22 @@ void product_of_pixels(const Product<T>& p) {
   const int64_t pixels = p.cols.outs, depth = p.channels;
   const Scratch<A> weights(blocks * depth * W);
   lay_out_weights(p, 0, blocks, weights.get());
-  parallel_for((pixels + kChunk - 1) / kChunk, [&](int64_t task) {
+  const int64_t stretch = smaller(kTaskChunks, pixels / (kChunk * kProductTasks)) * kChunk;
+  parallel_for((pixels + stretch - 1) / stretch, [&](int64_t task) {
     const A* lines[] = {nullptr};
     if constexpr (sizeof(T) == sizeof(A)) lines[0] = p.source;
     const LineJob<T> job = {lines, 1, depth, depth, p.result_channels, p.neuron, p.streamed};
-    const int64_t begin = task * kChunk, end = smaller(pixels, begin + kChunk), next = smaller(pixels, end + kChunk);
-    Ahead ahead(p.source + end * depth, p.source + next * depth, int64_t{kChunkTiles} * blocks);
-    for (int lane = 0; lane < p.outs; lane += W) {
-      const int vectors = p.outs - lane <= L ? 1 : kTileVectors;
-      for (int64_t pixel = begin; pixel < end; pixel += kTileRows, ahead.step()) {
-        const int rows = static_cast<int>(smaller(kTileRows, end - pixel));
-        line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane, p.outs - lane,
-                                    p.result + pixel * p.result_channels + lane);
+    const int64_t last = smaller(pixels, (task + 1) * stretch);
+    for (int64_t begin = task * stretch, end; begin < last; begin = end) {
+      end = smaller(last, begin + kChunk);
+      Ahead ahead(p.source + end * depth, p.source + smaller(last, end + kChunk) * depth, kChunkTiles * blocks);
+      for (int lane = 0; lane < p.outs; lane += W) {
+        const int vectors = p.outs - lane <= L ? 1 : kTileVectors;
+        for (int64_t pixel = begin; pixel < end; pixel += kTileRows, ahead.step()) {
+          const int rows = static_cast<int>(smaller(kTileRows, end - pixel));
+          line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane, p.outs - lane,
+                                      p.result + pixel * p.result_channels + lane);
+        }
       }
     }
     stream_end();
@@ -197,6 +203,8 @@ void product_of_pixels(const Product<T>& p) {
 }
 
 // Weight gradient: outs are the lanes, and the taps of a row with their channels make the rows of a tile ------------
+
+constexpr int kNearBlocks = 2;  // of lanes; with more, pixels lie too far apart to be read again and again
 
 template <typename A>
 using LineOuterTile = void (*)(const A* x, int64_t x_pitch, const A* dy, int64_t dy_pitch, int count, A* sums);
@@ -262,7 +270,9 @@ class LineGrad {
       const int64_t end = pieces * (part + 1) / parts;
       for (int64_t piece = pieces * part / parts; piece < end;) {
         clear(sums.get(), size_);
-        for (const int64_t last = smaller(end, piece + kRunBlocks); piece < last; ++piece) add(piece, sums.get(), own);
+        for (const int64_t last = smaller(end, piece + kRunBlocks); piece < last; ++piece) {
+          add(piece, end, sums.get(), own);
+        }
         for (int64_t i = 0; i < size_; i += L) store(total + i, load(total + i) + load(sums.get() + i));
       }
     });
@@ -279,23 +289,34 @@ class LineGrad {
   }
 
  private:
-  // Adds the products of a piece of a line of outputs to sums, [block][row tap][column tap, channel][out].
-  void add(int64_t piece, A* sums, double* bias) const {
+  // Where a piece begins in its line, and what the next piece reads.
+  int piece_begin(int64_t at) const { return static_cast<int>(g_.line() * at / g_.pieces()); }
+  Ahead ahead(int64_t piece, int64_t steps) const {
     const int64_t line = piece / g_.pieces(), at = piece % g_.pieces();
-    const int begin = static_cast<int>(g_.line() * at / g_.pieces());
-    const int count = static_cast<int>(g_.line() * (at + 1) / g_.pieces()) - begin;
+    const T* const from = g_.dy + dy_pixel(g_, line, 0) * g_.outs;
+    return {from + int64_t{piece_begin(at)} * g_.outs, from + int64_t{piece_begin(at + 1)} * g_.outs, steps};
+  }
+
+  // Adds the products of a piece of a line of outputs to sums, [block][row tap][column tap, channel][out]. Pieces up to
+  // `end` follow.
+  void add(int64_t piece, int64_t end, A* sums, double* bias) const {
+    const int64_t line = piece / g_.pieces(), at = piece % g_.pieces();
+    const int begin = piece_begin(at), count = piece_begin(at + 1) - begin;
     const int64_t cols = int64_t{count - 1} * g_.cols.stride + g_.cols.size;
-    const bool direct = sizeof(T) == sizeof(A) && g_.outs % L == 0;
-    const Scratch<A> x(cols * g_.channels + L), copy(direct ? 0 : int64_t{count} * g_.outs + W);
+    const bool direct = sizeof(T) == sizeof(A) && g_.outs % L == 0 && blocks_ <= kNearBlocks;
+    const int64_t pitch = direct ? g_.outs : W, block_size = direct ? W : int64_t{count} * W;
+    const Scratch<A> x(cols * g_.channels + L), packed(direct ? 0 : blocks_ * block_size);
     const T* given = g_.dy + dy_pixel(g_, line, begin) * g_.outs;
-    const A* dy = copy.get();
+    const A* dy = packed.get();
     if constexpr (sizeof(T) == sizeof(A)) dy = direct ? given : dy;
-    if (!direct) {
-      clear(copy.get() + int64_t{count} * g_.outs, W);
-      copy_run(copy.get(), given, 0, int64_t{count} * g_.outs, 0, int64_t{count} * g_.outs);
+    for (int i = 0; !direct && i < count; ++i, given += g_.outs) {
+      for (int block = 0; block < blocks_; ++block) {
+        copy_run(packed.get() + block * block_size + i * W, given, block * W, block * W + W, 0, g_.outs);
+      }
     }
-    if (bias) add_bias(dy, count, bias);
+    if (bias) add_bias(dy, pitch, block_size, count, bias);
     const int tiles = (width_ + kTileRows - 1) / kTileRows;
+    Ahead next = piece + 1 < end ? ahead(piece + 1, int64_t{g_.rows.size} * blocks_ * tiles) : Ahead();
     for (int q = 0; q < g_.rows.size; ++q) {
       const int64_t from = x_line(g_, line, q);
       if (from < 0) continue;
@@ -304,20 +325,21 @@ class LineGrad {
       for (int block = 0; block < blocks_; ++block) {
         const int vectors = g_.outs - block * W <= L ? 1 : kTileVectors;
         A* sum = sums + (int64_t{block} * g_.rows.size + q) * width_ * W;
-        for (int tile = 0; tile < tiles; ++tile) {
+        for (int tile = 0; tile < tiles; ++tile, next.step()) {
           const int k = width_ * tile / tiles;
           line_outer_tile<A>(width_ * (tile + 1) / tiles - k, vectors)(
-              x.get() + k, int64_t{g_.cols.stride} * g_.channels, dy + block * W, g_.outs, count, sum + k * W);
+              x.get() + k, int64_t{g_.cols.stride} * g_.channels, dy + block * block_size, pitch, count, sum + k * W);
         }
       }
     }
   }
 
-  void add_bias(const A* dy, int count, double* bias) const {
+  void add_bias(const A* dy, int64_t pitch, int64_t block_size, int count, double* bias) const {
     for (int out = 0; out < g_.outs; out += L) {
       const int n = lesser(L, g_.outs - out);
       Vec<A> sum = {};
-      for (int i = 0; i < count; ++i) sum += load_some(dy + int64_t{i} * g_.outs + out, n);
+      const A* from = dy + out / W * block_size + out % W;
+      for (int i = 0; i < count; ++i) sum += load_some(from + i * pitch, n);
       for (int j = 0; j < n; ++j) bias[out + j] += static_cast<double>(sum[j]);
     }
   }
