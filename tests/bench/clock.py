@@ -10,8 +10,8 @@ from .rivals import Call, Side
 
 Sampler = Callable[[], float]  # seconds for one call
 
-# PyTorch's threads spin for a while after their work; the next rival starts when they sleep.
-PAUSE = 0.005
+# PyTorch's threads spin for 7 or 8 ms after their work, more on a busy machine; the next rival starts when they sleep.
+PAUSE = 0.02
 # Seconds a call from which a rival takes part in ten rounds only.
 _SLOW, _SLOW_ROUNDS = 0.2, 10
 
