@@ -36,7 +36,13 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const int64_t bytes = job.pitch * static_cast<int64_t>(sizeof(A)), length = job.length;
-  Vec<A> acc[Rows][Vectors] = {};
+  // All loops over it are unrolled: an index that is not a constant would have the sums live in memory.
+  Vec<A> acc[Rows][Vectors];
+#pragma GCC unroll 14
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) acc[r][v] = Vec<A>{};
+  }
   for (int line = 0; line < job.count; ++line) {
     const A* w = weights + line * length * kTileLanes<A>;
     if (!job.lines[line]) continue;
@@ -52,6 +58,7 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
 #pragma GCC unroll 14
       for (int r = 0; r < Rows; ++r) {
         const Vec<A> x = splat(*reinterpret_cast<const A*>(base[r / 5] + r % 5 * bytes));
+#pragma GCC unroll 2
         for (int v = 0; v < Vectors; ++v) acc[r][v] += x * weight[v];
       }
       for (int i = 0; i < 3; ++i) {
@@ -60,6 +67,7 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
       }
     }
   }
+#pragma GCC unroll 2
   for (int v = 0; v < Vectors; ++v) {
     const int some = lesser(L, n - v * L);
     const Vec<A> start = load_some(bias + v * L, some);
@@ -67,10 +75,12 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
     for (int r = 0; r < Rows; ++r) acc[r][v] += start;
   }
   apply(acc, job.neuron);
+  const bool streamed = job.streamed;
+#pragma GCC unroll 2
   for (int v = 0; v < Vectors; ++v) {
     const int some = lesser(L, n - v * L);
 #pragma GCC unroll 14
-    for (int r = 0; r < Rows; ++r) store_result(result + r * job.result_pitch + v * L, acc[r][v], some, job.streamed);
+    for (int r = 0; r < Rows; ++r) store_result(result + r * job.result_pitch + v * L, acc[r][v], some, streamed);
   }
 }
 
