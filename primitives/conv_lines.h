@@ -25,14 +25,21 @@ struct LineJob {
   bool streamed;
 };
 
+// Memory that a tile fetches meanwhile, `step` bytes on with each product: a little at a time, since many lines of the
+// cache at once make a core wait.
+struct Meanwhile {
+  const void* from;
+  int64_t step;
+};
+
 template <typename T>
 using LineTile = void (*)(const LineJob<T>& job, int64_t offset, const Acc<T>* weights, const Acc<T>* bias, int n,
-                          T* result);
+                          Meanwhile next, T* result);
 
 // result[r][lane] = bias[lane] + sum over lines and k < length of line[offset + r * pitch + k] * weights[k][lane]
 template <typename T, int Rows, int Vectors>
 void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights, const Acc<T>* bias, int n,
-                    T* result) {
+                    Meanwhile next, T* result) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const int64_t bytes = job.pitch * static_cast<int64_t>(sizeof(A)), length = job.length;
@@ -43,6 +50,7 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) acc[r][v] = Vec<A>{};
   }
+  const char* fetched = static_cast<const char*>(next.from);
   for (int line = 0; line < job.count; ++line) {
     const A* w = weights + line * length * kTileLanes<A>;
     if (!job.lines[line]) continue;
@@ -52,7 +60,8 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
       base[i] = reinterpret_cast<const char*>(job.lines[line] + offset + (5 * i < Rows ? 5 * i : 0) * job.pitch);
       asm("" : "+r"(base[i]));
     }
-    for (int64_t k = 0; k < length; ++k, w += kTileLanes<A>) {
+    for (int64_t k = 0; k < length; ++k, w += kTileLanes<A>, fetched += next.step) {
+      __builtin_prefetch(fetched, 0, 2);
       Vec<A> weight[Vectors];
       for (int v = 0; v < Vectors; ++v) weight[v] = load(w + v * L);
 #pragma GCC unroll 14
@@ -152,7 +161,7 @@ void product_of_lines(const Product<T>& p) {
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t begin = p.cols.outs * tile / tiles, rows = p.cols.outs * (tile + 1) / tiles - begin;
           line_tile<T>(static_cast<int>(rows), vectors)(job, begin * job.pitch, weights.get() + block * depth * W,
-                                                        p.bias + lane, p.outs - lane,
+                                                        p.bias + lane, p.outs - lane, {weights.get(), 0},
                                                         result + begin * job.result_pitch + lane);
         }
       }
@@ -190,6 +199,7 @@ void product_of_pixels(const Product<T>& p) {
   const int64_t pixels = p.cols.outs, depth = p.channels;
   const Scratch<A> weights(blocks * depth * W);
   lay_out_weights(p, 0, blocks, weights.get());
+  const int64_t step = (kTileRows * static_cast<int64_t>(sizeof(T)) + blocks - 1) / blocks;
   const int64_t stretch = smaller(kTaskChunks, pixels / (kChunk * kProductTasks)) * kChunk;
   parallel_for((pixels + stretch - 1) / stretch, [&](int64_t task) {
     const A* lines[] = {nullptr};
@@ -198,13 +208,14 @@ void product_of_pixels(const Product<T>& p) {
     const int64_t last = smaller(pixels, (task + 1) * stretch);
     for (int64_t begin = task * stretch, end; begin < last; begin = end) {
       end = smaller(last, begin + kChunk);
-      Ahead ahead(p.source + end * depth, p.source + smaller(last, end + kChunk) * depth, kChunkTiles * blocks);
+      Meanwhile next = {p.source + end * depth, end < last ? step : 0};
       for (int lane = 0; lane < p.outs; lane += W) {
         const int vectors = p.outs - lane <= L ? 1 : kTileVectors;
-        for (int64_t pixel = begin; pixel < end; pixel += kTileRows, ahead.step()) {
+        for (int64_t pixel = begin; pixel < end; pixel += kTileRows) {
           const int rows = static_cast<int>(smaller(kTileRows, end - pixel));
           line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane, p.outs - lane,
-                                      p.result + pixel * p.result_channels + lane);
+                                      next, p.result + pixel * p.result_channels + lane);
+          next.from = static_cast<const char*>(next.from) + depth * next.step;
         }
       }
     }
@@ -214,7 +225,8 @@ void product_of_pixels(const Product<T>& p) {
 
 // Weight gradient: outs are the lanes, and the taps of a row with their channels make the rows of a tile ------------
 
-constexpr int kNearBlocks = 2;  // of lanes; with more, pixels lie too far apart to be read again and again
+constexpr int kPackedPixels = 128;  // of a piece, so that a block of many stays in the nearest cache
+constexpr int kNearBlocks = 2;      // of lanes; with more, pixels lie too far apart to be read again and again
 
 template <typename A>
 using LineOuterTile = void (*)(const A* x, int64_t x_pitch, const A* dy, int64_t dy_pitch, int count, A* sums);
@@ -257,18 +269,20 @@ class LineGrad {
       : g_(g),
         blocks_((g.outs + W - 1) / W),
         width_(g.cols.size * g.channels),
-        size_(int64_t{blocks_} * g.rows.size * width_ * W) {}
+        size_(int64_t{blocks_} * g.rows.size * width_ * W),
+        direct_(sizeof(T) == sizeof(A) && g.outs % L == 0 && blocks_ <= kNearBlocks),
+        pieces_(blocks_ <= kNearBlocks ? g.pieces() : (g.line() + kPackedPixels - 1) / kPackedPixels) {}
 
   bool fits() const {
     // Pixels by themselves, as many as give threads enough pieces.
     const bool pixels = g_.rows.size == 1 && g_.cols.size == 1 && g_.lines() == 1 && g_.groups == 1 &&
-                        g_.line() == g_.cols.n_in && g_.cols.stride == 1 && 2 * g_.pieces() >= kMaxParts;
+                        g_.line() == g_.cols.n_in && g_.cols.stride == 1 && 2 * pieces_ >= kMaxParts;
     return (g_.merged() || pixels) && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0 &&
            size_ * static_cast<int64_t>(sizeof(A)) <= kLineSumBytes;
   }
 
   void run() const {
-    const int64_t pieces = g_.lines() * g_.pieces(), parts = smaller(kMaxParts, pieces);
+    const int64_t pieces = g_.lines() * pieces_, parts = smaller(kMaxParts, pieces);
     const Scratch<A> totals(parts * size_);
     const Scratch<double> bias(g_.db ? parts * g_.outs : 0);
     parallel_for(parts, [&](int64_t part) {
@@ -300,9 +314,9 @@ class LineGrad {
 
  private:
   // Where a piece begins in its line, and what the next piece reads.
-  int piece_begin(int64_t at) const { return static_cast<int>(g_.line() * at / g_.pieces()); }
+  int piece_begin(int64_t at) const { return static_cast<int>(g_.line() * at / pieces_); }
   Ahead ahead(int64_t piece, int64_t steps) const {
-    const int64_t line = piece / g_.pieces(), at = piece % g_.pieces();
+    const int64_t line = piece / pieces_, at = piece % pieces_;
     const T* const from = g_.dy + dy_pixel(g_, line, 0) * g_.outs;
     return {from + int64_t{piece_begin(at)} * g_.outs, from + int64_t{piece_begin(at + 1)} * g_.outs, steps};
   }
@@ -310,16 +324,15 @@ class LineGrad {
   // Adds the products of a piece of a line of outputs to sums, [block][row tap][column tap, channel][out]. Pieces up to
   // `end` follow.
   void add(int64_t piece, int64_t end, A* sums, double* bias) const {
-    const int64_t line = piece / g_.pieces(), at = piece % g_.pieces();
+    const int64_t line = piece / pieces_, at = piece % pieces_;
     const int begin = piece_begin(at), count = piece_begin(at + 1) - begin;
     const int64_t cols = int64_t{count - 1} * g_.cols.stride + g_.cols.size;
-    const bool direct = sizeof(T) == sizeof(A) && g_.outs % L == 0 && blocks_ <= kNearBlocks;
-    const int64_t pitch = direct ? g_.outs : W, block_size = direct ? W : int64_t{count} * W;
-    const Scratch<A> x(cols * g_.channels + L), packed(direct ? 0 : blocks_ * block_size);
+    const int64_t pitch = direct_ ? g_.outs : W, block_size = direct_ ? W : int64_t{count} * W;
+    const Scratch<A> x(cols * g_.channels + L), packed(direct_ ? 0 : blocks_ * block_size);
     const T* given = g_.dy + dy_pixel(g_, line, begin) * g_.outs;
     const A* dy = packed.get();
-    if constexpr (sizeof(T) == sizeof(A)) dy = direct ? given : dy;
-    for (int i = 0; !direct && i < count; ++i, given += g_.outs) {
+    if constexpr (sizeof(T) == sizeof(A)) dy = direct_ ? given : dy;
+    for (int i = 0; !direct_ && i < count; ++i, given += g_.outs) {
       for (int block = 0; block < blocks_; ++block) {
         copy_run(packed.get() + block * block_size + i * W, given, block * W, block * W + W, 0, g_.outs);
       }
@@ -357,6 +370,8 @@ class LineGrad {
   const WeightGrad<T>& g_;
   const int blocks_, width_;
   const int64_t size_;
+  const bool direct_;
+  const int pieces_;
 };
 
 }  // namespace
