@@ -13,8 +13,8 @@ constexpr int kFewBlocks = 4;                       // of lanes that a task has 
 
 template <typename T>
 bool is_of_few(const Product<T>& p) {
-  return p.groups == 1 && p.rows.taps == 1 && p.cols.taps == 1 && p.fold_rows * p.fold_cols == 1 &&
-         p.pixels() <= kFewTiles * kTileRows &&
+  return p.groups == 1 && p.rows.taps == 1 && p.cols.taps == 1 && p.fold_rows * p.fold_cols == 1 && p.pixels() > 0 &&
+         p.pixels() <= kFewTiles * kTileRows && p.outs > (kProductTasks - 1) * kTileLanes<Acc<T>> &&
          int64_t{p.channels} * p.outs * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
 }
 
@@ -58,7 +58,7 @@ void product_of_few(const Product<T>& p) {
 
 template <typename T>
 bool is_of_few(const WeightGrad<T>& g) {
-  return g.groups == 1 && g.rows.size == 1 && g.cols.size == 1 && g.lines() == 1 && g.line() == g.cols.n_in &&
+  return g.groups == 1 && g.rows.size == 1 && g.cols.size == 1 && g.lines() == 1 && x_line(g, 0, 0) >= 0 &&
          g.cols.stride == 1 && g.line() > 0 && g.line() <= kFewTiles * kTileRows &&
          g.size() * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
 }
@@ -79,16 +79,20 @@ void weight_grad_of_few(const WeightGrad<T>& g) {
     const int first = g.tile_begin(begin);
     for (int out = first; out < g.tile_begin(end); ++out) g.db[out] = static_cast<A>(bias[out - first]);
   });
-  const int wide = (blocks + kFewBlocks - 1) / kFewBlocks, tall = lesser(g.tiles(), (kProductTasks + wide - 1) / wide);
-  parallel_for(int64_t{wide} * tall, [&](int64_t task) {
-    const int column = static_cast<int>(task / tall), row = static_cast<int>(task % tall);
-    const int first = blocks * column / wide, count = blocks * (column + 1) / wide - first;
+  const int64_t line = x_line(g, 0, 0), col = first(g.cols, g.cols.begin);
+  const int64_t wide = (blocks + kFewBlocks - 1) / kFewBlocks,
+                tall = smaller(g.tiles(), (kProductTasks + wide - 1) / wide);
+  parallel_for(wide * tall, [&](int64_t task) {
+    const int64_t column = task / tall, row = task % tall;
+    const int begin = static_cast<int>(blocks * column / wide);
+    const int count = static_cast<int>(blocks * (column + 1) / wide) - begin;
     const Scratch<A> x(count * x_size + L), sums(kTileRows * W);
-    for (int k = 0; k < count; ++k) pack_line(g, 0, 0, (first + k) * W, 0, pixels, 1, x.get() + k * x_size);
-    for (int tile = g.tiles() * row / tall; tile < g.tiles() * (row + 1) / tall; ++tile) {
+    for (int k = 0; k < count; ++k) pack_line(g, 0, line, (begin + k) * W, col, pixels, 1, x.get() + k * x_size);
+    const int last = static_cast<int>(g.tiles() * (row + 1) / tall);
+    for (int tile = static_cast<int>(g.tiles() * row / tall); tile < last; ++tile) {
       const int out = g.tile_begin(tile), rows = g.tile_begin(tile + 1) - out;
       for (int k = 0; k < count; ++k) {
-        const int lane = (first + k) * W, vectors = g.width() - lane <= L ? 1 : kTileVectors;
+        const int lane = (begin + k) * W, vectors = g.width() - lane <= L ? 1 : kTileVectors;
         for (int part = 0; part < parts; ++part) {
           const int at = pixels * part / parts;
           const PixelBlock block = {&at, &at, 1, pixels * (part + 1) / parts - at, 1};

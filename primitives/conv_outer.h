@@ -111,9 +111,12 @@ void add_bias(const WeightGrad<T>& g, int first, int last, const Acc<T>* panel, 
     const A* from = panel + tile * pixel_count * kOuterPitch;
     for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
       const int n = lesser(lanes<A>, end - i);
-      Vec<A> sum = {};
-      for (int64_t pixel = 0; pixel < pixel_count; ++pixel) sum += load_some(from + pixel * kOuterPitch, n);
-      for (int j = 0; j < n; ++j) bias[i - g.tile_begin(first) + j] += static_cast<double>(sum[j]);
+      for (int64_t pixel = 0; pixel < pixel_count;) {
+        Vec<A> sum = {};
+        const int64_t run = smaller(pixel_count, pixel + kBlockPixels);
+        for (; pixel < run; ++pixel) sum += load_some(from + pixel * kOuterPitch, n);
+        for (int j = 0; j < n; ++j) bias[i - g.tile_begin(first) + j] += static_cast<double>(sum[j]);
+      }
     }
   }
 }
