@@ -280,7 +280,12 @@ def nvrtc(monkeypatch: pytest.MonkeyPatch) -> _nvrtc.Compiler:
     packages = importlib.util.find_spec("nvidia")
     for place in (packages.submodule_search_locations if packages else None) or ():
         with contextlib.suppress(OSError):
-            ctypes.CDLL(f"{place}/cu13/lib/libnvrtc.so.13")  # so that it is found by its name
+            # So that they are found by their names: that of CUDA 13.0 asks the loader for the other file.
+            for library in (
+                *sorted(Path(place).glob("cu13/lib/libnvrtc-builtins.so.*")),
+                f"{place}/cu13/lib/libnvrtc.so.13",
+            ):
+                ctypes.CDLL(str(library))
             monkeypatch.setenv("CUDA_HOME", f"{place}/cu13")
     found = _nvrtc.found("sm_90a", Path(mx.__file__).parent, ("13",))
     if found is None:
