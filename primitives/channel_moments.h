@@ -24,18 +24,25 @@ struct Moments {
   }
 };
 
-// The moments of a block of rows, from data that stays in the cache between the two passes. The sum of what
-// is left over corrects the rounding of the first mean.
+// Rows of a block that tell about where its mean is, and how far ahead others are fetched.
+constexpr int64_t kFew = 8, kAhead = 24;
+
+// The moments of a block of rows, by how far they are from the mean of the first few. The few are among what varies, so
+// the block's mean is at most sqrt(kBlock / kFew) of its deviations away from theirs, and the error of the squares
+// grows 1 + kBlock / kFew times at most. Their mean is exact where they are equal, so that what is constant has no
+// variance.
 template <typename T, int N>
 MPSF_INLINE void block_moments(const T* x, int64_t stride, int64_t rows, int n, double* mean, double* m2) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   Vec<A> about[N] = {}, sum[N] = {}, squares[N] = {};
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int v = 0; v < N; ++v) about[v] += load_some(x + row * stride + v * L, n);
+  const int64_t few = smaller(kFew, rows);
+  for (int64_t row = 0; row < few; ++row) {
+    const A share = A(1) / static_cast<A>(row + 1);
+    for (int v = 0; v < N; ++v) about[v] += (load_some(x + row * stride + v * L, n) - about[v]) * share;
   }
-  for (int v = 0; v < N; ++v) about[v] *= A(1) / static_cast<A>(rows);
   for (int64_t row = 0; row < rows; ++row) {
+    fetch<N * L * sizeof(T) + 64>(x + (row + kAhead) * stride);  // which may begin within a line
     for (int v = 0; v < N; ++v) {
       Vec<A> d = load_some(x + row * stride + v * L, n) - about[v];
       sum[v] += d;
@@ -50,7 +57,8 @@ MPSF_INLINE void block_moments(const T* x, int64_t stride, int64_t rows, int n, 
   for (int i = 0; i < N * L; ++i) {
     const double left = static_cast<double>(rest[i]);
     mean[i] = static_cast<double>(first[i]) + left * share;
-    m2[i] = static_cast<double>(square[i]) - left * left * share;
+    const double less = static_cast<double>(square[i]) - left * left * share;
+    m2[i] = less < 0 ? 0 : less;  // which underflow can make of squares; a NaN stays
   }
 }
 

@@ -119,6 +119,12 @@ void reduce_sets(const Sets& sets, int64_t entries, int64_t space, const F& piec
   parallel_for(sets.count, [&](int64_t set) { finish(set, &parts[set * chunks * entries]); });
 }
 
+// Asks for the lines of so many bytes, for the second cache.
+template <int64_t Bytes>
+MPSF_INLINE void fetch(const void* from) {
+  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+}
+
 // Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then two, then single ones of n lanes.
 template <typename A, typename F>
 MPSF_INLINE void for_columns(int64_t width, F f) {

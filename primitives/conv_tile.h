@@ -17,12 +17,6 @@ constexpr int kTileLanes = kTileVectors* lanes<A>;
 constexpr int kDepth = 576;
 constexpr int kPitch = kDepth + 16;
 
-// Asks for the lines of so many bytes, for the second cache.
-template <int64_t Bytes>
-MPSF_INLINE void fetch(const void* from) {
-  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
-}
-
 template <typename A>
 using Tile = void (*)(const A* panel, const A* weights, int64_t depth, bool add, const A* next, A* sums);
 

@@ -234,12 +234,29 @@ def test_variance_survives_a_large_mean(device: mx.Device, dtype: mx.Dtype, mean
         np.testing.assert_allclose(exact(state.var), values.var((0, 1, 2)), rtol=2e-5)
 
 
-def test_a_constant_image_has_no_variance(device: mx.Device, dtype: mx.Dtype) -> None:
-    x = mx.full((2, 33, 7, 5), 1.7, dtype)
+def test_variance_survives_a_block_that_begins_with_outliers(device: mx.Device, dtype: mx.Dtype) -> None:
+    """A CPU takes 128 pixels at a time, and how far each is from the mean of the first eight."""
+    outlying = mx.arange(4096).reshape(4, 32, 32, 1) % 128 < 8
+    x = numbers((4, 32, 32, 64), dtype)
+    for far in (30, -1000):
+        x = mx.where(outlying, x + mx.array(far, dtype), x)
+        state, values = mf.bn_stats(x), exact(x)
+        var = values.var((0, 1, 2))
+        close(state.mean, values.mean((0, 1, 2)), 4 * np.sqrt(var))
+        np.testing.assert_allclose(exact(state.var), var, rtol=2e-13 if dtype == mx.float64 else 2e-5)
+
+
+@pytest.mark.parametrize("pixels", [1, 7, 77, 515])
+def test_what_is_constant_has_no_variance(device: mx.Device, dtype: mx.Dtype, pixels: int) -> None:
+    """None at all: MPS's own eps, the smallest normal float, would make much of a little, and NaN of a negative one."""
+    channel = numbers((19,), dtype) * mx.array(100, dtype)
+    x = mx.contiguous(mx.broadcast_to(channel, (2, 1, pixels, 19)))
     state = mf.bn_stats(x)
-    close(state.mean, exact(x)[0, 0, 0])
-    assert np.all(exact(state.var) <= (2 * TOLERANCE[accumulator(dtype)]) ** 2)
-    assert np.all(np.abs(exact(mf.batch_norm(x))) < 1e-3)
+    assert exact(state.var).tolist() == [0] * 19
+    close(state.mean, exact(channel))
+    tiny = float(np.finfo(np.float32).tiny)
+    for y in (mf.batch_norm(x, eps=tiny), mf.instance_norm(x, eps=tiny), mf.bn_normalize(x, mf.bn_stats(x, eps=tiny))):
+        assert np.all(exact(y) == 0)
 
 
 def test_long_sums_stay_accurate(device: mx.Device) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import mpsfunc as mf
 from mpsfunc import __main__ as command
-from mpsfunc import _launch, _nvrtc, _selftest
+from mpsfunc import _channel_stages, _launch, _nvrtc, _selftest
 from mpsfunc._launch import Stage
 
 GPU = mx.Device(mx.gpu, 0)
@@ -80,6 +80,11 @@ def test_a_kernel_that_is_to_have_company_is_compiled_for_fewer_registers() -> N
     assert "RESIDENT" not in text and "constexpr int V = 4;" in text
     alone, _ = _nvrtc.source("mpsfunc_body", body, "", INPUTS, OUTPUTS, constants[::2], 0)
     assert text == alone.replace("void mpsfunc", "void __launch_bounds__(256, 2) mpsfunc")
+
+
+def test_statistics_are_to_have_company() -> None:
+    first, _ = _channel_stages.moments(mx.zeros((8, 56, 56, 64)), 1)
+    assert dict(first.template)[_launch.RESIDENT] == 2
 
 
 def test_every_dtype_of_a_gpu_has_its_name() -> None:
