@@ -21,35 +21,43 @@ bool streams(const Tensor& image, const Sets& sets) {
   return image.streamed && sets.rows.width % L == 0 && (sets.count == 1 || sets.size % L == 0);
 }
 
+// Fills `N` vectors side by side of so many rows, from element `at` on, where they are in column `column`. All that it
+// needs is its own: a store might change what is reached through a reference.
+template <int N, bool Streamed, typename T, int Count, typename F>
+MPSF_INLINE void fill_column(T* image, int64_t at, int64_t height, int64_t pitch, const Acc<T>* const (&entries)[Count],
+                             int64_t column, int n, F f) {
+  constexpr int L = lanes<Acc<T>>;
+  Vec<Acc<T>> p[N][Count];
+  for (int v = 0; v < N; ++v) {
+    for (int i = 0; i < Count; ++i) p[v][i] = load_some(entries[i] + column + v * L, n);
+  }
+  for (int64_t row = 0; row < height; ++row, at += pitch) {
+    for (int v = 0; v < N; ++v) store_result(image + at + v * L, f(at + v * L, n, p[v]), n, Streamed);
+  }
+}
+
 // Fills sets with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors with one
 // entry a channel of each set. Runs from back to front, because the caches hold the end of what the pass before went
 // through.
 template <typename T, int Count, typename F>
 void fill(T* image, bool streamed, const Sets& sets, const Acc<T>* const (&vectors)[Count], const F& f) {
   using A = Acc<T>;
-  constexpr int L = lanes<A>;
   const Rows& rows = sets.rows;
 
   // `height` rows of `width` elements from `offset` on.
   auto fill_band = [&](const A* const(&entries)[Count], int64_t offset, int64_t height, int64_t width) {
-    // All by value: a store might change what is reached through a reference.
-    for_columns<A>(width,
-                   [image, streamed, entries, offset, height, f, pitch = rows.width]<int N>(int64_t column, int n) {
-                     Vec<A> p[N][Count];
-                     for (int v = 0; v < N; ++v) {
-                       for (int i = 0; i < Count; ++i) p[v][i] = load_some(entries[i] + column + v * L, n);
-                     }
-                     for (int64_t row = 0; row < height; ++row) {
-                       for (int v = 0; v < N; ++v) {
-                         const int64_t at = offset + row * pitch + column + v * L;
-                         store_result(image + at, f(at, n, p[v]), n, streamed && n == L);
-                       }
-                     }
-                   });
+    for_columns<A>(width, [&]<int N>(int64_t column, int n) {
+      const int64_t at = offset + column;
+      if (streamed && n == lanes<A>) {
+        fill_column<N, true>(image, at, height, rows.width, entries, column, n, f);
+      } else {
+        fill_column<N, false>(image, at, height, rows.width, entries, column, n, f);
+      }
+    });
   };
 
   const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
-  parallel_sets(sets, true, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+  parallel_sets(sets, stay_whole(sets), true, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
     Scratch<A> room(Count * rows.width);
     for (int64_t set = end - 1; set >= begin; --set) {
       const A* entries[Count];

@@ -14,7 +14,7 @@ inline int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 constexpr int kTile = 4;
 // Elements that one lane adds up in the accumulator's own precision; longer sums go on in double.
 constexpr int64_t kBlock = 128;
-constexpr int64_t kChunks = 128;
+constexpr int64_t kChunks = 64;
 
 // Channels-last pixels seen as rows: each row is `side` pixels side by side, so that few or odd channels
 // still fill whole vectors. Entry i of a row belongs to channel i % channels.
@@ -69,12 +69,15 @@ Sets sets_of(const Tensor& image, int64_t entries) {
 // Elements of an image in one chunk of work.
 constexpr int64_t kChunkElements = 1 << 14;
 
-// Cuts sets into work: f(begin, end, first, last) for the chunks [first, last) of the sets [begin, end). Either that is
-// one chunk of one set, or all chunks of several sets, which stay whole where they are many or small.
+// Whether sets are not cut up: they are small, or nobody is there to share their chunks. (Every task asks for room and
+// waits for what it streamed.)
+inline bool stay_whole(const Sets& sets) { return sets.rows.chunks() <= 1 || works_alone(); }
+
+// Cuts sets into work: f(begin, end, first, last) for the chunks [first, last) of the sets [begin, end): all chunks of
+// several sets if these are to stay whole, else one chunk of one set.
 template <typename F>
-void parallel_sets(const Sets& sets, bool backwards, const F& f) {
+void parallel_sets(const Sets& sets, bool whole, bool backwards, const F& f) {
   const int64_t chunks = sets.rows.chunks() + 1;
-  const bool whole = chunks <= 2;
   const int64_t group = whole ? 1 + kChunkElements / (sets.size + 1) : 1;
   const int64_t tasks = whole ? (sets.count + group - 1) / group : sets.count * chunks;
   parallel_for(tasks, [&](int64_t i) {
@@ -103,9 +106,9 @@ void for_sets(const Sets& all, const F& f) {
 template <typename F, typename G>
 void reduce_sets(const Sets& sets, int64_t entries, int64_t space, const F& piece, const G& finish) {
   const int64_t chunks = sets.rows.chunks() + 1;
-  const bool whole = chunks <= 2;
+  const bool whole = stay_whole(sets);
   Scratch<double> parts(whole ? 0 : sets.count * chunks * entries);
-  parallel_sets(sets, false, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+  parallel_sets(sets, whole, false, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
     Scratch<double> room(space), own(whole ? chunks * entries : 0);
     for (int64_t set = begin; set < end; ++set) {
       double* part = whole ? own.get() : &parts[set * chunks * entries];

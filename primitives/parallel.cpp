@@ -243,6 +243,8 @@ void set_num_threads(int threads) {
   thread_count().store(check_threads(threads, "set_num_threads", "threads=" + std::to_string(threads)));
 }
 
+bool works_alone() { return inside || get_num_threads() == 1; }
+
 void run_chunks(void* context, Task task, int64_t chunks) {
   int64_t threads = std::min<int64_t>(get_num_threads(), chunks);
   if (threads > 1 && !inside) {

@@ -11,6 +11,9 @@ using Task = void (*)(void* context, int64_t chunk);
 // all have. The first exception of a chunk is thrown here, after which chunks not yet begun are dropped.
 void run_chunks(void* context, Task task, int64_t chunks);
 
+// Whether this thread has to do all that is cut up for threads: it runs a chunk already, or there is no other.
+bool works_alone();
+
 int get_num_threads();
 void set_num_threads(int threads);  // at least 1
 
