@@ -21,8 +21,8 @@ bool streams(const Tensor& image, const Sets& sets) {
   return image.streamed && sets.rows.width % L == 0 && (sets.count == 1 || sets.size % L == 0);
 }
 
-// Fills `N` vectors side by side of so many rows, from element `at` on, where they are in column `column`. All that it
-// needs is its own: a store might change what is reached through a reference.
+// Fills `N` vectors side by side of so many rows, from element `at` on, where they are in column `column`. What the
+// loop reads is held by this function itself: a store might change what is reached through a reference.
 template <int N, bool Streamed, typename T, int Count, typename F>
 MPSF_INLINE void fill_column(T* image, int64_t at, int64_t height, int64_t pitch, const Acc<T>* const (&entries)[Count],
                              int64_t column, int n, F f) {

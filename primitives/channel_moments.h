@@ -25,24 +25,24 @@ struct Moments {
 };
 
 // Rows of a block that tell about where its mean is, and how far ahead others are fetched.
-constexpr int64_t kFew = 8, kAhead = 24;
+constexpr int64_t kFew = 32, kAhead = 24;
 
-// The moments of a block of rows, by how far they are from the mean of the first few. The few are among what varies, so
-// the block's mean is at most sqrt(kBlock / kFew) of its deviations away from theirs, and the error of the squares
-// grows 1 + kBlock / kFew times at most. Their mean is exact where they are equal, so that what is constant has no
-// variance.
+// The moments of a block of rows, by how far they are from the mean of the first few. These are among what varies, so
+// theirs is at most sqrt(kBlock / kFew - 1) deviations from the mean of all, and little cancels below. It is told from
+// the first row, so that what is constant has no variance at all.
 template <typename T, int N>
 MPSF_INLINE void block_moments(const T* x, int64_t stride, int64_t rows, int n, double* mean, double* m2) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  Vec<A> about[N] = {}, sum[N] = {}, squares[N] = {};
+  Vec<A> top[N], about[N] = {}, sum[N] = {}, squares[N] = {};
+  for (int v = 0; v < N; ++v) top[v] = load_some(x + v * L, n);
   const int64_t few = smaller(kFew, rows);
-  for (int64_t row = 0; row < few; ++row) {
-    const A share = A(1) / static_cast<A>(row + 1);
-    for (int v = 0; v < N; ++v) about[v] += (load_some(x + row * stride + v * L, n) - about[v]) * share;
+  for (int64_t row = 1; row < few; ++row) {
+    for (int v = 0; v < N; ++v) about[v] += load_some(x + row * stride + v * L, n) - top[v];
   }
+  for (int v = 0; v < N; ++v) about[v] = top[v] + about[v] * (A(1) / static_cast<A>(few));
   for (int64_t row = 0; row < rows; ++row) {
-    fetch<N * L * sizeof(T) + 64>(x + (row + kAhead) * stride);  // which may begin within a line
+    fetch<N * L * sizeof(T) + 64>(x, (row + kAhead) * stride);  // which may begin within a line
     for (int v = 0; v < N; ++v) {
       Vec<A> d = load_some(x + row * stride + v * L, n) - about[v];
       sum[v] += d;

@@ -27,12 +27,14 @@ struct Factors {
   }
 };
 
-// The moments of `size` channels together become those of each.
+// The moments of `size` channels together become those of each. Sums are of how far means are from the first, so that
+// equal ones have no variance.
 template <typename A>
 void join_moments(const A* means, const A* variances, int64_t size, A* mean, A* var) {
+  const double first = static_cast<double>(means[0]);
   double sum = 0, spread = 0;
-  for (int64_t c = 0; c < size; ++c) sum += static_cast<double>(means[c]);
-  const double joined = sum / static_cast<double>(size);
+  for (int64_t c = 0; c < size; ++c) sum += static_cast<double>(means[c]) - first;
+  const double joined = first + sum / static_cast<double>(size);
   for (int64_t c = 0; c < size; ++c) {
     const double apart = static_cast<double>(means[c]) - joined;
     spread += static_cast<double>(variances[c]) + apart * apart;

@@ -14,6 +14,7 @@ inline int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 constexpr int kTile = 4;
 // Elements that one lane adds up in the accumulator's own precision; longer sums go on in double.
 constexpr int64_t kBlock = 128;
+// Chunks of all sets at most, whatever the threads, since sums depend on how they are cut.
 constexpr int64_t kChunks = 64;
 
 // Channels-last pixels seen as rows: each row is `side` pixels side by side, so that few or odd channels
@@ -62,7 +63,7 @@ template <typename A>
 Sets sets_of(const Tensor& image, int64_t entries) {
   const int64_t channels = image.shape[image.ndim - 1], count = entries / channels, size = image.size / count;
   Sets sets{count, size, rows_of<A>(size, channels)};
-  sets.rows.most = kChunks / smaller(count, kChunks);
+  sets.rows.most = (kChunks + count - 1) / count;
   return sets;
 }
 
@@ -122,10 +123,11 @@ void reduce_sets(const Sets& sets, int64_t entries, int64_t space, const F& piec
   parallel_for(sets.count, [&](int64_t set) { finish(set, &parts[set * chunks * entries]); });
 }
 
-// Asks for the lines of so many bytes, for the second cache.
-template <int64_t Bytes>
-MPSF_INLINE void fetch(const void* from) {
-  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+// Asks for the lines of so many bytes, for the second cache; so many elements ahead, which may be behind the array.
+template <int64_t Bytes, typename T>
+MPSF_INLINE void fetch(const T* from, int64_t ahead = 0) {
+  const auto address = reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(ahead) * sizeof(T);
+  for (uintptr_t i = 0; i < Bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(address + i), 0, 2);
 }
 
 // Calls f(column, n, tile) for the vectors of a row: kTile whole ones at a time, then two, then single ones of n lanes.

@@ -219,14 +219,17 @@ def test_broadcast_views(device: mx.Device) -> None:
     check(mx.broadcast_to(numbers((1, 4, 1, 6)), (3, 4, 5, 6)))
 
 
+@pytest.mark.parametrize("shape", [(4, 32, 32, 3), (4, 96, 96, 64)], ids=("few", "many"))
 @pytest.mark.parametrize(
     ("dtype", "mean", "deviation"),
     [(mx.float32, 1e4, 1), (mx.bfloat16, 100, 4), (mx.float16, 1e3, 4)],
     ids=("float32", "bfloat16", "float16"),
 )
-def test_variance_survives_a_large_mean(device: mx.Device, dtype: mx.Dtype, mean: float, deviation: float) -> None:
+def test_variance_survives_a_large_mean(
+    device: mx.Device, dtype: mx.Dtype, mean: float, deviation: float, shape: tuple[int, ...]
+) -> None:
     """Against the statistics of what rounding to the dtype left."""
-    x = (numbers((4, 32, 32, 3)) * deviation + mean).astype(dtype)
+    x = (numbers(shape) * deviation + mean).astype(dtype)
     values = exact(x)
     parts = mf.bn_stats(x[1:], mf.bn_stats(x[:1]))
     for state in (mf.bn_stats(x), parts):
@@ -234,19 +237,18 @@ def test_variance_survives_a_large_mean(device: mx.Device, dtype: mx.Dtype, mean
         np.testing.assert_allclose(exact(state.var), values.var((0, 1, 2)), rtol=2e-5)
 
 
-def test_variance_survives_a_block_that_begins_with_outliers(device: mx.Device, dtype: mx.Dtype) -> None:
-    """A CPU takes 128 pixels at a time, and how far each is from the mean of the first eight."""
+@pytest.mark.parametrize(("mean", "far", "spread"), [(1e4, 4, 1), (1e4, 30, 1), (0.3, 1000, 0), (0.3, -7, 0)])
+def test_variance_survives_blocks_that_begin_with_outliers(
+    device: mx.Device, mean: float, far: float, spread: float
+) -> None:
+    """A CPU takes 128 pixels at a time, and how far they are from the mean of the first of them."""
     outlying = mx.arange(4096).reshape(4, 32, 32, 1) % 128 < 8
-    x = numbers((4, 32, 32, 64), dtype)
-    for far in (30, -1000):
-        x = mx.where(outlying, x + mx.array(far, dtype), x)
-        state, values = mf.bn_stats(x), exact(x)
-        var = values.var((0, 1, 2))
-        close(state.mean, values.mean((0, 1, 2)), 4 * np.sqrt(var))
-        np.testing.assert_allclose(exact(state.var), var, rtol=2e-13 if dtype == mx.float64 else 2e-5)
+    x = mean + spread * numbers((4, 32, 32, 64)) + mx.where(outlying, far, 0)
+    values = exact(x)
+    np.testing.assert_allclose(exact(mf.bn_stats(x).var), values.var((0, 1, 2)), rtol=2e-5)
 
 
-@pytest.mark.parametrize("pixels", [1, 7, 77, 515])
+@pytest.mark.parametrize("pixels", [1, 7, 77, 515, 90_000])
 def test_what_is_constant_has_no_variance(device: mx.Device, dtype: mx.Dtype, pixels: int) -> None:
     """None at all: MPS's own eps, the smallest normal float, would make much of a little, and NaN of a negative one."""
     channel = numbers((19,), dtype) * mx.array(100, dtype)
@@ -256,6 +258,9 @@ def test_what_is_constant_has_no_variance(device: mx.Device, dtype: mx.Dtype, pi
     close(state.mean, exact(channel))
     tiny = float(np.finfo(np.float32).tiny)
     for y in (mf.batch_norm(x, eps=tiny), mf.instance_norm(x, eps=tiny), mf.bn_normalize(x, mf.bn_stats(x, eps=tiny))):
+        assert np.all(exact(y) == 0)
+    for value in exact(channel)[:9]:
+        y = mf.group_norm(mx.full((1, 1, pixels, 6), value.item(), dtype), 2, eps=tiny)
         assert np.all(exact(y) == 0)
 
 
@@ -402,6 +407,9 @@ def test_defaults_of_gamma_and_beta(device: mx.Device) -> None:
     state = mf.bn_stats_grad(dy, x, mf.bn_stats(x))
     assert same_bits(mf.batch_norm(x), mf.batch_norm(x, ones, zeros))
     assert same_bits(mf.bn_normalize(x, state), mf.bn_normalize(x, state, ones, zeros))
+    shift = numbers((4,), seed=2)
+    assert same_bits(mf.batch_norm(x, beta=shift), mf.batch_norm(x, ones, shift))
+    assert same_bits(mf.bn_normalize(x, state, beta=shift), mf.bn_normalize(x, state, ones, shift))
     assert same_bits(mf.bn_grad(dy, x, state), mf.bn_grad(dy, x, state, ones, zeros))
 
 
