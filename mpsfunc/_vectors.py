@@ -115,8 +115,7 @@ def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
     """The moments of groups of as many neighbouring channels, from those of channels; for each channel its group's."""
     apart = (mean.shape[0], int(groups), mean.shape[1] // int(groups))
     means, variances = mean.reshape(apart), var.reshape(apart)
-    first = mx.stop_gradient(means[..., :1])  # told from which, the mean of equal ones is exact
-    center = first + (means - first).mean(-1, keepdims=True)
+    center = means.mean(-1, keepdims=True)
     spread = (variances + (means - center) ** 2).mean(-1, keepdims=True)
     whole, wide = (mx.broadcast_to(a, apart).reshape(mean.shape) for a in (center, spread))
     return whole, wide

@@ -275,7 +275,7 @@ def _images(
     beta: mx.array | None,
     neuron: str | Neuron | None,
 ) -> tuple[By, mx.array | None]:
-    if dy is None:
+    if op == "bn_normalize":
         _check.image(op, "x", x, stream=stream)
     else:
         _check.gradient(op, dy, x, stream=stream)
