@@ -14,7 +14,7 @@ inline int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 constexpr int kTile = 4;
 // Elements that one lane adds up in the accumulator's own precision; longer sums go on in double.
 constexpr int64_t kBlock = 128;
-// Chunks of all sets at most, whatever the threads, since sums depend on how they are cut.
+// Chunks that all sets are cut into, or somewhat more; whatever the threads, since sums depend on how they are cut.
 constexpr int64_t kChunks = 64;
 
 // Channels-last pixels seen as rows: each row is `side` pixels side by side, so that few or odd channels
