@@ -8,6 +8,6 @@ for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
   const float root = slope_of(1, var[c], eps), scaled = gamma[c] * root, grown = dot[c] * root;
   dgamma[c] = grown;
   a[c] = scaled;
-  b[c] = (2 * of_var - scaled * root * grown) / count;
+  b[c] = (2 * of_var - scaled * (root * grown)) / count;
   d[c] = (of_mean - scaled * sum) / count;
 }

@@ -7,6 +7,6 @@ for (int c = thread_position_in_grid.x; c < channels; c += threads_per_grid.x) {
   const float of_gamma = float(dgamma[c]), of_beta = float(dbeta[c]), pixels = float(count[0]);
   const float root = slope_of(1, var[c], eps), scaled = float(gamma[c]) * root, share = scaled / pixels;
   a[c] = scaled;
-  b[c] = -share * root * of_gamma;
+  b[c] = -share * (root * of_gamma);
   d[c] = -share * of_beta;
 }

@@ -32,6 +32,6 @@ if (told) {
   dgamma[c] = grown;
   dbeta[c] = sum;
   a[c] = scaled;
-  b[c] = (2 * of_var - scaled * root * grown) / count;
+  b[c] = (2 * of_var - scaled * (root * grown)) / count;
   d[c] = (of_mean - scaled * sum) / count;
 }

@@ -146,7 +146,7 @@ def _grown_meaning(*args: Any) -> tuple[Vector, Vector]:
     mean, var, dgamma, dbeta, *given = _rows(x, vectors)
     scale, shift = (_vectors.slope(given[0], var, by.eps, by.stream), given[1]) if given else (mean, mean)
     total, dot = sums(dy, x, mean, scale, shift, On(by.act, by.stream))
-    made = dgamma + dot * mx.rsqrt(var + by.eps), dbeta + total
+    made = dgamma + dot * _vectors.inverse_root(var, by.eps), dbeta + total
     return made[0].reshape(x.shape[3]), made[1].reshape(x.shape[3])
 
 
@@ -154,11 +154,11 @@ def _gradient_meaning(*args: Any) -> mx.array:
     dy, x, *vectors, by = args
     count = vectors.pop(5)
     mean, var, dgamma, dbeta, gamma, *given = _rows(x, vectors)
-    root = mx.rsqrt(var + by.eps)
+    root = _vectors.inverse_root(var, by.eps)
     share = gamma * root / count.astype(var.dtype)
     scale = gamma * root
     shift = given[0] if given else mean
-    return combine(dy, x, mean, scale, -share * root * dgamma, -share * dbeta, scale, shift, On(by.act, by.stream))
+    return combine(dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, On(by.act, by.stream))
 
 
 _normalize: Any = derived("bn_normalize", _run_normalize, _normalize_meaning)

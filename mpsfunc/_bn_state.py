@@ -215,7 +215,7 @@ def bn_running(
         A frozen state with the new averages and the gradients of ``running``.
 
     Raises:
-        TypeError: One is not a BatchNormState, or momentum is not a number.
+        TypeError: One is not a BatchNormState, momentum is not a number, or unbiased is not a bool.
         ValueError: running is not frozen, state is, they differ in channels, or momentum is out of range.
 
     Example:
@@ -236,13 +236,14 @@ def bn_running(
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
     share = _check.number(op, "momentum", momentum, 0, 1)
+    drawn = float(_check.switch(op, "unbiased", unbiased))
     dtypes = running.mean.dtype, running.var.dtype
     with mx.stream(run_on):
         wide = mx.float64 if mx.float64 in dtypes else mx.float32
         known, found = [running.mean, running.var], [a.astype(wide) for a in (state.mean, state.var)]
         if _launch.backend(run_on) == "cpu" or dtypes[0] != dtypes[1]:
             known = [a.astype(wide) for a in known]
-        mean, var = _vectors.moved(*known, *found, state.count, share, float(bool(unbiased)), run_on)
+        mean, var = _vectors.moved(*known, *found, state.count, share, drawn, run_on)
         return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 
@@ -260,13 +261,14 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 
     Raises:
         TypeError: state is not a BatchNormState.
+        ValueError: Its arrays do not fit together.
 
     Example:
         >>> bn_reset(bn_stats(mx.ones((1, 2, 2, 1)))).count.item()
         0
     """
     run_on = _launch.resolve(stream)
-    _check.state("bn_reset", state, BatchNormState, stream=run_on)
+    check_whole("bn_reset", state, run_on)
     with mx.stream(run_on):
         none = mx.zeros_like(state.mean)
         if state.frozen:

@@ -253,7 +253,7 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
     if spec.groups:
         b, d = _vectors.group_sums(b, d, float(spec.groups), spec.stream)
     if spec.processes is not None:  # the parameters' gradients are of this process's loss
-        dgamma = dot * mx.rsqrt(var + spec.eps)
+        dgamma = dot * _vectors.inverse_root(var, spec.eps)
     return combine(dy, x, mean, a, b, d, slope, beta, on), *_shared((dgamma, dbeta), spec)
 
 

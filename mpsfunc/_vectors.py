@@ -25,12 +25,13 @@ class _Numbers(NamedTuple):
 
 
 def _one_launch(
-    op: str, outputs: int, names: tuple[str, str] | None = None
+    op: str, outputs: int, names: tuple[str, str] | None = None, *, by_group: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes ``function(*vectors, *numbers, stream)`` one GPU kernel, or the CPU primitive ``op`` that computes it too.
 
     The function, of MLX's operations, has ``outputs`` results and gives the derivatives. MLX makes one kernel of a
     chain that ends in one result; where there are more, ``names`` of the inputs and outputs of ``metal/<op>.metal``.
+    What is ``by_group`` takes rows of vectors, and as its one number how many groups of channels they have.
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,10 +43,9 @@ def _one_launch(
 
             def stages() -> tuple[_launch.Stage, ...]:
                 assert names is not None, "MLX makes this kernel"
-                size = vectors[0].size
                 inputs, made = (tuple(words.split()) for words in names)
-                params = (size, *(word for value in spec.values for word in _launch.bits(value)))
-                return (_launch.Stage(op, inputs, made, results, *_launch.pointwise_threads(size), params),)
+                runs = _of_groups(vectors[0], spec) if by_group else _of_entries(vectors[0], spec)
+                return (_launch.Stage(op, inputs, made, results, *runs),)
 
             if _launch.backend(spec.stream) != "cpu":  # where Metal would be handed a number instead of an array
                 vectors = [v if v.ndim else v[None] for v in vectors]
@@ -67,10 +67,32 @@ def _one_launch(
     return wrap
 
 
+def _of_entries(vector: Vector, spec: _Numbers) -> tuple[Any, ...]:
+    """Grid, threadgroup, params and template of a kernel in which every entry is a thread's."""
+    params = (vector.size, *(word for value in spec.values for word in _launch.bits(value)))
+    return *_launch.pointwise_threads(vector.size), params, ()
+
+
+def _of_groups(rows: Rows, spec: _Numbers) -> tuple[Any, ...]:
+    """Likewise where a group of channels is what up to 32 threads share."""
+    (groups,) = spec.values
+    size = rows.shape[1] // int(groups)
+    sharing = min(32, _launch.power_of_two(size))
+    return *_launch.sharing_threads(rows.size // size, sharing), (size,), (("R", sharing),)
+
+
+def inverse_root(var: Vector, eps: float) -> Vector:
+    """``1 / sqrt(var + eps)``, of whose derivatives none has the root's cube, which overflows float32 from 1e26 on."""
+    shifted = var + eps
+    root, known = mx.stop_gradient(mx.rsqrt(shifted)), mx.stop_gradient(shifted)
+    # A factor of one whose derivatives are the root's, less the root; of none and of all that is, the limits.
+    return root * mx.rsqrt(shifted / mx.where((known == 0) | mx.isinf(known), 1, known))
+
+
 @_one_launch("bn_slope", 1)
 def slope(scale: Vector, var: Vector, eps: float) -> Vector:
     """What an image less its mean is multiplied with."""
-    return scale * mx.rsqrt(var + eps)
+    return scale * inverse_root(var, eps)
 
 
 @_one_launch("bn_composed_factors", 4, ("gamma var dmean dvar dbeta dot", "dgamma a b d"))
@@ -85,9 +107,9 @@ def composed_factors(
     eps: float,
 ) -> tuple[Vector, Vector, Vector, Vector]:
     """The scale's gradient, and `factors` where the statistics have gradients of their own."""
-    root = mx.rsqrt(var + eps)
+    root = inverse_root(var, eps)
     dgamma, a = dot * root, gamma * root
-    return dgamma, a, (2 * dvar - a * root * dgamma) / count, (dmean - a * dbeta) / count
+    return dgamma, a, (2 * dvar - a * (root * dgamma)) / count, (dmean - a * dbeta) / count
 
 
 @_one_launch("bn_running", 2, ("running_mean running_var mean var count", "moved_mean moved_var"))
@@ -110,18 +132,22 @@ def moved(
     return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
 
 
-@_one_launch("bn_by_group", 2)
+@_one_launch("bn_by_group", 2, ("mean var", "group_mean group_var"), by_group=True)
 def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
-    """The moments of groups of as many neighbouring channels, from those of channels; for each channel its group's."""
+    """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
+
+    Sums are of how far means are from the group's first, so that equal ones have no variance.
+    """
     apart = (mean.shape[0], int(groups), mean.shape[1] // int(groups))
     means, variances = mean.reshape(apart), var.reshape(apart)
-    center = means.mean(-1, keepdims=True)
-    spread = (variances + (means - center) ** 2).mean(-1, keepdims=True)
-    whole, wide = (mx.broadcast_to(a, apart).reshape(mean.shape) for a in (center, spread))
+    pivot = mx.stop_gradient(means[..., :1])
+    off = (means - pivot).mean(-1, keepdims=True)
+    spread = (variances + (means - pivot - off) ** 2).mean(-1, keepdims=True)
+    whole, wide = (mx.broadcast_to(a, apart).reshape(mean.shape) for a in (pivot + off, spread))
     return whole, wide
 
 
-@_one_launch("bn_group_sums", 2)
+@_one_launch("bn_group_sums", 2, ("b d", "group_b group_d"), by_group=True)
 def group_sums(b: Rows, d: Rows, groups: float) -> tuple[Rows, Rows]:
     """For each channel the sums over its group of neighbouring channels."""
     apart = (b.shape[0], int(groups), b.shape[1] // int(groups))

@@ -182,7 +182,7 @@ void gradient_by(const Call& call) {
   const Scratch<A> b(channels), d(channels);
   for (int64_t c = 0; c < channels; ++c) {
     const A share = a[c] / count;
-    b[c] = -share * inverse_root(var[c], eps) * data<A>(call.in[4])[c];
+    b[c] = -share * (inverse_root(var[c], eps) * data<A>(call.in[4])[c]);
     d[c] = -share * data<A>(call.in[5])[c];
   }
   by_form(neuron.form, [&]<int Act>() {

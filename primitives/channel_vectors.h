@@ -22,7 +22,7 @@ struct Factors {
     const A root = inverse_root(var, eps);
     dgamma = dot * root;
     a = gamma * root;
-    b = (2 * dvar - a * root * dgamma) / count;
+    b = (2 * dvar - a * (root * dgamma)) / count;
     d = (dmean - a * dbeta) / count;
   }
 };

@@ -42,7 +42,8 @@ def window_sum(x: np.ndarray, axis: int, shifts: range) -> np.ndarray:
     return total
 
 
-def _square_sum(x: np.ndarray, shifts: range) -> np.ndarray:
+def square_sum(x: np.ndarray, shifts: range) -> np.ndarray:
+    """The sum of an image's elements at these shifts along both axes."""
     total = np.zeros_like(x)
     for down, along in itertools.product(_within(shifts, x.shape[1]), _within(shifts, x.shape[2])):
         total = total + shifted(shifted(x, down, 1), along, 2)
@@ -53,15 +54,15 @@ def _square_sum(x: np.ndarray, shifts: range) -> np.ndarray:
 
 
 def spatial_norm(x: np.ndarray, size: int, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0) -> np.ndarray:
-    base = delta + alpha / size**2 * _square_sum(x * x, forward_shifts(size))
+    base = delta + alpha / size**2 * square_sum(x * x, forward_shifts(size))
     return x * base**-beta
 
 
 def spatial_norm_grad(
     dy: np.ndarray, x: np.ndarray, size: int, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0
 ) -> np.ndarray:
-    base = delta + alpha / size**2 * _square_sum(x * x, forward_shifts(size))
-    pulled = _square_sum(dy * x * base ** (-beta - 1), adjoint_shifts(size))
+    base = delta + alpha / size**2 * square_sum(x * x, forward_shifts(size))
+    pulled = square_sum(dy * x * base ** (-beta - 1), adjoint_shifts(size))
     return dy * base**-beta - 2 * alpha * beta / size**2 * x * pulled
 
 
@@ -83,7 +84,7 @@ def cross_channel_norm_grad(
 def _contrast(x: np.ndarray, size: int, alpha: float, delta: float) -> tuple[np.ndarray, np.ndarray]:
     """Mean, and delta + alpha * variance; the latter from deviations, and from the zeros outside."""
     shifts, ones = forward_shifts(size), np.ones_like(x)
-    mean = _square_sum(x, shifts) / size**2
+    mean = square_sum(x, shifts) / size**2
     squares, inside = np.zeros_like(x), np.zeros_like(x)
     for down, along in itertools.product(_within(shifts, x.shape[1]), _within(shifts, x.shape[2])):
         there = shifted(shifted(ones, down, 1), along, 2)
@@ -124,7 +125,7 @@ def local_contrast_norm_grad(
     for down, along in itertools.product(_within(shifts, x.shape[1]), _within(shifts, x.shape[2])):
         there, about = (shifted(shifted(v, down, 1), along, 2) for v in (b, mean))
         turned = turned + there * (x - about)
-    return ps * (a - p0 / size**2 * _square_sum(a, shifts) - 2 * alpha * beta / size**2 * turned)
+    return ps * (a - p0 / size**2 * square_sum(a, shifts) - 2 * alpha * beta / size**2 * turned)
 
 
 # By statistics --------------------------------------------------------------------------------------------

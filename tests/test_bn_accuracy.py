@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from support import close, exact, numbers
 
 import mpsfunc as mf
+
+TINY = float(np.finfo(np.float32).tiny)  # MPS's own eps
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 32, 3), (4, 96, 96, 64)], ids=("few", "many"))
@@ -47,12 +52,55 @@ def test_what_is_constant_has_no_variance(device: mx.Device, dtype: mx.Dtype, pi
     state = mf.bn_stats(x)
     assert exact(state.var).tolist() == [0] * 19
     close(state.mean, exact(channel))
-    tiny = float(np.finfo(np.float32).tiny)
-    for y in (mf.batch_norm(x, eps=tiny), mf.instance_norm(x, eps=tiny), mf.bn_normalize(x, mf.bn_stats(x, eps=tiny))):
+    for y in (mf.batch_norm(x, eps=TINY), mf.instance_norm(x, eps=TINY), mf.bn_normalize(x, mf.bn_stats(x, eps=TINY))):
         assert np.all(exact(y) == 0)
     for value in exact(channel)[:9]:
-        y = mf.group_norm(mx.full((1, 1, pixels, 6), value.item(), dtype), 2, eps=tiny, stream=mx.cpu)
-        assert np.all(exact(y) == 0)
+        grouped = functools.partial(mf.group_norm, groups=2, eps=TINY)
+        x = mx.full((1, 1, pixels, 6), value.item(), dtype)
+        assert np.all(exact(grouped(x)) == 0) and np.all(exact(mx.vmap(grouped)(x[None])) == 0)
+
+
+BY_OWN_STATISTICS: dict[str, Any] = {
+    "batch_norm": lambda x, gamma, beta: mf.batch_norm(x, gamma, beta, eps=TINY),
+    "instance_norm": lambda x, gamma, beta: mf.instance_norm(x, gamma, beta, eps=TINY),
+    "group_norm": lambda x, gamma, beta: mf.group_norm(x, 2, gamma, beta, eps=TINY),
+    "bn_normalize": lambda x, gamma, beta: mf.bn_normalize(x, mf.bn_stats(x, eps=TINY), gamma, beta),
+    "bn_normalize relu": lambda x, gamma, beta: mf.bn_normalize(
+        x, mf.bn_stats(x, eps=TINY), gamma, beta, neuron="relu"
+    ),
+}
+
+
+@pytest.mark.parametrize("op", BY_OWN_STATISTICS)
+def test_derivatives_do_not_depend_on_the_unit_of_images(device: mx.Device, op: str) -> None:
+    """The inverse root of such a variance has a cube that float32 does not hold, and no derivative needs it."""
+    function, gamma, beta = BY_OWN_STATISTICS[op], mx.array([8.0, 1, -20, 3]), mx.array([0.5, 1, 2, 0])
+    x, dy, t = (numbers((3, 5, 4, 4), seed=seed) for seed in range(3))
+
+    def derivatives(unit: float) -> list[mx.array]:
+        def pulled(x: mx.array) -> mx.array:
+            return mx.vjp(lambda x: function(x, gamma, beta), [x], [dy])[1][0]
+
+        _, (dx, dgamma, dbeta) = mx.vjp(function, [x * unit, gamma, beta], [dy])
+        _, (tangent,) = mx.jvp(function, [x * unit, gamma, beta], [t * unit, beta, gamma])
+        _, (second,) = mx.vjp(pulled, [x * unit], [t * unit])
+        return [dx * unit, dgamma, dbeta, tangent, second * unit]
+
+    for known, made in zip(derivatives(1.0), derivatives(2.0**-50), strict=True):
+        close(made, exact(known), abs(exact(known)).max(), slack=64)
+
+
+@pytest.mark.parametrize("op", BY_OWN_STATISTICS)
+def test_gradients_where_an_image_is_constant(device: mx.Device, op: str) -> None:
+    """By MPS's own eps they are large, not infinite: the slope times what dy has beside its mean."""
+    gamma, beta = mx.array([8.0, 1, -20, 3]), mx.array([0.5, 1, 2, 1])
+    dy, x = numbers((1, 5, 4, 4)), mx.full((1, 5, 4, 4), 0.3)
+    _, (dx, dgamma, _) = mx.vjp(BY_OWN_STATISTICS[op], [x, gamma, beta], [dy])
+    g = exact(dy) * exact(gamma)
+    apart = (1, 5, 4, 2, 2) if op == "group_norm" else (1, 5, 4, 4, 1)
+    grouped = g.reshape(apart)
+    close(dx, (grouped - grouped.mean((1, 2, 4), keepdims=True)).reshape(g.shape) / TINY**0.5, abs(g).max() / TINY**0.5)
+    assert not exact(dgamma).any()
 
 
 def test_long_sums_stay_accurate(device: mx.Device) -> None:

@@ -206,7 +206,7 @@ def test_the_parts_of_a_state(isa: str, shape: tuple[int, ...], dtype: mx.Dtype,
     dx = run("bn_grad_by", [dy, x, *statistics, *given], told, (shape, dtype))[0]
     share = slope / 77
     root = like("bn_slope", [mx.ones_like(var), var], packed(EPS))
-    factors = [v[None] for v in (slope, -share * root * dgamma, -share * dbeta)]
+    factors = [v[None] for v in (slope, -share * (root * dgamma), -share * dbeta)]
     assert same_bits(dx, like("bn_grad", [dy, x, mean[None], *factors, *(one if neuron else [])], act))
 
 

@@ -47,6 +47,22 @@ def test_worked_example(device: mx.Device) -> None:
     np.testing.assert_allclose(exact(dx).ravel(), expected, rtol=1e-6, atol=5e-7)  # terms are about 1
 
 
+def test_worked_example_by_group(device: mx.Device) -> None:
+    """The same numbers where two channels share statistics, so that images of one pixel have what rows of two had."""
+    x, dy = (mx.array(v).reshape(2, 1, 1, 2) for v in ([1.0, 3, 2, 6], [1.0, -2, 3, 2]))
+    gamma, beta = mx.array([2.0, 2.0]), mx.array([0.5, 0.5])
+    y, state = mf.group_norm_fwd(x, 1, gamma, beta, eps=1.0)
+    roots = np.sqrt([[2.0], [5.0]])
+    np.testing.assert_allclose(exact(state.mean), [[2], [4]])
+    np.testing.assert_allclose(exact(state.var), [[1], [4]])
+    np.testing.assert_allclose(exact(y).reshape(2, 2), 0.5 + 2 * np.array([[-1, 1], [-2, 2]]) / roots, rtol=1e-6)
+    dx, state = mf.group_norm_grad(dy, x, state, gamma)
+    np.testing.assert_allclose(exact(state.dgamma), [[-1, -2], [-6, 4]] / roots, rtol=1e-6)
+    np.testing.assert_allclose(exact(state.dbeta), [[1, -2], [3, 2]], rtol=1e-6)
+    expected = [1.06066017, -1.06066017, 0.08944272, -0.08944272]
+    np.testing.assert_allclose(exact(dx).ravel(), expected, rtol=1e-6, atol=5e-7)
+
+
 # The definition -----------------------------------------------------------------------------------------
 
 

@@ -208,6 +208,7 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
         return run
 
     return [
+        *_by_group(sets, channels),
         Case(f"bn_composed_factors {sets}x{channels}", ("bn_composed_factors",), factors),
         *(
             Case(f"bn_running {sets}x{channels} of {n}, {u}, {dtype}", ("bn_running",), running(n, u, dtype))
@@ -217,6 +218,66 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
             )
         ),
     ]
+
+
+def _by_group(sets: int, channels: int) -> list[Case]:
+    """Groups of all channels, of some, and of one each; for all of them at once or more than a grid has threads for."""
+    shape, here = (sets, channels), _launch.resolve(None)
+    var, b, d = abs(numbers(shape, F32, 1)), numbers(shape, F32, 2), numbers(shape, F32, 3)
+
+    def together(a: Array, groups: int) -> Array:
+        return a.reshape(sets, groups, -1)
+
+    def again(a: Array) -> Array:
+        return np.broadcast_to(a, (*a.shape[:2], channels // a.shape[1])).reshape(shape)
+
+    def moments(groups: int, mean: mx.array) -> Callable[[], None]:
+        def run() -> None:
+            made = _vectors.by_group(mean, var, float(groups), here)
+            of_mean, of_var = (together(exact(a), groups) for a in (mean, var))
+            wide = (of_var + (of_mean - of_mean.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True)
+            close(made[0], again(of_mean.mean(-1, keepdims=True)), again(abs(of_mean).mean(-1, keepdims=True)), slack=8)
+            close(made[1], again(wide), again(wide), slack=8)
+
+        return run
+
+    def equal(groups: int) -> Callable[[], None]:
+        """A mean that a sum of as many would not leave as it is."""
+
+        def run() -> None:
+            mean = mx.full(shape, 0.3)
+            found, none = _vectors.by_group(mean, mx.zeros(shape), float(groups), here)
+            assert np.array_equal(exact(found), exact(mean)) and not exact(none).any()
+
+        return run
+
+    def sums(groups: int) -> Callable[[], None]:
+        def run() -> None:
+            for made, of in zip(_vectors.group_sums(b, d, float(groups), here), (b, d), strict=True):
+                terms = together(exact(of), groups)
+                close(made, again(terms.sum(-1, keepdims=True)), again(abs(terms).sum(-1, keepdims=True)), slack=8)
+
+        return run
+
+    def cases(groups: int) -> list[Case]:
+        told = f"{sets}x{channels} in {groups}"
+        return [
+            Case(f"bn_by_group {told}", ("bn_by_group",), moments(groups, numbers(shape, F32, 4) + 100)),
+            Case(f"bn_by_group {told}, equal", ("bn_by_group",), equal(groups)),
+            Case(f"bn_group_sums {told}", ("bn_group_sums",), sums(groups)),
+        ]
+
+    return [case for groups in (1, 12, 60, 150, channels) if channels % groups == 0 for case in cases(groups)]
+
+
+def _in_turns(check: Callable[[], None]) -> Callable[[], None]:
+    """With a grid of fewer threads than there is to do."""
+
+    def run() -> None:
+        with mock.patch.object(_launch, "FILL", 1):
+            check()
+
+    return run
 
 
 def _few_pixels() -> Case:
@@ -285,6 +346,7 @@ def set_normalization() -> list[Case]:
         *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION),
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
+        *(case._replace(name=f"{case.name} in turns", check=_in_turns(case.check)) for case in _by_group(30, 300)),
         _few_pixels(),
         _behind_an_outlier(),
         *many_parts,

@@ -154,6 +154,8 @@ def test_cases_of_every_kind(body: str) -> None:
         "bn_stats_grad_factors",
         "bn_factors",
         "bn_composed_factors",
+        "bn_by_group",
+        "bn_group_sums",
         "sum_partials",
     )
     if body not in (*accumulators, "dropout_mask"):

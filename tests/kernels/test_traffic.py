@@ -91,7 +91,7 @@ def _composed_norm() -> None:
 def _vectors() -> None:
     x, row = numbers(LONG), numbers(LONG[-1:])
     mf.bn_running(mf.bn_frozen(row, row), mf.bn_stats(x))
-    mf.group_norm_grad(x, x, mf.group_norm_fwd(x, 16)[1])
+    mf.group_norm_grad(x, x, mf.group_norm_fwd(x, 2)[1])
 
 
 def _windows() -> None:
@@ -264,6 +264,9 @@ TRAFFIC = {
     "bn_composed_factors": Row(
         _vectors, dict.fromkeys(("gamma", "var", "dmean", "dvar", "dbeta", "dot"), (VECTOR, VECTOR))
     ),
+    # Means are read twice, and the first of a group by every thread, of which there are 256.
+    "bn_by_group": Row(_vectors, {"mean": (VECTOR, 18 * VECTOR), "var": (VECTOR, VECTOR)}),
+    "bn_group_sums": Row(_vectors, dict.fromkeys("bd", (VECTOR, VECTOR))),
     "bn_running": Row(
         _vectors,
         {**dict.fromkeys(("running_mean", "running_var", "mean", "var"), (VECTOR, VECTOR)), "count": (8, 256 * 8)},
