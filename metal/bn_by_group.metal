@@ -5,7 +5,7 @@ const int size = params[0], lane = int(thread_position_in_grid.x) % R, groups = 
 // As often for all threads, which meet in the shuffles.
 for (int first = 0; first < groups; first += threads_per_grid.x / R) {
   const int group = first + int(thread_position_in_grid.x) / R;
-  const int at = group < groups ? group * size : 0, own = group < groups ? size : 0;
+  const int at = min(group, groups - 1) * size, own = group < groups ? size : 0;
   const float pivot = mean[at];
   float off = 0, spread = 0;
   for (int c = 1 + lane; c < own; c += R) off += mean[at + c] - pivot;

@@ -5,9 +5,9 @@ const float count = as_type<float>(params[1]), eps = as_type<float>(params[2]);
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
   // Read before anything is written, so that they are under way together.
   const float of_mean = dmean[c], of_var = dvar[c], sum = dbeta[c];
-  const float root = slope_of(1, var[c], eps), scaled = gamma[c] * root, grown = dot[c] * root;
+  const float root = slope_of(1, var[c], eps), scaled = gamma[c] * root, share = scaled / count, grown = dot[c] * root;
   dgamma[c] = grown;
   a[c] = scaled;
-  b[c] = (2 * of_var - scaled * (root * grown)) / count;
-  d[c] = (of_mean - scaled * sum) / count;
+  b[c] = 2 * of_var / count - share * (root * grown);
+  d[c] = of_mean / count - share * sum;
 }

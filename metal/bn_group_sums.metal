@@ -4,7 +4,7 @@ const int size = params[0], lane = int(thread_position_in_grid.x) % R, groups = 
 // As often for all threads, which meet in the shuffles.
 for (int first = 0; first < groups; first += threads_per_grid.x / R) {
   const int group = first + int(thread_position_in_grid.x) / R;
-  const int at = group * size, own = group < groups ? size : 0;
+  const int at = min(group, groups - 1) * size, own = group < groups ? size : 0;
   float sum_b = 0, sum_d = 0;
   for (int c = lane; c < own; c += R) {
     sum_b += b[at + c];

@@ -28,10 +28,10 @@ if (row < rows) {
 threadgroup_barrier(mem_flags::mem_threadgroup);
 if (told) {
   const float grown = sum_of_rows(dots, top, width, 0, rows, 1) * root;
-  const float sum = sum_of_rows(sums, top, width, 0, rows, 1);
+  const float sum = sum_of_rows(sums, top, width, 0, rows, 1), share = scaled / count;
   dgamma[c] = grown;
   dbeta[c] = sum;
   a[c] = scaled;
-  b[c] = (2 * of_var - scaled * (root * grown)) / count;
-  d[c] = (of_mean - scaled * sum) / count;
+  b[c] = 2 * of_var / count - share * (root * grown);
+  d[c] = of_mean / count - share * sum;
 }

@@ -79,7 +79,10 @@ def resolve(stream: StreamLike) -> mx.Stream:
             return mx.default_stream(stream.device)
     if stream is not None and not isinstance(stream, (mx.Device, mx.DeviceType)):
         raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, a device or an mx.Stream")
-    return mx.default_stream(mx.default_device() if stream is None else stream)
+    try:
+        return mx.default_stream(mx.default_device() if stream is None else stream)
+    except ValueError as error:
+        raise ValueError(f"stream: no such device here; got stream={stream!r}, expected one that MLX finds") from error
 
 
 def backend(stream: mx.Stream) -> Literal["cpu", "metal", "cuda"]:

@@ -82,10 +82,13 @@ def _of_groups(rows: Rows, spec: _Numbers) -> tuple[Any, ...]:
 
 
 def inverse_root(var: Vector, eps: float) -> Vector:
-    """``1 / sqrt(var + eps)``, of whose derivatives none has the root's cube, which overflows float32 from 1e26 on."""
+    """``1 / sqrt(var + eps)``, whose derivatives divide by ``var + eps`` one step at a time.
+
+    A factor with the root's cube would overflow float32 where that is below 2e-26.
+    """
     shifted = var + eps
     root, known = mx.stop_gradient(mx.rsqrt(shifted)), mx.stop_gradient(shifted)
-    # A factor of one whose derivatives are the root's, less the root; of none and of all that is, the limits.
+    # The second factor is one, with the derivatives; where the root is 0 or infinite, it is that too.
     return root * mx.rsqrt(shifted / mx.where((known == 0) | mx.isinf(known), 1, known))
 
 
@@ -109,7 +112,8 @@ def composed_factors(
     """The scale's gradient, and `factors` where the statistics have gradients of their own."""
     root = inverse_root(var, eps)
     dgamma, a = dot * root, gamma * root
-    return dgamma, a, (2 * dvar - a * (root * dgamma)) / count, (dmean - a * dbeta) / count
+    share = a / count  # at once, since sums over many elements may overflow otherwise
+    return dgamma, a, 2 * dvar / count - share * (root * dgamma), dmean / count - share * dbeta
 
 
 @_one_launch("bn_running", 2, ("running_mean running_var mean var count", "moved_mean moved_var"))

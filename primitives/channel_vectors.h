@@ -22,8 +22,9 @@ struct Factors {
     const A root = inverse_root(var, eps);
     dgamma = dot * root;
     a = gamma * root;
-    b = (2 * dvar - a * (root * dgamma)) / count;
-    d = (dmean - a * dbeta) / count;
+    const A share = a / count;  // at once, since sums over many elements may overflow otherwise
+    b = 2 * dvar / count - share * (root * dgamma);
+    d = dmean / count - share * dbeta;
   }
 };
 

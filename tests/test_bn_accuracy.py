@@ -1,4 +1,4 @@
-"""How well the statistics of batch normalization hold their digits."""
+"""How well statistics hold their digits, and derivatives through them their range."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from support import close, exact, numbers
 
 import mpsfunc as mf
+from mpsfunc import _vectors
 
 TINY = float(np.finfo(np.float32).tiny)  # MPS's own eps
 
@@ -69,12 +70,38 @@ BY_OWN_STATISTICS: dict[str, Any] = {
         x, mf.bn_stats(x, eps=TINY), gamma, beta, neuron="relu"
     ),
 }
+WITHOUT_UNIT: dict[str, Any] = {
+    **BY_OWN_STATISTICS,
+    "bn_stats_grad": lambda x, gamma, beta: mx.broadcast_to(by_hand(numbers((3, 5, 4, 4)), x, gamma)[1], x.shape),
+    "bn_grad": lambda x, gamma, beta: by_hand(numbers((3, 5, 4, 4)), x, gamma)[0] * mx.stop_gradient(abs(x).max()),
+}
 
 
-@pytest.mark.parametrize("op", BY_OWN_STATISTICS)
+def by_hand(dy: mx.array, x: mx.array, gamma: mx.array) -> tuple[mx.array, mx.array]:
+    """The gradients of images and scale."""
+    state = mf.bn_stats_grad(dy, x, mf.bn_stats(x, eps=TINY), gamma)
+    return mf.bn_grad(dy, x, state, gamma), state.dgamma
+
+
+def gradients(
+    op: str, dy: mx.array, x: mx.array, gamma: mx.array, beta: mx.array, mapped: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Likewise, of any of them."""
+
+    def pulled(x: mx.array) -> tuple[mx.array, mx.array]:
+        if op == "bn_grad":
+            return by_hand(dy, x, gamma)
+        _, (dx, dgamma, _) = mx.vjp(BY_OWN_STATISTICS[op], [x, gamma, beta], [dy])
+        return dx, dgamma
+
+    dx, dgamma = [a[0] for a in mx.vmap(pulled)(x[None])] if mapped else pulled(x)
+    return exact(dx), exact(dgamma)
+
+
+@pytest.mark.parametrize("op", WITHOUT_UNIT)
 def test_derivatives_do_not_depend_on_the_unit_of_images(device: mx.Device, op: str) -> None:
     """The inverse root of such a variance has a cube that float32 does not hold, and no derivative needs it."""
-    function, gamma, beta = BY_OWN_STATISTICS[op], mx.array([8.0, 1, -20, 3]), mx.array([0.5, 1, 2, 0])
+    function, gamma, beta = WITHOUT_UNIT[op], mx.array([8.0, 1, -20, 3]), mx.array([0.5, 1, 2, 0])
     x, dy, t = (numbers((3, 5, 4, 4), seed=seed) for seed in range(3))
 
     def derivatives(unit: float) -> list[mx.array]:
@@ -87,20 +114,48 @@ def test_derivatives_do_not_depend_on_the_unit_of_images(device: mx.Device, op: 
         return [dx * unit, dgamma, dbeta, tangent, second * unit]
 
     for known, made in zip(derivatives(1.0), derivatives(2.0**-50), strict=True):
-        close(made, exact(known), abs(exact(known)).max(), slack=64)
+        close(made, exact(known), abs(exact(known)).max())
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=("", "mapped"))
+@pytest.mark.parametrize("op", ["batch_norm", "instance_norm", "group_norm", "bn_grad"])
+def test_gradients_of_many_pixels_do_not_depend_on_their_unit(device: mx.Device, op: str, mapped: bool) -> None:
+    """The gradient of a scale grows with the pixels, and is not multiplied before it is divided by their number."""
+    gamma, beta = mx.array([8.0, 1, -20, 3]), mx.array([0.5, 1, 2, 0])
+    x, dy = numbers((1, 64, 64, 4)), 2**20 * numbers((1, 64, 64, 4), seed=1)
+
+    known, made = (gradients(op, dy, x * unit, gamma, beta, mapped)[0] * unit for unit in (1, 2.0**-50))
+    close(mx.array(made, mx.float32), known, abs(known).max())
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=("", "mapped"))
+@pytest.mark.parametrize("op", [*BY_OWN_STATISTICS, "bn_grad"])
+def test_gradients_where_an_image_is_constant(device: mx.Device, op: str, mapped: bool) -> None:
+    """By MPS's own eps they are large, not infinite: the slope times what dy has beside its mean."""
+    gamma, beta = mx.array([8.0, 1, -200, 3]), mx.array([0.5, 1, 2, 1])
+    dy, x = numbers((1, 5, 4, 4)), mx.full((1, 5, 4, 4), 0.3)
+    dx, dgamma = gradients(op, dy, x, gamma, beta, mapped)
+    g = exact(dy) * exact(gamma)
+    apart = g.reshape((1, 5, 4, 2, 2) if op == "group_norm" else (1, 5, 4, 4, 1))
+    right = (apart - apart.mean((1, 2, 4), keepdims=True)).reshape(g.shape) / TINY**0.5
+    close(mx.array(dx, mx.float32), right, abs(g).max() / TINY**0.5)
+    assert not dgamma.any()
 
 
 @pytest.mark.parametrize("op", BY_OWN_STATISTICS)
-def test_gradients_where_an_image_is_constant(device: mx.Device, op: str) -> None:
-    """By MPS's own eps they are large, not infinite: the slope times what dy has beside its mean."""
-    gamma, beta = mx.array([8.0, 1, -20, 3]), mx.array([0.5, 1, 2, 1])
-    dy, x = numbers((1, 5, 4, 4)), mx.full((1, 5, 4, 4), 0.3)
-    _, (dx, dgamma, _) = mx.vjp(BY_OWN_STATISTICS[op], [x, gamma, beta], [dy])
-    g = exact(dy) * exact(gamma)
-    apart = (1, 5, 4, 2, 2) if op == "group_norm" else (1, 5, 4, 4, 1)
-    grouped = g.reshape(apart)
-    close(dx, (grouped - grouped.mean((1, 2, 4), keepdims=True)).reshape(g.shape) / TINY**0.5, abs(g).max() / TINY**0.5)
-    assert not exact(dgamma).any()
+def test_where_the_variance_overflows_an_image_is_its_shift(device: mx.Device, op: str) -> None:
+    beta, x = mx.array([0.5, 1, 2, 0]), numbers((1, 5, 4, 4)) * 1e30
+    function = lambda x: BY_OWN_STATISTICS[op](x, mx.ones(4), beta)  # noqa: E731
+    for y in (function(x), mx.vmap(function)(x[None])[0]):
+        assert np.array_equal(exact(y), np.broadcast_to(exact(beta), x.shape))
+
+
+def test_inverse_root_has_the_limits_of_a_root(device: mx.Device) -> None:
+    var = mx.array([0, 1e-30, 4, np.inf, np.nan])
+    root = lambda var: _vectors.inverse_root(var, 0.0)  # noqa: E731
+    np.testing.assert_allclose(exact(root(var)), [np.inf, 1e15, 0.5, 0, np.nan], rtol=3e-7)
+    _, (slope,) = mx.vjp(root, [var], [mx.array([1.0, 1e-9, 1, 1, 1])])
+    np.testing.assert_allclose(exact(slope), [-np.inf, -0.5e36, -0.0625, 0, np.nan], rtol=1e-6)
 
 
 def test_long_sums_stay_accurate(device: mx.Device) -> None:

@@ -68,7 +68,7 @@ def test_spatial(on_cpu: mx.Device, size: int) -> None:
     alpha, beta, delta = known.values()
     area = size * size
     base = delta + alpha / area * oracle.square_sum(x * x, oracle.forward_shifts(size))
-    outside = x / base * oracle.square_sum(dy * x, oracle.adjoint_shifts(size)) * base**-beta
+    outside = x * base ** (-beta - 1) * oracle.square_sum(dy * x, oracle.adjoint_shifts(size))
     inside = x * oracle.square_sum(dy * x * base ** (-beta - 1), oracle.adjoint_shifts(size))
     printed = {
         "as printed": dy * base**-beta - 2 * alpha * beta * outside,
@@ -83,7 +83,7 @@ def test_spatial(on_cpu: mx.Device, size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_local_contrast(on_cpu: mx.Device, size: int) -> None:
-    """By either slip alone: 1 in place of a window's mean, and the base before the sum."""
+    """By both slips and by either alone: 1 in place of a window's mean, and the base before the sum."""
     x, dy = data((1, 4, 5, 2))
     known = {"alpha": 1.7, "beta": 0.6, "delta": 1.1, "p0": 0.9, "pm": 0.3, "ps": 1.4}
     alpha, beta, delta, p0, _, ps = known.values()
@@ -99,11 +99,11 @@ def test_local_contrast(on_cpu: mx.Device, size: int) -> None:
         return ps * (of_mean - 2 * alpha * beta / area * (x * sum_of_b - sum_of_means))
 
     sums = oracle.square_sum(b, back), oracle.square_sum(b * mean, back)
+    before = [base ** (-beta - 1) * oracle.square_sum(v, back) for v in (off, off * mean)]
     printed = {
+        "both": gradient(before[0], before[0]),
         "1 for the mean": gradient(sums[0], sums[0]),
-        "base before the sum": gradient(
-            *(base ** (-beta - 1) * oracle.square_sum(v, back) for v in (off, off * mean)),
-        ),
+        "base before the sum": gradient(*before),
     }
     right = quotients(lambda x: float((oracle.local_contrast_norm(x, size, **known) * dy).sum()), x)
     np.testing.assert_allclose(gradient(*sums), right, rtol=1e-7, atol=1e-7)

@@ -352,6 +352,9 @@ def test_a_stream_can_be_given(name: str, launched: list[mx.Stream]) -> None:
         assert launched and all(stream == meant for stream in launched)
     with pytest.raises(TypeError, match="^stream: not a stream; got stream='cpu', expected "):
         STREAMED[name](x, stream="cpu")
+    if not mx.is_available(mx.gpu):
+        with pytest.raises(ValueError, match="^stream: no such device here; got stream=.*gpu.*, expected "):
+            STREAMED[name](x, stream=mx.gpu)
 
 
 def test_a_stream_given_to_the_forward_is_the_one_of_its_gradient(launched: list[mx.Stream]) -> None:
