@@ -166,12 +166,10 @@ def launch(
     if backend(stream) == "cpu":
         shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]
         return list(getattr(module(op), op)(list(arrays), list(params), shapes, dtypes, stream))
-    if any(a.size == 0 for a in arrays) or any(
-        0 in shape for shape, _ in outputs
-    ):  # nothing to read: images are empty, sums are zero
+    nothing = any(a.size == 0 for a in arrays) or any(0 in shape for shape, _ in outputs)
+    if nothing:  # is read: images are empty, sums are zero
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
-    results, made = list(arrays), stages()
-    known = list(arrays)
+    results, known, made = list(arrays), list(arrays), stages()
     for stage in made:
         more = finally_with if stage is made[-1] else ()
         given = [[*known, *more][i] for i in stage.reads] if stage.reads else [*results, *more]
