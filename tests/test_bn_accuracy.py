@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +15,17 @@ import mpsfunc as mf
 from mpsfunc import _vectors
 
 TINY = float(np.finfo(np.float32).tiny)  # MPS's own eps
+# On a GPU the C++ module holds the node that lets mx.vmap pass MLX's kernels.
+MAPPED = pytest.param(True, marks=pytest.mark.needs_cpu_module, id="mapped")
+maybe_mapped = pytest.mark.parametrize("mapped", [pytest.param(False, id="as it is"), MAPPED])
+
+
+def applied(function: Callable[[mx.array], Any], x: mx.array, mapped: bool) -> Any:
+    """``function(x)``, or as ``mx.vmap`` has it."""
+    if not mapped:
+        return function(x)
+    y = mx.vmap(function)(x[None])
+    return y[0] if isinstance(y, mx.array) else [a[0] for a in y]
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 32, 3), (4, 96, 96, 64)], ids=("few", "many"))
@@ -45,20 +57,20 @@ def test_variance_survives_blocks_that_begin_with_outliers(
     np.testing.assert_allclose(exact(mf.bn_stats(x).var), values.var((0, 1, 2)), rtol=2e-5)
 
 
+@maybe_mapped
 @pytest.mark.parametrize("pixels", [1, 7, 77, 515, 90_000])
-def test_what_is_constant_has_no_variance(device: mx.Device, dtype: mx.Dtype, pixels: int) -> None:
+def test_what_is_constant_has_no_variance(device: mx.Device, dtype: mx.Dtype, pixels: int, mapped: bool) -> None:
     """None at all: MPS's own eps, the smallest normal float, would make much of a little, and NaN of a negative one."""
     channel = numbers((19,), dtype) * mx.array(100, dtype)
     x = mx.contiguous(mx.broadcast_to(channel, (2, 1, pixels, 19)))
     state = mf.bn_stats(x)
     assert exact(state.var).tolist() == [0] * 19
     close(state.mean, exact(channel))
-    for y in (mf.batch_norm(x, eps=TINY), mf.instance_norm(x, eps=TINY), mf.bn_normalize(x, mf.bn_stats(x, eps=TINY))):
-        assert np.all(exact(y) == 0)
+    for function in (mf.batch_norm, mf.instance_norm, lambda x, eps: mf.bn_normalize(x, mf.bn_stats(x, eps=eps))):
+        assert np.all(exact(applied(functools.partial(function, eps=TINY), x, mapped)) == 0)
     for value in exact(channel)[:9]:
-        grouped = functools.partial(mf.group_norm, groups=2, eps=TINY)
         x = mx.full((1, 1, pixels, 6), value.item(), dtype)
-        assert np.all(exact(grouped(x)) == 0) and np.all(exact(mx.vmap(grouped)(x[None])) == 0)
+        assert np.all(exact(applied(functools.partial(mf.group_norm, groups=2, eps=TINY), x, mapped)) == 0)
 
 
 BY_OWN_STATISTICS: dict[str, Any] = {
@@ -94,7 +106,7 @@ def gradients(
         _, (dx, dgamma, _) = mx.vjp(BY_OWN_STATISTICS[op], [x, gamma, beta], [dy])
         return dx, dgamma
 
-    dx, dgamma = [a[0] for a in mx.vmap(pulled)(x[None])] if mapped else pulled(x)
+    dx, dgamma = applied(pulled, x, mapped)
     return exact(dx), exact(dgamma)
 
 
@@ -117,7 +129,7 @@ def test_derivatives_do_not_depend_on_the_unit_of_images(device: mx.Device, op: 
         close(made, exact(known), abs(exact(known)).max())
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=("", "mapped"))
+@maybe_mapped
 @pytest.mark.parametrize("op", ["batch_norm", "instance_norm", "group_norm", "bn_grad"])
 def test_gradients_of_many_pixels_do_not_depend_on_their_unit(device: mx.Device, op: str, mapped: bool) -> None:
     """The gradient of a scale grows with the pixels, and is not multiplied before it is divided by their number."""
@@ -128,7 +140,7 @@ def test_gradients_of_many_pixels_do_not_depend_on_their_unit(device: mx.Device,
     close(mx.array(made, mx.float32), known, abs(known).max())
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=("", "mapped"))
+@maybe_mapped
 @pytest.mark.parametrize("op", [*BY_OWN_STATISTICS, "bn_grad"])
 def test_gradients_where_an_image_is_constant(device: mx.Device, op: str, mapped: bool) -> None:
     """By MPS's own eps they are large, not infinite: the slope times what dy has beside its mean."""
@@ -142,12 +154,12 @@ def test_gradients_where_an_image_is_constant(device: mx.Device, op: str, mapped
     assert not dgamma.any()
 
 
+@maybe_mapped
 @pytest.mark.parametrize("op", BY_OWN_STATISTICS)
-def test_where_the_variance_overflows_an_image_is_its_shift(device: mx.Device, op: str) -> None:
+def test_where_the_variance_overflows_an_image_is_its_shift(device: mx.Device, op: str, mapped: bool) -> None:
     beta, x = mx.array([0.5, 1, 2, 0]), numbers((1, 5, 4, 4)) * 1e30
-    function = lambda x: BY_OWN_STATISTICS[op](x, mx.ones(4), beta)  # noqa: E731
-    for y in (function(x), mx.vmap(function)(x[None])[0]):
-        assert np.array_equal(exact(y), np.broadcast_to(exact(beta), x.shape))
+    y = applied(lambda x: BY_OWN_STATISTICS[op](x, mx.ones(4), beta), x, mapped)
+    assert np.array_equal(exact(y), np.broadcast_to(exact(beta), x.shape))
 
 
 def test_inverse_root_has_the_limits_of_a_root(device: mx.Device) -> None:
