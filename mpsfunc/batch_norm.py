@@ -64,7 +64,8 @@ def bn_normalize(
         3.328427
     """
     run_on = _launch.resolve(stream)
-    by, slopes = _images("bn_normalize", run_on, x, None, state, gamma, beta, neuron)
+    _check.image("bn_normalize", "x", x, stream=run_on)
+    by, slopes = _chosen("bn_normalize", run_on, x, state, gamma, beta, neuron)
     with mx.stream(run_on):
         y = _bn_rules.normalize(x, state.mean, state.var, *filled(x, gamma, beta), by)
         return y if slopes is None else _prelu.prelu(y, slopes, run_on)
@@ -116,7 +117,8 @@ def bn_stats_grad(
         (0.471405, 4.0)
     """
     run_on = _launch.resolve(stream)
-    by, slopes = _images("bn_stats_grad", run_on, x, dy, state, gamma, beta, neuron)
+    _check.gradient("bn_stats_grad", dy, x, stream=run_on)
+    by, slopes = _chosen("bn_stats_grad", run_on, x, state, gamma, beta, neuron)
     processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
         if slopes is not None:
@@ -176,7 +178,8 @@ def bn_grad(
         -2.828427
     """
     run_on = _launch.resolve(stream)
-    by, slopes = _images("bn_grad", run_on, x, dy, state, gamma, beta, neuron)
+    _check.gradient("bn_grad", dy, x, stream=run_on)
+    by, slopes = _chosen("bn_grad", run_on, x, state, gamma, beta, neuron)
     with mx.stream(run_on):
         if slopes is not None:
             dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
@@ -265,20 +268,16 @@ def batch_norm_fwd(
 # Checks and vectors -------------------------------------------------------------------------------------
 
 
-def _images(
+def _chosen(
     op: str,
     stream: mx.Stream,
     x: mx.array,
-    dy: mx.array | None,
     state: BatchNormState,
     gamma: mx.array | None,
     beta: mx.array | None,
     neuron: str | Neuron | None,
 ) -> tuple[By, mx.array | None]:
-    if op == "bn_normalize":
-        _check.image(op, "x", x, stream=stream)
-    else:
-        _check.gradient(op, dy, x, stream=stream)
+    """How to normalize, and a prelu's slopes, for images that were checked; checks all else."""
     check_owned(op, x, state, stream)
     check_parameters(op, stream, x, gamma, beta)
     act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], stream)

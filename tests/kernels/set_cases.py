@@ -270,16 +270,6 @@ def _by_group(sets: int, channels: int) -> list[Case]:
     return [case for groups in (1, 12, 60, 150, channels) if channels % groups == 0 for case in cases(groups)]
 
 
-def _in_turns(check: Callable[[], None]) -> Callable[[], None]:
-    """With a grid of fewer threads than there is to do."""
-
-    def run() -> None:
-        with mock.patch.object(_launch, "FILL", 1):
-            check()
-
-    return run
-
-
 def _few_pixels() -> Case:
     """So few that a thread each would leave none whose own is near the mean of all; to rounding, without slack."""
 
@@ -308,14 +298,14 @@ def _behind_an_outlier() -> Case:
     return Case("bn_stats behind an outlier", ("bn_stats", "bn_stats_merge"), check, crowded=True)
 
 
-def _merged_by_few(case: Case) -> Case:
-    """The case with more parts of a sum than the threads that fold them take at a time."""
+def _launched_with(case: Case, told: str, **known: int) -> Case:
+    """The case with other numbers of `_launch`."""
 
     def check() -> None:
-        with mock.patch.object(_launch, "_MERGING", 2):
+        with mock.patch.multiple(_launch, **known):
             case.check()
 
-    return case._replace(name=f"{case.name} merged by few", check=check)
+    return case._replace(name=f"{case.name} {told}", check=check)
 
 
 def set_normalization() -> list[Case]:
@@ -346,9 +336,14 @@ def set_normalization() -> list[Case]:
         *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION),
         *_vectors_of(1, 5),
         *_vectors_of(3, 300),
-        *(case._replace(name=f"{case.name} in turns", check=_in_turns(case.check)) for case in _by_group(30, 300)),
+        # A grid of fewer threads than there is to do.
+        *(_launched_with(case, "in turns", FILL=1) for case in _by_group(30, 300)),
         _few_pixels(),
         _behind_an_outlier(),
         *many_parts,
-        *map(_merged_by_few, (*many_parts, *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION))),
+        # More parts of a sum than the threads that fold them take at a time.
+        *(
+            _launched_with(case, "merged by few", _MERGING=2)
+            for case in (*many_parts, *_by_state((1, 7, 43, 255), F32, NO_ACTIVATION))
+        ),
     ]
