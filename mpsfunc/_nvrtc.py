@@ -14,6 +14,7 @@ import hashlib
 import importlib.metadata
 import os
 import re
+import stat
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -219,16 +220,45 @@ def machine_code(text: str, with_nvrtc: Compiler) -> bytes:
 
 
 def cache_folder() -> Path | None:
-    """Where machine code is kept: ``MPSFUNC_CACHE_DIR``, or the user's folder of caches; None keeps nothing."""
+    """Where machine code is kept: ``MPSFUNC_CACHE_DIR``, or the user's folder of caches; None keeps nothing.
+
+    What lies there runs on the GPU. So a folder that others may write to is an error where the variable names it, and a
+    usual one is left alone, with a warning.
+
+    Raises:
+        ValueError: ``MPSFUNC_CACHE_DIR`` is no folder of this user alone.
+    """
     named = os.environ.get("MPSFUNC_CACHE_DIR")
+    if named == "":
+        return None
     if named is not None:
-        return Path(named).expanduser() if named else None
-    if os.path.isabs(os.environ.get("XDG_CACHE_HOME", "")):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "mpsfunc"
+        folder = Path(named).expanduser()
+        if wrong := _why_not(folder):
+            raise ValueError(f"MPSFUNC_CACHE_DIR: {wrong}; got {named!r}, expected a folder that only you can write to")
+        return folder
     try:
-        return Path.home() / ".cache" / "mpsfunc"
+        home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (home if home.is_absolute() else Path.home() / ".cache") / "mpsfunc"
     except RuntimeError:  # nobody's home
         return None
+    wrong = _why_not(folder)
+    if wrong:
+        warnings.warn(f"compiled kernels are not kept: {folder} is {wrong}", RuntimeWarning, stacklevel=2)
+        return None
+    return folder
+
+
+def _why_not(folder: Path) -> str:
+    """What speaks against believing what lies in a folder, or in the one that a link leads to."""
+    try:
+        about = os.stat(folder)
+    except OSError:  # what is not there yet is made for this user alone; what cannot be reached is not read either
+        return ""
+    if not stat.S_ISDIR(about.st_mode):
+        return ""  # nothing is read there
+    if about.st_uid not in (os.geteuid(), 0):
+        return "somebody else's"
+    return "open to others" if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def _write(path: Path, content: bytes) -> None:

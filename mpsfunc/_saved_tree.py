@@ -70,12 +70,14 @@ class Encoder:
         """The tree as JSON."""
         return json.dumps(self._node(tree, ()), separators=(",", ":"), allow_nan=False)
 
-    def _node(self, value: Any, path: _Path) -> Any:
+    def _node(self, value: Any, path: _Path, in_record: bool = False) -> Any:
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
         if kind is int:
-            return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+            if in_record and not is_short(value):
+                raise ValueError(f"save: an int of a record is too large; got {_place(path)}, expected at most 64 bits")
+            return value if is_short(value) else {"int": hex(value)}
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
         if len(path) >= DEEPEST:  # a list that holds itself is deep, too
@@ -83,7 +85,7 @@ class Encoder:
         if kind is mx.array:
             return {"array": self._named(value, path)}
         if kind is list or kind is tuple or value is mx.random.state:
-            items = [self._node(item, (*path, (f"[{i}]", str(i)))) for i, item in enumerate(value)]
+            items = [self._node(item, (*path, (f"[{i}]", str(i))), in_record) for i, item in enumerate(value)]
             return {"tuple" if kind is tuple else "list": items}
         if kind is dict:
             for key in value:
@@ -91,10 +93,11 @@ class Encoder:
                     raise TypeError(
                         f"save: a key is not a string; got {_place(path)} with key {reprlib.repr(key)}, expected a str"
                     )
-            return {"dict": {key: self._node(item, (*path, (f"[{key!r}]", key))) for key, item in value.items()}}
+            steps = {key: (*path, (f"[{reprlib.repr(key)}]", key)) for key in value}
+            return {"dict": {key: self._node(item, steps[key], in_record) for key, item in value.items()}}
         if RECORDS.get(kind.__name__) is kind:
             fields = zip(value._fields, value, strict=True)
-            return {kind.__name__: {name: self._node(item, (*path, (f".{name}", name))) for name, item in fields}}
+            return {kind.__name__: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
         raise TypeError(
             f"save: cannot be saved; got {_place(path)}={reprlib.repr(value)}, a {kind.__name__}, expected {_KNOWN}"
         )
@@ -113,6 +116,11 @@ class Encoder:
         return self._names[id(a)]
 
 
+def is_short(value: int) -> bool:
+    """Whether 64 bits hold an int, as they must in a record: sizes, strides and the like are not larger."""
+    return -(2**63) <= value < 2**63
+
+
 def fields_of(kind: str, version: int) -> tuple[str, ...]:
     """The fields that a record has in files of a version."""
     later = LATER.get(kind, {})
@@ -128,14 +136,14 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
     used: set[str] = set()
 
     def record(kind: str, body: dict[str, Any], depth: int) -> Any:
-        fields = {name: node(item, depth + 1) for name, item in body.items()}
+        fields = {name: node(item, depth + 1, True) for name, item in body.items()}
         for name, (since, meant) in LATER.get(kind, {}).items():
             if version < since:
                 fields[name] = meant(fields)
         return RECORDS[kind](**fields)
 
-    def node(value: Any, depth: int) -> Any:
-        if value is None or type(value) in (bool, str, int):
+    def node(value: Any, depth: int, in_record: bool = False) -> Any:
+        if value is None or type(value) in (bool, str) or (type(value) is int and (is_short(value) or not in_record)):
             return value
         if type(value) is float and math.isfinite(value):
             return value
@@ -148,13 +156,13 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
             used.add(body)
             return arrays[body]
         if kind in ("list", "tuple") and type(body) is list:
-            items = [node(item, depth + 1) for item in body]
+            items = [node(item, depth + 1, in_record) for item in body]
             return items if kind == "list" else tuple(items)
         if kind == "dict" and type(body) is dict:
-            return {key: node(item, depth + 1) for key, item in body.items()}
+            return {key: node(item, depth + 1, in_record) for key, item in body.items()}
         if kind in RECORDS and type(body) is dict and tuple(body) == fields_of(kind, version):
             return record(kind, body, depth)
-        if kind == "int" and type(body) is str and re.fullmatch("-?0x[0-9a-f]+", body):
+        if kind == "int" and type(body) is str and not in_record and re.fullmatch("-?0x[0-9a-f]+", body):
             return int(body, 16)
         if kind == "float" and type(body) is str and re.fullmatch("[0-9a-f]{16}", body):
             return struct.unpack(">d", bytes.fromhex(body))[0]

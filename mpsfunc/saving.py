@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc import _safetensors, _saved_tree
+from mpsfunc._printing import told
 from mpsfunc._safetensors import Refused, Tensor
 
 _VERSION = 2  # of the format; of an earlier one records lack the fields of _saved_tree.LATER
@@ -29,16 +31,18 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     they are evaluated. The same array in two places is written once.
 
     The file takes its place at once when all of it has reached the disk: whoever looks sees the old file or the new
-    one, and a process that is killed leaves one of them. Its folder may then keep a ``.mpsfunc-....tmp``.
+    one, and a process that is killed leaves one of them. Its folder may then keep a ``.mpsfunc-....tmp``. A file that
+    is replaced hands on its mode and, where the process may, its owner and group; a new one has the usual mode.
 
     Args:
-        path: Where; nothing is added to the name.
+        path: Where: a new name in a folder that there is, or a file, or a link to either; nothing is added to the name.
         tree: What.
 
     Raises:
         TypeError: The tree holds something else, or a key that is not a string; the error says where.
-        ValueError: The tree is deeper than 100 levels or has too many parts for a header.
-        OSError: The file cannot be written.
+        ValueError: The path leads to a folder, a pipe, a socket, a device or a circle of links, or names no file; or
+            the tree is deeper than 100 levels, has too many parts for a header, or an int of over 64 bits in a record.
+        OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
 
     Example:
         >>> import tempfile
@@ -49,7 +53,8 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         >>> saved["step"], type(saved["conv"]).__name__, saved["conv"].dw.shape
         (7, 'ConvState', (3, 3, 3, 2))
     """
-    target = os.path.realpath(_name("save", path))  # a link stays one
+    name = _name("save", path)
+    target, before = _destination(name)
     encoder = _saved_tree.Encoder()
     text = encoder.text(tree)
     arrays = encoder.arrays
@@ -63,24 +68,83 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     blank, folder = header(0), os.path.dirname(target)
     beside = os.path.join(folder, f".mpsfunc-{secrets.token_hex(8)}.tmp")
     try:
-        with open(beside, "xb") as file:
+        # What replaces a file is at no moment open to more users than that is.
+        made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if before is None else 0o600)
+        with open(made, "wb") as file:
             file.write(blank)
             crc = _safetensors.write_arrays(file, arrays, tensors, _checksum(text, tensors, _VERSION))
             file.seek(0)
             file.write(header(crc))
             file.flush()
-            os.fsync(file.fileno())
+            if before is not None:
+                _permit(made, before)
+            os.fsync(made)
+        _regular(name, target)  # whatever was put there meanwhile
         os.replace(beside, target)
-    except BaseException:
+        _sync(folder)  # the new name must reach the disk, too
+    except BaseException as error:
         if os.path.exists(beside):
             os.unlink(beside)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, f"save: the file cannot be written: {error.strerror}", name) from error
         raise
-    if os.name == "posix":  # the new name must reach the disk, too
-        opened = os.open(folder, os.O_RDONLY)
+
+
+def _destination(name: str) -> tuple[str, os.stat_result | None]:
+    """The file that a path means, behind all links, and what is there: None where it is new."""
+    if os.path.basename(name) in ("", ".", ".."):
+        raise ValueError(f"save: path names no file; got path={told(name)}, expected a new name or a file's")
+    target = os.path.realpath(name)
+    if not os.path.isdir(os.path.dirname(target)):
+        raise FileNotFoundError(errno.ENOENT, "save: there is no such folder", os.path.dirname(target))
+    return target, _regular(name, target)
+
+
+def _regular(name: str, target: str) -> os.stat_result | None:
+    """What is known of the file there; None where there is none, and an error where it is none to be replaced."""
+    try:
+        about = os.lstat(target)  # a link that is left leads in a circle
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(about.st_mode):
+        return about
+    kind = next((kind for is_one, kind in _KINDS if is_one(about.st_mode)), "something else")
+    raise ValueError(f"save: path leads to {kind}; got path={told(name)}, expected a new name or a file's")
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a circle of links"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISCHR, "a device"),
+)
+
+
+def _permit(file: int, before: os.stat_result) -> None:
+    """Gives an open file the owner, the group and the mode of another, as far as this process may."""
+    mode = stat.S_IMODE(before.st_mode)
+    for uid, gid in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
         try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+            os.chown(file, uid, gid)
+            break
+        except PermissionError:
+            continue
+    about = os.fstat(file)
+    if about.st_gid != before.st_gid:  # what that group could do is not for another one
+        mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
+    if (about.st_uid, about.st_gid) != (before.st_uid, before.st_gid):
+        mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    os.chmod(file, mode)
+
+
+def _sync(folder: str) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -147,5 +211,7 @@ def _name(op: str, path: Any) -> str:
     """A path as a string."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
-        raise TypeError(f"{op}: path is not a path; got path={path!r}, expected a str or os.PathLike")
+        raise TypeError(f"{op}: path is not a path; got path={told(path)}, expected a str or os.PathLike")
+    if "\0" in name or not name:
+        raise ValueError(f"{op}: path is none of a file; got path={told(name)}, expected a name without NUL")
     return name

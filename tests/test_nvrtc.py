@@ -170,6 +170,47 @@ def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _nvrtc.cache_folder() is None
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_folder_that_others_may_write_to_is_refused(
+    mode: int, linked: bool, nothing_known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake: Any = Fake()
+    _nvrtc.machine_code("text", fake)
+    nothing_known.chmod(mode)
+    if linked:
+        nothing_known.with_name("link").symlink_to(nothing_known)
+        monkeypatch.setenv("MPSFUNC_CACHE_DIR", str(nothing_known.with_name("link")))
+    with pytest.raises(ValueError, match="^MPSFUNC_CACHE_DIR: open to others; got '.*', expected a folder that only"):
+        _nvrtc.machine_code("text", fake)
+    nothing_known.chmod(0o755)
+    assert _nvrtc.machine_code("text", fake) == b"code of text" and len(fake.compiled) == 1
+
+
+def test_somebody_elses_folder_is_refused(nothing_known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake: Any = Fake()
+    _nvrtc.machine_code("text", fake)
+    uid = nothing_known.stat().st_uid + 7
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ValueError, match="^MPSFUNC_CACHE_DIR: somebody else's; got '.*'"),
+    ):
+        patch.setattr(os, "stat", lambda path, **how: os.stat_result((0o40755, 1, 1, 1, uid, 1, 0, 0, 0, 0)))
+        _nvrtc.machine_code("text", fake)
+
+
+def test_a_usual_folder_that_others_may_write_to_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPSFUNC_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fake: Any = Fake()
+    _nvrtc.machine_code("text", fake)
+    (kept,) = tmp_path.iterdir()
+    kept.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match=f"compiled kernels are not kept: {kept} is open to others"):
+        _nvrtc.machine_code("text", fake)
+    assert len(fake.compiled) == 2
+
+
 # Launches -----------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,20 @@ def refused(path: Path, contents: bytes, words: str) -> None:
     assert len(str(caught.value)) < 1000 + len(str(path))
 
 
+LARGE = '{"int":"0x1' + 10_000 * "0" + '"}'
+
+
+@pytest.mark.parametrize("number", ["9223372036854775808", LARGE, '{"list":[{"int":"-0x8000000000000001"}]}'])
+def test_ints_of_records_have_64_bits(number: str, path: Path) -> None:
+    for record in (
+        '{"Neuron":{"type":"relu","a":NUMBER,"b":null,"c":null}}',
+        '{"AvgPoolState":{"op":"avg_pool","channels":{"tuple":[1,NUMBER]},"rows":1,"cols":1}}',
+    ):
+        refused(path, forged(record.replace("NUMBER", number)), "a part of the tree is none that save writes")
+    path.write_bytes(forged(f'{{"list":[{number}]}}'))
+    assert len(mf.load(path)) == 1
+
+
 # Nothing but the same tree ------------------------------------------------------------------------------
 
 

@@ -208,6 +208,16 @@ ITSELF.append(ITSELF)
         ([np.float64(2)], TypeError, r"got tree\[0\]=.*, a float64"),
         ([signal.SIGINT], TypeError, r"got tree\[0\]=.*, a Signals"),
         ((Foreign(1),), TypeError, r"got tree\[0\]=Foreign\(a=1\), a Foreign"),
+        (
+            mf.Neuron("relu", 2**63),
+            ValueError,
+            r"save: an int of a record is too large; got tree\.a, expected at most 64 bits",
+        ),
+        (
+            [mf.avg_pool_state((1, 2, 2, 1), 1)._replace(channels=(1, [2**80]))],
+            ValueError,
+            r"got tree\[0\]\.channels\[1\]\[0\]",
+        ),
         (mf.Neuron("relu", object()), TypeError, r"got tree\.a=<object"),
         (mx.float32, TypeError, r"got tree=mlx.core.float32, a Dtype"),
         (b"", TypeError, r"got tree=b'', a bytes"),

@@ -1,0 +1,325 @@
+"""Where `mf.save` writes and where it refuses to, what it keeps of a file it replaces, and what a full disk leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpsfunc as mf
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes owners")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "saved"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Names with their kinds and numbers: the same before and after where nothing was touched."""
+    return {entry.name: (entry.lstat().st_mode, entry.lstat().st_ino) for entry in folder.iterdir()}
+
+
+# Only new names and files -------------------------------------------------------------------------------
+
+
+def _socket(path: Path) -> None:
+    before = os.getcwd()
+    os.chdir(path.parent)  # since a socket's path must be short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # that of /dev/null
+    except PermissionError:
+        pytest.skip("devices cannot be made here")
+
+
+def _circle(path: Path) -> None:
+    path.symlink_to(path.with_name("other"))
+    path.with_name("other").symlink_to(path)
+
+
+PLACES: dict[str, Callable[[Path], Any]] = {
+    "a folder": os.mkdir,
+    "a pipe": os.mkfifo,
+    "a socket": _socket,
+    "a device": _device,
+    "a circle of links": _circle,
+}
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "by a link"])
+@pytest.mark.parametrize("kind", PLACES)
+def test_what_is_no_file_is_refused_and_left(kind: str, linked: bool, path: Path) -> None:
+    PLACES[kind](path)
+    given = path
+    if linked:
+        given = path.with_name("link")
+        given.symlink_to(path)
+    before = listing(path.parent)
+    with pytest.raises(
+        ValueError, match=f"^save: path leads to {kind}; got path='.*', expected a new name or a file's"
+    ):
+        mf.save(given, 1)
+    assert listing(path.parent) == before
+
+
+@pytest.mark.parametrize("name", ["file/", "folder/", "folder/.", "folder/..", "/"])
+def test_what_names_no_file_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    mf.save(tmp_path / "file", 1)
+    before = listing(tmp_path)
+    with pytest.raises(ValueError, match="^save: path names no file; got path='.*', expected"):
+        mf.save(f"{tmp_path}/{name}", 2)
+    assert listing(tmp_path) == before and mf.load(tmp_path / "file") == 1
+
+
+@pytest.mark.parametrize("call", [lambda name: mf.save(name, 1), mf.load], ids=["save", "load"])
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_what_no_file_can_be_called_is_refused(call: Callable[[str], Any], name: str) -> None:
+    with pytest.raises(ValueError, match="path is none of a file; got path='.*', expected a name without NUL"):
+        call(name)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"save: there is no such folder: '{tmp_path}/missing'"):
+        mf.save(tmp_path / "missing" / "file", 1)
+    assert not listing(tmp_path)
+
+
+def test_links_are_followed_to_files_and_to_new_names(path: Path) -> None:
+    first, second = path.with_name("first"), path.with_name("second")
+    first.symlink_to(second)
+    second.symlink_to("saved")
+    for value in (1, 2):  # to a new name, then to a file
+        mf.save(first, value)
+        assert first.is_symlink() and second.is_symlink() and not path.is_symlink()
+        assert mf.load(path) == mf.load(first) == value
+
+
+def test_a_link_that_is_exchanged_meanwhile_leads_nothing_astray(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, other = path.with_name("link"), path.with_name("other")
+    mf.save(path, "old")
+    mf.save(other, "other")
+    link.symlink_to(path)
+    true = os.fsync
+
+    def exchanged(file: int) -> None:
+        if os.readlink(link) != str(other):
+            link.unlink()
+            link.symlink_to(other)
+        true(file)
+
+    monkeypatch.setattr(os, "fsync", exchanged)
+    mf.save(link, "new")
+    assert mf.load(path) == "new" and mf.load(other) == "other" and os.readlink(link) == str(other)
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_what_is_put_there_meanwhile_is_left(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, "old")
+    true = os.fsync
+
+    def exchanged(file: int) -> None:
+        if path.is_file() and not path.is_symlink():
+            path.unlink()
+            PLACES[kind](path)
+        true(file)
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=f"^save: path leads to {kind};"):
+        patch.setattr(os, "fsync", exchanged)
+        mf.save(path, "new")
+    assert not [name for name in os.listdir(path.parent) if name.startswith(".mpsfunc")]
+    assert os.path.lexists(path) and not (path.is_file() and not path.is_symlink())
+
+
+# What is kept -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o664, 0o755])
+def test_the_mode_stays(mode: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, 1)
+    path.chmod(mode)
+    seen = []
+    true = os.fsync
+
+    def look(file: int) -> None:
+        seen.append(stat.S_IMODE(os.fstat(file).st_mode))
+        true(file)
+
+    monkeypatch.setattr(os, "fsync", look)
+    mf.save(path, 2)
+    assert stat.S_IMODE(path.stat().st_mode) == mode and mf.load(path) == 2
+    assert seen[0] == mode
+
+
+def test_nobody_else_reads_what_is_on_its_way(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, 1)
+    path.chmod(0o644)
+    modes = []
+    true = os.open
+
+    def watched(name: Any, flags: int, *rest: Any, **more: Any) -> int:
+        made = true(name, flags, *rest, **more)
+        if flags & os.O_CREAT:
+            modes.append(stat.S_IMODE(os.fstat(made).st_mode))
+        return made
+
+    monkeypatch.setattr(os, "open", watched)
+    mf.save(path, 2)
+    assert modes == [0o600]
+
+
+def test_a_new_file_has_the_mode_that_the_process_gives(path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        mf.save(path, 1)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@as_root
+def test_the_owner_stays(path: Path) -> None:
+    mf.save(path, 1)
+    os.chown(path, 1234, 4321)
+    path.chmod(0o640)
+    mf.save(path, 2)
+    about = path.stat()
+    assert (about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)) == (1234, 4321, 0o640)
+
+
+def test_what_a_group_could_do_is_not_for_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, 1)
+    true = os.lstat
+
+    def of_another_group(name: Any) -> Any:
+        about = list(true(name))
+        about[stat.ST_GID] += 1
+        about[stat.ST_MODE] = stat.S_IFREG | 0o2664
+        return os.stat_result(about)
+
+    def not_allowed(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "lstat", of_another_group)
+    monkeypatch.setattr(os, "chown", not_allowed)
+    mf.save(path, 2)
+    monkeypatch.undo()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+# No room ------------------------------------------------------------------------------------------------
+
+FILL = """
+import os, resource, sys
+import mlx.core as mx, mpsfunc as mf
+folder, limit = sys.argv[1], int(sys.argv[2])
+path = os.path.join(folder, "saved")
+mf.save(path, "old")
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    with mx.stream(mx.cpu):
+        mf.save(path, mx.zeros(1 << 20))
+except OSError as error:
+    print(error)
+print(mf.load(path), os.listdir(folder))
+"""
+
+
+def filled(folder: Path, limit: int) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(folder), str(limit)], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_file_that_may_not_grow_leaves_the_old_one(tmp_path: Path) -> None:
+    said, left = filled(tmp_path, 1 << 16)
+    assert said == f"[Errno 27] save: the file cannot be written: File too large: '{tmp_path}/saved'"
+    assert left == "old ['saved']"
+
+
+@as_root
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mounted, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        said, left = filled(disk, 0)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert said == f"[Errno 28] save: the file cannot be written: No space left on device: '{disk}/saved'"
+    assert left == "old ['saved']"
+
+
+# Nobody in particular -----------------------------------------------------------------------------------
+
+NOBODY = """
+import os, pathlib, warnings
+warnings.simplefilter("error")
+import mlx.core as mx, mpsfunc as mf
+from mpsfunc import _nvrtc
+assert os.geteuid() == 65534 and not os.access(pathlib.Path.home(), os.W_OK)
+class Compiler:
+    version, options = (13, 0), ()
+    def compile(self, source):
+        return b"code"
+with mx.stream(mx.cpu):
+    y = mf.avg_pool(mx.ones((1, 4, 4, 1)), 2)
+    mx.eval(y)
+assert _nvrtc.machine_code("text", Compiler()) == b"code"
+try:
+    mf.save(pathlib.Path.home() / "saved", y)
+except PermissionError as error:
+    print(error)
+"""
+
+
+@as_root
+@pytest.mark.needs_cpu_module
+def test_a_user_who_may_write_nowhere(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    # It may read what root's folders hold, since Python itself may lie there, and write nothing.
+    reads = [
+        f"--{kind}={'-all,' if kind != 'ambient-caps' else ''}+dac_read_search" for kind in ("inh-caps", "ambient-caps")
+    ]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads]
+    if not shutil.which("setpriv") or subprocess.run([*user, "true"], capture_output=True).returncode:
+        pytest.skip("there is no setpriv, or it may not give up rights")
+    variables = {
+        key: value for key, value in environment().items() if key not in ("XDG_CACHE_HOME", "MPSFUNC_CACHE_DIR")
+    }
+    done = subprocess.run(
+        [*user, sys.executable, "-B", "-c", NOBODY],
+        env=variables | {"HOME": str(home)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"[Errno 13] save: the file cannot be written: Permission denied: '{home}/saved'"
+    assert not list(home.iterdir())
