@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _across, _check, _launch, _printing, _vectors
+from mpsfunc import _across, _check, _launch, _lazy, _printing, _vectors
 from mpsfunc._across import Group
 from mpsfunc._composed_norm import check_statistics, checked_eps, statistics_of_all
 from mpsfunc._launch import StreamLike
+
+UNKNOWN = "unknown"  # behind which activation the sums of a saved state are, which had no word for it
 
 
 @_printing.printed
@@ -26,6 +28,8 @@ class BatchNormState(NamedTuple):
         op: "batch_norm".
         eps: Added to the variance under the root.
         frozen: The statistics are given and do not depend on the images.
+        summed: What activation the gradients were taken behind, as `bn_stats_grad` was told; "none" for none, "" where
+            no gradients were taken, and "unknown" in a state that an earlier version saved.
     """
 
     mean: mx.array
@@ -36,6 +40,7 @@ class BatchNormState(NamedTuple):
     op: str
     eps: float
     frozen: bool
+    summed: str
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
@@ -142,6 +147,7 @@ def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: Strea
             "batch_norm",
             checked_eps("bn_frozen", eps),
             True,
+            "",
         )
 
 
@@ -162,7 +168,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
 
     Raises:
         TypeError: One is not a BatchNormState.
-        ValueError: They differ in channels or eps, or one is frozen.
+        ValueError: They differ in channels or eps, one is frozen, or their gradients are of two activations.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
@@ -176,6 +182,10 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
+    if len({a.summed, b.summed} - {"", UNKNOWN}) > 1:
+        raise ValueError(
+            f"bn_merge: the sums are of two activations; got b.summed={b.summed!r}, expected {a.summed!r} as in a"
+        )
     if a.eps != b.eps:
         raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
     with mx.stream(run_on):
@@ -186,7 +196,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             *whole,
             a.dgamma + b.dgamma,
             a.dbeta + b.dbeta,
-            *a[5:],
+            *a[5:-1],
+            UNKNOWN if UNKNOWN in (a.summed, b.summed) else a.summed or b.summed,
         )
 
 
@@ -201,8 +212,10 @@ def bn_running(
     """Running statistics after one more batch, as inference uses them.
 
     ``mean = (1 - momentum) * running.mean + momentum * state.mean``, and the variance likewise, of which the batch's is
-    ``state.var * M / (M - 1)`` where unbiased (M the state's count, at least 2). A state that covers nothing changes
-    nothing. MPS leaves this to its users; the rule is that of PyTorch and mlx.nn.
+    ``state.var * M / (M - 1)`` where unbiased (M the state's count). A state that covers nothing changes nothing. One
+    element has no variance, so a count of 1 is an error; where the count is not known yet, as an argument of a function
+    that ``mx.compile`` traces, the running variance is NaN after it. MPS leaves this to its users; the rule is that of
+    PyTorch and mlx.nn.
 
     Args:
         running: A frozen state; the first is ``bn_frozen(zeros, ones)``.
@@ -216,7 +229,8 @@ def bn_running(
 
     Raises:
         TypeError: One is not a BatchNormState, momentum is not a number, or unbiased is not a bool.
-        ValueError: running is not frozen, state is, they differ in channels, or momentum is out of range.
+        ValueError: running is not frozen, state is, they differ in channels, state covers one element, or momentum is
+            out of range.
 
     Example:
         >>> running = bn_frozen(mx.zeros(1), mx.ones(1))
@@ -235,6 +249,10 @@ def bn_running(
                 f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
+    if _lazy.known_count(state.count) == 1:
+        raise ValueError(
+            f"{op}: one element has no variance; got state.count=1, expected at least 2, or 0 for no batch"
+        )
     share = _check.number(op, "momentum", momentum, 0, 1)
     drawn = float(_check.switch(op, "unbiased", unbiased))
     dtypes = running.mean.dtype, running.var.dtype
@@ -272,8 +290,8 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
     with mx.stream(run_on):
         none = mx.zeros_like(state.mean)
         if state.frozen:
-            return state._replace(dgamma=none, dbeta=none)
-        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))
+            return state._replace(dgamma=none, dbeta=none, summed="")
+        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))._replace(summed="")
 
 
 # Checks and parts ---------------------------------------------------------------------------------------
@@ -308,12 +326,21 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     _check.shape(op, "state.count", state.count, (), "the state does not fit together")
     if state.count.dtype != mx.int64:
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
+    for name, kind in (("frozen", bool), ("summed", str)):
+        value = getattr(state, name)
+        if type(value) is not kind:
+            raise TypeError(
+                f"{op}: the state does not fit together; got state.{name}={_printing.told(value)}, "
+                f"expected a {kind.__name__}"
+            )
 
 
 def _is_plain(state: BatchNormState) -> bool:
     """Whether count and eps are what `fresh` makes of them."""
     count, eps = state.count, state.eps
     if not isinstance(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
+        return False
+    if type(state.frozen) is not bool or type(state.summed) is not str:
         return False
     return type(eps) is float and 0 <= eps <= _check.LARGEST
 
@@ -322,4 +349,4 @@ def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx
     """A state of these statistics (c,) with zero gradients."""
     with mx.stream(stream):
         none = mx.zeros_like(mean)
-    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)
+    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False, "")

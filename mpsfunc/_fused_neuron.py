@@ -82,6 +82,15 @@ def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: 
     return slopes
 
 
+def described(how: Chosen) -> str:
+    """An activation in words that differ where two of them do, but for the slopes of a prelu."""
+    if how.slopes is not None:
+        return "prelu"
+    kind, *parameters = how.act
+    known = parameters[: len(_neuron.PARAMETERS[NAMES[kind]])]
+    return f"{NAMES[kind]}({', '.join(map(repr, known))})" if known else NAMES[kind]
+
+
 def follow(z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
     """``f(z)``."""
     return _neuron.neuron(z, On(how.act, stream)) if how.slopes is None else _prelu.prelu(z, how.slopes, stream)

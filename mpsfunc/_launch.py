@@ -127,19 +127,6 @@ def cut(a: mx.array, index: Any) -> mx.array:
     return part if part.size or backend(resolve(None)) == "cpu" else mx.zeros(part.shape, a.dtype)
 
 
-def same(a: mx.array, b: mx.array) -> bool:
-    """Whether two objects hold one array: what ``copy.copy`` makes does until either is changed in place.
-
-    False without the C++ module, which alone can tell.
-    """
-    return _primitives is not None and _primitives.same(a, b)
-
-
-def unmade_zeros(a: mx.array) -> bool:
-    """Whether an array is an ``mx.zeros`` that is not evaluated yet. False without the C++ module."""
-    return _primitives is not None and _primitives.unmade_zeros(a)
-
-
 def launch(
     op: str,
     arrays: Sequence[mx.array],
@@ -408,6 +395,11 @@ def sum_partials(length: int, parts: int = 32) -> Stage:
 def power_of_two(n: int) -> int:
     """The least one that is not less."""
     return 1 << (n - 1).bit_length()
+
+
+def optional_module() -> Any:
+    """The C++ module, None where there is none."""
+    return _primitives
 
 
 def module(op: str) -> Any:

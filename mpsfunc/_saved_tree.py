@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc._bn_state import BatchNormState
+from mpsfunc._bn_state import UNKNOWN, BatchNormState
 from mpsfunc._conv_state import ConvState
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._policy import PaddingPolicy
@@ -51,7 +51,9 @@ RECORDS: dict[str, Any] = {
 }
 # Fields that a record gained after version 1 of the format: in which version, and what a file of an earlier one, which
 # lacks them, means by the fields that it has. They stand at the end of their record, and stay here for ever.
-LATER: dict[str, dict[str, tuple[int, Callable[[dict[str, Any]], Any]]]] = {}
+LATER: dict[str, dict[str, tuple[int, Callable[[dict[str, Any]], Any]]]] = {
+    "BatchNormState": {"summed": (2, lambda fields: UNKNOWN)},
+}
 DEEPEST = 100
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
 
