@@ -73,8 +73,8 @@ def _loss(
     """The value and both gradients; ``whole`` images are one part each, and need no more sums."""
     ending = "_rows" if type == SOFTMAX else ""
     bodies = (f"loss{ending}", f"loss{ending}_grad", *(() if whole else ("sum_partials",)))
-    if type == SOFTMAX and not labels:
-        bodies += ("softmax",)  # the target's derivative, which the host runs though nobody asks for it
+    if type == SOFTMAX and (not labels or weighing != "none"):
+        bodies += ("softmax",)  # the target's and weights' derivatives, which the host runs though nobody asks for them
 
     def check() -> None:
         y, target = _images(type, shape, dtype)
