@@ -21,9 +21,9 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     Arrays in lists, tuples, NamedTuples (such as states) and dicts, as arguments and results, take part in ``mx.grad``,
     ``mx.vjp``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile``, which needs ``inputs=mx.random.state,
     outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. Anything else is handed through.
-    As in MLX, arrays that the function knows from elsewhere are constants for its derivatives: for a module of
-    ``mlx.nn`` there is `mpsfunc.nn.checkpoint`. Where the function changes anything else, the second call does so
-    again.
+    As in MLX, ``mx.vmap`` goes inside ``mx.grad`` and not around it, and arrays that the function knows from elsewhere
+    are constants for its derivatives: for a module of ``mlx.nn`` there is `mpsfunc.nn.checkpoint`. Where the function
+    changes anything else, the second call does so again.
 
     Args:
         function: Of arrays and anything else, with positional and named arguments.
