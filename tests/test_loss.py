@@ -15,6 +15,7 @@ from loss_case import CATEGORICAL, COSINE, PAIRS, REDUCTIONS, SIGMOID, SOFTMAX, 
 from support import DTYPES, VIEWS, exact, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc import graph
 
 # The definition ---------------------------------------------------------------------------------------------
 
@@ -170,6 +171,19 @@ def test_no_class_is_averaged_over_as_without_smoothing(device: mx.Device) -> No
     total = mf.loss_value(y, labels, SOFTMAX, "sum", weights=w, **how)
     counted = mf.loss_value(y, labels, SOFTMAX, "sum_by_non_zero_weights", weights=w, **how)
     np.testing.assert_allclose(exact(counted) * 3, exact(total), rtol=1e-6)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_the_node_of_a_graph_knows_no_class(device: mx.Device, divided: bool) -> None:
+    x, labels = graph.ImageNode("x"), graph.ImageNode("labels")
+    how: dict[str, Any] = {"label_smoothing": 0.1, "number_of_classes": 4, "divided": divided}
+    loss = graph.loss(graph.fully_connected(x, 4, name="scores"), labels, SOFTMAX, "mean", **how)
+    step = graph.compile(loss.loss_image, gradients=graph.training_graph(loss))
+    inputs = {"x": numbers((2, 3, 3, 2)), "labels": mx.array([[[-1]], [[4]]])}
+    params, states = step.init(mx.random.key(0), inputs)
+    value, gradients, _ = step(params, inputs, states)
+    assert not exact(value).any()
+    assert exact(gradients["scores"]["w"]).any() != divided
 
 
 def test_dense_targets_of_zeros_are_smoothed(device: mx.Device) -> None:
