@@ -30,7 +30,7 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
     and dicts is not put back.
 
     Args:
-        module: A module of ``mlx.nn``, which is not changed.
+        module: A module of ``mlx.nn``. It stays as it is; the function returned changes it as its own call would.
         fn: A function to run instead of the module, whose parameters it uses. Default: the module.
 
     Returns:
