@@ -104,7 +104,7 @@ def _along(dy: mx.array, x: mx.array, y: mx.array | None, spec: Spec) -> mx.arra
     Then it is made again from x. And as a constant in dy changes nothing, dy of the largest entry, which would be the
     difference of near numbers, is taken off.
     """
-    if x.dtype == _launch.accumulator(x.dtype):
+    if x.dtype == _launch.accumulator(x.dtype) or x.size == 0:
         return softmax_grad(dy, _softmax(x, spec) if y is None else y, spec)
     x_wide, dy_wide = _wide(x, dy)
     of_largest = mx.take_along_axis(dy_wide, mx.argmax(mx.stop_gradient(x), 1, keepdims=True), 1)

@@ -232,6 +232,14 @@ def test_the_derivative_is_the_gradient(device: mx.Device, dtype: mx.Dtype, name
         assert same_bits(pushed, dx)
 
 
+@each
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_derivatives_of_nothing(device: mx.Device, dtype: mx.Dtype, name: str, shape: tuple[int, int]) -> None:
+    x = mx.zeros(shape, dtype)
+    for made in (mx.vjp(KINDS[name].forward, [x], [x]), mx.jvp(KINDS[name].forward, [x], [x])):
+        assert made[1][0].shape == shape
+
+
 def test_the_derivative_where_a_cotangent_is_not_finite(device: mx.Device) -> None:
     """Infinity or NaN anywhere spoils the sum: nothing of the line is finite, and other lines do not know of it."""
     for far in (float("inf"), float("nan")):
