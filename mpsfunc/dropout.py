@@ -67,7 +67,8 @@ def dropout(
 
     Without ``seed``, ``key`` and ``mask`` a key is drawn from MLX's global state, so ``mx.random.seed`` repeats it and
     ``mx.compile`` needs ``inputs=mx.random.state, outputs=mx.random.state``. Under ``mx.vmap`` a key that is not mapped
-    gives every mapped element the same mask, and one that is gives each its own.
+    gives every mapped element the same mask, and one that is gives each its own. Under ``mx.checkpoint``, which calls a
+    function twice, the two masks differ unless ``seed``, ``key`` or ``mask`` come from outside: use `checkpoint`.
 
     Linear in x; the derivative is dropout with the same mask. A floating mask has a derivative too.
 

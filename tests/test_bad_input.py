@@ -237,6 +237,7 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ),
     ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=mx.float16)),
     ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(1.5)),
+    ("checkpoint: function is not a function", lambda: mf.checkpoint(X)),
 ]
 
 

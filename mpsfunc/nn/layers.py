@@ -216,7 +216,7 @@ class MaxPool2d(DropIn, stock.MaxPool2d):
 
 
 class Dropout(DropIn, stock.Dropout):
-    """`mlx.nn.Dropout` by `mpsfunc.dropout`, with a key from MLX's global state.
+    """`mlx.nn.Dropout` by `mpsfunc.dropout`, with a key from MLX's global state; to recompute it, see `checkpoint`.
 
     Example:
         >>> Dropout(0.5).eval()(mx.ones(2))
