@@ -15,6 +15,7 @@ import math
 import re
 import reprlib
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -48,6 +49,9 @@ RECORDS: dict[str, Any] = {
         *(Axis, Neuron, Padded, PaddingPolicy, Resized),
     )
 }
+# Fields that a record gained after version 1 of the format: in which version, and what a file of an earlier one, which
+# lacks them, means by the fields that it has. They stand at the end of their record, and stay here for ever.
+LATER: dict[str, dict[str, tuple[int, Callable[[dict[str, Any]], Any]]]] = {}
 DEEPEST = 100
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
 
@@ -109,13 +113,26 @@ class Encoder:
         return self._names[id(a)]
 
 
+def fields_of(kind: str, version: int) -> tuple[str, ...]:
+    """The fields that a record has in files of a version."""
+    later = LATER.get(kind, {})
+    return tuple(name for name in RECORDS[kind]._fields if name not in later or later[name][0] <= version)
+
+
 def _place(path: _Path) -> str:
     return "tree" + "".join(shown for shown, _ in path)
 
 
-def decode(text: str, arrays: dict[str, Any]) -> Any:
-    """The tree of a text of anybody's, with these arrays, each of which must be there."""
+def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
+    """The tree of a text of anybody's, of a version of the format, with these arrays, each of which must be there."""
     used: set[str] = set()
+
+    def record(kind: str, body: dict[str, Any], depth: int) -> Any:
+        fields = {name: node(item, depth + 1) for name, item in body.items()}
+        for name, (since, meant) in LATER.get(kind, {}).items():
+            if version < since:
+                fields[name] = meant(fields)
+        return RECORDS[kind](**fields)
 
     def node(value: Any, depth: int) -> Any:
         if value is None or type(value) in (bool, str, int):
@@ -135,8 +152,8 @@ def decode(text: str, arrays: dict[str, Any]) -> Any:
             return items if kind == "list" else tuple(items)
         if kind == "dict" and type(body) is dict:
             return {key: node(item, depth + 1) for key, item in body.items()}
-        if kind in RECORDS and type(body) is dict and tuple(body) == RECORDS[kind]._fields:
-            return RECORDS[kind](*[node(item, depth + 1) for item in body.values()])
+        if kind in RECORDS and type(body) is dict and tuple(body) == fields_of(kind, version):
+            return record(kind, body, depth)
         if kind == "int" and type(body) is str and re.fullmatch("-?0x[0-9a-f]+", body):
             return int(body, 16)
         if kind == "float" and type(body) is str and re.fullmatch("[0-9a-f]{16}", body):

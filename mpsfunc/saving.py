@@ -16,7 +16,7 @@ import mlx.core as mx
 from mpsfunc import _safetensors, _saved_tree
 from mpsfunc._safetensors import Refused, Tensor
 
-_VERSION = 1
+_VERSION = 2  # of the format; of an earlier one records lack the fields of _saved_tree.LATER
 _VERSION_KEY, _TREE_KEY, _CRC_KEY = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
 
 
@@ -65,7 +65,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     try:
         with open(beside, "xb") as file:
             file.write(blank)
-            crc = _safetensors.write_arrays(file, arrays, tensors, _checksum(text, tensors))
+            crc = _safetensors.write_arrays(file, arrays, tensors, _checksum(text, tensors, _VERSION))
             file.seek(0)
             file.write(header(crc))
             file.flush()
@@ -121,25 +121,26 @@ def _read(name: str) -> Any:
     with open(name, "rb") as file:
         header = _safetensors.read_header(file)
         metadata = header.metadata
-        version = metadata.get(_VERSION_KEY, "")
-        if not re.fullmatch("[1-9][0-9]{0,8}", version) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
+        told = metadata.get(_VERSION_KEY, "")
+        if not re.fullmatch("[1-9][0-9]{0,8}", told) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
             raise Refused("somebody else's safetensors file", "one that mpsfunc.save wrote")
-        if int(version) > _VERSION:
+        version = int(told)
+        if version > _VERSION:
             raise Refused(
                 f"of version {version}, which a later mpsfunc wrote", f"version {_VERSION} or a newer mpsfunc"
             )
         text, tensors = metadata[_TREE_KEY], _safetensors.checked(header)
-        _saved_tree.decode(text, {tensor.name: None for tensor in tensors})  # before much is read
-        arrays, crc = _safetensors.read_arrays(file, tensors, _checksum(text, tensors))
+        _saved_tree.decode(text, {tensor.name: None for tensor in tensors}, version)  # before much is read
+        arrays, crc = _safetensors.read_arrays(file, tensors, _checksum(text, tensors, version))
     if metadata[_CRC_KEY] != f"{crc:08x}":
         raise Refused("the file has changed since it was saved", "the checksum of its contents")
-    return _saved_tree.decode(text, arrays)
+    return _saved_tree.decode(text, arrays, version)
 
 
-def _checksum(text: str, tensors: Sequence[Tensor]) -> int:
+def _checksum(text: str, tensors: Sequence[Tensor], version: int) -> int:
     """That of all but the bytes of the arrays, which go on from it."""
     listed = sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end, tensor.name))
-    return zlib.crc32(json.dumps([_VERSION, text, listed]).encode())
+    return zlib.crc32(json.dumps([version, text, listed]).encode())
 
 
 def _name(op: str, path: Any) -> str:
