@@ -51,7 +51,9 @@ RECORDS: dict[str, Any] = {
 }
 # Fields that a record gained after version 1 of the format: in which version, and what a file of an earlier one, which
 # lacks them, means by the fields that it has. They stand at the end of their record, and stay here for ever.
-LATER: dict[str, dict[str, tuple[int, Callable[[dict[str, Any]], Any]]]] = {}
+LATER: dict[str, dict[str, tuple[int, Callable[[dict[str, Any]], Any]]]] = {
+    "Axis": {"zero_pad_after": (2, lambda fields: fields["zero_pad"])},  # which was the number on both sides
+}
 DEEPEST = 100
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
 

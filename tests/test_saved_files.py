@@ -338,7 +338,7 @@ OF_VERSION_1 = (
 )
 FIELDS_OF_VERSION_1 = {
     "AvgPoolState": "op channels rows cols",
-    "Axis": "n_in n_out size stride dilation pad edge zero_pad begin end zero_pad_after",
+    "Axis": "n_in n_out size stride dilation pad edge zero_pad begin end",
     "BatchNormState": "mean var count dgamma dbeta op eps frozen",
     "ConvState": "dw db y slopes op neuron a b c groups rows cols",
     "ConvTransposeState": "dw db y slopes op neuron a b c groups rows cols unrotated",
