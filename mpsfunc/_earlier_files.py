@@ -18,6 +18,7 @@ Fields = dict[str, Any]
 # Fields that a record gained: in which version, and what a file of an earlier one, which lacks them, means by the
 # fields that it has. They stand at the end of their record, and stay here for ever.
 LATER: dict[str, dict[str, tuple[int, Callable[[Fields], Any]]]] = {
+    "Axis": {"zero_pad_after": (2, lambda fields: fields["zero_pad"])},  # which was the number on both sides
     "BatchNormState": {"summed": (2, lambda fields: UNKNOWN)},
 }
 

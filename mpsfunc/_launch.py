@@ -143,7 +143,7 @@ def launch(
     Args:
         op: The operation's name.
         arrays: Its inputs, in the order of ``_primitives.<op>`` and of the first stage.
-        params: Ints for the CPU primitive: spatial axes, ten ints each, then what the operation adds.
+        params: Ints for the CPU primitive: spatial axes, all fields of each, then what the operation adds.
         outputs: Shape and dtype of each result.
         stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
         stream: A resolved stream; everything runs there.

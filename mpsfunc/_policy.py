@@ -11,6 +11,7 @@ from mpsfunc._printing import told
 Ints = tuple[int, int]
 
 STYLES = {"valid": -1, "same": 0, "full": 1}
+PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 _POLICY: dict[str, tuple[object, ...]] = {
     "align": ("centered", "top_left", "bottom_right"),
     "remainder": ("top_left", "top_right", "bottom_left", "bottom_right"),
@@ -141,6 +142,14 @@ def pair(op: str, arg: str, value: object, least: int | None = None, rule: str =
     if least is not None and min(y, x) < least:
         refuse(op, f"{arg} is too small", arg, value, rule)
     return y, x
+
+
+def pixels(op: str, arg: str, value: object, negative: str = "") -> list[Ints]:
+    """Pixels as [(top, bottom), (left, right)]; ``negative`` says what is wrong where there are less than none."""
+    sides = [pair(op, arg, part, rule=PIXELS) for part in two(op, arg, value, PIXELS)]
+    if min(map(min, sides)) < 0:
+        refuse(op, negative or f"{arg} is too small", arg, value, PIXELS)
+    return sides
 
 
 def index(value: Any) -> int | None:

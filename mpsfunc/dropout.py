@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import mlx.core as mx
 
@@ -50,10 +51,34 @@ class DropoutState(NamedTuple):
         return self._replace(key=arrays[0], mask=arrays[1])
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _by_name(op: str, first: str) -> Callable[[_F], _F]:
+    """Refuses all arguments without a name but the first: a number could say what is kept or what is dropped."""
+
+    def refusing(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > 1:
+                told = _printing.told(args[1])
+                raise TypeError(
+                    f"{op}: only {first} goes without a name; got the second argument={told}, expected "
+                    "keep_probability=, the share that is kept (MPS), or p=, the share that is dropped (MLX, PyTorch)"
+                )
+            return function(*args, **kwargs)
+
+        return cast(_F, call)
+
+    return refusing
+
+
+@_by_name("dropout", "x")
 def dropout(
     x: mx.array,
-    keep_probability: float = 0.5,
     *,
+    keep_probability: float | None = None,
+    p: float | None = None,
     seed: int | None = None,
     key: mx.array | None = None,
     mask: mx.array | None = None,
@@ -76,7 +101,9 @@ def dropout(
 
     Args:
         x: Images (n, h, w, c), or an array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        keep_probability: Share of elements that are kept, between 0 and 1 and neither. Default 0.5.
+        keep_probability: Share of elements that are kept (MPS), between 0 and 1 and neither. Default 0.5. By name only,
+            like all that follows, as a number alone could mean either share.
+        p: Share of elements that are dropped (MLX, PyTorch), likewise: ``keep_probability = 1 - p``.
         seed: An int from 0 to 2^64 - 1, instead of ``mx.random.key(seed)``.
         key: Two uint32, as ``mx.random.key`` makes them.
         mask: m itself: bool, or integers of which 0 drops, or floating; of x's shape, or, for images, with axes of
@@ -89,25 +116,29 @@ def dropout(
         An array of x's shape and dtype.
 
     Raises:
-        TypeError: x is not a floating array, or an argument is of another type.
-        ValueError: keep_probability is out of range, shapes do not fit, or arguments exclude each other.
+        TypeError: x is not a floating array, an argument is of another type, or one behind x has no name.
+        ValueError: keep_probability or p is out of range, shapes do not fit, or arguments exclude each other.
 
     Example:
         >>> x = mx.arange(1.0, 7.0)
-        >>> y = dropout(x, 0.5, key=mx.random.key(1))
-        >>> mx.array_equal(y, 2 * x * dropout_mask((6,), 0.5, seed=1)).item()
+        >>> y = dropout(x, p=0.2, key=mx.random.key(1))
+        >>> mx.array_equal(y, dropout_mask((6,), keep_probability=0.8, seed=1) * x / 0.8).item()
         True
-        >>> dropout(x, 0.5, mask=x < 3)
+        >>> dropout(x, p=0.5, mask=x < 3)
         array([2, 4, 0, 0, 0, 0], dtype=float32)
     """
-    y, _ = dropout_fwd(x, keep_probability, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream)
+    y, _ = dropout_fwd(
+        x, keep_probability=keep_probability, p=p, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream
+    )
     return y
 
 
+@_by_name("dropout", "x")
 def dropout_fwd(
     x: mx.array,
-    keep_probability: float = 0.5,
     *,
+    keep_probability: float | None = None,
+    p: float | None = None,
     seed: int | None = None,
     key: mx.array | None = None,
     mask: mx.array | None = None,
@@ -120,14 +151,14 @@ def dropout_fwd(
         The result, and the state. It holds the key, from which the gradient makes the mask again, or the mask given.
 
     Example:
-        >>> y, state = dropout_fwd(mx.ones((1, 2, 2, 1)), 0.25, seed=7)
+        >>> y, state = dropout_fwd(mx.ones((1, 2, 2, 1)), p=0.75, seed=7)
         >>> mx.array_equal(dropout_grad(mx.ones((1, 2, 2, 1)), state), y).item()
         True
     """
     op = "dropout"
     run_on = _launch.resolve(stream)
     _check.array(op, "x", x, stream=run_on)
-    keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, x.ndim)
+    keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, x.ndim)
     shape = tuple(x.shape)
     with mx.stream(run_on):
         if mask is None:
@@ -165,7 +196,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         ValueError: dy does not belong to the state, or the state does not fit together.
 
     Example:
-        >>> _, state = dropout_fwd(mx.ones(3), 0.5, mask=mx.array([1, 0, 1]))
+        >>> _, state = dropout_fwd(mx.ones(3), mask=mx.array([1, 0, 1]))
         >>> dropout_grad(mx.array([1.0, 2.0, 3.0]), state)
         array([2, 0, 6], dtype=float32)
     """
@@ -174,7 +205,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     _check.array(op, "dy", dy, stream=run_on)
     _check.state(op, state, DropoutState, stream=run_on)
     _check.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
-    _keep(op, state.keep_probability, "state.keep_probability")
+    _share(op, "state.keep_probability", state.keep_probability)
     _check.shape(op, "dy", dy, tuple(state.shape), "dy does not belong to this state")
     _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")
     if state.op == "dropout":
@@ -185,10 +216,12 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         return _apply(op, dy, state, run_on)
 
 
+@_by_name("dropout_mask", "shape")
 def dropout_mask(
     shape: Sequence[int],
-    keep_probability: float = 0.5,
     *,
+    keep_probability: float | None = None,
+    p: float | None = None,
     seed: int | None = None,
     key: mx.array | None = None,
     mask_stride: Stride = (1, 1, 1),
@@ -203,6 +236,7 @@ def dropout_mask(
     Args:
         shape: Of images (n, h, w, c), or any other.
         keep_probability: As for `dropout`, like the arguments behind it.
+        p: Share of elements that are dropped, instead.
         seed: An int instead of ``mx.random.key(seed)``.
         key: Two uint32. Default: drawn from MLX's global state.
         mask_stride: (y, x, c), each 1 or 0.
@@ -212,14 +246,14 @@ def dropout_mask(
         A bool mask, True where an element is kept, of the shape with length 1 along axes whose stride is 0.
 
     Raises:
-        TypeError: A length is not an int, or an argument is of another type.
+        TypeError: A length is not an int, an argument is of another type, or one behind shape has no name.
         ValueError: A length is negative, the mask has 2^40 elements or more, an image 2^31, or as for `dropout`.
         MemoryError: There is no memory for the mask; on the CPU, and where it is evaluated.
 
     Example:
-        >>> dropout_mask((1, 2, 3, 8), 0.5, seed=3, mask_stride=(1, 1, 0)).shape
+        >>> dropout_mask((1, 2, 3, 8), seed=3, mask_stride=(1, 1, 0)).shape
         (1, 2, 3, 1)
-        >>> dropout_mask((4,), 0.5, seed=0)
+        >>> dropout_mask((4,), p=0.5, seed=0)
         array([True, False, False, False], dtype=bool)
     """
     op = "dropout_mask"
@@ -227,7 +261,7 @@ def dropout_mask(
     if not isinstance(shape, (tuple, list)):
         raise TypeError(f"{op}: shape is not a shape; got shape={shape!r}, expected a tuple of ints")
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
-    keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
+    keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
     if flat[0] * math.prod(each) >= _MOST:
@@ -272,12 +306,26 @@ def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
     return h, w, c
 
 
-def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
-    rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
+def _kept(op: str, keep_probability: Any, p: Any) -> float:
+    """The share that is kept, of whichever was given."""
+    if keep_probability is not None and p is not None:
+        raise ValueError(
+            f"{op}: keep_probability and p exclude each other; got p={_printing.told(p)}, expected None with "
+            "keep_probability"
+        )
+    if p is not None:
+        return _share(op, "p", p, kept=False)
+    return 0.5 if keep_probability is None else _share(op, "keep_probability", keep_probability)
+
+
+def _share(op: str, name: str, value: Any, *, kept: bool = True) -> float:
+    """The share that is kept, from that or the share that is dropped."""
+    rule = f"0 < {name.rpartition('.')[2]} < 1 (to keep all, leave dropout out)"
     _check.is_number(op, name, value, rule)
-    if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
+    keep = float(value) if kept else 1 - float(value)
+    if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(keep) < 2**32:
         raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
-    return float(value)
+    return keep
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:

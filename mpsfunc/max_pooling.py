@@ -14,7 +14,7 @@ import mlx.core as mx
 from mpsfunc import _check, _launch, _max_kernels, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
-from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
+from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding, PaddingPolicy
 
 
 @_printing.printed
@@ -56,7 +56,7 @@ def max_pool(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: str | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Largest value in sliding windows.
@@ -66,7 +66,7 @@ def max_pool(
     tap wins, row by row, and any tap before a zero of the padding. A NaN is larger than any number.
 
     Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax``, which know "zero" and "clamp". "exclude" is PyTorch's
-    and ONNX's padding with minus infinity.
+    and ONNX's padding with minus infinity, and the default unless windows are placed as MPS places them.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.
@@ -77,7 +77,8 @@ def max_pool(
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset`` or "adaptive": the output's size, as for `avg_pool`.
-        edge_mode: "zero" (default), "clamp" or "exclude", as above.
+        edge_mode: "zero", "clamp" or "exclude", as above. Default: "exclude", or with ``offset`` or a `PaddingPolicy`
+            MPS's "zero".
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -119,7 +120,7 @@ def max_pool_fwd(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: str | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, MaxPoolState]:
     """`max_pool`, and the state that `max_pool_grad` needs. Arguments and errors are those of `max_pool`.
@@ -136,6 +137,7 @@ def max_pool_fwd(
     _check.numbers("max_pool", "x", x, stream=run_on)
     _check.image_shape("max_pool", "x.shape", x.shape)
     _, h, w, channels = x.shape
+    mps = offset is not None or isinstance(padding, PaddingPolicy)
     rows, cols = window.place(
         "max_pool",
         (h, w),
@@ -146,7 +148,7 @@ def max_pool_fwd(
         ceil_mode=ceil_mode,
         offset=offset,
         out_size=out_size,
-        edge_mode=edge_mode,
+        edge_mode=("zero" if mps else "exclude") if edge_mode is None else edge_mode,
         edge_modes=window.MAX_EDGE_MODES,
     )
     _check.image_shape("max_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
@@ -155,7 +157,10 @@ def max_pool_fwd(
             f"max_pool: too many taps; got kernel_size={(rows.size, cols.size)}, expected less than 2**31 in a window"
         )
     if not (_holds_pixels(rows) and _holds_pixels(cols)):
-        raise ValueError(f"max_pool: a window holds no pixel; got edge_mode={edge_mode!r}, expected 'zero' or 'clamp'")
+        raise ValueError(
+            f"max_pool: a window holds no pixel; got edge_mode={edge_mode or 'exclude'!r}, expected less padding, or "
+            "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
+        )
     with mx.stream(run_on):
         y, winners = _max_kernels.pool(_comparable(x, run_on), Spec(rows, cols, run_on))
         return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)

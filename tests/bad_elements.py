@@ -23,9 +23,25 @@ def _forged(**fields: Any) -> Call:
 
 
 WRONG_VALUES: list[tuple[str, Call]] = [
-    *[("dropout: keep_probability is out of range", lambda p=p: mf.dropout(X, p)) for p in (0, 1.0, -0.5, 2, 1e-11)],
-    ("dropout: keep_probability is out of range", lambda: mf.dropout(X, float("nan"))),
-    ("dropout_mask: keep_probability is out of range", lambda: mf.dropout_mask((2,), 1 - 1e-11)),
+    *[
+        ("dropout: keep_probability is out of range", lambda p=p: mf.dropout(X, keep_probability=p))
+        for p in (0, 1.0, -0.5, 2, 1e-11)
+    ],
+    ("dropout: keep_probability is out of range", lambda: mf.dropout(X, keep_probability=float("nan"))),
+    ("dropout_mask: keep_probability is out of range", lambda: mf.dropout_mask((2,), keep_probability=1 - 1e-11)),
+    *[
+        ("dropout: p is out of range", lambda p=p: mf.dropout(X, p=p))
+        for p in (0, 1, 0.0, 1.0, -0.5, 2, 1e-11, 1 - 1e-11, float("nan"))
+    ],
+    ("dropout_mask: p is out of range", lambda: mf.dropout_mask((2,), p=0)),
+    *[
+        ("dropout: keep_probability and p exclude each other", lambda f=f: f(X, keep_probability=0.25, p=0.75))
+        for f in (mf.dropout, mf.dropout_fwd)
+    ],
+    (
+        "dropout_mask: keep_probability and p exclude each other",
+        lambda: mf.dropout_mask((2,), keep_probability=0.5, p=0.5),
+    ),
     ("dropout: seed is out of range", lambda: mf.dropout(X, seed=-1)),
     ("dropout: seed is out of range", lambda: mf.dropout(X, seed=2**64)),
     ("dropout: seed and key exclude each other", lambda: mf.dropout(X, seed=1, key=KEY)),
@@ -77,7 +93,19 @@ WRONG_VALUES: list[tuple[str, Call]] = [
 WRONG_TYPES: list[tuple[str, Call]] = [
     *[("dropout: x is not an array", lambda x=x: mf.dropout(x)) for x in (None, 3, [1.0])],
     ("dropout: x has no floating dtype", lambda: mf.dropout(X.astype(mx.int32))),
-    *[("dropout: keep_probability is not a number", lambda p=p: mf.dropout(X, p)) for p in ("0.5", None, True)],
+    *[
+        ("dropout: keep_probability is not a number", lambda p=p: mf.dropout(X, keep_probability=p))
+        for p in ("0.5", True, X)
+    ],
+    *[("dropout: p is not a number", lambda p=p: mf.dropout(X, p=p)) for p in ("0.5", True, X)],
+    *[
+        ("dropout: only x goes without a name", lambda second=second, function=function: function(X, second))
+        for second in (0.1, 0.5, 1, None, X > 0)
+        for function in (mf.dropout, mf.dropout_fwd)
+    ],
+    ("dropout: only x goes without a name", lambda: mf.dropout(X, 0.5, 7)),
+    ("dropout: only x goes without a name", lambda: mf.dropout(X, 0.5, p=0.5)),
+    ("dropout_mask: only shape goes without a name", lambda: mf.dropout_mask((2, 3), 0.5)),
     ("dropout: seed is not an int", lambda: mf.dropout(X, seed=1.5)),
     ("dropout: key is not a key", lambda: mf.dropout(X, key=7)),
     ("dropout: key is not a key", lambda: mf.dropout(X, key=mx.zeros(2, mx.int32))),

@@ -98,9 +98,11 @@ def test_old_states_have_their_gradients(old: Any) -> None:
     x, dy = numbers((2, 5, 4, 4)), numbers((2, 3, 2, 4), seed=1)
     pooling, normalization = old["pooling"], old["normalization"]
     for name, made in (
+        ("average", mf.avg_pool_state(x.shape, 3, stride=2, padding=1)),
         ("average, clamped", mf.avg_pool_state(x.shape, 3, stride=2, padding=1, edge_mode="clamp", zero_pad=(1, 0))),
         ("average, policy", mf.avg_pool_state(x.shape, 3, stride=2, padding=mf.PaddingPolicy(exclude_edges=True))),
     ):
+        assert pooling[name] == made, name
         assert mx.array_equal(mf.avg_pool_grad(dy, pooling[name]), mf.avg_pool_grad(dy, made)), name
     sums = normalization["plain sums"]
     r = 1 / np.sqrt(np.array(sums.var) + 1e-2)

@@ -294,6 +294,7 @@ _IMPOSSIBLE: dict[str, dict[str, int]] = {
     "outputs behind the last": {"end": 10**6},
     "another edge": {"edge": 9},
     "fewer zeros than none": {"zero_pad": -1},
+    "fewer zeros behind than none": {"zero_pad_after": -1},
     "windows past what 32 bits can count": {"pad": 2**31},
     "windows too short to part the image": {"edge": 3, "size": 1},
     "windows a little too short for that": {"n_in": 5, "n_out": 3, "end": 3, "edge": 3, "size": 2},

@@ -228,7 +228,7 @@ class Dropout(DropIn, stock.Dropout):
     def run(self, x: mx.array) -> mx.array:
         if self._p_1 == 1 or not self.training:
             return x
-        return mf.dropout(x, self._p_1, mask_stride=self._mask_stride)
+        return mf.dropout(x, keep_probability=self._p_1, mask_stride=self._mask_stride)
 
 
 class Dropout2d(DropIn, stock.Dropout2d):
@@ -245,7 +245,7 @@ class Dropout2d(DropIn, stock.Dropout2d):
         if self._p_1 == 1 or not self.training:
             return x
         images = x if x.ndim == 4 else x[None]
-        return mf.dropout(images, self._p_1, mask_stride=(0, 0, 1)).reshape(x.shape)
+        return mf.dropout(images, keep_probability=self._p_1, mask_stride=(0, 0, 1)).reshape(x.shape)
 
 
 class Upsample(DropIn, stock.Upsample):
