@@ -11,6 +11,7 @@ from mpsfunc import _across, _check, _launch, _printing, _vectors
 from mpsfunc._across import Group
 from mpsfunc._composed_norm import check_statistics, checked_eps, statistics_of_all
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 
 @_printing.printed
@@ -95,8 +96,8 @@ def bn_stats(
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
-        if eps is not None and eps != state.eps:
-            raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
+        if eps is not None and checked_eps("bn_stats", eps) != state.eps:
+            raise ValueError(f"bn_stats: eps differs from the state's; got eps={told(eps)}, expected {told(state.eps)}")
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
     new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
@@ -177,7 +178,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
     if a.eps != b.eps:
-        raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
+        raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
@@ -232,7 +233,7 @@ def bn_running(
         if given.frozen != frozen:
             name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
-                f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
+                f"{op}: {name} is not a state {other}; got {name}.frozen={told(given.frozen)}, expected {frozen}"
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
     share = _check.number(op, "momentum", momentum, 0, 1)

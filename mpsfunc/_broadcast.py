@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _launch
+from mpsfunc._printing import told
 
 Shape = tuple[int, ...]
 _MOST = 2**31 - 1  # places within an image are int32 in kernels
@@ -104,9 +105,9 @@ def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
     if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
-        raise TypeError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
+        raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
     if len(value) != 3 or not set(value) <= {0, 1}:
-        raise ValueError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
+        raise ValueError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
     return tuple(value)
 
 

@@ -70,12 +70,12 @@ def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
 def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
     """The shape of an NHWC batch."""
     if len(shape) != 4 or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
-        raise ValueError(f"{op}: not an image batch; got {name}={tuple(shape)}, expected (n, h, w, c)")
+        raise ValueError(f"{op}: not an image batch; got {name}={told(tuple(shape))}, expected (n, h, w, c)")
     _, h, w, c = shape
     if 0 in (h, w, c):
-        raise ValueError(f"{op}: an image has no elements; got {name}={tuple(shape)}, expected h, w, c >= 1")
+        raise ValueError(f"{op}: an image has no elements; got {name}={told(tuple(shape))}, expected h, w, c >= 1")
     if h * w * c > _IMAGE_ELEMENTS:
-        raise ValueError(f"{op}: an image is too large; got {name}={tuple(shape)}, expected h * w * c < 2**31")
+        raise ValueError(f"{op}: an image is too large; got {name}={told(tuple(shape))}, expected h * w * c < 2**31")
 
 
 def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]:
@@ -131,7 +131,7 @@ def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1)
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{op}: {name} is not an int; got {name}={told(value)}, expected an int")
     if not least <= value <= most:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least} to {most}")
+        raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {least} to {most}")
     return int(value)
 
 
@@ -185,7 +185,9 @@ def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float 
     """A number of any kind within a range that float32 has, as Python's."""
     is_number(op, name, value)
     if not least <= value <= most:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least:g} <= {name} <= {most:g}")
+        raise ValueError(
+            f"{op}: {name} is out of range; got {name}={told(value)}, expected {least:g} <= {name} <= {most:g}"
+        )
     return float(value)
 
 

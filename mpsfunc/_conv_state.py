@@ -15,6 +15,7 @@ from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
 from mpsfunc._policy import told_apart
+from mpsfunc._printing import told
 from mpsfunc.window import Axis
 
 State = TypeVar("State")
@@ -125,31 +126,34 @@ def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, s
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     """Refuses what a state's gradients cannot be made of."""
     if not isinstance(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
-        raise TypeError(f"{op}: no dtype of gradients; got dtype={dtype}, expected float32 or float64")
+        raise TypeError(f"{op}: no dtype of gradients; got dtype={told(dtype)}, expected float32 or float64")
     _check.on_device(op, "dw", dtype, stream)
 
 
 def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int) -> None:
     """Refuses weights that do not fit images of this shape, and groups that do not fit either."""
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)):
-        raise TypeError(f"{op}: groups is not an int; got groups={groups!r}, expected an int >= 1")
+        raise TypeError(f"{op}: groups is not an int; got groups={told(groups)}, expected an int >= 1")
     channels = x_shape[3]
     if groups < 1 or channels % groups != 0:
         raise ValueError(
-            f"{op}: groups do not divide the channels; got groups={groups}, expected a divisor of {channels}"
+            f"{op}: groups do not divide the channels; got groups={told(groups)}, expected a divisor of {channels}"
         )
     sizes = len(w_shape) == 4 and all(isinstance(d, int) and d >= 1 for d in w_shape)
     fits = sizes and w_shape[3] == channels // groups
     if not fits:
         raise ValueError(
-            f"{op}: the weights do not fit the images; got {name}={w_shape}, "
+            f"{op}: the weights do not fit the images; got {name}={told(w_shape)}, "
             f"expected (o, kh, kw, {channels // groups}), none of them 0"
         )
     if math.prod(w_shape) >= 2**31:  # kernels count them in int32
-        raise ValueError(f"{op}: the weights are too large; got {name}={w_shape}, expected less than 2**31 elements")
+        raise ValueError(
+            f"{op}: the weights are too large; got {name}={told(w_shape)}, expected less than 2**31 elements"
+        )
     if w_shape[0] % groups != 0:
         raise ValueError(
-            f"{op}: groups do not divide the output channels; got groups={groups}, expected a divisor of {w_shape[0]}"
+            f"{op}: groups do not divide the output channels; got groups={told(groups)}, "
+            f"expected a divisor of {w_shape[0]}"
         )
 
 
@@ -236,7 +240,7 @@ def _whole(op: str, state: Any) -> None:
     groups, shape = state.groups, state.dw.shape
     if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
         rule = f"a divisor of {shape[0] if shape else 0}"
-        raise ValueError(f"{op}: the state does not fit together; got state.groups={groups!r}, expected {rule}")
+        raise ValueError(f"{op}: the state does not fit together; got state.groups={told(groups)}, expected {rule}")
     _check_windows(op, state.rows, state.cols)
 
 
@@ -267,7 +271,7 @@ def option(op: str, name: object) -> tuple[bool, bool]:
     """Whether a gradient option asks for the images' gradient, and whether for the parameters'."""
     if not isinstance(name, str) or name not in OPTIONS:
         kind = ValueError if isinstance(name, str) else TypeError
-        raise kind(f"{op}: unknown option; got option={name!r}, expected {' or '.join(map(repr, OPTIONS))}")
+        raise kind(f"{op}: unknown option; got option={told(name)}, expected {' or '.join(map(repr, OPTIONS))}")
     return name != "weights_and_bias", name != "data"
 
 

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mpsfunc import _check, _neuron, _prelu
 from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, Activation
 from mpsfunc._neuron import On
+from mpsfunc._printing import told
 
 
 class Neuron(NamedTuple):
@@ -49,7 +50,7 @@ def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream) -> Chosen:
     if isinstance(neuron, Neuron):
         return parsed(op, "neuron.type", neuron, channels, stream)
     if not isinstance(neuron, str):
-        raise TypeError(f"{op}: neuron is no activation; got neuron={neuron!r}, expected None, a name or a Neuron")
+        raise TypeError(f"{op}: neuron is no activation; got neuron={told(neuron)}, expected None, a name or a Neuron")
     return parsed(op, "neuron", Neuron(neuron), channels, stream)
 
 
@@ -57,14 +58,14 @@ def parsed(op: str, argument: str, neuron: Neuron, channels: int | None, stream:
     """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
     name, a, b, c = neuron
     if not isinstance(name, str):
-        raise TypeError(f"{op}: {argument} is not a name; got {argument}={name!r}, expected {_LISTED}")
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={told(name)}, expected {_LISTED}")
     if name not in NAMES:
-        raise ValueError(f"{op}: unknown neuron; got {argument}={name!r}, expected {_LISTED}")
+        raise ValueError(f"{op}: unknown neuron; got {argument}={told(name)}, expected {_LISTED}")
     if name != "prelu":
         return Chosen(_neuron.activation(op, name, a, b, c))
     for letter, given in (("b", b), ("c", c)):
         if given is not None:
-            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={given!r}, expected None")
+            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={told(given)}, expected None")
     return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream))
 
 
@@ -74,7 +75,7 @@ _LISTED = " or ".join(map(repr, NAMES))
 def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream) -> mx.array:
     """A floating vector with one slope a channel; ``channels`` is None where x has no axis."""
     if not isinstance(slopes, mx.array):
-        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={slopes!r}, expected an mx.array")
+        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={told(slopes)}, expected an mx.array")
     _check.array(op, name, slopes, stream=stream)
     if channels is None:
         raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")

@@ -16,6 +16,7 @@ from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState as ConvState
 from mpsfunc._fused_neuron import Chosen, Neuron
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 from mpsfunc.window import Axis, IntOrPair, Padding
 
 
@@ -186,7 +187,7 @@ def conv_state(
     run_on = _launch.resolve(stream)
     for name, shape in (("x_shape", x_shape), ("w_shape", w_shape)):
         if not isinstance(shape, (tuple, list)):
-            raise TypeError(f"conv_state: {name} is not a shape; got {name}={shape!r}, expected four ints")
+            raise TypeError(f"conv_state: {name} is not a shape; got {name}={told(shape)}, expected four ints")
     x_shape, w_shape = tuple(x_shape), tuple(w_shape)
     _conv_state.gradients_dtype("conv_state", dtype, run_on)
     _check.image_shape("conv_state", "x_shape", x_shape)

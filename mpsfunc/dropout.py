@@ -12,6 +12,7 @@ from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 Stride = Sequence[int]
 _INDEPENDENT = (1, 1, 1)
@@ -135,7 +136,9 @@ def dropout_fwd(
             _check_mask(op, "mask", mask, shape, run_on)
             for name, value in (("seed", seed), ("key", key)):
                 if value is not None:
-                    raise ValueError(f"{op}: a mask needs no {name}; got {name}={value}, expected None with a mask")
+                    raise ValueError(
+                        f"{op}: a mask needs no {name}; got {name}={told(value)}, expected None with a mask"
+                    )
             if strides != _INDEPENDENT:
                 raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
             if not mx.issubdtype(mask.dtype, mx.floating):
@@ -224,13 +227,13 @@ def dropout_mask(
     op = "dropout_mask"
     run_on = _launch.resolve(stream)
     if not isinstance(shape, (tuple, list)):
-        raise TypeError(f"{op}: shape is not a shape; got shape={shape!r}, expected a tuple of ints")
+        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
     keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
     if flat[0] * math.prod(each) >= _MOST:
-        raise ValueError(f"{op}: a mask is too large; got shape={lengths}, expected less than 2**40 elements")
+        raise ValueError(f"{op}: a mask is too large; got shape={told(lengths)}, expected less than 2**40 elements")
     with mx.stream(run_on):
         made = _key(op, seed, key)
         spec = Random(keep, flat[0], each, run_on)
@@ -275,21 +278,21 @@ def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
     rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
     _check.is_number(op, name, value, rule)
     if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
+        raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}, in steps of 2**-32")
     return float(value)
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:
     stride = _broadcast.stride(op, name, value)
     if ndim != 4 and stride != _INDEPENDENT:
-        raise ValueError(f"{op}: only images have strides; got {name}={value!r}, expected (1, 1, 1)")
+        raise ValueError(f"{op}: only images have strides; got {name}={told(value)}, expected (1, 1, 1)")
     return stride
 
 
 def _key(op: str, seed: Any, key: Any) -> mx.array:
     """The key that the arguments mean, drawn from MLX's global state where they mean none."""
     if seed is not None and key is not None:
-        raise ValueError(f"{op}: seed and key exclude each other; got seed={seed}, expected None with a key")
+        raise ValueError(f"{op}: seed and key exclude each other; got seed={told(seed)}, expected None with a key")
     if key is not None:
         _check_key(op, "key", key)
         return mx.array(key)
@@ -304,14 +307,16 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
 
 def _check_key(op: str, name: str, key: Any) -> None:
     if not isinstance(key, mx.array) or key.dtype != mx.uint32:
-        raise TypeError(f"{op}: {name} is not a key; got {name}={key!r}, expected mx.random.key(seed)")
+        raise TypeError(f"{op}: {name} is not a key; got {name}={told(key)}, expected mx.random.key(seed)")
     if key.shape != (2,):
         raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
 
 
 def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
     if not isinstance(mask, mx.array) or mask.dtype == mx.complex64:
-        raise TypeError(f"{op}: {name} is not a mask; got {name}={mask!r}, expected a bool, integer or floating array")
+        raise TypeError(
+            f"{op}: {name} is not a mask; got {name}={told(mask)}, expected a bool, integer or floating array"
+        )
     _check.on_device(op, name, mask.dtype, stream)
     fits = mask.shape == shape or (
         len(shape) == mask.ndim == 4 and all(m in (1, s) for m, s in zip(mask.shape, shape, strict=True))

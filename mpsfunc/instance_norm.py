@@ -23,6 +23,7 @@ from mpsfunc._composed_norm import (
     parameters,
 )
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 
 @_printing.printed
@@ -313,7 +314,7 @@ def _normalized(
     together = 0 if op == "instance_norm" else _check.whole(op, "groups", groups)
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
-        raise ValueError(f"{op}: groups do not divide the channels; got groups={groups}, expected {rule}")
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
     check_parameters(op, run_on, x, gamma, beta)
     spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
     y, mean, var, _ = normalized(x, gamma, beta, spec)

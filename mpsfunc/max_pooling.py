@@ -14,6 +14,7 @@ import mlx.core as mx
 from mpsfunc import _check, _launch, _max_kernels, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
+from mpsfunc._printing import told
 from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
 
 
@@ -155,7 +156,9 @@ def max_pool_fwd(
             f"max_pool: too many taps; got kernel_size={(rows.size, cols.size)}, expected less than 2**31 in a window"
         )
     if not (_holds_pixels(rows) and _holds_pixels(cols)):
-        raise ValueError(f"max_pool: a window holds no pixel; got edge_mode={edge_mode!r}, expected 'zero' or 'clamp'")
+        raise ValueError(
+            f"max_pool: a window holds no pixel; got edge_mode={told(edge_mode)}, expected 'zero' or 'clamp'"
+        )
     with mx.stream(run_on):
         y, winners = _max_kernels.pool(_comparable(x, run_on), Spec(rows, cols, run_on))
         return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)

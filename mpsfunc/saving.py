@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc import _safetensors, _saved_tree
+from mpsfunc._printing import told
 from mpsfunc._safetensors import Refused, Tensor
 
 _VERSION = 1
@@ -114,7 +115,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         return _read(name)
     except Refused as why:
         complaint, rule = why.args
-        raise ValueError(f"load: {complaint}; got path={name!r}, expected {rule}") from None
+        raise ValueError(f"load: {complaint}; got path={told(name)}, expected {rule}") from None
 
 
 def _read(name: str) -> Any:
@@ -146,5 +147,5 @@ def _name(op: str, path: Any) -> str:
     """A path as a string."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
-        raise TypeError(f"{op}: path is not a path; got path={path!r}, expected a str or os.PathLike")
+        raise TypeError(f"{op}: path is not a path; got path={told(path)}, expected a str or os.PathLike")
     return name

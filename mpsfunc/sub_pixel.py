@@ -12,6 +12,7 @@ import mlx.core as mx
 from mpsfunc import _check, _launch
 from mpsfunc._launch import StreamLike
 from mpsfunc._policy import index, refuse
+from mpsfunc._printing import told
 
 
 def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -> mx.array:
@@ -82,7 +83,7 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
 
 def _images(op: str, x: Any, stream: mx.Stream) -> tuple[int, int, int, int]:
     if not isinstance(x, mx.array):
-        raise TypeError(f"{op}: x is not an array; got x={x!r}, expected an mx.array")
+        raise TypeError(f"{op}: x is not an array; got x={told(x)}, expected an mx.array")
     _check.on_device(op, "x", x.dtype, stream)
     _check.image_shape(op, "x.shape", x.shape)
     n, h, w, c = x.shape

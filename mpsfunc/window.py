@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from mpsfunc._policy import STYLES, Ints, check_policy, pair, policy_spot, refuse, told_apart, two
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
+from mpsfunc._printing import told
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
 MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
@@ -329,7 +330,7 @@ def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[s
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():
         if not _is(value, _ALONE[arg]):
-            refuse(op, f"kernel_size={name!r} places the windows alone", arg, value, f"{_ALONE[arg]}")
+            refuse(op, f"kernel_size={told(name)} places the windows alone", arg, value, f"{_ALONE[arg]}")
     if name == "global":
         if out_size is not None:
             refuse(op, "kernel_size='global' has one window", "out_size", out_size, "None")

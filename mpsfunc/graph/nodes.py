@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc._printing import told
+
 Shape = tuple[int, ...]
 Options = dict[str, Any]
 
@@ -94,7 +96,7 @@ class ImageNode:
         self.producer: FilterNode | None = None
 
     def __repr__(self) -> str:
-        return f"ImageNode({self.name!r})"
+        return f"ImageNode({told(self.name)})"
 
 
 class StateNode:
@@ -110,7 +112,7 @@ class StateNode:
         self.producer = producer
 
     def __repr__(self) -> str:
-        return f"StateNode({self.producer.name!r})"
+        return f"StateNode({told(self.producer.name)})"
 
 
 class FilterNode:
@@ -247,7 +249,7 @@ class FilterNode:
         return [GradientFilterNode(self, image, at) for at in range(len(self.sources))]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+        return f"{type(self).__name__}({told(self.name)})"
 
 
 class LossNode(FilterNode):
@@ -358,8 +360,7 @@ def frozen(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for an error: whole if it is short, else its type."""
+    """A value for an error; nodes by their names."""
     if isinstance(value, mx.array):
         return f"an mx.array of shape {tuple(value.shape)}"
-    whole = repr(value)
-    return whole if len(whole) <= 60 and "array(" not in whole else f"a {type(value).__name__}"
+    return repr(value) if type(value) in (ImageNode, StateNode) or isinstance(value, FilterNode) else told(value)

@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mpsfunc._printing import told
 from mpsfunc.graph.nodes import Shape, shown
 
 
@@ -31,7 +32,8 @@ def _placeholder(name: str, given: Any) -> mx.array:
         sizes = (-1,)
     if isinstance(shape, str) or any(size < 0 for size in sizes):
         raise TypeError(
-            f"graph: input {name!r} is not a shape; got {shown(given)}, expected a shape, (shape, dtype) or an mx.array"
+            f"graph: input {told(name)} is not a shape; got {shown(given)}, "
+            "expected a shape, (shape, dtype) or an mx.array"
         )
     return mx.zeros(sizes, dtype)
 
@@ -47,8 +49,8 @@ def fitting(given: Any, shapes: dict[str, Shape]) -> dict[str, mx.array]:
     """Parameters of a node, if they are what it needs."""
     for name, shape in shapes.items():
         if not isinstance(given, Mapping) or name not in given:
-            known = list(given) if isinstance(given, Mapping) else shown(given)
-            raise ValueError(f"a parameter is missing; got {known}, expected {list(shapes)}")
+            known = list(given) if isinstance(given, Mapping) else given
+            raise ValueError(f"a parameter is missing; got {told(known)}, expected {list(shapes)}")
         if not isinstance(given[name], mx.array):
             raise TypeError(f"{name} is not an array; got {name}={shown(given[name])}, expected an mx.array")
         if tuple(given[name].shape) != shape:
