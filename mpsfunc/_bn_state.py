@@ -292,7 +292,7 @@ def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state with as many channels as x."""
     check_whole(op, state, stream)
-    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
+    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state", of=x.shape)
 
 
 def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:

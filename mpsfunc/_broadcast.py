@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _launch, _plain
 from mpsfunc._printing import told
 
 Shape = tuple[int, ...]
@@ -104,11 +104,12 @@ def joint(a: int, b: int) -> int:
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
-    if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
+    steps = tuple(map(_plain.whole, value)) if isinstance(value, (tuple, list)) else (None,)
+    if None in steps:
         raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
-    if len(value) != 3 or not set(value) <= {0, 1}:
+    if len(steps) != 3 or not set(steps) <= {0, 1}:
         raise ValueError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
-    return tuple(value)
+    return tuple(step for step in steps if step is not None)
 
 
 def sized(op: str, name: str, shape: Shape) -> Shape:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
+from mpsfunc import _plain
+from mpsfunc._near import near
 from mpsfunc._printing import told
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
@@ -80,24 +82,51 @@ def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
 
 def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]:
     """The shape of an NHWC batch as an argument."""
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected (n, h, w, c)")
-    image_shape(op, name, tuple(value))
-    n, h, w, c = value
+    n, h, w, c = shape_of(op, name, value, "(n, h, w, c)", "not an image batch", rank=4)
+    image_shape(op, name, (n, h, w, c))
     return n, h, w, c
 
 
-def shape(op: str, name: str, value: mx.array, expected: tuple[int | str, ...], why: str) -> None:
-    """A shape that another argument decides; words in ``expected`` stand for any length."""
+def shape_of(op: str, name: str, value: Any, rule: str, wrong: str, *, rank: int | None = None) -> tuple[int, ...]:
+    """A shape as an argument: a list or tuple of ints, as Python's; ``wrong`` is said of other entries."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected {rule}")
+    lengths = [_plain.whole(length) for length in value] if rank in (None, len(value)) else [None]
+    made = tuple(length for length in lengths if length is not None and length >= 0)
+    if len(made) != len(lengths):
+        raise ValueError(f"{op}: {wrong}; got {name}={told(value)}, expected {rule}")
+    return made
+
+
+def shape(
+    op: str, name: str, value: mx.array, expected: tuple[int | str, ...], why: str, *, of: tuple[int, ...] = ()
+) -> None:
+    """A shape that another argument decides; words in ``expected`` stand for any length.
+
+    Where the shape ``of`` images decides, and its axes are in PyTorch's order, the error says so; likewise where the
+    array's own axes are.
+    """
     given = value.shape
     if given == expected:
         return
+    if not _fits(given, expected):
+        rule = "(" + ", ".join(str(e) for e in expected) + ("," if len(expected) == 1 else "") + ")"
+        swapped = len(given) == 4 and _fits((given[0], given[2], given[3], given[1]), expected)
+        swapped |= len(of) == 4 and len(given) == 1 and given[0] == of[1] != of[3]
+        hint = turned(swapped)
+        raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}{hint}")
+
+
+def _fits(given: Sequence[int], expected: tuple[int | str, ...]) -> bool:
     fits = len(given) == len(expected)
     for d, e in zip(given, expected, strict=False):  # no generator: this runs at every call
         fits = fits and (d == e or isinstance(e, str))
-    if not fits:
-        rule = "(" + ", ".join(str(e) for e in expected) + ("," if len(expected) == 1 else "") + ")"
-        raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}")
+    return fits
+
+
+def turned(swapped: bool) -> str:
+    """What an error ends with where images seem to have PyTorch's order of axes."""
+    return "; images are (n, h, w, c), and these look like (n, c, h, w)" if swapped else ""
 
 
 def vectors_alike(arrays: Sequence[Any]) -> bool:
@@ -128,11 +157,12 @@ def gradient(op: str, dy: Any, x: Any, *, stream: mx.Stream) -> None:
 
 def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
     """An int of any kind within a range, as Python's."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    plain = _plain.whole(value)
+    if plain is None:
         raise TypeError(f"{op}: {name} is not an int; got {name}={told(value)}, expected an int")
-    if not least <= value <= most:
+    if not least <= plain <= most:
         raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {least} to {most}")
-    return int(value)
+    return plain
 
 
 def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
@@ -140,7 +170,8 @@ def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{op}: {name} is not a name; got {name}={told(value)}, expected {_either(names)}")
     if value not in names:
-        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {_either(names)}")
+        meant = near(name.rpartition(".")[2], value, names)
+        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {_either(names)}{meant}")
     return value
 
 
@@ -175,20 +206,22 @@ def no_kernel_offset(op: str, value: object) -> None:
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def is_number(op: str, name: str, value: Any, rule: str = "a float") -> None:
-    """A number of any kind; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+def real(op: str, name: str, value: Any, rule: str = "a float") -> float | int:
+    """A number of any kind, as Python's; True and False are none."""
+    plain = _plain.real(value)
+    if plain is None:
         raise TypeError(f"{op}: {name} is not a number; got {name}={told(value)}, expected {rule}")
+    return plain
 
 
 def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float = LARGEST) -> float:
     """A number of any kind within a range that float32 has, as Python's."""
-    is_number(op, name, value)
-    if not least <= value <= most:
+    plain = real(op, name, value)
+    if not least <= plain <= most:
         raise ValueError(
             f"{op}: {name} is out of range; got {name}={told(value)}, expected {least:g} <= {name} <= {most:g}"
         )
-    return float(value)
+    return float(plain)
 
 
 def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:

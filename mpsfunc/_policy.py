@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from mpsfunc import _plain
+from mpsfunc._near import near
 from mpsfunc._printing import told
 
 Ints = tuple[int, int]
+
+# Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
+LIMIT = 2**30
 
 STYLES = {"valid": -1, "same": 0, "full": 1}
 _POLICY: dict[str, tuple[object, ...]] = {
@@ -114,8 +118,10 @@ def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, ax
 
 def check_policy(op: str, policy: PaddingPolicy) -> None:
     for (field, names), value in zip(_POLICY.items(), policy, strict=True):
-        if value not in names:
-            refuse(op, f"unknown {field} in a PaddingPolicy", field, value, " or ".join(map(repr, names)))
+        if type(value) is not type(names[0]) or value not in names:
+            rule = " or ".join(map(repr, names))
+            meant = near(field, value, map(str, names)) if isinstance(value, str) else ""
+            refuse(op, f"unknown {field} in a PaddingPolicy", field, value, f"{rule}{meant}")
 
 
 # Arguments ----------------------------------------------------------------------------------------------
@@ -144,10 +150,8 @@ def pair(op: str, arg: str, value: object, least: int | None = None, rule: str =
 
 
 def index(value: Any) -> int | None:
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
+    """An int of any kind, as Python's; None for everything else."""
+    return _plain.whole(value)
 
 
 _SIMPLE = frozenset((int, str, bool, type(None)))
@@ -164,3 +168,26 @@ def told_apart(values: Iterable[object]) -> bool:
 
 def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
     raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")
+
+
+def unknown(op: str, wrong: str, arg: str, value: object, names: Iterable[str], rule: str = "") -> NoReturn:
+    """Refuses what is none of some names, and says which is near."""
+    listed = list(names)
+    rule = rule or " or ".join(map(repr, listed))
+    if not isinstance(value, str):
+        refuse(op, wrong, arg, value, rule, TypeError)
+    refuse(op, wrong, arg, value, f"{rule}{near(arg, value, listed)}")
+
+
+def farthest(axis: Any, extent: int) -> tuple[str, int]:
+    """The argument that takes windows `LIMIT` pixels far, and its value along the axis."""
+    reach = {
+        "kernel_size": (axis.size, axis.size),
+        "dilation": (extent, axis.dilation),
+        "stride": (axis.stride, axis.stride),
+        "padding": (abs(axis.pad), axis.pad),
+        "zero_pad": (axis.zero_pad, axis.zero_pad),
+        "out_size": (axis.n_out, axis.n_out),
+        "the length of the image": (axis.n_in, axis.n_in),
+    }
+    return next(((arg, value) for arg, (far, value) in reach.items() if far >= LIMIT), ("stride", axis.stride))

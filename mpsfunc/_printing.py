@@ -6,10 +6,8 @@ type is told, since what a stranger's ``__repr__`` does is not known: it may rai
 
 from __future__ import annotations
 
-import difflib
 import html
 import itertools
-from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
@@ -70,26 +68,6 @@ def told(value: Any) -> str:
         '(an int of 20001 bits, [float32[2, 3]], range(0, 3))'
     """
     return _short(value, _LONGEST)
-
-
-def near(value: str, names: Iterable[str], synonyms: Mapping[str, str]) -> str:
-    """What was meant instead of one of the names, for the end of an error; nothing where none is near.
-
-    Names but for capitals come first, then what other libraries call them, then what is spelled alike.
-
-    Example:
-        >>> near("Reflect", ("mirror", "clamp"), {"reflect": "mirror"}), near("clmp", ("mirror", "clamp"), {})
-        ("; did you mean 'mirror'?", "; did you mean 'clamp'?")
-        >>> near("cubic", ("mirror", "clamp"), {})
-        ''
-    """
-    if len(value) > 40:
-        return ""
-    known = list(names)
-    plain = value.strip().lower().replace("-", "_").replace(" ", "_")
-    meant = next((name for name in known if name.lower() == plain), None) or synonyms.get(plain)
-    meant = meant or next(iter(difflib.get_close_matches(plain, known, 1, 0.75)), None)
-    return "" if meant is None else f"; did you mean {meant!r}?"
 
 
 def _fields(state: Any) -> list[tuple[str, str]]:

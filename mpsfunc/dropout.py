@@ -177,7 +177,8 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     _check.state(op, state, DropoutState, stream=run_on)
     _check.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
     _keep(op, state.keep_probability, "state.keep_probability")
-    _check.shape(op, "dy", dy, tuple(state.shape), "dy does not belong to this state")
+    shape = _check.shape_of(op, "state.shape", state.shape, "a tuple of ints >= 0", "the state does not fit together")
+    _check.shape(op, "dy", dy, shape, "dy does not belong to this state")
     _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")
     if state.op == "dropout":
         _check_key(op, "state.key", state.key)
@@ -276,7 +277,7 @@ def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
 
 def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
     rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
-    _check.is_number(op, name, value, rule)
+    value = _check.real(op, name, value, rule)
     if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
         raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}, in steps of 2**-32")
     return float(value)

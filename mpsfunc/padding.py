@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: str = "
         >>> pad_state((1, 4, 4, 3), 1, 2).rows.n_out
         7
     """
-    _check.image_shape("pad_state", "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images("pad_state", "x_shape", x_shape)
     return _state("pad_state", x_shape, before, after, mode)
 
 
@@ -228,12 +229,14 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
 
 def _value(op: str, value: Any, mode: str, dtype: mx.Dtype) -> float:
     """The constant, which is an int where the image has integers."""
-    _check.is_number(op, "value", value, "a float or an int")
+    value = _check.real(op, "value", value, "a float or an int")
     if mode != "constant" and value != 0:
         raise ValueError(
             f"{op}: value goes with a constant; got value={told(value)}, expected 0 with mode={told(mode)}"
         )
     if mx.issubdtype(dtype, mx.floating):
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError(f"{op}: value is out of range; got value={told(value)}, expected what a float64 holds")
         return float(value)
     bits = 8 * dtype.size
     signed = mx.issubdtype(dtype, mx.signedinteger)

@@ -191,7 +191,7 @@ def avg_pool_state(
         >>> avg_pool_state((8, 6, 6, 3), 3, stride=2, padding=1).rows.n_out
         3
     """
-    _check.image_shape("avg_pool_state", "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images("avg_pool_state", "x_shape", x_shape)
     return _state(
         "avg_pool_state",
         x_shape,

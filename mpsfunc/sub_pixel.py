@@ -44,7 +44,7 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     n, h, w, c = _images(op, x, run_on)
     r = _side(op, block_size)
     if c % (r * r) != 0:
-        refuse(op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {r * r} channels")
+        refuse(op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {told(r * r)} channels")
     with mx.stream(run_on):
         return x.reshape(n, h, w, r, r, c // (r * r)).swapaxes(2, 3).reshape(n, h * r, w * r, c // (r * r))
 
@@ -76,7 +76,9 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     n, h, w, c = _images(op, x, run_on)
     r = _side(op, block_size)
     if h % r != 0 or w % r != 0:
-        refuse(op, "squares do not part the image", "x.shape", tuple(x.shape), f"height and width multiples of {r}")
+        refuse(
+            op, "squares do not part the image", "x.shape", tuple(x.shape), f"height and width multiples of {told(r)}"
+        )
     with mx.stream(run_on):
         return x.reshape(n, h // r, r, w // r, r, c).swapaxes(2, 3).reshape(n, h // r, w // r, r * r * c)
 

@@ -58,8 +58,7 @@ def fold_batch_norm(
     op, run_on = "fold_batch_norm", _launch.resolve(stream)
     _check.array(op, "w", w, stream=run_on)
     _check.shape(op, "w", w, ("o", "kh", "kw", "i"), "weights have four axes")
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
-        raise TypeError(f"{op}: eps is not a number; got eps={told(eps)}, expected a number >= 0")
+    eps = _check.real(op, "eps", eps, "a number >= 0")
     if not 0 <= eps < math.inf or eps > sys.float_info.max:
         raise ValueError(f"{op}: eps is no variance; got eps={told(eps)}, expected a finite number >= 0")
     absent = {"b": b, "gamma": gamma, "beta": beta}

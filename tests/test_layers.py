@@ -22,7 +22,7 @@ FAMILIES = {
     "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
-FLOOR = {"_rules", "_launch", "_check", "window", "_activation", "_plain", "_printing"}
+FLOOR = {"_rules", "_launch", "_check", "window", "_activation", "_near", "_plain", "_printing"}
 PARTS = {
     "pooling": {"_avg_kernels", "_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
@@ -47,11 +47,12 @@ PARTS = {
     "images": {"_avg_kernels", "_pool_stages"},
 }
 ALLOWED: dict[str, set[str]] = {
-    "_policy": {"_plain", "_printing"},
+    "_policy": {"_near", "_plain", "_printing"},
     "window": {"_policy", "_printing"},
     "_version": set(),
-    "_check": {"_plain", "_printing"},
+    "_check": {"_near", "_plain", "_printing"},
     "_nvrtc": set(),
+    "_near": set(),
     "_plain": set(),
     "_printing": set(),
     "_environment": {"_printing"},
