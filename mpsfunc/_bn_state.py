@@ -300,6 +300,7 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     if isinstance(state, BatchNormState) and _check.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
         return  # told in a quarter of the time, at every call
     _check.state(op, state, BatchNormState, stream=stream)
+    _check.switch(op, "state.frozen", state.frozen)
     _check.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
     check_statistics(op, state)
     for name in ("var", "dgamma", "dbeta"):
@@ -312,11 +313,11 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
 
 
 def _is_plain(state: BatchNormState) -> bool:
-    """Whether count and eps are what `fresh` makes of them."""
+    """Whether count, eps and frozen are what `fresh` makes of them."""
     count, eps = state.count, state.eps
     if not isinstance(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
         return False
-    return type(eps) is float and 0 <= eps <= _check.LARGEST
+    return type(state.frozen) is bool and type(eps) is float and 0 <= eps <= _check.LARGEST
 
 
 def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:

@@ -20,6 +20,8 @@ FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 # Positions inside one image are int32 in the kernels; the batch may take an array past that.
 _IMAGE_ELEMENTS = 2**31 - 1
 
+_AXES = 16  # of a shape in an error
+
 
 def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
     """An mx.array of a floating dtype that the stream's device has."""
@@ -110,7 +112,8 @@ def shape(
     if given == expected:
         return
     if not _fits(given, expected):
-        rule = "(" + ", ".join(str(e) for e in expected) + ("," if len(expected) == 1 else "") + ")"
+        rule = ", ".join(e if isinstance(e, str) else told(e) for e in expected[:_AXES])
+        rule = f"({rule}{', ...' if len(expected) > _AXES else ',' if len(expected) == 1 else ''})"
         swapped = len(given) == 4 and _fits((given[0], given[2], given[3], given[1]), expected)
         swapped |= len(of) == 4 and len(given) == 1 and given[0] == of[1] != of[3]
         hint = turned(swapped)
@@ -224,12 +227,20 @@ def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float 
     return float(plain)
 
 
+# What a class that derives from these would answer later, where kernels ask, is not known.
+_PLAIN = frozenset((bool, int, float, str))
+_PLAINLY = "a bool, int, float or str and nothing that derives from them"
+
+
 def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
     """A state that the matching forward function made, of dtypes that the stream's device has."""
     if not isinstance(value, kind):
         raise TypeError(
             f"{op}: not a state of this operation; got state of type {type(value).__name__}, expected {kind.__name__}"
         )
+    for name, field in zip(value._fields, value, strict=False):
+        if isinstance(field, (int, float, str)) and type(field) not in _PLAIN and not isinstance(field, np.generic):
+            raise TypeError(f"{op}: the state holds a stranger; got state.{name}={told(field)}, expected {_PLAINLY}")
     for name, a in zip(value._fields, value.arrays, strict=False):
         if not isinstance(a, mx.array):
             raise TypeError(f"{op}: the state holds no array; got state.{name}={told(a)}, expected an mx.array")

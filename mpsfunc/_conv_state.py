@@ -222,13 +222,13 @@ def gradient(
 def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
     """The neuron that a state names."""
     name = state.neuron
-    if name == "":
+    if isinstance(name, str) and name == "":
         return Chosen(NO_ACTIVATION)
     for letter in "abc":
         _check.number(op, f"state.{letter}", getattr(state, letter))
     known = len(_neuron.PARAMETERS.get(name, ())) if isinstance(name, str) else 0
     given = [*state[state._fields.index("a") :][:known], None, None, None][:3]
-    if name == NAMES[PRELU]:
+    if isinstance(name, str) and name == NAMES[PRELU]:
         given[0] = state.slopes
     how = _fused_neuron.Neuron(name, *given)
     return _fused_neuron.parsed(op, "state.neuron", how, state.db.shape[0], stream)
@@ -237,6 +237,7 @@ def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
 def _whole(op: str, state: Any) -> None:
     """Refuses a state with fields that no forward function makes."""
     window.check_axes(op, state)
+    _check.switch(op, "state.unrotated", getattr(state, "unrotated", False))
     for name in ("dw", "db"):
         _check.array(op, f"state.{name}", getattr(state, name))
     groups, shape = state.groups, state.dw.shape

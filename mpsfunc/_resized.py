@@ -86,7 +86,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
     run_on, of = _launch.resolve(stream), op.removesuffix("_grad")
     _check.array(op, "dy", dy, stream=run_on)
     _check.state(op, state, ResampleState, stream=run_on)
-    if state.op != of:
+    if not isinstance(state.op, str) or state.op != of:
         raise ValueError(f"{op}: a state of another operation; got state.op={told(state.op)}, expected {told(of)}")
     for name, axis in (("rows", state.rows), ("cols", state.cols)):
         _check_axis(op, name, axis)

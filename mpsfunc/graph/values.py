@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
 
+from mpsfunc import _plain
 from mpsfunc._printing import told
 from mpsfunc.graph.nodes import Shape, shown
 
@@ -26,16 +26,14 @@ def _placeholder(name: str, given: Any) -> mx.array:
     shape, dtype = given, mx.float32
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], mx.Dtype):
         shape, dtype = given
-    try:
-        sizes = tuple(map(operator.index, shape))
-    except TypeError:
-        sizes = (-1,)
-    if isinstance(shape, str) or any(size < 0 for size in sizes):
+    sizes = [_plain.whole(size) for size in shape] if isinstance(shape, (list, tuple)) else [None]
+    lengths = [size for size in sizes if size is not None and 0 <= size < 2**31]
+    if len(lengths) != len(sizes):
         raise TypeError(
             f"graph: input {told(name)} is not a shape; got {shown(given)}, "
             "expected a shape, (shape, dtype) or an mx.array"
         )
-    return mx.zeros(sizes, dtype)
+    return mx.zeros(lengths, dtype)
 
 
 def first_value(name: str, shape: Shape, key: mx.array) -> mx.array:
