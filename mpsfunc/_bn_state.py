@@ -45,8 +45,7 @@ class BatchNormState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 5:
-            raise ValueError(f"BatchNormState: wrong number of arrays; got {len(arrays)} arrays, expected 5")
+        _check.arrays_of("BatchNormState", arrays, 5)
         mean, var, count, dgamma, dbeta = arrays
         return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
 

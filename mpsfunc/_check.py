@@ -247,11 +247,20 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
         on_device(op, f"state.{name}", a.dtype, stream)
 
 
+def arrays_of(kind: str, arrays: Any, count: int) -> None:
+    """So many arrays for a state, in a list or tuple."""
+    if not isinstance(arrays, (list, tuple)):
+        raise TypeError(
+            f"{kind}: arrays is not a sequence; got arrays={told(arrays)}, expected a list of {count} arrays"
+        )
+    if len(arrays) != count:
+        raise ValueError(f"{kind}: wrong number of arrays; got {len(arrays)} arrays, expected {count}")
+
+
 _State = TypeVar("_State")
 
 
 def no_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
     """The state, which has no arrays to replace."""
-    if len(arrays) != 0:
-        raise ValueError(f"{type(state).__name__}: wrong number of arrays; got {len(arrays)} arrays, expected 0")
+    arrays_of(type(state).__name__, arrays, 0)
     return state

@@ -65,8 +65,7 @@ class ConvState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 4:
-            raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        _check.arrays_of("ConvState", arrays, 4)
         dw, db, y, slopes = arrays
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 

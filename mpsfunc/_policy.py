@@ -77,8 +77,9 @@ class PaddingPolicy(NamedTuple):
         """
         check_policy("PaddingPolicy", self)
         sizes = {"length": length, "kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        for arg, value in sizes.items():
-            pair("PaddingPolicy", arg, value, least=1)
+        length, kernel_size, stride, dilation = (_one(arg, value) for arg, value in sizes.items())
+        if index(axis) not in (0, 1):
+            refuse("PaddingPolicy", "there is no such axis", "axis", axis, "0 or 1")
         extent = (kernel_size - 1) * dilation + 1
         n_out, pad = policy_spot(self, length, extent, stride, axis)
         return n_out, extent // 2 - pad
@@ -98,13 +99,23 @@ class PaddingPolicy(NamedTuple):
             >>> valid.forward(5, 3, stride=2), valid.inverse().reverse(2, 3, stride=2)
             ((2, 1), (5, -1))
         """
-        pair("PaddingPolicy", "stride", stride, least=1)
+        length, stride = _one("length", length), _one("stride", stride)
         return self.forward((length - 1) * stride + 1, kernel_size, 1, dilation, axis=axis)
 
     def inverse(self) -> PaddingPolicy:
         """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
         swapped: dict[str, Literal["valid", "full"]] = {"valid": "full", "full": "valid"}
         return self._replace(size=swapped.get(self.size, self.size))
+
+
+def _one(arg: str, value: object) -> int:
+    """An int >= 1 that an axis has of its own."""
+    one = index(value)
+    if one is None:
+        refuse("PaddingPolicy", f"{arg} is not an int", arg, value, "an int >= 1", TypeError)
+    if one < 1:
+        refuse("PaddingPolicy", f"{arg} is too small", arg, value, "an int >= 1")
+    return one
 
 
 def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, axis: int) -> Ints:

@@ -62,8 +62,7 @@ class ConvTransposeState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 4:
-            raise ValueError(f"ConvTransposeState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        _check.arrays_of("ConvTransposeState", arrays, 4)
         dw, db, y, slopes = arrays
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 

@@ -46,8 +46,7 @@ class DropoutState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> DropoutState:
         """This state with another key and mask."""
-        if len(arrays) != 2:
-            raise ValueError(f"DropoutState: wrong number of arrays; got {len(arrays)} arrays, expected 2")
+        _check.arrays_of("DropoutState", arrays, 2)
         return self._replace(key=arrays[0], mask=arrays[1])
 
 

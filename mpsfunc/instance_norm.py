@@ -293,8 +293,7 @@ _State = TypeVar("_State", InstanceNormState, GroupNormState)
 
 
 def _with_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
-    if len(arrays) != 4:
-        raise ValueError(f"{type(state).__name__}: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+    _check.arrays_of(type(state).__name__, arrays, 4)
     mean, var, dgamma, dbeta = arrays
     return state._replace(mean=mean, var=var, dgamma=dgamma, dbeta=dbeta)
 

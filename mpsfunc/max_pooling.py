@@ -42,8 +42,7 @@ class MaxPoolState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> MaxPoolState:
         """This state with other winners."""
-        if len(arrays) != 1:
-            raise ValueError(f"MaxPoolState: wrong number of arrays; got {len(arrays)} arrays, expected 1")
+        _check.arrays_of("MaxPoolState", arrays, 1)
         return self._replace(winners=arrays[0])
 
 

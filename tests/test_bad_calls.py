@@ -9,12 +9,14 @@ from typing import Any
 
 import bad_calls
 import mlx.core as mx
+import mlx.nn as stock
 import numpy as np
 import pytest
 from bad_calls import FUNCTIONS, HOSTILE, HUGE, X, fault, good, parameters
 from support import exact
 
 import mpsfunc as mf
+from mpsfunc import graph, nn
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 PACKAGE = Path(__file__).parents[1] / "mpsfunc"
@@ -105,6 +107,110 @@ def test_a_constant_that_no_float_holds(value: int) -> None:
         ValueError, match=r"^pad: value is out of range; got value=an?( negative)? int of 20001 bits, exp"
     ):
         mf.pad(X, 1, 1, value=value)
+
+
+# What is no function -----------------------------------------------------------------------------------
+
+STATES = {
+    type(value): value for name in bad_calls.GOOD for value in good(name).values() if hasattr(value, "with_arrays")
+}
+
+
+@pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)
+def test_arrays_of_a_state(kind: type[Any]) -> None:
+    given = {"two": [X, X], "seven": [X] * 7, "none": (), **{each: make() for each, make in HOSTILE.items()}}
+    faults = {
+        each: fault(kind.__name__, lambda value=value: STATES[kind].with_arrays(value)) for each, value in given.items()
+    }
+    assert not {case: text for case, text in faults.items() if text}
+
+
+@pytest.mark.parametrize("way", ["forward", "reverse"])
+def test_lengths_of_a_policy(way: str) -> None:
+    faults = {}
+    for argument in ("length", "kernel_size", "stride", "dilation", "axis"):
+        for hostile, make in HOSTILE.items():
+            arguments = {"length": 5, "kernel_size": 3, argument: make()}
+            faults[argument, hostile] = fault(
+                "PaddingPolicy", lambda arguments=arguments: getattr(mf.PaddingPolicy(), way)(**arguments)
+            )
+    assert not {case: text for case, text in faults.items() if text}
+
+
+_WINDOW = {"kernel_size": 3}
+_POOL = {"kernel_size": 2}
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "L2Pool2d": ("l2_pool", _POOL),
+    "AdaptiveAvgPool2d": ("avg_pool", {"out_size": 2}),
+    "AdaptiveMaxPool2d": ("max_pool", {"out_size": 2}),
+    "CrossChannelNorm": ("cross_channel_norm", {}),
+    "LocalContrastNorm": ("local_contrast_norm", _WINDOW),
+    "SpatialNorm": ("spatial_norm", _WINDOW),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_arguments_of_a_layer(layer: str) -> None:
+    (op, right), make_layer = LAYERS[layer], getattr(nn, layer)
+    faults = {}
+    for argument in inspect.signature(make_layer).parameters:
+        for hostile, make in HOSTILE.items():
+            arguments = right | {argument: make()}
+            faults[argument, hostile] = fault(op, lambda arguments=arguments: make_layer(**arguments)(X))
+    assert not {case: text for case, text in faults.items() if text}
+
+
+@pytest.mark.parametrize("op", ["convert", "revert"])
+def test_arguments_of_a_conversion(op: str) -> None:
+    function, faults = getattr(nn, op), {}
+    for argument in inspect.signature(function).parameters:
+        for hostile, make in HOSTILE.items():
+            arguments = {"model": stock.Sequential(stock.ReLU()), argument: make()}
+            faults[argument, hostile] = fault(op, lambda arguments=arguments: function(**arguments))
+    assert not {case: text for case, text in faults.items() if text}
+
+
+FILTERS: dict[str, dict[str, Any]] = {
+    **{name: _POOL for name in ("avg_pool", "max_pool", "l2_pool", "depthwise_conv")},
+    **{name: _WINDOW for name in ("spatial_norm", "local_contrast_norm")},
+    **{name: {"out_channels": 3, "kernel_size": 2} for name in ("conv", "conv_transpose")},
+    **{f"resize_{how}": {"out_size": 3} for how in ("bilinear", "nearest")},
+    **{f"upsample_{how}": {"scale": 2} for how in ("bilinear", "nearest")},
+    "fully_connected": {"out_channels": 3},
+    "group_norm": {"groups": 2},
+    "slice_channels": {"start": 0, "stop": 2},
+    "reshape": {"shape": (6, 5, 4)},
+    "pad": {"before": 1, "after": 1},
+    "depth_to_space": {"block_size": 2},
+    "space_to_depth": {"block_size": 1},
+    "loss": {"type": "hinge", "reduction": "sum"},
+}
+
+
+def _filters() -> dict[str, Any]:
+    return {name: value for name, value in vars(graph).items() if hasattr(value, "__signature__")}
+
+
+@pytest.mark.parametrize("name", _filters())
+def test_arguments_of_a_filter(name: str) -> None:
+    make_filter, x = _filters()[name], graph.ImageNode("x")
+    own = make_filter.__signature__.parameters
+    images = {source: x for source in ("x", "y", "target") if source in own} | {"images": [x, x]}
+    right = {argument: value for argument, value in images.items() if argument in own}
+    right |= FILTERS.get(name, {}) | {"name": name}
+
+    def run(arguments: dict[str, Any]) -> None:
+        network = graph.compile(make_filter(**arguments))
+        params, states = network.init(mx.random.key(0), {"x": X.shape})
+        network(params, {"x": X}, states)
+
+    run(right)
+    faults = {}
+    for argument in own:
+        for hostile, make in HOSTILE.items():
+            arguments = right | {argument: make()}
+            faults[argument, hostile] = fault(name, lambda arguments=arguments: run(arguments))
+    assert not {case: text for case, text in faults.items() if text}
 
 
 # Numbers of NumPy ---------------------------------------------------------------------------------------

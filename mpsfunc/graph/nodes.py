@@ -12,6 +12,8 @@ from mpsfunc._printing import told
 Shape = tuple[int, ...]
 Options = dict[str, Any]
 
+_DEEPEST = 8  # lists in lists
+
 
 class Call(NamedTuple):
     """What a filter is called with."""
@@ -89,9 +91,9 @@ class ImageNode:
     """
 
     def __init__(self, name: str) -> None:
-        if not (isinstance(name, str) and name):
+        if not isinstance(name, str) or name == "":
             raise TypeError(f"ImageNode: name is not a name; got name={shown(name)}, expected a string")
-        self.name = name
+        self.name = str.__str__(name)
         self.stop_gradient = False
         self.producer: FilterNode | None = None
 
@@ -352,11 +354,13 @@ def as_image(argument: str, node: Any) -> ImageNode:
     return node
 
 
-def frozen(value: Any) -> Any:
-    """A value that nobody else can change: lists as tuples, dicts copied."""
+def frozen(value: Any, depth: int = 0) -> Any:
+    """A value that nobody else can change: lists as tuples, dicts copied, as deep as any argument goes."""
+    if depth > _DEEPEST:
+        return value
     if isinstance(value, dict):
-        return {name: frozen(each) for name, each in value.items()}
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+        return {name: frozen(each, depth + 1) for name, each in value.items()}
+    return tuple(frozen(each, depth + 1) for each in value) if isinstance(value, list) else value
 
 
 def shown(value: Any) -> str:

@@ -17,6 +17,8 @@ from mpsfunc.graph.nodes import (
     shown,
 )
 
+_DEEPEST = 100  # trees in trees
+
 
 class Step(NamedTuple):
     """A node as it was when it was compiled."""
@@ -28,12 +30,14 @@ class Step(NamedTuple):
     trainable: bool  # whether the gradients of parameters are asked for
 
 
-def leaves(outputs: Any) -> list[ImageNode | StateNode]:
+def leaves(outputs: Any, depth: int = 0) -> list[ImageNode | StateNode]:
     """The images and states of a tree of nodes."""
+    if depth > _DEEPEST:
+        raise ValueError(f"compile: outputs is too deep; got {shown(outputs)}, expected at most {_DEEPEST} levels")
     if isinstance(outputs, dict):
-        return [leaf for each in outputs.values() for leaf in leaves(each)]
+        return [leaf for each in outputs.values() for leaf in leaves(each, depth + 1)]
     if isinstance(outputs, (list, tuple)):
-        return [leaf for each in outputs for leaf in leaves(each)]
+        return [leaf for each in outputs for leaf in leaves(each, depth + 1)]
     if isinstance(outputs, FilterNode):
         return [outputs.result_image]
     if not isinstance(outputs, (ImageNode, StateNode)):

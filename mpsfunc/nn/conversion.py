@@ -165,8 +165,13 @@ def _why_left(module: stock.Module) -> str:
 
 def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> dict[str, str]:
     """The pairs that the user names, if both are there and of the right kinds."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"convert: fuse is not made of pairs; got {told(given)}, expected (layer, activation) as paths")
+    wrong = f"convert: fuse is not made of pairs; got {told(given)}, expected (layer, activation) as paths"
+    if isinstance(given, (str, mx.array)):
+        raise TypeError(wrong)
+    try:
+        given = list(given)
+    except Exception:  # whatever asking it for entries does
+        raise TypeError(wrong) from None
     pairs: dict[str, str] = {}
     for pair in given:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(path, str) for path in pair)):
