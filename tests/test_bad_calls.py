@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bad_calls
 import mlx.core as mx
 import mlx.nn as stock
 import numpy as np
 import pytest
-from bad_calls import FUNCTIONS, HOSTILE, HUGE, X, fault, good, parameters
+from hostile import FUNCTIONS, GOOD, HOSTILE, HUGE, X, fault, good, parameters
 from support import exact
 
 import mpsfunc as mf
@@ -28,7 +27,7 @@ def call(name: str, arguments: dict[str, Any]) -> Callable[[], Any]:
 
 
 def test_every_function_is_here() -> None:
-    assert set(bad_calls.GOOD) | {name for name in FUNCTIONS if name.endswith("_fwd")} == set(FUNCTIONS)
+    assert set(GOOD) | {name for name in FUNCTIONS if name.endswith("_fwd")} == set(FUNCTIONS)
 
 
 @each
@@ -111,9 +110,7 @@ def test_a_constant_that_no_float_holds(value: int) -> None:
 
 # What is no function -----------------------------------------------------------------------------------
 
-STATES = {
-    type(value): value for name in bad_calls.GOOD for value in good(name).values() if hasattr(value, "with_arrays")
-}
+STATES = {type(value): value for name in GOOD for value in good(name).values() if hasattr(value, "with_arrays")}
 
 
 @pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from bad_calls import HOSTILE, HUGE, Raises, RaisingInt, RaisingText
+from hostile import HOSTILE, HUGE, Raises, RaisingInt, RaisingText
 
 import mpsfunc as mf
 from mpsfunc._printing import told
