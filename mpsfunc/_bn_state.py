@@ -11,6 +11,7 @@ from mpsfunc import _across, _check, _launch, _lazy, _printing, _vectors
 from mpsfunc._across import Group
 from mpsfunc._composed_norm import check_statistics, checked_eps, statistics_of_all
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 UNKNOWN = "unknown"  # behind which activation the sums of a saved state are, which had no word for it
 
@@ -49,8 +50,7 @@ class BatchNormState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 5:
-            raise ValueError(f"BatchNormState: wrong number of arrays; got {len(arrays)} arrays, expected 5")
+        _check.arrays_of("BatchNormState", arrays, 5)
         mean, var, count, dgamma, dbeta = arrays
         return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
 
@@ -100,8 +100,8 @@ def bn_stats(
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
-        if eps is not None and eps != state.eps:
-            raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
+        if eps is not None and checked_eps("bn_stats", eps) != state.eps:
+            raise ValueError(f"bn_stats: eps differs from the state's; got eps={told(eps)}, expected {told(state.eps)}")
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
     new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
@@ -187,7 +187,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             f"bn_merge: the sums are of two activations; got b.summed={b.summed!r}, expected {a.summed!r} as in a"
         )
     if a.eps != b.eps:
-        raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
+        raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
@@ -246,7 +246,7 @@ def bn_running(
         if given.frozen != frozen:
             name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
-                f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
+                f"{op}: {name} is not a state {other}; got {name}.frozen={told(given.frozen)}, expected {frozen}"
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
     if _lazy.known_count(state.count) == 1:
@@ -309,7 +309,7 @@ def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state with as many channels as x."""
     check_whole(op, state, stream)
-    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
+    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state", of=x.shape)
 
 
 def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
@@ -317,6 +317,7 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     if isinstance(state, BatchNormState) and _check.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
         return  # told in a quarter of the time, at every call
     _check.state(op, state, BatchNormState, stream=stream)
+    _check.switch(op, "state.frozen", state.frozen)
     _check.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
     check_statistics(op, state)
     for name in ("var", "dgamma", "dbeta"):
@@ -336,7 +337,7 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
 
 
 def _is_plain(state: BatchNormState) -> bool:
-    """Whether count and eps are what `fresh` makes of them."""
+    """Whether count, eps and frozen are what `fresh` makes of them."""
     count, eps = state.count, state.eps
     if not isinstance(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
         return False

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _launch, _plain
+from mpsfunc._printing import told
 
 Shape = tuple[int, ...]
 _MOST = 2**31 - 1  # places within an image are int32 in kernels
@@ -103,11 +104,12 @@ def joint(a: int, b: int) -> int:
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
-    if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
-        raise TypeError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    if len(value) != 3 or not set(value) <= {0, 1}:
-        raise ValueError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    return tuple(value)
+    steps = tuple(map(_plain.whole, value)) if isinstance(value, (tuple, list)) else (None,)
+    if None in steps:
+        raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
+    if len(steps) != 3 or not set(steps) <= {0, 1}:
+        raise ValueError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
+    return tuple(step for step in steps if step is not None)
 
 
 def sized(op: str, name: str, shape: Shape) -> Shape:

@@ -89,7 +89,7 @@ def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | 
     for name, vector in (("gamma", gamma), ("beta", beta)):
         if vector is not None:
             _check.array(op, name, vector, stream=stream)
-            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels")
+            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels", of=x.shape)
 
 
 def checked_eps(op: str, eps: float) -> float:

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _environment, _nvrtc
+from mpsfunc import _environment, _nvrtc, _printing
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -78,7 +78,7 @@ def resolve(stream: StreamLike) -> mx.Stream:
         with mx.stream(stream):  # MLX tells in no other way which one this thread has
             return mx.default_stream(stream.device)
     if stream is not None and not isinstance(stream, (mx.Device, mx.DeviceType)):
-        raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, a device or an mx.Stream")
+        raise TypeError(f"stream: not a stream; got stream={_printing.told(stream)}, expected a device or mx.Stream")
     try:
         return mx.default_stream(mx.default_device() if stream is None else stream)
     except ValueError as error:

@@ -34,6 +34,7 @@ from mpsfunc._activation import (
     TANH,
     Activation,
 )  # fmt: skip
+from mpsfunc._printing import told
 from mpsfunc._rules import derived, differentiable
 
 # The parameters of each type with MPS's defaults. Those of prelu are an array.
@@ -66,7 +67,7 @@ def activation(op: str, name: str, a: Any = None, b: Any = None, c: Any = None) 
         if i < len(usual):
             made.append(usual[i] if given is None else _check.number(op, letter, given))
         elif given is not None:
-            raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={given!r}, expected None")
+            raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={told(given)}, expected None")
     if name in ("exponential", "logarithm") and made[2] != -1 and (made[2] <= 0 or (name, made[2]) == ("logarithm", 1)):
         rule = "c > 0" if name == "exponential" else "c > 0 but 1"
         raise ValueError(f"{op}: c is no base; got c={made[2]:g}, expected {rule}, or -1 for e")

@@ -11,6 +11,7 @@ from mpsfunc import _arithmetic_kernels, _broadcast, _check, _launch
 from mpsfunc._arithmetic_kernels import CompareSpec, GradSpec, Spec
 from mpsfunc._broadcast import Shape
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 Strides = Sequence[int]
 OPERATIONS = ("add", "subtract", "multiply", "divide")
@@ -322,7 +323,7 @@ def compare(
     which = COMPARISONS.index(_check.choice(op, "comparison", comparison, COMPARISONS))
     apart = _check.number(op, "threshold", threshold, least=0.0)
     if apart and which > 1:
-        raise ValueError(f"{op}: an ordering has no threshold; got threshold={threshold}, expected 0")
+        raise ValueError(f"{op}: an ordering has no threshold; got threshold={told(threshold)}, expected 0")
     with mx.stream(run_on):
         first, second, shape, (batch, pers) = _operands(op, x, y, (primary_stride, secondary_stride))
         made = _arithmetic_kernels.compare(first, second, CompareSpec(which, apart, batch, pers, run_on))

@@ -273,7 +273,7 @@ def batch_norm_fwd(
     processes = _across.others(op, group)
     check_filled(op, x, processes, run_on)
     check_parameters(op, run_on, x, gamma, beta)
-    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], run_on)
+    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], run_on, of=x.shape)
     spec = Spec(False, 0, checked_eps(op, eps), act if slopes is None else NO_ACTIVATION, processes, run_on)
     y, mean, var, count = normalized(x, gamma, beta, spec)
     if slopes is not None:
@@ -296,7 +296,7 @@ def _chosen(
     """How to normalize, a prelu's slopes, and the activation in words, for checked images; checks all else."""
     check_owned(op, x, state, stream)
     check_parameters(op, stream, x, gamma, beta)
-    act, slopes = how = _fused_neuron.chosen(op, neuron, x.shape[3], stream)
+    act, slopes = how = _fused_neuron.chosen(op, neuron, x.shape[3], stream, of=x.shape)
     by = By(state.eps, act if slopes is None else NO_ACTIVATION, stream)
     return by, slopes, _fused_neuron.described(how)
 

@@ -17,7 +17,7 @@ from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
-from mpsfunc.window import Axis, IntOrPair, Padding
+from mpsfunc.window import Axis, IntOrPair, Padding, check_axes
 
 
 @_printing.printed
@@ -62,8 +62,7 @@ class ConvTransposeState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 4:
-            raise ValueError(f"ConvTransposeState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        _check.arrays_of("ConvTransposeState", arrays, 4)
         dw, db, y, slopes = arrays
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
@@ -343,10 +342,11 @@ def _forward(
     op, run_on = "conv_transpose", _launch.resolve(stream)
     how = _conv_state.arrays(op, x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
+    apart = _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
     (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
     if state is not None:
         _check.state(op, state, ConvState, stream=run_on)
+        check_axes(op, state)
     rows, cols, unrotated = _reverse.place_reverse(
         op,
         (height, width),
@@ -355,7 +355,7 @@ def _forward(
         like=None if state is None else (state.rows, state.cols),
     )
     _check.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
-    spec = Spec(rows, cols, int(groups), False, NO_ACTIVATION, run_on)
+    spec = Spec(rows, cols, apart, False, NO_ACTIVATION, run_on)
     with mx.stream(run_on):
         turned = _turned(w, spec.groups, unrotated)
         y, kept = _conv_state.activated(_conv_rules.grad_input, x, turned, b, spec, how, keeping=keeping)

@@ -186,12 +186,9 @@ def conv_state(
         (16, 3, 3, 3)
     """
     run_on = _launch.resolve(stream)
-    for name, shape in (("x_shape", x_shape), ("w_shape", w_shape)):
-        if not isinstance(shape, (tuple, list)):
-            raise TypeError(f"conv_state: {name} is not a shape; got {name}={shape!r}, expected four ints")
-    x_shape, w_shape = tuple(x_shape), tuple(w_shape)
+    x_shape = _check.shape_of_images("conv_state", "x_shape", x_shape)
+    w_shape = _check.shape_of("conv_state", "w_shape", w_shape, "four ints", "the weights do not fit the images")
     _conv_state.gradients_dtype("conv_state", dtype, run_on)
-    _check.image_shape("conv_state", "x_shape", x_shape)
     spec = _conv_state.placed(
         "conv_state",
         "w_shape",

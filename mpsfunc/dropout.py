@@ -13,6 +13,7 @@ from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 Stride = Sequence[int]
 _INDEPENDENT = (1, 1, 1)
@@ -46,8 +47,7 @@ class DropoutState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> DropoutState:
         """This state with another key and mask."""
-        if len(arrays) != 2:
-            raise ValueError(f"DropoutState: wrong number of arrays; got {len(arrays)} arrays, expected 2")
+        _check.arrays_of("DropoutState", arrays, 2)
         return self._replace(key=arrays[0], mask=arrays[1])
 
 
@@ -167,7 +167,9 @@ def dropout_fwd(
             _check_mask(op, "mask", mask, shape, run_on)
             for name, value in (("seed", seed), ("key", key)):
                 if value is not None:
-                    raise ValueError(f"{op}: a mask needs no {name}; got {name}={value}, expected None with a mask")
+                    raise ValueError(
+                        f"{op}: a mask needs no {name}; got {name}={told(value)}, expected None with a mask"
+                    )
             if strides != _INDEPENDENT:
                 raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
             if not mx.issubdtype(mask.dtype, mx.floating):
@@ -206,7 +208,8 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     _check.state(op, state, DropoutState, stream=run_on)
     _check.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
     _share(op, "state.keep_probability", state.keep_probability)
-    _check.shape(op, "dy", dy, tuple(state.shape), "dy does not belong to this state")
+    shape = _check.shape_of(op, "state.shape", state.shape, "a tuple of ints >= 0", "the state does not fit together")
+    _check.shape(op, "dy", dy, shape, "dy does not belong to this state")
     _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")
     if state.op == "dropout":
         _check_key(op, "state.key", state.key)
@@ -259,13 +262,13 @@ def dropout_mask(
     op = "dropout_mask"
     run_on = _launch.resolve(stream)
     if not isinstance(shape, (tuple, list)):
-        raise TypeError(f"{op}: shape is not a shape; got shape={shape!r}, expected a tuple of ints")
+        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
     keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
     if flat[0] * math.prod(each) >= _MOST:
-        raise ValueError(f"{op}: a mask is too large; got shape={lengths}, expected less than 2**40 elements")
+        raise ValueError(f"{op}: a mask is too large; got shape={told(lengths)}, expected less than 2**40 elements")
     with mx.stream(run_on):
         made = _key(op, seed, key)
         spec = Random(keep, flat[0], each, run_on)
@@ -310,8 +313,7 @@ def _kept(op: str, keep_probability: Any, p: Any) -> float:
     """The share that is kept, of whichever was given."""
     if keep_probability is not None and p is not None:
         raise ValueError(
-            f"{op}: keep_probability and p exclude each other; got p={_printing.told(p)}, expected None with "
-            "keep_probability"
+            f"{op}: keep_probability and p exclude each other; got p={told(p)}, expected None with keep_probability"
         )
     if p is not None:
         return _share(op, "p", p, kept=False)
@@ -321,24 +323,25 @@ def _kept(op: str, keep_probability: Any, p: Any) -> float:
 def _share(op: str, name: str, value: Any, *, kept: bool = True) -> float:
     """The share that is kept, from that or the share that is dropped."""
     rule = f"0 < {name.rpartition('.')[2]} < 1 (to keep all, leave dropout out)"
-    _check.is_number(op, name, value, rule)
-    keep = float(value) if kept else 1 - float(value)
-    if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(keep) < 2**32:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
-    return keep
+    value = _check.real(op, name, value, rule)
+    if 0 < value < 1:
+        keep = float(value) if kept else 1 - float(value)
+        if 0 < _dropout_kernels.threshold(keep) < 2**32:
+            return keep
+    raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}, in steps of 2**-32")
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:
     stride = _broadcast.stride(op, name, value)
     if ndim != 4 and stride != _INDEPENDENT:
-        raise ValueError(f"{op}: only images have strides; got {name}={value!r}, expected (1, 1, 1)")
+        raise ValueError(f"{op}: only images have strides; got {name}={told(value)}, expected (1, 1, 1)")
     return stride
 
 
 def _key(op: str, seed: Any, key: Any) -> mx.array:
     """The key that the arguments mean, drawn from MLX's global state where they mean none."""
     if seed is not None and key is not None:
-        raise ValueError(f"{op}: seed and key exclude each other; got seed={seed}, expected None with a key")
+        raise ValueError(f"{op}: seed and key exclude each other; got seed={told(seed)}, expected None with a key")
     if key is not None:
         _check_key(op, "key", key)
         return mx.array(key)
@@ -353,14 +356,16 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
 
 def _check_key(op: str, name: str, key: Any) -> None:
     if not isinstance(key, mx.array) or key.dtype != mx.uint32:
-        raise TypeError(f"{op}: {name} is not a key; got {name}={key!r}, expected mx.random.key(seed)")
+        raise TypeError(f"{op}: {name} is not a key; got {name}={told(key)}, expected mx.random.key(seed)")
     if key.shape != (2,):
         raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
 
 
 def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
     if not isinstance(mask, mx.array) or mask.dtype == mx.complex64:
-        raise TypeError(f"{op}: {name} is not a mask; got {name}={mask!r}, expected a bool, integer or floating array")
+        raise TypeError(
+            f"{op}: {name} is not a mask; got {name}={told(mask)}, expected a bool, integer or floating array"
+        )
     _check.on_device(op, name, mask.dtype, stream)
     fits = mask.shape == shape or (
         len(shape) == mask.ndim == 4 and all(m in (1, s) for m, s in zip(mask.shape, shape, strict=True))

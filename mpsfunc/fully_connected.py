@@ -123,6 +123,9 @@ def _forward(
 ) -> tuple[mx.array, ConvState]:
     op, run_on = "fully_connected", _launch.resolve(stream)
     how = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    n, height, width, channels = x.shape
+    if w.shape[1:] == (width, channels, height):  # of images with their axes in PyTorch's order, which these seem to be
+        _check.shape(op, "x", x, (n, *w.shape[1:]), "the weights do not fit the images")
     _check.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     spec = _conv_state.placed(op, "w.shape", x_shape, w_shape, 1, run_on, stride=1)

@@ -192,7 +192,7 @@ def avg_pool_state(
         >>> avg_pool_state((8, 6, 6, 3), 3, stride=2, padding=1).rows.n_out
         3
     """
-    _check.image_shape("avg_pool_state", "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images("avg_pool_state", "x_shape", x_shape)
     return _state(
         "avg_pool_state",
         x_shape,
@@ -249,7 +249,8 @@ def avg_pool_grad(
     _check.state("avg_pool_grad", state, AvgPoolState, stream=run_on)
     window.check_state("avg_pool_grad", state, window.EDGES)
     _check.no_kernel_offset("avg_pool_grad", kernel_offset)
-    expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
+    channels = _check.whole("avg_pool_grad", "state.channels", state.channels)
+    expected = ("n", state.rows.n_out, state.cols.n_out, channels)
     _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
     return _avg_kernels.grad(dy, Spec(rows, cols, run_on))

@@ -178,7 +178,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         return _read(name)
     except Refused as why:
         complaint, rule = why.args
-        raise ValueError(f"load: {complaint}; got path={name!r}, expected {rule}") from None
+        raise ValueError(f"load: {complaint}; got path={told(name)}, expected {rule}") from None
 
 
 def _read(name: str) -> Any:

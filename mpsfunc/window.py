@@ -14,16 +14,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from mpsfunc._policy import PIXELS, STYLES, Ints, check_policy, pair, pixels, policy_spot, refuse, told_apart, two
+from mpsfunc._policy import (
+    LIMIT,
+    PIXELS,
+    STYLES,
+    Ints,
+    check_policy,
+    farthest,
+    pair,
+    pixels,
+    policy_spot,
+    refuse,
+    told_apart,
+    two,
+)
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
+from mpsfunc._policy import unknown as refuse_name
+from mpsfunc._printing import told
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
 MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
 _EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
 EDGES = (0, 1, _EVEN)  # of averages and norms
-
-# Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
-_LIMIT = 2**30
 
 
 class Axis(NamedTuple):
@@ -92,7 +104,7 @@ def _possible(axis: Axis) -> bool:
         min(axis.size, axis.stride, axis.dilation) >= 1
         and min(axis.n_in, axis.n_out, axis.edge, *zeros) >= 0
         and 0 <= axis.begin <= axis.end <= axis.n_out
-        and all(abs(distance) < _LIMIT for distance in distances)
+        and all(abs(distance) < LIMIT for distance in distances)
         and (axis.edge != _EVEN or (axis.n_out >= 1 and whole == _evenly(axis.n_in, axis.n_out)))
     )
 
@@ -317,8 +329,7 @@ def starts(a: Axis) -> list[int]:
 def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -> int:
     """The number of ``edge_mode`` in `Axis.edge`; ``edge_modes`` are those that ``op`` knows."""
     if not isinstance(edge_mode, str) or edge_mode not in edge_modes:
-        kind = ValueError if isinstance(edge_mode, str) else TypeError
-        refuse(op, "unknown edge mode", "edge_mode", edge_mode, " or ".join(map(repr, edge_modes)), kind)
+        refuse_name(op, "unknown edge mode", "edge_mode", edge_mode, edge_modes)
     return MAX_EDGE_MODES.index(edge_mode)
 
 
@@ -328,12 +339,13 @@ _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offs
 def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
     """Windows that cover the image without padding, so that the edge mode says nothing."""
     if name not in ("global", "adaptive"):
-        refuse(op, "unknown kernel_size", "kernel_size", name, "an int or a (y, x) pair, 'global' or 'adaptive'")
+        rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
+        refuse_name(op, "unknown kernel_size", "kernel_size", name, ("global", "adaptive"), rule)
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():
         if not _is(value, _ALONE[arg]):
-            refuse(op, f"kernel_size={name!r} places the windows alone", arg, value, f"{_ALONE[arg]}")
+            refuse(op, f"kernel_size={told(name)} places the windows alone", arg, value, f"{_ALONE[arg]}")
     if name == "global":
         if out_size is not None:
             refuse(op, "kernel_size='global' has one window", "out_size", out_size, "None")
@@ -400,7 +412,7 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
     if not isinstance(padding, str):
         return pixels(op, "padding", padding, "padding is negative, only an offset crops")
     if padding not in STYLES:
-        refuse(op, "unknown padding", "padding", padding, f"{PIXELS}, 'same', 'valid' or 'full'")
+        refuse_name(op, "unknown padding", "padding", padding, STYLES, f"{PIXELS}, 'same', 'valid' or 'full'")
     totals = [
         {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding] for n, k, s in lengths
     ]
@@ -413,6 +425,7 @@ def within_reach(op: str, axis: Axis) -> Axis:
     end = (axis.n_out - 1) * axis.stride - axis.pad + extent
     zeros = max(axis.zero_pad, axis.zero_pad_after)
     reach = axis.n_in + zeros, axis.n_out, axis.stride, axis.dilation, extent, abs(axis.pad), abs(end)
-    if max(reach) >= _LIMIT:
-        refuse(op, "windows reach too far", "distance", max(reach), "less than 2**30 pixels")
+    if max(reach) >= LIMIT:
+        arg, value = farthest(axis, extent)
+        refuse(op, "windows reach too far", arg, value, "windows within 2**30 pixels")
     return axis

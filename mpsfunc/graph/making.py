@@ -66,7 +66,8 @@ def filter_of(
         said = set(bound.arguments)
         bound.apply_defaults()
         options = frozen(bound.arguments)
-        images = [image for source in sources for image in _images(op, source, options.pop(source))]
+        optional = {source for source in sources if signature.parameters[source].default is not GIVEN}
+        images = [image for at in sources for image in _images(op, at, options.pop(at), at in optional)]
         called, params = (_called(op, argument, options.pop(argument, None)) for argument in ("name", "params"))
         placed = said.intersection(_PLACES) or isinstance(options.get("kernel_size"), str)
         if placed and "padding" in options and "padding" not in said:
@@ -146,8 +147,8 @@ def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: d
     return _DOC.format(first=first, mps=mps, arguments="\n    ".join(told), example=example)
 
 
-def _images(op: str, argument: str, given: Any) -> list[ImageNode]:
-    if given is None:
+def _images(op: str, argument: str, given: Any, optional: bool) -> list[ImageNode]:
+    if given is None and optional:
         return []
     if isinstance(given, tuple):
         if not given:
@@ -165,6 +166,8 @@ def _state(op: str, given: Any) -> StateNode:
 
 
 def _called(op: str, argument: str, value: Any) -> str:
-    if value is not None and not (isinstance(value, str) and value):
+    if value is None:
+        return ""
+    if not isinstance(value, str) or value == "":
         raise TypeError(f"{op}: {argument} is not a name; got {argument}={shown(value)}, expected a string")
-    return value or ""
+    return str.__str__(value)
