@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _check, _conv_edges, _fused_neuron, _neuron, _printing, _zeros, window
-from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
+from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, _printing, _zeros, window
+from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, fusable, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
 from mpsfunc._policy import told_apart
@@ -30,9 +30,8 @@ class ConvState(NamedTuple):
     Fields:
         dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
         db: Gradient of the bias (o,).
-        y: What tells the slope of the neuron (n, out_h, out_w, o). For "relu" with a >= 0, "sigmoid", "tanh" with an a
-            that is not 0 and "elu" with a > 0 that is what the neuron returned, the very array that `conv_fwd` returns;
-            for others what the neuron was applied to. Without a neuron of length 0.
+        y: What tells the slope of the neuron (n, out_h, out_w, o): what it was applied to or, for "relu" with a >= 0,
+            what it returned, the very array that `conv_fwd` returns. Without a neuron of length 0.
         slopes: Those of "prelu" (o,); of length 0 for others.
         op: "conv".
         neuron: Name of the activation, "" for none.
@@ -98,12 +97,17 @@ def fresh(
     return {"dw": dw, "db": db, "y": y, "slopes": slopes, **neuron, **where}
 
 
-def activated(function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen) -> Any:
+def activated(
+    function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen, *, keeping: bool
+) -> tuple[mx.array, mx.array]:
     """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
 
-    A neuron whose slope follows from its result is part of the same kernel.
+    A neuron whose slope follows from its result is part of the same kernel. So is any that the kernel knows where
+    nobody is ``keeping`` what tells the slope nor takes derivatives, unless bits would depend on that: in 16 bits the
+    neuron is applied to what the convolution was rounded to.
     """
-    if told_by_result(how.act):
+    plain = not keeping and not _launch.tracing() and x.dtype == _launch.accumulator(x.dtype) and fusable(how.act)
+    if plain or told_by_result(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act))
         return y, y
     z = function(x, w, b, spec)

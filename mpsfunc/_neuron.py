@@ -107,7 +107,7 @@ def applied(z: mx.array, on: On) -> mx.array:
 
 
 def pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
-    """``dy * f'(z)``, told from ``y = f(z)`` where `told_by_result`; where the y of a plain relu is 0 its slope is."""
+    """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
     dz: mx.array = _pull(dy, y, on) if on.act.kind else dy
     return dz
 
@@ -213,30 +213,12 @@ def _applied_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     return pull(tangents[0], applied(arrays[0], on), on)
 
 
-def _bent(u: mx.array, dy: mx.array, y: mx.array, on: On) -> mx.array | None:
-    """``u * dy`` times the derivative with respect to y of the slope that y tells."""
-    kind, a, b, _ = on.act
-    if kind == RELU:
-        return None
-    wide = _launch.accumulator(y.dtype)
-    u, dy, y = u.astype(wide), dy.astype(wide), y.astype(wide)
-    if kind == SIGMOID:
-        return u * dy * (1 - 2 * y)
-    return u * dy * ((-2 * b / a) * y) if kind == TANH else mx.where(y < 0, u * dy, 0)
-
-
 def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
-    (dy, y), (u,) = arrays, cotangents
-    return pull(u, y, on), _bent(u, dy, y, on)
+    return pull(cotangents[0], arrays[1], on), None
 
 
 def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
-    (dy, y), (tdy, ty) = arrays, tangents
-    bent = None if ty is None else _bent(ty, dy, y, on)
-    bent = None if bent is None else bent.astype(dy.dtype)
-    if tdy is None:
-        return mx.zeros_like(dy) if bent is None else bent
-    return _sum(pull(tdy, y, on), bent)
+    return mx.zeros_like(arrays[0]) if tangents[0] is None else pull(tangents[0], arrays[1], on)
 
 
 # Kernels ------------------------------------------------------------------------------------------------

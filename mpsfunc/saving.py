@@ -18,7 +18,7 @@ from mpsfunc import _safetensors, _saved_tree
 from mpsfunc._printing import told
 from mpsfunc._safetensors import Refused, Tensor
 
-_VERSION = 2  # of the format; of an earlier one records lack the fields of _saved_tree.LATER
+_VERSION = 2  # of the format; _earlier_files says what files of earlier ones mean
 _VERSION_KEY, _TREE_KEY, _CRC_KEY = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
 
 

@@ -134,13 +134,16 @@ class Check {
     return call_.params[at];
   }
 
-  // Those whose slope follows from what they return.
-  void told(size_t at, size_t apart, bool none) const {
+  // Those that a convolution applies itself.
+  void applied(size_t at, size_t apart) const {
     const int kind = neuron(at, apart);
-    const double a = number(at + apart + 1);
-    require((none && kind == kNone) || (kind == kRelu && a >= 0) || kind == kSigmoid || (kind == kTanh && a != 0) ||
-                (kind == kElu && a > 0),
-            "an activation whose slope its result tells");
+    require(kind == kNone || kind == kRelu || kind == kSigmoid || kind == kTanh || kind == kElu,
+            "an activation that convolutions apply");
+  }
+
+  // One whose slope follows from what it returns.
+  void told(size_t at, size_t apart) const {
+    require(neuron(at, apart) == kRelu && number(at + apart + 1) >= 0, "an activation whose slope its result tells");
   }
 
   // Arrays of one shape and dtype, and where `slopes` of an activation of theirs one for each channel.
@@ -312,7 +315,7 @@ void check(const Signature& call) {
       c.counts(3, 29, 1);
       c.weights(1);
       c.convolution(c.in(0), c.out(0), c.in(1));
-      c.told(21, 1, true);
+      c.applied(21, 1);
       c.switches({call.params[22]});
       c.input(2, {c.in(1)[0]}, c.accumulator());
       return c.output(0, c.out(0), c.image());
@@ -321,7 +324,7 @@ void check(const Signature& call) {
       c.weights(1);
       c.convolution(c.out(0), c.in(0), c.in(1));
       c.input(2, {c.out(0)[3]}, c.accumulator());
-      c.told(21, 1, true);
+      c.applied(21, 1);
       c.switches({call.params[22]});
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_weights:
@@ -356,7 +359,7 @@ void check(const Signature& call) {
       return c.windows(2, 6);
     case Op::neuron_pull:
       c.elements(2, false);
-      return c.told(0, 0, false);
+      return c.told(0, 0);
     case Op::neuron:
     case Op::neuron_grad:
       return c.elements(call.op == Op::neuron ? 1 : 2, c.neuron() == kPrelu);

@@ -357,7 +357,7 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("neuron_pull", [IMAGE, IMAGE], (1,), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (15, *NUMBERS), [IMAGE]),  # a gelu's result does not tell
-        ("neuron_pull", [IMAGE, IMAGE], (5, *NUMBERS), [IMAGE]),  # nor does 0 times a hyperbolic tangent
+        ("neuron_pull", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),  # nor does that of a sigmoid, once it is rounded
         ("neuron", [IMAGE], (16, *NUMBERS), [IMAGE]),
         ("neuron", [IMAGE], (-1, *NUMBERS), [IMAGE]),
         ("neuron", [IMAGE], (1,), [IMAGE]),

@@ -157,8 +157,9 @@ KERNELS = {"conv", "conv_grad_input", "neuron", "neuron_grad", "neuron_pull"}
     ("how", "forward", "backward"),
     [
         ("none", {"conv"}, {"conv_grad_input"}),
-        ("sigmoid", {"conv"}, {"conv_grad_input", "neuron_pull"}),
-        (mf.Neuron("elu", 0.5), {"conv"}, {"conv_grad_input", "neuron_pull"}),
+        ("relu", {"conv"}, {"conv_grad_input", "neuron_pull"}),
+        ("sigmoid", {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),
+        (mf.Neuron("elu", 0.5), {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),
         (mf.Neuron("elu", -0.5), {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),
         (mf.Neuron("relu", -0.5), {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),
         ("gelu", {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),

@@ -99,10 +99,20 @@ ALLOWED: dict[str, set[str]] = {
     "_sampling": set(),
     "_resample": FLOOR | {"_sampling"},
     "_resized": FLOOR | {"_resample", "_sampling"},
+    "_earlier_files": {"_bn_state", "_launch"},
     "_safetensors": set(),
     "_saved_tree": FLOOR
     | FAMILIES
-    | {"_bn_state", "_conv_state", "_fused_neuron", "_policy", "_resized", "_safetensors", "_sampling"},
+    | {
+        "_bn_state",
+        "_conv_state",
+        "_earlier_files",
+        "_fused_neuron",
+        "_policy",
+        "_resized",
+        "_safetensors",
+        "_sampling",
+    },
     "saving": {"_printing", "_safetensors", "_saved_tree"},
     "_selftest": {"mpsfunc", "_launch"},
     "__main__": {"mpsfunc", "_launch", "_mlx_settings", "_nvrtc", "_selftest"},
