@@ -98,7 +98,7 @@ def convert(
     left: dict[str, str] = {}
     for path, module in paths.items():
         why = _why_left(module)
-        if why:
+        if why and not (group is not None and type(module) is stock.BatchNorm):  # MLX's would know no group
             left[path] = why
         elif type(module) in DROP_INS and not isinstance(module, stock.Sequential):
             replaced[path] = type(module).__name__
@@ -155,7 +155,7 @@ def _why_left(module: stock.Module) -> str:
     kind = type(module)
     drop_in = kind if isinstance(module, DropIn) else DROP_INS.get(kind)
     if drop_in:
-        return drop_in.why_not(module)
+        return drop_in.why_left(module)
     of = next((theirs.__name__ for theirs in DROP_INS if isinstance(module, theirs)), "")
     if of:
         return f"{kind.__name__} is derived from {of}"
@@ -205,7 +205,7 @@ def _neighbours(
     alone = {
         path: "in no Sequential"
         for path, module in paths.items()
-        if isinstance(module, (Activation, PReLU, Softmax, LogSoftmax)) and not module.why_not(module)
+        if isinstance(module, (Activation, PReLU, Softmax, LogSoftmax)) and not module.why_left(module)
     }
     for path, chain in paths.items():
         if not isinstance(chain, Sequential) or type(chain).__call__ is not Sequential.__call__:

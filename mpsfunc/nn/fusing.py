@@ -35,12 +35,25 @@ class DropIn:
 
     @classmethod
     def why_not(cls, layer: Any) -> str:
-        """Why such a layer of MLX's, with the arguments that it has, is better left alone; empty if it is not."""
+        """Why MLX's computes with such arguments of its layer, here too; empty if ours does."""
         return ""
 
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """What our function refuses among the arguments of MLX's layer, which is left alone; empty if nothing.
+
+        A drop-in that was made with such arguments refuses them when it is called, whatever its input.
+        """
+        return ""
+
+    @classmethod
+    def why_left(cls, layer: Any) -> str:
+        """Why such a layer of MLX's is better left alone; empty if it is not."""
+        return cls.why_not(layer) or cls.refuses(layer)
+
     def takes(self, x: mx.array) -> bool:
-        """Whether ours computes this; MLX's layers take integers and complex numbers too."""
-        return x.dtype in FLOATING and not self.why_not(self)
+        """Whether it is ours that computes this, or refuses it; MLX's layers take integers and complex numbers too."""
+        return bool(self.refuses(self)) or (x.dtype in FLOATING and not self.why_not(self))
 
     def run(self, x: mx.array) -> mx.array:
         """Ours."""
@@ -168,8 +181,10 @@ def fused(layer: Any, behind: Any) -> mf.Neuron | None:
     """What a layer applies for the module or function behind it; None if it does not."""
     if not isinstance(layer, Fusing) or type(layer).__call__ is not Fusing.__call__:  # as in classes that users derive
         return None
+    if layer.why_left(layer):
+        return None
     if isinstance(behind, Activation) and type(behind).__call__ is DropIn.__call__:
-        return None if behind.why_not(behind) else behind.neuron
+        return None if behind.why_left(behind) else behind.neuron
     return function(behind)
 
 
