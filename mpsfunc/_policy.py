@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from mpsfunc import _plain
 from mpsfunc._near import near
@@ -199,15 +199,26 @@ def unknown(op: str, wrong: str, arg: str, value: object, names: Iterable[str], 
     refuse(op, wrong, arg, value, f"{rule}{near(arg, value, listed)}")
 
 
-def farthest(axis: Any, extent: int) -> tuple[str, int]:
-    """The argument that takes windows `LIMIT` pixels far, and its value along the axis."""
-    reach = {
-        "kernel_size": (axis.size, axis.size),
-        "dilation": (extent, axis.dilation),
-        "stride": (axis.stride, axis.stride),
-        "padding": (abs(axis.pad), axis.pad),
-        "zero_pad": (max(axis.zero_pad, axis.zero_pad_after),) * 2,
-        "out_size": (axis.n_out, axis.n_out),
-        "the length of the image": (axis.n_in, axis.n_in),
+_Axis = TypeVar("_Axis")
+
+
+def within_reach(op: str, axis: _Axis) -> _Axis:
+    """An `Axis`, if the 32-bit sums of geometry.h cannot overflow on it."""
+    a: Any = axis
+    extent = (a.size - 1) * a.dilation + 1
+    zeros = max(a.zero_pad, a.zero_pad_after)
+    reach = {  # by the argument of a call, how far each takes the windows, and its value
+        "kernel_size": (a.size, a.size),
+        "dilation": (extent, a.dilation),
+        "stride": (a.stride, a.stride),
+        "padding": (abs(a.pad), a.pad),
+        "zero_pad": (a.n_in + zeros if zeros else 0, zeros),
+        "out_size": (a.n_out, a.n_out),
+        "the length of the image": (a.n_in, a.n_in),
     }
-    return next(((arg, value) for arg, (far, value) in reach.items() if far >= LIMIT), ("stride", axis.stride))
+    far = [(arg, value) for arg, (distance, value) in reach.items() if distance >= LIMIT]
+    if not far and abs((a.n_out - 1) * a.stride - a.pad + extent) >= LIMIT:
+        far = [("stride", a.stride)]
+    if far:
+        refuse(op, "windows reach too far", *far[0], "windows within 2**30 pixels")
+    return axis

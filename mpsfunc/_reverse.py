@@ -10,8 +10,8 @@ pixel m by tap q where ``j + total - K // 2 + q * dilation = m * stride``.
 
 from __future__ import annotations
 
-from mpsfunc._policy import Ints, PaddingPolicy, check_policy, pair, refuse, two
-from mpsfunc.window import Axis, IntOrPair, within_reach
+from mpsfunc._policy import Ints, PaddingPolicy, check_policy, pair, refuse, two, within_reach
+from mpsfunc.window import Axis, IntOrPair
 
 _PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right)), or a PaddingPolicy"
 _Axes = tuple[Axis, Axis]

@@ -20,13 +20,13 @@ from mpsfunc._policy import (
     STYLES,
     Ints,
     check_policy,
-    farthest,
     pair,
     pixels,
     policy_spot,
     refuse,
     told_apart,
     two,
+    within_reach,
 )
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
 from mpsfunc._policy import unknown as refuse_name
@@ -417,15 +417,3 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
         {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding] for n, k, s in lengths
     ]
     return [(total // 2, total - total // 2) for total in totals]
-
-
-def within_reach(op: str, axis: Axis) -> Axis:
-    """The axis, if the 32-bit sums of geometry.h cannot overflow on it."""
-    extent = (axis.size - 1) * axis.dilation + 1
-    end = (axis.n_out - 1) * axis.stride - axis.pad + extent
-    zeros = max(axis.zero_pad, axis.zero_pad_after)
-    reach = axis.n_in + zeros, axis.n_out, axis.stride, axis.dilation, extent, abs(axis.pad), abs(end)
-    if max(reach) >= LIMIT:
-        arg, value = farthest(axis, extent)
-        refuse(op, "windows reach too far", arg, value, "windows within 2**30 pixels")
-    return axis
