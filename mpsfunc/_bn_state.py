@@ -184,7 +184,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
     if len({a.summed, b.summed} - {"", UNKNOWN}) > 1:
         raise ValueError(
-            f"bn_merge: the sums are of two activations; got b.summed={b.summed!r}, expected {a.summed!r} as in a"
+            f"bn_merge: the sums are of two activations; got b.summed={told(b.summed)}, "
+            f"expected {told(a.summed)} as in a"
         )
     if a.eps != b.eps:
         raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")

@@ -209,7 +209,7 @@ def within_reach(op: str, axis: _Axis) -> _Axis:
     zeros = max(a.zero_pad, a.zero_pad_after)
     reach = {  # by the argument of a call, how far each takes the windows, and its value
         "kernel_size": (a.size, a.size),
-        "dilation": (extent, a.dilation),
+        "dilation": (max(extent, a.dilation), a.dilation),
         "stride": (a.stride, a.stride),
         "padding": (abs(a.pad), a.pad),
         "zero_pad": (a.n_in + zeros if zeros else 0, zeros),

@@ -20,6 +20,7 @@ from mpsfunc._bn_state import UNKNOWN, BatchNormState, check_filled, check_owned
 from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, filled, normalized
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 
 def bn_normalize(
@@ -121,8 +122,8 @@ def bn_stats_grad(
     by, slopes, behind = _chosen("bn_stats_grad", run_on, x, state, gamma, beta, neuron)
     if state.summed not in ("", UNKNOWN, behind):
         raise ValueError(
-            f"bn_stats_grad: the state's sums are of another activation; got neuron={behind!r}, "
-            f"expected {state.summed!r} as before, or the state that bn_reset returns"
+            f"bn_stats_grad: the state's sums are of another activation; got neuron={told(behind)}, "
+            f"expected {told(state.summed)} as before, or the state that bn_reset returns"
         )
     processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
@@ -193,8 +194,8 @@ def bn_grad(
         )
     if state.summed not in ("", UNKNOWN, behind):
         raise ValueError(
-            f"bn_grad: the sums are of another activation; got neuron={behind!r}, "
-            f"expected {state.summed!r}, which bn_stats_grad was given"
+            f"bn_grad: the sums are of another activation; got neuron={told(behind)}, "
+            f"expected {told(state.summed)}, which bn_stats_grad was given"
         )
     with mx.stream(run_on):
         if slopes is not None:

@@ -61,9 +61,8 @@ def _by_name(op: str, first: str) -> Callable[[_F], _F]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if len(args) > 1:
-                told = _printing.told(args[1])
                 raise TypeError(
-                    f"{op}: only {first} goes without a name; got the second argument={told}, expected "
+                    f"{op}: only {first} goes without a name; got the second argument={told(args[1])}, expected "
                     "keep_probability=, the share that is kept (MPS), or p=, the share that is dropped (MLX, PyTorch)"
                 )
             return function(*args, **kwargs)

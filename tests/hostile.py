@@ -60,6 +60,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "spatial_norm_grad": _SPATIAL,
     "local_contrast_norm": {"x": X, "kernel_size": 3},
     "local_contrast_norm_grad": {"x": X, **_grad(mf.local_contrast_norm_fwd, X, 3)},
+    "checkpoint": {"function": mx.abs},
     "set_num_threads": {"count": mf.get_num_threads()},
     **{
         name: {"x": X}

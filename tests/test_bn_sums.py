@@ -71,5 +71,5 @@ def test_sums_of_a_saved_state_may_be_behind_any(on_cpu: mx.Device) -> None:
     )
     assert mf.bn_merge(summed("relu"), mf.bn_stats(X)).summed == mf.bn_stats(X, summed("relu")).summed == "relu(0.0)"
     for field, value in (("summed", 3), ("frozen", "")):
-        with pytest.raises(TypeError, match=f"^bn_grad: the state does not fit together; got state.{field}="):
+        with pytest.raises(TypeError, match=f"^bn_grad: .*got state.{field}={value!r}, expected "):
             mf.bn_grad(DY, X, state._replace(**{field: value}))
