@@ -132,7 +132,7 @@ CHECKED = {
     "__init__": {"name!r"},
     "_check": {"dtype"},
     "_loss_arguments": {"smoothing", "type", "shape", "given", "weight"},
-    "_broadcast": {"shape"},
+    "_broadcast": {"other", "shape"},
     "_neuron": {"made[2]"},
     "_resample": {"made"},
     "_softmax_kernels": {"shape"},
