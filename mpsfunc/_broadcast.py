@@ -114,9 +114,7 @@ def together(op: str, shape: Shape, other: Shape) -> tuple[Shape, Shape, Shape]:
             merged[i : i + 2] = [(a * c, b * d)]
         i -= 1
     if len(merged) > 4:
-        raise ValueError(
-            f"{op}: too many axes; got y.shape={other}, expected at most four steps from {shape}"
-        )
+        raise ValueError(f"{op}: too many axes; got y.shape={other}, expected at most four steps from {shape}")
     return whole, tuple(a for a, _ in merged), tuple(b for _, b in merged)
 
 

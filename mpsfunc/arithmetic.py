@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc import _arithmetic_kernels, _broadcast, _check, _launch, _plain
+from mpsfunc import _arithmetic_kernels, _check, _launch, _operands
 from mpsfunc._arithmetic_kernels import CompareSpec, GradSpec, Spec
-from mpsfunc._broadcast import Shape
 from mpsfunc._launch import StreamLike
+from mpsfunc._operands import Lying, Strides
 from mpsfunc._printing import told
 
-Strides = Sequence[int]
 OPERATIONS = ("add", "subtract", "multiply", "divide")
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 OPERANDS = ("primary", "secondary")
@@ -265,9 +262,9 @@ def arithmetic_grad(
     which = OPERANDS.index(_check.choice(op, "operand", operand, OPERANDS))
     _check.switch(op, "clamp", clamp)
     strides = (primary_stride, secondary_stride)
-    x, y = _arrays(op, x, y, _check.array, run_on)
+    x, y = _operands.arrays(op, x, y, _check.array, run_on)
     with mx.stream(run_on):
-        read = _operands(op, x, y, strides)
+        read = _operands.operands(op, x, y, strides)
         scales, limits = (primary_scale, secondary_scale, bias), (minimum, maximum)
         spec = _spec(op, operation, scales, limits, read.lying, run_on)
         _check.shape(op, "dy", dy, read.shape, "dy does not belong to the operands")
@@ -325,16 +322,14 @@ def compare(
     apart = _check.number(op, "threshold", threshold, least=0.0)
     if apart and which > 1:
         raise ValueError(f"{op}: an ordering has no threshold; got threshold={told(threshold)}, expected 0")
-    x, y = _arrays(op, x, y, _check.numbers, run_on)
+    x, y = _operands.arrays(op, x, y, _check.numbers, run_on)
     with mx.stream(run_on):
-        read = _operands(op, x, y, (primary_stride, secondary_stride))
+        read = _operands.operands(op, x, y, (primary_stride, secondary_stride))
         made = _arithmetic_kernels.compare(read.x, read.y, CompareSpec(which, apart, *read.lying, run_on))
         return made.reshape(read.shape)
 
 
 # Arguments ----------------------------------------------------------------------------------------------
-
-_Lying = tuple[int, tuple[int, int]]  # the batch and the operands' pers
 
 
 def _arithmetic(
@@ -348,14 +343,14 @@ def _arithmetic(
     stream: StreamLike,
 ) -> mx.array:
     run_on = _launch.resolve(stream)
-    x, y = _arrays(op, x, y, _check.array, run_on)
+    x, y = _operands.arrays(op, x, y, _check.array, run_on)
     with mx.stream(run_on):
-        read = _operands(op, x, y, strides)
+        read = _operands.operands(op, x, y, strides)
         spec = _spec(op, operation, scales, limits, read.lying, run_on)
         return _arithmetic_kernels.value(read.x, read.y, spec).reshape(read.shape)
 
 
-def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stream: mx.Stream) -> Spec:
+def _spec(op: str, operation: str, scales: Any, limits: Any, lying: Lying, stream: mx.Stream) -> Spec:
     which = OPERATIONS.index(_check.choice(op, "operation", operation, OPERATIONS))
     names = ("primary_scale", "secondary_scale", "bias")
     numbers = [_check.number(op, name, value) for name, value in zip(names, scales, strict=True)]
@@ -364,60 +359,3 @@ def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stre
     if low is not None and high is not None and low > high:
         raise ValueError(f"{op}: minimum is greater than maximum; got minimum={low}, expected at most {high}")
     return Spec(which, numbers[0], numbers[1], numbers[2], low, high, *lying, stream)
-
-
-def _arrays(op: str, x: Any, y: Any, check: Any, stream: mx.Stream) -> tuple[mx.array, mx.array]:
-    """Both operands, of which one may be a number, in the other's dtype then."""
-    made: list[Any] = [x, y]
-    for i, name in enumerate("xy"):
-        other = made[1 - i]
-        plain = _plain.real(made[i]) if isinstance(other, mx.array) else None
-        if plain is None:
-            check(op, name, made[i], stream=stream)
-            continue
-        check(op, "yx"[i], other, stream=stream)
-        made[i] = _of_dtype(op, name, plain, other.dtype)
-    if made[0].dtype != made[1].dtype:
-        raise TypeError(f"{op}: x and y differ in dtype; got y.dtype={made[1].dtype}, expected {made[0].dtype}")
-    return made[0], made[1]
-
-
-def _of_dtype(op: str, name: str, value: float, dtype: mx.Dtype) -> mx.array:
-    if not mx.issubdtype(dtype, mx.floating):
-        least, most = (int(bound) for bound in (mx.iinfo(dtype).min, mx.iinfo(dtype).max))
-        return mx.array(_check.whole(op, name, value, least, most), dtype)
-    if isinstance(value, int) or math.isfinite(value):
-        value = _check.number(op, name, value)
-    return mx.array(value, dtype)
-
-
-class _Operands(NamedTuple):
-    """Both operands as images, all of which is read, their shapes before, the result's, and how they lie under it."""
-
-    x: mx.array
-    y: mx.array
-    cut: tuple[Shape, Shape]
-    shape: Shape
-    images: Shape
-    lying: _Lying
-
-
-def _operands(op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]) -> _Operands:
-    """Two arrays of one dtype, broadcast."""
-    for name, a, stride in zip(("primary_stride", "secondary_stride"), (x, y), strides, strict=True):
-        step = _broadcast.stride(op, name, stride)
-        if a.ndim != 4 and step != (1, 1, 1):
-            raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
-    x, y = (_read(a, stride) for a, stride in zip((x, y), strides, strict=True))
-    shape, first, second = _broadcast.together(op, tuple(x.shape), tuple(y.shape))
-    batch = _broadcast.joint(first[0], second[0])
-    images = _broadcast.sized(op, "output shape", _broadcast.result_shape((first, second), batch))
-    pers = (batch if first[0] == 1 else 1), (batch if second[0] == 1 else 1)
-    return _Operands(x.reshape(first), y.reshape(second), (x.shape, y.shape), shape, images, (batch, pers))
-
-
-def _read(a: mx.array, step: Strides) -> mx.array:
-    """Images without the entries that nobody reads."""
-    if a.ndim != 4 or all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
-        return a
-    return _launch.cut(a, tuple(slice(None) if s else slice(1) for s in (1, *step)))
