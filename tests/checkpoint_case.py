@@ -45,5 +45,7 @@ def seeded(function: Callable[..., Any], *arrays: mx.array) -> tuple[Any, mx.arr
 
 
 def alike(a: Any, b: Any) -> bool:
+    """Whether two trees hold the same; on a GPU stock layers and compiled chains round where a checkpoint cuts them."""
     pairs = zip(tree_flatten(a), tree_flatten(b), strict=True)
-    return all(np.allclose(v, w, rtol=1e-6) if isinstance(v, mx.array) else v == w for (_, v), (_, w) in pairs)
+    rtol = 1e-6 if mx.default_device() == mx.Device(mx.cpu) else 1e-4
+    return all(np.allclose(v, w, rtol, rtol / 100) if isinstance(v, mx.array) else v == w for (_, v), (_, w) in pairs)

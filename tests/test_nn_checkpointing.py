@@ -189,6 +189,8 @@ def test_an_exception_puts_the_module_back(device: mx.Device) -> None:
 @pytest.mark.parametrize("quantized", [False, True])
 def test_named_pairs_and_quantized_layers(device: mx.Device, quantized: bool) -> None:
     """Layers that look at what the one before them returned, and arrays without derivatives."""
+    if quantized and mx.cuda.is_available():
+        pytest.skip("MLX's quantized products need headers that not every CUDA install of it has")
 
     class Block(stock.Module):
         def __init__(self) -> None:
