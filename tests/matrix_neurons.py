@@ -135,7 +135,7 @@ def _with_slopes() -> dict[str, Entry]:
 def _state(mean: mx.array, var: mx.array, dgamma: Any = None, dbeta: Any = None) -> mf.BatchNormState:
     zero = mx.zeros_like(mean)
     grads = [zero if g is None else g for g in (dgamma, dbeta)]
-    return mf.BatchNormState(mean, var, mx.array(12, mx.int64), *grads, "batch_norm", 1e-2, False)
+    return mf.BatchNormState(mean, var, mx.array(12, mx.int64), *grads, "batch_norm", 1e-2, False, "unknown")
 
 
 def _norm(how: mf.Neuron) -> dict[str, Entry]:
