@@ -20,7 +20,7 @@ import numpy as np
 from matrix import MATRIX
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc import _launch, _vectors
 
 NAME = "entry points"
 _CALLS = 25  # of a round
@@ -102,6 +102,8 @@ def _call_everything() -> None:
     arrays = MATRIX["l2_pool"].inputs(mx.float32)
     mx.eval(mx.jvp(MATRIX["l2_pool"].call, arrays, arrays))
     x, y = mx.ones((2, 3, 4, 5)), mx.zeros((2, 3, 4, 5))
+    rows = mx.ones((2, 6))
+    mx.eval(_vectors.by_group(rows, rows, 2.0, mx.default_stream(mx.cpu)))  # groups among several processes
     mx.eval(mf.compare(x, y, "less"), mf.dropout_mask(x.shape, p=0.5, seed=1), mf.dropout(x, p=0.5, seed=1))
 
 
