@@ -182,6 +182,43 @@ def test_a_task_that_is_cancelled_leaves_the_others_right(device: mx.Device) -> 
     assert asyncio.run(main()) == [expected] * 4
 
 
+# Ctrl-C ------------------------------------------------------------------------------------------------
+
+# MLX waits for what it evaluates without looking at signals, so the exception comes when that has ended.
+INTERRUPTED = """
+import os, signal, threading
+import mlx.core as mx, numpy as np
+import mpsfunc as mf
+
+mx.set_default_device(mx.cpu)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+x, w = mx.random.normal((2, 40, 36, 16)), mx.random.normal((16, 3, 3, 16)) / 12
+mx.eval(x, w)
+
+def work(times):
+    y = x
+    for _ in range(times):
+        y = mf.conv(y, w, padding=1, neuron="sigmoid")
+    return y
+
+expected = np.array(work(50)).tobytes()
+timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    y = work(2000)
+    timer.start()
+    mx.eval(y)
+    while True:
+        pass
+except KeyboardInterrupt:
+    print("interrupted", np.array(work(50)).tobytes() == expected, np.isfinite(np.array(y)).all())
+"""
+
+
+@pytest.mark.needs_cpu_module
+def test_ctrl_c_in_an_evaluation(tmp_path: Path) -> None:
+    assert program(tmp_path, INTERRUPTED) == "interrupted True True\n"
+
+
 # Threads that come and go -------------------------------------------------------------------------------
 
 # MLX keeps a thread of the system for each stream of the CPU, and so for each thread of Python that evaluated: what

@@ -1,7 +1,8 @@
-"""How soon Ctrl-C is heard while an evaluation runs: ``python -m tests.bench.interrupt``, from the root of the checkout.
+"""How soon Ctrl-C is heard while an evaluation runs: ``python -m tests.bench.interrupt``, from the checkout's root.
 
-A process of its own evaluates for a few seconds, gets SIGINT after a while, and says when KeyboardInterrupt came. Beside
-that stands how long the evaluation takes when nobody interrupts it. Stock MLX does the same in turn.
+A process of its own evaluates for a few seconds, gets SIGINT after a while, and says when KeyboardInterrupt came.
+Beside that stands how long the same evaluation takes when nobody interrupts it. Stock MLX does the same in turn. A
+share of 1 means that the signal was heard when the evaluation had ended.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def works(ours: bool) -> dict[str, Work]:
     }
 
 
-def child(name: str, ours: bool, interrupted: bool) -> None:
-    """Runs one evaluation in this process and prints its times."""
+def child(name: str, ours: bool, interrupted: bool, given: int) -> None:
+    """Runs one evaluation of so many steps in this process, 0 for what takes long, and prints its times."""
     import os
     import signal
     import threading
@@ -73,15 +74,16 @@ def child(name: str, ours: bool, interrupted: bool) -> None:
         return x
 
     most = _MEMORY // (8 * math.prod(work.shape)) if work.single else 4096
-    times, lasted = 8, 0.0
-    while lasted < _LASTS / 8 and times < most:
+    times, lasted = min(8, most), 0.0
+    while not given and lasted < _LASTS / 8 and times < most:
         times = min(most, 2 * times)
         made = graph(times)
         begin = time.perf_counter()
         mx.eval(made)
         lasted = time.perf_counter() - begin
         del made
-    y = graph(min(most, int(times * _LASTS / lasted)))
+    times = given or min(most, int(times * _LASTS / lasted))
+    y = graph(times)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sent: list[float] = []
 
@@ -102,28 +104,43 @@ def child(name: str, ours: bool, interrupted: bool) -> None:
     except KeyboardInterrupt:
         heard = time.perf_counter()
     whole = (heard or ended) - begin
-    print(json.dumps({"whole": whole, "delay": heard - sent[0] if heard else None}))
+    print(json.dumps({"whole": whole, "delay": heard - sent[0] if heard else None, "times": times}))
 
 
 def main(rounds: int) -> None:
     """Every work, each side in turn, in processes of their own."""
-    print("evaluation | side | s without a signal | s from SIGINT to KeyboardInterrupt (median; all)")
+    print(
+        "evaluation | side | s without a signal | s from SIGINT to KeyboardInterrupt (median; all) | share of the whole"
+    )
     for name, work in works(True).items():
-        delays: dict[bool, list[float]] = {True: [], False: []}
+        times = {ours: _long(name, ours) for ours in (True, False)}
         wholes: dict[bool, list[float]] = {True: [], False: []}
+        delays: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(rounds):
             for ours in (True, False):
-                wholes[ours].append(_run(name, ours, False)["whole"])
-                delays[ours].append(_run(name, ours, True)["delay"])
+                wholes[ours].append(_run(name, ours, False, times[ours])["whole"])
+                delays[ours].append(_run(name, ours, True, times[ours])["delay"])
         for ours in (True, False):
             every = " ".join(f"{each:.2f}" for each in sorted(delays[ours]))
             side = "ours" if ours else "stock MLX"
             whole, delay = statistics.median(wholes[ours]), statistics.median(delays[ours])
-            print(f"{work.title} | {side} | {whole:.2f} | {delay:.2f}; {every}", flush=True)
+            share = (_AFTER + delay) / whole
+            print(f"{work.title} | {side} | {whole:.2f} | {delay:.2f}; {every} | {share:.2f}", flush=True)
 
 
-def _run(name: str, ours: bool, interrupted: bool) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.bench.interrupt", "--child", name]
+def _long(name: str, ours: bool) -> int:
+    """How many steps take about as long as they should."""
+    times = 0
+    for _ in range(4):
+        made = _run(name, ours, False, times)
+        if times == made["times"] and made["whole"] > _LASTS / 2:
+            break
+        times = max(1, int(made["times"] * _LASTS / made["whole"]))
+    return times
+
+
+def _run(name: str, ours: bool, interrupted: bool, times: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.bench.interrupt", "--child", name, "--times", str(times)]
     command += ["--ours"] * ours + ["--interrupted"] * interrupted
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     made: dict[str, float] = json.loads(done.stdout)
@@ -134,10 +151,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--times", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--interrupted", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.child, given.ours, given.interrupted)
+        child(given.child, given.ours, given.interrupted, given.times)
     else:
         main(given.rounds)

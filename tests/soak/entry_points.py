@@ -1,8 +1,9 @@
 """Hostile calls of the C++ entry points, which Python's checks never let through.
 
-A call that the package itself makes is taken and spoiled: numbers become extreme, lists grow or shrink, arrays get other
-shapes, dtypes, layouts and contents. The binding refuses it with a ValueError or a TypeError, or the result is evaluated
-where it is small. Whatever ends the process or takes for ever is a fault; `make asan` sees what reads out of bounds.
+A call that the package itself makes is taken and spoiled: numbers become extreme, lists grow or shrink, arrays get
+other shapes, dtypes, layouts and contents. The binding refuses it with a ValueError or a TypeError, or the result is
+evaluated where it is small. Whatever ends the process or takes for ever is a fault, and under the address sanitizer
+whatever reads or writes out of bounds.
 """
 
 from __future__ import annotations
@@ -116,7 +117,11 @@ class _Recorder:
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
         def call(
-            arrays: list[mx.array], params: list[int], shapes: list[list[int]], dtypes: list[mx.Dtype], stream: mx.Stream
+            arrays: list[mx.array],
+            params: list[int],
+            shapes: list[list[int]],
+            dtypes: list[mx.Dtype],
+            stream: mx.Stream,
         ) -> Any:
             made = getattr(self.module, op)(arrays, params, shapes, dtypes, stream)
             mx.eval(arrays)
