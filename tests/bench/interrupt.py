@@ -82,7 +82,7 @@ def child(name: str, ours: bool, interrupted: bool, given: int) -> None:
         mx.eval(made)
         lasted = time.perf_counter() - begin
         del made
-    times = given or min(most, int(times * _LASTS / lasted))
+    times = min(most, given or int(times * _LASTS / lasted))
     y = graph(times)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sent: list[float] = []
