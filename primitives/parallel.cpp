@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -255,12 +256,32 @@ void run_chunks(void* context, Task task, int64_t chunks) {
   }
 }
 
+// Not posix_memalign, whose remainders in front of and behind what it returns glibc keeps for the thread that asked.
+// They part the memory around them for ever where threads do not end, as those behind MLX's streams: what each thread
+// of Python evaluated in would cost half a megabyte. So the beginning of what malloc gives stands before what is
+// returned.
 void* scratch_alloc(int64_t bytes) {
+  constexpr size_t kAlign = 64;
+  const size_t wanted = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+#if defined(MPSF_SANITIZE)
   void* memory = nullptr;  // not a byte more than asked for, so that a sanitizer sees the first beyond
-  if (posix_memalign(&memory, 64, static_cast<size_t>(std::max<int64_t>(bytes, 1))) != 0) throw std::bad_alloc();
+  if (posix_memalign(&memory, kAlign, wanted) != 0) throw std::bad_alloc();
   return memory;
+#else
+  void* begin = std::malloc(wanted + kAlign + sizeof(void*));
+  if (begin == nullptr) throw std::bad_alloc();
+  const uintptr_t least = reinterpret_cast<uintptr_t>(begin) + sizeof(void*);
+  void** memory = reinterpret_cast<void**>((least + kAlign - 1) / kAlign * kAlign);
+  memory[-1] = begin;
+  return memory;
+#endif
 }
 
-void scratch_free(void* memory) noexcept { std::free(memory); }
+void scratch_free(void* memory) noexcept {
+#if !defined(MPSF_SANITIZE)
+  if (memory != nullptr) memory = static_cast<void**>(memory)[-1];
+#endif
+  std::free(memory);
+}
 
 }  // namespace mpsf
