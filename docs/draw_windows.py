@@ -84,7 +84,8 @@ def window(panel: Panel, o: int) -> list[Tap]:
         elif position == nearest:
             kind = "image"
         elif panel.operation == "average":
-            kind = "zero" if axis.edge == 0 or abs(position - nearest) <= axis.zero_pad else "none"
+            zeros = axis.zero_pad if position < 0 else axis.zero_pad_after
+            kind = "zero" if axis.edge == 0 or abs(position - nearest) <= zeros else "none"
         elif panel.operation == "maximum":
             kind = ("zero", "edge", "none")[axis.edge]
         taps.append(Tap(position, kind, nearest, {"zero": "0", "none": ""}.get(kind, panel.texts[nearest])))
@@ -240,7 +241,7 @@ def pictures() -> dict[str, str]:
     whole: list[Arguments] = [{"kernel_size": "global"}]
     whole += [{"kernel_size": "adaptive", "out_size": m} for m in (2, 3, 4)]
     zero, clamp, exclude = ({"edge_mode": mode} for mode in MAX_EDGE_MODES)
-    average: list[Arguments] = [zero, {**clamp, "zero_pad": 0}, {**clamp, "zero_pad": 1}]
+    average: list[Arguments] = [zero, *({**clamp, "zero_pad": zeros} for zeros in (0, 1, ((0, 0), (1, 0))))]
     hung = {"kernel_size": 3, "stride": 2, "offset": 0, "out_size": 3}
     spread = {"kernel_size": 3, "dilation": 3, "stride": 1, "offset": 2, "out_size": 1}
     return {

@@ -5,8 +5,7 @@
 //   activated<K>(x, p)    f(x)
 //   passed<K>(g, x, p)    g * f'(x): at a kink the derivative from the right, of an absolute value 0
 //   curved<K>(g, x, p)    g * f''(x)
-//   told<K>(g, y, p)      g * f'(x) where y = f(x), for kRelu with a >= 0, whose slope at y = 0 is 0 where a is, for
-//                         kSigmoid, kTanh with a other than 0, and kElu with a > 0
+//   told(g, y, p)         g * f'(x) where y = f(x) of kRelu with a >= 0, whose slope at y = 0 is 0 where a is
 //
 // NaN stays NaN, but where a slope is constant it passes g. At infinities there is the limit, if there is one and no
 // parameter makes the formula 0 times infinity, which is NaN: an a of 0 of kLinear, kHardSigmoid, kPower, kExponential
@@ -161,16 +160,10 @@ MPSF_POINTWISE Real curved(Real g, Real x, P p) {
   return filled(x, 0);
 }
 
-template <int K, typename Real, typename P>
+template <typename Real, typename P>
 MPSF_POINTWISE Real told(Real g, Real y, P p) {
-  if (K == kRelu) {
-    if (p.a == 0) return y > 0 ? g : filled(g, 0);
-    return y < 0 ? g * p.a : g;
-  }
-  if (K == kSigmoid) return g * (y * (1 - y));
-  if (K == kTanh) return g * ((p.a - y) * (p.a + y) * (p.b / p.a));
-  if (K == kElu) return y < 0 ? g * (y + p.a) : g;
-  return g;
+  if (p.a == 0) return y > 0 ? g : filled(g, 0);
+  return y < 0 ? g * p.a : g;
 }
 
 #endif

@@ -3,8 +3,9 @@
 // A matrix product that is never laid out: 64 pixels by 64 output channels a threadgroup, 4 by 4 a thread, and 16
 // steps of the sum over (tap, channel) at a time through threadgroup memory.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], neuron = params[21], in_channels = x_shape[3], out_channels = bias_shape[0];
-const Activation known = activation_at(params, 22);
+const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
+const int in_channels = x_shape[3], out_channels = bias_shape[0];
+const Activation known = activation_at(params, kBothAxes + 2);
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * in_width;
 const int group = threadgroup_position_in_grid.z;

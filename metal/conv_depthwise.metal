@@ -2,8 +2,8 @@
 // channel of x has `each` outputs of its own.
 // A thread owns V output channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], neuron = params[21];
-const Activation known = activation_at(params, 22);
+const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
+const Activation known = activation_at(params, kBothAxes + 2);
 const int images = x_shape[0], out_channels = bias_shape[0], each = out_channels / groups, lanes = out_channels / V;
 const int ow0 = thread_position_in_grid.x / lanes * 4, o = thread_position_in_grid.x % lanes * V, c = o / each;
 const int taps = rows.size * cols.size;

@@ -2,8 +2,8 @@
 // w[o,t]), where each channel has `each` outputs of its own.
 // A thread owns V channels of four neighbours in a row, so that it loads a weight once for four pixels.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int channels = params[20], neuron = params[21];
-const Activation known = activation_at(params, 22);
+const int channels = params[kBothAxes], neuron = params[kBothAxes + 1];
+const Activation known = activation_at(params, kBothAxes + 2);
 const int images = dy_shape[0], out_channels = dy_shape[3], each = out_channels / channels, lanes = channels / V;
 const int w0 = thread_position_in_grid.x / lanes * 4, c = thread_position_in_grid.x % lanes * V;
 const int taps = rows.size * cols.size;

@@ -3,7 +3,8 @@
 // A thread owns V output channels at U taps and every grid-th pixel; a threadgroup folds its rows of threads in a fixed
 // order.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], width = params[21], height = params[22];  // the last two of the threadgroup
+const int groups = params[kBothAxes];
+const int width = params[kBothAxes + 1], height = params[kBothAxes + 2];  // of the threadgroup
 const int out_channels = dy_shape[3], each = out_channels / groups, lanes = out_channels / V;
 const int taps = rows.size * cols.size;
 const long pixels = long(dy_shape[0]) * rows.n_out * cols.n_out;

@@ -3,8 +3,9 @@
 // Tiled as conv.metal: 64 input pixels by 64 input channels a threadgroup, 4 by 4 a thread, 16 steps of the sum over
 // (tap, output channel) at a time.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], neuron = params[21], in_channels = bias_shape[0], out_channels = dy_shape[3];
-const Activation known = activation_at(params, 22);
+const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
+const int in_channels = bias_shape[0], out_channels = dy_shape[3];
+const Activation known = activation_at(params, kBothAxes + 2);
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * out_width;
 const int group = threadgroup_position_in_grid.z;

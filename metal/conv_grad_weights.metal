@@ -3,7 +3,7 @@
 // simdgroup, and 16 pixels at a time through threadgroup memory, V channels a load. The pixels are cut into parts, so
 // that few weights still fill the GPU; sum_partials adds the parts in order.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], parts = params[21];
+const int groups = params[kBothAxes], parts = params[kBothAxes + 1];
 const int in_channels = x_shape[3], out_channels = dy_shape[3];
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int depth = rows.size * cols.size * in_width;

@@ -4,7 +4,7 @@
 // threadgroup, 4 by 4 a thread, 16 pixels at a time. The pixels are cut into parts, so that few weights still fill the
 // GPU; sum_partials adds the parts in order.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[20], parts = params[21];
+const int groups = params[kBothAxes], parts = params[kBothAxes + 1];
 const int in_channels = x_shape[3], out_channels = dy_shape[3];
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * in_width;

@@ -3,7 +3,7 @@
 // tap of a window of KY by KX, SY by SX pixels apart. R rows of N windows and the pixels that they see lie in
 // threadgroup memory, O channels of dy and I of x, so that each is loaded once for all taps.
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int parts = params[20];
+const int parts = params[kBothAxes];
 enum { ROWS = (R - 1) * SY + KY, COLS = (N - 1) * SX + KX, TURNS = (N + 7) / 8, APART = (COLS + SX - 1) / SX };
 // Sixteens of channels, and eights from pixel to pixel: odd, so that pixels that follow one another have other banks.
 enum { DOWN = (O + 15) / 16, ACROSS = (I + 15) / 16, OF_DY = 2 * DOWN + 1, OF_X = 2 * ACROSS + 1 };

@@ -18,17 +18,21 @@ struct Axis {
   int pad;          // output 0 starts at input -pad; negative when it starts inside
   int edge;         // 0: a tap outside reads zero and counts, 1: the window shrinks to the image (other than averages:
                     // below), 3: windows part the input evenly, whatever stride, dilation and pad say
-  int zero_pad;     // zeros on both sides that still count when the window shrinks
+  int zero_pad;     // zeros in front of the input that still count when the window shrinks
   int begin, end;   // outputs outside [begin, end) do not exist for values or gradients
+  int zero_pad_after;  // zeros behind the input that count then
 };
+
+// Ints of a packed Axis, and of the rows and the columns, behind which an operation's other parameters begin.
+enum { kAxisInts = 11, kBothAxes = 2 * kAxisInts };
 
 // Axis number `which` of the packed int32 parameters. The pointer type is a template argument because
 // MSL spells its address space in the type.
 template <typename Params>
 MPSF_FN Axis axis_at(Params params, int which) {
-  int i = which * 10;
-  Axis a = {params[i],     params[i + 1], params[i + 2], params[i + 3], params[i + 4],
-            params[i + 5], params[i + 6], params[i + 7], params[i + 8], params[i + 9]};
+  int i = which * kAxisInts;
+  Axis a = {params[i],     params[i + 1], params[i + 2], params[i + 3], params[i + 4], params[i + 5],
+            params[i + 6], params[i + 7], params[i + 8], params[i + 9], params[i + 10]};
   return a;
 }
 
@@ -91,7 +95,7 @@ MPSF_FN bool reads(Axis a, int o, int i) { return a.dilation == 1 || (i - first(
 // What an average over output o is divided by along this axis; 0 when the shrunken window is empty.
 MPSF_FN int divisor(Axis a, int o) {
   if (a.edge != 1) return taps(a, o);
-  int low = -a.zero_pad - first(a, o), high = a.n_in - 1 + a.zero_pad - first(a, o);
+  int low = -a.zero_pad - first(a, o), high = a.n_in - 1 + a.zero_pad_after - first(a, o);
   int from = greater(0, ceil_div(low, a.dilation)), to = lesser(a.size - 1, floor_div(high, a.dilation));
   return greater(0, to - from + 1);
 }

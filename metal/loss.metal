@@ -10,7 +10,7 @@ for (long p = part * R + lane; p < packs; p += 2 * stride) {
   Given<V> in[2];
   for (int i = 0; i < 2; ++i) {
     const long at = image * size + (p + i * stride < packs ? p + i * stride : p) * V;
-    in[i] = given<L, W, V>(y, target, labels, weights, at, at / classes, int(at % classes), told);
+    in[i] = given<L, W, V>(y, target, labels, weights, at, at / classes, int(at % classes), classes, told);
   }
   for (int i = 0; i < 2; ++i) {
     if (p + i * stride >= packs) continue;

@@ -7,7 +7,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
   Given<V> in[2];
   for (int i = 0; i < 2; ++i) {
     const long at = (p + i * stride < packs ? p + i * stride : p) * V;
-    in[i] = given<L, W, V>(y, target, labels, weights, at, at / classes, int(at % classes), told);
+    in[i] = given<L, W, V>(y, target, labels, weights, at, at / classes, int(at % classes), classes, told);
   }
   for (int i = 0; i < 2 && p + i * stride < packs; ++i) {
     const long at = (p + i * stride) * V;

@@ -19,7 +19,7 @@ for (long first = 0; first < pixels; first += parts) {
   }
   const float log_sum = log(own.sum), share = 1 / own.sum;
   for (uint c = lane * V; c < end; c += R * V) {
-    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
+    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, classes, told);
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {
       const float less = in.y[j] - own.most;

@@ -11,7 +11,7 @@ for (long first = 0; first < pixels; first += stride) {
   Exponentials own = {minus_infinity(), 0};
   float all = 0;
   for (uint c = lane * V; c < end; c += R * V) {
-    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
+    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, classes, told);
     Pack<float, V> more;
     for (int j = 0; j < V; ++j) {
       more.v[j] = in.y[j];
@@ -25,7 +25,7 @@ for (long first = 0; first < pixels; first += stride) {
   }
   const float share = 1 / own.sum;
   for (uint c = lane * V; c < end; c += R * V) {
-    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, told);
+    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, classes, told);
     const float factor = X == 2 ? told.factor * float(scales[pixel / y_shape[1]]) : told.factor;
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {

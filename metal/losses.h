@@ -2,7 +2,8 @@
 #ifndef MPSF_LOSSES_H
 #define MPSF_LOSSES_H
 
-// A target becomes kept * target + share; a loss is multiplied by the weight, a sum by the factor.
+// A target becomes kept * target + share, but for a label that is no class, whose targets stay zeros; a loss is
+// multiplied by the weight, a sum by the factor.
 struct Told {
   float kept, share, epsilon, delta, weight, factor;
 };
@@ -22,9 +23,11 @@ struct Given {
 // Those from element `at` on, which is class c of a pixel. With L targets are labels; with W = 1 every element has a
 // weight, with W = 2 every pixel.
 template <int L, int W, int V, typename Y, typename Target, typename Labels, typename Weights>
-MPSF_FN Given<V> given(Y y, Target target, Labels labels, Weights weights, long at, long pixel, int c, Told told) {
+MPSF_FN Given<V> given(Y y, Target target, Labels labels, Weights weights, long at, long pixel, int c, int classes,
+                       Told told) {
   Given<V> r;
   const int label = L ? int(labels[pixel]) : 0;
+  const float share = label >= 0 && label < classes ? told.share : 0.0f;
   const float weight = W == 2 ? float(weights[pixel]) : told.weight;
   auto seen = load<V>(y + at, aligned<V>(y));
   for (int j = 0; j < V; ++j) {
@@ -40,7 +43,7 @@ MPSF_FN Given<V> given(Y y, Target target, Labels labels, Weights weights, long 
     auto weighing = load<V>(weights + at, aligned<V>(weights));
     for (int j = 0; j < V; ++j) r.w[j] = float(weighing.v[j]);
   }
-  for (int j = 0; j < V; ++j) r.t[j] = r.t[j] * told.kept + told.share;
+  for (int j = 0; j < V; ++j) r.t[j] = r.t[j] * told.kept + share;
   return r;
 }
 

@@ -1,4 +1,4 @@
-// What a convolution's neuron makes of z; only those whose slope follows from that are known here.
+// What a convolution's neuron makes of z, of those that it applies itself.
 #ifndef MPSF_NEURON_H
 #define MPSF_NEURON_H
 

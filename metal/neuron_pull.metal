@@ -1,4 +1,4 @@
-// dz = dy * f'(x) for the activation N, told from y = f(x); its parameters are params. A thread has four packs of V
+// dz = dy * f'(x) for a relu, told from y = f(x); its parameters are params. A thread has four packs of V
 // elements under way together.
 long size = 1;
 for (int axis = 0; axis < dy_ndim; ++axis) size *= dy_shape[axis];
@@ -15,7 +15,7 @@ for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {
   }
   for (int i = 0; i < 4 && p + i * stride < packs; ++i) {
     Pack<T, V> out;
-    for (int j = 0; j < V; ++j) out.v[j] = T(told<N>(float(g[i].v[j]), float(came[i].v[j]), known));
+    for (int j = 0; j < V; ++j) out.v[j] = T(told(float(g[i].v[j]), float(came[i].v[j]), known));
     store(dz + (p + i * stride) * V, out);
   }
 }

@@ -42,6 +42,7 @@ from mpsfunc.batch_norm import batch_norm_fwd as batch_norm_fwd
 from mpsfunc.batch_norm import bn_grad as bn_grad
 from mpsfunc.batch_norm import bn_normalize as bn_normalize
 from mpsfunc.batch_norm import bn_stats_grad as bn_stats_grad
+from mpsfunc.checkpointing import checkpoint as checkpoint
 from mpsfunc.conv_transpose import ConvTransposeState as ConvTransposeState
 from mpsfunc.conv_transpose import conv_transpose as conv_transpose
 from mpsfunc.conv_transpose import conv_transpose_fwd as conv_transpose_fwd

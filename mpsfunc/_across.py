@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _launch, _vectors
+from mpsfunc._printing import told
 from mpsfunc._rules import differentiable
 
 Group = mx.distributed.Group
@@ -35,7 +36,7 @@ def others(op: str, group: Group | None) -> Group | None:
     if group is None:
         return None
     if not isinstance(group, Group):
-        raise TypeError(f"{op}: not a group; got group={group!r}, expected None or one from mx.distributed.init()")
+        raise TypeError(f"{op}: not a group; got group={told(group)}, expected None or one from mx.distributed.init()")
     return group if group.size() > 1 else None
 
 
@@ -82,7 +83,7 @@ def _patience() -> float:
         seconds = math.nan
     if not 0 < seconds <= _LONGEST:
         raise ValueError(
-            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {given!r}, "
+            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {told(given)}, "
             f"expected seconds, more than 0 and at most {_LONGEST}"
         )
     return seconds

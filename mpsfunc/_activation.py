@@ -55,16 +55,20 @@ def log_of(c: float) -> float:
 
 
 def told_by_result(act: Activation) -> bool:
-    """Whether the slope of an activation follows from what it returns."""
-    if act.kind == RELU:
-        return act.a >= 0
-    if act.kind == TANH:  # whose result is squared
-        return 1e-15 <= abs(act.a) <= 1e15
-    return act.kind in (NONE, SIGMOID) or (act.kind == ELU and act.a > 0)
+    """Whether the slope of an activation follows from what it returns, without loss.
+
+    A rounded result does not tell the slope of one that saturates: of a sigmoid in float32 it is 1 from 17 on.
+    """
+    return act.kind == NONE or (act.kind == RELU and act.a >= 0)
+
+
+def fusable(act: Activation) -> bool:
+    """Whether the kernels of convolutions can apply an activation themselves."""
+    return act.kind in (NONE, RELU, SIGMOID, TANH, ELU)
 
 
 def finished(z: mx.array, act: Activation) -> mx.array:
-    """``f(z)`` of float32, by MLX's own operations, for an activation that `told_by_result` is true of."""
+    """``f(z)`` of float32, by MLX's own operations, for an activation that is `fusable`."""
     kind, a, b, _ = act
     if kind == RELU:
         return mx.where(z < 0, a * z if a else mx.zeros_like(z), z)

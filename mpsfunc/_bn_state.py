@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _across, _check, _launch, _printing, _vectors
+from mpsfunc import _across, _check, _launch, _lazy, _printing, _vectors
 from mpsfunc._across import Group
 from mpsfunc._composed_norm import check_statistics, checked_eps, statistics_of_all
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
+
+UNKNOWN = "unknown"  # behind which activation the sums of a saved state are, which had no word for it
 
 
 @_printing.printed
@@ -26,6 +29,8 @@ class BatchNormState(NamedTuple):
         op: "batch_norm".
         eps: Added to the variance under the root.
         frozen: The statistics are given and do not depend on the images.
+        summed: What activation the gradients were taken behind, as `bn_stats_grad` was told; "none" for none, "" where
+            no gradients were taken, and "unknown" in a state that an earlier version saved.
     """
 
     mean: mx.array
@@ -36,6 +41,7 @@ class BatchNormState(NamedTuple):
     op: str
     eps: float
     frozen: bool
+    summed: str
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
@@ -44,8 +50,7 @@ class BatchNormState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 5:
-            raise ValueError(f"BatchNormState: wrong number of arrays; got {len(arrays)} arrays, expected 5")
+        _check.arrays_of("BatchNormState", arrays, 5)
         mean, var, count, dgamma, dbeta = arrays
         return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
 
@@ -95,8 +100,8 @@ def bn_stats(
         check_owned("bn_stats", x, state, run_on)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
-        if eps is not None and eps != state.eps:
-            raise ValueError(f"bn_stats: eps differs from the state's; got eps={eps}, expected {state.eps}")
+        if eps is not None and checked_eps("bn_stats", eps) != state.eps:
+            raise ValueError(f"bn_stats: eps differs from the state's; got eps={told(eps)}, expected {told(state.eps)}")
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
     new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
@@ -142,6 +147,7 @@ def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: Strea
             "batch_norm",
             checked_eps("bn_frozen", eps),
             True,
+            "",
         )
 
 
@@ -162,7 +168,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
 
     Raises:
         TypeError: One is not a BatchNormState.
-        ValueError: They differ in channels or eps, or one is frozen.
+        ValueError: They differ in channels or eps, one is frozen, or their gradients are of two activations.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
@@ -176,8 +182,13 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
+    if len({a.summed, b.summed} - {"", UNKNOWN}) > 1:
+        raise ValueError(
+            f"bn_merge: the sums are of two activations; got b.summed={told(b.summed)}, "
+            f"expected {told(a.summed)} as in a"
+        )
     if a.eps != b.eps:
-        raise ValueError(f"bn_merge: eps differs; got b.eps={b.eps}, expected {a.eps}")
+        raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
@@ -186,7 +197,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             *whole,
             a.dgamma + b.dgamma,
             a.dbeta + b.dbeta,
-            *a[5:],
+            *a[5:-1],
+            UNKNOWN if UNKNOWN in (a.summed, b.summed) else a.summed or b.summed,
         )
 
 
@@ -201,8 +213,10 @@ def bn_running(
     """Running statistics after one more batch, as inference uses them.
 
     ``mean = (1 - momentum) * running.mean + momentum * state.mean``, and the variance likewise, of which the batch's is
-    ``state.var * M / (M - 1)`` where unbiased (M the state's count, at least 2). A state that covers nothing changes
-    nothing. MPS leaves this to its users; the rule is that of PyTorch and mlx.nn.
+    ``state.var * M / (M - 1)`` where unbiased (M the state's count). A state that covers nothing changes nothing. One
+    element has no variance, so a count of 1 is an error; where the count is not known yet, as an argument of a function
+    that ``mx.compile`` traces, the running variance is NaN after it. MPS leaves this to its users; the rule is that of
+    PyTorch and mlx.nn.
 
     Args:
         running: A frozen state; the first is ``bn_frozen(zeros, ones)``.
@@ -216,7 +230,8 @@ def bn_running(
 
     Raises:
         TypeError: One is not a BatchNormState, momentum is not a number, or unbiased is not a bool.
-        ValueError: running is not frozen, state is, they differ in channels, or momentum is out of range.
+        ValueError: running is not frozen, state is, they differ in channels, state covers one element, or momentum is
+            out of range.
 
     Example:
         >>> running = bn_frozen(mx.zeros(1), mx.ones(1))
@@ -232,9 +247,13 @@ def bn_running(
         if given.frozen != frozen:
             name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
-                f"{op}: {name} is not a state {other}; got {name}.frozen={given.frozen}, expected {frozen}"
+                f"{op}: {name} is not a state {other}; got {name}.frozen={told(given.frozen)}, expected {frozen}"
             )
     _check.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
+    if _lazy.known_count(state.count) == 1:
+        raise ValueError(
+            f"{op}: one element has no variance; got state.count=1, expected at least 2, or 0 for no batch"
+        )
     share = _check.number(op, "momentum", momentum, 0, 1)
     drawn = float(_check.switch(op, "unbiased", unbiased))
     dtypes = running.mean.dtype, running.var.dtype
@@ -272,8 +291,8 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
     with mx.stream(run_on):
         none = mx.zeros_like(state.mean)
         if state.frozen:
-            return state._replace(dgamma=none, dbeta=none)
-        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))
+            return state._replace(dgamma=none, dbeta=none, summed="")
+        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))._replace(summed="")
 
 
 # Checks and parts ---------------------------------------------------------------------------------------
@@ -291,7 +310,7 @@ def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -
 def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state with as many channels as x."""
     check_whole(op, state, stream)
-    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state")
+    _check.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state", of=x.shape)
 
 
 def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
@@ -299,6 +318,7 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     if isinstance(state, BatchNormState) and _check.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
         return  # told in a quarter of the time, at every call
     _check.state(op, state, BatchNormState, stream=stream)
+    _check.switch(op, "state.frozen", state.frozen)
     _check.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
     check_statistics(op, state)
     for name in ("var", "dgamma", "dbeta"):
@@ -308,12 +328,21 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     _check.shape(op, "state.count", state.count, (), "the state does not fit together")
     if state.count.dtype != mx.int64:
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
+    for name, kind in (("frozen", bool), ("summed", str)):
+        value = getattr(state, name)
+        if type(value) is not kind:
+            raise TypeError(
+                f"{op}: the state does not fit together; got state.{name}={_printing.told(value)}, "
+                f"expected a {kind.__name__}"
+            )
 
 
 def _is_plain(state: BatchNormState) -> bool:
-    """Whether count and eps are what `fresh` makes of them."""
+    """Whether count, eps and frozen are what `fresh` makes of them."""
     count, eps = state.count, state.eps
     if not isinstance(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
+        return False
+    if type(state.frozen) is not bool or type(state.summed) is not str:
         return False
     return type(eps) is float and 0 <= eps <= _check.LARGEST
 
@@ -322,4 +351,4 @@ def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx
     """A state of these statistics (c,) with zero gradients."""
     with mx.stream(stream):
         none = mx.zeros_like(mean)
-    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False)
+    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False, "")

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _launch, _plain
+from mpsfunc._printing import told
 
 Shape = tuple[int, ...]
 _MOST = 2**31 - 1  # places within an image are int32 in kernels
@@ -92,6 +93,33 @@ def as_images(shape: Shape) -> Shape:
     return (math.prod(shape[:-1]), 1, 1, shape[-1]) if shape else (1, 1, 1, 1)
 
 
+def together(op: str, shape: Shape, other: Shape) -> tuple[Shape, Shape, Shape]:
+    """The shape that two operands have together, as in NumPy, and both of theirs as images'.
+
+    Where there are more than four axes, neighbours become one that both operands go along or only one of them does.
+    """
+    if shape == other:
+        return shape, as_images(shape), as_images(other)
+    rank = max(len(shape), len(other))
+    first, second = ((1,) * (rank - len(lengths)) + lengths for lengths in (shape, other))
+    pairs = list(zip(first, second, strict=True))
+    if any(a != b and a != 1 and b != 1 for a, b in pairs):
+        raise ValueError(f"{op}: operands do not fit; got y.shape={other}, expected {shape} but for lengths of 1")
+    whole = tuple(joint(a, b) for a, b in pairs)
+    merged: list[tuple[int, int]] = [(1, 1)] * (4 - rank) + pairs
+    i = len(merged) - 2
+    while len(merged) > 4 and i >= 0:
+        (a, b), (c, d) = merged[i : i + 2]
+        if (a, b) == (1, 1) or (c, d) == (1, 1) or (a == b and c == d) or (a == c == 1) or (b == d == 1):
+            merged[i : i + 2] = [(a * c, b * d)]
+        i -= 1
+    if len(merged) > 4:
+        raise ValueError(
+            f"{op}: too many axes; got y.shape={other}, expected at most four steps from {shape}"
+        )
+    return whole, tuple(a for a, _ in merged), tuple(b for _, b in merged)
+
+
 def joint(a: int, b: int) -> int:
     """The length of an axis over operands of which one may have length 1."""
     return b if a == 1 else a
@@ -103,11 +131,12 @@ def joint(a: int, b: int) -> int:
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
-    if not isinstance(value, (tuple, list)) or not all(type(v) is int for v in value):
-        raise TypeError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    if len(value) != 3 or not set(value) <= {0, 1}:
-        raise ValueError(f"{op}: {name} is not a stride; got {name}={value!r}, expected {rule}")
-    return tuple(value)
+    steps = tuple(map(_plain.whole, value)) if isinstance(value, (tuple, list)) else (None,)
+    if None in steps:
+        raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
+    if len(steps) != 3 or not set(steps) <= {0, 1}:
+        raise ValueError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
+    return tuple(step for step in steps if step is not None)
 
 
 def sized(op: str, name: str, shape: Shape) -> Shape:

@@ -11,12 +11,16 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
+from mpsfunc import _plain
+from mpsfunc._near import near
 from mpsfunc._printing import told
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
 # Positions inside one image are int32 in the kernels; the batch may take an array past that.
 _IMAGE_ELEMENTS = 2**31 - 1
+
+_AXES = 16  # of a shape in an error
 
 
 def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
@@ -70,34 +74,62 @@ def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
 def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
     """The shape of an NHWC batch."""
     if len(shape) != 4 or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
-        raise ValueError(f"{op}: not an image batch; got {name}={tuple(shape)}, expected (n, h, w, c)")
+        raise ValueError(f"{op}: not an image batch; got {name}={told(tuple(shape))}, expected (n, h, w, c)")
     _, h, w, c = shape
     if 0 in (h, w, c):
-        raise ValueError(f"{op}: an image has no elements; got {name}={tuple(shape)}, expected h, w, c >= 1")
+        raise ValueError(f"{op}: an image has no elements; got {name}={told(tuple(shape))}, expected h, w, c >= 1")
     if h * w * c > _IMAGE_ELEMENTS:
-        raise ValueError(f"{op}: an image is too large; got {name}={tuple(shape)}, expected h * w * c < 2**31")
+        raise ValueError(f"{op}: an image is too large; got {name}={told(tuple(shape))}, expected h * w * c < 2**31")
 
 
 def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]:
     """The shape of an NHWC batch as an argument."""
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected (n, h, w, c)")
-    image_shape(op, name, tuple(value))
-    n, h, w, c = value
+    n, h, w, c = shape_of(op, name, value, "(n, h, w, c)", "not an image batch", rank=4)
+    image_shape(op, name, (n, h, w, c))
     return n, h, w, c
 
 
-def shape(op: str, name: str, value: mx.array, expected: tuple[int | str, ...], why: str) -> None:
-    """A shape that another argument decides; words in ``expected`` stand for any length."""
+def shape_of(op: str, name: str, value: Any, rule: str, wrong: str, *, rank: int | None = None) -> tuple[int, ...]:
+    """A shape as an argument: a list or tuple of ints, as Python's; ``wrong`` is said of other entries."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected {rule}")
+    lengths = [_plain.whole(length) for length in value] if rank in (None, len(value)) else [None]
+    made = tuple(length for length in lengths if length is not None and length >= 0)
+    if len(made) != len(lengths):
+        raise ValueError(f"{op}: {wrong}; got {name}={told(value)}, expected {rule}")
+    return made
+
+
+def shape(
+    op: str, name: str, value: mx.array, expected: tuple[int | str, ...], why: str, *, of: tuple[int, ...] = ()
+) -> None:
+    """A shape that another argument decides; words in ``expected`` stand for any length.
+
+    Where the shape ``of`` images decides, and its axes are in PyTorch's order, the error says so; likewise where the
+    array's own axes are.
+    """
     given = value.shape
     if given == expected:
         return
+    if not _fits(given, expected):
+        rule = ", ".join(e if isinstance(e, str) else told(e) for e in expected[:_AXES])
+        rule = f"({rule}{', ...' if len(expected) > _AXES else ',' if len(expected) == 1 else ''})"
+        swapped = len(given) == 4 and _fits((given[0], given[2], given[3], given[1]), expected)
+        swapped |= len(of) == 4 and len(given) == 1 and given[0] == of[1] != of[3]
+        hint = turned(swapped)
+        raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}{hint}")
+
+
+def _fits(given: Sequence[int], expected: tuple[int | str, ...]) -> bool:
     fits = len(given) == len(expected)
     for d, e in zip(given, expected, strict=False):  # no generator: this runs at every call
         fits = fits and (d == e or isinstance(e, str))
-    if not fits:
-        rule = "(" + ", ".join(str(e) for e in expected) + ("," if len(expected) == 1 else "") + ")"
-        raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}")
+    return fits
+
+
+def turned(swapped: bool) -> str:
+    """What an error ends with where images seem to have PyTorch's order of axes."""
+    return "; images are (n, h, w, c), and these look like (n, c, h, w)" if swapped else ""
 
 
 def vectors_alike(arrays: Sequence[Any]) -> bool:
@@ -128,11 +160,12 @@ def gradient(op: str, dy: Any, x: Any, *, stream: mx.Stream) -> None:
 
 def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
     """An int of any kind within a range, as Python's."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    plain = _plain.whole(value)
+    if plain is None:
         raise TypeError(f"{op}: {name} is not an int; got {name}={told(value)}, expected an int")
-    if not least <= value <= most:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least} to {most}")
-    return int(value)
+    if not least <= plain <= most:
+        raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {least} to {most}")
+    return plain
 
 
 def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
@@ -140,7 +173,8 @@ def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{op}: {name} is not a name; got {name}={told(value)}, expected {_either(names)}")
     if value not in names:
-        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {_either(names)}")
+        meant = near(name.rpartition(".")[2], value, names)
+        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {_either(names)}{meant}")
     return value
 
 
@@ -175,18 +209,27 @@ def no_kernel_offset(op: str, value: object) -> None:
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def is_number(op: str, name: str, value: Any, rule: str = "a float") -> None:
-    """A number of any kind; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+def real(op: str, name: str, value: Any, rule: str = "a float") -> float | int:
+    """A number of any kind, as Python's; True and False are none."""
+    plain = _plain.real(value)
+    if plain is None:
         raise TypeError(f"{op}: {name} is not a number; got {name}={told(value)}, expected {rule}")
+    return plain
 
 
 def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float = LARGEST) -> float:
     """A number of any kind within a range that float32 has, as Python's."""
-    is_number(op, name, value)
-    if not least <= value <= most:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {least:g} <= {name} <= {most:g}")
-    return float(value)
+    plain = real(op, name, value)
+    if not least <= plain <= most:
+        raise ValueError(
+            f"{op}: {name} is out of range; got {name}={told(value)}, expected {least:g} <= {name} <= {most:g}"
+        )
+    return float(plain)
+
+
+# What a class that derives from these would answer later, where kernels ask, is not known.
+_PLAIN = frozenset((bool, int, float, str))
+_PLAINLY = "a bool, int, float or str and nothing that derives from them"
 
 
 def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
@@ -195,10 +238,23 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
         raise TypeError(
             f"{op}: not a state of this operation; got state of type {type(value).__name__}, expected {kind.__name__}"
         )
+    for name, field in zip(value._fields, value, strict=False):
+        if isinstance(field, (int, float, str)) and type(field) not in _PLAIN and not isinstance(field, np.generic):
+            raise TypeError(f"{op}: the state holds a stranger; got state.{name}={told(field)}, expected {_PLAINLY}")
     for name, a in zip(value._fields, value.arrays, strict=False):
         if not isinstance(a, mx.array):
             raise TypeError(f"{op}: the state holds no array; got state.{name}={told(a)}, expected an mx.array")
         on_device(op, f"state.{name}", a.dtype, stream)
+
+
+def arrays_of(kind: str, arrays: Any, count: int) -> None:
+    """So many arrays for a state, in a list or tuple."""
+    if not isinstance(arrays, (list, tuple)):
+        raise TypeError(
+            f"{kind}: arrays is not a sequence; got arrays={told(arrays)}, expected a list of {count} arrays"
+        )
+    if len(arrays) != count:
+        raise ValueError(f"{kind}: wrong number of arrays; got {len(arrays)} arrays, expected {count}")
 
 
 _State = TypeVar("_State")
@@ -206,6 +262,5 @@ _State = TypeVar("_State")
 
 def no_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
     """The state, which has no arrays to replace."""
-    if len(arrays) != 0:
-        raise ValueError(f"{type(state).__name__}: wrong number of arrays; got {len(arrays)} arrays, expected 0")
+    arrays_of(type(state).__name__, arrays, 0)
     return state

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _across, _channel_stages, _channels, _check, _launch, _vectors, _zeros
+from mpsfunc import _across, _channel_stages, _channels, _check, _launch, _lazy, _vectors, _zeros
 from mpsfunc._across import Group
 from mpsfunc._activation import Activation
 from mpsfunc._channels import On, Rows, affine, combine, moments, sums
@@ -48,6 +48,8 @@ def normalized(
     """
     with mx.stream(spec.stream):
         y, mean, var, count = _normalized(x, *filled(x, gamma, beta), spec)
+        if spec.processes is None:  # a constant also where a transformation follows what the operation returns
+            count = mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
         return y, mean, var, count
 
 
@@ -87,7 +89,7 @@ def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | 
     for name, vector in (("gamma", gamma), ("beta", beta)):
         if vector is not None:
             _check.array(op, name, vector, stream=stream)
-            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels")
+            _check.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels", of=x.shape)
 
 
 def checked_eps(op: str, eps: float) -> float:
@@ -259,7 +261,7 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
     (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
-    if _launch.backend(spec.stream) == "cpu" and _launch.unmade_zeros(dmean) and _launch.unmade_zeros(dvar):
+    if _launch.backend(spec.stream) == "cpu" and _lazy.unmade_zeros(dmean) and _lazy.unmade_zeros(dvar):
         dmean = dvar = _no_gradient(mean, spec)
     dx, *of_vectors = _pulled(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)

@@ -15,7 +15,7 @@ def clamped(rows: Axis, cols: Axis) -> bool:
 
 def widened(axis: Axis) -> Axis:
     """The same windows on the pixels from the first that one reads to the last, whether inside the image or not."""
-    return Axis(_reach(axis), axis.n_out, axis.size, axis.stride, axis.dilation, 0, 0, 0, axis.begin, axis.end)
+    return Axis(_reach(axis), axis.n_out, axis.size, axis.stride, axis.dilation, 0, 0, 0, axis.begin, axis.end, 0)
 
 
 def extend(x: mx.array, rows: Axis, cols: Axis) -> mx.array:

@@ -163,7 +163,7 @@ def _widened(spec: Spec) -> Spec:
 
 
 def _on_a_pixel(spec: Spec) -> Spec:
-    one = Axis(1, 1, 1, 1, 1, 0, 0, 0, 0, 1)
+    one = Axis(1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0)
     return spec._replace(rows=one, cols=one)
 
 

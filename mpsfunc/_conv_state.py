@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
-import numpy as np
 
-from mpsfunc import _check, _conv_edges, _fused_neuron, _neuron, _printing, _zeros, window
-from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, told_by_result
+from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, _plain, _printing, _zeros, window
+from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, fusable, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
+from mpsfunc._near import near
 from mpsfunc._policy import told_apart
+from mpsfunc._printing import told
 from mpsfunc.window import Axis
 
 State = TypeVar("State")
@@ -30,9 +31,8 @@ class ConvState(NamedTuple):
     Fields:
         dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
         db: Gradient of the bias (o,).
-        y: What tells the slope of the neuron (n, out_h, out_w, o). For "relu" with a >= 0, "sigmoid", "tanh" with an a
-            that is not 0 and "elu" with a > 0 that is what the neuron returned, the very array that `conv_fwd` returns;
-            for others what the neuron was applied to. Without a neuron of length 0.
+        y: What tells the slope of the neuron (n, out_h, out_w, o): what it was applied to or, for "relu" with a >= 0,
+            what it returned, the very array that `conv_fwd` returns. Without a neuron of length 0.
         slopes: Those of "prelu" (o,); of length 0 for others.
         op: "conv".
         neuron: Name of the activation, "" for none.
@@ -64,8 +64,7 @@ class ConvState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 4:
-            raise ValueError(f"ConvState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        _check.arrays_of("ConvState", arrays, 4)
         dw, db, y, slopes = arrays
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
@@ -98,12 +97,17 @@ def fresh(
     return {"dw": dw, "db": db, "y": y, "slopes": slopes, **neuron, **where}
 
 
-def activated(function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen) -> Any:
+def activated(
+    function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen, *, keeping: bool
+) -> tuple[mx.array, mx.array]:
     """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
 
-    A neuron whose slope follows from its result is part of the same kernel.
+    A neuron whose slope follows from its result is part of the same kernel. So is any that the kernel knows where
+    nobody is ``keeping`` what tells the slope nor takes derivatives, unless bits would depend on that: in 16 bits the
+    neuron is applied to what the convolution was rounded to.
     """
-    if told_by_result(how.act):
+    plain = not keeping and not _launch.tracing() and x.dtype == _launch.accumulator(x.dtype) and fusable(how.act)
+    if plain or told_by_result(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act))
         return y, y
     z = function(x, w, b, spec)
@@ -125,32 +129,37 @@ def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, s
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     """Refuses what a state's gradients cannot be made of."""
     if not isinstance(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
-        raise TypeError(f"{op}: no dtype of gradients; got dtype={dtype}, expected float32 or float64")
+        raise TypeError(f"{op}: no dtype of gradients; got dtype={told(dtype)}, expected float32 or float64")
     _check.on_device(op, "dw", dtype, stream)
 
 
-def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int) -> None:
-    """Refuses weights that do not fit images of this shape, and groups that do not fit either."""
-    if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)):
-        raise TypeError(f"{op}: groups is not an int; got groups={groups!r}, expected an int >= 1")
+def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: Any) -> int:
+    """Refuses weights that do not fit images of this shape, and groups that do not fit either; returns the groups."""
+    plain = _plain.whole(groups)
+    if plain is None:
+        raise TypeError(f"{op}: groups is not an int; got groups={told(groups)}, expected an int >= 1")
     channels = x_shape[3]
-    if groups < 1 or channels % groups != 0:
-        raise ValueError(
-            f"{op}: groups do not divide the channels; got groups={groups}, expected a divisor of {channels}"
-        )
-    sizes = len(w_shape) == 4 and all(isinstance(d, int) and d >= 1 for d in w_shape)
-    fits = sizes and w_shape[3] == channels // groups
+    sizes = len(w_shape) == 4 and all(d >= 1 for d in w_shape)
+    turned = _check.turned(sizes and w_shape[3] * plain == x_shape[1] != channels)
+    if plain < 1 or channels % plain != 0:
+        rule = f"a divisor of {channels}{turned}"
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
+    fits = sizes and w_shape[3] == channels // plain
     if not fits:
         raise ValueError(
-            f"{op}: the weights do not fit the images; got {name}={w_shape}, "
-            f"expected (o, kh, kw, {channels // groups}), none of them 0"
+            f"{op}: the weights do not fit the images; got {name}={told(w_shape)}, "
+            f"expected (o, kh, kw, {channels // plain}), none of them 0{turned}"
         )
     if math.prod(w_shape) >= 2**31:  # kernels count them in int32
-        raise ValueError(f"{op}: the weights are too large; got {name}={w_shape}, expected less than 2**31 elements")
-    if w_shape[0] % groups != 0:
         raise ValueError(
-            f"{op}: groups do not divide the output channels; got groups={groups}, expected a divisor of {w_shape[0]}"
+            f"{op}: the weights are too large; got {name}={told(w_shape)}, expected less than 2**31 elements"
         )
+    if w_shape[0] % plain != 0:
+        raise ValueError(
+            f"{op}: groups do not divide the output channels; got groups={told(groups)}, "
+            f"expected a divisor of {w_shape[0]}"
+        )
+    return plain
 
 
 def placed(
@@ -164,21 +173,21 @@ def placed(
 ) -> Spec:
     """The windows of a convolution with weights of a shape that fits; ``name`` is what errors call that."""
     said = x_shape, w_shape, groups, *placement.values()
-    rows, cols = (_known if told_apart(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
-    return Spec(rows, cols, int(groups), False, NO_ACTIVATION, stream)
+    rows, cols, apart = (_known if told_apart(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
+    return Spec(rows, cols, apart, False, NO_ACTIVATION, stream)
 
 
 def _place(
     op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int, **placement: Any
-) -> tuple[Axis, Axis]:
-    weights(op, name, x_shape, w_shape, groups)
+) -> tuple[Axis, Axis, int]:
+    apart = weights(op, name, x_shape, w_shape, groups)
     if placement["stride"] is None:  # to place, that would be the window's size
         raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
     (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
     rows, cols = window.place(op, (h, w), (kh, kw), edge_modes=window.EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
     _conv_edges.check_reach(op, x_shape, rows, cols)
-    return rows, cols
+    return rows, cols, apart
 
 
 _known = functools.lru_cache(maxsize=1024, typed=True)(_place)
@@ -216,13 +225,13 @@ def gradient(
 def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
     """The neuron that a state names."""
     name = state.neuron
-    if name == "":
+    if isinstance(name, str) and name == "":
         return Chosen(NO_ACTIVATION)
     for letter in "abc":
         _check.number(op, f"state.{letter}", getattr(state, letter))
     known = len(_neuron.PARAMETERS.get(name, ())) if isinstance(name, str) else 0
     given = [*state[state._fields.index("a") :][:known], None, None, None][:3]
-    if name == NAMES[PRELU]:
+    if isinstance(name, str) and name == NAMES[PRELU]:
         given[0] = state.slopes
     how = _fused_neuron.Neuron(name, *given)
     return _fused_neuron.parsed(op, "state.neuron", how, state.db.shape[0], stream)
@@ -231,12 +240,13 @@ def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
 def _whole(op: str, state: Any) -> None:
     """Refuses a state with fields that no forward function makes."""
     window.check_axes(op, state)
+    _check.switch(op, "state.unrotated", getattr(state, "unrotated", False))
     for name in ("dw", "db"):
         _check.array(op, f"state.{name}", getattr(state, name))
     groups, shape = state.groups, state.dw.shape
     if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
         rule = f"a divisor of {shape[0] if shape else 0}"
-        raise ValueError(f"{op}: the state does not fit together; got state.groups={groups!r}, expected {rule}")
+        raise ValueError(f"{op}: the state does not fit together; got state.groups={told(groups)}, expected {rule}")
     _check_windows(op, state.rows, state.cols)
 
 
@@ -267,7 +277,8 @@ def option(op: str, name: object) -> tuple[bool, bool]:
     """Whether a gradient option asks for the images' gradient, and whether for the parameters'."""
     if not isinstance(name, str) or name not in OPTIONS:
         kind = ValueError if isinstance(name, str) else TypeError
-        raise kind(f"{op}: unknown option; got option={name!r}, expected {' or '.join(map(repr, OPTIONS))}")
+        meant = near("option", name, OPTIONS) if isinstance(name, str) else ""
+        raise kind(f"{op}: unknown option; got option={told(name)}, expected {' or '.join(map(repr, OPTIONS))}{meant}")
     return name != "weights_and_bias", name != "data"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from mpsfunc._printing import told
+
 
 def switch(name: str, default: bool) -> bool:
     """Whether a variable is 1, or the default where it is not set or empty.
@@ -13,5 +15,5 @@ def switch(name: str, default: bool) -> bool:
     """
     given = os.environ.get(name) or str(int(default))
     if given not in ("0", "1"):
-        raise ValueError(f"{name}: not a switch; got {given!r}, expected '0' or '1'")
+        raise ValueError(f"{name}: not a switch; got {told(given)}, expected '0' or '1'")
     return given == "1"

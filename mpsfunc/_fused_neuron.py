@@ -8,7 +8,9 @@ import mlx.core as mx
 
 from mpsfunc import _check, _neuron, _prelu
 from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, Activation
+from mpsfunc._near import near
 from mpsfunc._neuron import On
+from mpsfunc._printing import told
 
 
 class Neuron(NamedTuple):
@@ -42,44 +44,59 @@ class Chosen(NamedTuple):
     slopes: mx.array | None = None
 
 
-def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream) -> Chosen:
+def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[int, ...] = ()) -> Chosen:
     """What ``neuron=`` means: None, a name, or a `Neuron`."""
     if neuron is None:
         return Chosen(NO_ACTIVATION)
     if isinstance(neuron, Neuron):
-        return parsed(op, "neuron.type", neuron, channels, stream)
+        return parsed(op, "neuron.type", neuron, channels, stream, of=of)
     if not isinstance(neuron, str):
-        raise TypeError(f"{op}: neuron is no activation; got neuron={neuron!r}, expected None, a name or a Neuron")
-    return parsed(op, "neuron", Neuron(neuron), channels, stream)
+        raise TypeError(f"{op}: neuron is no activation; got neuron={told(neuron)}, expected None, a name or a Neuron")
+    return parsed(op, "neuron", Neuron(neuron), channels, stream, of=of)
 
 
-def parsed(op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream) -> Chosen:
+def parsed(
+    op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
+) -> Chosen:
     """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
     name, a, b, c = neuron
     if not isinstance(name, str):
-        raise TypeError(f"{op}: {argument} is not a name; got {argument}={name!r}, expected {_LISTED}")
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={told(name)}, expected {_LISTED}")
     if name not in NAMES:
-        raise ValueError(f"{op}: unknown neuron; got {argument}={name!r}, expected {_LISTED}")
+        raise ValueError(
+            f"{op}: unknown neuron; got {argument}={told(name)}, expected {_LISTED}{near('neuron', name, NAMES)}"
+        )
     if name != "prelu":
         return Chosen(_neuron.activation(op, name, a, b, c))
     for letter, given in (("b", b), ("c", c)):
         if given is not None:
-            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={given!r}, expected None")
-    return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream))
+            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={told(given)}, expected None")
+    return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream, of=of))
 
 
 _LISTED = " or ".join(map(repr, NAMES))
 
 
-def check_slopes(op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream) -> mx.array:
-    """A floating vector with one slope a channel; ``channels`` is None where x has no axis."""
+def check_slopes(
+    op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
+) -> mx.array:
+    """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
     if not isinstance(slopes, mx.array):
-        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={slopes!r}, expected an mx.array")
+        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={told(slopes)}, expected an mx.array")
     _check.array(op, name, slopes, stream=stream)
     if channels is None:
         raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")
-    _check.shape(op, name, slopes, (channels,), "the slopes do not fit the channels")
+    _check.shape(op, name, slopes, (channels,), "the slopes do not fit the channels", of=of)
     return slopes
+
+
+def described(how: Chosen) -> str:
+    """An activation in words that differ where two of them do, but for the slopes of a prelu."""
+    if how.slopes is not None:
+        return "prelu"
+    kind, *parameters = how.act
+    known = parameters[: len(_neuron.PARAMETERS[NAMES[kind]])]
+    return f"{NAMES[kind]}({', '.join(map(repr, known))})" if known else NAMES[kind]
 
 
 def follow(z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:

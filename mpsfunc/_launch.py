@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _environment, _nvrtc
+from mpsfunc import _environment, _nvrtc, _printing
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -78,7 +78,7 @@ def resolve(stream: StreamLike) -> mx.Stream:
         with mx.stream(stream):  # MLX tells in no other way which one this thread has
             return mx.default_stream(stream.device)
     if stream is not None and not isinstance(stream, (mx.Device, mx.DeviceType)):
-        raise TypeError(f"stream: not a stream; got stream={stream!r}, expected None, a device or an mx.Stream")
+        raise TypeError(f"stream: not a stream; got stream={_printing.told(stream)}, expected a device or mx.Stream")
     try:
         return mx.default_stream(mx.default_device() if stream is None else stream)
     except ValueError as error:
@@ -127,19 +127,6 @@ def cut(a: mx.array, index: Any) -> mx.array:
     return part if part.size or backend(resolve(None)) == "cpu" else mx.zeros(part.shape, a.dtype)
 
 
-def same(a: mx.array, b: mx.array) -> bool:
-    """Whether two objects hold one array: what ``copy.copy`` makes does until either is changed in place.
-
-    False without the C++ module, which alone can tell.
-    """
-    return _primitives is not None and _primitives.same(a, b)
-
-
-def unmade_zeros(a: mx.array) -> bool:
-    """Whether an array is an ``mx.zeros`` that is not evaluated yet. False without the C++ module."""
-    return _primitives is not None and _primitives.unmade_zeros(a)
-
-
 def launch(
     op: str,
     arrays: Sequence[mx.array],
@@ -156,7 +143,7 @@ def launch(
     Args:
         op: The operation's name.
         arrays: Its inputs, in the order of ``_primitives.<op>`` and of the first stage.
-        params: Ints for the CPU primitive: spatial axes, ten ints each, then what the operation adds.
+        params: Ints for the CPU primitive: spatial axes, all fields of each, then what the operation adds.
         outputs: Shape and dtype of each result.
         stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
         stream: A resolved stream; everything runs there.
@@ -408,6 +395,11 @@ def sum_partials(length: int, parts: int = 32) -> Stage:
 def power_of_two(n: int) -> int:
     """The least one that is not less."""
     return 1 << (n - 1).bit_length()
+
+
+def optional_module() -> Any:
+    """The C++ module, None where there is none."""
+    return _primitives
 
 
 def module(op: str) -> Any:

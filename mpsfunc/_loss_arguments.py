@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _loss_kernels, _losses
 from mpsfunc._losses import CATEGORICAL, COSINE, SIGMOID, SOFTMAX, Spec
+from mpsfunc._printing import told
 
 REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
 _NONE, _SUM, _MEAN, _BY_WEIGHTS = REDUCTIONS
@@ -60,7 +61,7 @@ def settle(
     kind = _losses.TYPES.index(_check.choice(op, "type", type, _losses.TYPES))
     _check.choice(op, "reduction", reduction, REDUCTIONS)
     if kind == COSINE and reduction != _SUM:
-        raise ValueError(f"{op}: cosine_distance is a sum; got reduction={reduction!r}, expected 'sum'")
+        raise ValueError(f"{op}: cosine_distance is a sum; got reduction={told(reduction)}, expected 'sum'")
     labelled = _target(op, y, target, kind, run_on)
     weight = _check.number(op, "weight", weight)
     smoothing = _check.number(op, "label_smoothing", label_smoothing, 0.0, 1.0)

@@ -6,6 +6,7 @@ with a logarithm is 0, even of 0; its derivative by the target is the logarithm 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -70,6 +71,10 @@ def _run_by(t: mx.array, by: mx.array, spec: Spec) -> mx.array:
     return mx.where(t == 0, mx.zeros_like(t), t * by)
 
 
+def _run_by_log(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    return mx.where(t == 0, mx.zeros_like(t), t * mx.log(y))
+
+
 def _run_entropy(t: mx.array, spec: Spec) -> mx.array:
     return mx.where(t == 0, mx.zeros_like(t), t * mx.log(t))
 
@@ -86,10 +91,37 @@ def _run_softplus(y: mx.array, spec: Spec) -> mx.array:
 
 # t * by, and 0 where t is.
 _by: Any = _pointwise("loss", _run_by, lambda t, by, spec: by, lambda t, by, spec: t)
+# t * log(y), and 0 where t is; so are its derivatives by y, of 0 too.
+_by_log: Any = _pointwise("loss", _run_by_log, lambda t, y, spec: mx.log(y), lambda t, y, spec: _over(t, y, spec))
 # t * log(t)
 _entropy: Any = _pointwise("loss", _run_entropy, lambda t, spec: mx.log(t) + 1)
 _sigmoid: Any = _pointwise("loss", _run_sigmoid, lambda y, spec: _sigmoid(y, spec) * _sigmoid(-y, spec))
 _softplus: Any = _pointwise("loss", _run_softplus, lambda y, spec: _sigmoid(y, spec))
+
+
+@functools.cache
+def _over_power(k: int) -> Any:
+    """Makes ``t / y^k``, and 0 where t is; the derivatives by y, of every order, are the like."""
+
+    def power(y: mx.array) -> mx.array:
+        made = y
+        for _ in range(k - 1):
+            made = made * y
+        return made
+
+    def run(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+        return mx.where(t == 0, mx.zeros_like(t), t / power(y))
+
+    def by_y(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+        made: mx.array = -k * _over_power(k + 1)(t, y, spec)
+        return made
+
+    return _pointwise("loss", run, lambda t, y, spec: 1 / power(y), by_y)
+
+
+def _over(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    made: mx.array = _over_power(1)(t, y, spec)
+    return made
 
 
 def _over_classes(function: Any, y: mx.array, spec: Spec) -> mx.array:
@@ -132,7 +164,7 @@ def elements(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == SIGMOID:
         return _softplus(y, spec) - y * t  # type: ignore[no-any-return]
     if spec.type == CATEGORICAL:
-        return -_by(t, mx.log(y), spec)  # type: ignore[no-any-return]
+        return -_by_log(t, y, spec)  # type: ignore[no-any-return]
     if spec.type == HINGE:
         margin = _margin(y, t)
         return mx.where(margin <= 0, mx.zeros_like(margin), margin)
@@ -142,7 +174,7 @@ def elements(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == COSINE:
         return -y * t
     if spec.type == LOG:
-        ends = _by(t, mx.log(y + spec.epsilon), spec), _by(1 - t, mx.log(1 - y + spec.epsilon), spec)
+        ends = _by_log(t, y + spec.epsilon, spec), _by_log(1 - t, 1 - y + spec.epsilon, spec)
         return -ends[0] - ends[1]  # type: ignore[no-any-return]
     return _entropy(t, spec) - _by(t, y, spec)  # type: ignore[no-any-return]
 
@@ -159,14 +191,14 @@ def slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == SIGMOID:
         return _sigmoid(y, spec) - t  # type: ignore[no-any-return]
     if spec.type == CATEGORICAL:
-        return -_by(t, 1 / y, spec)  # type: ignore[no-any-return]
+        return -_over(t, y, spec)
     if spec.type == HINGE:
         return _within(_margin(y, t), 1 - 2 * t)
     if spec.type == HUBER:
         return _huber_slope(d, spec)
     if spec.type == LOG:
-        ends = _by(t, 1 / (y + spec.epsilon), spec), _by(1 - t, 1 / (1 - y + spec.epsilon), spec)
-        return ends[1] - ends[0]  # type: ignore[no-any-return]
+        ends = _over(t, y + spec.epsilon, spec), _over(1 - t, 1 - y + spec.epsilon, spec)
+        return ends[1] - ends[0]
     return -t
 
 
@@ -207,10 +239,12 @@ def parts(arrays: tuple[mx.array, ...], spec: Spec) -> Parts:
     """From y, the target and perhaps weights."""
     y, target, *rest = arrays
     wide = _launch.accumulator(y.dtype)
-    t = target[..., None] == mx.arange(y.shape[-1]).astype(mx.uint32) if spec.labelled else target
+    classes = y.shape[-1]
+    t = target[..., None] == mx.arange(classes).astype(mx.uint32) if spec.labelled else target
     t = t.astype(wide)
     if spec.kept != 1 or spec.share != 0:
-        t = t * spec.kept + spec.share
+        share = (target < classes)[..., None].astype(wide) * spec.share if spec.labelled else spec.share
+        t = t * spec.kept + share  # a label that is no class has nothing to share
     return Parts(y.astype(wide), t, rest[0] if spec.weighted else spec.weight)
 
 

@@ -34,6 +34,7 @@ from mpsfunc._activation import (
     TANH,
     Activation,
 )  # fmt: skip
+from mpsfunc._printing import told
 from mpsfunc._rules import derived, differentiable
 
 # The parameters of each type with MPS's defaults. Those of prelu are an array.
@@ -66,7 +67,7 @@ def activation(op: str, name: str, a: Any = None, b: Any = None, c: Any = None) 
         if i < len(usual):
             made.append(usual[i] if given is None else _check.number(op, letter, given))
         elif given is not None:
-            raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={given!r}, expected None")
+            raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={told(given)}, expected None")
     if name in ("exponential", "logarithm") and made[2] != -1 and (made[2] <= 0 or (name, made[2]) == ("logarithm", 1)):
         rule = "c > 0" if name == "exponential" else "c > 0 but 1"
         raise ValueError(f"{op}: c is no base; got c={made[2]:g}, expected {rule}, or -1 for e")
@@ -107,7 +108,7 @@ def applied(z: mx.array, on: On) -> mx.array:
 
 
 def pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
-    """``dy * f'(z)``, told from ``y = f(z)`` where `told_by_result`; where the y of a plain relu is 0 its slope is."""
+    """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
     dz: mx.array = _pull(dy, y, on) if on.act.kind else dy
     return dz
 
@@ -213,30 +214,12 @@ def _applied_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     return pull(tangents[0], applied(arrays[0], on), on)
 
 
-def _bent(u: mx.array, dy: mx.array, y: mx.array, on: On) -> mx.array | None:
-    """``u * dy`` times the derivative with respect to y of the slope that y tells."""
-    kind, a, b, _ = on.act
-    if kind == RELU:
-        return None
-    wide = _launch.accumulator(y.dtype)
-    u, dy, y = u.astype(wide), dy.astype(wide), y.astype(wide)
-    if kind == SIGMOID:
-        return u * dy * (1 - 2 * y)
-    return u * dy * ((-2 * b / a) * y) if kind == TANH else mx.where(y < 0, u * dy, 0)
-
-
 def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
-    (dy, y), (u,) = arrays, cotangents
-    return pull(u, y, on), _bent(u, dy, y, on)
+    return pull(cotangents[0], arrays[1], on), None
 
 
 def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
-    (dy, y), (tdy, ty) = arrays, tangents
-    bent = None if ty is None else _bent(ty, dy, y, on)
-    bent = None if bent is None else bent.astype(dy.dtype)
-    if tdy is None:
-        return mx.zeros_like(dy) if bent is None else bent
-    return _sum(pull(tdy, y, on), bent)
+    return mx.zeros_like(arrays[0]) if tangents[0] is None else pull(tangents[0], arrays[1], on)
 
 
 # Kernels ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def curve(x: mx.array, act: Activation) -> tuple[Stage, ...]:
 
 
 def pull(y: mx.array, act: Activation) -> tuple[Stage, ...]:
-    """``dy * f'(x)`` from dy and ``y = f(x)``."""
+    """``dy * f'(x)`` from dy and ``y = f(x)``, of a relu."""
     return (_pointwise("neuron_pull", ("dy", "y"), "dz", y, act),)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
+from mpsfunc import _plain
+from mpsfunc._near import near
 from mpsfunc._printing import told
 
 Ints = tuple[int, int]
 
+# Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
+LIMIT = 2**30
+
 STYLES = {"valid": -1, "same": 0, "full": 1}
+PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 _POLICY: dict[str, tuple[object, ...]] = {
     "align": ("centered", "top_left", "bottom_right"),
     "remainder": ("top_left", "top_right", "bottom_left", "bottom_right"),
@@ -73,8 +78,9 @@ class PaddingPolicy(NamedTuple):
         """
         check_policy("PaddingPolicy", self)
         sizes = {"length": length, "kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        for arg, value in sizes.items():
-            pair("PaddingPolicy", arg, value, least=1)
+        length, kernel_size, stride, dilation = (_one(arg, value) for arg, value in sizes.items())
+        if index(axis) not in (0, 1):
+            refuse("PaddingPolicy", "there is no such axis", "axis", axis, "0 or 1")
         extent = (kernel_size - 1) * dilation + 1
         n_out, pad = policy_spot(self, length, extent, stride, axis)
         return n_out, extent // 2 - pad
@@ -94,13 +100,23 @@ class PaddingPolicy(NamedTuple):
             >>> valid.forward(5, 3, stride=2), valid.inverse().reverse(2, 3, stride=2)
             ((2, 1), (5, -1))
         """
-        pair("PaddingPolicy", "stride", stride, least=1)
+        length, stride = _one("length", length), _one("stride", stride)
         return self.forward((length - 1) * stride + 1, kernel_size, 1, dilation, axis=axis)
 
     def inverse(self) -> PaddingPolicy:
         """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
         swapped: dict[str, Literal["valid", "full"]] = {"valid": "full", "full": "valid"}
         return self._replace(size=swapped.get(self.size, self.size))
+
+
+def _one(arg: str, value: object) -> int:
+    """An int >= 1 that an axis has of its own."""
+    one = index(value)
+    if one is None:
+        refuse("PaddingPolicy", f"{arg} is not an int", arg, value, "an int >= 1", TypeError)
+    if one < 1:
+        refuse("PaddingPolicy", f"{arg} is too small", arg, value, "an int >= 1")
+    return one
 
 
 def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, axis: int) -> Ints:
@@ -114,8 +130,10 @@ def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, ax
 
 def check_policy(op: str, policy: PaddingPolicy) -> None:
     for (field, names), value in zip(_POLICY.items(), policy, strict=True):
-        if value not in names:
-            refuse(op, f"unknown {field} in a PaddingPolicy", field, value, " or ".join(map(repr, names)))
+        if type(value) is not type(names[0]) or value not in names:
+            rule = " or ".join(map(repr, names))
+            meant = near(field, value, map(str, names)) if isinstance(value, str) else ""
+            refuse(op, f"unknown {field} in a PaddingPolicy", field, value, f"{rule}{meant}")
 
 
 # Arguments ----------------------------------------------------------------------------------------------
@@ -143,11 +161,17 @@ def pair(op: str, arg: str, value: object, least: int | None = None, rule: str =
     return y, x
 
 
+def pixels(op: str, arg: str, value: object, negative: str = "") -> list[Ints]:
+    """Pixels as [(top, bottom), (left, right)]; ``negative`` says what is wrong where there are less than none."""
+    sides = [pair(op, arg, part, rule=PIXELS) for part in two(op, arg, value, PIXELS)]
+    if min(map(min, sides)) < 0:
+        refuse(op, negative or f"{arg} is too small", arg, value, PIXELS)
+    return sides
+
+
 def index(value: Any) -> int | None:
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
+    """An int of any kind, as Python's; None for everything else."""
+    return _plain.whole(value)
 
 
 _SIMPLE = frozenset((int, str, bool, type(None)))
@@ -164,3 +188,37 @@ def told_apart(values: Iterable[object]) -> bool:
 
 def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
     raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")
+
+
+def unknown(op: str, wrong: str, arg: str, value: object, names: Iterable[str], rule: str = "") -> NoReturn:
+    """Refuses what is none of some names, and says which is near."""
+    listed = list(names)
+    rule = rule or " or ".join(map(repr, listed))
+    if not isinstance(value, str):
+        refuse(op, wrong, arg, value, rule, TypeError)
+    refuse(op, wrong, arg, value, f"{rule}{near(arg, value, listed)}")
+
+
+_Axis = TypeVar("_Axis")
+
+
+def within_reach(op: str, axis: _Axis) -> _Axis:
+    """An `Axis`, if the 32-bit sums of geometry.h cannot overflow on it."""
+    a: Any = axis
+    extent = (a.size - 1) * a.dilation + 1
+    zeros = max(a.zero_pad, a.zero_pad_after)
+    reach = {  # by the argument of a call, how far each takes the windows, and its value
+        "kernel_size": (a.size, a.size),
+        "dilation": (max(extent, a.dilation), a.dilation),
+        "stride": (a.stride, a.stride),
+        "padding": (abs(a.pad), a.pad),
+        "zero_pad": (a.n_in + zeros if zeros else 0, zeros),
+        "out_size": (a.n_out, a.n_out),
+        "the length of the image": (a.n_in, a.n_in),
+    }
+    far = [(arg, value) for arg, (distance, value) in reach.items() if distance >= LIMIT]
+    if not far and abs((a.n_out - 1) * a.stride - a.pad + extent) >= LIMIT:
+        far = [("stride", a.stride)]
+    if far:
+        refuse(op, "windows reach too far", *far[0], "windows within 2**30 pixels")
+    return axis

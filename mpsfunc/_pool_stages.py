@@ -162,4 +162,4 @@ def _per_thread(source: Output, *results: Output) -> int:
 
 def _every(n: int) -> Axis:
     """Windows of one pixel."""
-    return Axis(n, n, 1, 1, 1, 0, 0, 0, 0, n)
+    return Axis(n, n, 1, 1, 1, 0, 0, 0, 0, n, 0)

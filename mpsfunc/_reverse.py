@@ -10,8 +10,8 @@ pixel m by tap q where ``j + total - K // 2 + q * dilation = m * stride``.
 
 from __future__ import annotations
 
-from mpsfunc._policy import Ints, PaddingPolicy, check_policy, pair, refuse, two
-from mpsfunc.window import Axis, IntOrPair, within_reach
+from mpsfunc._policy import Ints, PaddingPolicy, check_policy, pair, refuse, two, within_reach
+from mpsfunc.window import Axis, IntOrPair
 
 _PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right)), or a PaddingPolicy"
 _Axes = tuple[Axis, Axis]
@@ -21,7 +21,7 @@ def at_kernel_offset(op: str, axes: _Axes, kernel_offset: IntOrPair | None) -> _
     """The windows whose adjoint is MPS's data gradient with this ``kernelOffset``; None keeps them as they are.
 
     Example:
-        >>> axes = (Axis(7, 4, 3, 2, 1, 1, 0, 0, 0, 4),) * 2  # window 3, stride 2, padding 1: offset 0
+        >>> axes = (Axis(7, 4, 3, 2, 1, 1, 0, 0, 0, 4, 0),) * 2  # window 3, stride 2, padding 1: offset 0
         >>> rows, cols = at_kernel_offset("conv_grad_input", axes, (0, 1))
         >>> rows == axes[0], cols.pad
         (True, 2)
@@ -105,7 +105,7 @@ def place_reverse(
     if min(n for n, _ in spots) < 1:
         refuse(op, "nothing is left of the output", "padding", padding, "an output of at least 1 pixel")
     rows, cols = (
-        within_reach(op, Axis(n, n_in[i], kernel_size[i], step[i], spread[i], pad, 0, 0, 0, n_in[i]))
+        within_reach(op, Axis(n, n_in[i], kernel_size[i], step[i], spread[i], pad, 0, 0, 0, n_in[i], 0))
         for i, (n, pad) in enumerate(spots)
     )
     return rows, cols, mps or isinstance(padding, PaddingPolicy)

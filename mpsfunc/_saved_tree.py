@@ -15,13 +15,13 @@ import math
 import re
 import reprlib
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 
 from mpsfunc._bn_state import BatchNormState
 from mpsfunc._conv_state import ConvState
+from mpsfunc._earlier_files import LATER, completed
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._policy import PaddingPolicy
 from mpsfunc._resized import ResampleState
@@ -49,9 +49,6 @@ RECORDS: dict[str, Any] = {
         *(Axis, Neuron, Padded, PaddingPolicy, Resized),
     )
 }
-# Fields that a record gained after version 1 of the format: in which version, and what a file of an earlier one, which
-# lacks them, means by the fields that it has. They stand at the end of their record, and stay here for ever.
-LATER: dict[str, dict[str, tuple[int, Callable[[dict[str, Any]], Any]]]] = {}
 DEEPEST = 100
 MOST_BITS = 4096  # of an int: Python prints what has these in no time, and at all
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
@@ -142,10 +139,7 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
 
     def record(kind: str, body: dict[str, Any], depth: int) -> Any:
         fields = {name: node(item, depth + 1, True) for name, item in body.items()}
-        for name, (since, meant) in LATER.get(kind, {}).items():
-            if version < since:
-                fields[name] = meant(fields)
-        return RECORDS[kind](**fields)
+        return RECORDS[kind](**completed(kind, fields, version))
 
     def node(value: Any, depth: int, in_record: bool = False) -> Any:
         if value is None or type(value) in (bool, str) or (type(value) is int and (is_short(value) or not in_record)):

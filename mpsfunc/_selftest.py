@@ -52,7 +52,13 @@ def _numbers(count: int, seed: int) -> np.ndarray:
 
 def _pooling(v: Values) -> Results:
     made: Results = {}
-    for label, size, how in (("", 3, {"stride": 2, "padding": 1}), (" wide", (2, 3), {"dilation": (2, 1)})):
+    ways: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+        ("", 3, {"stride": 2, "padding": 1}),
+        (" wide", (2, 3), {"dilation": (2, 1)}),
+        (" by offset", 3, {"stride": 2, "offset": 0, "out_size": (5, 4)}),
+    )
+    zeros: dict[str, Any] = {"edge_mode": "clamp", "zero_pad": ((1, 0), (0, 2))}
+    for label, size, how in ways:
         for name in ("avg_pool", "max_pool", "l2_pool"):
             for channels in (8, 3):
                 x = v(2, 9, 8, channels)
@@ -61,6 +67,8 @@ def _pooling(v: Values) -> Results:
                 made |= {f"{name}{key}": getattr(mf, name)(x, size, **how), f"{name}_fwd{key}": y}
                 given = (dy, x, state) if name == "l2_pool" else (dy, state)
                 made[f"{name}_grad{key}"] = getattr(mf, f"{name}_grad")(*given)
+                if name == "avg_pool":
+                    made[f"avg_pool with zeros{key}"] = mf.avg_pool(x, size, **how, **zeros)
                 if name == "max_pool":
                     made[f"max_unpool{key}"] = mf.max_unpool(y, state)
                     made[f"max_pool_indices{key}"] = mf.max_pool_indices(state)
@@ -170,11 +178,11 @@ def _pointwise(v: Values) -> Results:
                 f"{name} of axis {axis}": y,
                 f"{name}_grad of axis {axis}": getattr(mf, f"{name}_grad")(dy, y, axis),
             }
-    kept, state = mf.dropout_fwd(x, 0.75, seed=7)
-    mask = mf.dropout_mask(x.shape, 0.5, seed=3)
+    kept, state = mf.dropout_fwd(x, keep_probability=0.75, seed=7)
+    mask = mf.dropout_mask(x.shape, keep_probability=0.5, seed=3)
     made |= {
-        "dropout_fwd": kept, "dropout": mf.dropout(x, 0.5, seed=9), "dropout_grad": mf.dropout_grad(dy, state),
-        "dropout_mask": mask, "dropout by a mask": mf.dropout(x, 0.5, mask=mask),
+        "dropout_fwd": kept, "dropout": mf.dropout(x, p=0.5, seed=9), "dropout_grad": mf.dropout_grad(dy, state),
+        "dropout_mask": mask, "dropout by a mask": mf.dropout(x, p=0.5, mask=mask),
     }  # fmt: skip
     row = v.positive(1, 1, 1, 8)
     for name in ("add", "subtract", "multiply", "divide"):

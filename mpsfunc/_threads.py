@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from mpsfunc import _launch
+from mpsfunc import _launch, _plain
+from mpsfunc._printing import told
 
 _MOST_THREADS = 1024
 
@@ -27,11 +26,14 @@ def set_num_threads(count: int) -> None:
         >>> get_num_threads()
         2
     """
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
-        raise TypeError(f"set_num_threads: not a number of threads; got count={count!r}, expected an int")
-    if not 1 <= count <= _MOST_THREADS:
-        raise ValueError(f"set_num_threads: not a number of threads; got count={count}, expected 1 to {_MOST_THREADS}")
-    _launch.module("set_num_threads").set_num_threads(int(count))
+    plain = _plain.whole(count)
+    if plain is None:
+        raise TypeError(f"set_num_threads: not a number of threads; got count={told(count)}, expected an int")
+    if not 1 <= plain <= _MOST_THREADS:
+        raise ValueError(
+            f"set_num_threads: not a number of threads; got count={told(count)}, expected 1 to {_MOST_THREADS}"
+        )
+    _launch.module("set_num_threads").set_num_threads(plain)
 
 
 def get_num_threads() -> int:

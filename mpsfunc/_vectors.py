@@ -6,12 +6,13 @@ As a chain of MLX's own operations it would cost more than a small image.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
+from mpsfunc import _launch, _lazy
 from mpsfunc._rules import derived
 
 Vector = mx.array  # (c,), or rows of such
@@ -126,7 +127,11 @@ def moved(
     share: float,
     unbiased: float,
 ) -> tuple[Vector, Vector]:
-    """Running statistics, in their own dtype, after a batch of ``count`` elements; ``unbiased`` is 1 or 0."""
+    """Running statistics, in their own dtype, after a batch of ``count`` elements; ``unbiased`` is 1 or 0.
+
+    The variance is NaN after a batch of one element, which has none.
+    """
+    var = mx.where(count == 1, math.nan, var)
     if unbiased:
         elements = mx.maximum(count, 2).astype(var.dtype)
         var = var * (elements / (elements - 1))
@@ -163,7 +168,8 @@ def joined(
     mean_a: Vector, var_a: Vector, count_a: mx.array, mean_b: Vector, var_b: Vector, count_b: mx.array
 ) -> tuple[Vector, Vector, mx.array]:
     """Mean, population variance and count of two sets together, by the pairwise rule; an empty set changes nothing."""
-    count = count_a + count_b
+    a, b = _lazy.known_count(count_a), _lazy.known_count(count_b)
+    count = count_a + count_b if a is None or b is None else mx.array(a + b, mx.int64)
     both = mx.maximum(count, 1).astype(mean_a.dtype)
     shares = count_a.astype(mean_a.dtype) / both, count_b.astype(mean_a.dtype) / both
     share_a, share_b = (mx.stop_gradient(share) for share in shares)

@@ -11,7 +11,7 @@ import functools
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc import _launch
+from mpsfunc import _launch, _lazy
 
 
 def grown(before: mx.array, more: mx.array) -> mx.array:
@@ -19,7 +19,7 @@ def grown(before: mx.array, more: mx.array) -> mx.array:
 
     Zeros that have been made might have been written to, through a view.
     """
-    if _launch.unmade_zeros(before) and before.dtype in (mx.float32, mx.float64):
+    if _lazy.unmade_zeros(before) and before.dtype in (mx.float32, mx.float64):
         return more.astype(mx.float64 if mx.float64 in (before.dtype, more.dtype) else mx.float32)
     total: mx.array = _added(before, more)
     return total

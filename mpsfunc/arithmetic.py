@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _arithmetic_kernels, _broadcast, _check, _launch
+from mpsfunc import _arithmetic_kernels, _broadcast, _check, _launch, _plain
 from mpsfunc._arithmetic_kernels import CompareSpec, GradSpec, Spec
 from mpsfunc._broadcast import Shape
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 Strides = Sequence[int]
 OPERATIONS = ("add", "subtract", "multiply", "divide")
@@ -19,8 +21,8 @@ OPERANDS = ("primary", "secondary")
 
 
 def arithmetic(
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     operation: str,
     *,
     primary_scale: float = 1.0,
@@ -37,9 +39,10 @@ def arithmetic(
     ``r = (primary_scale * x) op (secondary_scale * y) + bias``, and the result is ``minimum`` where r is less,
     ``maximum`` where it is greater, and r elsewhere; a NaN stays NaN.
 
-    A stride of 0 along y, x or the channels makes every place along that axis read the operand's first entry, of which
-    it may have more. After that, axes of length 1, the batch included, are broadcast as in NumPy. Operands that are no
-    images have one shape.
+    A stride of 0 along y, x or the channels makes every place along that axis read the first entry of an operand of
+    images, which may have more. After that, operands are broadcast as in NumPy: axes of length 1, the batch included,
+    and axes that are missing in front, so that a vector (c,) has an entry for each channel. One operand may be a
+    number.
 
     The derivative is that of the value: where r is not strictly between the limits nothing passes. An operand's
     gradient is summed over the places that read an entry, in float32 or wider, and 0 for entries that none reads.
@@ -48,8 +51,9 @@ def arithmetic(
     are none, so infinities pass. MPS leaves broadcasting of batches undefined.
 
     Args:
-        x: Primary operand (n, h, w, c), or of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        y: Secondary operand of x's dtype.
+        x: Primary operand (n, h, w, c), or of any shape; float32, float16, bfloat16, or float64 on the CPU. Or a
+            number, Python's or NumPy's, which takes y's dtype.
+        y: Secondary operand of x's dtype, or a number.
         operation: "add", "subtract", "multiply" or "divide".
         primary_scale: Factor of x. Default 1.
         secondary_scale: Factor of y. Default 1.
@@ -64,9 +68,10 @@ def arithmetic(
         The result, of x's dtype.
 
     Raises:
-        TypeError: An operand is not a floating array, their dtypes differ, or a parameter is not a number.
-        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1, a number that float32 cannot
-            hold, or minimum is greater than maximum.
+        TypeError: An operand is not a floating array nor a number beside one, their dtypes differ, or a parameter is
+            not a number.
+        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1 or of what is no image, a number
+            that float32 cannot hold, or minimum is greater than maximum.
 
     Example:
         >>> x, y = mx.array([1.0, 2.0, 3.0]), mx.array([4.0, -1.0, 8.0])
@@ -80,8 +85,8 @@ def arithmetic(
 
 
 def add(
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     *,
     primary_scale: float = 1.0,
     secondary_scale: float = 1.0,
@@ -97,7 +102,7 @@ def add(
     Source: ``MPSCNNAdd``.
 
     Example:
-        >>> add(mx.ones((1, 1, 2, 3)), mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 1, 3), secondary_scale=10.0)
+        >>> add(mx.ones((1, 1, 2, 3)), mx.array([1.0, 2.0, 3.0]), secondary_scale=10.0)
         array([[[[11, 21, 31],
                  [11, 21, 31]]]], dtype=float32)
     """
@@ -108,8 +113,8 @@ def add(
 
 
 def subtract(
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     *,
     primary_scale: float = 1.0,
     secondary_scale: float = 1.0,
@@ -135,8 +140,8 @@ def subtract(
 
 
 def multiply(
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     *,
     primary_scale: float = 1.0,
     secondary_scale: float = 1.0,
@@ -163,8 +168,8 @@ def multiply(
 
 
 def divide(
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     *,
     primary_scale: float = 1.0,
     secondary_scale: float = 1.0,
@@ -191,8 +196,8 @@ def divide(
 
 def arithmetic_grad(
     dy: mx.array,
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     operation: str,
     *,
     operand: str = "primary",
@@ -229,7 +234,7 @@ def arithmetic_grad(
     Args:
         dy: Gradient of the result, of its shape and dtype.
         x: Primary operand.
-        y: Secondary operand.
+        y: Secondary operand. The gradient of a number is an array of no axes.
         operation: As for `arithmetic`, like all parameters not listed here.
         operand: Whose gradient: "primary" (default) or "secondary".
         primary_scale: Factor of x.
@@ -256,31 +261,29 @@ def arithmetic_grad(
     """
     op = "arithmetic_grad"
     run_on = _launch.resolve(stream)
-    for name, operand_array in (("x", x), ("y", y), ("dy", dy)):
-        _check.array(op, name, operand_array, stream=run_on)
+    _check.array(op, "dy", dy, stream=run_on)
     which = OPERANDS.index(_check.choice(op, "operand", operand, OPERANDS))
     _check.switch(op, "clamp", clamp)
     strides = (primary_stride, secondary_stride)
+    x, y = _arrays(op, x, y, _check.array, run_on)
     with mx.stream(run_on):
-        first, second, shape, lying = _operands(op, x, y, strides)
+        read = _operands(op, x, y, strides)
         scales, limits = (primary_scale, secondary_scale, bias), (minimum, maximum)
-        spec = _spec(op, operation, scales, limits, lying, run_on)
-        _check.shape(op, "dy", dy, shape, "dy does not belong to the operands")
+        spec = _spec(op, operation, scales, limits, read.lying, run_on)
+        _check.shape(op, "dy", dy, read.shape, "dy does not belong to the operands")
         _check.same_dtype(op, "dy", dy, "x", x.dtype)
-        source, read = ((x, first), (y, second))[which]
-        if 0 in shape:
+        source, part = ((x, read.x), (y, read.y))[which]
+        if 0 in read.shape:
             return mx.zeros_like(source)
-        full = GradSpec(spec, which, clamp, read.shape[0], spec.pers[which])
-        made = _arithmetic_kernels.grad(dy.reshape(_broadcast.as_images(shape)), first, second, full)
-        if source.ndim != 4:
-            return made.reshape(source.shape)
+        full = GradSpec(spec, which, clamp, part.shape[0], spec.pers[which])
+        made = _arithmetic_kernels.grad(dy.reshape(read.images), read.x, read.y, full).reshape(read.cut[which])
         behind = [(0, a - b) for a, b in zip(source.shape, made.shape, strict=True)]  # entries that none reads
         return mx.pad(made, behind) if any(b for _, b in behind) else made
 
 
 def compare(
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     comparison: str = "equal",
     threshold: float = 0.0,
     *,
@@ -296,8 +299,9 @@ def compare(
     Source: ``MPSNNCompare``, whose documentation does not say what a threshold does to an ordering.
 
     Args:
-        x: Primary operand (n, h, w, c), or of any shape; floating as for `arithmetic`, or of any integer dtype.
-        y: Secondary operand of x's dtype.
+        x: Primary operand (n, h, w, c), or of any shape; floating as for `arithmetic`, or of any integer dtype. Or a
+            number, which takes y's dtype; they are broadcast as for `arithmetic`.
+        y: Secondary operand of x's dtype, or a number.
         comparison: "equal" (default), "not_equal", "less", "less_equal", "greater" or "greater_equal".
         threshold: How far apart equals may be. Default 0.
         primary_stride: Strides (y, x, c) of x, each 0 or 1, as for `arithmetic`. Default 1.
@@ -317,16 +321,15 @@ def compare(
     """
     op = "compare"
     run_on = _launch.resolve(stream)
-    _check.numbers(op, "x", x, stream=run_on)
-    _check.numbers(op, "y", y, stream=run_on)
     which = COMPARISONS.index(_check.choice(op, "comparison", comparison, COMPARISONS))
     apart = _check.number(op, "threshold", threshold, least=0.0)
     if apart and which > 1:
-        raise ValueError(f"{op}: an ordering has no threshold; got threshold={threshold}, expected 0")
+        raise ValueError(f"{op}: an ordering has no threshold; got threshold={told(threshold)}, expected 0")
+    x, y = _arrays(op, x, y, _check.numbers, run_on)
     with mx.stream(run_on):
-        first, second, shape, (batch, pers) = _operands(op, x, y, (primary_stride, secondary_stride))
-        made = _arithmetic_kernels.compare(first, second, CompareSpec(which, apart, batch, pers, run_on))
-        return made.reshape(shape)
+        read = _operands(op, x, y, (primary_stride, secondary_stride))
+        made = _arithmetic_kernels.compare(read.x, read.y, CompareSpec(which, apart, *read.lying, run_on))
+        return made.reshape(read.shape)
 
 
 # Arguments ----------------------------------------------------------------------------------------------
@@ -336,8 +339,8 @@ _Lying = tuple[int, tuple[int, int]]  # the batch and the operands' pers
 
 def _arithmetic(
     op: str,
-    x: mx.array,
-    y: mx.array,
+    x: mx.array | float,
+    y: mx.array | float,
     operation: str,
     scales: tuple[float, float, float],
     limits: tuple[float | None, float | None],
@@ -345,12 +348,11 @@ def _arithmetic(
     stream: StreamLike,
 ) -> mx.array:
     run_on = _launch.resolve(stream)
-    _check.array(op, "x", x, stream=run_on)
-    _check.array(op, "y", y, stream=run_on)
+    x, y = _arrays(op, x, y, _check.array, run_on)
     with mx.stream(run_on):
-        first, second, shape, lying = _operands(op, x, y, strides)
-        spec = _spec(op, operation, scales, limits, lying, run_on)
-        return _arithmetic_kernels.value(first, second, spec).reshape(shape)
+        read = _operands(op, x, y, strides)
+        spec = _spec(op, operation, scales, limits, read.lying, run_on)
+        return _arithmetic_kernels.value(read.x, read.y, spec).reshape(read.shape)
 
 
 def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stream: mx.Stream) -> Spec:
@@ -364,40 +366,58 @@ def _spec(op: str, operation: str, scales: Any, limits: Any, lying: _Lying, stre
     return Spec(which, numbers[0], numbers[1], numbers[2], low, high, *lying, stream)
 
 
-def _operands(
-    op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]
-) -> tuple[mx.array, mx.array, Shape, _Lying]:
-    """Both operands as images of which every entry is read, the result's shape, and how they lie under it."""
-    if x.dtype != y.dtype:
-        raise TypeError(f"{op}: x and y differ in dtype; got y.dtype={y.dtype}, expected {x.dtype}")
-    steps = [
-        _broadcast.stride(op, name, stride)
-        for name, stride in zip(("primary_stride", "secondary_stride"), strides, strict=True)
-    ]
-    if x.ndim != 4 or y.ndim != 4:
-        if x.shape != y.shape:
-            raise ValueError(
-                f"{op}: operands that are no images differ in shape; got y.shape={y.shape}, expected {x.shape}"
-            )
-        for name, step in zip(("primary_stride", "secondary_stride"), steps, strict=True):
-            if step != (1, 1, 1):
-                raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
-        flat = _broadcast.sized(op, "x.shape", _broadcast.as_images(tuple(x.shape)))
-        return x.reshape(flat), y.reshape(flat), tuple(x.shape), (flat[0], (1, 1))
-    x, y = (_read(a, step) for a, step in zip((x, y), steps, strict=True))
-    for a, b in zip(x.shape, y.shape, strict=True):
-        if a != b and a != 1 and b != 1:
-            raise ValueError(
-                f"{op}: operands do not fit; got y.shape={y.shape}, expected {x.shape} but for lengths of 1"
-            )
-    batch = _broadcast.joint(x.shape[0], y.shape[0])
-    shape = _broadcast.sized(op, "output shape", _broadcast.result_shape((tuple(x.shape), tuple(y.shape)), batch))
-    pers = tuple(batch if a.shape[0] == 1 else 1 for a in (x, y))
-    return x, y, shape, (batch, (pers[0], pers[1]))
+def _arrays(op: str, x: Any, y: Any, check: Any, stream: mx.Stream) -> tuple[mx.array, mx.array]:
+    """Both operands, of which one may be a number, in the other's dtype then."""
+    made: list[Any] = [x, y]
+    for i, name in enumerate("xy"):
+        other = made[1 - i]
+        plain = _plain.real(made[i]) if isinstance(other, mx.array) else None
+        if plain is None:
+            check(op, name, made[i], stream=stream)
+            continue
+        check(op, "yx"[i], other, stream=stream)
+        made[i] = _of_dtype(op, name, plain, other.dtype)
+    if made[0].dtype != made[1].dtype:
+        raise TypeError(f"{op}: x and y differ in dtype; got y.dtype={made[1].dtype}, expected {made[0].dtype}")
+    return made[0], made[1]
 
 
-def _read(a: mx.array, step: tuple[int, ...]) -> mx.array:
+def _of_dtype(op: str, name: str, value: float, dtype: mx.Dtype) -> mx.array:
+    if not mx.issubdtype(dtype, mx.floating):
+        least, most = (int(bound) for bound in (mx.iinfo(dtype).min, mx.iinfo(dtype).max))
+        return mx.array(_check.whole(op, name, value, least, most), dtype)
+    if isinstance(value, int) or math.isfinite(value):
+        value = _check.number(op, name, value)
+    return mx.array(value, dtype)
+
+
+class _Operands(NamedTuple):
+    """Both operands as images, all of which is read, their shapes before, the result's, and how they lie under it."""
+
+    x: mx.array
+    y: mx.array
+    cut: tuple[Shape, Shape]
+    shape: Shape
+    images: Shape
+    lying: _Lying
+
+
+def _operands(op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]) -> _Operands:
+    """Two arrays of one dtype, broadcast."""
+    for name, a, stride in zip(("primary_stride", "secondary_stride"), (x, y), strides, strict=True):
+        step = _broadcast.stride(op, name, stride)
+        if a.ndim != 4 and step != (1, 1, 1):
+            raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
+    x, y = (_read(a, stride) for a, stride in zip((x, y), strides, strict=True))
+    shape, first, second = _broadcast.together(op, tuple(x.shape), tuple(y.shape))
+    batch = _broadcast.joint(first[0], second[0])
+    images = _broadcast.sized(op, "output shape", _broadcast.result_shape((first, second), batch))
+    pers = (batch if first[0] == 1 else 1), (batch if second[0] == 1 else 1)
+    return _Operands(x.reshape(first), y.reshape(second), (x.shape, y.shape), shape, images, (batch, pers))
+
+
+def _read(a: mx.array, step: Strides) -> mx.array:
     """Images without the entries that nobody reads."""
-    if all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
+    if a.ndim != 4 or all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
         return a
     return _launch.cut(a, tuple(slice(None) if s else slice(1) for s in (1, *step)))

@@ -16,10 +16,11 @@ from mpsfunc import _across, _bn_rules, _check, _fused_neuron, _launch, _prelu
 from mpsfunc._across import Group
 from mpsfunc._activation import NO_ACTIVATION
 from mpsfunc._bn_rules import By
-from mpsfunc._bn_state import BatchNormState, check_filled, check_owned, fresh
+from mpsfunc._bn_state import UNKNOWN, BatchNormState, check_filled, check_owned, fresh
 from mpsfunc._composed_norm import Spec, check_parameters, checked_eps, filled, normalized
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 
 def bn_normalize(
@@ -65,7 +66,7 @@ def bn_normalize(
     """
     run_on = _launch.resolve(stream)
     _check.image("bn_normalize", "x", x, stream=run_on)
-    by, slopes = _chosen("bn_normalize", run_on, x, state, gamma, beta, neuron)
+    by, slopes, _ = _chosen("bn_normalize", run_on, x, state, gamma, beta, neuron)
     with mx.stream(run_on):
         y = _bn_rules.normalize(x, state.mean, state.var, *filled(x, gamma, beta), by)
         return y if slopes is None else _prelu.prelu(y, slopes, run_on)
@@ -107,7 +108,7 @@ def bn_stats_grad(
 
     Raises:
         TypeError: As for `bn_normalize`, dy and x differ in dtype, or group is not a group.
-        ValueError: As for `bn_normalize`, or dy and x differ in shape.
+        ValueError: As for `bn_normalize`, dy and x differ in shape, or the state holds sums behind another neuron.
 
     Example:
         >>> from mpsfunc import bn_stats
@@ -118,7 +119,12 @@ def bn_stats_grad(
     """
     run_on = _launch.resolve(stream)
     _check.gradient("bn_stats_grad", dy, x, stream=run_on)
-    by, slopes = _chosen("bn_stats_grad", run_on, x, state, gamma, beta, neuron)
+    by, slopes, behind = _chosen("bn_stats_grad", run_on, x, state, gamma, beta, neuron)
+    if state.summed not in ("", UNKNOWN, behind):
+        raise ValueError(
+            f"bn_stats_grad: the state's sums are of another activation; got neuron={told(behind)}, "
+            f"expected {told(state.summed)} as before, or the state that bn_reset returns"
+        )
     processes = _across.others("bn_stats_grad", group)
     with mx.stream(run_on):
         if slopes is not None:
@@ -132,7 +138,7 @@ def bn_stats_grad(
             own = _bn_rules.grown(dy, x, statistics, (none, none), given, by)
             of_all = _across.total(own, processes, run_on)
             dgamma, dbeta = (a.astype(b.dtype) + b for a, b in zip(held, of_all, strict=True))
-        return state._replace(dgamma=dgamma, dbeta=dbeta)
+        return state._replace(dgamma=dgamma, dbeta=dbeta, summed=UNKNOWN if state.summed == UNKNOWN else behind)
 
 
 def bn_grad(
@@ -156,11 +162,11 @@ def bn_grad(
     Args:
         dy: Gradient of the normalized images (n, h, w, c).
         x: The images that were normalized.
-        state: What `bn_stats_grad` returned for the last part of the batch; one that covers nothing gives no usable
-            result.
+        state: What `bn_stats_grad` returned for the last part of the batch, or a frozen one; one that covers nothing
+            gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only an activation needs. Default: zeros.
-        neuron: As for `bn_normalize`.
+        neuron: What `bn_stats_grad` was given.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -168,7 +174,8 @@ def bn_grad(
 
     Raises:
         TypeError: As for `bn_stats_grad`.
-        ValueError: As for `bn_stats_grad`.
+        ValueError: As for `bn_stats_grad`, the state is neither frozen nor has been through `bn_stats_grad`, or that
+            was given another neuron.
 
     Example:
         >>> from mpsfunc import bn_stats
@@ -179,7 +186,17 @@ def bn_grad(
     """
     run_on = _launch.resolve(stream)
     _check.gradient("bn_grad", dy, x, stream=run_on)
-    by, slopes = _chosen("bn_grad", run_on, x, state, gamma, beta, neuron)
+    by, slopes, behind = _chosen("bn_grad", run_on, x, state, gamma, beta, neuron)
+    if not (state.summed or state.frozen):
+        raise ValueError(
+            "bn_grad: the state has no sums of gradients; got state.summed='', expected the state that bn_stats_grad "
+            "returned for the last part of the batch"
+        )
+    if state.summed not in ("", UNKNOWN, behind):
+        raise ValueError(
+            f"bn_grad: the sums are of another activation; got neuron={told(behind)}, "
+            f"expected {told(state.summed)}, which bn_stats_grad was given"
+        )
     with mx.stream(run_on):
         if slopes is not None:
             dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
@@ -257,7 +274,7 @@ def batch_norm_fwd(
     processes = _across.others(op, group)
     check_filled(op, x, processes, run_on)
     check_parameters(op, run_on, x, gamma, beta)
-    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], run_on)
+    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], run_on, of=x.shape)
     spec = Spec(False, 0, checked_eps(op, eps), act if slopes is None else NO_ACTIVATION, processes, run_on)
     y, mean, var, count = normalized(x, gamma, beta, spec)
     if slopes is not None:
@@ -276,12 +293,13 @@ def _chosen(
     gamma: mx.array | None,
     beta: mx.array | None,
     neuron: str | Neuron | None,
-) -> tuple[By, mx.array | None]:
-    """How to normalize, and a prelu's slopes, for images that were checked; checks all else."""
+) -> tuple[By, mx.array | None, str]:
+    """How to normalize, a prelu's slopes, and the activation in words, for checked images; checks all else."""
     check_owned(op, x, state, stream)
     check_parameters(op, stream, x, gamma, beta)
-    act, slopes = _fused_neuron.chosen(op, neuron, x.shape[3], stream)
-    return By(state.eps, act if slopes is None else NO_ACTIVATION, stream), slopes
+    act, slopes = how = _fused_neuron.chosen(op, neuron, x.shape[3], stream, of=x.shape)
+    by = By(state.eps, act if slopes is None else NO_ACTIVATION, stream)
+    return by, slopes, _fused_neuron.described(how)
 
 
 def _before_prelu(

@@ -7,7 +7,7 @@ roles. Images are NHWC, weights OHWI: o are the channels of the output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -17,7 +17,7 @@ from mpsfunc._conv_spec import Spec
 from mpsfunc._conv_state import ConvState
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._launch import StreamLike
-from mpsfunc.window import Axis, IntOrPair, Padding
+from mpsfunc.window import Axis, IntOrPair, Padding, check_axes
 
 
 @_printing.printed
@@ -62,8 +62,7 @@ class ConvTransposeState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:
         """This state with other arrays, in the order of `arrays`."""
-        if len(arrays) != 4:
-            raise ValueError(f"ConvTransposeState: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+        _check.arrays_of("ConvTransposeState", arrays, 4)
         dw, db, y, slopes = arrays
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
@@ -136,23 +135,23 @@ def conv_transpose(
         >>> conv_transpose(x, w[:, :, ::-1], stride=(1, 2), **mps).reshape(-1)
         array([10, 102, 20, 203, 30, 300], dtype=float32)
     """
-    y, _ = conv_transpose_fwd(
+    return _forward(
         x,
         w,
         b,
+        neuron,
+        stream,
+        groups,
+        state,
+        keeping=False,
         stride=stride,
         padding=padding,
         output_padding=output_padding,
         dilation=dilation,
-        groups=groups,
         offset=offset,
         kernel_offset=kernel_offset,
         out_size=out_size,
-        state=state,
-        neuron=neuron,
-        stream=stream,
-    )
-    return y
+    )[0]
 
 
 def conv_transpose_fwd(
@@ -183,17 +182,15 @@ def conv_transpose_fwd(
         >>> y.shape, conv_transpose_grad_weights(mx.ones_like(y), x, state).db
         ((1, 8, 8, 3), array([64, 64, 64], dtype=float32))
     """
-    op, run_on = "conv_transpose", _launch.resolve(stream)
-    how = _conv_state.arrays(op, x, w, b, neuron, run_on)
-    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
-    (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
-    if state is not None:
-        _check.state(op, state, ConvState, stream=run_on)
-    rows, cols, unrotated = _reverse.place_reverse(
-        op,
-        (height, width),
-        (kh, kw),
+    return _forward(
+        x,
+        w,
+        b,
+        neuron,
+        stream,
+        groups,
+        state,
+        keeping=True,
         stride=stride,
         padding=padding,
         output_padding=output_padding,
@@ -201,15 +198,7 @@ def conv_transpose_fwd(
         offset=offset,
         kernel_offset=kernel_offset,
         out_size=out_size,
-        like=None if state is None else (state.rows, state.cols),
     )
-    _check.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
-    spec = Spec(rows, cols, int(groups), False, NO_ACTIVATION, run_on)
-    with mx.stream(run_on):
-        turned = _turned(w, spec.groups, unrotated)
-        y, kept = _conv_state.activated(_conv_rules.grad_input, x, turned, b, spec, how)
-        fields = _conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept)
-        return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
 
 
 def conv_transpose_grad_input(
@@ -336,6 +325,42 @@ def _parameters(dz: mx.array, x: mx.array, state: ConvTransposeState, spec: Spec
     with mx.stream(spec.stream):
         dw = _turned(_conv_rules.grad_weights(x, dz, spec), spec.groups, state.unrotated)
         return _conv_state.grown(state, dw, _conv_rules.grad_bias(dz, spec), spec.stream)
+
+
+def _forward(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    neuron: str | Neuron | None,
+    stream: StreamLike,
+    groups: int,
+    state: ConvState | None,
+    *,
+    keeping: bool,
+    **placement: Any,
+) -> tuple[mx.array, ConvTransposeState]:
+    op, run_on = "conv_transpose", _launch.resolve(stream)
+    how = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
+    apart = _conv_state.weights(op, "w.shape", x_shape, w_shape, groups)
+    (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
+    if state is not None:
+        _check.state(op, state, ConvState, stream=run_on)
+        check_axes(op, state)
+    rows, cols, unrotated = _reverse.place_reverse(
+        op,
+        (height, width),
+        (kh, kw),
+        **placement,
+        like=None if state is None else (state.rows, state.cols),
+    )
+    _check.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
+    spec = Spec(rows, cols, apart, False, NO_ACTIVATION, run_on)
+    with mx.stream(run_on):
+        turned = _turned(w, spec.groups, unrotated)
+        y, kept = _conv_state.activated(_conv_rules.grad_input, x, turned, b, spec, how, keeping=keeping)
+        fields = _conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept)
+        return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
 
 
 def _turned(w: mx.array, groups: int, unrotated: bool) -> mx.array:

@@ -85,6 +85,7 @@ def conv(
         neuron,
         stream,
         groups,
+        keeping=False,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -115,8 +116,8 @@ def conv_fwd(
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
 
     Returns:
-        The convolved images, and a state with zero gradients. With a neuron the state keeps the activated images or,
-        where these do not tell the slope, those that were activated, in memory until the state is gone.
+        The convolved images, and a state with zero gradients. With a neuron the state keeps the images that were
+        activated or, of a "relu" with a >= 0, the activated ones, in memory until the state is gone.
 
     Example:
         >>> y, state = conv_fwd(mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2)), padding="same")
@@ -130,6 +131,7 @@ def conv_fwd(
         neuron,
         stream,
         groups,
+        keeping=True,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -184,12 +186,9 @@ def conv_state(
         (16, 3, 3, 3)
     """
     run_on = _launch.resolve(stream)
-    for name, shape in (("x_shape", x_shape), ("w_shape", w_shape)):
-        if not isinstance(shape, (tuple, list)):
-            raise TypeError(f"conv_state: {name} is not a shape; got {name}={shape!r}, expected four ints")
-    x_shape, w_shape = tuple(x_shape), tuple(w_shape)
+    x_shape = _check.shape_of_images("conv_state", "x_shape", x_shape)
+    w_shape = _check.shape_of("conv_state", "w_shape", w_shape, "four ints", "the weights do not fit the images")
     _conv_state.gradients_dtype("conv_state", dtype, run_on)
-    _check.image_shape("conv_state", "x_shape", x_shape)
     spec = _conv_state.placed(
         "conv_state",
         "w_shape",
@@ -353,13 +352,15 @@ def _forward(
     neuron: str | Neuron | None,
     stream: StreamLike,
     groups: int,
+    *,
+    keeping: bool,
     **placement: Any,
 ) -> tuple[mx.array, mx.array, Chosen, Spec]:
     run_on = _launch.resolve(stream)
     how = _conv_state.arrays("conv", x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     spec = _conv_state.placed("conv", "w.shape", x_shape, w_shape, groups, run_on, **placement)
-    y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how)
+    y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how, keeping=keeping)
     return y, kept, how, spec
 
 

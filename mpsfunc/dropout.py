@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import mlx.core as mx
 
@@ -12,6 +13,7 @@ from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 Stride = Sequence[int]
 _INDEPENDENT = (1, 1, 1)
@@ -45,15 +47,37 @@ class DropoutState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> DropoutState:
         """This state with another key and mask."""
-        if len(arrays) != 2:
-            raise ValueError(f"DropoutState: wrong number of arrays; got {len(arrays)} arrays, expected 2")
+        _check.arrays_of("DropoutState", arrays, 2)
         return self._replace(key=arrays[0], mask=arrays[1])
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _by_name(op: str, first: str) -> Callable[[_F], _F]:
+    """Refuses all arguments without a name but the first: a number could say what is kept or what is dropped."""
+
+    def refusing(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > 1:
+                raise TypeError(
+                    f"{op}: only {first} goes without a name; got the second argument={told(args[1])}, expected "
+                    "keep_probability=, the share that is kept (MPS), or p=, the share that is dropped (MLX, PyTorch)"
+                )
+            return function(*args, **kwargs)
+
+        return cast(_F, call)
+
+    return refusing
+
+
+@_by_name("dropout", "x")
 def dropout(
     x: mx.array,
-    keep_probability: float = 0.5,
     *,
+    keep_probability: float | None = None,
+    p: float | None = None,
     seed: int | None = None,
     key: mx.array | None = None,
     mask: mx.array | None = None,
@@ -67,7 +91,8 @@ def dropout(
 
     Without ``seed``, ``key`` and ``mask`` a key is drawn from MLX's global state, so ``mx.random.seed`` repeats it and
     ``mx.compile`` needs ``inputs=mx.random.state, outputs=mx.random.state``. Under ``mx.vmap`` a key that is not mapped
-    gives every mapped element the same mask, and one that is gives each its own.
+    gives every mapped element the same mask, and one that is gives each its own. Under ``mx.checkpoint``, which calls a
+    function twice, the two masks differ unless ``seed``, ``key`` or ``mask`` come from outside: use `checkpoint`.
 
     Linear in x; the derivative is dropout with the same mask. A floating mask has a derivative too.
 
@@ -75,7 +100,9 @@ def dropout(
 
     Args:
         x: Images (n, h, w, c), or an array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        keep_probability: Share of elements that are kept, between 0 and 1 and neither. Default 0.5.
+        keep_probability: Share of elements that are kept (MPS), between 0 and 1 and neither. Default 0.5. By name only,
+            like all that follows, as a number alone could mean either share.
+        p: Share of elements that are dropped (MLX, PyTorch), likewise: ``keep_probability = 1 - p``.
         seed: An int from 0 to 2^64 - 1, instead of ``mx.random.key(seed)``.
         key: Two uint32, as ``mx.random.key`` makes them.
         mask: m itself: bool, or integers of which 0 drops, or floating; of x's shape, or, for images, with axes of
@@ -88,25 +115,29 @@ def dropout(
         An array of x's shape and dtype.
 
     Raises:
-        TypeError: x is not a floating array, or an argument is of another type.
-        ValueError: keep_probability is out of range, shapes do not fit, or arguments exclude each other.
+        TypeError: x is not a floating array, an argument is of another type, or one behind x has no name.
+        ValueError: keep_probability or p is out of range, shapes do not fit, or arguments exclude each other.
 
     Example:
         >>> x = mx.arange(1.0, 7.0)
-        >>> y = dropout(x, 0.5, key=mx.random.key(1))
-        >>> mx.array_equal(y, 2 * x * dropout_mask((6,), 0.5, seed=1)).item()
+        >>> y = dropout(x, p=0.2, key=mx.random.key(1))
+        >>> mx.array_equal(y, dropout_mask((6,), keep_probability=0.8, seed=1) * x / 0.8).item()
         True
-        >>> dropout(x, 0.5, mask=x < 3)
+        >>> dropout(x, p=0.5, mask=x < 3)
         array([2, 4, 0, 0, 0, 0], dtype=float32)
     """
-    y, _ = dropout_fwd(x, keep_probability, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream)
+    y, _ = dropout_fwd(
+        x, keep_probability=keep_probability, p=p, seed=seed, key=key, mask=mask, mask_stride=mask_stride, stream=stream
+    )
     return y
 
 
+@_by_name("dropout", "x")
 def dropout_fwd(
     x: mx.array,
-    keep_probability: float = 0.5,
     *,
+    keep_probability: float | None = None,
+    p: float | None = None,
     seed: int | None = None,
     key: mx.array | None = None,
     mask: mx.array | None = None,
@@ -119,14 +150,14 @@ def dropout_fwd(
         The result, and the state. It holds the key, from which the gradient makes the mask again, or the mask given.
 
     Example:
-        >>> y, state = dropout_fwd(mx.ones((1, 2, 2, 1)), 0.25, seed=7)
+        >>> y, state = dropout_fwd(mx.ones((1, 2, 2, 1)), p=0.75, seed=7)
         >>> mx.array_equal(dropout_grad(mx.ones((1, 2, 2, 1)), state), y).item()
         True
     """
     op = "dropout"
     run_on = _launch.resolve(stream)
     _check.array(op, "x", x, stream=run_on)
-    keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, x.ndim)
+    keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, x.ndim)
     shape = tuple(x.shape)
     with mx.stream(run_on):
         if mask is None:
@@ -135,7 +166,9 @@ def dropout_fwd(
             _check_mask(op, "mask", mask, shape, run_on)
             for name, value in (("seed", seed), ("key", key)):
                 if value is not None:
-                    raise ValueError(f"{op}: a mask needs no {name}; got {name}={value}, expected None with a mask")
+                    raise ValueError(
+                        f"{op}: a mask needs no {name}; got {name}={told(value)}, expected None with a mask"
+                    )
             if strides != _INDEPENDENT:
                 raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
             if not mx.issubdtype(mask.dtype, mx.floating):
@@ -164,7 +197,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         ValueError: dy does not belong to the state, or the state does not fit together.
 
     Example:
-        >>> _, state = dropout_fwd(mx.ones(3), 0.5, mask=mx.array([1, 0, 1]))
+        >>> _, state = dropout_fwd(mx.ones(3), mask=mx.array([1, 0, 1]))
         >>> dropout_grad(mx.array([1.0, 2.0, 3.0]), state)
         array([2, 0, 6], dtype=float32)
     """
@@ -173,8 +206,9 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     _check.array(op, "dy", dy, stream=run_on)
     _check.state(op, state, DropoutState, stream=run_on)
     _check.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
-    _keep(op, state.keep_probability, "state.keep_probability")
-    _check.shape(op, "dy", dy, tuple(state.shape), "dy does not belong to this state")
+    _share(op, "state.keep_probability", state.keep_probability)
+    shape = _check.shape_of(op, "state.shape", state.shape, "a tuple of ints >= 0", "the state does not fit together")
+    _check.shape(op, "dy", dy, shape, "dy does not belong to this state")
     _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")
     if state.op == "dropout":
         _check_key(op, "state.key", state.key)
@@ -184,10 +218,12 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         return _apply(op, dy, state, run_on)
 
 
+@_by_name("dropout_mask", "shape")
 def dropout_mask(
     shape: Sequence[int],
-    keep_probability: float = 0.5,
     *,
+    keep_probability: float | None = None,
+    p: float | None = None,
     seed: int | None = None,
     key: mx.array | None = None,
     mask_stride: Stride = (1, 1, 1),
@@ -202,6 +238,7 @@ def dropout_mask(
     Args:
         shape: Of images (n, h, w, c), or any other.
         keep_probability: As for `dropout`, like the arguments behind it.
+        p: Share of elements that are dropped, instead.
         seed: An int instead of ``mx.random.key(seed)``.
         key: Two uint32. Default: drawn from MLX's global state.
         mask_stride: (y, x, c), each 1 or 0.
@@ -211,26 +248,26 @@ def dropout_mask(
         A bool mask, True where an element is kept, of the shape with length 1 along axes whose stride is 0.
 
     Raises:
-        TypeError: A length is not an int, or an argument is of another type.
+        TypeError: A length is not an int, an argument is of another type, or one behind shape has no name.
         ValueError: A length is negative, the mask has 2^40 elements or more, an image 2^31, or as for `dropout`.
         MemoryError: There is no memory for the mask; on the CPU, and where it is evaluated.
 
     Example:
-        >>> dropout_mask((1, 2, 3, 8), 0.5, seed=3, mask_stride=(1, 1, 0)).shape
+        >>> dropout_mask((1, 2, 3, 8), seed=3, mask_stride=(1, 1, 0)).shape
         (1, 2, 3, 1)
-        >>> dropout_mask((4,), 0.5, seed=0)
+        >>> dropout_mask((4,), p=0.5, seed=0)
         array([True, False, False, False], dtype=bool)
     """
     op = "dropout_mask"
     run_on = _launch.resolve(stream)
     if not isinstance(shape, (tuple, list)):
-        raise TypeError(f"{op}: shape is not a shape; got shape={shape!r}, expected a tuple of ints")
+        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
     lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
-    keep, strides = _keep(op, keep_probability), _stride(op, mask_stride, len(lengths))
+    keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
     if flat[0] * math.prod(each) >= _MOST:
-        raise ValueError(f"{op}: a mask is too large; got shape={lengths}, expected less than 2**40 elements")
+        raise ValueError(f"{op}: a mask is too large; got shape={told(lengths)}, expected less than 2**40 elements")
     with mx.stream(run_on):
         made = _key(op, seed, key)
         spec = Random(keep, flat[0], each, run_on)
@@ -271,25 +308,39 @@ def _mask_of(flat: Shape, strides: Sequence[int]) -> tuple[int, int, int]:
     return h, w, c
 
 
-def _keep(op: str, value: Any, name: str = "keep_probability") -> float:
-    rule = "0 < keep_probability < 1 (to keep all, leave dropout out)"
-    _check.is_number(op, name, value, rule)
-    if not 0 < value < 1 or not 0 < _dropout_kernels.threshold(float(value)) < 2**32:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={value}, expected {rule}, in steps of 2**-32")
-    return float(value)
+def _kept(op: str, keep_probability: Any, p: Any) -> float:
+    """The share that is kept, of whichever was given."""
+    if keep_probability is not None and p is not None:
+        raise ValueError(
+            f"{op}: keep_probability and p exclude each other; got p={told(p)}, expected None with keep_probability"
+        )
+    if p is not None:
+        return _share(op, "p", p, kept=False)
+    return 0.5 if keep_probability is None else _share(op, "keep_probability", keep_probability)
+
+
+def _share(op: str, name: str, value: Any, *, kept: bool = True) -> float:
+    """The share that is kept, from that or the share that is dropped."""
+    rule = f"0 < {name.rpartition('.')[2]} < 1 (to keep all, leave dropout out)"
+    value = _check.real(op, name, value, rule)
+    if 0 < value < 1:
+        keep = float(value) if kept else 1 - float(value)
+        if 0 < _dropout_kernels.threshold(keep) < 2**32:
+            return keep
+    raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}, in steps of 2**-32")
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:
     stride = _broadcast.stride(op, name, value)
     if ndim != 4 and stride != _INDEPENDENT:
-        raise ValueError(f"{op}: only images have strides; got {name}={value!r}, expected (1, 1, 1)")
+        raise ValueError(f"{op}: only images have strides; got {name}={told(value)}, expected (1, 1, 1)")
     return stride
 
 
 def _key(op: str, seed: Any, key: Any) -> mx.array:
     """The key that the arguments mean, drawn from MLX's global state where they mean none."""
     if seed is not None and key is not None:
-        raise ValueError(f"{op}: seed and key exclude each other; got seed={seed}, expected None with a key")
+        raise ValueError(f"{op}: seed and key exclude each other; got seed={told(seed)}, expected None with a key")
     if key is not None:
         _check_key(op, "key", key)
         return mx.array(key)
@@ -304,14 +355,16 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
 
 def _check_key(op: str, name: str, key: Any) -> None:
     if not isinstance(key, mx.array) or key.dtype != mx.uint32:
-        raise TypeError(f"{op}: {name} is not a key; got {name}={key!r}, expected mx.random.key(seed)")
+        raise TypeError(f"{op}: {name} is not a key; got {name}={told(key)}, expected mx.random.key(seed)")
     if key.shape != (2,):
         raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
 
 
 def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
     if not isinstance(mask, mx.array) or mask.dtype == mx.complex64:
-        raise TypeError(f"{op}: {name} is not a mask; got {name}={mask!r}, expected a bool, integer or floating array")
+        raise TypeError(
+            f"{op}: {name} is not a mask; got {name}={told(mask)}, expected a bool, integer or floating array"
+        )
     _check.on_device(op, name, mask.dtype, stream)
     fits = mask.shape == shape or (
         len(shape) == mask.ndim == 4 and all(m in (1, s) for m, s in zip(mask.shape, shape, strict=True))

@@ -48,7 +48,7 @@ def fully_connected(
         >>> fully_connected(x, w, mx.array([0.5])).item()
         3210.5
     """
-    return fully_connected_fwd(x, w, b, neuron=neuron, stream=stream)[0]
+    return _forward(x, w, b, neuron, stream, keeping=False)[0]
 
 
 def fully_connected_fwd(
@@ -70,14 +70,7 @@ def fully_connected_fwd(
         >>> y.shape, state.dw.shape
         ((5, 1, 1, 4), (4, 2, 2, 3))
     """
-    op, run_on = "fully_connected", _launch.resolve(stream)
-    how = _conv_state.arrays(op, x, w, b, neuron, run_on)
-    _check.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
-    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    spec = _conv_state.placed(op, "w.shape", x_shape, w_shape, 1, run_on, stride=1)
-    with mx.stream(run_on):
-        y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how)
-        return y, ConvState(op="conv", **_conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept))
+    return _forward(x, w, b, neuron, stream, keeping=True)
 
 
 def fully_connected_grad(
@@ -123,3 +116,19 @@ def fully_connected_grad(
     if parameters:
         state = _conv_state.grown(state, *_conv_rules.grad_parameters(dz, x, spec), run_on)
     return dx, state
+
+
+def _forward(
+    x: mx.array, w: mx.array, b: mx.array | None, neuron: str | Neuron | None, stream: StreamLike, *, keeping: bool
+) -> tuple[mx.array, ConvState]:
+    op, run_on = "fully_connected", _launch.resolve(stream)
+    how = _conv_state.arrays(op, x, w, b, neuron, run_on)
+    n, height, width, channels = x.shape
+    if w.shape[1:] == (width, channels, height):  # of images with their axes in PyTorch's order, which these seem to be
+        _check.shape(op, "x", x, (n, *w.shape[1:]), "the weights do not fit the images")
+    _check.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
+    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
+    spec = _conv_state.placed(op, "w.shape", x_shape, w_shape, 1, run_on, stride=1)
+    with mx.stream(run_on):
+        y, kept = _conv_state.activated(_conv_rules.conv, x, w, b, spec, how, keeping=keeping)
+        return y, ConvState(op="conv", **_conv_state.fresh(w_shape, _launch.accumulator(x.dtype), spec, how, kept))

@@ -12,6 +12,7 @@ import mlx.core as mx
 from mpsfunc import _avg_kernels, _check, _launch, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
+from mpsfunc._printing import told
 
 
 def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream: StreamLike = None) -> mx.array:
@@ -41,9 +42,9 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
     """
     op, run_on = "concatenate", _launch.resolve(stream)
     if not isinstance(images, (list, tuple)):
-        raise TypeError(f"{op}: images is not a sequence; got images={images!r}, expected a list of arrays")
+        raise TypeError(f"{op}: images is not a sequence; got images={told(images)}, expected a list of arrays")
     if not images:
-        raise ValueError(f"{op}: no images; got images={images!r}, expected at least one")
+        raise ValueError(f"{op}: no images; got images={told(images)}, expected at least one")
     multiple = _check.whole(op, "pad_to_multiple", pad_to_multiple)
     for i, image in enumerate(images):
         _check.moved_image(op, f"images[{i}]", image, stream=run_on)
@@ -88,9 +89,9 @@ def concatenate_grad(
     op, run_on = "concatenate_grad", _launch.resolve(stream)
     _check.moved_image(op, "dy", dy, stream=run_on)
     if not isinstance(channels, (list, tuple)):
-        raise TypeError(f"{op}: channels is not a sequence; got channels={channels!r}, expected a list of ints")
+        raise TypeError(f"{op}: channels is not a sequence; got channels={told(channels)}, expected a list of ints")
     if not channels:
-        raise ValueError(f"{op}: no images; got channels={channels!r}, expected at least one")
+        raise ValueError(f"{op}: no images; got channels={told(channels)}, expected at least one")
     counts = [_check.whole(op, f"channels[{i}]", c) for i, c in enumerate(channels)]
     multiple = _check.whole(op, "pad_to_multiple", pad_to_multiple)
     ends = _ends(counts, multiple)

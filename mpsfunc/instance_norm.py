@@ -23,6 +23,7 @@ from mpsfunc._composed_norm import (
     parameters,
 )
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 
 @_printing.printed
@@ -292,8 +293,7 @@ _State = TypeVar("_State", InstanceNormState, GroupNormState)
 
 
 def _with_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
-    if len(arrays) != 4:
-        raise ValueError(f"{type(state).__name__}: wrong number of arrays; got {len(arrays)} arrays, expected 4")
+    _check.arrays_of(type(state).__name__, arrays, 4)
     mean, var, dgamma, dbeta = arrays
     return state._replace(mean=mean, var=var, dgamma=dgamma, dbeta=dbeta)
 
@@ -313,7 +313,7 @@ def _normalized(
     together = 0 if op == "instance_norm" else _check.whole(op, "groups", groups)
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
-        raise ValueError(f"{op}: groups do not divide the channels; got groups={groups}, expected {rule}")
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
     check_parameters(op, run_on, x, gamma, beta)
     spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
     y, mean, var, _ = normalized(x, gamma, beta, spec)

@@ -37,8 +37,7 @@ class L2PoolState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> L2PoolState:
         """This state with other norms."""
-        if len(arrays) != 1:
-            raise ValueError(f"L2PoolState: wrong number of arrays; got {len(arrays)} arrays, expected 1")
+        _check.arrays_of("L2PoolState", arrays, 1)
         return self._replace(norms=arrays[0])
 
 

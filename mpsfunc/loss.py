@@ -37,8 +37,7 @@ class LossState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> LossState:
         """This state with another gradient."""
-        if len(arrays) != 1:
-            raise ValueError(f"LossState: wrong number of arrays; got {len(arrays)} arrays, expected 1")
+        _check.arrays_of("LossState", arrays, 1)
         return self._replace(gradient=arrays[0])
 
 

@@ -14,7 +14,8 @@ import mlx.core as mx
 from mpsfunc import _check, _launch, _max_kernels, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
-from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
+from mpsfunc._printing import told
+from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding, PaddingPolicy
 
 
 @_printing.printed
@@ -41,8 +42,7 @@ class MaxPoolState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> MaxPoolState:
         """This state with other winners."""
-        if len(arrays) != 1:
-            raise ValueError(f"MaxPoolState: wrong number of arrays; got {len(arrays)} arrays, expected 1")
+        _check.arrays_of("MaxPoolState", arrays, 1)
         return self._replace(winners=arrays[0])
 
 
@@ -56,7 +56,7 @@ def max_pool(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: str | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Largest value in sliding windows.
@@ -66,7 +66,7 @@ def max_pool(
     tap wins, row by row, and any tap before a zero of the padding. A NaN is larger than any number.
 
     Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax``, which know "zero" and "clamp". "exclude" is PyTorch's
-    and ONNX's padding with minus infinity.
+    and ONNX's padding with minus infinity, and the default unless windows are placed as MPS places them.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.
@@ -77,7 +77,8 @@ def max_pool(
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset`` or "adaptive": the output's size, as for `avg_pool`.
-        edge_mode: "zero" (default), "clamp" or "exclude", as above.
+        edge_mode: "zero", "clamp" or "exclude", as above. Default: "exclude", or with ``offset`` or a `PaddingPolicy`
+            MPS's "zero".
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -119,7 +120,7 @@ def max_pool_fwd(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: str | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, MaxPoolState]:
     """`max_pool`, and the state that `max_pool_grad` needs. Arguments and errors are those of `max_pool`.
@@ -132,33 +133,9 @@ def max_pool_fwd(
         >>> max_pool_grad(mx.ones_like(y), state)[0, 1, :, 0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    run_on = _launch.resolve(stream)
-    _check.numbers("max_pool", "x", x, stream=run_on)
-    _check.image_shape("max_pool", "x.shape", x.shape)
-    _, h, w, channels = x.shape
-    rows, cols = window.place(
-        "max_pool",
-        (h, w),
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        ceil_mode=ceil_mode,
-        offset=offset,
-        out_size=out_size,
-        edge_mode=edge_mode,
-        edge_modes=window.MAX_EDGE_MODES,
-    )
-    _check.image_shape("max_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
-    if rows.size * cols.size >= 2**31:  # kernels number taps in int32
-        raise ValueError(
-            f"max_pool: too many taps; got kernel_size={(rows.size, cols.size)}, expected less than 2**31 in a window"
-        )
-    if not (_holds_pixels(rows) and _holds_pixels(cols)):
-        raise ValueError(f"max_pool: a window holds no pixel; got edge_mode={edge_mode!r}, expected 'zero' or 'clamp'")
-    with mx.stream(run_on):
-        y, winners = _max_kernels.pool(_comparable(x, run_on), Spec(rows, cols, run_on))
-        return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)
+    placement: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
+    placement |= {"offset": offset, "out_size": out_size, "edge_mode": edge_mode}
+    return _pool("max_pool", x, kernel_size, stream, placement)
 
 
 def max_pool_grad(
@@ -199,14 +176,7 @@ def max_pool_grad(
         >>> max_pool_grad(mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), state).reshape(-1)
         array([1, 0, 3, 0, 2, 0], dtype=float32)
     """
-    run_on = _launch.resolve(stream)
-    _check.array("max_pool_grad", "dy", dy, stream=run_on)
-    _check_state("max_pool_grad", state, run_on)
-    _check.no_kernel_offset("max_pool_grad", kernel_offset)
-    _check.shape("max_pool_grad", "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
-    rows, cols = window.source_window("max_pool_grad", (state.rows, state.cols), source_window)
-    dx: mx.array = _max_kernels.grad(dy, state.winners, Spec(rows, cols, run_on))
-    return dx
+    return _gradient("max_pool_grad", dy, state, source_window, kernel_offset, stream)
 
 
 def max_pool_grad_from_source(
@@ -244,8 +214,13 @@ def max_pool_grad_from_source(
     _check.array(op, "dy", dy)
     _check.array(op, "x", x)
     _check.same_dtype(op, "dy", dy, "x", x.dtype)
-    _, state = max_pool_fwd(x, kernel_size, stream=stream, **placement)
-    return max_pool_grad(dy, state, source_window=source_window, stream=stream)
+    unknown = placement.keys() - _PLACEMENT.keys()
+    if unknown:
+        raise TypeError(
+            f"{op}: no such keyword; got {told(sorted(unknown)[0])}, expected one of {', '.join(_PLACEMENT)}"
+        )
+    _, state = _pool(op, x, kernel_size, stream, _PLACEMENT | placement)
+    return _gradient(op, dy, state, source_window, None, stream)
 
 
 def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.array:
@@ -322,7 +297,49 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
         return image
 
 
-# Checks and integers ------------------------------------------------------------------------------------
+# Parts ------------------------------------------------------------------------------------------------
+
+_PLACEMENT: dict[str, Any] = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+_PLACEMENT |= {"offset": None, "out_size": None, "edge_mode": None}
+
+
+def _pool(
+    op: str, x: Any, kernel_size: KernelSize, stream: StreamLike, placement: dict[str, Any]
+) -> tuple[mx.array, MaxPoolState]:
+    """`max_pool_fwd` for a function with another name in errors."""
+    run_on = _launch.resolve(stream)
+    _check.numbers(op, "x", x, stream=run_on)
+    _check.image_shape(op, "x.shape", x.shape)
+    _, h, w, channels = x.shape
+    mode = placement["edge_mode"]
+    if mode is None:
+        mps = placement["offset"] is not None or isinstance(placement["padding"], PaddingPolicy)
+        placement = placement | {"edge_mode": "zero" if mps else "exclude"}
+    rows, cols = window.place(op, (h, w), kernel_size, edge_modes=window.MAX_EDGE_MODES, **placement)
+    _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
+    if rows.size * cols.size >= 2**31:  # kernels number taps in int32
+        size = rows.size, cols.size
+        raise ValueError(f"{op}: too many taps; got kernel_size={size}, expected less than 2**31 in a window")
+    if not (_holds_pixels(rows) and _holds_pixels(cols)):
+        raise ValueError(
+            f"{op}: a window holds no pixel; got edge_mode={told(mode or 'exclude')}, expected less padding, or "
+            "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
+        )
+    with mx.stream(run_on):
+        y, winners = _max_kernels.pool(_comparable(x, run_on), Spec(rows, cols, run_on))
+        return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)
+
+
+def _gradient(op: str, dy: Any, state: Any, source_window: Any, kernel_offset: object, stream: StreamLike) -> mx.array:
+    """`max_pool_grad` for a function with another name in errors."""
+    run_on = _launch.resolve(stream)
+    _check.array(op, "dy", dy, stream=run_on)
+    _check_state(op, state, run_on)
+    _check.no_kernel_offset(op, kernel_offset)
+    _check.shape(op, "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
+    rows, cols = window.source_window(op, (state.rows, state.cols), source_window)
+    dx: mx.array = _max_kernels.grad(dy, state.winners, Spec(rows, cols, run_on))
+    return dx
 
 
 def _check_state(op: str, state: MaxPoolState, stream: mx.Stream) -> None:

@@ -182,12 +182,12 @@ def prelu_grad(dy: mx.array, x: mx.array, slopes: mx.array, *, stream: StreamLik
 
 def _read(op: str, x: mx.array, how: Neuron, stream: mx.Stream) -> Chosen:
     _check.array(op, "x", x, stream=stream)
-    return _fused_neuron.parsed(op, "type", how, _channels(x), stream)
+    return _fused_neuron.parsed(op, "type", how, _channels(x), stream, of=x.shape)
 
 
 def _check_prelu(op: str, x: mx.array, slopes: mx.array, stream: mx.Stream) -> None:
     _check.array(op, "x", x, stream=stream)
-    _fused_neuron.check_slopes(op, "slopes", slopes, _channels(x), stream)
+    _fused_neuron.check_slopes(op, "slopes", slopes, _channels(x), stream, of=x.shape)
 
 
 def _check_gradient(op: str, dy: mx.array, x: mx.array, stream: mx.Stream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _printing, _resample
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 from mpsfunc._sampling import Padded
 
 Sizes = int | Sequence[int]
@@ -143,7 +145,7 @@ def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: str = "
         >>> pad_state((1, 4, 4, 3), 1, 2).rows.n_out
         7
     """
-    _check.image_shape("pad_state", "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images("pad_state", "x_shape", x_shape)
     return _state("pad_state", x_shape, before, after, mode)
 
 
@@ -219,7 +221,7 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
         return size, size, 0
     if len(value) not in (2, 3):
         raise ValueError(
-            f"{op}: {name} has another number of sizes; got {name}={value!r}, expected (y, x) or (y, x, c)"
+            f"{op}: {name} has another number of sizes; got {name}={told(value)}, expected (y, x) or (y, x, c)"
         )
     y, x, c = (_check.whole(op, f"{name}[{i}]", size, 0) for i, size in enumerate((*value, 0)[:3]))
     return y, x, c
@@ -227,23 +229,27 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
 
 def _value(op: str, value: Any, mode: str, dtype: mx.Dtype) -> float:
     """The constant, which is an int where the image has integers."""
-    _check.is_number(op, "value", value, "a float or an int")
+    value = _check.real(op, "value", value, "a float or an int")
     if mode != "constant" and value != 0:
-        raise ValueError(f"{op}: value goes with a constant; got value={value!r}, expected 0 with mode={mode!r}")
+        raise ValueError(
+            f"{op}: value goes with a constant; got value={told(value)}, expected 0 with mode={told(mode)}"
+        )
     if mx.issubdtype(dtype, mx.floating):
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError(f"{op}: value is out of range; got value={told(value)}, expected what a float64 holds")
         return float(value)
     bits = 8 * dtype.size
     signed = mx.issubdtype(dtype, mx.signedinteger)
     least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if not (least <= value <= most and value == int(value)):
-        raise TypeError(f"{op}: the dtype does not hold value; got value={value!r}, expected {least} to {most}")
+        raise TypeError(f"{op}: the dtype does not hold value; got value={told(value)}, expected {least} to {most}")
     return int(value)
 
 
 def _check_axis(op: str, name: str, axis: Any) -> None:
     """A state may have been made by hand."""
     if not isinstance(axis, Padded):
-        raise TypeError(f"{op}: the state holds no axis; got state.{name}={axis!r}, expected a Padded")
+        raise TypeError(f"{op}: the state holds no axis; got state.{name}={told(axis)}, expected a Padded")
     _check.whole(op, f"state.{name}.n_in", axis.n_in)
     _check.whole(op, f"state.{name}.before", axis.before, 0)
     _check.whole(op, f"state.{name}.after", axis.after, 0)

@@ -13,7 +13,7 @@ import mlx.core as mx
 from mpsfunc import _avg_kernels, _check, _launch, _printing, window
 from mpsfunc._launch import StreamLike
 from mpsfunc._pool_stages import Spec
-from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding
+from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding, Pixels
 
 
 @_printing.printed
@@ -53,7 +53,7 @@ def avg_pool(
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
     edge_mode: str = "zero",
-    zero_pad: IntOrPair = 0,
+    zero_pad: Pixels = 0,
     stream: StreamLike = None,
 ) -> mx.array:
     """Mean over sliding windows.
@@ -63,7 +63,7 @@ def avg_pool(
     image. A window without such a tap gives 0. Sums are float32 (float64 for float64 images) and rounded once.
 
     Source: ``MPSCNNPoolingAverage``. ``edge_mode="clamp"`` is PyTorch's ``count_include_pad=False``; with
-    ``zero_pad=padding`` it is its ``count_include_pad=True``, in ceil mode too.
+    ``zero_pad=padding`` it is its and ONNX's ``count_include_pad=True``, in ceil mode too, with pads that differ too.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
@@ -79,7 +79,8 @@ def avg_pool(
         out_size: With ``offset`` or "adaptive": the output's size, an int or (y, x); with "adaptive" an entry may be
             None for the image's.
         edge_mode: "zero" (default) or "clamp", as above.
-        zero_pad: With "clamp": pixels of zeros around the image that count, an int or (y, x). Default 0.
+        zero_pad: With "clamp": pixels of zeros around the image that count, an int, (y, x) or ((top, bottom), (left,
+            right)). Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -122,7 +123,7 @@ def avg_pool_fwd(
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
     edge_mode: str = "zero",
-    zero_pad: IntOrPair = 0,
+    zero_pad: Pixels = 0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, AvgPoolState]:
     """`avg_pool`, and the state that `avg_pool_grad` needs. Arguments and errors are those of `avg_pool`.
@@ -164,7 +165,7 @@ def avg_pool_state(
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
     edge_mode: str = "zero",
-    zero_pad: IntOrPair = 0,
+    zero_pad: Pixels = 0,
 ) -> AvgPoolState:
     """The state of `avg_pool_fwd` for images of a shape, without running it.
 
@@ -191,7 +192,7 @@ def avg_pool_state(
         >>> avg_pool_state((8, 6, 6, 3), 3, stride=2, padding=1).rows.n_out
         3
     """
-    _check.image_shape("avg_pool_state", "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images("avg_pool_state", "x_shape", x_shape)
     return _state(
         "avg_pool_state",
         x_shape,
@@ -248,7 +249,8 @@ def avg_pool_grad(
     _check.state("avg_pool_grad", state, AvgPoolState, stream=run_on)
     window.check_state("avg_pool_grad", state, window.EDGES)
     _check.no_kernel_offset("avg_pool_grad", kernel_offset)
-    expected = ("n", state.rows.n_out, state.cols.n_out, state.channels)
+    channels = _check.whole("avg_pool_grad", "state.channels", state.channels)
+    expected = ("n", state.rows.n_out, state.cols.n_out, channels)
     _check.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = window.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
     return _avg_kernels.grad(dy, Spec(rows, cols, run_on))

@@ -87,7 +87,7 @@ def resize_nearest_state(
         6
     """
     op = "resize_nearest_state"
-    _check.image_shape(op, "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images(op, "x_shape", x_shape)
     return _state("resize_nearest", op, x_shape, out_size, False, "clamp", coordinate)
 
 
@@ -210,7 +210,7 @@ def resize_bilinear_state(
         'clamp'
     """
     op = "resize_bilinear_state"
-    _check.image_shape(op, "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images(op, "x_shape", x_shape)
     return _state("resize_bilinear", op, x_shape, out_size, align_corners, edge_mode, coordinate)
 
 

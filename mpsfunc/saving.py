@@ -15,9 +15,10 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc import _safetensors, _saved_places, _saved_tree
+from mpsfunc._printing import told
 from mpsfunc._safetensors import Refused, Tensor
 
-_VERSION = 2  # of the format; of an earlier one records lack the fields of _saved_tree.LATER
+_VERSION = 2  # of the format; _earlier_files says what files of earlier ones mean
 _VERSION_KEY, _TREE_KEY, _CRC_KEY = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
 
 
@@ -134,7 +135,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             return _read(file)
     except Refused as why:
         complaint, rule = why.args
-        raise ValueError(f"load: {complaint}; got path={name!r}, expected {rule}") from None
+        raise ValueError(f"load: {complaint}; got path={told(name)}, expected {rule}") from None
 
 
 def _read(file: io.BufferedReader) -> Any:

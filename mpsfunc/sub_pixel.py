@@ -12,6 +12,7 @@ import mlx.core as mx
 from mpsfunc import _check, _launch
 from mpsfunc._launch import StreamLike
 from mpsfunc._policy import index, refuse
+from mpsfunc._printing import told
 
 
 def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -> mx.array:
@@ -43,7 +44,7 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     n, h, w, c = _images(op, x, run_on)
     r = _side(op, block_size)
     if c % (r * r) != 0:
-        refuse(op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {r * r} channels")
+        refuse(op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {told(r * r)} channels")
     with mx.stream(run_on):
         return x.reshape(n, h, w, r, r, c // (r * r)).swapaxes(2, 3).reshape(n, h * r, w * r, c // (r * r))
 
@@ -75,14 +76,16 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     n, h, w, c = _images(op, x, run_on)
     r = _side(op, block_size)
     if h % r != 0 or w % r != 0:
-        refuse(op, "squares do not part the image", "x.shape", tuple(x.shape), f"height and width multiples of {r}")
+        refuse(
+            op, "squares do not part the image", "x.shape", tuple(x.shape), f"height and width multiples of {told(r)}"
+        )
     with mx.stream(run_on):
         return x.reshape(n, h // r, r, w // r, r, c).swapaxes(2, 3).reshape(n, h // r, w // r, r * r * c)
 
 
 def _images(op: str, x: Any, stream: mx.Stream) -> tuple[int, int, int, int]:
     if not isinstance(x, mx.array):
-        raise TypeError(f"{op}: x is not an array; got x={x!r}, expected an mx.array")
+        raise TypeError(f"{op}: x is not an array; got x={told(x)}, expected an mx.array")
     _check.on_device(op, "x", x.dtype, stream)
     _check.image_shape(op, "x.shape", x.shape)
     n, h, w, c = x.shape

@@ -75,7 +75,7 @@ def upsample_nearest_state(x_shape: Sequence[int], scale: IntOrPair) -> Resample
         >>> upsample_nearest_state((1, 2, 3, 1), 2).rows.n_out
         4
     """
-    _check.image_shape("upsample_nearest_state", "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images("upsample_nearest_state", "x_shape", x_shape)
     return _state("upsample_nearest", "upsample_nearest_state", x_shape, scale)
 
 
@@ -210,7 +210,7 @@ def upsample_bilinear_state(
         18
     """
     op = "upsample_bilinear_state"
-    _check.image_shape(op, "x_shape", tuple(x_shape))
+    x_shape = _check.shape_of_images(op, "x_shape", x_shape)
     return _state("upsample_bilinear", op, x_shape, scale, align_corners, edge_mode, coordinate)
 
 

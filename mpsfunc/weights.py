@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch
 from mpsfunc._launch import StreamLike
+from mpsfunc._printing import told
 
 
 def fold_batch_norm(
@@ -57,10 +58,9 @@ def fold_batch_norm(
     op, run_on = "fold_batch_norm", _launch.resolve(stream)
     _check.array(op, "w", w, stream=run_on)
     _check.shape(op, "w", w, ("o", "kh", "kw", "i"), "weights have four axes")
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)):
-        raise TypeError(f"{op}: eps is not a number; got eps={eps!r}, expected a number >= 0")
+    eps = _check.real(op, "eps", eps, "a number >= 0")
     if not 0 <= eps < math.inf or eps > sys.float_info.max:
-        raise ValueError(f"{op}: eps is no variance; got eps={eps!r}, expected a finite number >= 0")
+        raise ValueError(f"{op}: eps is no variance; got eps={told(eps)}, expected a finite number >= 0")
     absent = {"b": b, "gamma": gamma, "beta": beta}
     vectors = {"mean": mean, "var": var, **{name: a for name, a in absent.items() if a is not None}}
     for name, vector in vectors.items():
@@ -120,11 +120,11 @@ def dequantize_weights(
     """
     op, run_on = "dequantize_weights", _launch.resolve(stream)
     if not isinstance(q, mx.array) or q.dtype != mx.uint8:
-        got = q.dtype if isinstance(q, mx.array) else repr(q)
+        got = q.dtype if isinstance(q, mx.array) else told(q)
         raise TypeError(f"{op}: q does not hold bytes; got q={got}, expected an mx.array of uint8")
     _check.shape(op, "q", q, ("o", "kh", "kw", "i"), "weights have four axes")
     if not isinstance(dtype, mx.Dtype) or dtype not in _check.FLOATING:
-        raise TypeError(f"{op}: no dtype of weights; got dtype={dtype}, expected a floating one")
+        raise TypeError(f"{op}: no dtype of weights; got dtype={told(dtype)}, expected a floating one")
     _check.on_device(op, "dtype", dtype, run_on)
     ranged = low is not None and high is not None
     if ranged == (table is not None) or (low is None) != (high is None):

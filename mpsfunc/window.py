@@ -14,22 +14,32 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from mpsfunc._policy import STYLES, Ints, check_policy, pair, policy_spot, refuse, told_apart, two
+from mpsfunc._policy import (
+    LIMIT,
+    PIXELS,
+    STYLES,
+    Ints,
+    check_policy,
+    pair,
+    pixels,
+    policy_spot,
+    refuse,
+    told_apart,
+    two,
+    within_reach,
+)
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
+from mpsfunc._policy import unknown as refuse_name
+from mpsfunc._printing import told
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
 MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
 _EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
 EDGES = (0, 1, _EVEN)  # of averages and norms
 
-# Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
-_LIMIT = 2**30
-
-_PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
-
 
 class Axis(NamedTuple):
-    """The windows along one spatial axis: ten ints, in the order of ``struct Axis`` in ``metal/geometry.h``.
+    """The windows along one spatial axis: eleven ints, in the order of ``struct Axis`` in ``metal/geometry.h``.
 
     Tap k of output o reads input ``o * stride - pad + k * dilation``; where ``edge`` is 3, the taps of output o are the
     inputs from ``floor(o * n_in / n_out)`` up to, but without, ``ceil((o + 1) * n_in / n_out)``.
@@ -42,11 +52,12 @@ class Axis(NamedTuple):
         dilation: Pixels between two taps.
         pad: Pixels before the image at which output 0 starts; negative when it starts inside.
         edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps
-            within ``[-zero_pad, n_in - 1 + zero_pad]``. For a maximum or a norm, 1 reads the nearest pixel instead,
-            and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside.
-        zero_pad: Zeros on both sides of the image that count in that divisor; 0 when ``edge`` is 0.
+            within ``[-zero_pad, n_in - 1 + zero_pad_after]``. For a maximum or a norm, 1 reads the nearest pixel
+            instead, and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside.
+        zero_pad: Zeros in front of the image that count in that divisor; 0 when ``edge`` is 0.
         begin: First output that takes part; the others give 0 and take no gradient.
         end: One past the last output that takes part.
+        zero_pad_after: Zeros behind the image that count in that divisor; 0 when ``edge`` is 0.
     """
 
     n_in: int
@@ -59,6 +70,7 @@ class Axis(NamedTuple):
     zero_pad: int
     begin: int
     end: int
+    zero_pad_after: int
 
 
 def check_axes(op: str, state: Any) -> None:
@@ -86,20 +98,22 @@ def check_windows(op: str, axes: tuple[Axis, Axis], edges: Sequence[int]) -> Non
 def _possible(axis: Axis) -> bool:
     extent = (axis.size - 1) * axis.dilation + 1
     last = (axis.n_out - 1) * axis.stride - axis.pad + extent
-    distances = axis.n_in + axis.zero_pad, axis.n_out, axis.stride, axis.dilation, extent, axis.pad, last
+    zeros, whole = (axis.zero_pad, axis.zero_pad_after), axis._replace(begin=0, end=axis.n_out)
+    distances = axis.n_in + max(zeros), axis.n_out, axis.stride, axis.dilation, extent, axis.pad, last
     return (
         min(axis.size, axis.stride, axis.dilation) >= 1
-        and min(axis.n_in, axis.n_out, axis.zero_pad, axis.edge) >= 0
+        and min(axis.n_in, axis.n_out, axis.edge, *zeros) >= 0
         and 0 <= axis.begin <= axis.end <= axis.n_out
-        and all(abs(distance) < _LIMIT for distance in distances)
-        and (axis.edge != _EVEN or (axis.n_out >= 1 and axis[:8] == _evenly(axis.n_in, axis.n_out)[:8]))
+        and all(abs(distance) < LIMIT for distance in distances)
+        and (axis.edge != _EVEN or (axis.n_out >= 1 and whole == _evenly(axis.n_in, axis.n_out)))
     )
 
 
 IntOrPair = int | Sequence[int]
 KernelSize = IntOrPair | Literal["global", "adaptive"]
 OutSize = int | Sequence[int | None]
-Padding = int | Sequence[int | Sequence[int]] | Literal["same", "valid", "full"] | PaddingPolicy
+Pixels = int | Sequence[int | Sequence[int]]  # for each side
+Padding = Pixels | Literal["same", "valid", "full"] | PaddingPolicy
 
 
 # Of the rows and of the columns: (length, extent, stride), and (n_out, pad).
@@ -120,7 +134,7 @@ def place(
     out_size: OutSize | None = None,
     edge_mode: str = "zero",
     edge_modes: Sequence[str] = ("zero",),
-    zero_pad: IntOrPair | None = None,
+    zero_pad: Pixels | None = None,
 ) -> tuple[Axis, Axis]:
     """Puts windows on an image. They may hang over it or lie wholly outside, where they read nothing.
 
@@ -151,8 +165,8 @@ def place(
             image's.
         edge_mode: A name among ``edge_modes``.
         edge_modes: The edge modes that ``op`` knows.
-        zero_pad: Pixels of zeros on both sides that count when edge mode "clamp" shrinks the window of an
-            average; "zero" ignores it, as MPS does. None if ``op`` does not average.
+        zero_pad: Pixels of zeros around the image that count when edge mode "clamp" shrinks the window of an
+            average, as ``padding`` has pixels; "zero" ignores it, as MPS does. None if ``op`` does not average.
 
     Returns:
         The axes of the rows and of the columns.
@@ -183,11 +197,11 @@ def _place(
     offset: IntOrPair | None,
     out_size: OutSize | None,
     edge_mode: str,
-    zero_pad: IntOrPair | None,
+    zero_pad: Pixels | None,
 ) -> tuple[Axis, Axis]:
     if not isinstance(ceil_mode, bool):
         refuse(op, "ceil_mode is not a bool", "ceil_mode", ceil_mode, "True or False", TypeError)
-    zeros = pair(op, "zero_pad", 0 if zero_pad is None else zero_pad, least=0)
+    zeros = [(0, 0), (0, 0)] if zero_pad is None else pixels(op, "zero_pad", zero_pad)
     if isinstance(kernel_size, str):
         edge_code(op, edge_mode, edge_modes)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode, "offset": offset}
@@ -211,13 +225,15 @@ def _place(
     if isinstance(padding, PaddingPolicy) and padding.exclude_edges:
         if zero_pad is None:
             refuse(op, "exclude_edges is for averages", "padding", padding, "exclude_edges=False")
-        if zeros != (0, 0):
+        if any(map(any, zeros)):
             refuse(op, "exclude_edges sets zero_pad", "zero_pad", zero_pad, "0 with exclude_edges")
-        edge, zeros = EDGE_MODES.index("clamp"), (max(spots[0][1], 0), max(spots[1][1], 0))
+        edge, zeros = EDGE_MODES.index("clamp"), [(max(pad, 0), max(pad, 0)) for _, pad in spots]
+    if edge == 0:
+        zeros = [(0, 0), (0, 0)]
 
     rows, cols = (
-        Axis(n_in[i], n_out, size[i], step[i], spread[i], pad, edge, zeros[i] if edge else 0, 0, n_out)
-        for i, (n_out, pad) in enumerate(spots)
+        Axis(n_in[i], n_out, size[i], step[i], spread[i], pad, edge, before, 0, n_out, after)
+        for i, ((n_out, pad), (before, after)) in enumerate(zip(spots, zeros, strict=True))
     )
     return within_reach(op, rows), within_reach(op, cols)
 
@@ -313,8 +329,7 @@ def starts(a: Axis) -> list[int]:
 def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -> int:
     """The number of ``edge_mode`` in `Axis.edge`; ``edge_modes`` are those that ``op`` knows."""
     if not isinstance(edge_mode, str) or edge_mode not in edge_modes:
-        kind = ValueError if isinstance(edge_mode, str) else TypeError
-        refuse(op, "unknown edge mode", "edge_mode", edge_mode, " or ".join(map(repr, edge_modes)), kind)
+        refuse_name(op, "unknown edge mode", "edge_mode", edge_mode, edge_modes)
     return MAX_EDGE_MODES.index(edge_mode)
 
 
@@ -324,12 +339,13 @@ _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offs
 def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
     """Windows that cover the image without padding, so that the edge mode says nothing."""
     if name not in ("global", "adaptive"):
-        refuse(op, "unknown kernel_size", "kernel_size", name, "an int or a (y, x) pair, 'global' or 'adaptive'")
+        rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
+        refuse_name(op, "unknown kernel_size", "kernel_size", name, ("global", "adaptive"), rule)
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():
         if not _is(value, _ALONE[arg]):
-            refuse(op, f"kernel_size={name!r} places the windows alone", arg, value, f"{_ALONE[arg]}")
+            refuse(op, f"kernel_size={told(name)} places the windows alone", arg, value, f"{_ALONE[arg]}")
     if name == "global":
         if out_size is not None:
             refuse(op, "kernel_size='global' has one window", "out_size", out_size, "None")
@@ -351,10 +367,10 @@ def _is(value: object, default: object) -> bool:
 
 def _evenly(n: int, m: int) -> Axis:
     if n % m == 0:
-        return Axis(n, m, n // m, n // m, 1, 0, 0, 0, 0, m)
+        return Axis(n, m, n // m, n // m, 1, 0, 0, 0, 0, m, 0)
     # Output o begins (o * n) % m / m behind a pixel, which is a multiple of gcd(n, m) / m.
     most = -(-(n - math.gcd(n, m)) // m) + 1
-    return Axis(n, m, most, max(1, n // m), 1, 0, _EVEN, 0, 0, m)
+    return Axis(n, m, most, max(1, n // m), 1, 0, _EVEN, 0, 0, m, 0)
 
 
 def _by_offset(op: str, extents: Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool) -> _Spots:
@@ -376,7 +392,7 @@ def _by_padding(op: str, lengths: _Lengths, padding: Padding, ceil_mode: bool) -
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1, or an offset")
     if ceil_mode and isinstance(padding, (str, PaddingPolicy)):
-        refuse(op, "ceil_mode needs padding in pixels", "padding", padding, _PIXELS)
+        refuse(op, "ceil_mode needs padding in pixels", "padding", padding, PIXELS)
     if isinstance(padding, PaddingPolicy):
         check_policy(op, padding)
         return [policy_spot(padding, *values, axis) for axis, values in enumerate(lengths)], list(n_in)
@@ -394,23 +410,10 @@ def _by_padding(op: str, lengths: _Lengths, padding: Padding, ceil_mode: bool) -
 def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
     """Padding as [(top, bottom), (left, right)]."""
     if not isinstance(padding, str):
-        sides = [pair(op, "padding", part, rule=_PIXELS) for part in two(op, "padding", padding, _PIXELS)]
-        if min(map(min, sides)) < 0:
-            refuse(op, "padding is negative, only an offset crops", "padding", padding, _PIXELS)
-        return sides
+        return pixels(op, "padding", padding, "padding is negative, only an offset crops")
     if padding not in STYLES:
-        refuse(op, "unknown padding", "padding", padding, f"{_PIXELS}, 'same', 'valid' or 'full'")
+        refuse_name(op, "unknown padding", "padding", padding, STYLES, f"{PIXELS}, 'same', 'valid' or 'full'")
     totals = [
         {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding] for n, k, s in lengths
     ]
     return [(total // 2, total - total // 2) for total in totals]
-
-
-def within_reach(op: str, axis: Axis) -> Axis:
-    """The axis, if the 32-bit sums of geometry.h cannot overflow on it."""
-    extent = (axis.size - 1) * axis.dilation + 1
-    end = (axis.n_out - 1) * axis.stride - axis.pad + extent
-    reach = axis.n_in + axis.zero_pad, axis.n_out, axis.stride, axis.dilation, extent, abs(axis.pad), abs(end)
-    if max(reach) >= _LIMIT:
-        refuse(op, "windows reach too far", "distance", max(reach), "less than 2**30 pixels")
-    return axis

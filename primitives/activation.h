@@ -99,7 +99,7 @@ __attribute__((noinline)) Vec<A> any_passed(Vec<A> g, Vec<A> z, const Neuron<A>&
   return by_kind_of(neuron.kind, [&]<int K>() { return passed<K>(g, z, neuron); });
 }
 
-// Convolutions know as few others as tell their slope by what they return.
+// The few others that convolutions apply.
 template <typename A>
 __attribute__((noinline)) void finish_others(Vec<A>* z, int count, const Neuron<A>& neuron) {
   for (int i = 0; i < count; ++i) {

@@ -79,11 +79,13 @@ class Check {
     // A tap of theirs that is moved to the edge needs one.
     require(n_in >= 1 || a.edge != 1 || call_.op == Op::avg_pool || call_.op == Op::avg_pool_grad,
             "pixels at the edge");
-    require(a.zero_pad >= 0 && a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
+    require(a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
+    require(a.zero_pad >= 0 && a.zero_pad_after >= 0, "no negative number of zeros");
     // The bounds of window.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
-    for (int64_t distance : {int64_t{a.n_in} + a.zero_pad, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation},
-                             extent, int64_t{a.pad}, end}) {
+    const int64_t zeros = greater(a.zero_pad, a.zero_pad_after);
+    for (int64_t distance :
+         {a.n_in + zeros, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation}, extent, int64_t{a.pad}, end}) {
       require(-kLimit < distance && distance < kLimit, "windows within 2^30 elements");
     }
     if (a.edge == 3) {
@@ -107,7 +109,7 @@ class Check {
 
   // A dtype that numbers the taps and has one number left.
   void winners(mx::Dtype dtype) const {
-    const int64_t taps = int64_t{call_.params[2]} * call_.params[12];
+    const int64_t taps = int64_t{axis_at(call_.params.data(), 0).size} * axis_at(call_.params.data(), 1).size;
     const int64_t most = dtype == mx::uint8    ? 0xff
                          : dtype == mx::uint16 ? 0xffff
                          : dtype == mx::uint32 ? 0x7fffffff
@@ -134,13 +136,16 @@ class Check {
     return call_.params[at];
   }
 
-  // Those whose slope follows from what they return.
-  void told(size_t at, size_t apart, bool none) const {
+  // Those that a convolution applies itself.
+  void applied(size_t at, size_t apart) const {
     const int kind = neuron(at, apart);
-    const double a = number(at + apart + 1);
-    require((none && kind == kNone) || (kind == kRelu && a >= 0) || kind == kSigmoid || (kind == kTanh && a != 0) ||
-                (kind == kElu && a > 0),
-            "an activation whose slope its result tells");
+    require(kind == kNone || kind == kRelu || kind == kSigmoid || kind == kTanh || kind == kElu,
+            "an activation that convolutions apply");
+  }
+
+  // One whose slope follows from what it returns.
+  void told(size_t at, size_t apart) const {
+    require(neuron(at, apart) == kRelu && number(at + apart + 1) >= 0, "an activation whose slope its result tells");
   }
 
   // Arrays of one shape and dtype, and where `slopes` of an activation of theirs one for each channel.
@@ -204,7 +209,7 @@ class Check {
 
   void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
     image_axes(source, result);
-    int groups = call_.params[20];
+    int groups = call_.params[kBothAxes];
     require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
     require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
     require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
@@ -234,15 +239,15 @@ void check(const Signature& call) {
   Check c(call);
   switch (call.op) {
     case Op::avg_pool:
-      c.counts(1, 20, 1);
+      c.counts(1, kBothAxes, 1);
       c.pooling(c.in(0), c.out(0));
       return c.output(0, c.out(0), c.image());
     case Op::avg_pool_grad:
-      c.counts(1, 20, 1);
+      c.counts(1, kBothAxes, 1);
       c.pooling(c.out(0), c.in(0));
       return c.output(0, c.out(0), c.image());
     case Op::max_pool:
-      c.counts(1, 20, 2);
+      c.counts(1, kBothAxes, 2);
       c.require(c.image() == mx::int64 || c.image() == mx::uint64 || mx::issubdtype(c.image(), mx::floating),
                 "floating images or wide integers");
       c.pooling(c.in(0), c.out(0));
@@ -251,7 +256,7 @@ void check(const Signature& call) {
       return c.winners(call.dtypes[1]);
     case Op::max_pool_grad:
     case Op::max_pool_take:
-      c.counts(2, 20, 1);
+      c.counts(2, kBothAxes, 1);
       c.require(mx::issubdtype(c.image(), mx::floating), "floating images");
       if (call.op == Op::max_pool_grad) {
         c.pooling(c.out(0), c.in(0));
@@ -263,17 +268,17 @@ void check(const Signature& call) {
       c.output(0, c.out(0), c.image());
       return c.winners(call.inputs[1].dtype());
     case Op::l2_pool:
-      c.counts(1, 20, 1);
+      c.counts(1, kBothAxes, 1);
       c.pooling(c.in(0), c.out(0));
       return c.output(0, c.out(0), c.accumulator());
     case Op::l2_pool_grad:
-      c.counts(3, 20, 1);
+      c.counts(3, kBothAxes, 1);
       c.pooling(c.in(1), c.in(0));
       c.input(1, c.in(1), c.image());
       c.input(2, c.in(0), c.accumulator());
       return c.output(0, c.in(1), c.image());
     case Op::l2_pool_tangent:
-      c.counts(3, 20, 1);
+      c.counts(3, kBothAxes, 1);
       c.pooling(c.in(0), c.in(2));
       c.input(1, c.in(0), c.image());
       c.input(2, c.in(2), c.accumulator());
@@ -309,26 +314,26 @@ void check(const Signature& call) {
       c.vectors(2, 1, 2);
       return c.groups();
     case Op::conv:
-      c.counts(3, 29, 1);
+      c.counts(3, kBothAxes + 9, 1);
       c.weights(1);
       c.convolution(c.in(0), c.out(0), c.in(1));
-      c.told(21, 1, true);
-      c.switches({call.params[22]});
+      c.applied(kBothAxes + 1, 1);
+      c.switches({call.params[kBothAxes + 2]});
       c.input(2, {c.in(1)[0]}, c.accumulator());
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_input:
-      c.counts(3, 29, 1);
+      c.counts(3, kBothAxes + 9, 1);
       c.weights(1);
       c.convolution(c.out(0), c.in(0), c.in(1));
       c.input(2, {c.out(0)[3]}, c.accumulator());
-      c.told(21, 1, true);
-      c.switches({call.params[22]});
+      c.applied(kBothAxes + 1, 1);
+      c.switches({call.params[kBothAxes + 2]});
       return c.output(0, c.out(0), c.image());
     case Op::conv_grad_weights:
-      c.counts(2, 22, call.shapes.size() == 2 ? 2 : 1);
+      c.counts(2, kBothAxes + 2, call.shapes.size() == 2 ? 2 : 1);
       c.input(1, c.in(1), c.image());
       c.convolution(c.in(1), c.in(0), c.out(0));
-      c.switches({call.params[21]});
+      c.switches({call.params[kBothAxes + 1]});
       if (call.shapes.size() == 2) c.output(1, {c.in(0)[3]}, c.accumulator());
       return c.output(0, c.out(0), c.accumulator());
     case Op::conv_grad_bias:
@@ -356,7 +361,7 @@ void check(const Signature& call) {
       return c.windows(2, 6);
     case Op::neuron_pull:
       c.elements(2, false);
-      return c.told(0, 0, false);
+      return c.told(0, 0);
     case Op::neuron:
     case Op::neuron_grad:
       return c.elements(call.op == Op::neuron ? 1 : 2, c.neuron() == kPrelu);

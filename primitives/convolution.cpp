@@ -23,7 +23,7 @@ struct Geometry {
       : rows(axis_at(call.params, 0)),
         cols(axis_at(call.params, 1)),
         images(images),
-        groups(call.params[20]),
+        groups(call.params[kBothAxes]),
         channels(weights[3]),
         outs(weights[0] / groups),
         winograd(winograd) {}
@@ -290,8 +290,8 @@ void conv(const Call& given) {
     using T = decltype(zero);
     const WideWeights<T> weights(given);
     const Call& call = weights.call();
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
-    const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
+    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[kBothAxes + 2] != 0);
+    const Neuron<Acc<T>> neuron(call.params[kBothAxes + 1], call.params + kBothAxes + 3);
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
@@ -309,8 +309,8 @@ void conv_grad_input(const Call& given) {
     using T = decltype(zero);
     const WideWeights<T> weights(given);
     const Call& call = weights.call();
-    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[22] != 0);
-    const Neuron<Acc<T>> neuron(call.params[21], call.params + 23);
+    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[kBothAxes + 2] != 0);
+    const Neuron<Acc<T>> neuron(call.params[kBothAxes + 1], call.params + kBothAxes + 3);
     if (call.out[0].size == 0 || input_folded<T>(g, call, neuron)) return;
     if (input_spread<true, T>(g, call, neuron) || input_spread<false, T>(g, call, neuron)) return;
     if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
@@ -332,7 +332,7 @@ void conv_grad_input(const Call& given) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    Geometry g(call, call.in[0].shape[0], call.out[0].shape, call.params[21] != 0);
+    Geometry g(call, call.in[0].shape[0], call.out[0].shape, call.params[kBothAxes + 1] != 0);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {

@@ -167,9 +167,10 @@ void element_by_element(const Job<T>& job) {
 
 // Pixel by pixel ---------------------------------------------------------------------------------------------
 
-// A pixel: its loss, element by element if they are asked for, and its gradient.
+// A pixel: its loss, element by element if they are asked for, and its gradient. `plus` is its targets' share.
 template <bool Lost, bool Slopes, bool Exact, typename T, typename Target>
-MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T> own, Acc<T> scale, Acc<T>* room) {
+MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T> plus, Acc<T> own, Acc<T> scale,
+                         Acc<T>* room) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const T* y = job.y + from;
@@ -178,7 +179,7 @@ MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T
   const bool kept = Slopes && length <= kKept;
   const A largest = largest_along(y, length);
   const double total = exponentials(y, length, largest, kept ? room : nullptr);
-  const A less = static_cast<A>(__builtin_log(total)), times = job.kept, plus = job.share;
+  const A less = static_cast<A>(__builtin_log(total)), times = job.kept;
   const auto weight = [&](int64_t i, int n) __attribute__((always_inline)) {
     return w ? load_some(w + i, n) : splat(own);
   };
@@ -266,13 +267,15 @@ void pixel_by_pixel(const Job<T>& job) {
                 for (int64_t i = image * job.pixels + begin; i < image * job.pixels + end; ++i) {
                   const A own = job.pixel_weights ? job.pixel_weights[i] : job.weight;
                   if (!job.labels) {
-                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, job.target + i * classes, own, scale, room);
+                    const T* const t = job.target + i * classes;
+                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, t, job.share, own, scale, room);
                   } else if (!smooth) {
                     sum += hot_pixel<Lost, Slopes, Exact>(job, i * classes, job.labels[i], own, scale, room);
                   } else {
-                    const bool some = job.labels[i] < classes;
+                    const bool some = job.labels[i] < classes;  // or nothing is shared among the classes
                     if (some) hot[job.labels[i]] = 1;
-                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, hot, own, scale, room);
+                    const A plus = some ? job.share : A(0);
+                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, hot, plus, own, scale, room);
                     if (some) hot[job.labels[i]] = 0;
                   }
                 }

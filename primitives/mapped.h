@@ -3,6 +3,7 @@
 // result says so if anything ever asks for its values.
 #pragma once
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -79,6 +80,12 @@ inline bool unmade_zeros(const mx::array& a) {
   if (one.size() != 1 || one.status() != mx::array::Status::available) return false;
   if (one.dtype() == mx::float32) return *one.data<float>() == 0;
   return one.dtype() == mx::float64 && *one.data<double>() == 0;
+}
+
+// The value of an array of one int64, if it is there already and nothing that a transformation follows.
+inline std::optional<int64_t> known_count(const mx::array& a) {
+  if (a.dtype() != mx::int64 || a.size() != 1 || a.is_tracer() || !a.is_available()) return std::nullopt;
+  return *a.data<int64_t>();
 }
 
 // The outputs of one GPU kernel; with a vmap while a transformation looks on, and otherwise as they are.

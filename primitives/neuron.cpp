@@ -27,7 +27,7 @@ MPSF_INLINE Vec<A> made(const Vec<A> (&in)[kInputs<O>], const Neuron<A>& neuron)
   if constexpr (O == kValue) return activated<K>(in[0], neuron);
   if constexpr (O == kSlope) return passed<K>(in[0], in[1], neuron);
   if constexpr (O == kCurve) return curved<K>(in[0] * in[1], in[2], neuron);
-  if constexpr (O == kTold) return told<K>(in[0], in[1], neuron);
+  if constexpr (O == kTold) return told(in[0], in[1], neuron);
 }
 
 template <typename T, int O>
@@ -60,10 +60,9 @@ using Over = void (*)(const Span<T, O>, const Neuron<Acc<T>>);
 template <typename A, int O>
 Over<A, O> over_kind(int kind) {
   return by_kind_of(kind, []<int K>() -> Over<A, O> {
-    constexpr bool kTells = K == kRelu || K == kSigmoid || K == kTanh || K == kElu;
     constexpr bool kFlat =
         K == kNone || K == kRelu || K == kLinear || K == kHardSigmoid || K == kAbsolute || K == kRelun;
-    return over < A, O, (O == kTold && !kTells) ? kNone : O == kCurve && kFlat ? kPlainRelu : K > ;
+    return over < A, O, (O == kTold && K != kRelu) ? kNone : O == kCurve && kFlat ? kPlainRelu : K > ;
   });
 }
 

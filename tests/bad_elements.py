@@ -23,9 +23,25 @@ def _forged(**fields: Any) -> Call:
 
 
 WRONG_VALUES: list[tuple[str, Call]] = [
-    *[("dropout: keep_probability is out of range", lambda p=p: mf.dropout(X, p)) for p in (0, 1.0, -0.5, 2, 1e-11)],
-    ("dropout: keep_probability is out of range", lambda: mf.dropout(X, float("nan"))),
-    ("dropout_mask: keep_probability is out of range", lambda: mf.dropout_mask((2,), 1 - 1e-11)),
+    *[
+        ("dropout: keep_probability is out of range", lambda p=p: mf.dropout(X, keep_probability=p))
+        for p in (0, 1.0, -0.5, 2, 1e-11)
+    ],
+    ("dropout: keep_probability is out of range", lambda: mf.dropout(X, keep_probability=float("nan"))),
+    ("dropout_mask: keep_probability is out of range", lambda: mf.dropout_mask((2,), keep_probability=1 - 1e-11)),
+    *[
+        ("dropout: p is out of range", lambda p=p: mf.dropout(X, p=p))
+        for p in (0, 1, 0.0, 1.0, -0.5, 2, 1e-11, 1 - 1e-11, float("nan"))
+    ],
+    ("dropout_mask: p is out of range", lambda: mf.dropout_mask((2,), p=0)),
+    *[
+        ("dropout: keep_probability and p exclude each other", lambda f=f: f(X, keep_probability=0.25, p=0.75))
+        for f in (mf.dropout, mf.dropout_fwd)
+    ],
+    (
+        "dropout_mask: keep_probability and p exclude each other",
+        lambda: mf.dropout_mask((2,), keep_probability=0.5, p=0.5),
+    ),
     ("dropout: seed is out of range", lambda: mf.dropout(X, seed=-1)),
     ("dropout: seed is out of range", lambda: mf.dropout(X, seed=2**64)),
     ("dropout: seed and key exclude each other", lambda: mf.dropout(X, seed=1, key=KEY)),
@@ -52,8 +68,9 @@ WRONG_VALUES: list[tuple[str, Call]] = [
     ("dropout_grad: state.mask does not fit", lambda: mf.dropout_grad(X, BY_MASK._replace(mask=mx.zeros(3, mx.uint8)))),
     ("add: operands do not fit", lambda: mf.add(X, X[:, :2])),
     ("divide: operands do not fit", lambda: mf.divide(X[:1], mx.zeros((3, 6, 5, 2)))),
-    ("subtract: operands that are no images differ in shape", lambda: mf.subtract(X, X[0])),
-    ("multiply: operands that are no images differ in shape", lambda: mf.multiply(X[0], X[0, :1])),
+    ("subtract: operands do not fit", lambda: mf.subtract(X, X[0, :, :3])),
+    ("multiply: operands do not fit", lambda: mf.multiply(X[0], mx.ones(3))),
+    ("divide: y is out of range", lambda: mf.divide(X, 1e39)),
     ("add: only images have strides", lambda: mf.add(X[0], X[0], secondary_stride=(0, 1, 1))),
     ("add: primary_stride is not a stride", lambda: mf.add(X, X, primary_stride=(1, 2, 1))),
     ("add: secondary_stride is not a stride", lambda: mf.add(X, X, secondary_stride=(1, 1, 1, 1))),
@@ -77,7 +94,19 @@ WRONG_VALUES: list[tuple[str, Call]] = [
 WRONG_TYPES: list[tuple[str, Call]] = [
     *[("dropout: x is not an array", lambda x=x: mf.dropout(x)) for x in (None, 3, [1.0])],
     ("dropout: x has no floating dtype", lambda: mf.dropout(X.astype(mx.int32))),
-    *[("dropout: keep_probability is not a number", lambda p=p: mf.dropout(X, p)) for p in ("0.5", None, True)],
+    *[
+        ("dropout: keep_probability is not a number", lambda p=p: mf.dropout(X, keep_probability=p))
+        for p in ("0.5", True, X)
+    ],
+    *[("dropout: p is not a number", lambda p=p: mf.dropout(X, p=p)) for p in ("0.5", True, X)],
+    *[
+        ("dropout: only x goes without a name", lambda second=second, function=function: function(X, second))
+        for second in (0.1, 0.5, 1, None, X > 0)
+        for function in (mf.dropout, mf.dropout_fwd)
+    ],
+    ("dropout: only x goes without a name", lambda: mf.dropout(X, 0.5, 7)),
+    ("dropout: only x goes without a name", lambda: mf.dropout(X, 0.5, p=0.5)),
+    ("dropout_mask: only shape goes without a name", lambda: mf.dropout_mask((2, 3), 0.5)),
     ("dropout: seed is not an int", lambda: mf.dropout(X, seed=1.5)),
     ("dropout: key is not a key", lambda: mf.dropout(X, key=7)),
     ("dropout: key is not a key", lambda: mf.dropout(X, key=mx.zeros(2, mx.int32))),
@@ -90,8 +119,8 @@ WRONG_TYPES: list[tuple[str, Call]] = [
     ("dropout_grad: dy is not an array", lambda: mf.dropout_grad(None, BY_KEY)),
     ("dropout_grad: dy has no floating dtype", lambda: mf.dropout_grad(X > 0, BY_KEY)),
     ("dropout_grad: state.key is not a key", _forged(key=mx.zeros(2))),
-    ("add: x is not an array", lambda: mf.add(1.0, X)),
-    ("add: y is not an array", lambda: mf.add(X, 1.0)),
+    ("add: x is not an array", lambda: mf.add(1.0, 2.0)),
+    ("add: y is not an array", lambda: mf.add(X, [1.0])),
     ("multiply: x has no floating dtype", lambda: mf.multiply(X.astype(mx.int32), X.astype(mx.int32))),
     ("multiply: x and y differ in dtype", lambda: mf.multiply(X, X.astype(mx.float16))),
     ("divide: primary_scale is not a number", lambda: mf.divide(X, X, primary_scale="2")),
@@ -103,7 +132,7 @@ WRONG_TYPES: list[tuple[str, Call]] = [
     ("arithmetic_grad: dy is not an array", lambda: mf.arithmetic_grad(None, X, X, "add")),
     ("arithmetic_grad: dy and x differ in dtype", lambda: mf.arithmetic_grad(X.astype(mx.float16), X, X, "add")),
     ("compare: x has no dtype of real numbers", lambda: mf.compare(X > 0, X > 0)),
-    ("compare: y is not an array", lambda: mf.compare(X, 0.0)),
+    ("compare: y is not an array", lambda: mf.compare(X, True)),
     ("compare: x and y differ in dtype", lambda: mf.compare(X, X.astype(mx.int32))),
     ("compare: comparison is not a name", lambda: mf.compare(X, X, 3)),
     ("compare: threshold is not a number", lambda: mf.compare(X, X, "equal", "0.5")),

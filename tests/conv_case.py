@@ -19,7 +19,7 @@ _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was bui
 def axis(
     n_in: int, n_out: int, size: int, stride: int, dilation: int, pad: int, begin: int = 0, end: int | None = None
 ) -> Axis:
-    return Axis(n_in, n_out, size, stride, dilation, pad, 0, 0, begin, n_out if end is None else end)
+    return Axis(n_in, n_out, size, stride, dilation, pad, 0, 0, begin, n_out if end is None else end, 0)
 
 
 # Rows and columns. The odd lengths leave broken register tiles, the strides several phases backward.

@@ -84,7 +84,7 @@ ROWS = {
     "prelu": Row(lambda x: graph.prelu(x, name="n"), lambda p, x: mf.prelu(x, p["slopes"])),
     "dropout": Row(
         lambda x: graph.dropout(x, 0.7, seed=3, mask_stride=(1, 1, 0), name="n"),
-        lambda p, x: mf.dropout(x, 0.7, key=mx.random.key(3), mask_stride=(1, 1, 0)),
+        lambda p, x: mf.dropout(x, keep_probability=0.7, key=mx.random.key(3), mask_stride=(1, 1, 0)),
     ),
     "local_contrast_norm": Row(
         lambda x: graph.local_contrast_norm(x, 3), lambda p, x: mf.local_contrast_norm(x, 3, alpha=1.0)
@@ -178,7 +178,7 @@ def plainly(params: dict[str, Any], x: mx.array, labels: mx.array, key: mx.array
     wide = mf.conv(block, p["wide"]["w"], p["wide"]["b"], stride=2, padding=SAME, neuron="sigmoid")
     narrow = mf.conv(block, p["narrow"]["w"], p["narrow"]["b"], stride=2, padding=SAME)
     pooled = mf.max_pool(block, 2, padding=SAME, edge_mode="clamp")
-    mixed = mf.dropout(mf.concatenate([wide, narrow, pooled]), 0.8, key=key)
+    mixed = mf.dropout(mf.concatenate([wide, narrow, pooled]), keep_probability=0.8, key=key)
     mean = mf.spatial_mean(mf.avg_pool(mixed, 2, padding=SAME, edge_mode="clamp"))
     scores = mf.fully_connected(mean, p["scores"]["w"], p["scores"]["b"])
     return mf.loss_value(scores, labels, "softmax_cross_entropy", "sum", weight=0.25).sum()

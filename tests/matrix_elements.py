@@ -33,11 +33,13 @@ def _grad(operation: str, operand: str, *shapes: tuple[int, ...], **told: Any) -
 
 
 ELEMENTS: dict[str, Entry] = {
-    "dropout": entry(lambda x: mf.dropout(x, 0.6, key=KEY), IMAGE),
-    "dropout with strides": entry(lambda x: mf.dropout(x, 0.6, key=KEY, **STRIDE), IMAGE),
-    "dropout by a mask": entry(lambda x: mf.dropout(x, 0.6, mask=GIVEN), IMAGE),
-    "dropout by a floating mask": entry(lambda x, mask: mf.dropout(x, 0.6, mask=mask), IMAGE, (1, 3, 4, 1)),
-    "dropout_fwd": entry(lambda x: mf.dropout_fwd(x, 0.6, mask=GIVEN[:1, :, :1])[0], IMAGE),
+    "dropout": entry(lambda x: mf.dropout(x, keep_probability=0.6, key=KEY), IMAGE),
+    "dropout with strides": entry(lambda x: mf.dropout(x, keep_probability=0.6, key=KEY, **STRIDE), IMAGE),
+    "dropout by a mask": entry(lambda x: mf.dropout(x, keep_probability=0.6, mask=GIVEN), IMAGE),
+    "dropout by a floating mask": entry(
+        lambda x, mask: mf.dropout(x, keep_probability=0.6, mask=mask), IMAGE, (1, 3, 4, 1)
+    ),
+    "dropout_fwd": entry(lambda x: mf.dropout_fwd(x, keep_probability=0.6, mask=GIVEN[:1, :, :1])[0], IMAGE),
     "dropout_grad": entry(lambda dy: mf.dropout_grad(dy, _state()), IMAGE),
     "dropout_grad by a mask": entry(lambda dy: mf.dropout_grad(dy, _state(GIVEN.view(mx.uint8))), IMAGE),
     "dropout_grad by a floating mask": entry(lambda dy, mask: mf.dropout_grad(dy, _state(mask)), IMAGE, (2, 1, 4, 5)),

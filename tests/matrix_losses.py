@@ -70,6 +70,9 @@ LOSSES: dict[str, Entry] = {
     "loss_value of elements": _value(SOFTMAX, "none"),
     "loss_value of squared elements": _value("mean_squared_error", "none"),
     "loss_value of labels": entry(lambda y: mf.loss_value(y, LABELS, SOFTMAX, "mean"), LINES),
+    "loss_value of smoothed labels": entry(
+        lambda y: mf.loss_value(y, LABELS, SOFTMAX, "none", **_OPTIONS[SOFTMAX]), LINES
+    ),
     "loss_value weighted": _weighted(mf.loss_value, SOFTMAX, "sum_by_non_zero_weights", 2, 3, 4),
     "loss_value weighted by pixels": _weighted(mf.loss_value, "log", "sum_by_non_zero_weights", 3, 1, epsilon=0.1),
     "loss_value of weighted elements": _weighted(mf.loss_value, "sigmoid_cross_entropy", "none", 4),
@@ -80,6 +83,9 @@ LOSSES: dict[str, Entry] = {
     },
     "loss_grad weighted and divided": _weighted(
         mf.loss_grad, SOFTMAX, "sum_by_non_zero_weights", 2, 3, 1, divided=True
+    ),
+    "loss_grad of smoothed labels": entry(
+        lambda y: mf.loss_grad(y, LABELS, SOFTMAX, "mean", divided=True, **_OPTIONS[SOFTMAX]), LINES
     ),
     "loss": entry(lambda y, t: mf.loss(y, t, SOFTMAX, "mean"), LINES, LINES),
     "loss of elements": entry(lambda y, t: mf.loss(y, t, "sigmoid_cross_entropy", "none"), LINES, LINES),

@@ -16,7 +16,7 @@ COUNT = 12  # elements behind the statistics that the states below are given
 def _state(mean: mx.array, var: mx.array, dgamma: Any = None, dbeta: Any = None, **fields: Any) -> mf.BatchNormState:
     zero = mx.zeros_like(mean)
     grads = [zero if g is None else g for g in (dgamma, dbeta)]
-    state = mf.BatchNormState(mean, var, mx.array(COUNT, mx.int64), *grads, "batch_norm", 1e-2, False)
+    state = mf.BatchNormState(mean, var, mx.array(COUNT, mx.int64), *grads, "batch_norm", 1e-2, False, "unknown")
     return state._replace(**fields)
 
 

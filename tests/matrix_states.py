@@ -66,7 +66,7 @@ def _connected(seed: int) -> mf.ConvState:
 
 
 def _dropped(seed: int) -> mf.DropoutState:
-    return mf.dropout_fwd(_images(IMAGE)(seed)[0], 0.6, seed=seed)[1]
+    return mf.dropout_fwd(_images(IMAGE)(seed)[0], keep_probability=0.6, seed=seed)[1]
 
 
 def _winners(seed: int) -> mf.MaxPoolState:
@@ -142,7 +142,7 @@ STATEFUL: dict[str, Stateful] = {
     "local_contrast_norm_grad": _with(
         _constant(LOCAL), lambda s, dy, x: mf.local_contrast_norm_grad(dy, x, s), IMAGE, IMAGE
     ),
-    "dropout_fwd": _alone(lambda x, mask: mf.dropout_fwd(x, 0.6, mask=mask), IMAGE, IMAGE),
+    "dropout_fwd": _alone(lambda x, mask: mf.dropout_fwd(x, keep_probability=0.6, mask=mask), IMAGE, IMAGE),
     "dropout_grad": _with(_dropped, lambda s, dy: mf.dropout_grad(dy, s), IMAGE),
     "loss_fwd": _alone(lambda y, target: mf.loss_fwd(y, target, "huber", "mean"), IMAGE, IMAGE),
     "pad_fwd": _alone(lambda x: mf.pad_fwd(x, 1, 2, "mirror"), IMAGE),

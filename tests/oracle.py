@@ -62,7 +62,7 @@ def averages(axis: Axis) -> Array:
     """(n_out, n_in): the share of each input in each output of an average along one axis."""
     divisors = []
     for o in range(axis.n_out):
-        counted = [t for t in taps(axis, o) if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad]
+        counted = [t for t in taps(axis, o) if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad_after]
         divisors.append(axis.size if axis.edge == 0 else len(counted))
     return reads(axis).sum(1) / np.maximum(divisors, 1)[:, None]
 

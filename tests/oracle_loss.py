@@ -119,12 +119,19 @@ def loss(
     epsilon: float = 1e-7,
     delta: float = 1.0,
 ) -> tuple[Array, Array, Array]:
-    """Value, MPS's gradient, and the derivative of the value's sum."""
+    """Value, MPS's gradient, and the derivative of the value's sum.
+
+    A target of integers is labels; a pixel whose label is no class has targets of 0, whatever the smoothing.
+    """
+    labelled, classes = np.issubdtype(target.dtype, np.integer), y.shape[-1]
+    of_a_class = np.array([0 <= int(k) < classes for k in target.ravel()]).reshape(target.shape) if labelled else None
+    target = one_hot(target, classes) if labelled else target
     told = {"epsilon": epsilon, "delta": delta}
     of_pixels = type == "softmax_cross_entropy"
     over = number_of_classes if of_pixels else 2
     smoothed = type in ("softmax_cross_entropy", "sigmoid_cross_entropy")
     t = target * (1 - label_smoothing) + label_smoothing / over if smoothed else target
+    t = t if of_a_class is None else t * of_a_class[..., None]
     w = np.broadcast_to(weight if weights is None else weights, y.shape)
     lost, passed, exact = np.zeros(y.shape), np.zeros(y.shape), np.zeros(y.shape)
     for at in np.ndindex(y.shape[:-1]):

@@ -237,6 +237,7 @@ WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
     ),
     ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=mx.float16)),
     ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(1.5)),
+    ("checkpoint: function is not a function", lambda: mf.checkpoint(X)),
 ]
 
 
@@ -401,7 +402,7 @@ def test_float64_with_float32_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.zeros((1, 40, 40, 3)), list(range(10**5)), "a\n" * 10**4], ids=["NumPy", "a list", "words"]
+    "value", [[np.zeros((1, 40, 40, 3))] * 99, list(range(10**5)), "a\n" * 10**4], ids=["NumPy", "a list", "words"]
 )
 def test_a_long_argument_is_cut_off(value: Any) -> None:
     with pytest.raises(TypeError, match="^avg_pool: x is not an array; got x=.*, expected an mx.array$") as raised:

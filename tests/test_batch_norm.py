@@ -353,7 +353,7 @@ def test_states(device: mx.Device) -> None:
         same_bits(a, b) for a, b in zip(state.arrays, mf.bn_stats(numbers((2, 3, 3, 4)), eps=0.25).arrays, strict=True)
     )
     other = [a + 1 for a in state.arrays]
-    assert state.with_arrays(other) == mf.BatchNormState(*other, "batch_norm", 0.25, False)
+    assert state.with_arrays(other) == mf.BatchNormState(*other, "batch_norm", 0.25, False, "")
     with pytest.raises(ValueError, match="^BatchNormState: wrong number of arrays; got 2 "):
         state.with_arrays(other[:2])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -130,6 +131,24 @@ def test_revert_undoes_it() -> None:
         assert not {"_following", "_together"} & vars(module).keys()
     close(step(block), step(same))
     assert nn.convert(block).fused == nn.convert(same).fused
+
+
+def test_a_reverted_model_exports(on_cpu: mx.Device, tmp_path: Path) -> None:
+    """With what it was trained to while it was converted, which itself does not export."""
+    block, path, x = model(), str(tmp_path / "model.mlxfn"), numbers(X)
+    block.up = stock.Upsample(2)  # MLX's cubic one does not export
+    nn.convert(block, [("conv", "act")])
+    step(block)
+    block.eval()
+    mx.eval(block.state)
+    want = block(x)
+    with pytest.raises(ValueError, match="Unable to serialize primitive"):
+        mx.export_function(path, lambda x: block(x), x)
+    nn.revert(block)
+    mx.export_function(path, lambda x: block(x), x)
+    (got,) = mx.import_function(path)(x)
+    assert mx.array_equal(got, block(x))
+    close(got, want)
 
 
 def test_single_layers_and_layers_made_as_drop_ins() -> None:

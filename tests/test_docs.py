@@ -93,7 +93,7 @@ def test_the_port_runs() -> None:
         same: dict = {"padding": mf.PaddingPolicy()}
         x = mf.relu(mf.conv(inputs["image"], p["conv1"]["w"], p["conv1"]["b"], **same))
         x = mf.relu(mf.fully_connected(mf.max_pool(x, 2, edge_mode="clamp", **same), p["fc1"]["w"], p["fc1"]["b"]))
-        x = mf.fully_connected(mf.dropout(x, 0.5, key=key), p["fc2"]["w"], p["fc2"]["b"])
+        x = mf.fully_connected(mf.dropout(x, keep_probability=0.5, key=key), p["fc2"]["w"], p["fc2"]["b"])
         return mf.loss_value(x, inputs["labels"], "softmax_cross_entropy", "sum", weight=1 / 4).sum()
 
     want = dict(tree_flatten(mx.grad(loss)(params)))

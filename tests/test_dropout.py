@@ -51,17 +51,17 @@ def test_known_answers_of_the_kernels(device: mx.Device) -> None:
     """An element is kept if its word is below the threshold, so two thresholds tell the word."""
     for i, word in enumerate(KNOWN[0][2]):
         for above in (0, 1):
-            mask = mf.dropout_mask((4,), (word + above) * WORD, key=mx.zeros(2, mx.uint32))
+            mask = mf.dropout_mask((4,), keep_probability=(word + above) * WORD, key=mx.zeros(2, mx.uint32))
             assert mask[i].item() == bool(above)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 64, 129, 5000])
 def test_masks_are_the_words_of_the_key(device: mx.Device, seed: int, size: int) -> None:
-    mask = mf.dropout_mask((size,), 0.3, seed=seed)
+    mask = mf.dropout_mask((size,), keep_probability=0.3, seed=seed)
     key = mx.random.key(seed)
     assert np.array_equal(np.array(mask), keeps(oracle.words(size, (key[0].item(), key[1].item())), 0.3))
-    assert same_bits(mask, mf.dropout_mask((size,), 0.3, key=key))
+    assert same_bits(mask, mf.dropout_mask((size,), keep_probability=0.3, key=key))
 
 
 @pytest.mark.parametrize("keep", [WORD, 3 * WORD, 0.5 - WORD, 0.5, 1 - WORD])
@@ -69,7 +69,7 @@ def test_thresholds_to_the_last_bit(device: mx.Device, keep: float) -> None:
     words = oracle.words(400, (9, 0))
     chosen = [keep, *(float(w) * WORD for w in words[:6]), *((float(w) + 1) * WORD for w in words[:6])]
     for p in chosen:
-        mask = mf.dropout_mask((400,), p, key=mx.array([9, 0], mx.uint32))
+        mask = mf.dropout_mask((400,), keep_probability=p, key=mx.array([9, 0], mx.uint32))
         assert np.array_equal(np.array(mask), keeps(words, p))
 
 
@@ -80,8 +80,10 @@ def test_every_instruction_set_makes_the_same_masks(on_cpu: mx.Device, isa: str,
         for count in (1, 2, 3):
             threads(count)
             key = mx.array([5, 6], mx.uint32)
-            assert np.array_equal(np.array(mf.dropout_mask(shape, 0.6, key=key, mask_stride=stride)), expected)
-            y = mf.dropout(x, 0.6, key=key, mask_stride=stride)
+            assert np.array_equal(
+                np.array(mf.dropout_mask(shape, keep_probability=0.6, key=key, mask_stride=stride)), expected
+            )
+            y = mf.dropout(x, keep_probability=0.6, key=key, mask_stride=stride)
             assert np.array_equal(exact(y) != 0, np.broadcast_to(expected, shape))
 
 
@@ -92,9 +94,9 @@ def test_every_instruction_set_makes_the_same_masks(on_cpu: mx.Device, isa: str,
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (3, 4, 2, 8), (1, 1, 1, 1), (2, 1, 300, 1), (2, 5, 1, 2100)], ids=str)
 def test_definition(device: mx.Device, dtype: mx.Dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
     x, dy = numbers(shape, dtype), numbers(shape, dtype, 1)
-    y, state = mf.dropout_fwd(x, 0.3, seed=11, mask_stride=stride)
+    y, state = mf.dropout_fwd(x, keep_probability=0.3, seed=11, mask_stride=stride)
     mask = oracle.mask(shape, 0.3, mx.random.key(11), stride)
-    assert np.array_equal(np.array(mf.dropout_mask(shape, 0.3, seed=11, mask_stride=stride)), mask)
+    assert np.array_equal(np.array(mf.dropout_mask(shape, keep_probability=0.3, seed=11, mask_stride=stride)), mask)
     assert y.dtype == dtype
     close(y, exact(x) * mask / 0.3)
     close(mf.dropout_grad(dy, state), exact(dy) * mask / 0.3)
@@ -102,7 +104,7 @@ def test_definition(device: mx.Device, dtype: mx.Dtype, shape: tuple[int, ...], 
 
 def test_a_result_is_rounded_once(on_cpu: mx.Device) -> None:
     x = numbers((1, 20, 20, 8))
-    y = mf.dropout(x, 0.3, seed=1)
+    y = mf.dropout(x, keep_probability=0.3, seed=1)
     kept = exact(y) != 0
     assert np.array_equal(exact(y)[kept], (np.array(x) / np.float32(0.3)).astype(np.float64)[kept])
 
@@ -113,9 +115,9 @@ def test_a_result_is_rounded_once(on_cpu: mx.Device) -> None:
 def test_any_shape(device: mx.Device, shape: tuple[int, ...]) -> None:
     """Elements are counted row by row, whatever the axes."""
     x = numbers(shape)
-    y, state = mf.dropout_fwd(x, 0.5, seed=4)
-    flat = mf.dropout_mask((x.size,), 0.5, seed=4)
-    assert y.shape == mf.dropout_grad(x, state).shape == mf.dropout_mask(shape, 0.5, seed=4).shape == shape
+    y, state = mf.dropout_fwd(x, keep_probability=0.5, seed=4)
+    flat = mf.dropout_mask((x.size,), keep_probability=0.5, seed=4)
+    assert y.shape == mf.dropout_grad(x, state).shape == mf.dropout_mask(shape, p=0.5, seed=4).shape == shape
     assert mx.array_equal(y.reshape(-1), 2 * x.reshape(-1) * flat)
 
 
@@ -163,7 +165,7 @@ def test_masks_of_every_kind(device: mx.Device, dtype: mx.Dtype, shape: tuple[in
     x, dy = numbers((2, 3, 4, 8), dtype), numbers((2, 3, 4, 8), dtype, 1)
     floating = mx.issubdtype(kind, mx.floating)
     mask = (numbers(shape, seed=2) if floating else numbers(shape, seed=2) > 0).astype(kind)
-    y, state = mf.dropout_fwd(x, 0.7, mask=mask)
+    y, state = mf.dropout_fwd(x, keep_probability=0.7, mask=mask)
     m = exact(mask.astype(dtype)) if floating else exact(mask)
     close(y, exact(x) * m / 0.7, slack=2)
     close(mf.dropout_grad(dy, state), exact(dy) * m / 0.7, slack=2)
@@ -187,13 +189,16 @@ def test_an_integer_mask_in_a_state_keeps_what_is_not_0(device: mx.Device, kind:
 def test_a_made_mask_given_is_the_same_dropout(device: mx.Device, dtype: mx.Dtype) -> None:
     for stride in STRIDES:
         x = numbers((2, 3, 4, 8), dtype)
-        mask = mf.dropout_mask(x.shape, 0.3, seed=1, mask_stride=stride)
-        assert same_bits(mf.dropout(x, 0.3, mask=mask), mf.dropout(x, 0.3, seed=1, mask_stride=stride))
+        mask = mf.dropout_mask(x.shape, keep_probability=0.3, seed=1, mask_stride=stride)
+        assert same_bits(
+            mf.dropout(x, keep_probability=0.3, mask=mask),
+            mf.dropout(x, keep_probability=0.3, seed=1, mask_stride=stride),
+        )
 
 
 def test_the_gradient_of_a_floating_mask(device: mx.Device) -> None:
     x, mask, dy = numbers((2, 3, 4, 5)), numbers((1, 3, 1, 5), seed=1), numbers((2, 3, 4, 5), seed=2)
-    made = mx.grad(lambda mask: (mf.dropout(x, 0.4, mask=mask) * dy).sum())(mask)
+    made = mx.grad(lambda mask: (mf.dropout(x, keep_probability=0.4, mask=mask) * dy).sum())(mask)
     close(made, (exact(x) * exact(dy) / 0.4).sum((0, 2), keepdims=True), 40)
 
 
@@ -205,7 +210,7 @@ COUNT = 200_000
 @pytest.mark.parametrize("keep", [0.001, 0.1, 0.5, 0.75, 0.999])
 @pytest.mark.parametrize("seed", [0, 12345])
 def test_the_share_that_is_kept(on_cpu: mx.Device, keep: float, seed: int) -> None:
-    kept = np.array(mf.dropout_mask((COUNT,), keep, seed=seed)).sum()
+    kept = np.array(mf.dropout_mask((COUNT,), keep_probability=keep, seed=seed)).sum()
     assert abs(kept - COUNT * keep) < 5 * np.sqrt(COUNT * keep * (1 - keep))
 
 
@@ -215,7 +220,7 @@ def agreement(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def test_neighbours_are_independent(on_cpu: mx.Device) -> None:
-    mask = np.array(mf.dropout_mask((8, 40, 50, 16), 0.5, seed=3))
+    mask = np.array(mf.dropout_mask((8, 40, 50, 16), keep_probability=0.5, seed=3))
     for axis in range(4):
         for lag in (1, 2, 3, 4, 5):
             ahead = np.take(mask, range(lag, mask.shape[axis]), axis)
@@ -225,12 +230,12 @@ def test_neighbours_are_independent(on_cpu: mx.Device) -> None:
 
 @pytest.mark.parametrize("other", [1, 2, 2**32, 2**63])
 def test_keys_are_independent(on_cpu: mx.Device, other: int) -> None:
-    a, b = (np.array(mf.dropout_mask((COUNT,), 0.5, seed=seed)) for seed in (0, other))
+    a, b = (np.array(mf.dropout_mask((COUNT,), keep_probability=0.5, seed=seed)) for seed in (0, other))
     assert abs(agreement(a, b)) < 5
 
 
 def test_the_mean_stays(on_cpu: mx.Device) -> None:
-    y = exact(mf.dropout(mx.ones(COUNT), 0.25, seed=8))
+    y = exact(mf.dropout(mx.ones(COUNT), keep_probability=0.25, seed=8))
     assert abs(y.mean() - 1) < 5 * np.sqrt(0.75 / 0.25 / COUNT)
 
 
@@ -288,20 +293,23 @@ def test_a_key_is_taken_as_it_is_and_not_kept_by_name(device: mx.Device) -> None
 @pytest.mark.parametrize("stride", [(1, 1, 1), (0, 1, 0)], ids=str)
 def test_vmap_over_keys(on_cpu: mx.Device, stride: tuple[int, ...]) -> None:
     keys, x = mx.random.split(mx.random.key(2), 3), numbers((3, 2, 3, 4, 5))
-    drop = lambda x, key: mf.dropout(x, 0.6, key=key, mask_stride=stride)  # noqa: E731
+    drop = lambda x, key: mf.dropout(x, keep_probability=0.6, key=key, mask_stride=stride)  # noqa: E731
     both = mx.vmap(drop)(x, keys)
     assert same_bits(both, mx.stack([drop(x[i], keys[i]) for i in range(3)]))
     shared = mx.vmap(drop, in_axes=(None, 0))(x[0], keys)
     assert same_bits(shared, mx.stack([drop(x[0], key) for key in keys]))
     alike = mx.vmap(drop, in_axes=(0, None))(x, keys[0])
     assert same_bits(alike, mx.stack([drop(one, keys[0]) for one in x]))
-    masks = mx.vmap(lambda key: mf.dropout_mask((2, 3, 4, 5), 0.6, key=key, mask_stride=stride))(keys)
-    assert same_bits(masks, mx.stack([mf.dropout_mask((2, 3, 4, 5), 0.6, key=key, mask_stride=stride) for key in keys]))
+    masks = mx.vmap(lambda key: mf.dropout_mask((2, 3, 4, 5), keep_probability=0.6, key=key, mask_stride=stride))(keys)
+    assert same_bits(
+        masks,
+        mx.stack([mf.dropout_mask((2, 3, 4, 5), keep_probability=0.6, key=key, mask_stride=stride) for key in keys]),
+    )
 
 
 def test_vmap_of_vmap_over_keys_and_images(on_cpu: mx.Device) -> None:
     keys, x = mx.random.split(mx.random.key(2), 6).reshape(2, 3, 2), numbers((4, 2, 3, 4, 5))
-    drop = lambda x, key: mf.dropout(x, 0.6, key=key)  # noqa: E731
+    drop = lambda x, key: mf.dropout(x, keep_probability=0.6, key=key)  # noqa: E731
     over_keys = mx.vmap(mx.vmap(drop, in_axes=(None, 0)), in_axes=(None, 0))
     made = mx.vmap(over_keys, in_axes=(0, None))(x, keys)
     for i, j, k in itertools.product(range(4), range(2), range(3)):
@@ -310,7 +318,7 @@ def test_vmap_of_vmap_over_keys_and_images(on_cpu: mx.Device) -> None:
 
 def test_gradients_of_vmaps_over_keys(on_cpu: mx.Device) -> None:
     keys, x = mx.random.split(mx.random.key(2), 3), numbers((2, 3, 4, 5), mx.float64)
-    loss = lambda x, key: (mf.dropout(x, 0.6, key=key) ** 3).sum()  # noqa: E731
+    loss = lambda x, key: (mf.dropout(x, keep_probability=0.6, key=key) ** 3).sum()  # noqa: E731
     total = mx.grad(lambda x: mx.vmap(loss, in_axes=(None, 0))(x, keys).sum())(x)
     each = mx.vmap(mx.grad(loss), in_axes=(None, 0))(x, keys)
     expected = mx.stack([mx.grad(loss)(x, key) for key in keys])
@@ -320,7 +328,7 @@ def test_gradients_of_vmaps_over_keys(on_cpu: mx.Device) -> None:
 
 def test_vmap_over_given_masks(on_cpu: mx.Device) -> None:
     x, masks = numbers((3, 2, 3, 4, 5)), numbers((3, 1, 3, 1, 5)) > 0
-    drop = lambda x, mask: mf.dropout(x, 0.6, mask=mask)  # noqa: E731
+    drop = lambda x, mask: mf.dropout(x, keep_probability=0.6, mask=mask)  # noqa: E731
     for axes in ((0, 0), (None, 0), (0, None)):
         x_of = (lambda i: x[i]) if axes[0] == 0 else (lambda i: x[0])
         m_of = (lambda i: masks[i]) if axes[1] == 0 else (lambda i: masks[0])
@@ -342,7 +350,7 @@ def test_nobody_is_copied_for_a_mapped_key(on_cpu: mx.Device) -> None:
 
 
 def test_a_state_without_a_mask(device: mx.Device) -> None:
-    _, state = mf.dropout_fwd(numbers((2, 3, 4, 5)), 0.3, seed=7, mask_stride=(1, 1, 0))
+    _, state = mf.dropout_fwd(numbers((2, 3, 4, 5)), keep_probability=0.3, seed=7, mask_stride=(1, 1, 0))
     assert state.key.tolist() == mx.random.key(7).tolist() and state.mask.size == 0
     assert state[2:] == ("dropout", 0.3, (1, 1, 0), (2, 3, 4, 5))
 
@@ -350,7 +358,7 @@ def test_a_state_without_a_mask(device: mx.Device) -> None:
 def test_the_adjoint(device: mx.Device) -> None:
     x, dy = numbers((2, 3, 4, 5)), numbers((2, 3, 4, 5), seed=1)
     for how in ({"seed": 3}, {"mask": x > 0}, {"mask": numbers((1, 3, 4, 5), seed=2)}):
-        y, state = mf.dropout_fwd(x, 0.4, **how)
+        y, state = mf.dropout_fwd(x, keep_probability=0.4, **how)
         np.testing.assert_allclose(
             (exact(y) * exact(dy)).sum(), (exact(x) * exact(mf.dropout_grad(dy, state))).sum(), rtol=1e-5
         )
@@ -359,7 +367,7 @@ def test_the_adjoint(device: mx.Device) -> None:
 def test_a_compiled_gradient_takes_states(device: mx.Device) -> None:
     x, grad = numbers((2, 3, 4, 5)), mx.compile(mf.dropout_grad)
     for how in ({"seed": 3}, {"seed": 4}, {"mask": x > 0}, {"seed": 3, "mask_stride": (0, 1, 1)}):
-        _, state = mf.dropout_fwd(x, 0.4, **how)
+        _, state = mf.dropout_fwd(x, keep_probability=0.4, **how)
         assert same_bits(grad(x, state), mf.dropout_grad(x, state))
 
 
@@ -377,7 +385,7 @@ def test_definition_anywhere(
 ) -> None:
     with mx.stream(mx.cpu):
         x = numbers(shape, dtype)
-        y = mf.dropout(VIEWS[view](x), keep, seed=seed, mask_stride=stride)
+        y = mf.dropout(VIEWS[view](x), keep_probability=keep, seed=seed, mask_stride=stride)
         mask = oracle.mask(shape, keep, mx.random.key(seed), stride)
         with np.errstate(over="ignore"):
             expected = exact(mx.array(exact(x) * mask / keep).astype(dtype))

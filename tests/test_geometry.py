@@ -40,10 +40,10 @@ class Geometry:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         function = getattr(self._library, f"geometry_{name}")
-        packed = ctypes.c_int * 20  # as the second axis of two, so that axis_at is covered
+        packed = ctypes.c_int * (2 * len(Axis._fields))  # as the second axis of two, so that axis_at is covered
 
         def call(axis: Axis, *ints: int) -> int:
-            return int(function(packed(*[0] * 10, *axis), *ints))
+            return int(function(packed(*[0] * len(axis), *axis), *ints))
 
         return call
 
@@ -81,6 +81,7 @@ def random_axis(choose: random.Random) -> Axis:
         zero_pad=edge * choose.randint(0, 4),
         begin=begin,
         end=end,
+        zero_pad_after=edge * choose.randint(0, 4),
     )
 
 
@@ -123,7 +124,7 @@ def check_outputs(geometry: Geometry, axis: Axis, outputs: range) -> None:
     for o in outputs:
         positions = taps(axis, o)
         inside = [k for k, i in enumerate(positions) if 0 <= i < axis.n_in]
-        counted = [i for i in positions if -axis.zero_pad <= i <= axis.n_in - 1 + axis.zero_pad]
+        counted = [i for i in positions if -axis.zero_pad <= i <= axis.n_in - 1 + axis.zero_pad_after]
         assert geometry.first(axis, o) == positions[0]
         assert bool(geometry.selected(axis, o)) == (axis.begin <= o < axis.end)
         assert list(range(geometry.tap_begin(axis, o), geometry.tap_end(axis, o))) == inside, (axis, o)
@@ -168,7 +169,7 @@ def test_edges_of_maxima_equal_brute_force(geometry: Geometry) -> None:
     for _ in range(2500):
         axis = random_axis(choose)
         if axis.n_in > 0:
-            check_edges(geometry, axis._replace(edge=choose.randint(0, 2), zero_pad=0))
+            check_edges(geometry, axis._replace(edge=choose.randint(0, 2), zero_pad=0, zero_pad_after=0))
 
 
 def test_even_windows_do_not_overflow(geometry: Geometry) -> None:
@@ -187,6 +188,8 @@ def test_even_windows_do_not_overflow(geometry: Geometry) -> None:
         {"n_in": (FAR - 1, FAR - 1), "offset": 2 - FAR, "out_size": 3, "stride": FAR - 3},
         {"n_in": (FAR - 9, FAR - 9), "stride": FAR // 2, "padding": 4, "edge_mode": "clamp", "zero_pad": 8},
         {"offset": 2 - FAR, "out_size": 1, "edge_mode": "clamp", "zero_pad": FAR - 6},
+        {"offset": 2 - FAR, "out_size": 1, "edge_mode": "clamp", "zero_pad": ((0, FAR - 6), (FAR - 6, 0))},
+        {"offset": FAR - 3, "out_size": 1, "edge_mode": "clamp", "zero_pad": ((0, FAR - 6), (FAR - 6, 0))},
     ],
 )
 def test_geometry_does_not_overflow_within_reach(geometry: Geometry, how: dict[str, Any]) -> None:
@@ -200,9 +203,16 @@ def test_geometry_does_not_overflow_within_reach(geometry: Geometry, how: dict[s
 
 @pytest.mark.parametrize(
     ("edge_mode", "zero_pad", "divisors"),
-    [("zero", 0, [3, 3, 3]), ("clamp", 0, [2, 3, 1]), ("clamp", 1, [3, 3, 2])],
+    [
+        ("zero", 0, [3, 3, 3]),
+        ("clamp", 0, [2, 3, 1]),
+        ("clamp", 1, [3, 3, 2]),
+        ("clamp", (0, (1, 0)), [3, 3, 1]),
+        ("clamp", (0, (0, 1)), [2, 3, 2]),
+        ("clamp", (9, (0, 9)), [2, 3, 3]),
+    ],
 )
-def test_divisors_worked_example(geometry: Geometry, edge_mode: str, zero_pad: int, divisors: list[int]) -> None:
+def test_divisors_worked_example(geometry: Geometry, edge_mode: str, zero_pad: Any, divisors: list[int]) -> None:
     how: Any = {"edge_mode": edge_mode, "edge_modes": ("zero", "clamp"), "zero_pad": zero_pad}
     _, cols = place("avg_pool", (4, 4), 3, stride=2, padding=1, ceil_mode=True, **how)
     assert [geometry.divisor(cols, o) for o in range(cols.n_out)] == divisors

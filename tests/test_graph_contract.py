@@ -146,7 +146,7 @@ def test_masks_of_a_dropout_come_from_its_seed_and_change_with_every_step() -> N
     f = graph.compile(graph.dropout(graph.ImageNode("x"), 0.5, seed=7, name="d"))
     _, states = f.init(mx.random.key(0), {"x": X})
     y, _, after = f({}, {"x": numbers(X, 0)}, states)
-    close(y, mf.dropout(numbers(X, 0), 0.5, seed=7))
+    close(y, mf.dropout(numbers(X, 0), keep_probability=0.5, seed=7))
     assert not mx.array_equal(f({}, {"x": numbers(X, 0)}, after)[0], y)
 
 

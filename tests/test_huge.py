@@ -130,7 +130,7 @@ def test_convolution_to_a_huge_image(device: mx.Device) -> None:
 def test_dropout(device: mx.Device, stride: tuple[int, int, int]) -> None:
     """The words of the last pixel's elements, counted in the mask."""
     x = mx.broadcast_to(mx.array(1.0, mx.float16), (IMAGES, HEIGHT, WIDTH, CHANNELS))
-    y = mf.dropout(x, 0.5, key=mx.array([5, 6], mx.uint32), mask_stride=stride)
+    y = mf.dropout(x, keep_probability=0.5, key=mx.array([5, 6], mx.uint32), mask_stride=stride)
     end = IMAGES * (HEIGHT if stride[0] else 1) * WIDTH * CHANNELS
     calls = [oracle_elements.philox((i & 0xFFFFFFFF, i >> 32, 0, 0), (5, 6)) for i in range(end // 4 - 64, end // 4)]
     assert np.array_equal(exact(y[-1, -1, -1]) != 0, np.array(calls).reshape(-1) < 2**31)

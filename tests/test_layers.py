@@ -22,7 +22,7 @@ FAMILIES = {
     "softmax", "loss",
 }  # fmt: skip
 # What each floor may import from the package; a family's own private parts are its own.
-FLOOR = {"_rules", "_launch", "_check", "window", "_activation", "_printing"}
+FLOOR = {"_rules", "_launch", "_lazy", "_check", "window", "_activation", "_near", "_plain", "_printing"}
 PARTS = {
     "pooling": {"_avg_kernels", "_pool_stages"},
     "max_pooling": {"_pool_stages", "_max_kernels"},
@@ -47,18 +47,21 @@ PARTS = {
     "images": {"_avg_kernels", "_pool_stages"},
 }
 ALLOWED: dict[str, set[str]] = {
-    "_policy": {"_printing"},
-    "window": {"_policy"},
+    "_policy": {"_near", "_plain", "_printing"},
+    "window": {"_policy", "_printing"},
     "_version": set(),
-    "_check": {"_printing"},
+    "_check": {"_near", "_plain", "_printing"},
     "_nvrtc": set(),
+    "_near": set(),
+    "_plain": set(),
     "_printing": set(),
-    "_environment": set(),
-    "_launch": {"_environment", "_primitives", "_nvrtc"},
+    "_environment": {"_printing"},
+    "_launch": {"_environment", "_primitives", "_printing", "_nvrtc"},
+    "_lazy": {"_launch"},
     "_mlx_settings": set(),
-    "_threads": {"_launch"},
+    "_threads": {"_launch", "_plain", "_printing"},
     "_rules": {"_launch"},
-    "_zeros": {"_launch"},
+    "_zeros": {"_launch", "_lazy"},
     "_vectors": FLOOR,
     "_channel_stages": FLOOR,
     "_channels": FLOOR | {"_channel_stages", "_neuron", "_vectors"},
@@ -98,11 +101,23 @@ ALLOWED: dict[str, set[str]] = {
     "_sampling": set(),
     "_resample": FLOOR | {"_sampling"},
     "_resized": FLOOR | {"_resample", "_sampling"},
+    "_earlier_files": {"_bn_state", "_launch"},
     "_safetensors": set(),
+    "_recomputing": {"_printing"},
+    "checkpointing": {"_recomputing"},
     "_saved_tree": FLOOR
     | FAMILIES
-    | {"_bn_state", "_conv_state", "_fused_neuron", "_policy", "_resized", "_safetensors", "_sampling"},
-    "saving": {"_safetensors", "_saved_tree"},
+    | {
+        "_bn_state",
+        "_conv_state",
+        "_earlier_files",
+        "_fused_neuron",
+        "_policy",
+        "_resized",
+        "_safetensors",
+        "_sampling",
+    },
+    "saving": {"_printing", "_safetensors", "_saved_tree"},
     "_selftest": {"mpsfunc", "_launch"},
     "__main__": {"mpsfunc", "_launch", "_mlx_settings", "_nvrtc", "_selftest"},
     **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
@@ -154,12 +169,19 @@ def test_the_graph_sits_on_top() -> None:
 
 def test_the_layers_sit_on_top() -> None:
     assert not any(module.startswith("mpsfunc.nn") for text in MODULES.values() for module in imports(text))
-    parts = ("fusing", "activations", "layers", "more", "conversion", "__init__")
+    parts = ("fusing", "activations", "layers", "more", "conversion", "checkpointing", "__init__")
+    beneath = {
+        "fusing": {"mpsfunc._lazy"},
+        "checkpointing": {"mpsfunc._recomputing"},
+        "conversion": {"mpsfunc._printing"},
+        "layers": {"mpsfunc._printing"},
+    }
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"more"} if path.stem == "conversion" else set())
+        known = known if path.stem != "checkpointing" else set()
         inside = {module for module in imports(path.read_text()) if module.startswith("mpsfunc")}
-        below = {"mpsfunc._launch"} if path.stem == "fusing" else set()
-        assert inside <= {"mpsfunc", "mpsfunc.nn", *(f"mpsfunc.nn.{name}" for name in known)} | below
+        inside_nn = {"mpsfunc", "mpsfunc.nn", *(f"mpsfunc.nn.{name}" for name in known)}
+        assert inside <= inside_nn | beneath.get(path.stem, set())
 
 
 def test_placement_does_not_know_mlx() -> None:

@@ -15,6 +15,7 @@ from loss_case import CATEGORICAL, COSINE, PAIRS, REDUCTIONS, SIGMOID, SOFTMAX, 
 from support import DTYPES, VIEWS, exact, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc import graph
 
 # The definition ---------------------------------------------------------------------------------------------
 
@@ -95,13 +96,113 @@ def test_labels_of_no_class_are_targets_of_zeros(
 ) -> None:
     labels, (y, _) = mx.array(np.array(values, str(kind).rpartition(".")[2])), images(type, (5, 4), mx.float32)
     hot = mx.array([[float(v == k) for k in range(4)] for v in values])
-    for how in ({}, {"label_smoothing": 0.1, "number_of_classes": 4}) if type == SOFTMAX else ({},):
-        for made, right in zip(
-            mf.loss(y, labels, type, "sum", **how), mf.loss(y, hot, type, "sum", **how), strict=True
-        ):
-            np.testing.assert_allclose(exact(made), exact(right), rtol=1e-6, atol=1e-7)
-        derived = [mf.loss_grad(y, t, type, divided=True, **how) for t in (labels, hot)]
-        np.testing.assert_allclose(*map(exact, derived), rtol=1e-6, atol=1e-7)
+    for made, right in zip(mf.loss(y, labels, type, "sum"), mf.loss(y, hot, type, "sum"), strict=True):
+        np.testing.assert_allclose(exact(made), exact(right), rtol=1e-6, atol=1e-7)
+    derived = [mf.loss_grad(y, t, type, divided=True) for t in (labels, hot)]
+    np.testing.assert_allclose(*map(exact, derived), rtol=1e-6, atol=1e-7)
+    smooth = {"label_smoothing": 0.1, "number_of_classes": 4} if type == SOFTMAX else {}
+    for reduction in REDUCTIONS:
+        check(type, reduction, y, labels, **smooth)
+    none = mx.array([not 0 <= v < 4 for v in values])[:, None]
+    _no_loss(type, y, labels, none, "sum", **smooth)
+
+
+def _no_loss(type: str, y: mx.array, labels: mx.array, none: mx.array, reduction: str, **how: Any) -> None:
+    """The value and its derivatives of the first and second order are 0 in the pixels that are of no class.
+
+    They are the whole image, but with "none". MPS's gradient there is that without smoothing.
+    """
+
+    def f(y: mx.array) -> mx.array:
+        return mf.loss_value(y, labels, type, reduction, **how)
+
+    def gone(made: mx.array) -> bool:
+        return not exact(mx.where(none, made, 0)).any()
+
+    slope = mx.grad(lambda y: f(y).sum())
+    (value, passed), ones = mf.loss(y, labels, type, reduction, **how), mx.ones_like(y)
+    assert gone(value) and gone(f(y)) and gone(mf.loss_fwd(y, labels, type, reduction, **how)[0])
+    assert gone(mf.loss_grad(y, labels, type, reduction, divided=True, **how)) and gone(slope(y))
+    assert gone(mx.grad(lambda y: mf.loss(y, labels, type, reduction, **how)[0].sum())(y))
+    assert gone(mx.jvp(f, [y], [ones])[1][0]) and gone(mx.jvp(slope, [y], [ones])[1][0])
+    assert gone(mx.grad(lambda y: (slope(y) * ones).sum())(y))
+    assert gone(mx.vmap(f)(mx.stack([y, y]))[1])
+    plain = {k: v for k, v in how.items() if k != "label_smoothing"}
+    for made in (passed, mf.loss_grad(y, labels, type, **how)):
+        assert same_bits(*(mx.where(none, g, 0) for g in (made, mf.loss_grad(y, labels, type, **plain))))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighing", ["none", "scalar", "elements", "pixels"])
+@pytest.mark.parametrize("classes", [3, 16, 70])
+def test_smoothing_shares_nothing_where_there_is_no_class(
+    device: mx.Device, dtype: mx.Dtype, reduction: str, weighing: str, classes: int
+) -> None:
+    """An image of no class at all beside one of which a part is."""
+    y, _ = images(SOFTMAX, (2, 3, classes), dtype)
+    labels = mx.array([[-1, classes, 2**31 - 1], [1, -1, classes - 1]])
+    how: dict[str, Any] = {"label_smoothing": 0.1, "number_of_classes": classes}
+    if weighing == "scalar":
+        how["weight"] = 1.75
+    elif weighing != "none":
+        how["weights"] = abs(numbers((2, 3, classes if weighing == "elements" else 1), dtype, 7))
+    check(SOFTMAX, reduction, y, labels, **how)
+    none = (labels < 0) | (labels >= classes)
+    per = none[..., None] if reduction == "none" else none.all(1)[:, None, None]
+    _no_loss(SOFTMAX, y, labels, per, reduction, **how)
+    check(SOFTMAX, reduction, y, labels, **{**how, "label_smoothing": 1.0})
+
+
+def test_no_class_by_hand(device: mx.Device) -> None:
+    y, how = mx.array([[1.0, 2, 0]]), {"label_smoothing": 0.1, "number_of_classes": 3}
+    for label in (-1, 3):
+        for reduction in ("sum", "mean", "sum_by_non_zero_weights"):
+            value, gradient = mf.loss(y, mx.array([label]), SOFTMAX, reduction, **how)
+            assert value.item() == 0
+            np.testing.assert_allclose(exact(gradient), exact(mf.softmax(y)), rtol=1e-6)
+
+
+def test_no_class_is_averaged_over_as_without_smoothing(device: mx.Device) -> None:
+    """A mean goes on to count its pixels, and the weights of its pixels count if they are not 0."""
+    y, labels, w = numbers((1, 4, 5)), mx.array([[-1, 2, 5, 0]]), mx.array([[[2.0], [1], [0], [1]]])
+    how: dict[str, Any] = {"label_smoothing": 0.2, "number_of_classes": 5}
+    total = mf.loss_value(y, labels, SOFTMAX, "sum", **how)
+    np.testing.assert_allclose(exact(mf.loss_value(y, labels, SOFTMAX, "mean", **how)) * 4, exact(total), rtol=1e-6)
+    total = mf.loss_value(y, labels, SOFTMAX, "sum", weights=w, **how)
+    counted = mf.loss_value(y, labels, SOFTMAX, "sum_by_non_zero_weights", weights=w, **how)
+    np.testing.assert_allclose(exact(counted) * 3, exact(total), rtol=1e-6)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_the_node_of_a_graph_knows_no_class(device: mx.Device, divided: bool) -> None:
+    x, labels = graph.ImageNode("x"), graph.ImageNode("labels")
+    how: dict[str, Any] = {"label_smoothing": 0.1, "number_of_classes": 4, "divided": divided}
+    loss = graph.loss(graph.fully_connected(x, 4, name="scores"), labels, SOFTMAX, "mean", **how)
+    step = graph.compile(loss.loss_image, gradients=graph.training_graph(loss))
+    inputs = {"x": numbers((2, 3, 3, 2)), "labels": mx.array([[[-1]], [[4]]])}
+    params, states = step.init(mx.random.key(0), inputs)
+    value, gradients, _ = step(params, inputs, states)
+    assert not exact(value).any()
+    assert exact(gradients["scores"]["w"]).any() != divided
+
+
+def test_dense_targets_of_zeros_are_smoothed(device: mx.Device) -> None:
+    """They were given; only a label can be no class."""
+    value = mf.loss_value(mx.zeros((1, 4)), mx.zeros((1, 4)), SOFTMAX, "sum", label_smoothing=0.2, number_of_classes=4)
+    np.testing.assert_allclose(value.item(), 0.2 * np.log(4), rtol=1e-6)
+
+
+def test_no_class_has_no_derivative_where_a_probability_is_0(on_cpu: mx.Device) -> None:
+    y, labels = mx.array([[0.0, 0.5, 0.5], [0.0, 0.25, 0.75]]), mx.array([-1, 1])
+
+    def f(y: mx.array) -> mx.array:
+        return mf.loss_value(y, labels, CATEGORICAL, "sum")
+
+    slope, ones = mx.grad(lambda y: f(y).sum()), mx.ones_like(y)
+    assert exact(mx.jvp(f, [y], [ones])[1][0]).ravel().tolist() == [0, -4]
+    assert exact(slope(y)).tolist() == [[0, 0, 0], [0, -4, 0]]
+    curves = mx.jvp(slope, [y], [ones])[1][0], mx.grad(lambda y: slope(y).sum())(y)
+    assert all(exact(c).tolist() == [[0, 0, 0], [0, 16, 0]] for c in curves)
 
 
 @pytest.mark.parametrize("weights", [(6,), (1,), (), (1, 6), (4, 6), (4, 1), (2, 1, 1), (3, 4, 6), (1, 4, 1)], ids=str)

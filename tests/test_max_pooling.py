@@ -75,10 +75,10 @@ def test_a_dilated_tap_outside_reads_the_edge_or_nothing(device: mx.Device) -> N
 
 def test_a_pixel_of_zero_wins_over_a_zero_of_the_padding(device: mx.Device, dtype: mx.Dtype) -> None:
     x = picture([[-1, 0], [-2, -3]], dtype)
-    y, state = mf.max_pool_fwd(x, 3, stride=1, padding=1)
+    y, state = mf.max_pool_fwd(x, 3, stride=1, padding=1, edge_mode="zero")
     assert not exact(y).any()
     assert mf.max_pool_indices(state).reshape(-1).tolist() == [1, 1, 1, 1]
-    minus, state = mf.max_pool_fwd(-mx.zeros_like(x), 3, stride=1, padding=1)
+    minus, state = mf.max_pool_fwd(-mx.zeros_like(x), 3, stride=1, padding=1, edge_mode="zero")
     assert not exact(minus).any() and mf.max_pool_indices(state).reshape(-1).tolist() == [0, 0, 0, 0]
 
 
@@ -90,6 +90,65 @@ def test_a_nan_wins_and_the_first_one_stays(device: mx.Device, dtype: mx.Dtype, 
     np.testing.assert_array_equal(exact(y), expected)
     np.testing.assert_array_equal(np.array(mf.max_pool_indices(state)), at)
     assert np.isnan(exact(y)[0, 1, 1, 0]) and at[0, 1, 1, 0] == 1
+
+
+# What is read outside unless somebody says --------------------------------------------------------------
+
+DEFAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "pixels": ({"padding": 1}, "exclude"),
+    "pixels of each axis": ({"padding": (1, 0)}, "exclude"),
+    "pixels of each side": ({"padding": ((0, 1), (2, 0))}, "exclude"),
+    "no padding": ({}, "exclude"),
+    "ceil mode": ({"stride": 2, "padding": 1, "ceil_mode": True}, "exclude"),
+    "same": ({"padding": "same"}, "exclude"),
+    "full": ({"padding": "full"}, "exclude"),
+    "valid": ({"padding": "valid"}, "exclude"),
+    "dilated": ({"padding": 1, "dilation": 2}, "exclude"),
+    "policy": ({"padding": mf.PaddingPolicy()}, "zero"),
+    "full policy": ({"padding": mf.PaddingPolicy(size="full")}, "zero"),
+    "offset": ({"offset": 0, "out_size": 5}, "zero"),
+    "offset that misses the image": ({"offset": -9, "out_size": 5}, "zero"),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_is_read_outside_unless_somebody_says(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
+    """Nothing, as in PyTorch; or 0, as in MPS, where windows are placed as MPS places them."""
+    how, edge_mode = {"stride": 1, **DEFAULTS[name][0]}, DEFAULTS[name][1]
+    x = -abs(numbers((2, 5, 6, 3), dtype)) - 1
+    y, state = mf.max_pool_fwd(x, 3, **how)
+    expected, told = mf.max_pool_fwd(x, 3, edge_mode=edge_mode, **how)
+    assert same_bits(y, expected) and same_bits(mf.max_pool(x, 3, **how), expected)
+    assert state[1:] == told[1:] and same_bits(state.winners, told.winners)
+    dy = numbers(tuple(y.shape), dtype, 1)
+    assert same_bits(mf.max_pool_grad_from_source(dy, x, 3, **how), mf.max_pool_grad(dy, told))
+    hangs_over = name not in ("no padding", "valid")
+    assert bool((mf.max_pool_indices(state) < 0).any()) == (hangs_over and edge_mode == "zero")
+    assert bool((y == 0).any()) == (hangs_over and edge_mode == "zero")
+
+
+def test_a_border_of_negative_numbers_stays_negative(device: mx.Device, dtype: mx.Dtype) -> None:
+    x = picture([[-5, -6], [-7, -8]], dtype)
+    assert mf.max_pool(x, 2, stride=1, padding=1)[0, :, :, 0].tolist() == [[-5, -5, -6], [-5, -5, -6], [-7, -7, -8]]
+    zeros = [[0, 0, 0], [0, -5, 0], [0, 0, 0]]
+    assert mf.max_pool(x, 2, stride=1, padding=1, edge_mode="zero")[0, :, :, 0].tolist() == zeros
+    assert mf.max_pool(x, 2, stride=1, offset=0, out_size=3)[0, :, :, 0].tolist() == zeros
+
+
+@pytest.mark.parametrize(
+    "how", [{"padding": 2}, {"padding": ((2, 0), (0, 0))}, {"padding": 2, "edge_mode": "exclude"}], ids=str
+)
+def test_a_window_without_a_pixel_is_told_what_to_do(device: mx.Device, how: dict[str, Any]) -> None:
+    x = mx.ones((1, 4, 4, 1))
+    words = (
+        r"^max_pool: a window holds no pixel; got edge_mode='exclude', expected less padding, or edge_mode='zero' "
+        r"\(0 there\) or 'clamp' \(the nearest pixel\)$"
+    )
+    for call in (mf.max_pool, mf.max_pool_fwd):
+        with pytest.raises(ValueError, match=words):
+            call(x, 2, **how)
+    for edge_mode, outside in (("zero", 0), ("clamp", 1)):
+        assert mf.max_pool(x, 2, **{**how, "edge_mode": edge_mode})[0, 0, 0].item() == outside
 
 
 # The definition -----------------------------------------------------------------------------------------
@@ -117,11 +176,12 @@ def test_definition_for_every_width_and_view(
     device: mx.Device, dtype: mx.Dtype, batch: int, channels: int, view: str
 ) -> None:
     x = numbers((batch, 6, 5, channels), dtype)
-    y, state = mf.max_pool_fwd(VIEWS[view](x), 3, stride=2, padding=1)
-    check(x, y, state)
-    dy = numbers(tuple(y.shape), dtype, 3)
-    seen = state._replace(winners=mx.contiguous(state.winners[::-1])[::-1])
-    assert same_bits(mf.max_pool_grad(VIEWS[view](dy), seen), mf.max_pool_grad(dy, state))
+    for edge_mode in ("zero", "exclude"):
+        y, state = mf.max_pool_fwd(VIEWS[view](x), 3, stride=2, padding=1, edge_mode=edge_mode)
+        check(x, y, state)
+        dy = numbers(tuple(y.shape), dtype, 3)
+        seen = state._replace(winners=mx.contiguous(state.winners[::-1])[::-1])
+        assert same_bits(mf.max_pool_grad(VIEWS[view](dy), seen), mf.max_pool_grad(dy, state))
 
 
 @pytest.mark.parametrize("channels", (3, 40))

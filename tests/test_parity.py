@@ -56,6 +56,19 @@ def test_avg_pool(how: dict[str, Any], image: tuple[int, int], counted: bool) ->
     agree(mf.avg_pool_grad(dy, state), *backward(output, dy, source))
 
 
+@pytest.mark.parametrize("sides", [((2, 0), (0, 0)), ((1, 0), (2, 0)), ((0, 1), (0, 2)), ((2, 1), (1, 2))], ids=str)
+@pytest.mark.parametrize("kernel", [2, (3, 4)], ids=str)
+def test_avg_pool_of_an_image_padded_by_hand(sides: Any, kernel: Any) -> None:
+    """Zeros that PyTorch puts around the image itself, more of them on one side, are zeros that count."""
+    x, how = numbers((2, 7, 8, 3), mx.float64), {"stride": 2, "ceil_mode": not any(after for _, after in sides)}
+    source = theirs(x)
+    output = torch.nn.functional.avg_pool2d(torch.nn.functional.pad(source, (*sides[1], *sides[0])), kernel, **how)
+    y, state = mf.avg_pool_fwd(x, kernel, **how, padding=sides, edge_mode="clamp", zero_pad=sides)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 1)
+    agree(mf.avg_pool_grad(dy, state), *backward(output, dy, source))
+
+
 @pytest.mark.parametrize("how", [h for h in POOLINGS if not h.get("ceil_mode")], ids=str)
 def test_edge_mode_zero_counts_the_padding(how: dict[str, Any]) -> None:
     x = numbers((2, 9, 8, 3), mx.float64)
@@ -73,10 +86,11 @@ MAX_POOLINGS = [
 @pytest.mark.parametrize("image", [(7, 8), (6, 5), (9, 12)], ids=str)
 @pytest.mark.parametrize("few", [False, True], ids=["all differ", "many ties"])
 def test_max_pool(how: dict[str, Any], image: tuple[int, int], few: bool) -> None:
-    """Edge mode exclude is PyTorch's padding, and its winners are ours."""
+    """PyTorch's padding is ours where nobody says what edges read, and its winners are."""
     x = numbers((2, *image, 3), mx.float64)
     x = mx.round(x) if few else x
-    y, state = mf.max_pool_fwd(x, **how, edge_mode="exclude")
+    x = x - 3  # so that a zero of the padding would win
+    y, state = mf.max_pool_fwd(x, **how)
     source = theirs(x)
     output, indices = torch.nn.functional.max_pool2d(source, **how, return_indices=True)
     agree(y, output)

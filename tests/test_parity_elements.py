@@ -45,16 +45,16 @@ def test_arithmetic(operation: str, shapes: Any, limits: Any) -> None:
         agree(mf.arithmetic_grad(dy, x, y, operation, operand=operand, clamp=True, **args), pulled[i])
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
-def test_dropout_with_its_mask(keep: float) -> None:
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout_with_its_mask(p: float) -> None:
     """PyTorch's dropout of ones tells its mask; with that mask ours is the same, forward and backward."""
     x, dy = numbers((2, 3, 4, 5), mx.float64), numbers((2, 3, 4, 5), mx.float64, 1)
     torch.manual_seed(1)
-    mask = torch.nn.functional.dropout(torch.ones(2, 3, 4, 5), 1 - keep) != 0
+    mask = torch.nn.functional.dropout(torch.ones(2, 3, 4, 5), p) != 0
     torch.manual_seed(1)
     source = theirs(x)
-    output = torch.nn.functional.dropout(source, 1 - keep)
-    y, state = mf.dropout_fwd(x, keep, mask=mx.array(mask.numpy()))
+    output = torch.nn.functional.dropout(source, p)
+    y, state = mf.dropout_fwd(x, p=p, mask=mx.array(mask.numpy()))
     np.testing.assert_allclose(exact(y), np.where(mask, output.detach().numpy(), 0), rtol=1e-10)
     agree(mf.dropout_grad(dy, state), torch.autograd.grad(output, source, torch.tensor(exact(dy)))[0])
 
@@ -81,7 +81,9 @@ def test_dropout_of_whole_channels() -> None:
     torch.manual_seed(1)
     x = numbers((4, 3, 5, 6), mx.float64)
     output = torch.nn.functional.dropout2d(torch.tensor(exact(x).transpose(0, 3, 1, 2)), 0.5)
-    np.testing.assert_allclose(exact(mf.dropout(x, 0.5, mask=mask)), output.numpy().transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(
+        exact(mf.dropout(x, keep_probability=0.5, mask=mask)), output.numpy().transpose(0, 2, 3, 1)
+    )
 
 
 def test_slopes_on_a_limit() -> None:

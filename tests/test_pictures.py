@@ -87,6 +87,7 @@ def test_a_picture_says_what_it_shows_and_is_on_a_page(name: str) -> None:
         ('edge_mode="zero"', [3, 3, 3], ["1", "3", "1.33"]),
         ('edge_mode="clamp", zero_pad=0', [2, 3, 1], ["1.5", "3", "4"]),
         ('edge_mode="clamp", zero_pad=1', [3, 3, 2], ["1", "3", "2"]),
+        ('edge_mode="clamp", zero_pad=((0, 0), (1, 0))', [3, 3, 1], ["1", "3", "4"]),
     ],
 )
 def test_averages(said: str, divisors: list[int], averages: list[str]) -> None:

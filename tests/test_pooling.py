@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -25,6 +26,8 @@ EDGES: dict[str, dict[str, Any]] = {
     "clamp": {"edge_mode": "clamp"},
     "clamp, some zeros": {"edge_mode": "clamp", "zero_pad": (0, 2)},
     "clamp, many zeros": {"edge_mode": "clamp", "zero_pad": 9},
+    "clamp, zeros in front": {"edge_mode": "clamp", "zero_pad": ((2, 0), (9, 0))},
+    "clamp, zeros behind": {"edge_mode": "clamp", "zero_pad": ((0, 1), (1, 9))},
 }
 
 
@@ -109,6 +112,126 @@ def test_values_measured_from_mps(device: mx.Device) -> None:
         close(corner, 12 / 9)
 
 
+# Padding that counts, more of it on one side ------------------------------------------------------------
+
+
+def test_padding_in_front_counts_and_what_hangs_over_behind_does_not(device: mx.Device, dtype: mx.Dtype) -> None:
+    """ONNX's AveragePool with pads (2, 0), ceil_mode and count_include_pad: divided by 3, 3, 3 and 2."""
+    x = mx.arange(1.0, 7.0).astype(dtype).reshape(1, 1, 6, 1)
+    how: dict[str, Any] = {"stride": (1, 2), "padding": ((0, 0), (2, 0)), "ceil_mode": True, "edge_mode": "clamp"}
+    y, state = mf.avg_pool_fwd(x, (1, 3), **how, zero_pad=((0, 0), (2, 0)))
+    close(y, np.reshape([1 / 3, 2, 4, 5.5], (1, 1, 4, 1)))
+    dx = mf.avg_pool_grad(mx.full(y.shape, 6.0).astype(dtype), state)
+    close(dx, np.reshape([2 + 2, 2, 2 + 2, 2, 2 + 3, 3], (1, 1, 6, 1)))
+    # With as many zeros behind, the last window has a third pixel; behind alone, the first has two fewer.
+    assert abs(mf.avg_pool(x, (1, 3), **how, zero_pad=(0, 2))[0, 0, 3].item() - 11 / 3) < 0.02
+    close(mf.avg_pool(x, (1, 3), **how, zero_pad=((0, 0), (0, 2))), np.reshape([1, 2, 4, 11 / 3], (1, 1, 4, 1)))
+
+
+class Onnx(NamedTuple):
+    """Attributes of an AveragePool of ONNX (opset 19 has dilations)."""
+
+    image: tuple[int, int]
+    kernel: tuple[int, int]
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+
+    def ours(self) -> dict[str, Any]:
+        top, left, bottom, right = self.pads
+        pairs = (top, bottom), (left, right)
+        return {
+            "stride": self.strides,
+            "padding": pairs,
+            "dilation": self.dilations,
+            "ceil_mode": self.ceil_mode,
+            "edge_mode": "clamp",
+            "zero_pad": pairs if self.count_include_pad else 0,
+        }
+
+    def matrix(self) -> np.ndarray:
+        """(out_h, out_w, h, w), from the operator's text: pad, slide, and divide by the places that count."""
+        (h, w), (top, left, bottom, right) = self.image, self.pads
+        places = np.full((h + top + bottom, w + left + right), -1)
+        places[top : top + h, left : left + w] = np.arange(h * w).reshape(h, w)
+        starts = []
+        for size, n, before, k, stride, dilation in zip(
+            places.shape, self.image, (top, left), self.kernel, self.strides, self.dilations, strict=True
+        ):
+            room = size - ((k - 1) * dilation + 1)
+            count = (-(-room // stride) if self.ceil_mode else room // stride) + 1
+            # "Sliding windows that would start in the right padded region are ignored."
+            starts.append([s * stride for s in range(count) if not self.ceil_mode or s * stride < before + n])
+        made = np.zeros((len(starts[0]), len(starts[1]), h * w))
+        for (j, y0), (i, x0) in itertools.product(*map(enumerate, starts)):
+            (ky, kx), (dy, dx) = self.kernel, self.dilations
+            seen = places[y0 : y0 + (ky - 1) * dy + 1 : dy, x0 : x0 + (kx - 1) * dx + 1 : dx].ravel()
+            pixels = seen[seen >= 0]
+            made[j, i, pixels] = 1 / max(1, seen.size if self.count_include_pad else pixels.size)
+        return made.reshape(len(starts[0]), len(starts[1]), h, w)
+
+
+def some_of_onnx() -> list[Onnx]:
+    choose = np.random.default_rng(32)
+    drawn = []
+    while len(drawn) < 60:
+        two = lambda low, high: tuple(int(n) for n in choose.integers(low, high, 2))  # noqa: E731
+        kernel, dilations = two(1, 5), two(1, 3)
+        pads = tuple(int(choose.integers(0, k)) for k in (*kernel, *kernel))
+        image = tuple(int(choose.integers((k - 1) * d + 1, 9 + d)) for k, d in zip(kernel, dilations, strict=True))
+        drawn.append(
+            Onnx(image, kernel, pads, two(1, 4), dilations, bool(choose.integers(2)), bool(choose.integers(4)))
+        )
+    return drawn
+
+
+ONNX = [
+    Onnx((1, 6), (1, 3), (0, 2, 0, 0), (1, 2), ceil_mode=True),
+    Onnx((1, 6), (1, 3), (0, 0, 0, 2), (1, 2), ceil_mode=True),
+    Onnx((7, 8), (3, 3), (2, 0, 0, 1), (2, 2), ceil_mode=True),
+    Onnx((7, 8), (3, 3), (0, 1, 1, 0), (2, 2)),
+    Onnx((5, 5), (2, 2), (1, 0, 0, 1), (2, 2), (2, 2), ceil_mode=True),
+    *some_of_onnx(),
+]
+
+
+@pytest.mark.parametrize("case", ONNX, ids=str)
+def test_averages_of_onnx(device: mx.Device, case: Onnx) -> None:
+    matrix, how = case.matrix(), case.ours()
+    x = numbers((2, *case.image, 3))
+    y, state = mf.avg_pool_fwd(x, case.kernel, **how)
+    forward = lambda x: np.einsum("jihw,nhwc->njic", matrix, x)  # noqa: E731
+    backward = lambda dy: np.einsum("jihw,njic->nhwc", matrix, dy)  # noqa: E731
+    close(y, forward(exact(x)), forward(abs(exact(x))))
+    dy = numbers(tuple(y.shape), seed=1)
+    close(mf.avg_pool_grad(dy, state), backward(exact(dy)), backward(abs(exact(dy))))
+    (pulled,) = mx.vjp(lambda x: mf.avg_pool(x, case.kernel, **how), [x], [dy])[1]
+    assert same_bits(pulled, mf.avg_pool_grad(dy, state))
+
+
+def test_some_averages_of_onnx_need_both_sides(on_cpu: mx.Device) -> None:
+    """The table is no use if one number an axis would do."""
+    needed = 0
+    for case in ONNX:
+        how, image = case.ours(), (1, *case.image, 1)
+        for side in (0, 1):
+            one = {**how, "zero_pad": tuple(pair[side] for pair in how["padding"])}
+            if case.count_include_pad:
+                told = [mf.avg_pool(mx.ones(image), case.kernel, **each) for each in (how, one)]
+                needed += not same_bits(*told)
+    assert needed > 20
+
+
+@pytest.mark.parametrize("edge_mode", ["zero", "clamp"])
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_a_number_is_that_many_zeros_on_every_side(device: mx.Device, edge_mode: str, n: int) -> None:
+    how: dict[str, Any] = {"stride": 2, "padding": ((2, 1), (0, 2)), "edge_mode": edge_mode}
+    states = [mf.avg_pool_state((2, 7, 6, 3), 3, **how, zero_pad=z) for z in (n, (n, n), ((n, n), (n, n)), [[n, n], n])]
+    assert states == states[:1] * 4
+
+
 # The definition -----------------------------------------------------------------------------------------
 
 
@@ -134,6 +257,8 @@ def test_definition_for_every_width_and_view(
     assert same_bits(mf.avg_pool_grad(VIEWS[view](dy), state), mf.avg_pool_grad(dy, state))
 
 
+_few = st.integers(0, 3)
+_zeros = _few | st.tuples(_few, _few)  # of an axis
 placements = st.fixed_dictionaries(
     {
         "stride": st.tuples(st.integers(1, 4), st.integers(1, 4)),
@@ -141,7 +266,7 @@ placements = st.fixed_dictionaries(
         "offset": st.tuples(st.integers(-6, 9), st.integers(-6, 9)),
         "out_size": st.tuples(st.integers(1, 5), st.integers(1, 5)),
         "edge_mode": st.sampled_from(["zero", "clamp"]),
-        "zero_pad": st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        "zero_pad": _few | st.tuples(_zeros, _zeros),
     }
 )
 

@@ -15,7 +15,7 @@ from support import exact, numbers, same_bits
 from trees import same_tree
 
 import mpsfunc as mf
-from mpsfunc import _launch, _zeros
+from mpsfunc import _lazy, _zeros
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
@@ -158,11 +158,11 @@ def test_zeros_that_were_written_to_through_a_view_are_none() -> None:
 def test_only_zeros_are_taken_for_zeros() -> None:
     numbers_of = mx.full((2, 3), 1.0), mx.zeros((2, 3)) + 1, mx.ones((2, 3)), mx.broadcast_to(mx.array(2.0), (2, 3))
     lazy = mx.full((2, 3), mx.array(1.0) - 1)
-    assert not any(_launch.unmade_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
-    assert _launch.unmade_zeros(mx.zeros((2, 3))) and _launch.unmade_zeros(mx.zeros((2, 3), mx.float64))
+    assert not any(_lazy.unmade_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
+    assert _lazy.unmade_zeros(mx.zeros((2, 3))) and _lazy.unmade_zeros(mx.zeros((2, 3), mx.float64))
     made = mx.zeros((2, 3))
     mx.eval(made)
-    assert not _launch.unmade_zeros(made)
+    assert not _lazy.unmade_zeros(made)
 
 
 def test_a_new_state_in_an_exported_function(tmp_path: Path) -> None:
@@ -294,6 +294,7 @@ _IMPOSSIBLE: dict[str, dict[str, int]] = {
     "outputs behind the last": {"end": 10**6},
     "another edge": {"edge": 9},
     "fewer zeros than none": {"zero_pad": -1},
+    "fewer zeros behind than none": {"zero_pad_after": -1},
     "windows past what 32 bits can count": {"pad": 2**31},
     "windows too short to part the image": {"edge": 3, "size": 1},
     "windows a little too short for that": {"n_in": 5, "n_out": 3, "end": 3, "edge": 3, "size": 2},

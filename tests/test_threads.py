@@ -75,7 +75,7 @@ def shared(c: int = 16) -> dict[str, tuple[Callable[..., list[mx.array]], list[m
         "avg_pool": (with_gradients(lambda x: mf.avg_pool(x, 3, stride=2, padding=1), 1), [x]),
         "max_pool": (with_gradients(lambda x: mf.max_pool(x, 3, stride=2, padding=1), 1), [x]),
         "l2_pool": (with_gradients(lambda x: mf.l2_pool(x, 2), 1), [x]),
-        "dropout": (with_gradients(lambda x: mf.dropout(x, 0.7, key=key), 1), [x]),
+        "dropout": (with_gradients(lambda x: mf.dropout(x, keep_probability=0.7, key=key), 1), [x]),
         "loss": (with_gradients(loss, 1), [x]),
         "upsample_bilinear": (with_gradients(lambda x: mf.upsample_bilinear(x, 2), 1), [x]),
         "add": (with_gradients(lambda x, g: mf.add(x, g.reshape(1, 1, 1, -1), primary_scale=2.0), 2), [x, gamma]),

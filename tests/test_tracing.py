@@ -93,7 +93,7 @@ def test_export_fails_where_a_kernel_runs(name: str, tmp_path: Path) -> None:
 
 ONLY_HERE: dict[str, Callable[[], Arrays]] = {
     "conv_state": lambda: mf.conv_state((1, 4, 4, 2), (3, 3, 3, 2)).arrays,
-    "dropout_mask": lambda: (mf.dropout_mask((2, 3, 3, 4), 0.5, seed=1),),
+    "dropout_mask": lambda: (mf.dropout_mask((2, 3, 3, 4), keep_probability=0.5, seed=1),),
 }
 
 

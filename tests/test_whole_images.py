@@ -97,7 +97,7 @@ def test_an_edge_mode_says_nothing(edge_mode: str) -> None:
         assert axes == place("avg_pool", (5, 7), **how)
 
 
-@pytest.mark.parametrize("zero_pad", (-1, 1.5, "one", (1, 2, 3)), ids=str)
+@pytest.mark.parametrize("zero_pad", (-1, 1.5, "one", (1, 2, 3), ((0, 1), (2, -1))), ids=str)
 def test_a_zero_pad_must_be_one_all_the_same(zero_pad: Any) -> None:
     for kernel_size in ("global", 2):
         with pytest.raises((TypeError, ValueError), match=r"^avg_pool: zero_pad .*; got zero_pad=.*, expected "):

@@ -154,7 +154,7 @@ def test_exclude_edges_counts_the_padding_before_the_image() -> None:
         (PaddingPolicy(size="valid", remainder="bottom_right", exclude_edges=True), 0),
     ]:
         for axis in place("op", (8, 8), 3, padding=policy, zero_pad=0):
-            assert (axis.edge, axis.zero_pad) == (1, zero_pad), policy
+            assert (axis.edge, axis.zero_pad, axis.zero_pad_after) == (1, zero_pad, zero_pad), policy
 
 
 # ---- Offsets, even windows, pixels, names ----
@@ -169,8 +169,8 @@ def test_even_and_dilated_windows_are_centred_on_their_extent() -> None:
 
 def test_offsets_may_be_negative_and_windows_lie_wholly_outside() -> None:
     rows, cols = place("op", (3, 4), (2, 3), stride=(2, 1), offset=(-4, 9), out_size=(5, 1))
-    assert rows == Axis(3, 5, 2, 2, 1, 5, 0, 0, 0, 5)
-    assert cols == Axis(4, 1, 3, 1, 1, -8, 0, 0, 0, 1)
+    assert rows == Axis(3, 5, 2, 2, 1, 5, 0, 0, 0, 5, 0)
+    assert cols == Axis(4, 1, 3, 1, 1, -8, 0, 0, 0, 1, 0)
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 6))
@@ -187,8 +187,8 @@ def test_recommended_offset_spreads_windows_evenly(length: int, kernel: int, str
 def test_padding_in_pixels() -> None:
     assert place("op", (5, 6), 3, stride=1, padding=1) == place("op", (5, 6), 3, stride=1, padding=(1, 1))
     rows, cols = place("op", (5, 6), (3, 2), padding=((1, 2), (0, 3)), stride=(2, 1), dilation=(1, 2))
-    assert rows == Axis(5, 3, 3, 2, 1, 1, 0, 0, 0, 3)
-    assert cols == Axis(6, 7, 2, 1, 2, 0, 0, 0, 0, 7)
+    assert rows == Axis(5, 3, 3, 2, 1, 1, 0, 0, 0, 3, 0)
+    assert cols == Axis(6, 7, 2, 1, 2, 0, 0, 0, 0, 7, 0)
     assert place("op", (5, 6), 3, padding=(1, (1, 1))) == place("op", (5, 6), 3, padding=[[1, 1], [1, 1]])
     assert rows_of(1, 1, 1, padding=3).n_out == 7  # windows wholly in the padding
 
@@ -208,12 +208,37 @@ def test_edge_modes_and_zero_pad() -> None:
     both = ("zero", "clamp")
     rows, cols = place("op", (4, 4), 2, edge_mode="clamp", edge_modes=both, zero_pad=(1, 2))
     assert (rows.edge, rows.zero_pad, cols.edge, cols.zero_pad) == (1, 1, 1, 2)
-    assert place("op", (4, 4), 2, zero_pad=3) == place("op", (4, 4), 2)
+    assert (rows.zero_pad_after, cols.zero_pad_after) == (1, 2)
+    assert (
+        place("op", (4, 4), 2, zero_pad=3)
+        == place("op", (4, 4), 2, zero_pad=((1, 2), (3, 4)))
+        == place("op", (4, 4), 2)
+    )
     assert [edge_code("op", mode) for mode in both] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("zero_pad", "sides"),
+    [
+        (2, (2, 2, 2, 2)),
+        ((1, 3), (1, 1, 3, 3)),
+        ([1, 3], (1, 1, 3, 3)),
+        (((0, 1), (2, 3)), (0, 1, 2, 3)),
+        ((4, (2, 0)), (4, 4, 2, 0)),
+        ([[0, 1], np.int64(5)], (0, 1, 5, 5)),
+    ],
+    ids=str,
+)
+def test_zeros_that_count_are_said_as_padding_is(zero_pad: Any, sides: tuple[int, ...]) -> None:
+    rows, cols = place("op", (4, 4), 2, edge_mode="clamp", edge_modes=("clamp",), zero_pad=zero_pad)
+    assert (rows.zero_pad, rows.zero_pad_after, cols.zero_pad, cols.zero_pad_after) == sides
+    assert [type(value) for value in (*rows, *cols)] == [int] * 22
+    padded = place("op", (4, 4), 2, padding=zero_pad)
+    assert [axis.pad for axis in padded] == [axis.zero_pad for axis in (rows, cols)]
+
+
 def test_empty_image_needs_an_offset() -> None:
-    assert rows_of(0, 2, offset=0, out_size=3) == Axis(0, 3, 2, 1, 1, 1, 0, 0, 0, 3)
+    assert rows_of(0, 2, offset=0, out_size=3) == Axis(0, 3, 2, 1, 1, 1, 0, 0, 0, 3, 0)
 
 
 # ---- The rules of other frameworks, by enumeration ----
@@ -326,7 +351,8 @@ def test_source_window_is_cut_to_the_output() -> None:
     ]:
         rows, cols = source_window("op", axes, given_window)
         assert (rows.begin, rows.end, cols.begin, cols.end) == expected
-        assert (rows[:8], cols[:8]) == (axes[0][:8], axes[1][:8])
+        whole = [now._replace(begin=0, end=4) for now in (rows, cols)]
+        assert whole == list(axes)
 
 
 def test_source_windows_intersect() -> None:

@@ -20,6 +20,9 @@ VALUE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"stride": (1, 0)}, "stride is too small"),
     ({"dilation": -1}, "dilation is too small"),
     ({"zero_pad": -1}, "zero_pad is too small"),
+    ({"zero_pad": ((0, 0), (2, -1))}, "zero_pad is too small"),
+    ({"zero_pad": (1, 2, 3)}, "zero_pad is not a pair"),
+    ({"zero_pad": ((1, 2, 3), 1)}, "zero_pad is not a pair"),
     ({"padding": -1}, "padding is negative, only an offset crops"),
     ({"padding": ((0, 0), (0, -1))}, "padding is negative, only an offset crops"),
     ({"padding": (1, 2, 3)}, "padding is not a pair"),
@@ -31,6 +34,7 @@ VALUE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"padding": PaddingPolicy(exclude_edges=2)}, "unknown exclude_edges in a PaddingPolicy"),  # type: ignore[arg-type]
     ({"padding": PaddingPolicy(exclude_edges=True)}, "exclude_edges is for averages"),
     ({"padding": PaddingPolicy(exclude_edges=True), "zero_pad": 1}, "exclude_edges sets zero_pad"),
+    ({"padding": PaddingPolicy(exclude_edges=True), "zero_pad": (0, (0, 1))}, "exclude_edges sets zero_pad"),
     ({"padding": PaddingPolicy(), "ceil_mode": True}, "ceil_mode needs padding in pixels"),
     ({"padding": "same", "ceil_mode": True}, "ceil_mode needs padding in pixels"),
     ({"padding": "valid", "kernel_size": 6}, "window does not fit"),
@@ -56,6 +60,7 @@ VALUE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"offset": 0, "out_size": 3, "stride": FAR // 2}, "windows reach too far"),
     ({"kernel_size": FAR, "stride": 1, "offset": FAR // 2, "out_size": 1}, "windows reach too far"),
     ({"edge_mode": "clamp", "edge_modes": ("clamp",), "zero_pad": FAR - 5}, "windows reach too far"),
+    ({"edge_mode": "clamp", "edge_modes": ("clamp",), "zero_pad": ((0, FAR - 5), 0)}, "windows reach too far"),
 ]
 TYPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"kernel_size": 2.0}, "kernel_size is not an int"),
@@ -69,6 +74,7 @@ TYPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"padding": ((0, 1), (0, False))}, "padding is not an int"),
     ({"offset": 0.5, "out_size": 1}, "offset is not an int"),
     ({"zero_pad": 1.0}, "zero_pad is not an int"),
+    ({"zero_pad": (0, (1, True))}, "zero_pad is not an int"),
     ({"edge_mode": 1}, "unknown edge mode"),
 ]
 
@@ -95,7 +101,7 @@ def test_errors_in_full() -> None:
         ),
         (
             {"padding": FAR},
-            f"windows reach too far; got distance={2 * FAR + 3}, expected less than 2**30 pixels",
+            f"windows reach too far; got padding={FAR}, expected windows within 2**30 pixels",
         ),
         (
             {"n_in": (5, 0), "padding": 1},

@@ -43,7 +43,7 @@ def new_params() -> Params:
 def loss_of(params: Params, images: mx.array, labels: mx.array) -> tuple[mx.array, mf.BatchNormState]:
     """Cross-entropy of a batch, and the batch's statistics."""
     x, state = mf.batch_norm_fwd(mf.conv(images, params["w"], padding=1), params["gamma"], params["beta"])
-    x = mf.dropout(mf.avg_pool(mf.relu(x), 4), 0.8)
+    x = mf.dropout(mf.avg_pool(mf.relu(x), 4), keep_probability=0.8)
     x = mf.fully_connected(x, params["head"], params["bias"])
     return mf.loss_value(x, labels.reshape(-1, 1, 1), "softmax_cross_entropy", "sum").mean(), state
 

@@ -180,8 +180,12 @@ dropout = filter_of(
     mf.dropout,
     "MPSCNNDropoutNode",
     'dropout(x, 0.8, name="drop1")',
-    own={"seed": (None, "Of the first step's mask. Default: from the key of `Graph.init`, another for each node.")},
-    without=("key", "mask"),
+    own={
+        "keep_probability": (0.5, "Share of elements that are kept. Default 0.5."),
+        "seed": (None, "Of the first step's mask. Default: from the key of `Graph.init`, another for each node."),
+    },
+    without=("p", "key", "mask"),
+    by_place=("keep_probability",),
 )
 
 

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 import mpsfunc as mf
 from mpsfunc import _check
+from mpsfunc._printing import told
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 
 Function = Callable[..., Any]
@@ -132,9 +133,13 @@ def _batch_norm(call: Call) -> Made:
     options, running = call.options, call.memory
     gamma, beta = call.params.get("gamma"), call.params.get("beta")
     if not isinstance(running, mf.BatchNormState):
-        raise TypeError(f"batch_norm: the state is not a BatchNormState; got {running!r}, expected one of bn_frozen")
+        raise TypeError(
+            f"batch_norm: the state is not a BatchNormState; got {told(running)}, expected one of bn_frozen"
+        )
     if running.eps != options["eps"]:
-        raise ValueError(f"batch_norm: the state has another eps; got {running.eps}, expected {options['eps']}")
+        raise ValueError(
+            f"batch_norm: the state has another eps; got {told(running.eps)}, expected {told(options['eps'])}"
+        )
     when = _check.choice("batch_norm", "statistics", options["statistics"], ("automatic", "always", "never"))
     if when == "never" or (when == "automatic" and not call.training):
         y = mf.bn_normalize(call.x, running, gamma, beta, neuron=options["neuron"])
@@ -217,7 +222,9 @@ def reshaped(x: mx.array, shape: tuple[int, int, int]) -> mx.array:
     whole = (len(x), *(shape if isinstance(shape, (list, tuple)) else (shape,)))
     _check.image_shape("reshape", "shape", whole)
     if x.size != math.prod(whole):
-        raise ValueError(f"reshape: sizes differ; got shape={whole[1:]}, expected {math.prod(x.shape[1:])} elements")
+        raise ValueError(
+            f"reshape: sizes differ; got shape={told(whole[1:])}, expected {math.prod(x.shape[1:])} elements"
+        )
     return x.reshape(whole)
 
 

@@ -33,6 +33,7 @@ def filter_of(
     sources: Sequence[str] = ("x",),
     own: Own | None = None,
     without: Sequence[str] = (),
+    by_place: Sequence[str] = (),
     made: type[FilterNode] = FilterNode,
     name: str = "",
     **defaults: Any,
@@ -48,13 +49,14 @@ def filter_of(
         own: Arguments that the function does not have: a default and what they mean. Those without a default follow the
             images.
         without: Arguments of the function that they do not have.
+        by_place: Those of their own arguments with a default that need no name.
         made: Class of the nodes.
         name: Name of the filter, if it is not the kind's.
         defaults: Defaults that differ from the function's.
     """
     op = name or kind.name
     own = (own or {}) | (_NAMED if kind.weights or kind.memory else _NAME) | (_SHARED if kind.weights else {})
-    signature = _signature(like, sources, own, without, defaults)
+    signature = _signature(like, sources, own, without, by_place, defaults)
 
     def make(*args: Any, **kwargs: Any) -> FilterNode:
         try:
@@ -64,7 +66,8 @@ def filter_of(
         said = set(bound.arguments)
         bound.apply_defaults()
         options = frozen(bound.arguments)
-        images = [image for source in sources for image in _images(op, source, options.pop(source))]
+        optional = {source for source in sources if signature.parameters[source].default is not GIVEN}
+        images = [image for at in sources for image in _images(op, at, options.pop(at), at in optional)]
         called, params = (_called(op, argument, options.pop(argument, None)) for argument in ("name", "params"))
         placed = said.intersection(_PLACES) or isinstance(options.get("kernel_size"), str)
         if placed and "padding" in options and "padding" not in said:
@@ -87,7 +90,12 @@ def filter_of(
 
 
 def _signature(
-    like: Callable[..., Any], sources: Sequence[str], own: Own, without: Sequence[str], defaults: dict[str, Any]
+    like: Callable[..., Any],
+    sources: Sequence[str],
+    own: Own,
+    without: Sequence[str],
+    by_place: Sequence[str],
+    defaults: dict[str, Any],
 ) -> inspect.Signature:
     theirs = [
         argument.replace(default=defaults.get(argument.name, argument.default), annotation=GIVEN)
@@ -95,7 +103,7 @@ def _signature(
         if argument.name not in (*own, *without, "stream")
     ]
     first = [argument for argument in theirs if argument.name in sources and argument.default is GIVEN]
-    by_place = [name for name, (default, _) in own.items() if default is GIVEN and name != "name"]
+    by_place = [*by_place, *(name for name, (default, _) in own.items() if default is GIVEN and name != "name")]
     mine = [
         Parameter(
             name, Parameter.POSITIONAL_OR_KEYWORD if name in by_place else Parameter.KEYWORD_ONLY, default=default
@@ -139,8 +147,8 @@ def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: d
     return _DOC.format(first=first, mps=mps, arguments="\n    ".join(told), example=example)
 
 
-def _images(op: str, argument: str, given: Any) -> list[ImageNode]:
-    if given is None:
+def _images(op: str, argument: str, given: Any, optional: bool) -> list[ImageNode]:
+    if given is None and optional:
         return []
     if isinstance(given, tuple):
         if not given:
@@ -158,6 +166,8 @@ def _state(op: str, given: Any) -> StateNode:
 
 
 def _called(op: str, argument: str, value: Any) -> str:
-    if value is not None and not (isinstance(value, str) and value):
+    if value is None:
+        return ""
+    if not isinstance(value, str) or value == "":
         raise TypeError(f"{op}: {argument} is not a name; got {argument}={shown(value)}, expected a string")
-    return value or ""
+    return str.__str__(value)

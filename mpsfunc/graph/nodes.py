@@ -7,8 +7,12 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc._printing import told
+
 Shape = tuple[int, ...]
 Options = dict[str, Any]
+
+_DEEPEST = 8  # lists in lists
 
 
 class Call(NamedTuple):
@@ -87,14 +91,14 @@ class ImageNode:
     """
 
     def __init__(self, name: str) -> None:
-        if not (isinstance(name, str) and name):
+        if not isinstance(name, str) or name == "":
             raise TypeError(f"ImageNode: name is not a name; got name={shown(name)}, expected a string")
-        self.name = name
+        self.name = str.__str__(name)
         self.stop_gradient = False
         self.producer: FilterNode | None = None
 
     def __repr__(self) -> str:
-        return f"ImageNode({self.name!r})"
+        return f"ImageNode({told(self.name)})"
 
 
 class StateNode:
@@ -110,7 +114,7 @@ class StateNode:
         self.producer = producer
 
     def __repr__(self) -> str:
-        return f"StateNode({self.producer.name!r})"
+        return f"StateNode({told(self.producer.name)})"
 
 
 class FilterNode:
@@ -247,7 +251,7 @@ class FilterNode:
         return [GradientFilterNode(self, image, at) for at in range(len(self.sources))]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+        return f"{type(self).__name__}({told(self.name)})"
 
 
 class LossNode(FilterNode):
@@ -350,16 +354,17 @@ def as_image(argument: str, node: Any) -> ImageNode:
     return node
 
 
-def frozen(value: Any) -> Any:
-    """A value that nobody else can change: lists as tuples, dicts copied."""
+def frozen(value: Any, depth: int = 0) -> Any:
+    """A value that nobody else can change: lists as tuples, dicts copied, as deep as any argument goes."""
+    if depth > _DEEPEST:
+        return value
     if isinstance(value, dict):
-        return {name: frozen(each) for name, each in value.items()}
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+        return {name: frozen(each, depth + 1) for name, each in value.items()}
+    return tuple(frozen(each, depth + 1) for each in value) if isinstance(value, list) else value
 
 
 def shown(value: Any) -> str:
-    """A value for an error: whole if it is short, else its type."""
+    """A value for an error; nodes by their names."""
     if isinstance(value, mx.array):
         return f"an mx.array of shape {tuple(value.shape)}"
-    whole = repr(value)
-    return whole if len(whole) <= 60 and "array(" not in whole else f"a {type(value).__name__}"
+    return repr(value) if type(value) in (ImageNode, StateNode) or isinstance(value, FilterNode) else told(value)

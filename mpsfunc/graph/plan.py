@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from mpsfunc._printing import told
 from mpsfunc.graph.nodes import (
     FilterNode,
     GradientFilterNode,
@@ -15,6 +16,8 @@ from mpsfunc.graph.nodes import (
     frozen,
     shown,
 )
+
+_DEEPEST = 100  # trees in trees
 
 
 class Step(NamedTuple):
@@ -27,12 +30,14 @@ class Step(NamedTuple):
     trainable: bool  # whether the gradients of parameters are asked for
 
 
-def leaves(outputs: Any) -> list[ImageNode | StateNode]:
+def leaves(outputs: Any, depth: int = 0) -> list[ImageNode | StateNode]:
     """The images and states of a tree of nodes."""
+    if depth > _DEEPEST:
+        raise ValueError(f"compile: outputs is too deep; got {shown(outputs)}, expected at most {_DEEPEST} levels")
     if isinstance(outputs, dict):
-        return [leaf for each in outputs.values() for leaf in leaves(each)]
+        return [leaf for each in outputs.values() for leaf in leaves(each, depth + 1)]
     if isinstance(outputs, (list, tuple)):
-        return [leaf for each in outputs for leaf in leaves(each)]
+        return [leaf for each in outputs for leaf in leaves(each, depth + 1)]
     if isinstance(outputs, FilterNode):
         return [outputs.result_image]
     if not isinstance(outputs, (ImageNode, StateNode)):
@@ -67,7 +72,7 @@ def count_once(steps: Sequence[Step]) -> None:
         if isinstance(step.node, GradientFilterNode):
             this = step.node.of, step.node.position, step.sources[0]
             if this in seen:
-                raise ValueError(f"compile: one gradient counts twice; got two of {step.node.name!r}, expected one")
+                raise ValueError(f"compile: one gradient counts twice; got two of {told(step.node.name)}, expected one")
             seen.add(this)
 
 
@@ -76,7 +81,7 @@ def named_inputs(images: Iterable[ImageNode]) -> dict[str, ImageNode]:
     found: dict[str, ImageNode] = {}
     for image in images:
         if image.producer is None and found.setdefault(image.name, image) is not image:
-            raise ValueError(f"compile: two inputs share a name; got {image.name!r} twice, expected one ImageNode")
+            raise ValueError(f"compile: two inputs share a name; got {told(image.name)} twice, expected one ImageNode")
     return found
 
 
@@ -110,4 +115,4 @@ def _own_names(node: FilterNode, stored: dict[str, FilterNode]) -> None:
         other = stored.setdefault(key, node)
         if other is not node and not (node.shares and other.shares and key == node.params == other.params):
             why = "expected another name, or params= of both to share parameters"
-            raise ValueError(f"compile: two nodes have parameters or states of one name; got {key!r} twice, {why}")
+            raise ValueError(f"compile: two nodes have parameters or states of one name; got {told(key)} twice, {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mpsfunc._printing import told
 from mpsfunc.graph.filters import add
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order, shown
 
@@ -48,7 +49,9 @@ def training_graph(
     if source_gradient is not None:
         start = as_image("training_graph: source_gradient", source_gradient)
         if isinstance(node, LossNode):
-            raise ValueError(f"training_graph: a loss starts the chain; got source_gradient={start}, expected None")
+            raise ValueError(
+                f"training_graph: a loss starts the chain; got source_gradient={told(start)}, expected None"
+            )
     else:
         start = node.result_image
     first = node.sources[0] if isinstance(node, LossNode) else node.result_image
@@ -97,12 +100,13 @@ def _checked(node: FilterNode, handler: Handler | None) -> list[FilterNode]:
             each.gradient_filters(each)  # refuses
         if isinstance(each, LossNode) and each is not node:
             raise ValueError(
-                f"training_graph: a second loss node; got {each.name!r}, which leads to {node.name!r}, expected one"
+                f"training_graph: a second loss node; got {told(each.name)}, which leads to {told(node.name)}, "
+                "expected one"
             )
     if isinstance(node, LossNode):
         for constant in node.sources[1:]:
             behind = [] if constant.stop_gradient or constant.producer is None else in_order([constant.producer])
             if any(each.params for each in behind):
                 why = "with parameters behind it, expected stop_gradient on it"
-                raise ValueError(f"{node.name}: targets and weights have no gradient; got {constant.name!r} {why}")
+                raise ValueError(f"{node.name}: targets and weights have no gradient; got {told(constant.name)} {why}")
     return order

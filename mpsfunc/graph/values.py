@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
 
+from mpsfunc import _plain
+from mpsfunc._printing import told
 from mpsfunc.graph.nodes import Shape, shown
 
 
@@ -25,15 +26,14 @@ def _placeholder(name: str, given: Any) -> mx.array:
     shape, dtype = given, mx.float32
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], mx.Dtype):
         shape, dtype = given
-    try:
-        sizes = tuple(map(operator.index, shape))
-    except TypeError:
-        sizes = (-1,)
-    if isinstance(shape, str) or any(size < 0 for size in sizes):
+    sizes = [_plain.whole(size) for size in shape] if isinstance(shape, (list, tuple)) else [None]
+    lengths = [size for size in sizes if size is not None and 0 <= size < 2**31]
+    if len(lengths) != len(sizes):
         raise TypeError(
-            f"graph: input {name!r} is not a shape; got {shown(given)}, expected a shape, (shape, dtype) or an mx.array"
+            f"graph: input {told(name)} is not a shape; got {shown(given)}, "
+            "expected a shape, (shape, dtype) or an mx.array"
         )
-    return mx.zeros(sizes, dtype)
+    return mx.zeros(lengths, dtype)
 
 
 def first_value(name: str, shape: Shape, key: mx.array) -> mx.array:
@@ -47,8 +47,8 @@ def fitting(given: Any, shapes: dict[str, Shape]) -> dict[str, mx.array]:
     """Parameters of a node, if they are what it needs."""
     for name, shape in shapes.items():
         if not isinstance(given, Mapping) or name not in given:
-            known = list(given) if isinstance(given, Mapping) else shown(given)
-            raise ValueError(f"a parameter is missing; got {known}, expected {list(shapes)}")
+            known = list(given) if isinstance(given, Mapping) else given
+            raise ValueError(f"a parameter is missing; got {told(known)}, expected {list(shapes)}")
         if not isinstance(given[name], mx.array):
             raise TypeError(f"{name} is not an array; got {name}={shown(given[name])}, expected an mx.array")
         if tuple(given[name].shape) != shape:

@@ -27,6 +27,7 @@ from mpsfunc.nn.activations import Softmax as Softmax
 from mpsfunc.nn.activations import Softplus as Softplus
 from mpsfunc.nn.activations import Softsign as Softsign
 from mpsfunc.nn.activations import Tanh as Tanh
+from mpsfunc.nn.checkpointing import checkpoint as checkpoint
 from mpsfunc.nn.conversion import Conversion as Conversion
 from mpsfunc.nn.conversion import convert as convert
 from mpsfunc.nn.conversion import revert as revert

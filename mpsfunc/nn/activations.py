@@ -32,8 +32,15 @@ class LeakyReLU(Activation, stock.LeakyReLU):
 
     @classmethod
     def why_not(cls, layer: Any) -> str:
-        """MLX's is ``max(slope * x, x)``, which turns round beyond a slope of 1."""
-        return "" if layer._negative_slope <= 1 else "a slope beyond 1"
+        """MLX's is ``max(slope * x, x)``, which turns round beyond a slope of 1, and takes arrays of slopes."""
+        if not _single(layer._negative_slope):
+            return "an array of slopes"
+        return "a slope beyond 1" if layer._negative_slope > 1 else ""
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """What is infinite in float32, or NaN."""
+        return "" if _finite(layer._negative_slope) else "a slope that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -59,6 +66,16 @@ class ELU(Activation, stock.ELU):
         >>> round(ELU(2.0)(mx.array(-1.0)).item(), 4)
         -1.2642
     """
+
+    @classmethod
+    def why_not(cls, layer: Any) -> str:
+        """MLX's takes arrays of alphas."""
+        return "" if _single(layer._alpha) else "an array of alphas"
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """What is infinite in float32, or NaN."""
+        return "" if _finite(layer._alpha) else "an alpha that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -164,3 +181,11 @@ class LogSoftmax(DropIn, stock.LogSoftmax):
 
     def run(self, x: mx.array) -> mx.array:
         return mf.log_softmax(x)
+
+
+def _single(parameter: Any) -> bool:
+    return not isinstance(parameter, mx.array) or parameter.size == 1
+
+
+def _finite(parameter: Any) -> bool:
+    return not _single(parameter) or bool(abs(parameter) <= mx.finfo(mx.float32).max)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as stock
 
+from mpsfunc._printing import told
 from mpsfunc.nn import activations, fusing, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential
@@ -88,14 +89,16 @@ def convert(
     if not isinstance(model, stock.Module):
         raise TypeError(f"convert: model is not a module; got a {type(model).__name__}, expected an mlx.nn.Module")
     if not (group is None or isinstance(group, mx.distributed.Group)):
-        raise TypeError(f"convert: not a group; got group={group!r}, expected None or one from mx.distributed.init()")
+        raise TypeError(
+            f"convert: not a group; got group={told(group)}, expected None or one from mx.distributed.init()"
+        )
     paths = dict(sorted(model.named_modules(), key=_by_numbers))
     pairs = _pairs(fuse, paths)
     replaced: dict[str, str] = {}
     left: dict[str, str] = {}
     for path, module in paths.items():
         why = _why_left(module)
-        if why:
+        if why and not (group is not None and type(module) is stock.BatchNorm):  # MLX's would know no group
             left[path] = why
         elif type(module) in DROP_INS and not isinstance(module, stock.Sequential):
             replaced[path] = type(module).__name__
@@ -152,7 +155,7 @@ def _why_left(module: stock.Module) -> str:
     kind = type(module)
     drop_in = kind if isinstance(module, DropIn) else DROP_INS.get(kind)
     if drop_in:
-        return drop_in.why_not(module)
+        return drop_in.why_left(module)
     of = next((theirs.__name__ for theirs in DROP_INS if isinstance(module, theirs)), "")
     if of:
         return f"{kind.__name__} is derived from {of}"
@@ -162,24 +165,32 @@ def _why_left(module: stock.Module) -> str:
 
 def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> dict[str, str]:
     """The pairs that the user names, if both are there and of the right kinds."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"convert: fuse is not made of pairs; got {given!r}, expected (layer, activation) as paths")
+    wrong = f"convert: fuse is not made of pairs; got {told(given)}, expected (layer, activation) as paths"
+    if isinstance(given, (str, mx.array)):
+        raise TypeError(wrong)
+    try:
+        given = list(given)
+    except Exception:  # whatever asking it for entries does
+        raise TypeError(wrong) from None
     pairs: dict[str, str] = {}
     for pair in given:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(path, str) for path in pair)):
-            raise TypeError(f"convert: fuse is not made of pairs; got {pair!r}, expected (layer, activation) as paths")
+            raise TypeError(
+                f"convert: fuse is not made of pairs; got {told(pair)}, expected (layer, activation) as paths"
+            )
         for path, kind, what in zip(pair, (Fusing, Activation), ("layer that fuses", "known activation"), strict=True):
             if path not in paths:
-                raise ValueError(f"convert: there is no such module; got {path!r}, expected a path of the model")
+                raise ValueError(f"convert: there is no such module; got {told(path)}, expected a path of the model")
             module = paths[path]
             if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
-                raise ValueError(f"convert: not a {what}; got {path!r}, a {type(module).__name__}, expected one")
+                raise ValueError(f"convert: not a {what}; got {told(path)}, a {type(module).__name__}, expected one")
         layer, behind = paths[pair[0]], paths[pair[1]]
         named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
         following = getattr(layer, "_following", None)
         if any(each is not behind for each in named) or following not in (None, getattr(behind, "_following", None)):
             raise ValueError(
-                f"convert: a layer has one activation; got {pair[0]!r} with {pair[1]!r}, expected the one named before"
+                f"convert: a layer has one activation; got {told(pair[0])} with {told(pair[1])}, "
+                "expected the one named before"
             )
         pairs[pair[0]] = pair[1]
     return pairs
@@ -194,7 +205,7 @@ def _neighbours(
     alone = {
         path: "in no Sequential"
         for path, module in paths.items()
-        if isinstance(module, (Activation, PReLU, Softmax, LogSoftmax)) and not module.why_not(module)
+        if isinstance(module, (Activation, PReLU, Softmax, LogSoftmax)) and not module.why_left(module)
     }
     for path, chain in paths.items():
         if not isinstance(chain, Sequential) or type(chain).__call__ is not Sequential.__call__:

@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc import _lazy
 
 FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
 
@@ -35,12 +35,25 @@ class DropIn:
 
     @classmethod
     def why_not(cls, layer: Any) -> str:
-        """Why such a layer of MLX's, with the arguments that it has, is better left alone; empty if it is not."""
+        """Why MLX's computes with such arguments of its layer, here too; empty if ours does."""
         return ""
 
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """What our function refuses among the arguments of MLX's layer, which is left alone; empty if nothing.
+
+        A drop-in that was made with such arguments refuses them when it is called, whatever its input.
+        """
+        return ""
+
+    @classmethod
+    def why_left(cls, layer: Any) -> str:
+        """Why such a layer of MLX's is better left alone; empty if it is not."""
+        return cls.why_not(layer) or cls.refuses(layer)
+
     def takes(self, x: mx.array) -> bool:
-        """Whether ours computes this; MLX's layers take integers and complex numbers too."""
-        return x.dtype in FLOATING and not self.why_not(self)
+        """Whether it is ours that computes this, or refuses it; MLX's layers take integers and complex numbers too."""
+        return bool(self.refuses(self)) or (x.dtype in FLOATING and not self.why_not(self))
 
     def run(self, x: mx.array) -> mx.array:
         """Ours."""
@@ -117,7 +130,7 @@ class Following:
     def taken(self, y: mx.array, neuron: mf.Neuron) -> mx.array | None:
         """The result with an activation, if y is a layer's and neither it nor the layer has been changed since."""
         call = self._calls.get(id(y))
-        if call is None or not _launch.same(call.y, y):
+        if call is None or not _lazy.same(call.y, y):
             return None
         now = _held(call.layer)
         if now.keys() != call.after.keys() or not all(_same(a, now[name]) for name, a in call.after.items()):
@@ -138,7 +151,7 @@ def _held(layer: Any) -> dict[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return _launch.same(a, b) if isinstance(a, mx.array) and isinstance(b, mx.array) else a is b
+    return _lazy.same(a, b) if isinstance(a, mx.array) and isinstance(b, mx.array) else a is b
 
 
 class Sequential(DropIn, stock.Sequential):
@@ -168,8 +181,10 @@ def fused(layer: Any, behind: Any) -> mf.Neuron | None:
     """What a layer applies for the module or function behind it; None if it does not."""
     if not isinstance(layer, Fusing) or type(layer).__call__ is not Fusing.__call__:  # as in classes that users derive
         return None
+    if layer.why_left(layer):
+        return None
     if isinstance(behind, Activation) and type(behind).__call__ is DropIn.__call__:
-        return None if behind.why_not(behind) else behind.neuron
+        return None if behind.why_left(behind) else behind.neuron
     return function(behind)
 
 

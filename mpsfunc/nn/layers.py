@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc._printing import told
 from mpsfunc.nn.fusing import DropIn, Fusing
 
 
@@ -19,6 +20,11 @@ class Conv2d(Fusing, stock.Conv2d):
         >>> Conv2d(3, 8, 3, stride=2, padding=1)(mx.ones((2, 8, 8, 3))).shape
         (2, 4, 4, 8)
     """
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """MLX's crops."""
+        return "negative padding" if _negative(layer.padding) else ""
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv(
@@ -36,14 +42,18 @@ class Conv2d(Fusing, stock.Conv2d):
 class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
     """`mlx.nn.ConvTranspose2d` by `mpsfunc.conv_transpose`. The result has the dtype of the images.
 
+    Its output padding has the rule of that function: fewer pixels than stride or dilation.
+
     Example:
         >>> ConvTranspose2d(3, 8, 2, stride=2)(mx.ones((2, 4, 4, 3))).shape
         (2, 8, 8, 8)
     """
 
     @classmethod
-    def why_not(cls, layer: Any) -> str:
-        """More output padding than that adds pixels that no window reaches."""
+    def refuses(cls, layer: Any) -> str:
+        """More output padding than that adds pixels that no window reaches; MLX's crops where padding is negative."""
+        if _negative(layer.padding) or _negative(layer.output_padding):
+            return "negative padding"
         steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
         return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
 
@@ -96,6 +106,12 @@ class BatchNorm(Fusing, stock.BatchNorm):
 
     _together: _Together | None = None
 
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """MLX's extrapolates running statistics."""
+        known = isinstance(layer.momentum, (int, float))
+        return "a momentum beyond 0 to 1" if known and not 0 <= layer.momentum <= 1 else ""
+
     @property
     def processes(self) -> mx.distributed.Group | None:
         """Over whose images statistics are taken."""
@@ -107,10 +123,13 @@ class BatchNorm(Fusing, stock.BatchNorm):
 
     def takes(self, x: mx.array) -> bool:
         """MLX's knows no processes, so with some it is ours that refuses."""
-        plain = isinstance(self.momentum, (int, float)) and 0 <= self.momentum <= 1
-        return self.processes is not None or (super().takes(x) and plain)
+        return self.processes is not None or (super().takes(x) and isinstance(self.momentum, (int, float)))
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+        if self.refuses(self):
+            raise ValueError(
+                f"BatchNorm: momentum is out of range; got momentum={told(self.momentum)}, expected 0 to 1"
+            )
         if not 2 <= x.ndim <= 4:
             raise ValueError(f"BatchNorm: not a batch; got x.shape={tuple(x.shape)}, expected 2, 3 or 4 axes")
         images = _flat(x)
@@ -183,7 +202,7 @@ class AvgPool2d(DropIn, stock.AvgPool2d):
 
 
 class MaxPool2d(DropIn, stock.MaxPool2d):
-    """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`.
+    """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`, of less padding than window.
 
     Example:
         >>> MaxPool2d(2)(mx.ones((1, 4, 4, 3))).shape
@@ -191,7 +210,7 @@ class MaxPool2d(DropIn, stock.MaxPool2d):
     """
 
     @classmethod
-    def why_not(cls, layer: Any) -> str:
+    def refuses(cls, layer: Any) -> str:
         """A window of padding alone has no maximum; MLX's is minus infinity."""
         far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
         return "windows of padding alone" if far else ""
@@ -210,13 +229,13 @@ class MaxPool2d(DropIn, stock.MaxPool2d):
             >>> y.shape
             (1, 2, 2, 3)
         """
-        if why := self.why_not(self):
+        if why := self.refuses(self):
             raise ValueError(f"MaxPool2d: no state; got {why}, expected less padding than window")
         return mf.max_pool_fwd(x, **_windows(self), edge_mode="exclude")
 
 
 class Dropout(DropIn, stock.Dropout):
-    """`mlx.nn.Dropout` by `mpsfunc.dropout`, with a key from MLX's global state.
+    """`mlx.nn.Dropout` by `mpsfunc.dropout`, with a key from MLX's global state; to recompute it, see `checkpoint`.
 
     Example:
         >>> Dropout(0.5).eval()(mx.ones(2))
@@ -228,7 +247,7 @@ class Dropout(DropIn, stock.Dropout):
     def run(self, x: mx.array) -> mx.array:
         if self._p_1 == 1 or not self.training:
             return x
-        return mf.dropout(x, self._p_1, mask_stride=self._mask_stride)
+        return mf.dropout(x, keep_probability=self._p_1, mask_stride=self._mask_stride)
 
 
 class Dropout2d(DropIn, stock.Dropout2d):
@@ -245,7 +264,7 @@ class Dropout2d(DropIn, stock.Dropout2d):
         if self._p_1 == 1 or not self.training:
             return x
         images = x if x.ndim == 4 else x[None]
-        return mf.dropout(images, self._p_1, mask_stride=(0, 0, 1)).reshape(x.shape)
+        return mf.dropout(images, keep_probability=self._p_1, mask_stride=(0, 0, 1)).reshape(x.shape)
 
 
 class Upsample(DropIn, stock.Upsample):
@@ -290,6 +309,10 @@ class _Together:
 
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def _negative(padding: Any) -> bool:
+    return any(isinstance(pixels, int) and pixels < 0 for pixels in _pair(padding))
 
 
 def _flat(x: mx.array) -> mx.array:

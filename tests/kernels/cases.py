@@ -47,7 +47,7 @@ class _Norm(NamedTuple):
         expected = oracle.batch_norm(*(exact(a) for a in (x, dy, gamma, beta)), 1e-3)
         vectors = [mx.array(v).astype(F32) for v in (expected.mean, expected.var, expected.dgamma, expected.dbeta)]
         count = mx.array(x.size // channels, mx.int64)
-        state = mf.BatchNormState(vectors[0], vectors[1], count, *vectors[2:], "batch_norm", 1e-3, False)
+        state = mf.BatchNormState(vectors[0], vectors[1], count, *vectors[2:], "batch_norm", 1e-3, False, "unknown")
         return _Norm(x, dy, gamma, beta, state, expected)
 
 

@@ -64,7 +64,7 @@ def _by_mask(shape: Shape, dtype: mx.Dtype, mask: Shape, *, crowded: bool = Fals
     def check() -> None:
         x, m = numbers(shape, dtype), numbers(mask, F32, 1) > 0
         right = exact(x) * exact(m) / 0.3
-        close(mf.dropout(x, 0.3, mask=m), right, abs(right))
+        close(mf.dropout(x, keep_probability=0.3, mask=m), right, abs(right))
 
     return Case(named("dropout_by_mask", shape, dtype, mask=mask), ("dropout_by_mask",), check, crowded)
 

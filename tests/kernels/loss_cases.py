@@ -73,8 +73,8 @@ def _loss(
     """The value and both gradients; ``whole`` images are one part each, and need no more sums."""
     ending = "_rows" if type == SOFTMAX else ""
     bodies = (f"loss{ending}", f"loss{ending}_grad", *(() if whole else ("sum_partials",)))
-    if type == SOFTMAX and not labels:
-        bodies += ("softmax",)  # the target's derivative, which the host runs though nobody asks for it
+    if type == SOFTMAX and (not labels or weighing != "none"):
+        bodies += ("softmax",)  # the target's and weights' derivatives, which the host runs though nobody asks for them
 
     def check() -> None:
         y, target = _images(type, shape, dtype)
@@ -83,8 +83,9 @@ def _loss(
             told["weights"] = abs(numbers((*shape[:-1], shape[-1] if weighing == "elements" else 1), F32, 5))
         dense = exact(target)
         if labels:
-            target = mx.array(np.random.default_rng(4).integers(-1, shape[-1], shape[:-1]).astype(np.int32))
-            dense = oracle.one_hot(np.array(target), shape[-1])
+            drawn = np.random.default_rng(4).integers(-1, shape[-1], shape[:-1]).astype(np.int32)
+            drawn.flat[1:2], drawn.flat[2:3] = -1, shape[-1]  # no classes
+            target, dense = mx.array(drawn), drawn
         exactly = {**told, **({"weights": exact(told["weights"])} if weighing != "none" else {})}
         value, passed, derived = oracle.loss(exact(y), dense, type, reduction, **exactly)
         made, gradient = mf.loss(y, target, type, reduction, **told)
@@ -164,6 +165,8 @@ def losses() -> list[Case]:
         _loss(SOFTMAX, (3, 5, 8), F32, "mean", weighing="elements"),
         _loss(SOFTMAX, (3, 2, 5), F32, weighing="pixels", **smooth),
         _loss(SOFTMAX, (9, 37), F32, labels=True, whole=True, **smooth),
+        _loss(SOFTMAX, (2, 3, 8), F32, "mean", labels=True, weighing="pixels", **smooth),
+        _loss(SOFTMAX, (5, 12), F16, labels=True, weighing="elements", whole=True, **smooth),
         _loss(SOFTMAX, (2, 300), F32, whole=True),
         _loss(SOFTMAX, (1, 7), F32, labels=True, whole=True),
         _loss(SOFTMAX, (1, 1, 6), F16, whole=True),

@@ -111,7 +111,7 @@ def _max_pool(
         read = np.take_along_axis(flat, at.reshape(shape[0], -1, shape[3]), 1)
         np.testing.assert_array_equal(exact(pulled), read.reshape(y.shape))
 
-    where = placement | ({"edge_mode": "zero"} if placement.get("edge_mode") == "exclude" else {})
+    where = placement | ({} if placement.get("edge_mode") == "clamp" else _ZERO)  # an average of the same windows
     tiled = _tiled(shape, kernel, **where) and not _moves_taps(shape, kernel, **where)
     bodies = ("max_pool", "max_pool_grad_tile" if tiled else "max_pool_grad", "max_pool_take")
     kinds = bodies if mx.issubdtype(dtype, mx.floating) else bodies[:1]
@@ -199,13 +199,15 @@ def _l2_pool_of_extremes(shape: tuple[int, ...], dtype: mx.Dtype, small: float, 
     return Case(named("l2_pool of extremes", shape, dtype), ("l2_pool", "l2_pool_grad_tile"), check)
 
 
-_CLAMP = {"edge_mode": "clamp"}
+_CLAMP, _ZERO = {"edge_mode": "clamp"}, {"edge_mode": "zero"}
 _POOLS: tuple[tuple[Any, ...], ...] = (
     ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
     ((2, 7, 6, 3), F32, 4, {"stride": 1, "padding": 1}),
     ((5, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
     ((5, 6, 5, 8), F32, 2, {"stride": 1, "dilation": 2, "padding": 1, **_CLAMP}),
     ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", **_CLAMP, "zero_pad": 1}),
+    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": 2, **_CLAMP, "zero_pad": ((2, 0), (0, 1))}),
+    ((2, 5, 6, 4), F32, 2, {"stride": 2, "dilation": 2, "padding": 2, **_CLAMP, "zero_pad": ((0, 2), (1, 0))}),
     ((1, 4, 5, 16), F16, 4, {"stride": 1, "padding": 2, **_CLAMP}),
     ((6, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
     ((3, 4, 5, 8), BF16, 5, {"stride": 1, "padding": 2}),
@@ -221,24 +223,27 @@ _POOLS: tuple[tuple[Any, ...], ...] = (
 
 
 _MAX_POOLS: tuple[tuple[Any, ...], ...] = (
-    ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
+    ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1, **_ZERO}),
     ((2, 6, 5, 8), F32, (2, 3), {"stride": 1, "dilation": 2, "padding": 2, **_CLAMP}),
-    ((2, 6, 5, 8), F32, (3, 2), {"stride": 1, "dilation": 2, "padding": 2}),
-    ((5, 6, 5, 8), F32, (2, 2), {"stride": 1, "dilation": 2, "padding": 2}),
+    ((2, 6, 5, 8), F32, (3, 2), {"stride": 1, "dilation": 2, "padding": 2, **_ZERO}),
+    ((5, 6, 5, 8), F32, (2, 2), {"stride": 1, "dilation": 2, "padding": 2, **_ZERO}),
     ((1, 3, 2, 1), F32, (2, 1), {"stride": 1}),
     ((1, 3, 2, 1), F32, (2, 1), {"stride": 1, "dilation": 2}),
     ((2, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3)), **_CLAMP}),
-    ((3, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, "window": ((1, 0), (1, 3))}),
-    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", "edge_mode": "exclude"}),
+    ((3, 6, 7, 4), F32, 3, {"stride": 2, "padding": 1, **_ZERO, "window": ((1, 0), (1, 3))}),
+    ((2, 7, 6, 5), F32, 3, {"stride": 2, "padding": 1}),
+    ((2, 6, 5, 8), F32, (3, 2), {"stride": 1, "dilation": 2, "padding": 2}),
+    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same"}),
+    ((2, 5, 4, 4), mx.int32, 3, {"stride": 1, "padding": 1}),
     ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": "same", **_CLAMP}),
-    ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full"}),
+    ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full", **_ZERO}),
     ((2, 4, 5, 8), BF16, 2, {"stride": 1, "padding": "full", **_CLAMP}),
-    ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1}),
+    ((1, 3, 2, 1), F32, 2, {"stride": 1, "padding": 1, **_ZERO}),
     ((1, 2, 3, 1), F16, 2, {"stride": 1, "padding": 1, **_CLAMP}),
     ((1, 17, 16, 4), F32, (16, 16), {"stride": 1}),  # more taps than a byte counts
     ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
-    ((2, 5, 4, 4), mx.int32, 3, {"stride": 1, "padding": 1}),
-    ((2, 5, 4, 16), mx.uint8, 2, {"stride": 2, "padding": 1}),
+    ((2, 5, 4, 4), mx.int32, 3, {"stride": 1, "padding": 1, **_ZERO}),
+    ((2, 5, 4, 16), mx.uint8, 2, {"stride": 2, "padding": 1, **_ZERO}),
     ((2, 7, 5, 4), F32, "adaptive", {"out_size": (3, 8)}),
 )
 
@@ -277,6 +282,7 @@ def pooling() -> list[Case]:
         _l2_pool_of_extremes((1, 4, 4, 9), BF16, 1e-30, 1e30),
         _l2_pool_of_extremes((1, 4, 4, 9), F16, 1e-7, 1e4),
         _max_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
+        _max_pool((9, 70, 3, 4), F32, (2, 2), edge_mode="zero", **crowded),
         _max_pool((9, 70, 3, 4), F32, (2, 2), edge_mode="clamp", **crowded),
         _avg_pool((9, 70, 3, 4), F32, (2, 2), **crowded),
         _avg_pool_grad((9, 70, 3, 4), F32, (2, 2), **crowded),

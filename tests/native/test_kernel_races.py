@@ -57,7 +57,7 @@ def training_step(dtype: mx.Dtype) -> list[Any]:
     norm = mf.bn_stats(x)
     y, conv = mf.conv_fwd(mf.bn_normalize(x, norm, gamma), w, b, padding=1)
     norm = mf.bn_stats_grad(x, x, norm, gamma)
-    kept, mask = mf.dropout_fwd(x, 0.6, key=key)
+    kept, mask = mf.dropout_fwd(x, keep_probability=0.6, key=key)
     strided, far = mf.conv_fwd(x, w, b, stride=2)
     alone, apart = mf.conv_fwd(x, numbers((20, 3, 3, 1), seed=5), groups=20, padding=1)
     return [
@@ -65,7 +65,10 @@ def training_step(dtype: mx.Dtype) -> list[Any]:
         *(mf.conv_grad_input(dy, w, conv), *mf.conv_grad_weights(dy, x, conv).arrays[:2]),
         *(mf.conv_grad_input(strided, w, far), *mf.conv_grad_weights(strided, x, far).arrays[:2]),
         *mf.conv_grad_weights(alone, x, apart).arrays[:2],
-        *(mf.dropout(x, 0.5, mask=x > 0), mf.dropout_mask((3, 13, 12, 20), 0.5, key=key)),
+        *(
+            mf.dropout(x, keep_probability=0.5, mask=x > 0),
+            mf.dropout_mask((3, 13, 12, 20), keep_probability=0.5, key=key),
+        ),
         mx.grad(lambda b: (mf.conv(x, w, b) ** 2).sum())(b),
         *mx.vjp(lambda *by: mf.batch_norm(*by, neuron="relu"), [x, gamma, gamma], [x])[1],
         *mx.jvp(mx.grad(lambda x: (mf.batch_norm(x, gamma) * x).sum()), [x], [x])[1],

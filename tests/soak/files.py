@@ -37,7 +37,13 @@ _SECONDS = 2.0  # of computing; a file here takes a few milliseconds
 _FIXTURE = Path(__file__).parent.parent / "fixtures" / "states.safetensors"
 _FORM = r"load: (?s:.+); got path='[^']+', expected (?s:.+)"
 _UNKNOWN = object()
-_WATCHED = ["mpsfunc.saving", "mpsfunc._safetensors", "mpsfunc._saved_tree", "mpsfunc._saved_places"]
+_WATCHED = [
+    "mpsfunc.saving",
+    "mpsfunc._safetensors",
+    "mpsfunc._saved_tree",
+    "mpsfunc._saved_places",
+    "mpsfunc._earlier_files",
+]
 
 
 def rounds(seed: int) -> Iterator[Counter[str]]:
@@ -66,7 +72,9 @@ def samples(path: Path) -> list[tuple[bytes, Any]]:
     for tree in trees:
         mf.save(path, tree)
         contents = path.read_bytes()
-        whole += [(contents, tree), (mutants.of_version_1(contents), tree)]
+        earlier = mutants.of_version_1(contents)
+        path.write_bytes(earlier)
+        whole += [(contents, tree), (earlier, mf.load(path))]
     return whole
 
 

@@ -50,21 +50,21 @@ def log_softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
 
 def dropout(p: Problem, a: SimpleNamespace) -> Call:
     key = _made(mx.random.key(1))
-    return lambda: [mf.dropout(a.x, KEEP, key=key)]
+    return lambda: [mf.dropout(a.x, keep_probability=KEEP, key=key)]
 
 
 def dropout_grad(p: Problem, a: SimpleNamespace) -> Call:
-    y, state = mf.dropout_fwd(a.x, KEEP, key=mx.random.key(1))
+    y, state = mf.dropout_fwd(a.x, keep_probability=KEEP, key=mx.random.key(1))
     mx.eval(y, state.arrays)
     return lambda: [mf.dropout_grad(a.dy, state), y]
 
 
 def dropout_masked(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.dropout(a.x, KEEP, mask=a.mask)]
+    return lambda: [mf.dropout(a.x, keep_probability=KEEP, mask=a.mask)]
 
 
 def dropout_masked_grad(p: Problem, a: SimpleNamespace) -> Call:
-    _, state = mf.dropout_fwd(a.x, KEEP, mask=a.mask)
+    _, state = mf.dropout_fwd(a.x, keep_probability=KEEP, mask=a.mask)
     mx.eval(state.arrays)
     return lambda: [mf.dropout_grad(a.dy, state)]
 

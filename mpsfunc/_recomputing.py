@@ -1,0 +1,135 @@
+"""Runs a function under ``mx.checkpoint`` so that its second run is what the first was.
+
+MLX calls the Python function once for its results and once more for each derivative. Nothing tells these calls apart
+but their order: the first comes as the checkpointed function is called. It draws from MLX's random state and may change
+what it likes; later ones draw from the state that the first began with, and leave it where they found it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc._printing import told
+
+
+class Leaves:
+    """Trees of lists, tuples and dicts, whose arrays are taken out; everything else stays.
+
+    An array that is there twice is taken once, since ``mx.vjp`` knows one cotangent for the results that are the same.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[mx.array] = []
+        self._at: dict[int, int] = {}
+
+    def take(self, op: str, name: str, tree: Any) -> Any:
+        """The tree with places in the order of `arrays` where arrays were."""
+        kind = type(tree)
+        if isinstance(tree, mx.array):
+            if id(tree) not in self._at:
+                self._at[id(tree)] = len(self.arrays)
+                self.arrays.append(tree)
+            return _Place(self._at[id(tree)])
+        if kind in (list, tuple):
+            return kind(self.take(op, name, t) for t in tree)
+        if kind is dict:
+            return {k: self.take(op, name, t) for k, t in tree.items()}
+        if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+            return _Named(kind, [self.take(op, name, t) for t in tree])
+        if isinstance(tree, (list, tuple, dict)):
+            raise TypeError(
+                f"{op}: {name} holds a collection whose arrays cannot be followed; got a {kind.__name__}, "
+                "expected arrays in lists, tuples, NamedTuples and dicts"
+            )
+        return tree
+
+
+class _Place:
+    """Where an array was."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _Named:
+    """A NamedTuple taken apart."""
+
+    def __init__(self, kind: Any, fields: list[Any]) -> None:
+        self.kind, self.fields = kind, fields
+
+
+def filled(tree: Any, arrays: Sequence[mx.array]) -> Any:
+    """What `Leaves.take` took apart, with these arrays."""
+    if isinstance(tree, _Place):
+        return arrays[tree.index]
+    if isinstance(tree, _Named):
+        return tree.kind(*[filled(t, arrays) for t in tree.fields])
+    if type(tree) in (list, tuple):
+        return type(tree)(filled(t, arrays) for t in tree)
+    if type(tree) is dict:
+        return {k: filled(t, arrays) for k, t in tree.items()}
+    return tree
+
+
+def run(
+    op: str, first: Callable[..., Any], again: Callable[..., Any], arrays: Sequence[mx.array], args: Any, kwargs: Any
+) -> Any:
+    """``first(arrays, *args, **kwargs)``, whose derivatives are those of ``again`` of the same arguments.
+
+    Derivatives are by the arrays and by those among the arguments.
+    """
+    leaves = Leaves()
+    tree = leaves.take(op, "an argument", (args, kwargs))
+    key, own = random_state(), len(arrays)
+    returned: list[Any] = []
+
+    def call(*given: mx.array) -> list[mx.array]:
+        # MLX differentiates by every array; some operations, such as random bits, have no derivative by integers.
+        known = [a if mx.issubdtype(a.dtype, mx.inexact) else mx.stop_gradient(a) for a in given]
+        positional, named = filled(tree, known[own:])
+        if not returned:
+            made = Leaves()
+            returned.append(made.take(op, "the result", first(known[:own], *positional, **named)))
+            return made.arrays or [mx.array(0.0)]  # without any, MLX crashes
+        with drawing_from(key):
+            made = Leaves()
+            made.take(op, "the result", again(known[:own], *positional, **named))
+            return made.arrays or [mx.array(0.0)]
+
+    made = mx.checkpoint(call)(*arrays, *leaves.arrays)
+    return filled(returned[0], made)
+
+
+def random_state() -> mx.array:
+    """MLX's random state of this thread, which later draws do not change."""
+    state: Any = mx.random.state
+    return copy.copy(state[0])  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def drawing_from(key: mx.array) -> Iterator[None]:
+    """Draws from another random state inside, and from that of before behind it."""
+    before = random_state()
+    _draw_from(key)
+    try:
+        yield
+    finally:
+        _draw_from(before)
+
+
+def _draw_from(key: mx.array) -> None:
+    """There is no setter. The seed puts an array there that nobody else holds, and this is written into."""
+    state: Any = mx.random.state
+    mx.random.seed(0)
+    state[0][:] = key
+
+
+def callable_or_refused(op: str, name: str, value: Any) -> None:
+    """What can be called."""
+    if not callable(value):
+        raise TypeError(f"{op}: {name} is not a function; got {name}={told(value)}, expected a function of arrays")
