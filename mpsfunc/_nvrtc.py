@@ -209,7 +209,7 @@ def machine_code(text: str, with_nvrtc: Compiler) -> bytes:
     folder = cache_folder()
     if folder:
         with contextlib.suppress(OSError):
-            kept = (folder / f"{key}.cubin").read_bytes()
+            kept = _read(folder / f"{key}.cubin")
             if hashlib.sha256(kept[_DIGEST:]).digest() == kept[:_DIGEST]:
                 return kept[_DIGEST:]
     code = with_nvrtc.compile(text)
@@ -232,7 +232,10 @@ def cache_folder() -> Path | None:
     if named == "":
         return None
     if named is not None:
-        folder = Path(named).expanduser()
+        try:
+            folder = Path(named).expanduser()
+        except RuntimeError:
+            raise ValueError(f"MPSFUNC_CACHE_DIR: nobody's home; got {named!r}, expected a folder") from None
         if wrong := _why_not(folder):
             raise ValueError(f"MPSFUNC_CACHE_DIR: {wrong}; got {named!r}, expected a folder that only you can write to")
         return folder
@@ -256,9 +259,21 @@ def _why_not(folder: Path) -> str:
         return ""
     if not stat.S_ISDIR(about.st_mode):
         return ""  # nothing is read there
+    return _touched(about)
+
+
+def _touched(about: os.stat_result) -> str:
+    """How others than this user and root can have had a hand in what lies there."""
     if about.st_uid not in (os.geteuid(), 0):
         return "somebody else's"
     return "open to others" if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
+def _read(path: Path) -> bytes:
+    """What a file holds that nobody else can have written: the folder may have been open once."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        return file.read() if stat.S_ISREG(about.st_mode) and not _touched(about) else b""
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -50,7 +50,10 @@ RECORDS: dict[str, Any] = {
     )
 }
 DEEPEST = 100
+MOST_BITS = 4096  # of an int: Python prints what has these in no time, and at all
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
+
+_LARGE = re.compile(f"-?0x[1-9a-f][0-9a-f]{{0,{MOST_BITS // 4 - 1}}}")
 
 # Where something is in a tree: how errors show each step, and what it adds to the name of an array.
 _Path = tuple[tuple[str, str], ...]
@@ -74,6 +77,8 @@ class Encoder:
         if kind is int:
             if in_record and not is_short(value):
                 raise ValueError(f"save: an int of a record is too large; got {_place(path)}, expected at most 64 bits")
+            if value.bit_length() > MOST_BITS:
+                raise ValueError(f"save: an int is too large; got {_place(path)}, expected at most {MOST_BITS} bits")
             return value if is_short(value) else {"int": hex(value)}
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
@@ -141,11 +146,15 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
             return value
         if type(value) is float and math.isfinite(value):
             return value
-        if depth > DEEPEST:
-            raise Refused("the tree is nested too deep", f"at most {DEEPEST} levels")
         if type(value) is not dict or len(value) != 1:
             raise Refused(f"a part of the tree is none that save writes: {reprlib.repr(value)}", "one name and a value")
         ((kind, body),) = value.items()
+        if kind == "int" and type(body) is str and not in_record and _LARGE.fullmatch(body):
+            return int(body, 16)
+        if kind == "float" and type(body) is str and re.fullmatch("[0-9a-f]{16}", body):
+            return struct.unpack(">d", bytes.fromhex(body))[0]
+        if depth >= DEEPEST:
+            raise Refused("the tree is nested too deep", f"at most {DEEPEST} levels")
         if kind == "array" and type(body) is str and body in arrays:
             used.add(body)
             return arrays[body]
@@ -156,10 +165,6 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
             return {key: node(item, depth + 1, in_record) for key, item in body.items()}
         if kind in RECORDS and type(body) is dict and tuple(body) == fields_of(kind, version):
             return record(kind, body, depth)
-        if kind == "int" and type(body) is str and not in_record and re.fullmatch("-?0x[0-9a-f]+", body):
-            return int(body, 16)
-        if kind == "float" and type(body) is str and re.fullmatch("[0-9a-f]{16}", body):
-            return struct.unpack(">d", bytes.fromhex(body))[0]
         raise Refused(
             f"a part of the tree is none that save writes: {reprlib.repr(value)}",
             "a list, a tuple, a dict, a number, an array of this file or a state with its fields",

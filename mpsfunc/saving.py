@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import io
 import json
 import os
 import re
 import secrets
-import stat
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc import _safetensors, _saved_tree
+from mpsfunc import _safetensors, _saved_places, _saved_tree
 from mpsfunc._printing import told
 from mpsfunc._safetensors import Refused, Tensor
 
@@ -41,7 +41,8 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     Raises:
         TypeError: The tree holds something else, or a key that is not a string; the error says where.
         ValueError: The path leads to a folder, a pipe, a socket, a device or a circle of links, or names no file; or
-            the tree is deeper than 100 levels, has too many parts for a header, or an int of over 64 bits in a record.
+            the tree is deeper than 100 levels, has too many parts for a header, an int of over 4096 bits, or one of
+            over 64 in a record.
         OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
 
     Example:
@@ -53,8 +54,9 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         >>> saved["step"], type(saved["conv"]).__name__, saved["conv"].dw.shape
         (7, 'ConvState', (3, 3, 3, 2))
     """
-    name = _name("save", path)
-    target, before = _destination(name)
+    name = _saved_places.name_of("save", path)
+    with _saved_places.errors("save", name):
+        target, before = _saved_places.destination(name)
     encoder = _saved_tree.Encoder()
     text = encoder.text(tree)
     arrays = encoder.arrays
@@ -65,86 +67,40 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         metadata = {_VERSION_KEY: str(_VERSION), _TREE_KEY: text, _CRC_KEY: f"{crc:08x}"}
         return _safetensors.header(metadata, tensors)
 
-    blank, folder = header(0), os.path.dirname(target)
+    blank = header(0)
+
+    def write(file: io.BufferedWriter) -> None:
+        file.write(blank)
+        crc = _safetensors.write_arrays(file, arrays, tensors, _checksum(text, tensors, _VERSION))
+        file.seek(0)
+        file.write(header(crc))
+        file.flush()
+
+    with _saved_places.errors("save", name):
+        _put(name, target, before, write)
+
+
+def _put(name: str, target: str, before: os.stat_result | None, write: Callable[[io.BufferedWriter], None]) -> None:
+    """Writes a file beside another one, and puts it in its place."""
+    folder = os.path.dirname(target)
     beside = os.path.join(folder, f".mpsfunc-{secrets.token_hex(8)}.tmp")
     try:
         # What replaces a file is at no moment open to more users than that is.
         made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if before is None else 0o600)
         with open(made, "wb") as file:
-            file.write(blank)
-            crc = _safetensors.write_arrays(file, arrays, tensors, _checksum(text, tensors, _VERSION))
-            file.seek(0)
-            file.write(header(crc))
-            file.flush()
+            write(file)
             if before is not None:
-                _permit(made, before)
+                _saved_places.permit(made, before)
             os.fsync(made)
-        _regular(name, target)  # whatever was put there meanwhile
+            at_last = _saved_places.regular(name, target)  # whatever was put there meanwhile
+            if at_last is not None and _saved_places.access(at_last) != _saved_places.access(before):
+                _saved_places.permit(made, at_last)
         os.replace(beside, target)
-        _sync(folder)  # the new name must reach the disk, too
-    except BaseException as error:
-        if os.path.exists(beside):
+        _saved_places.sync(folder)  # the new name must reach the disk, too
+    except BaseException:
+        with contextlib.suppress(OSError):
             os.unlink(beside)
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, f"save: the file cannot be written: {error.strerror}", name) from error
         raise
-
-
-def _destination(name: str) -> tuple[str, os.stat_result | None]:
-    """The file that a path means, behind all links, and what is there: None where it is new."""
-    if os.path.basename(name) in ("", ".", ".."):
-        raise ValueError(f"save: path names no file; got path={told(name)}, expected a new name or a file's")
-    target = os.path.realpath(name)
-    if not os.path.isdir(os.path.dirname(target)):
-        raise FileNotFoundError(errno.ENOENT, "save: there is no such folder", os.path.dirname(target))
-    return target, _regular(name, target)
-
-
-def _regular(name: str, target: str) -> os.stat_result | None:
-    """What is known of the file there; None where there is none, and an error where it is none to be replaced."""
-    try:
-        about = os.lstat(target)  # a link that is left leads in a circle
-    except FileNotFoundError:
-        return None
-    if stat.S_ISREG(about.st_mode):
-        return about
-    kind = next((kind for is_one, kind in _KINDS if is_one(about.st_mode)), "something else")
-    raise ValueError(f"save: path leads to {kind}; got path={told(name)}, expected a new name or a file's")
-
-
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISLNK, "a circle of links"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISCHR, "a device"),
-)
-
-
-def _permit(file: int, before: os.stat_result) -> None:
-    """Gives an open file the owner, the group and the mode of another, as far as this process may."""
-    mode = stat.S_IMODE(before.st_mode)
-    for uid, gid in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
-        try:
-            os.chown(file, uid, gid)
-            break
-        except PermissionError:
-            continue
-    about = os.fstat(file)
-    if about.st_gid != before.st_gid:  # what that group could do is not for another one
-        mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
-    if (about.st_uid, about.st_gid) != (before.st_uid, before.st_gid):
-        mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    os.chmod(file, mode)
-
-
-def _sync(folder: str) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -161,7 +117,9 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a file of `save`, not whole, changed since, or of a later version of the format.
+        ValueError: It is not a file of `save`, not whole, changed since, or of a later version of the format; or the
+            path leads to a folder, a pipe, a socket, a device or a circle of links, or names no file.
+        OSError: The file cannot be read.
 
     Example:
         >>> import tempfile
@@ -171,31 +129,27 @@ def load(path: str | os.PathLike[str]) -> Any:
         >>> load(path)
         [array([0, 7], dtype=uint32)]
     """
-    name = _name("load", path)
+    name = _saved_places.name_of("load", path)
     try:
-        if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe would keep its reader waiting
-            raise Refused("not a file", "a file that save wrote")
-        return _read(name)
+        with _saved_places.errors("load", name), _saved_places.opened(name) as file:
+            return _read(file)
     except Refused as why:
         complaint, rule = why.args
         raise ValueError(f"load: {complaint}; got path={told(name)}, expected {rule}") from None
 
 
-def _read(name: str) -> Any:
-    with open(name, "rb") as file:
-        header = _safetensors.read_header(file)
-        metadata = header.metadata
-        told = metadata.get(_VERSION_KEY, "")
-        if not re.fullmatch("[1-9][0-9]{0,8}", told) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
-            raise Refused("somebody else's safetensors file", "one that mpsfunc.save wrote")
-        version = int(told)
-        if version > _VERSION:
-            raise Refused(
-                f"of version {version}, which a later mpsfunc wrote", f"version {_VERSION} or a newer mpsfunc"
-            )
-        text, tensors = metadata[_TREE_KEY], _safetensors.checked(header)
-        _saved_tree.decode(text, {tensor.name: None for tensor in tensors}, version)  # before much is read
-        arrays, crc = _safetensors.read_arrays(file, tensors, _checksum(text, tensors, version))
+def _read(file: io.BufferedReader) -> Any:
+    header = _safetensors.read_header(file)
+    metadata = header.metadata
+    told = metadata.get(_VERSION_KEY, "")
+    if not re.fullmatch("[1-9][0-9]{0,8}", told) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
+        raise Refused("somebody else's safetensors file", "one that mpsfunc.save wrote")
+    version = int(told)
+    if version > _VERSION:
+        raise Refused(f"of version {version}, which a later mpsfunc wrote", f"version {_VERSION} or a newer mpsfunc")
+    text, tensors = metadata[_TREE_KEY], _safetensors.checked(header)
+    _saved_tree.decode(text, {tensor.name: None for tensor in tensors}, version)  # before much is read
+    arrays, crc = _safetensors.read_arrays(file, tensors, _checksum(text, tensors, version))
     if metadata[_CRC_KEY] != f"{crc:08x}":
         raise Refused("the file has changed since it was saved", "the checksum of its contents")
     return _saved_tree.decode(text, arrays, version)
@@ -205,13 +159,3 @@ def _checksum(text: str, tensors: Sequence[Tensor], version: int) -> int:
     """That of all but the bytes of the arrays, which go on from it."""
     listed = sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end, tensor.name))
     return zlib.crc32(json.dumps([version, text, listed]).encode())
-
-
-def _name(op: str, path: Any) -> str:
-    """A path as a string."""
-    name = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(name, str):
-        raise TypeError(f"{op}: path is not a path; got path={told(path)}, expected a str or os.PathLike")
-    if "\0" in name or not name:
-        raise ValueError(f"{op}: path is none of a file; got path={told(name)}, expected a name without NUL")
-    return name

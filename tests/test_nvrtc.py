@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -197,6 +198,36 @@ def test_somebody_elses_folder_is_refused(nothing_known: Path, monkeypatch: pyte
     ):
         patch.setattr(os, "stat", lambda path, **how: os.stat_result((0o40755, 1, 1, 1, uid, 1, 0, 0, 0, 0)))
         _nvrtc.machine_code("text", fake)
+
+
+@pytest.mark.parametrize("wrong", ["open to its group", "open to all", "somebody else's", "a pipe"])
+def test_a_file_that_others_may_have_written_is_not_run(
+    wrong: str, nothing_known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may have been open when it came there."""
+    fake: Any = Fake()
+    _nvrtc.machine_code("text", fake)
+    (kept,) = nothing_known.iterdir()
+    evil = hashlib.sha256(b"evil").digest() + b"evil"
+    kept.unlink()
+    if wrong == "a pipe":
+        os.mkfifo(kept)
+    else:
+        kept.write_bytes(evil)
+        kept.chmod({"open to its group": 0o660, "open to all": 0o606}.get(wrong, 0o600))
+    with monkeypatch.context() as patch:
+        if wrong == "somebody else's":
+            uid = kept.stat().st_uid + 7
+            patch.setattr(os, "fstat", lambda file: os.stat_result((0o100600, 1, 1, 1, uid, 1, 0, 0, 0, 0)))
+        assert _nvrtc.machine_code("text", fake) == b"code of text"
+    assert len(fake.compiled) == 2
+    assert _nvrtc.machine_code("text", fake) == b"code of text" and len(fake.compiled) == 2
+
+
+def test_a_folder_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSFUNC_CACHE_DIR", "~nobody-is-called-so/kept")
+    with pytest.raises(ValueError, match="^MPSFUNC_CACHE_DIR: nobody's home; got '~nobody-is-called-so/kept', expect"):
+        _nvrtc.cache_folder()
 
 
 def test_a_usual_folder_that_others_may_write_to_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

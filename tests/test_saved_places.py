@@ -80,6 +80,8 @@ def test_what_is_no_file_is_refused_and_left(kind: str, linked: bool, path: Path
         ValueError, match=f"^save: path leads to {kind}; got path='.*', expected a new name or a file's"
     ):
         mf.save(given, 1)
+    with pytest.raises(ValueError, match=f"^load: path leads to {kind}; got path='.*', expected a file that save"):
+        mf.load(given)
     assert listing(path.parent) == before
 
 
@@ -90,20 +92,70 @@ def test_what_names_no_file_is_refused(name: str, tmp_path: Path) -> None:
     before = listing(tmp_path)
     with pytest.raises(ValueError, match="^save: path names no file; got path='.*', expected"):
         mf.save(f"{tmp_path}/{name}", 2)
+    with pytest.raises(ValueError, match="^load: path names no file; got path='.*', expected"):
+        mf.load(f"{tmp_path}/{name}")
     assert listing(tmp_path) == before and mf.load(tmp_path / "file") == 1
 
 
 @pytest.mark.parametrize("call", [lambda name: mf.save(name, 1), mf.load], ids=["save", "load"])
-@pytest.mark.parametrize("name", ["", "a\0b"])
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800"])
 def test_what_no_file_can_be_called_is_refused(call: Callable[[str], Any], name: str) -> None:
-    with pytest.raises(ValueError, match="path is none of a file; got path='.*', expected a name without NUL"):
+    with pytest.raises(ValueError, match="path is none of a file; got path='.*', expected (a name without|characters)"):
         call(name)
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"save: there is no such folder: '{tmp_path}/missing'"):
-        mf.save(tmp_path / "missing" / "file", 1)
+@pytest.mark.parametrize("name", ["missing/file", "missing/../file"])
+def test_a_missing_folder_is_named(name: str, tmp_path: Path) -> None:
+    folder = os.path.dirname(f"{tmp_path}/{name}")
+    with pytest.raises(FileNotFoundError, match=f"save: there is no such folder: '{folder}'"):
+        mf.save(f"{tmp_path}/{name}", 1)
+    with pytest.raises(FileNotFoundError, match=f"load: the file cannot be read: No such .*: '{tmp_path}/{name}'"):
+        mf.load(f"{tmp_path}/{name}")
     assert not listing(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["file/inside", "file/../other"])
+def test_a_file_is_no_folder(name: str, tmp_path: Path) -> None:
+    mf.save(tmp_path / "file", 1)
+    for call in (lambda path: mf.save(path, 2), mf.load):
+        with pytest.raises(NotADirectoryError, match="(save|load): "):
+            call(f"{tmp_path}/{name}")
+    assert os.listdir(tmp_path) == ["file"] and mf.load(tmp_path / "file") == 1
+
+
+def test_folders_in_circles_and_names_that_are_too_long(path: Path) -> None:
+    _circle(path)
+    before = listing(path.parent)
+    for call in (lambda name: mf.save(name, 1), mf.load):
+        with pytest.raises(ValueError, match="(save|load): path leads to a circle of links; got path="):
+            call(path / "file")
+        with pytest.raises(OSError, match="(save|load): the file cannot be (written|read): File name too long"):
+            call(path.with_name("n" * 300))
+    assert listing(path.parent) == before
+
+
+@pytest.mark.parametrize("end", ["", ".", ".."])
+def test_a_link_names_a_file_as_a_path_does(end: str, path: Path) -> None:
+    path.symlink_to(f"other/{end}")
+    path.with_name("other").mkdir()
+    before = listing(path.parent)
+    with pytest.raises(ValueError, match="^save: path names no file; got path='.*', expected"):
+        mf.save(path, 1)
+    assert listing(path.parent) == before
+
+
+def test_a_pipe_that_comes_between_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mf.save(path, 1)
+    true = os.open
+
+    def exchanged(name: Any, *rest: Any, **more: Any) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return true(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", exchanged)
+    with pytest.raises(ValueError, match="^load: path leads to a pipe; got path="):
+        mf.load(path)
 
 
 def test_links_are_followed_to_files_and_to_new_names(path: Path) -> None:
@@ -132,6 +184,25 @@ def test_a_link_that_is_exchanged_meanwhile_leads_nothing_astray(path: Path, mon
     monkeypatch.setattr(os, "fsync", exchanged)
     mf.save(link, "new")
     assert mf.load(path) == "new" and mf.load(other) == "other" and os.readlink(link) == str(other)
+
+
+def test_a_folder_that_is_exchanged_meanwhile_leads_nothing_astray(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [path.with_name(name) for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        mf.save(folder / "file", "old")
+    path.symlink_to(folders[0])
+    true = os.fsync
+
+    def exchanged(file: int) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(folders[1])
+        true(file)
+
+    monkeypatch.setattr(os, "fsync", exchanged)
+    mf.save(path / "file", "new")
+    assert [mf.load(folder / "file") for folder in folders] == ["new", "old"]
+    assert all(os.listdir(folder) == ["file"] for folder in folders)
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -208,14 +279,18 @@ def test_the_owner_stays(path: Path) -> None:
     assert (about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)) == (1234, 4321, 0o640)
 
 
-def test_what_a_group_could_do_is_not_for_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("mode", "left"), [(0o2664, 0o644), (0o640, 0o600), (0o604, 0o600), (0o4755, 0o755)])
+def test_what_a_group_could_do_is_not_for_another(
+    mode: int, left: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mf.save(path, 1)
     true = os.lstat
 
     def of_another_group(name: Any) -> Any:
         about = list(true(name))
-        about[stat.ST_GID] += 1
-        about[stat.ST_MODE] = stat.S_IFREG | 0o2664
+        if os.fspath(name) == str(path):
+            about[stat.ST_GID] += 1
+            about[stat.ST_MODE] = stat.S_IFREG | mode
         return os.stat_result(about)
 
     def not_allowed(*_: Any) -> None:
@@ -225,7 +300,40 @@ def test_what_a_group_could_do_is_not_for_another(path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "chown", not_allowed)
     mf.save(path, 2)
     monkeypatch.undo()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(path.stat().st_mode) == left
+
+
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_a_mode_that_changes_meanwhile_stays(before: int | None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if before is not None:
+        mf.save(path, 1)
+        path.chmod(before)
+    true = os.fsync
+
+    def closed(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode):  # the folder's turn is when all is done
+            path.touch()
+            path.chmod(0o600)
+        true(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", closed)
+        mf.save(path, 2)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and mf.load(path) == 2
+
+
+def test_a_folder_that_nobody_may_list_takes_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = os.open
+
+    def listed(name: Any, *rest: Any, **more: Any) -> int:
+        if os.fspath(name) == str(path.parent):
+            raise PermissionError
+        return true(name, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", listed)
+        mf.save(path, 1)
+    assert mf.load(path) == 1
 
 
 # No room ------------------------------------------------------------------------------------------------

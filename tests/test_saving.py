@@ -91,7 +91,21 @@ def test_a_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, tree: Any) 
 
 @pytest.mark.parametrize(
     "value",
-    [math.inf, -math.inf, math.nan, -math.nan, -0.0, 5e-324, 0.1, 1e308, 2**20000, -(2**63), True, "\0"],
+    [
+        math.inf,
+        -math.inf,
+        math.nan,
+        -math.nan,
+        -0.0,
+        5e-324,
+        0.1,
+        1e308,
+        2**4096 - 1,
+        1 - 2**4096,
+        -(2**63),
+        True,
+        "\0",
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_numbers_are_exact(value: Any, path: Path) -> None:
@@ -218,6 +232,8 @@ ITSELF.append(ITSELF)
             ValueError,
             r"got tree\[0\]\.channels\[1\]\[0\]",
         ),
+        ([2**4096], ValueError, r"save: an int is too large; got tree\[0\], expected at most 4096 bits"),
+        ({"n": -(2**20000)}, ValueError, r"save: an int is too large; got tree\['n'\], expected"),
         (mf.Neuron("relu", object()), TypeError, r"got tree\.a=<object"),
         (mx.float32, TypeError, r"got tree=mlx.core.float32, a Dtype"),
         (b"", TypeError, r"got tree=b'', a bytes"),
