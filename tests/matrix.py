@@ -28,6 +28,7 @@ NOT_DIFFERENTIABLE = {
     "PadState", "ResampleState", "pad_state", "resize_bilinear_state", "resize_nearest_state",
     "upsample_bilinear_state", "upsample_nearest_state",
     "LossState", "load", "save",
+    "checkpoint",
 }  # fmt: skip
 
 
