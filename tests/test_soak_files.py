@@ -111,7 +111,6 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
     "much memory": (saving, "_read", greedy, "[0-9]+ bytes of Python's for a file of [0-9]+"),
     "many arrays": (saving, "_read", greedy_for_arrays, "[0-9]+ bytes of MLX's for a file of [0-9]+"),
     "no checksum": (zlib, "crc32", lambda _: nothing_of_it, "another tree"),
-    "large ints": (_saved_tree, "_LARGE", lambda _: re.compile("-?0x[0-9a-f]+"), "an int is too large"),
 }
 
 
