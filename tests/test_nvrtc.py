@@ -269,7 +269,7 @@ def test_a_launch_hands_over_all_that_a_kernel_takes(on_cuda: list[Any], monkeyp
     (how,) = on_cuda
     assert how["name"] == "mpsfunc_avg_pool" and how["compiled_source"] == f"code of {fake.compiled[0]}".encode()
     assert [a.shape for a in how["inputs"]] == [x.shape]
-    rows, columns = [6, 3, 2, 2, 1, 0, 0, 0, 0, 3], [4, 2, 2, 2, 1, 0, 0, 0, 0, 2]  # where their windows lie
+    rows, columns = [6, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0], [4, 2, 2, 2, 1, 0, 0, 0, 0, 2, 0]  # where their windows lie
     assert how["scalars"] == [2, 6, 4, 8, *rows, *columns] and how["ensure_row_contiguous"] is True
     assert how["grid"][0] > 1 and how["threadgroup"][0] > 1 and how["stream"] == mx.default_stream(mx.cpu)
     mf.avg_pool(mx.ones((3, 8, 4, 8)), 2)
