@@ -137,3 +137,16 @@ def test_the_guided_process_runs() -> None:
         done.update(next(running))
     running.close()
     assert {"guided: loaded", "guided: refused"} & set(done)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("atheris"), reason="atheris is not installed")
+def test_the_guided_process_tells_a_fault_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There nothing matches a pattern, so that no error has the form."""
+    (tmp_path / "sitecustomize.py").write_text("import re\nre.fullmatch = lambda *given: None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    running, until = files.rounds(6), time.monotonic() + 60
+    with pytest.raises(
+        AssertionError, match="(?s)mutated files, guided, seed 6: ended with .*not in the form.*b64deco"
+    ):
+        while time.monotonic() < until:
+            next(running)
