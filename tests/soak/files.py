@@ -161,14 +161,18 @@ def _guided(seed: int, folder: Path, whole: list[tuple[bytes, Any]]) -> Iterator
     ):
         try:
             assert process.stdout is not None
+            words = ""
             while True:
                 done: Counter[str] = Counter()
                 while select.select([process.stdout], [], [], 0)[0]:
                     line = process.stdout.readline()
                     if not line:
-                        code, said = process.wait(), errors.read_text(errors="replace")
+                        code, said = process.wait(), words + errors.read_text(errors="replace")
                         raise AssertionError(f"{NAME}, guided, seed {seed}: ended with {code}\n{said[-50_000:]}")
-                    done.update(json.loads(line))
+                    if line.startswith(b"{"):
+                        done.update(json.loads(line))
+                    else:
+                        words += line.decode(errors="replace")  # how atheris shows an error
                 yield done
         finally:
             process.kill()
