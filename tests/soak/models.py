@@ -124,10 +124,23 @@ def rounds(seed: int) -> Iterator[Counter[str]]:
 
 
 def one_round(seed: int, at: int) -> Counter[str]:
-    """One model, in training and in evaluation."""
+    """One model, in training and in evaluation; once more with other numbers where a kink may have been met.
+
+    Slopes at exactly 0 differ by design (docs/nn.md); a fault is there for other numbers as well.
+    """
+    try:
+        return _round(seed, at, nudged=False)
+    except AssertionError:
+        return _round(seed, at, nudged=True) + Counter({"met a kink": 1})
+
+
+def _round(seed: int, at: int, *, nudged: bool) -> Counter[str]:
     with mx.stream(mx.cpu):
         made = [_made(seed, at) for _ in range(4)]  # MLX's pooling layers cannot be copied
         stock, x, kind = made[0]
+        if nudged:
+            stock.update(tree_map(lambda a: a * 1.02 + 0.017, stock.parameters()))
+            x = x * 1.03 + 0.019
         for model, *_ in made[1:]:
             model.update(tree_map(mx.array, stock.parameters()))
         where = f"seed {seed}, round {at}: {kind} {x.shape}\n{stock}"
