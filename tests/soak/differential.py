@@ -74,7 +74,9 @@ def _wrong(case: Case, rng: Rng) -> Iterator[str]:
         both = mx.vmap(case.call)(*[mx.stack(pair) for pair in zip(plain, other, strict=True)])
         each = np.stack([numpy(case.call(*plain)), numpy(case.call(*other))])
         yield from _apart("mapped, the result", numpy(both), each, np.stack([bound, bound]), case.dtype)
-    tame = np.abs(want).max(initial=0) < 1e-3 * LARGEST[mx.float16] and all(np.abs(a).max() < 1e4 for a in case.arrays if a.size)
+    tame = np.abs(want).max(initial=0) < 1e-3 * LARGEST[mx.float16] and all(
+        np.abs(a).max() < 1e4 for a in case.arrays if a.size
+    )
     if case.moving and y.size and tame:
         yield from _gradients(case, rng, arrays, y)
 

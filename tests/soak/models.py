@@ -215,4 +215,6 @@ def _agree(stock: dict[str, Any], ours: dict[str, Any], exact: dict[str, Any], k
         size = np.abs(true).max(initial=0) + np.abs(want).max(initial=0)
         far = 64 * _EPS[kind] * (size + 1) + 4 * np.abs(want - true).max(initial=0)
         off = np.abs(got - true).max(initial=0)
-        assert off <= far, f"{where}\n{name} is off by {off:.3g}, MLX's by {np.abs(want - true).max():.3g}, limit {far:.3g}"
+        assert off <= far, (
+            f"{where}\n{name} is off by {off:.3g}, MLX's by {np.abs(want - true).max():.3g}, limit {far:.3g}"
+        )

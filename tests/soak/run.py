@@ -145,7 +145,9 @@ def merged(page: str, results: list[Result]) -> str:
     if rest:
         rest, mark, after = rest.partition("\n## ")
         after = mark + after
-        table = {line.split("|")[1].strip(): line for line in rest.splitlines() if re.match(r"\| (?!program|---)", line)}
+        table = {
+            line.split("|")[1].strip(): line for line in rest.splitlines() if re.match(r"\| (?!program|---)", line)
+        }
         kinds = {m[1]: m[0] for m in re.finditer(r"^([a-z ]+): .*\.$", rest, re.MULTILINE)}
     for result in results:
         table[result.name], kinds[result.name] = row(result), told(result)

@@ -229,7 +229,10 @@ def _loss(rng: Rng) -> Case:
         y = rounded(rng.uniform(0.1, 0.9, shape), kind)
     if type == "hinge":
         t = rng.integers(0, 2, shape).astype(float)
-    how: dict[str, Any] = {"epsilon": float(np.float32(pick(rng, 1e-7, 0.01))), "delta": float(pick(rng, 0.5, 1.0, 2.0))}
+    how: dict[str, Any] = {
+        "epsilon": float(np.float32(pick(rng, 1e-7, 0.01))),
+        "delta": float(pick(rng, 0.5, 1.0, 2.0)),
+    }
     arrays, weight = [y, t], 1.0
     if rng.random() < 0.3:
         how["weight"] = weight = float(np.float32(rng.uniform(0.1, 2)))
@@ -238,7 +241,11 @@ def _loss(rng: Rng) -> Case:
         of_pixels = shape[:-1] + (1,) if rng.random() < 0.5 else shape[-1:]
         arrays.append(rounded(np.where(rng.random(of_pixels) < 0.3, 0.0, rng.uniform(0.5, 2, of_pixels)), kind))
         how.pop("weight", None)
-    smoothing = float(np.float32(pick(rng, 0.0, 0.1, 0.25))) if type.endswith(("softmax_cross_entropy", "d_cross_entropy")) else 0.0
+    smoothing = (
+        float(np.float32(pick(rng, 0.0, 0.1, 0.25)))
+        if type.endswith(("softmax_cross_entropy", "d_cross_entropy"))
+        else 0.0
+    )
     classes = int(rng.integers(1, 6))
     if smoothing:
         how |= {"label_smoothing": smoothing, "number_of_classes": classes}
@@ -276,7 +283,11 @@ def _loss(rng: Rng) -> Case:
 
     def pulled(dy: mx.array, *arrays: mx.array) -> dict[int, mx.array]:
         gradient = with_weights(of.loss_grad, *arrays, divided=True)
-        ones = {0: gradient * dy.astype(gradient.dtype)} if reduction != "none" and kind in (mx.float32, mx.float64) else {}
+        ones = (
+            {0: gradient * dy.astype(gradient.dtype)}
+            if reduction != "none" and kind in (mx.float32, mx.float64)
+            else {}
+        )
         return ones
 
     def more(*arrays: mx.array) -> Iterator[str]:

@@ -73,7 +73,13 @@ def _resampled(name: str) -> Row:
     return Row(family(name, "fwd", "grad", "state"), sample)
 
 
-_NUMPY = {"constant": "constant", "zero": "constant", "clamp": "edge", "mirror": "reflect", "mirror_with_edge": "symmetric"}
+_NUMPY = {
+    "constant": "constant",
+    "zero": "constant",
+    "clamp": "edge",
+    "mirror": "reflect",
+    "mirror_with_edge": "symmetric",
+}
 
 
 def _pad(rng: Rng) -> Case:

@@ -62,9 +62,15 @@ def _batch(rng: Rng) -> Case:
 
     def more(x: mx.array, *given: mx.array) -> Iterator[str]:
         at, count = numpy(x), x.size // x.shape[-1]
-        near = dict(rtol=2e-5, atol=2e-5 * (1 + np.abs(at).max()) ** 2) if wide != mx.float64 else dict(rtol=1e-12, atol=1e-11)
+        near = (
+            dict(rtol=2e-5, atol=2e-5 * (1 + np.abs(at).max()) ** 2)
+            if wide != mx.float64
+            else dict(rtol=1e-12, atol=1e-11)
+        )
         state = of.bn_stats(x, eps=eps)
-        if not np.allclose(numpy(state.mean), at.mean(axes), **near) or not np.allclose(numpy(state.var), at.var(axes), **near):
+        if not np.allclose(numpy(state.mean), at.mean(axes), **near) or not np.allclose(
+            numpy(state.var), at.var(axes), **near
+        ):
             yield "bn_stats are not mean and variance"
         if x.shape[0] > 1:
             parts = of.bn_merge(of.bn_stats(x[:1], eps=eps), of.bn_stats(x[1:], eps=eps))
@@ -74,7 +80,9 @@ def _batch(rng: Rng) -> Case:
             running = of.bn_frozen(mx.zeros(x.shape[-1:], wide), mx.ones(x.shape[-1:], wide), eps)
             moved = of.bn_running(running, state, 0.25)
             want = 0.75 + 0.25 * at.var(axes) * count / (count - 1)
-            if not np.allclose(numpy(moved.var), want, **near) or not np.allclose(numpy(moved.mean), at.mean(axes) / 4, **near):
+            if not np.allclose(numpy(moved.var), want, **near) or not np.allclose(
+                numpy(moved.mean), at.mean(axes) / 4, **near
+            ):
                 yield "bn_running moves elsewhere"
             v = numpy(moved.var)
             plain = function(_scaled((at - numpy(moved.mean)) / np.sqrt(v + eps), *map(numpy, given)))
@@ -178,7 +186,9 @@ def _fold(rng: Rng) -> Case:
     vectors = [rounded(rng.uniform(0.25, 2, o), kind) for _ in range(5)]
     eps = _float(rng, 1e-3, 0.1)
 
-    def folded(w: np.ndarray, b: np.ndarray, gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, var: np.ndarray) -> Any:
+    def folded(
+        w: np.ndarray, b: np.ndarray, gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, var: np.ndarray
+    ) -> Any:
         scale = gamma / np.sqrt(var + eps)
         return w * scale[:, None, None, None], b * scale + beta - mean * scale
 

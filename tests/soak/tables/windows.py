@@ -22,7 +22,9 @@ class Axis(NamedTuple):
     after: int
 
 
-def placed(rng: Rng, sizes: tuple[int, int], *, most: int = 4, policy: bool = True) -> tuple[dict[str, Any], list[Axis]]:
+def placed(
+    rng: Rng, sizes: tuple[int, int], *, most: int = 4, policy: bool = True
+) -> tuple[dict[str, Any], list[Axis]]:
     """Arguments that place windows, and where they then are, by docs/pooling.md and section 3 of MPS's semantics."""
     while True:
         k, s, d = ([int(v) for v in rng.integers(1, top + 1, 2)] for top in (most, 3, pick(rng, 1, 1, 2)))
@@ -55,7 +57,10 @@ def placed(rng: Rng, sizes: tuple[int, int], *, most: int = 4, policy: bool = Tr
                     pads[i], counts[i] = (edge, edge), (sizes[i] + 2 * edge - reach[i]) // s[i] + 1
         elif way == "policy":
             align = pick(rng, "centered", "top_left", "bottom_right")
-            corner, size = pick(rng, "top_left", "top_right", "bottom_left", "bottom_right"), pick(rng, "same", "valid", "full")
+            corner, size = (
+                pick(rng, "top_left", "top_right", "bottom_left", "bottom_right"),
+                pick(rng, "same", "valid", "full"),
+            )
             how["padding"] = mf.PaddingPolicy(align, corner, size)
             for i, side in enumerate(("top", "left")):
                 counts[i] = math.ceil((sizes[i] + {"valid": -1, "same": 0, "full": 1}[size] * (reach[i] - 1)) / s[i])
@@ -78,9 +83,7 @@ def whole(rng: Rng, sizes: tuple[int, int]) -> tuple[dict[str, Any], list[list[l
     if rng.random() < 0.4:
         return {"kernel_size": "global"}, [[list(range(n))] for n in sizes]
     out = [int(v) for v in rng.integers(1, 6, 2)]
-    parts = [
-        [list(range(o * n // m, -(-(o + 1) * n // m))) for o in range(m)] for n, m in zip(sizes, out, strict=True)
-    ]
+    parts = [[list(range(o * n // m, -(-(o + 1) * n // m))) for o in range(m)] for n, m in zip(sizes, out, strict=True)]
     return {"kernel_size": "adaptive", "out_size": tuple(out)}, parts
 
 
@@ -331,7 +334,10 @@ def _pool(name: str) -> Row:
 
 ROWS = {
     "conv": Row(
-        (*family("conv", "fwd", "state", "grad", "grad_input", "grad_weights"), *family("fully_connected", "fwd", "grad")),
+        (
+            *family("conv", "fwd", "state", "grad", "grad_input", "grad_weights"),
+            *family("fully_connected", "fwd", "grad"),
+        ),
         _conv,
     ),
     "conv_transpose": Row(family("conv_transpose", "fwd", "grad", "grad_input", "grad_weights"), _conv_transpose),
