@@ -19,10 +19,10 @@ backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)
 cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
 
-.PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak clean
+.PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
 
 help:  ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: $(VENV)/demo  ## train a network on handwritten digits, about half a minute; writes digits.png
 	$(BIN)/python docs/examples/train_digits.py $(ARGS)
@@ -77,7 +77,11 @@ format: $(VENV)/dev  ## let ruff and clang-format rewrite the code
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(cxx)
 
-soak: $(VENV)/test  ## property tests for hours, threads for half a minute
+soak: $(VENV)/test  ## random callers for ten minutes each; ARGS="differential --minutes 60 --seed 3"
+	-@$(PIP) install atheris
+	$(BIN)/python -m tests.soak $(ARGS)
+
+properties: $(VENV)/test  ## property tests with 5,000 examples each, threads for half a minute
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests $(ARGS)
 
 clean:  ## remove what was built

@@ -1,6 +1,6 @@
 """Several threads at once, several streams in one, and forked processes: always the bits that one thread computes.
 
-`make soak` keeps the threads at it for 30 seconds.
+`make properties` keeps the threads at it for 30 seconds.
 """
 
 from __future__ import annotations

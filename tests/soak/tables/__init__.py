@@ -1,0 +1,11 @@
+"""A row for each function: a sampler of legal arguments, and what must come out, in NumPy.
+
+They are written from docs/ and Apple's documentation, and share nothing with the library or with `tests/oracle*.py`.
+"""
+
+from __future__ import annotations
+
+from tests.soak.tables import elements, moves, norms, windows
+from tests.soak.tables.case import Row
+
+ROWS: dict[str, Row] = {**elements.ROWS, **windows.ROWS, **norms.ROWS, **moves.ROWS}
