@@ -1,9 +1,24 @@
-"""Refuses a foreign MLX by name, before the C++ module could fail on it in a stranger way."""
+"""Refuses a foreign MLX by name, and a second interpreter, before the C++ module could fail in a stranger way."""
 
+import ctypes
 import importlib.metadata
 
 VERSION = "0.1.0"
 MLX_VERSION = "0.32.4"
+
+
+def in_the_main_interpreter() -> bool:
+    """Whether this is the interpreter that the process began with, by CPython's own account."""
+    current, main = ctypes.pythonapi.PyInterpreterState_Get, ctypes.pythonapi.PyInterpreterState_Main
+    current.restype = main.restype = ctypes.c_void_p
+    return bool(current() == main())
+
+
+if not in_the_main_interpreter():
+    raise ImportError(
+        f"mpsfunc {VERSION} runs in the main interpreter only: in another one its C++ module would wait for ever; "
+        "use threads or processes"
+    )
 
 _found = importlib.metadata.version("mlx")
 if _found != MLX_VERSION:

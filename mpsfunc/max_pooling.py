@@ -287,13 +287,16 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
     _check.shape("max_unpool", "y", y, tuple(state.winners.shape), "y does not belong to this state")
     spec = Spec(state.rows, state.cols, run_on)
     image: mx.array
-    if window.most_readers(state.rows, state.cols) == 1 and not any(map(window.moves_taps, (state.rows, state.cols))):
+    most = window.most_readers(state.rows, state.cols)
+    if most == 1 and not any(map(window.moves_taps, (state.rows, state.cols))):
         image = _max_kernels.grad(y, state.winners, spec)
         return image
     with mx.stream(run_on):
         wide = y.astype(_launch.accumulator(y.dtype))
         shared = _max_kernels.grad(mx.ones_like(wide), state.winners, spec)
-        image = (_max_kernels.grad(wide, state.winners, spec) / mx.maximum(shared, 1)).astype(y.dtype)
+        far = _launch.power_of_two(most)  # since a sum may overflow where the mean does not
+        summed = _max_kernels.grad(wide / far, state.winners, spec)
+        image = (summed * (far / mx.maximum(shared, 1))).astype(y.dtype)
         return image
 
 

@@ -167,7 +167,7 @@ def _slopes(what: str, case: Case, rng: Rng, index: int, dy: np.ndarray, gradien
         bend = 1e-4 * (abs(want) + size)
         if not np.isfinite(want) or abs(right - left) > bend + noise:
             continue
-        bound = EPS[gradient.dtype] * float(np.abs(got * direction).sum()) * 1.01 + noise + abs(right - left)
+        bound = 2 * EPS[gradient.dtype] * float(np.abs(got * direction).sum()) + noise + abs(right - left)
         bound += step * float((direction**2).sum()) * size  # where a slope bends, such as softsign's at 0
         bound += (2 * (case.terms + dy.size + 8) * roots(case.dtype) + case.narrow * EPS[case.dtype]) * weight * size
         bound += TINY[gradient.dtype] * weight

@@ -59,6 +59,10 @@ def _pick(rng: Rng, *of: Any) -> Any:
     return of[rng.integers(len(of))]
 
 
+# Of norms: unlike the default, and not so small that channels of equal values multiply roundings by hundreds.
+_EPSILON = 0.05
+
+
 def _flat(rng: Rng, c: int) -> nn.Module:
     """A layer that keeps a shape of images."""
     groups = _pick(rng, *(g for g in range(1, c + 1) if c % g == 0))
@@ -66,10 +70,12 @@ def _flat(rng: Rng, c: int) -> nn.Module:
         rng,
         lambda: nn.Conv2d(c, c, _pick(rng, 1, 3), padding=0, bias=bool(rng.random() < 0.7), groups=groups),
         lambda: nn.Conv2d(c, c, 3, padding=1, bias=bool(rng.random() < 0.7)),
-        lambda: nn.BatchNorm(c, affine=bool(rng.random() < 0.7), track_running_stats=bool(rng.random() < 0.8)),
-        lambda: nn.InstanceNorm(c, affine=bool(rng.random() < 0.5)),
-        lambda: nn.GroupNorm(groups, c, affine=bool(rng.random() < 0.7), pytorch_compatible=bool(rng.random() < 0.7)),
-        lambda: nn.LayerNorm(c),
+        lambda: nn.BatchNorm(c, _EPSILON, 0.1, bool(rng.random() < 0.7), bool(rng.random() < 0.8)),
+        lambda: nn.InstanceNorm(c, _EPSILON, affine=bool(rng.random() < 0.5)),
+        lambda: nn.GroupNorm(
+            groups, c, _EPSILON, bool(rng.random() < 0.7), pytorch_compatible=bool(rng.random() < 0.7)
+        ),
+        lambda: nn.LayerNorm(c, _EPSILON),
         lambda: nn.Linear(c, c, bias=bool(rng.random() < 0.7)),
         lambda: nn.Dropout(0.0),
         lambda: nn.Identity(),
@@ -205,15 +211,18 @@ def _run(model: nn.Module, x: mx.array) -> dict[str, np.ndarray]:
 
 
 def _agree(stock: dict[str, Any], ours: dict[str, Any], exact: dict[str, Any], kind: mx.Dtype, where: str) -> None:
-    """Ours is as near to float32's as a few roundings, or as twice what MLX's own layers are off by."""
+    """Ours is as near to float32's as roundings of the largest number, or as four times what MLX's layers are off by.
+
+    A gradient that is 0, as that of a bias ahead of a norm, is the sum of such numbers.
+    """
+    largest = max((np.abs(a).max(initial=0) for a in exact.values() if np.isfinite(a).all()), default=0.0)
     assert stock.keys() == ours.keys(), f"{where}\nother gradients: {stock.keys() ^ ours.keys()}"
     for name, want in stock.items():
         got, true = ours[name], exact[name]
         assert got.shape == want.shape, f"{where}\n{name} has the shape {got.shape}, expected {want.shape}"
         if not (np.isfinite(want).all() and np.isfinite(true).all()):
             continue
-        size = np.abs(true).max(initial=0) + np.abs(want).max(initial=0)
-        far = 64 * _EPS[kind] * (size + 1) + 4 * np.abs(want - true).max(initial=0)
+        far = 128 * _EPS[kind] * (largest + 1) + 4 * np.abs(want - true).max(initial=0)
         off = np.abs(got - true).max(initial=0)
         assert off <= far, (
             f"{where}\n{name} is off by {off:.3g}, MLX's by {np.abs(want - true).max():.3g}, limit {far:.3g}"

@@ -127,7 +127,8 @@ def row(result: Result) -> str:
     seeds = f"{result.seeds[0]}" + (f" to {result.seeds[-1]}" if len(result.seeds) > 1 else "")
     cells = [
         result.name, _commit(), time.strftime("%Y-%m-%d"), _processor(), f"{result.minutes:g}", seeds,
-        f"{result.rounds:,}", f"{result.counts.total():,}", f"{len(result.findings)}", f"{result.peak / 2**20:,.0f} MiB",
+        f"{result.rounds:,}", f"{result.counts.total():,}", f"{len(result.findings)}",
+        f"{result.peak / 2**20:,.0f} MiB",
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

@@ -13,7 +13,7 @@ import mpsfunc as mf
 
 Rng = np.random.Generator
 EPS = {mx.float64: 2.0**-53, mx.float32: 2.0**-24, mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}  # half a unit of 1
-TINY = {mx.float64: 2.0**-1074, mx.float32: 2.0**-126, mx.bfloat16: 2.0**-126, mx.float16: 2.0**-24}
+TINY = {mx.float64: 2.0**-1022, mx.float32: 2.0**-126, mx.bfloat16: 2.0**-126, mx.float16: 2.0**-24}
 LARGEST = {mx.float64: 1.7e308, mx.float32: 3.4e38, mx.bfloat16: 3.38e38, mx.float16: 65504.0}
 
 

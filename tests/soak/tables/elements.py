@@ -199,7 +199,8 @@ def _softmax(name: str) -> Row:
             return {0: getattr(of, f"{name}_grad")(dy, getattr(of, name)(x, axis), axis)}
 
         return Case(f"axis {axis}", [x], kind, lambda x: getattr(of, name)(x, axis), result, size,
-            terms=x.shape[axis], pulled=pulled, narrow=0.4 * x.shape[axis] if name == "log_softmax" else 0.0)  # fmt: skip
+            terms=x.shape[axis], pulled=pulled,
+            narrow=0.4 * x.shape[axis] if name == "log_softmax" else 0.0)  # fmt: skip
 
     return Row(family(name, "grad"), sample)
 

@@ -101,7 +101,8 @@ def _pad(rng: Rng) -> Case:
         state = pick(rng, of.pad_state(x.shape, before, after, mode), of.pad_fwd(x, before, after, mode, value)[1])
         return {0: of.pad_grad(dy, state)}
 
-    return Case(f"{before}, {after}, {mode}, {value}", [x], kind, lambda x: of.pad(x, before, after, mode, value), result,
+    return Case(f"{before}, {after}, {mode}, {value}", [x], kind, lambda x: of.pad(x, before, after, mode, value),
+        result,
         first=lambda x: of.pad_fwd(x, before, after, mode, value)[0], pulled=pulled, exact=True)  # fmt: skip
 
 
@@ -117,7 +118,8 @@ def _concatenate(rng: Rng) -> Case:
         counts = [a.shape[-1] for a in arrays]
         return dict(enumerate(of.concatenate_grad(dy, counts, pad_to_multiple=multiple)))
 
-    return Case(f"multiple {multiple}", [x, *others], kind, lambda *a: of.concatenate(a, pad_to_multiple=multiple), result,
+    return Case(f"multiple {multiple}", [x, *others], kind, lambda *a: of.concatenate(a, pad_to_multiple=multiple),
+        result,
         moving=tuple(range(1 + len(others))), pulled=pulled, exact=True)  # fmt: skip
 
 
@@ -126,7 +128,8 @@ def _slice(rng: Rng) -> Case:
     x = images(rng, kind)
     start = int(rng.integers(x.shape[-1]))
     stop = int(rng.integers(start + 1, x.shape[-1] + 1))
-    return Case(f"{start} to {stop}", [x], kind, lambda x: of.slice_channels(x, start, stop), lambda x: x[..., start:stop],
+    return Case(f"{start} to {stop}", [x], kind, lambda x: of.slice_channels(x, start, stop),
+        lambda x: x[..., start:stop],
         pulled=lambda dy, x: {0: of.slice_channels_grad(dy, start, x.shape[-1])}, exact=True)  # fmt: skip
 
 

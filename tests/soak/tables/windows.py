@@ -170,8 +170,8 @@ def _conv(rng: Rng) -> Case:
         assert np.allclose(numpy(alone.dw), numpy(grown.dw), rtol=1e-5, atol=1e-4 * (1 + abs(numpy(grown.dw)).max()))
         return {0: dx, 1: grown.dw} | ({2: grown.db} if b else {})
 
-    return Case(f"{how}, {act}", arrays, kind, call, result, size, terms, tuple(range(len(arrays))), tuple(dtypes), first,
-        pulled, mapped=x.shape[0] > 0, narrow=0.0 if act is None else 4.0)  # fmt: skip
+    return Case(f"{how}, {act}", arrays, kind, call, result, size, terms, tuple(range(len(arrays))), tuple(dtypes),
+        first, pulled, mapped=x.shape[0] > 0, narrow=0.0 if act is None else 4.0)  # fmt: skip
 
 
 def _connected(rng: Rng, kind: mx.Dtype, x: np.ndarray) -> Case:
@@ -187,7 +187,8 @@ def _connected(rng: Rng, kind: mx.Dtype, x: np.ndarray) -> Case:
         return {0: dx, 1: state.dw} | ({2: state.db} if b else {})
 
     return Case(f"fully connected, {act}", arrays, kind, lambda *a: of.fully_connected(*a, neuron=act),
-        lambda *a: function(summed(*a)), lambda *a: 2 * summed(*map(np.abs, a)) + 1 + _before(kind, act, summed(*a), math.prod(w.shape[1:])),
+        lambda *a: function(summed(*a)),
+        lambda *a: 2 * summed(*map(np.abs, a)) + 1 + _before(kind, act, summed(*a), math.prod(w.shape[1:])),
         math.prod(w.shape[1:]) + 1,
         tuple(range(len(arrays))), (), lambda *a: of.fully_connected_fwd(*a, neuron=act)[0], pulled,
         mapped=x.shape[0] > 0, narrow=0.0 if act is None else 4.0)  # fmt: skip
@@ -245,7 +246,8 @@ def _conv_transpose(rng: Rng) -> Case:
         return {0: dx, 1: grown.dw} | ({2: grown.db} if b else {})
 
     return Case(f"{how}, {act}", arrays, kind, lambda *a: of.conv_transpose(*a, **how, neuron=act),
-        lambda *a: function(summed(*a)), lambda *a: 2 * summed(*map(np.abs, a)) + 1 + _before(kind, act, summed(*a), math.prod(w.shape[1:])),
+        lambda *a: function(summed(*a)),
+        lambda *a: 2 * summed(*map(np.abs, a)) + 1 + _before(kind, act, summed(*a), math.prod(w.shape[1:])),
         math.prod(w.shape[1:]) + 1,
         tuple(range(len(arrays))), (), lambda *a: of.conv_transpose_fwd(*a, **how, neuron=act)[0], pulled,
         mapped=x.shape[0] > 0, narrow=0.0 if act is None else 4.0)  # fmt: skip

@@ -1,0 +1,42 @@
+"""A second interpreter in one process gets an error, where the C++ module would wait for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# One that shares the lock of all, as all did before Python 3.12; in others ctypes itself may refuse.
+PROGRAM = """
+FIRST
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+try:
+    other = interpreters.create("legacy")
+except (TypeError, ValueError):
+    other = interpreters.create(isolated=False)
+interpreters.run_string(other, "try:\\n    THEN\\nexcept ImportError as error:\\n    print(error, flush=True)")
+print("on")
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import mpsfunc"])
+@pytest.mark.parametrize("then", ["import mpsfunc", "import mpsfunc._primitives", "import mpsfunc.nn"])
+def test_a_second_interpreter_is_told(first: str, then: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("FIRST", first).replace("THEN", then)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "mpsfunc 0.1.0 runs in the main interpreter only: in another one its C++ module would wait for ever; "
+        "use threads or processes",
+        "on",
+    ]
