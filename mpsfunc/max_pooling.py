@@ -6,6 +6,7 @@ The state holds the winning tap of every window, one byte for windows of up to 2
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -287,14 +288,17 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
     _check.shape("max_unpool", "y", y, tuple(state.winners.shape), "y does not belong to this state")
     spec = Spec(state.rows, state.cols, run_on)
     image: mx.array
-    most = window.most_readers(state.rows, state.cols)
-    if most == 1 and not any(map(window.moves_taps, (state.rows, state.cols))):
+    axes = state.rows, state.cols
+    clamps = [window.moves_taps(axis) for axis in axes]
+    if window.most_readers(*axes) == 1 and not any(clamps):
         image = _max_kernels.grad(y, state.winners, spec)
         return image
     with mx.stream(run_on):
         wide = y.astype(_launch.accumulator(y.dtype))
         shared = _max_kernels.grad(mx.ones_like(wide), state.winners, spec)
-        far = _launch.power_of_two(most)  # since a sum may overflow where the mean does not
+        # Of all windows that may share a winner, since a sum may overflow where the mean does not.
+        far = math.prod(a.n_out if c else window.most_readers(a) for a, c in zip(axes, clamps, strict=True))
+        far = _launch.power_of_two(far)
         summed = _max_kernels.grad(wide / far, state.winners, spec)
         image = (summed * (far / mx.maximum(shared, 1))).astype(y.dtype)
         return image

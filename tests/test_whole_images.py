@@ -180,3 +180,15 @@ def test_bad_input(pool: Callable[..., mx.array], words: str, error: type[Except
         how = how | {"out_size": 2}
     with pytest.raises(error, match=f"^{pool.__name__}: {words}; got .*, expected "):
         pool(mx.zeros((1, 4, 4, 1)), **how)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=str)
+def test_the_mean_of_large_values_is_put_back(device: mx.Device, dtype: mx.Dtype) -> None:
+    """Four windows have one winner, and the sum of their values would be infinite."""
+    x = mx.array([0.0, 0, 0, 0, 3e38, 0, 0, 0, 0]).reshape(1, 3, 3, 1).astype(dtype)
+    for how in ({"stride": 1}, {"offset": 1, "out_size": 2, "stride": 1, "edge_mode": "clamp"}):
+        y, state = mf.max_pool_fwd(x, 2, **how)
+        assert y.reshape(-1).tolist() == [x[0, 1, 1, 0].item()] * 4
+        assert mx.array_equal(mf.max_unpool(y, state), x)
+    y, state = mf.max_pool_fwd(x, "adaptive", out_size=2)
+    assert mx.array_equal(mf.max_unpool(y, state), x)
