@@ -50,6 +50,7 @@ RECORDS: dict[str, Any] = {
     )
 }
 DEEPEST = 100
+_LONGEST = 200  # characters of a part of a tree in an error
 MOST_BITS = 4096  # of an int: Python prints what has these in no time, and at all
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
 
@@ -129,6 +130,12 @@ def fields_of(kind: str, version: int) -> tuple[str, ...]:
     return tuple(name for name in RECORDS[kind]._fields if name not in later or later[name][0] <= version)
 
 
+def _shown(value: Any) -> str:
+    """A part of somebody's tree, no longer than one can read."""
+    text = reprlib.repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _place(path: _Path) -> str:
     return "tree" + "".join(shown for shown, _ in path)
 
@@ -147,7 +154,7 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
         if type(value) is float and math.isfinite(value):
             return value
         if type(value) is not dict or len(value) != 1:
-            raise Refused(f"a part of the tree is none that save writes: {reprlib.repr(value)}", "one name and a value")
+            raise Refused(f"a part of the tree is none that save writes: {_shown(value)}", "one name and a value")
         ((kind, body),) = value.items()
         if kind == "int" and type(body) is str and not in_record and _LARGE.fullmatch(body):
             return int(body, 16)
@@ -166,12 +173,12 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
         if kind in RECORDS and type(body) is dict and tuple(body) == fields_of(kind, version):
             return record(kind, body, depth)
         raise Refused(
-            f"a part of the tree is none that save writes: {reprlib.repr(value)}",
+            f"a part of the tree is none that save writes: {_shown(value)}",
             "a list, a tuple, a dict, a number, an array of this file or a state with its fields",
         )
 
     tree = node(parsed(text), 0)
     left = [name for name in arrays if name not in used]
     if left:
-        raise Refused(f"array {reprlib.repr(left[0])} is not in the tree", "the arrays of the tree alone")
+        raise Refused(f"array {_shown(left[0])} is not in the tree", "the arrays of the tree alone")
     return tree

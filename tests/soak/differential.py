@@ -130,6 +130,8 @@ def _gradients(case: Case, rng: Rng, arrays: list[mx.array], y: mx.array) -> Ite
         products = [numpy(pulled[i]) * numpy(t) for i, t in zip(case.moving, tangents, strict=True)]
         back = float(sum(p.sum() for p in products))
         size = sum(np.abs(p).sum() for p in products) + max(np.abs(numpy(g)).max(initial=0) for g in pulled.values())
+        # A gradient that is a difference, as softmax's, has the roundings of what it is the difference of.
+        size += np.abs(dy).max(initial=0) * max(np.abs(numpy(t)).max(initial=0) for t in tangents)
         narrow = max([EPS[a.dtype] for a in moving])
         bound = (4 * (case.terms + y.size + 8) * roots(case.dtype) + 2 * narrow) * size + 1e-30
         if not abs(pushed - back) <= bound and np.isfinite(size):
