@@ -218,7 +218,7 @@ ITSELF.append(ITSELF)
     [
         ({"a": [1, {2}]}, TypeError, r"save: cannot be saved; got tree\['a'\]\[1\]=\{2\}, a set"),
         ({"a": {1: 2}}, TypeError, r"save: a key is not a string; got tree\['a'\] with key 1,"),
-        ([np.zeros(2)], TypeError, r"got tree\[0\]=array\(\[0., 0.\]\), a ndarray"),
+        ([np.zeros(2)], TypeError, r"got tree\[0\]=numpy.float64\[2\], a ndarray"),
         ([np.float64(2)], TypeError, r"got tree\[0\]=.*, a float64"),
         ([signal.SIGINT], TypeError, r"got tree\[0\]=.*, a Signals"),
         ((Foreign(1),), TypeError, r"got tree\[0\]=Foreign\(a=1\), a Foreign"),
@@ -234,7 +234,7 @@ ITSELF.append(ITSELF)
         ),
         ([2**4096], ValueError, r"save: an int is too large; got tree\[0\], expected at most 4096 bits"),
         ({"n": -(2**20000)}, ValueError, r"save: an int is too large; got tree\['n'\], expected"),
-        (mf.Neuron("relu", object()), TypeError, r"got tree\.a=<object"),
+        (mf.Neuron("relu", object()), TypeError, r"got tree\.a=a value of type object"),
         (mx.float32, TypeError, r"got tree=mlx.core.float32, a Dtype"),
         (b"", TypeError, r"got tree=b'', a bytes"),
         (ITSELF, ValueError, r"save: nested too deep; got tree(\[0\]){100}, expected at most 100 levels"),

@@ -75,7 +75,7 @@ def _flat(rng: Rng, c: int) -> nn.Module:
         lambda: nn.GroupNorm(
             groups, c, _EPSILON, bool(rng.random() < 0.7), pytorch_compatible=bool(rng.random() < 0.7)
         ),
-        lambda: nn.LayerNorm(c, _EPSILON),
+        lambda: nn.LayerNorm(c, _EPSILON) if c > 1 else nn.Identity(),  # which would make constants of one channel
         lambda: nn.Linear(c, c, bias=bool(rng.random() < 0.7)),
         lambda: nn.Dropout(0.0),
         lambda: nn.Identity(),
