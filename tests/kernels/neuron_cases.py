@@ -135,5 +135,6 @@ def neurons() -> list[Case]:
         *[_pull(name, told, (2, 3, 5, 8), F32) for name, told in TOLD_BY_RESULT],
         _pull("relu", (0.0,), (1, 5, 3, 3), F16),
         _pull("relu", (0.5,), (2, 3, 4, 4), BF16),
+        _pull("relu", (0.25,), (1, 1, 2, 3), F32),
         _pull("relu", (0.0,), (1, 31, 301, 1), F32, crowded=True),
     ]
