@@ -141,6 +141,9 @@ def _kept(forged: Any, state: Any) -> str:
 
 
 def _arrays(made: Any) -> list[mx.array]:
+    """Of a result; a state that was forged may hold a list that holds itself, so that only its own fields count."""
     if isinstance(made, mx.array):
         return [made]
+    if hasattr(made, "_fields"):
+        return [a for a in made if isinstance(a, mx.array)]
     return [a for each in made for a in _arrays(each)] if isinstance(made, (tuple, list)) else []
