@@ -124,7 +124,8 @@ def _first(shapes: Any) -> tuple[int, ...]:
 
 def _near(what: str, got: mx.array, want: mx.array) -> None:
     a, b = (np.array(each, np.float64) for each in (got, want))
-    far = 256 * 2.0**-24 * (np.abs(b).max(initial=0) + 1)  # a few roundings of each node's sums
+    # Roundings of each node's sums; that of a bias ahead of two norms is 0 by cancellation of hundreds of terms.
+    far = 1024 * 2.0**-24 * (np.abs(b).max(initial=0) + 1)
     assert a.shape == b.shape and np.abs(a - b).max(initial=0) <= far, (
         f"{what} is off by {np.abs(a - b).max(initial=0)}"
     )
