@@ -122,7 +122,7 @@ def test_every_function_can_be_given_a_stream() -> None:
     without = public - set(STREAMED)
     assert without <= NOT_DIFFERENTIABLE
     rest = {name for name in without if not name.endswith("_state")}
-    assert rest == {"get_num_threads", "set_num_threads", "load", "save"}
+    assert rest == {"get_num_threads", "set_num_threads", "load", "save", "checkpoint"}
 
 
 @pytest.fixture(scope="module")
