@@ -3,7 +3,7 @@
 const int size = params[0];
 const float share = as_type<float>(params[1]), unbiased = as_type<float>(params[2]);
 const long seen = count[0];
-const float elements = seen > 2 ? float(seen) : 2.0f, undefined = seen == 1 ? as_type<float>(0x7fc00000) : 0.0f;
+const float elements = float(seen), undefined = seen == 1 ? as_type<float>(0x7fc00000) : 0.0f;
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
   const float known_mean = float(running_mean[c]), known_var = float(running_var[c]), found_mean = float(mean[c]);
   const float found_var = unbiased != 0 ? float(var[c]) * (elements / (elements - 1)) : float(var[c]);
