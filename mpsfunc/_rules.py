@@ -126,26 +126,27 @@ def derived(
         vmap: Likewise.
     """
 
-    def of_floating(arrays: Any, spec: Any) -> tuple[list[int], Rule]:
-        """Which arrays have derivatives, and the meaning as a function of those."""
-        which = [i for i, a in enumerate(arrays) if mx.issubdtype(a.dtype, mx.floating)]
+    def of(which: list[int], arrays: Any, spec: Any) -> Rule:
+        """The meaning as a function of some of the arrays."""
 
         def function(*some: mx.array) -> Any:
             known = dict(zip(which, some, strict=True))
             return meaning(*[known.get(i, a) for i, a in enumerate(arrays)], spec)
 
-        return which, function
+        return function
 
     def pull(arrays: Any, cotangents: Any, outputs: Any, spec: Any) -> Any:
-        which, function = of_floating(arrays, spec)
-        _, pulled = mx.vjp(function, [arrays[i] for i in which], list(cotangents))
+        which = [i for i, a in enumerate(arrays) if mx.issubdtype(a.dtype, mx.floating)]
+        _, pulled = mx.vjp(of(which, arrays, spec), [arrays[i] for i in which], list(cotangents))
         known = dict(zip(which, pulled, strict=True))
         return [known.get(i) for i in range(len(arrays))]
 
     def push(arrays: Any, tangents: Any, spec: Any) -> Any:
-        which, function = of_floating(arrays, spec)
-        known = [mx.zeros_like(arrays[i]) if tangents[i] is None else tangents[i] for i in which]
-        outputs, pushed = mx.jvp(function, [arrays[i] for i in which], known)
+        # Of none but those that move: a tangent of zeros times an infinite slope would be NaN.
+        floating = [mx.issubdtype(a.dtype, mx.floating) for a in arrays]
+        which = [i for i, tangent in enumerate(tangents) if tangent is not None and floating[i]]
+        known = [tangents[i] for i in which]
+        outputs, pushed = mx.jvp(of(which, arrays, spec), [arrays[i] for i in which], known)
         return tuple(pushed) if len(outputs) > 1 else pushed[0]
 
     def batch(arrays: Any, mapped: Any, size: int, spec: Any) -> Any:

@@ -205,6 +205,14 @@ def test_no_class_has_no_derivative_where_a_probability_is_0(on_cpu: mx.Device) 
     assert all(exact(c).tolist() == [[0, 0, 0], [0, 16, 0]] for c in curves)
 
 
+@pytest.mark.parametrize(("type", "expected"), [(CATEGORICAL, -2.0), ("kullback_leibler", -1.0)])
+def test_a_tangent_of_y_alone_where_y_and_the_target_are_0(on_cpu: mx.Device, type: str, expected: float) -> None:
+    """The slope by the target is infinite there, and nobody moves the target."""
+    y, target = mx.array([[0.0, 0.5, 0.5]]), mx.array([[0.0, 1.0, 0.0]])
+    tangents = mx.jvp(lambda y: mf.loss_value(y, target, type, "sum"), [y], [mx.ones_like(y)])[1]
+    assert exact(tangents[0]).ravel().tolist() == [expected]
+
+
 @pytest.mark.parametrize("weights", [(6,), (1,), (), (1, 6), (4, 6), (4, 1), (2, 1, 1), (3, 4, 6), (1, 4, 1)], ids=str)
 @pytest.mark.parametrize("type", [SOFTMAX, "mean_squared_error"])
 def test_weights_broadcast(device: mx.Device, type: str, weights: tuple[int, ...]) -> None:
