@@ -1,5 +1,7 @@
 // dx = y * (dy - sum of dy * y) over rows that lie in one piece, with L dy - exp(y) * (sum of dy). R threads of a
-// simdgroup share a row, each with M packs of V elements of it, and have B rows under way together.
+// simdgroup share a row, each with M packs of V elements of it, and have B rows under way together. Of 16 bits, y adds up
+// to 1 but for its roundings, and those times dy would be most of what is left near an entry of 1: there dy is taken from
+// its mean, which changes nothing else.
 const int length = y_shape[1], lane = int(thread_position_in_grid.x) % R;
 const long rows = y_shape[0], stride = threads_per_grid.x / R;
 const bool wide = aligned<V>(y), wide_dy = aligned<V>(dy);
@@ -18,19 +20,24 @@ for (long first = 0; first < rows; first += B * stride) {
   }
   for (int b = 0; b < B; ++b) {
     const long row = own + b * stride;
-    float sum = 0;
-    for (int p = 0; p < M; ++p) {
-      if ((p * R + lane) * V >= length) continue;
-      for (int j = 0; j < V; ++j) sum += float(g[b * M + p].v[j]) * (L ? 1.0f : float(came[b * M + p].v[j]));
+    float sum = 0, centre = 0;
+    for (int pass = 0; pass < (!L && sizeof(T) == 2 ? 2 : 1); ++pass) {
+      centre = sum;
+      sum = 0;
+      for (int p = 0; p < M; ++p) {
+        if ((p * R + lane) * V >= length) continue;
+        const int pack = b * M + p;
+        for (int j = 0; j < V; ++j) sum += (float(g[pack].v[j]) - centre) * (L ? 1.0f : float(came[pack].v[j]));
+      }
+      for (int m = R / 2; m > 0; m /= 2) sum += simd_shuffle_xor(sum, m);
     }
-    for (int m = R / 2; m > 0; m /= 2) sum += simd_shuffle_xor(sum, m);
     for (int p = 0; p < M; ++p) {
       const int i = (p * R + lane) * V;
       if (row >= rows || i >= length) continue;
       Pack<T, V> out;
       for (int j = 0; j < V; ++j) {
         const float a = float(g[b * M + p].v[j]), c = float(came[b * M + p].v[j]);
-        out.v[j] = T(L ? a - exp(c) * sum : c * (a - sum));
+        out.v[j] = T(L ? a - exp(c) * sum : c * (a - centre - sum));
       }
       store(dx + row * length + i, out);
     }

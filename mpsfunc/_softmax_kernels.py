@@ -97,30 +97,11 @@ exp: Any = differentiable(
 # Softmax ------------------------------------------------------------------------------------------------
 
 
-def _along(dy: mx.array, x: mx.array, y: mx.array | None, spec: Spec) -> mx.array:
-    """The Jacobian times dy, from the result where there is one that has the accumulator's digits.
-
-    One of 16 bits adds up to 1 but for its roundings, and those times dy are all that is left where an entry is near 1.
-    Then it is made again from x. And as a constant in dy changes nothing, dy of the largest entry, which would be the
-    difference of near numbers, is taken off.
-    """
-    if x.dtype == _launch.accumulator(x.dtype) or x.size == 0:
-        return softmax_grad(dy, _softmax(x, spec) if y is None else y, spec)
-    x_wide, dy_wide = _wide(x, dy)
-    of_largest = mx.take_along_axis(dy_wide, mx.argmax(mx.stop_gradient(x), 1, keepdims=True), 1)
-    of_largest = mx.where(mx.abs(of_largest) < math.inf, of_largest, 0)
-    return softmax_grad(dy_wide - mx.stop_gradient(of_largest), _softmax(x_wide, spec), spec).astype(x.dtype)
-
-
-def _softmax_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    return (_along(cotangents[0], arrays[0], outputs[0], spec),)
-
-
 _softmax: Any = differentiable(
     "softmax",
     lambda x, spec: _launched("softmax", (x,), _PULL, spec),
-    vjp=_softmax_vjp,
-    jvp=lambda arrays, tangents, spec: _along(tangents[0], arrays[0], None, spec),
+    vjp=lambda arrays, cotangents, outputs, spec: (softmax_grad(cotangents[0], outputs[0], spec),),
+    jvp=lambda arrays, tangents, spec: softmax_grad(tangents[0], _softmax(arrays[0], spec), spec),
     vmap=over_batches(lambda: _softmax),
 )
 

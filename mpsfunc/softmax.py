@@ -45,7 +45,9 @@ def softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.arr
 def softmax_grad(dy: mx.array, y: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `softmax` with respect to its argument, from what it returned.
 
-    ``dx = y * (dy - sum of dy * y)`` along the axis. In dy it is its own transpose, since the Jacobian is symmetric.
+    ``dx = y * (dy - sum of dy * y)`` along the axis. In dy it is its own transpose, since the Jacobian is symmetric. In
+    float16 and bfloat16 dy is taken from its mean first, ``sum of dy * y``, which changes nothing where y adds up to 1,
+    but is right where an entry is near 1 and y adds up to 1 but for roundings.
 
     Source: ``MPSCNNSoftMaxGradient``, whose second image is the forward result too, not the forward source.
 

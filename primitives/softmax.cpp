@@ -120,9 +120,12 @@ void forward(const Call& call) {
 // Derivatives: what each adds up along a line of its inputs, and what it makes of those and the sums.
 // -------------------
 
-// y * (dy - sum of dy * y) of [dy, y]
+// y * (dy - sum of dy * y) of [dy, y]. Of 16 bits, y adds up to 1 but for its roundings, and those times dy would be
+// most of what is left near an entry of 1. There dy is taken from its mean, which changes nothing else.
 struct Pull {
   static constexpr int kInputs = 2, kSums = 1;
+  template <typename T>
+  static constexpr bool kCentred = sizeof(T) == 2;
   template <typename V>
   static MPSF_INLINE void terms(const V* in, V* sums) {
     sums[0] = in[0] * in[1];
@@ -136,6 +139,8 @@ struct Pull {
 // u * (dy - sum of dy * y) - dy * (sum of u * y) of [u, dy, y]
 struct Curve {
   static constexpr int kInputs = 3, kSums = 2;
+  template <typename T>
+  static constexpr bool kCentred = false;
   template <typename V>
   static MPSF_INLINE void terms(const V* in, V* sums) {
     sums[0] = in[1] * in[2];
@@ -150,6 +155,8 @@ struct Curve {
 // dy - exp(y) * (sum of dy) of [dy, y]
 struct LogPull {
   static constexpr int kInputs = 2, kSums = 1;
+  template <typename T>
+  static constexpr bool kCentred = false;
   template <typename V>
   static MPSF_INLINE void terms(const V* in, V* sums) {
     sums[0] = in[0];
@@ -163,6 +170,8 @@ struct LogPull {
 // t - (sum of exp(y) * t) of [t, y]
 struct LogTangent {
   static constexpr int kInputs = 2, kSums = 1;
+  template <typename T>
+  static constexpr bool kCentred = false;
   template <typename V>
   static MPSF_INLINE void terms(const V* in, V* sums) {
     sums[0] = exp(in[1]) * in[0];
@@ -176,6 +185,8 @@ struct LogTangent {
 // -u * exp(y) * (sum of dy) of [u, dy, y]
 struct LogCurve {
   static constexpr int kInputs = 3, kSums = 1;
+  template <typename T>
+  static constexpr bool kCentred = false;
   template <typename V>
   static MPSF_INLINE void terms(const V* in, V* sums) {
     sums[0] = in[1];
@@ -194,53 +205,60 @@ void backward(const Call& call) {
   by_type(out.type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    constexpr int L = lanes<A>, I = F::kInputs, S = F::kSums;
+    constexpr int L = lanes<A>, I = F::kInputs, S = F::kSums, kPasses = F::template kCentred<T> ? 2 : 1;
     const T* in[I];
     for (int k = 0; k < I; ++k) in[k] = data<T>(call.in[k]);
     T* made = data<T>(out);
     const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % L == 0);
-    const auto read = [&](int64_t at, int n, Vec<A>* v) __attribute__((always_inline)) {
+    const auto read = [&](int64_t at, int n, Vec<A> centre, Vec<A>* v) __attribute__((always_inline)) {
       for (int k = 0; k < I; ++k) v[k] = load_some(in[k] + at, n);
+      if constexpr (kPasses == 2) v[0] = v[0] - centre;
     };
     over_lines<T>(
         lines, 0,
         [&](int64_t from, A*) {
-          LaneSum<A> sums[S];
-          along<A>(
-              lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
-                Vec<A> v[I], terms[S];
-                read(from + i, n, v);
-                F::terms(v, terms);  // the lanes behind a line are zeros, and so are their terms
-                for (int s = 0; s < S; ++s) sums[s].add(terms[s]);
-              });
-          Vec<A> totals[S];
-          for (int s = 0; s < S; ++s) totals[s] = splat(static_cast<A>(sums[s].total()));
+          Vec<A> totals[S], centre{};
+          for (int pass = 0; pass < kPasses; ++pass) {
+            if (pass > 0) centre = totals[0];
+            LaneSum<A> sums[S];
+            along<A>(
+                lines.length, [&](int64_t i, int n) __attribute__((always_inline)) {
+                  Vec<A> v[I], terms[S];
+                  read(from + i, n, centre, v);
+                  F::terms(v, terms);  // the lanes behind a line are zeros in y, and so are their terms
+                  for (int s = 0; s < S; ++s) sums[s].add(terms[s]);
+                });
+            for (int s = 0; s < S; ++s) totals[s] = splat(static_cast<A>(sums[s].total()));
+          }
           along_made(
               made + from, lines.length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
                 Vec<A> v[I];
-                read(from + i, n, v);
+                read(from + i, n, centre, v);
                 store_result(made + from + i, F::made(v, totals), n, past);
               });
         },
         [&]<int N>(int64_t from, int n, A*) {
-          LaneSum<A> sums[N][S];
-          for (int64_t i = 0; i < lines.length; ++i) {
-            for (int v = 0; v < N; ++v) {
-              Vec<A> inputs[I], terms[S];
-              read(from + i * lines.inner + v * L, n, inputs);
-              F::terms(inputs, terms);
-              for (int s = 0; s < S; ++s) sums[v][s].add(terms[s]);
+          Vec<A> totals[N][S], centres[N] = {};
+          for (int pass = 0; pass < kPasses; ++pass) {
+            for (int v = 0; v < N && pass > 0; ++v) centres[v] = totals[v][0];
+            LaneSum<A> sums[N][S];
+            for (int64_t i = 0; i < lines.length; ++i) {
+              for (int v = 0; v < N; ++v) {
+                Vec<A> inputs[I], terms[S];
+                read(from + i * lines.inner + v * L, n, centres[v], inputs);
+                F::terms(inputs, terms);
+                for (int s = 0; s < S; ++s) sums[v][s].add(terms[s]);
+              }
             }
-          }
-          Vec<A> totals[N][S];
-          for (int v = 0; v < N; ++v) {
-            for (int s = 0; s < S; ++s) totals[v][s] = sums[v][s].each();
+            for (int v = 0; v < N; ++v) {
+              for (int s = 0; s < S; ++s) totals[v][s] = sums[v][s].each();
+            }
           }
           for (int64_t i = 0; i < lines.length; ++i) {
             for (int v = 0; v < N; ++v) {
               Vec<A> inputs[I];
               const int64_t at = from + i * lines.inner + v * L;
-              read(at, n, inputs);
+              read(at, n, centres[v], inputs);
               store_result(made + at, F::made(inputs, totals[v]), n, streamed);
             }
           }

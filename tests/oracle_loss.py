@@ -16,9 +16,11 @@ def softmax(x: Array, axis: int = -1) -> Array:
         return powers / powers.sum(axis, keepdims=True)
 
 
-def softmax_grad(dy: Array, y: Array, axis: int = -1) -> Array:
-    """By the Jacobian, written out: diag(y) - y y^T."""
+def softmax_grad(dy: Array, y: Array, axis: int = -1, *, rounded: bool = False) -> Array:
+    """By the Jacobian, written out: diag(y) - y y^T. Of a y that was rounded to 16 bits, dy is taken from its mean."""
     dy, y = (np.moveaxis(a, axis, -1) for a in (dy, y))
+    if rounded:
+        dy = dy - (dy * y).sum(-1, keepdims=True)
     jacobian = y[..., :, None] * (np.eye(y.shape[-1]) - y[..., None, :])
     return np.moveaxis(np.einsum("...ij,...j->...i", jacobian, dy), -1, axis)
 
