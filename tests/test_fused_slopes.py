@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import oracle_neuron
 import pytest
-from support import DTYPES, SMALLEST, TOLERANCE, exact, same_bits
+from support import DTYPES, SMALLEST, TOLERANCE, exact, numbers, same_bits
 
 import mpsfunc as mf
 from mpsfunc import nn
@@ -111,6 +111,23 @@ def test_slopes_are_exact_where_results_saturate(on_cpu: mx.Device, op: str, how
     right(mx.jvp(activated, [x], [mx.ones_like(x)])[1][0], z, expected)
     right(mx.compile(mx.grad(lambda x: activated(x).sum()))(x), z, expected)
     right(mx.vmap(mx.grad(lambda x: activated(x[None]).sum()))(x), z, expected)
+
+
+@each_op
+@each_how
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_sums_of_16_bits_are_rounded_before_they_are_activated(
+    on_cpu: mx.Device, op: str, how: str, dtype: mx.Dtype
+) -> None:
+    """The sums are no numbers of the dtype, and results and slopes those of a convolution with a neuron behind it."""
+    x, w = numbers((2, 1, 1, 24), dtype) * 3, numbers((8, 1, 1, 24), dtype, 1)
+    z, neuron = OPS[op].forward(x, w), HOW[how]
+    y, state = OPS[op].fwd(x, w, neuron=neuron)
+    assert same_bits(y, mf.neuron(z, *neuron))
+    assert same_bits(y, OPS[op].forward(x, w, neuron=neuron))
+    bent = mf.neuron_grad(mx.ones_like(z), z, *neuron)
+    plain = OPS[op].grad(bent, x, w, OPS[op].fwd(x, w)[1])[0]
+    assert same_bits(OPS[op].grad(mx.ones_like(y), x, w, state)[0], plain)
 
 
 @each_op

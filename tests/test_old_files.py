@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import numbers
+from support import DTYPES, SMALLEST, TOLERANCE, exact, numbers, same_bits
 
 import mpsfunc as mf
 from mpsfunc import _earlier_files, _safetensors, _saved_tree, saving
@@ -111,21 +111,37 @@ def test_old_states_have_their_gradients(old: Any) -> None:
     assert np.allclose(np.array(mf.bn_grad(x, x, sums)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16, mx.float64], ids=str)
-@pytest.mark.parametrize("neuron", ["sigmoid", "tanh", "elu", "relu", "gelu"])
+def told_by(y: np.ndarray, neuron: str) -> np.ndarray:
+    """The slope of an activation that a result tells."""
+    if neuron == "sigmoid":
+        return y * (1 - y)
+    if neuron == "tanh":
+        return (1 - y) * (1 + y)
+    return np.where(y < 0, y + 1, 1.0) if neuron == "elu" else (y > 0).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("neuron", ["sigmoid", "tanh", "elu", "relu"])
 def test_old_states_of_convolutions_have_their_gradients(on_cpu: mx.Device, neuron: str, dtype: mx.Dtype) -> None:
-    """Slopes are as exact as results of version 1 tell: those that were rounded to the end of the range are 0."""
-    x = mx.array([-30.0, -5.0, -1.0, -0.01, 0.0, 0.5, 3.0, 40.0]).reshape(1, 2, 4, 1).astype(dtype)
+    """Slopes are those that results of version 1 tell, but for the rounding of z."""
+    z = np.array([-30.0, -9.0, -5.03, -1.0, -0.01, 0.5, 3.0, 9.1, 40.0])
+    x = mx.array(z, mx.float64 if dtype == mx.float64 else mx.float32).astype(dtype).reshape(1, 3, 3, 1)
     w = mx.ones((1, 1, 1, 1))
     y, state = mf.conv_fwd(x, w.astype(dtype), neuron=neuron)
-    kept = y if neuron != "gelu" else x
-    fields = _earlier_files.completed("ConvState", state._replace(y=kept)._asdict(), 1)
-    dx = mf.conv_grad_input(mx.ones_like(x), w, mf.ConvState(**fields)).astype(mx.float64)
-    expected = mf.conv_grad_input(mx.ones_like(x), w, state).astype(mx.float64)
-    rounding = {mx.float32: 2**-24, mx.float16: 2**-11, mx.bfloat16: 2**-8, mx.float64: 2**-53}[dtype]
-    # A result that is off by half a unit moves the slope by about as much, and z is rounded once more.
-    assert (mx.abs(dx - expected) <= 8 * rounding).all().item()
-    assert dx.reshape(-1)[-1].item() == (1.0 if neuron in ("elu", "relu", "gelu") else 0.0)
+    fields = _earlier_files.completed("ConvState", state._replace(y=y)._asdict(), 1)
+    dx = exact(mf.conv_grad_input(mx.ones_like(x), w, mf.ConvState(**fields))).ravel()
+    expected = told_by(exact(y).ravel(), neuron)
+    smallest = SMALLEST if dtype == mx.float16 else 0
+    assert (np.abs(dx - expected) <= (8 + abs(z)) * TOLERANCE[dtype] * expected + smallest).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_old_state_keeps_what_no_result_tells(on_cpu: mx.Device, dtype: mx.Dtype) -> None:
+    """Version 1 kept what was activated wherever a result tells no slope."""
+    x = numbers((1, 3, 3, 1), dtype)
+    state = mf.conv_fwd(x, mx.ones((1, 1, 1, 1), dtype), neuron="gelu")[1]
+    fields = _earlier_files.completed("ConvState", state._asdict(), 1)
+    assert same_bits(fields["y"], state.y)
 
 
 # The table of later fields ------------------------------------------------------------------------------

@@ -34,12 +34,11 @@ def launches(body: str) -> tuple[Run, ...]:
 
     Behind them those of 16 bits, if the body goes another way there.
     """
-    outputs = [({b.dtype for b in r.job.buffers if b.role == OUTPUT}, r) for r in all_launches(body)]
-    single = [r for dtypes, r in outputs if dtypes <= _OUTPUTS]
-    if "sizeof(T)" not in _launch.text(f"{body}.metal"):
-        outputs = []
-    short = [r for dtypes, r in outputs if dtypes <= set(TOLERANCE)]
-    return tuple(r for some in (single, short) for r in sorted(some, key=lambda r: -sum(b.bytes for b in r.job.buffers)))
+    kinds: tuple[set[str], ...] = (_OUTPUTS,)
+    if "sizeof(T)" in _launch.text(f"{body}.metal"):
+        kinds = _OUTPUTS, set(TOLERANCE)
+    known = sorted(all_launches(body), key=lambda run: -sum(b.bytes for b in run.job.buffers))
+    return tuple(r for kind in kinds for r in known if {b.dtype for b in r.job.buffers if b.role == OUTPUT} <= kind)
 
 
 def arrays(run: Run) -> tuple[str, ...]:
