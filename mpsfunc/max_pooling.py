@@ -296,11 +296,13 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
     with mx.stream(run_on):
         wide = y.astype(_launch.accumulator(y.dtype))
         shared = _max_kernels.grad(mx.ones_like(wide), state.winners, spec)
-        # Of all windows that may share a winner, since a sum may overflow where the mean does not.
+        shared = mx.maximum(shared, 1)
+        summed = _max_kernels.grad(wide, state.winners, spec)
+        # A sum may overflow where the mean does not; there it is one of values divided by all that may share a winner.
         far = math.prod(a.n_out if c else window.most_readers(a) for a, c in zip(axes, clamps, strict=True))
         far = _launch.power_of_two(far)
-        summed = _max_kernels.grad(wide / far, state.winners, spec)
-        image = (summed * (far / mx.maximum(shared, 1))).astype(y.dtype)
+        divided = _max_kernels.grad(wide / far, state.winners, spec) * (far / shared)
+        image = mx.where(mx.abs(summed) < math.inf, summed / shared, divided).astype(y.dtype)
         return image
 
 

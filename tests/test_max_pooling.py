@@ -399,6 +399,15 @@ def test_unpooling_is_linear_where_windows_share_a_winner(device: mx.Device) -> 
     assert mf.max_unpool(picture([[4, 6]]), state).reshape(-1).tolist() == [0, 5, 0]
 
 
+@pytest.mark.parametrize("power", [125, -125])
+def test_unpooling_near_the_ends_of_the_range(on_cpu: mx.Device, power: int) -> None:
+    """All windows share one winner; neither their sum nor a share of a value stands in the way of the mean."""
+    state = mf.max_pool_fwd(mx.zeros((1, 1, 1, 1)), 3, padding=300, stride=1, edge_mode="clamp")[1]
+    y, scale = mx.full(state.winners.shape, 3.0), 2.0**power
+    expected = mf.max_unpool(y, state).item()
+    np.testing.assert_allclose(mf.max_unpool(y * scale, state).item(), expected * scale, rtol=3e-7)
+
+
 def test_an_empty_batch(device: mx.Device) -> None:
     y, state = mf.max_pool_fwd(mx.zeros((0, 6, 5, 3)), 2)
     assert y.shape == (0, 3, 2, 3) and mf.max_pool_grad(y, state).shape == (0, 6, 5, 3)
