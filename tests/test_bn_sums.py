@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from support import numbers
+from trees import same_tree
 
 import mpsfunc as mf
 
@@ -56,20 +57,38 @@ def test_both_gradients_are_behind_one_activation(on_cpu: mx.Device, told: str) 
             mf.bn_grad(DY, X, state, neuron=neuron)
         with pytest.raises(ValueError, match="^bn_stats_grad: the state's sums are of another activation; got neuron="):
             mf.bn_stats_grad(DY, X, state, neuron=neuron)
-        with pytest.raises(ValueError, match="^bn_merge: the sums are of two activations; got b.summed="):
-            mf.bn_merge(state, summed(neuron))
         frozen = mf.bn_stats_grad(DY, X, mf.bn_frozen(state.mean, state.var), neuron=BEHIND[told])
         with pytest.raises(ValueError, match="^bn_grad: the sums are of another activation"):
             mf.bn_grad(DY, X, frozen, neuron=neuron)
 
 
+@pytest.mark.parametrize("neuron", [None, "relu"])
+def test_statistics_do_not_move_below_their_sums(on_cpu: mx.Device, neuron: str | None) -> None:
+    more = mf.bn_stats(X + 1)
+    with pytest.raises(ValueError, match="^bn_stats: sums of gradients belong .* got state.summed=.*bn_reset returns"):
+        mf.bn_stats(X + 1, summed(neuron))
+    for name, pair in (("a", (summed(neuron), more)), ("b", (more, summed(neuron))), ("a", (summed(neuron),) * 2)):
+        with pytest.raises(ValueError, match=f"^bn_merge: sums of gradients belong .* got {name}.summed="):
+            mf.bn_merge(*pair)
+    with pytest.raises(ValueError, match="^bn_merge: sums of gradients belong"):  # those were taken with nothing
+        mf.bn_merge(mf.bn_stats_grad(DY, X, mf.bn_reset(more), neuron=neuron), more)
+    again = mf.bn_stats_grad(DY, X, mf.bn_stats(X, mf.bn_reset(summed(neuron))), neuron=neuron)
+    assert same_tree(again, summed(neuron))
+
+
+def test_nothing_merges_with_sums(on_cpu: mx.Device) -> None:
+    state, nothing = summed("relu"), mf.bn_reset(mf.bn_stats(X))
+    for merged in (mf.bn_merge(state, nothing), mf.bn_merge(nothing, state), mx.compile(mf.bn_merge)(state, nothing)):
+        assert same_tree(merged, state)
+    for counted in (mx.compile(mf.bn_merge)(state, mf.bn_stats(X)), mx.compile(mf.bn_merge)(mf.bn_stats(X), state)):
+        assert mx.isnan(counted.dgamma).all() and mx.isnan(counted.dbeta).all()  # a count that is not known yet
+
+
 def test_sums_of_a_saved_state_may_be_behind_any(on_cpu: mx.Device) -> None:
     state = summed("relu")._replace(summed="unknown")
     assert mf.bn_grad(DY, X, state, neuron="gelu").shape == X.shape
-    assert (
-        mf.bn_stats_grad(DY, X, state, neuron="gelu").summed == mf.bn_merge(state, summed("relu")).summed == "unknown"
-    )
-    assert mf.bn_merge(summed("relu"), mf.bn_stats(X)).summed == mf.bn_stats(X, summed("relu")).summed == "relu(0.0)"
+    assert mf.bn_stats_grad(DY, X, state, neuron="gelu").summed == "unknown"
+    assert mf.bn_merge(state, mf.bn_stats(X)).summed == mf.bn_stats(X, state).summed == "unknown"
     for field, value in (("summed", 3), ("frozen", "")):
         with pytest.raises(TypeError, match=f"^bn_grad: .*got state.{field}={value!r}, expected "):
             mf.bn_grad(DY, X, state._replace(**{field: value}))
