@@ -128,6 +128,15 @@ def test_old_states_of_convolutions_have_their_gradients(on_cpu: mx.Device, neur
     assert dx.reshape(-1)[-1].item() == (1.0 if neuron in ("elu", "relu", "gelu") else 0.0)
 
 
+def test_ints_of_any_size_come_back(tmp_path: Path) -> None:
+    """The first `save` set no bound to those of plain metadata."""
+    numbers = [2**4096, -(2**20000), 2**64 - 1]
+    told = json.dumps({"list": [{"int": hex(number)} for number in numbers]}, separators=(",", ":"))
+    assert mf.load(old_file(tmp_path / "old", told, 1)) == numbers
+    mf.save(tmp_path / "new", mf.load(tmp_path / "old"))
+    assert mf.load(tmp_path / "new") == numbers
+
+
 # The table of later fields ------------------------------------------------------------------------------
 
 
