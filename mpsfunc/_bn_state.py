@@ -203,13 +203,14 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
         whole = _vectors.joined(*of_a, *of_b)
-        sums = [a.dgamma + b.dgamma, a.dbeta + b.dbeta]
+        dgamma, dbeta = a.dgamma + b.dgamma, a.dbeta + b.dbeta
         if _has_sums(a) or _has_sums(b):
             count = b.count if _has_sums(a) else a.count
-            sums = [mx.where(count == 0, each, math.nan) for each in sums]
+            dgamma, dbeta = (mx.where(count == 0, sums, math.nan) for sums in (dgamma, dbeta))
         return BatchNormState(
             *whole,
-            *sums,
+            dgamma,
+            dbeta,
             *a[5:-1],
             UNKNOWN if UNKNOWN in (a.summed, b.summed) else a.summed or b.summed,
         )
