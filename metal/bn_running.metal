@@ -3,10 +3,11 @@
 const int size = params[0];
 const float share = as_type<float>(params[1]), unbiased = as_type<float>(params[2]);
 const long seen = count[0];
-const float elements = float(seen), undefined = seen == 1 ? as_type<float>(0x7fc00000) : 0.0f;
+const float elements = float(seen), wider = unbiased != 0 ? elements / (elements - 1) : 1.0f;
+const float factor = seen == 1 ? as_type<float>(0x7fc00000) : wider;
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
-  const float known_mean = float(running_mean[c]), known_var = float(running_var[c]), found_mean = float(mean[c]);
-  const float found_var = unbiased != 0 ? float(var[c]) * (elements / (elements - 1)) : float(var[c]);
+  const float known_mean = float(running_mean[c]), known_var = float(running_var[c]);
+  const float found_mean = float(mean[c]), found_var = float(var[c]) * factor;
   moved_mean[c] = T(seen == 0 ? known_mean : known_mean + share * (found_mean - known_mean));
-  moved_var[c] = T(seen == 0 ? known_var : known_var + share * (found_var + undefined - known_var));
+  moved_var[c] = T(seen == 0 ? known_var : known_var + share * (found_var - known_var));
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -80,12 +81,12 @@ def bn_stats(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The state over all images; gradients that the earlier state held are kept.
+        The state over all images. All of them come before the first `bn_stats_grad`.
 
     Raises:
         TypeError: x is not a floating array, state is not a BatchNormState, or group is not a group.
-        ValueError: x is not NHWC or has no elements, the channels differ, the statistics are frozen, or eps is
-            negative, not finite, or not the state's.
+        ValueError: x is not NHWC or has no elements, the channels differ, the statistics are frozen, the state has been
+            through `bn_stats_grad`, or eps is negative, not finite, or not the state's.
 
     Example:
         >>> state = bn_stats(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1))
@@ -102,6 +103,11 @@ def bn_stats(
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
         if eps is not None and checked_eps("bn_stats", eps) != state.eps:
             raise ValueError(f"bn_stats: eps differs from the state's; got eps={told(eps)}, expected {told(state.eps)}")
+        if _has_sums(state):
+            raise ValueError(
+                f"bn_stats: sums of gradients belong to their statistics; got state.summed={told(state.summed)}, "
+                "expected a state from before bn_stats_grad, or for another batch the one that bn_reset returns"
+            )
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
     new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
@@ -155,8 +161,10 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     """The state over the images of two states, such as two devices' parts of a batch.
 
     With ``M = Ma + Mb``: ``mean = mean_a + (mean_b - mean_a) * Mb / M`` and
-    ``var = (Ma * var_a + Mb * var_b) / M + (mean_b - mean_a)**2 * Ma * Mb / M**2``; gradients add up. A state that
-    covers nothing changes nothing.
+    ``var = (Ma * var_a + Mb * var_b) / M + (mean_b - mean_a)**2 * Ma * Mb / M**2``. A state that covers nothing changes
+    nothing. Sums that `bn_stats_grad` took belong to the statistics that they were taken with, so a state that has some
+    merges with one that covers nothing and no other; where the count of that one is not known yet, as an argument of a
+    function that ``mx.compile`` traces, the sums are NaN unless it is 0.
 
     Args:
         a: One state.
@@ -168,7 +176,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
 
     Raises:
         TypeError: One is not a BatchNormState.
-        ValueError: They differ in channels or eps, one is frozen, or their gradients are of two activations.
+        ValueError: They differ in channels or eps, one is frozen, or one has been through `bn_stats_grad` and the other
+            covers something.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
@@ -182,21 +191,26 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
-    if len({a.summed, b.summed} - {"", UNKNOWN}) > 1:
-        raise ValueError(
-            f"bn_merge: the sums are of two activations; got b.summed={told(b.summed)}, "
-            f"expected {told(a.summed)} as in a"
-        )
     if a.eps != b.eps:
         raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")
+    for name, state, other in (("a", a, b), ("b", b, a)):
+        if _has_sums(state) and (_has_sums(other) or _lazy.known_count(other.count) not in (0, None)):
+            raise ValueError(
+                f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={told(state.summed)}, "
+                "expected states from before bn_stats_grad, or one that covers nothing beside it"
+            )
     with mx.stream(run_on):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
         whole = _vectors.joined(*of_a, *of_b)
+        dgamma, dbeta = a.dgamma + b.dgamma, a.dbeta + b.dbeta
+        if _has_sums(a) or _has_sums(b):
+            count = b.count if _has_sums(a) else a.count
+            dgamma, dbeta = (mx.where(count == 0, sums, math.nan) for sums in (dgamma, dbeta))
         return BatchNormState(
             *whole,
-            a.dgamma + b.dgamma,
-            a.dbeta + b.dbeta,
+            dgamma,
+            dbeta,
             *a[5:-1],
             UNKNOWN if UNKNOWN in (a.summed, b.summed) else a.summed or b.summed,
         )
@@ -296,6 +310,11 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 
 
 # Checks and parts ---------------------------------------------------------------------------------------
+
+
+def _has_sums(state: BatchNormState) -> bool:
+    """Whether `bn_stats_grad` is known to have made a state; a saved one of an earlier version may have been."""
+    return state.summed not in ("", UNKNOWN)
 
 
 def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:

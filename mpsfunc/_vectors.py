@@ -129,15 +129,13 @@ def moved(
 ) -> tuple[Vector, Vector]:
     """Running statistics, in their own dtype, after a batch of ``count`` elements; ``unbiased`` is 1 or 0.
 
-    The variance is NaN after a batch of one element, which has none.
+    The variance is NaN after a batch of one element, which has none, and so is its derivative by that batch's.
     """
-    var = mx.where(count == 1, math.nan, var)
-    if unbiased:
-        elements = mx.maximum(count, 2).astype(var.dtype)
-        var = var * (elements / (elements - 1))
+    elements = count.astype(var.dtype)
+    found = var * mx.where(count == 1, math.nan, elements / (elements - 1) if unbiased else mx.ones_like(elements))
     none = count == 0
     of_mean = mx.where(none, running_mean, running_mean + share * (mean - running_mean))
-    of_var = mx.where(none, running_var, running_var + share * (var - running_var))
+    of_var = mx.where(none, running_var, running_var + share * (found - running_var))
     return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
 
 

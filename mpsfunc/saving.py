@@ -41,8 +41,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     Raises:
         TypeError: The tree holds something else, or a key that is not a string; the error says where.
         ValueError: The path leads to a folder, a pipe, a socket, a device or a circle of links, or names no file; or
-            the tree is deeper than 100 levels, has too many parts for a header, an int of over 4096 bits, or one of
-            over 64 in a record.
+            the tree is deeper than 100 levels, has too many parts for a header, or an int of over 64 bits in a record.
         OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
 
     Example:

@@ -58,9 +58,9 @@ void bn_running(const Call& call) {
   const int64_t count = *data<int64_t>(call.in[4]);
   for_channels<4, 2>(call, [&]<typename A>(const A(&in)[4], A(&out)[2]) {
     const auto& [running_mean, running_var, mean, var] = in;
-    const A share = number<A>(call, 0), elements = static_cast<A>(count > 2 ? count : 2);
-    const A widened = number<A>(call, 1) != 0 ? var * (elements / (elements - 1)) : var;
-    const A found = count == 1 ? static_cast<A>(__builtin_nan("")) : widened;  // one element has no variance
+    const A share = number<A>(call, 0), elements = static_cast<A>(count), none = static_cast<A>(__builtin_nan(""));
+    const A wider = number<A>(call, 1) != 0 ? elements / (elements - 1) : 1;
+    const A found = var * (count == 1 ? none : wider);  // one element has no variance
     out[0] = count == 0 ? running_mean : running_mean + share * (mean - running_mean);
     out[1] = count == 0 ? running_var : running_var + share * (found - running_var);
   });

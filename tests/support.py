@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -148,3 +152,13 @@ def geometries(policy: Callable[..., Any]) -> dict[str, Windows]:
 
 # (batch, channels): whole and broken vectors of every width, and an empty batch.
 BATCHES = ((2, 1), (1, 3), (2, 4), (1, 7), (3, 8), (2, 16), (1, 65), (0, 4))
+
+
+def program(folder: Path, text: str, *arguments: str) -> str:
+    """What a program of its own prints. It must come to its end, and has no errors to print."""
+    (folder / "program.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-W", "ignore", str(folder / "program.py"), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import select
 import shlex
 import signal
 import socket
@@ -176,15 +177,24 @@ def test_the_example_has_the_same_losses_with_two_processes(
 def test_a_process_that_goes_is_an_error_in_all_others_in_time(how: str, size: int, tmp_path: Path) -> None:
     who = 1
     command = [str(HERE / "across.py"), str(tmp_path), how, str(who)]
-    with launched(size, *command, patience=PATIENCE if how == "stopped" else PLENTY):
+    os.mkfifo(tmp_path / "alive")
+    reading = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    patience = PATIENCE if how == "stopped" else PLENTY
+    with open(reading, "rb", 0) as alive, launched(size, *command, patience=patience):
         notes = {rank: tmp_path / f"{rank}.json" for rank in range(size) if rank != who}
-        wait_for(list(notes.values()), 60)
-    limit = PATIENCE + 2 if how == "stopped" else 2
+        wait_for([tmp_path / "leaving"], 2 * PLENTY)
+        if how != "stopped":
+            assert select.select([alive], [], [], PLENTY)[0] and alive.read(1) == b""  # it has ended
+        ended = time.monotonic()
+        wait_for(list(notes.values()), 2 * PLENTY)
     waited = []
     for path in notes.values():
         noted = json.loads(path.read_text())
         assert noted["first"].startswith("mpsfunc: "), noted
-        assert noted["first seconds"] < limit
+        if how == "stopped":
+            assert noted["first seconds"] < PATIENCE + 2
+        else:  # a process that exits takes a while to end, but then it is at once
+            assert noted["first at"] < ended + 2
         for again in ("second", "third"):  # at once, though MLX would then wait without end
             assert noted[again].startswith("mpsfunc: another process of the group ended"), noted
             assert noted[f"{again} seconds"] < 1

@@ -144,6 +144,15 @@ def test_an_old_state_keeps_what_no_result_tells(on_cpu: mx.Device, dtype: mx.Dt
     assert same_bits(fields["y"], state.y)
 
 
+def test_ints_of_any_size_come_back(tmp_path: Path) -> None:
+    """The first `save` set no bound to those of plain metadata."""
+    numbers = [2**4096, -(2**20000), 2**64 - 1]
+    told = json.dumps({"list": [{"int": hex(number)} for number in numbers]}, separators=(",", ":"))
+    assert mf.load(old_file(tmp_path / "old", told, 1)) == numbers
+    mf.save(tmp_path / "new", mf.load(tmp_path / "old"))
+    assert mf.load(tmp_path / "new") == numbers
+
+
 # The table of later fields ------------------------------------------------------------------------------
 
 

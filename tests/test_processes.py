@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import numbers
+from support import numbers, program
 
 import mpsfunc as mf
 from mpsfunc import _launch, graph
@@ -43,16 +41,6 @@ def arguments(seed: int = 0, shape: tuple[int, ...] = IMAGE, dtype: mx.Dtype = m
     x, w = numbers(shape, dtype, seed=seed), numbers(WEIGHTS, dtype, seed=seed + 1)
     mx.eval(x, w)
     return x, w
-
-
-def program(folder: Path, text: str, *arguments: str) -> str:
-    """What a program of its own prints. It must come to its end, and has no errors to print."""
-    (folder / "program.py").write_text(text)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-W", "ignore", str(folder / "program.py"), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
 
 
 # Workers ------------------------------------------------------------------------------------------------
@@ -180,43 +168,6 @@ def test_a_task_that_is_cancelled_leaves_the_others_right(device: mx.Device) -> 
         return [each for each in done if not isinstance(each, BaseException)]
 
     assert asyncio.run(main()) == [expected] * 4
-
-
-# Ctrl-C ------------------------------------------------------------------------------------------------
-
-# MLX waits for what it evaluates without looking at signals, so the exception comes when that has ended.
-INTERRUPTED = """
-import os, signal, threading
-import mlx.core as mx, numpy as np
-import mpsfunc as mf
-
-mx.set_default_device(mx.cpu)
-signal.signal(signal.SIGINT, signal.default_int_handler)
-x, w = mx.random.normal((2, 40, 36, 16)), mx.random.normal((16, 3, 3, 16)) / 12
-mx.eval(x, w)
-
-def work(times):
-    y = x
-    for _ in range(times):
-        y = mf.conv(y, w, padding=1, neuron="sigmoid")
-    return y
-
-expected = np.array(work(50)).tobytes()
-timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
-try:
-    y = work(2000)
-    timer.start()
-    mx.eval(y)
-    while True:
-        pass
-except KeyboardInterrupt:
-    print("interrupted", np.array(work(50)).tobytes() == expected, np.isfinite(np.array(y)).all())
-"""
-
-
-@pytest.mark.needs_cpu_module
-def test_ctrl_c_in_an_evaluation(tmp_path: Path) -> None:
-    assert program(tmp_path, INTERRUPTED) == "interrupted True True\n"
 
 
 # Threads that come and go -------------------------------------------------------------------------------

@@ -87,12 +87,12 @@ def test_ints_of_records_have_64_bits(number: str, path: Path) -> None:
     assert len(mf.load(path)) == 1
 
 
-@pytest.mark.parametrize("digits", ["1" + 1024 * "0", "f" * 10_000, 1024 * "0" + "1", "01", "", "F"])
+@pytest.mark.parametrize("digits", [1024 * "0" + "1", "01", "", "F", "g"])
 @pytest.mark.parametrize("sign", ["", "-"])
-def test_ints_have_4096_bits(sign: str, digits: str, path: Path) -> None:
-    path.write_bytes(forged({"int": f"{sign}0x{'f' * 1024}"}))
-    assert mf.load(path) == (-1 if sign else 1) * (2**4096 - 1)
+def test_ints_outside_of_records_have_any_size(sign: str, digits: str, path: Path) -> None:
     for version in ("1", "2"):
+        path.write_bytes(forged({"int": f"{sign}0x{'f' * 250_000}"}, version=version))
+        assert mf.load(path) == (-1 if sign else 1) * (2**1_000_000 - 1)
         refused(path, forged({"int": f"{sign}0x{digits}"}, version=version), "none that save writes")
 
 

@@ -110,7 +110,8 @@ def child(name: str, ours: bool, interrupted: bool, given: int) -> None:
 def main(rounds: int) -> None:
     """Every work, each side in turn, in processes of their own."""
     print(
-        "evaluation | side | s without a signal | s from SIGINT to KeyboardInterrupt (median; all) | share of the whole"
+        "evaluation | side | s without a signal (median; all) | s from SIGINT to KeyboardInterrupt (median; all) | "
+        "share of the whole"
     )
     for name, work in works(True).items():
         times = {ours: _long(name, ours) for ours in (True, False)}
@@ -121,11 +122,14 @@ def main(rounds: int) -> None:
                 wholes[ours].append(_run(name, ours, False, times[ours])["whole"])
                 delays[ours].append(_run(name, ours, True, times[ours])["delay"])
         for ours in (True, False):
-            every = " ".join(f"{each:.2f}" for each in sorted(delays[ours]))
             side = "ours" if ours else "stock MLX"
             whole, delay = statistics.median(wholes[ours]), statistics.median(delays[ours])
             share = (_AFTER + delay) / whole
-            print(f"{work.title} | {side} | {whole:.2f} | {delay:.2f}; {every} | {share:.2f}", flush=True)
+            print(f"{work.title} | {side} | {_told(wholes[ours])} | {_told(delays[ours])} | {share:.2f}", flush=True)
+
+
+def _told(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f}; {' '.join(f'{each:.2f}' for each in sorted(seconds))}"
 
 
 def _long(name: str, ours: bool) -> int:
