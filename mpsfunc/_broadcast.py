@@ -168,7 +168,8 @@ def joint(a: int, b: int) -> int:
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
-    steps = tuple(map(_plain.whole, value)) if isinstance(value, (tuple, list)) else (None,)
+    given = _plain.entries(value)
+    steps = (None,) if given is None else tuple(map(_plain.whole, given))
     if None in steps:
         raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
     if len(steps) != 3 or not set(steps) <= {0, 1}:

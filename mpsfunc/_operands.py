@@ -22,7 +22,7 @@ def arrays(op: str, x: Any, y: Any, check: Any, stream: mx.Stream) -> tuple[mx.a
     made: list[Any] = [x, y]
     for i, name in enumerate("xy"):
         other = made[1 - i]
-        plain = _plain.real(made[i]) if isinstance(other, mx.array) else None
+        plain = _plain.real(made[i]) if _plain.is_a(other, mx.array) else None
         if plain is None:
             check(op, name, made[i], stream=stream)
             continue
@@ -59,11 +59,12 @@ class Operands(NamedTuple):
 
 def operands(op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]) -> Operands:
     """Two arrays of one dtype, broadcast."""
-    for name, a, stride in zip(("primary_stride", "secondary_stride"), (x, y), strides, strict=True):
-        step = _broadcast.stride(op, name, stride)
+    names = ("primary_stride", "secondary_stride")
+    steps = [_broadcast.stride(op, name, stride) for name, stride in zip(names, strides, strict=True)]
+    for name, a, step in zip(names, (x, y), steps, strict=True):
         if a.ndim != 4 and step != (1, 1, 1):
             raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
-    x, y = (_read(a, stride) for a, stride in zip((x, y), strides, strict=True))
+    x, y = (_read(a, step) for a, step in zip((x, y), steps, strict=True))
     made = _broadcast.together(op, tuple(x.shape), tuple(y.shape))
     images = _broadcast.sized(op, "output shape", _broadcast.result_shape((made.first, made.second), made.batch))
     parts = x.reshape(made.first), y.reshape(made.second)

@@ -7,9 +7,28 @@ Python's or NumPy's no method is called but theirs.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+_Kind = TypeVar("_Kind")
+
+
+def is_a(value: Any, kinds: type[_Kind] | tuple[type[_Kind], ...]) -> TypeIs[_Kind]:
+    """`isinstance`, which would ask the value for its ``__class__``, too."""
+    kind = type(value)
+    return kind is kinds or issubclass(kind, kinds)
+
+
+_OWN = (bool, int, float, str, *{kind for kind in np.sctypeDict.values() if kind is not np.object_})
+
+
+def is_derived(value: Any) -> bool:
+    """Whether a class derives from Python's or NumPy's, so that nobody knows what its values answer."""
+    return is_a(value, (int, float, str, np.generic)) and not any(type(value) is kind for kind in _OWN)
 
 
 def whole(value: Any) -> int | None:
