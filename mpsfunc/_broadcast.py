@@ -108,8 +108,9 @@ class Together(NamedTuple):
 def together(op: str, shape: Shape, other: Shape) -> Together:
     """Two operands under one result, as in NumPy.
 
-    Images stay as they are. Of others the last axis becomes the channels, and those before it the batch, as far as both
-    operands go along them or only one of them does; where there are too many, the last ones become channels, too.
+    Images stay as they are. Of others the last axis becomes the channels. Those before it become as few as it takes to
+    say whether both operands go along them or one, and the first of these the batch: so it may be long. Where an image
+    would still be too large, the batch takes two.
 
     Example:
         >>> together("add", (50, 70), (70,))
