@@ -105,6 +105,7 @@ class Together(NamedTuple):
     pers: tuple[int, int]
 
 
+@functools.lru_cache(maxsize=4096)
 def together(op: str, shape: Shape, other: Shape) -> Together:
     """Two operands under one result, as in NumPy.
 

@@ -23,12 +23,15 @@ def is_a(value: Any, kinds: type[_Kind] | tuple[type[_Kind], ...]) -> TypeIs[_Ki
     return kind is kinds or issubclass(kind, kinds)
 
 
-_OWN = (bool, int, float, str, *{kind for kind in np.sctypeDict.values() if kind is not np.object_})
+_OWN = {kind for kind in np.sctypeDict.values() if kind is not np.object_}
 
 
 def is_derived(value: Any) -> bool:
     """Whether a class derives from Python's or NumPy's, so that nobody knows what its values answer."""
-    return is_a(value, (int, float, str, np.generic)) and not any(type(value) is kind for kind in _OWN)
+    kind = type(value)
+    if kind is int or kind is str or kind is float or kind is bool:  # nearly every field
+        return False
+    return issubclass(kind, (int, float, str, np.generic)) and not any(kind is own for own in _OWN)
 
 
 def whole(value: Any) -> int | None:

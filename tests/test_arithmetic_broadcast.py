@@ -139,7 +139,9 @@ SMALL = [(tuple(min(n, 13) for n in x), tuple(min(n, 13) for n in y)) for x, y i
 def test_values_and_gradients_in_a_batch(device: mx.Device, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
     """As where an image may have no more than 160 elements."""
     monkeypatch.setattr(_broadcast, "_MOST", 160)
-    _broadcast.layout.cache_clear()
+    caches = _broadcast.layout, _broadcast.together
+    for cache in caches:
+        cache.cache_clear()
     try:
         for x, y in (operands(*shapes, mx.float32), operands(*reversed(shapes), mx.float32)):
             made = mf.multiply(x, y)
@@ -152,7 +154,8 @@ def test_values_and_gradients_in_a_batch(device: mx.Device, monkeypatch: pytest.
             mapped = mx.vmap(mf.multiply, in_axes=(None, 0))(x, mx.stack([y, 2 * y]))
             assert mx.array_equal(mapped, mx.stack([made, 2 * made]))
     finally:
-        _broadcast.layout.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
 
 
 # Numbers ------------------------------------------------------------------------------------------------
