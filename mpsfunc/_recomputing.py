@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc._printing import told
+from mpsfunc._printing import name_of, told
 
 
 class Leaves:
@@ -43,7 +43,7 @@ class Leaves:
             return _Named(kind, [self.take(op, name, t) for t in tree])
         if isinstance(tree, (list, tuple, dict)):
             raise TypeError(
-                f"{op}: {name} holds a collection whose arrays cannot be followed; got a {kind.__name__}, "
+                f"{op}: {name} holds a collection whose arrays cannot be followed; got a {name_of(kind)}, "
                 "expected arrays in lists, tuples, NamedTuples and dicts"
             )
         return tree

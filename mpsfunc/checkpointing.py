@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpsfunc import _recomputing
+from mpsfunc._printing import name_of
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +48,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     _recomputing.callable_or_refused(op, "function", function)
     if hasattr(getattr(function, "__self__", function), "trainable_parameters"):
         raise TypeError(
-            f"{op}: a module's parameters would get no gradients; got a {type(function).__name__}, expected a "
+            f"{op}: a module's parameters would get no gradients; got a {name_of(type(function))}, expected a "
             "function of arrays, or mpsfunc.nn.checkpoint(module)"
         )
 

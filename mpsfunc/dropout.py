@@ -13,6 +13,7 @@ from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import entries, is_a
 from mpsfunc._printing import told
 
 Stride = Sequence[int]
@@ -47,8 +48,8 @@ class DropoutState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> DropoutState:
         """This state with another key and mask."""
-        _check.arrays_of("DropoutState", arrays, 2)
-        return self._replace(key=arrays[0], mask=arrays[1])
+        key, mask = _check.arrays_of("DropoutState", arrays, 2)
+        return self._replace(key=key, mask=mask)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -260,9 +261,10 @@ def dropout_mask(
     """
     op = "dropout_mask"
     run_on = _launch.resolve(stream)
-    if not isinstance(shape, (tuple, list)):
+    given = entries(shape)
+    if given is None:
         raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
-    lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
+    lengths = tuple(_check.whole(op, "shape", length, 0) for length in given)
     keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
@@ -354,14 +356,14 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
 
 
 def _check_key(op: str, name: str, key: Any) -> None:
-    if not isinstance(key, mx.array) or key.dtype != mx.uint32:
+    if not is_a(key, mx.array) or key.dtype != mx.uint32:
         raise TypeError(f"{op}: {name} is not a key; got {name}={told(key)}, expected mx.random.key(seed)")
     if key.shape != (2,):
         raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
 
 
 def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
-    if not isinstance(mask, mx.array) or mask.dtype == mx.complex64:
+    if not is_a(mask, mx.array) or mask.dtype == mx.complex64:
         raise TypeError(
             f"{op}: {name} is not a mask; got {name}={told(mask)}, expected a bool, integer or floating array"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import mpsfunc as mf
 from mpsfunc import _check
+from mpsfunc._plain import entries
 from mpsfunc.graph import kinds
 from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
@@ -31,7 +32,8 @@ def _connected(x: Shape, options: Options) -> Shape:
 
 def _window(options: Options) -> tuple[int, int]:
     size = options["kernel_size"]
-    y, x = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    given = entries(size) or ()
+    y, x = given if len(given) == 2 else (size, size)
     return _check.whole("conv", "kernel_size", y), _check.whole("conv", "kernel_size", x)
 
 

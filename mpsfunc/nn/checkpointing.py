@@ -12,6 +12,8 @@ import mlx.nn as stock
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mpsfunc import _recomputing
+from mpsfunc._plain import is_a
+from mpsfunc._printing import name_of
 
 
 def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -51,8 +53,8 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
         array([1.4, 1.5, 1.6, 1.7], dtype=float32)
     """
     op = "checkpoint"
-    if not isinstance(module, stock.Module):
-        raise TypeError(f"{op}: module is not a module; got a {type(module).__name__}, expected an mlx.nn.Module")
+    if not is_a(module, stock.Module):
+        raise TypeError(f"{op}: module is not a module; got a {name_of(type(module))}, expected an mlx.nn.Module")
     if fn is not None:
         _recomputing.callable_or_refused(op, "fn", fn)
     run: Callable[..., Any] = module if fn is None else fn
