@@ -70,6 +70,12 @@ def told(value: Any) -> str:
     return _short(value, _LONGEST)
 
 
+def a_kind(value: Any) -> str:
+    """The name of its type behind "a" or "an"."""
+    name = type.__getattribute__(type(value), "__name__")
+    return f"{'an' if name[:1] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
 def _fields(state: Any) -> list[tuple[str, str]]:
     return [
         (name, _short(value, _LONGEST_FIELD)) for name, value in zip(state._fields, tuple.__iter__(state), strict=True)

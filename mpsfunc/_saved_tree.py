@@ -24,7 +24,7 @@ from mpsfunc._conv_state import ConvState
 from mpsfunc._earlier_files import LATER, completed
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._policy import PaddingPolicy
-from mpsfunc._printing import told
+from mpsfunc._printing import a_kind, told
 from mpsfunc._resized import ResampleState
 from mpsfunc._safetensors import Refused, fits, parsed
 from mpsfunc._sampling import Padded, Resized
@@ -102,9 +102,7 @@ class Encoder:
         if RECORDS.get(kind.__name__) is kind:
             fields = zip(value._fields, value, strict=True)
             return {kind.__name__: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
-        raise TypeError(
-            f"save: cannot be saved; got {_place(path)}={told(value)}, a {kind.__name__}, expected {_KNOWN}"
-        )
+        raise TypeError(f"save: cannot be saved; got {_place(path)}={told(value)}, {a_kind(value)}, expected {_KNOWN}")
 
     def _named(self, a: mx.array, path: _Path) -> str:
         if id(a) not in self._names:

@@ -232,7 +232,7 @@ def test_what_ours_does_not_take_is_not_fused(dtype: mx.Dtype) -> None:
     [
         ([("conv", "nothing")], ValueError, "convert: there is no such module; got 'nothing'"),
         ([("layer_norm", "act")], ValueError, "convert: not a layer that fuses; got 'layer_norm', a LayerNorm"),
-        ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', a Own"),
+        ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', an Own"),
         ([("conv", "head.layers.2")], ValueError, "convert: not a known activation; got 'head.layers.2', a GELU"),
         (
             [("conv", "act"), ("conv", "shared.layers.1")],
@@ -261,7 +261,7 @@ def test_what_convert_refuses(fuse: Any, error: type[Exception], message: str) -
     both = nn.convert(model(), [("first.layers.1", "act")])
     assert both.fused["first.layers.1"] == "first.layers.2 and act" and not both.unfused
     for function in (nn.convert, nn.revert):
-        with pytest.raises(TypeError, match="model is not a module; got a int"):
+        with pytest.raises(TypeError, match="model is not a module; got an int"):
             function(3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hostile import HOSTILE, HUGE, Raises, RaisingInt, RaisingText
 
 import mpsfunc as mf
-from mpsfunc._printing import told
+from mpsfunc._printing import a_kind, told
 from mpsfunc.graph.nodes import shown
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -59,6 +60,11 @@ def test_a_value_is_told(value: Any, expected: str) -> None:
     assert expected in text if len(expected) > 20 else text == expected
 
 
+def test_kinds_have_their_article() -> None:
+    kinds = [a_kind(value) for value in (1, OrderedDict(), np.ones(1), np.int32(1), 1.5, {}, mx.zeros(1))]
+    assert kinds == ["an int", "an OrderedDict", "an ndarray", "an int32", "a float", "a dict", "an array"]
+
+
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_is_too_much_for_the_formatter(hostile: str) -> None:
     value = HOSTILE[hostile]()
@@ -96,7 +102,7 @@ OWN_WORDS = frozenset(
     "error said owner readers names losses gradient least most".split()
 )
 FORMATTERS = frozenset(
-    ("told", "_printing.told", "shown", "_either", "_place", "reprlib.repr", "len", "near", "_where")
+    ("told", "a_kind", "_printing.told", "shown", "_either", "_place", "reprlib.repr", "len", "near", "_where")
 )
 OF_ARRAYS = (".shape", ".dtype", "__name__", ".device", ".kind.name")
 # Files whose messages are about files, variables and this package's own parts, not about arguments.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as stock
 
-from mpsfunc._printing import told
+from mpsfunc._printing import a_kind, told
 from mpsfunc.nn import activations, fusing, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential
@@ -87,7 +87,7 @@ def convert(
         left: layers.2 (no drop-in for LayerNorm)
     """
     if not isinstance(model, stock.Module):
-        raise TypeError(f"convert: model is not a module; got a {type(model).__name__}, expected an mlx.nn.Module")
+        raise TypeError(f"convert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     if not (group is None or isinstance(group, mx.distributed.Group)):
         raise TypeError(
             f"convert: not a group; got group={told(group)}, expected None or one from mx.distributed.init()"
@@ -140,7 +140,7 @@ def revert(model: stock.Module) -> stock.Module:
         (True, True)
     """
     if not isinstance(model, stock.Module):
-        raise TypeError(f"revert: model is not a module; got a {type(model).__name__}, expected an mlx.nn.Module")
+        raise TypeError(f"revert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
     for _, module in model.named_modules():
         if isinstance(module, DropIn):
@@ -183,7 +183,7 @@ def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> 
                 raise ValueError(f"convert: there is no such module; got {told(path)}, expected a path of the model")
             module = paths[path]
             if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
-                raise ValueError(f"convert: not a {what}; got {told(path)}, a {type(module).__name__}, expected one")
+                raise ValueError(f"convert: not a {what}; got {told(path)}, {a_kind(module)}, expected one")
         layer, behind = paths[pair[0]], paths[pair[1]]
         named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
         following = getattr(layer, "_following", None)
