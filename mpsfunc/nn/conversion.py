@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as stock
+from mlx.utils import tree_flatten
 
 from mpsfunc._printing import a_kind, told
 from mpsfunc.nn import activations, fusing, layers
@@ -63,7 +64,8 @@ def convert(
 
     A convolution, transposed convolution, linear layer or batch normalization applies the activation behind it itself,
     where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so. Both find out in each call, so
-    modules that are shared, called by themselves or exchanged later compute what they always did.
+    modules that are shared, called by themselves or exchanged later compute what they always did. Of a relu that runs
+    so behind anything but a batch normalization, the slope at exactly 0 is 0, not 1.
 
     Args:
         model: The model, or a single layer.
@@ -76,7 +78,8 @@ def convert(
 
     Raises:
         TypeError: model is not a module, fuse is not made of pairs of paths, or group is not a group.
-        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a layer has two activations.
+        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a layer has two activations; a
+            module holds itself.
 
     Example:
         >>> import mlx.nn
@@ -92,7 +95,7 @@ def convert(
         raise TypeError(
             f"convert: not a group; got group={told(group)}, expected None or one from mx.distributed.init()"
         )
-    paths = dict(sorted(model.named_modules(), key=_by_numbers))
+    paths = dict(sorted(_modules("convert", model), key=_by_numbers))
     pairs = _pairs(fuse, paths)
     replaced: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -131,6 +134,7 @@ def revert(model: stock.Module) -> stock.Module:
 
     Raises:
         TypeError: model is not a module.
+        ValueError: A module holds itself.
 
     Example:
         >>> import mlx.nn
@@ -142,12 +146,32 @@ def revert(model: stock.Module) -> stock.Module:
     if not isinstance(model, stock.Module):
         raise TypeError(f"revert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
-    for _, module in model.named_modules():
+    for _, module in _modules("revert", model):
         if isinstance(module, DropIn):
             for name in ("_following", "_together"):
                 vars(module).pop(name, None)
             module.__class__ = back.get(type(module), type(module))
     return model
+
+
+def _modules(op: str, model: stock.Module) -> list[tuple[str, stock.Module]]:
+    """MLX's ``named_modules``, which does not end where a module holds itself."""
+    found: list[tuple[str, stock.Module]] = []
+    left: list[tuple[str, stock.Module, tuple[stock.Module, ...]]] = [("", model, ())]
+    while left:
+        path, module, holders = left.pop()
+        found.append((path, module))
+        holders = (*holders, module)
+        try:
+            children: Any = tree_flatten(module.children(), prefix=f".{path}" if path else "", is_leaf=module.is_module)
+        except RecursionError:
+            rule = "expected lists and dicts that hold neither themselves nor hundreds of others in each other"
+            raise ValueError(f"{op}: a module is nested too deep; got {told(path)}, {rule}") from None
+        for at, child in children:
+            if any(child is holder for holder in holders):
+                raise ValueError(f"{op}: a module holds itself; got {told(at)}, expected modules without circles")
+            left.append((at, child, holders))
+    return found
 
 
 def _why_left(module: stock.Module) -> str:
