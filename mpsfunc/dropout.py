@@ -54,7 +54,7 @@ class DropoutState(NamedTuple):
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _by_name(op: str, first: str) -> Callable[[_F], _F]:
+def by_name(op: str, first: str) -> Callable[[_F], _F]:
     """Refuses all arguments without a name but the first: a number could say what is kept or what is dropped."""
 
     def refusing(function: _F) -> _F:
@@ -72,7 +72,7 @@ def _by_name(op: str, first: str) -> Callable[[_F], _F]:
     return refusing
 
 
-@_by_name("dropout", "x")
+@by_name("dropout", "x")
 def dropout(
     x: mx.array,
     *,
@@ -132,7 +132,7 @@ def dropout(
     return y
 
 
-@_by_name("dropout", "x")
+@by_name("dropout", "x")
 def dropout_fwd(
     x: mx.array,
     *,
@@ -218,7 +218,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         return _apply(op, dy, state, run_on)
 
 
-@_by_name("dropout_mask", "shape")
+@by_name("dropout_mask", "shape")
 def dropout_mask(
     shape: Sequence[int],
     *,

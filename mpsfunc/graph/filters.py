@@ -11,6 +11,7 @@ from typing import Any
 
 import mpsfunc as mf
 from mpsfunc import _check
+from mpsfunc.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
@@ -175,17 +176,21 @@ log_softmax = filter_of(
     "MPSCNNLogSoftMaxNode",
     "log_softmax(x)",
 )
-dropout = filter_of(
-    kinds.dropout,
-    mf.dropout,
-    "MPSCNNDropoutNode",
-    'dropout(x, 0.8, name="drop1")',
-    own={
-        "keep_probability": (0.5, "Share of elements that are kept. Default 0.5."),
-        "seed": (None, "Of the first step's mask. Default: from the key of `Graph.init`, another for each node."),
-    },
-    without=("p", "key", "mask"),
-    by_place=("keep_probability",),
+dropout = by_name("dropout", "x")(
+    filter_of(
+        kinds.dropout,
+        mf.dropout,
+        "MPSCNNDropoutNode",
+        'dropout(x, keep_probability=0.8, name="drop1")',
+        own={
+            "seed": (
+                None,
+                "Of the first step's mask, which no key or mask can give. Default: from the key of `Graph.init`, another "
+                "for each node.",
+            ),
+        },
+        without=("key", "mask"),
+    )
 )
 
 
