@@ -185,8 +185,8 @@ dropout = by_name("dropout", "x")(
         own={
             "seed": (
                 None,
-                "Of the first step's mask, which no key or mask can give. Default: from the key of `Graph.init`, another "
-                "for each node.",
+                "Of the first step's mask, which no key or mask can give. Default: from the key of `Graph.init`, "
+                "another for each node.",
             ),
         },
         without=("key", "mask"),
