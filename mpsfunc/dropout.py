@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import mlx.core as mx
 
-from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch, _printing
+from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch, _plain, _printing
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
@@ -260,9 +260,7 @@ def dropout_mask(
     """
     op = "dropout_mask"
     run_on = _launch.resolve(stream)
-    if not isinstance(shape, (tuple, list)):
-        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
-    lengths = tuple(_check.whole(op, "shape", length, 0) for length in shape)
+    lengths = _lengths(op, shape)
     keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
@@ -297,6 +295,16 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
         *(_arithmetic_kernels.MULTIPLY, 1 / keep, 1.0, 0.0, None, None, flat[0], (1, per), stream)
     )
     return _arithmetic_kernels.value(images, mask.astype(x.dtype), scaled).reshape(x.shape)
+
+
+def _lengths(op: str, shape: Any) -> Shape:
+    lengths = [_plain.whole(length) for length in shape] if isinstance(shape, (tuple, list)) else [None]
+    made = tuple(length for length in lengths if length is not None)
+    if len(made) != len(lengths):
+        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
+    if not all(0 <= length < 2**31 for length in made):
+        raise ValueError(f"{op}: shape is out of range; got shape={told(shape)}, expected lengths from 0 to 2**31 - 1")
+    return made
 
 
 def _as_bools(mask: mx.array) -> mx.array:

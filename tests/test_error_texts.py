@@ -293,3 +293,28 @@ def test_errors_of_the_gradient_from_a_source_name_it() -> None:
 def test_exclude_edges_is_a_bool(field: Any) -> None:
     with pytest.raises(ValueError, match="^avg_pool: unknown exclude_edges in a PaddingPolicy; got exclude_edges="):
         mf.avg_pool(X, 2, padding=mf.PaddingPolicy(exclude_edges=field))
+
+
+WHOLE: list[tuple[Callable[[], Any], str]] = [
+    (lambda: mf.dropout_mask((-1,), seed=1), "shape=(-1,)"),
+    (lambda: mf.dropout_mask((0, 2**40), seed=1), f"shape=(0, {2**40})"),
+    (lambda: mf.dropout_mask((2, 1.5), seed=1), "shape=(2, 1.5)"),  # type: ignore[arg-type]
+    (lambda: mf.avg_pool(X, 2, zero_pad=((0, 0), (1,))), "zero_pad=((0, 0), (1,))"),  # type: ignore[arg-type]
+    (lambda: mf.avg_pool(X, 2, zero_pad=((0, 0), (1, None))), "zero_pad=((0, 0), (1, None))"),  # type: ignore[arg-type]
+    (lambda: mf.avg_pool(X, 2, padding=((0, 0), (1, -1))), "padding=((0, 0), (1, -1))"),
+    (lambda: mf.max_pool(X, 2, padding=((0, 0), (1, 2, 3))), "padding=((0, 0), (1, 2, 3))"),  # type: ignore[arg-type]
+    (lambda: mf.conv_transpose(X, W, padding=((0,), 1)), "padding=((0,), 1)"),  # type: ignore[arg-type]
+    (lambda: mf.nn.AdaptiveAvgPool2d(0)(X), "out_size=0"),
+    (lambda: mf.nn.AdaptiveMaxPool2d((None, -1))(X), "out_size=(None, -1)"),
+    (
+        lambda: mf.avg_pool_grad(X, mf.avg_pool_state(X.shape, 1), source_window=((0, 0), (1,))),  # type: ignore[arg-type]
+        "source_window=((0, 0), (1,))",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), WHOLE)
+def test_the_whole_argument_is_said(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert f"; got {said}, expected " in str(caught.value)

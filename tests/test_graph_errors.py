@@ -145,7 +145,7 @@ def test_dangling_and_unknown_inputs() -> None:
         (lambda x: graph.conv(x, "3", 3, name="c"), TypeError, "c: conv: out_channels is not an int; got .*'3'"),
         (lambda x: graph.conv(x, -1, 3, name="c"), ValueError, "c: conv: out_channels is out of range"),
         (lambda x: graph.conv(x, 3, None, name="c"), TypeError, "c: conv: kernel_size is not an int"),
-        (lambda x: graph.conv(x, 3, (3, 0), name="c"), ValueError, "c: conv: kernel_size is out of range"),
+        (lambda x: graph.conv(x, 3, (3, 0), name="c"), ValueError, r"c: conv: kernel_size is .*=\(3, 0\)"),
         (lambda x: graph.conv(x, 3, 3, groups=0, name="c"), ValueError, "c: conv: groups is out of range"),
         (lambda x: graph.conv(x, 3, 3, bias="no", name="c"), TypeError, "c: conv: bias is not a bool"),
         (lambda x: graph.conv(graph.reshape(x, 3), 3, 3, name="c"), ValueError, "reshape: reshape: not an image batch"),

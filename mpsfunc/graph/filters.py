@@ -11,6 +11,7 @@ from typing import Any
 
 import mpsfunc as mf
 from mpsfunc import _check
+from mpsfunc._policy import pair, refuse
 from mpsfunc.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
@@ -31,9 +32,11 @@ def _connected(x: Shape, options: Options) -> Shape:
 
 
 def _window(options: Options) -> tuple[int, int]:
-    size = options["kernel_size"]
-    y, x = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
-    return _check.whole("conv", "kernel_size", y), _check.whole("conv", "kernel_size", x)
+    given = options["kernel_size"]
+    size = pair("conv", "kernel_size", given, least=1)
+    if max(size) >= 2**31:
+        refuse("conv", "kernel_size is too large", "kernel_size", given, "ints below 2**31")
+    return size
 
 
 _POLICY = mf.PaddingPolicy()
