@@ -73,3 +73,10 @@ def test_sums_of_a_saved_state_may_be_behind_any(on_cpu: mx.Device) -> None:
     for field, value in (("summed", 3), ("frozen", "")):
         with pytest.raises(TypeError, match=f"^bn_grad: .*got state.{field}={value!r}, expected "):
             mf.bn_grad(DY, X, state._replace(**{field: value}))
+
+
+def test_parameters_are_compared_by_value(on_cpu: mx.Device) -> None:
+    plain = summed("relu")
+    for neuron in (mf.Neuron("relu", -0.0), mf.Neuron("relu", 0)):
+        assert summed(neuron).summed == "relu(0.0)"
+        assert mx.array_equal(mf.bn_grad(DY, X, plain, neuron=neuron), mf.bn_grad(DY, X, plain, neuron="relu"))
