@@ -106,7 +106,7 @@ def _images(op: str, y: Any, stream: mx.Stream) -> None:
 def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> bool:
     """Whether the target is a class a pixel."""
     if isinstance(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
-        _check.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y")
+        _check.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=y.shape)
         return True
     _check.array(op, "target", target, stream=stream)
     _check.shape(op, "target", target, tuple(y.shape), "target does not fit y")

@@ -235,7 +235,11 @@ TURNED: dict[str, Callable[[mx.array], Any]] = {
     "bn_stats": lambda x: mf.bn_stats(x, mf.bn_stats(mx.ones((2, 6, 5, 4)))),
     "bn_normalize": lambda x: mf.bn_normalize(x, mf.bn_frozen(C, C)),
     "instance_norm": lambda x: mf.instance_norm(x, C, C),
+    "instance_norm, a shift only": lambda x: mf.instance_norm(x, beta=C),
     "group_norm": lambda x: mf.group_norm(x, 1, C, C),
+    "group_norm of more groups": lambda x: mf.group_norm(x, 4, C, C),
+    "group_norm's gradient": lambda x: mf.group_norm_grad(x, x, mf.group_norm_fwd(mx.ones((2, 6, 5, 4)), 1)[1]),
+    "instance_norm's gradient": lambda x: mf.instance_norm_grad(x, x, mf.instance_norm_fwd(mx.ones((2, 6, 5, 4)))[1]),
     "prelu": lambda x: mf.prelu(x, C),
     "neuron": lambda x: mf.neuron(x, "prelu", C),
     "batch_norm's neuron": lambda x: mf.batch_norm(x, neuron=mf.Neuron("prelu", C)),
@@ -257,6 +261,14 @@ def test_images_in_another_order_of_axes(case: str) -> None:
     with pytest.raises(ValueError) as caught:
         TURNED[case](mx.ones((2, 6, 5, 7)))
     assert "look like" not in str(caught.value)
+
+
+def test_labels_tell_the_order_of_axes() -> None:
+    labels = mx.zeros((2, 6, 5), mx.int32)
+    for reduction, wrong, hint in (("sum", NCHW, True), ("none", mx.ones((2, 5, 6, 7)), False)):
+        with pytest.raises(ValueError, match=r"^loss_value: the labels do not fit y; got ") as caught:
+            mf.loss_value(wrong, labels, "softmax_cross_entropy", reduction)
+        assert ("these look like (n, c, h, w)" in str(caught.value)) is hint
 
 
 # An argument is named -----------------------------------------------------------------------------------
