@@ -6,14 +6,19 @@ import math
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from mpsfunc import _check, _launch, _loss_kernels, _losses
-from mpsfunc._losses import CATEGORICAL, COSINE, SIGMOID, SOFTMAX, Spec
+from mpsfunc._losses import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
 from mpsfunc._printing import told
 
 REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
 _NONE, _SUM, _MEAN, _BY_WEIGHTS = REDUCTIONS
 _LABELLED = (SOFTMAX, CATEGORICAL)
+# Arguments that one type reads, with their defaults.
+_FOR_ONE: tuple[tuple[str, float, int], ...] = (
+    *(("number_of_classes", 1, SOFTMAX), ("epsilon", 1e-7, LOG), ("delta", 1.0, HUBER)),
+)
 
 
 class Given(NamedTuple):
@@ -72,6 +77,12 @@ def settle(
             "softmax_cross_entropy or sigmoid_cross_entropy"
         )
     numbers = _check.number(op, "epsilon", epsilon, 0.0), _check.number(op, "delta", delta, 0.0)
+    for (name, usual, meant), given in zip(_FOR_ONE, (classes, *numbers), strict=True):
+        if given != usual and kind != meant and np.float32(given) != np.float32(usual):
+            raise ValueError(
+                f"{op}: {name} has no meaning here; got {name}={told(given)} for {type}, expected {usual} or "
+                f"{_losses.TYPES[meant]}"
+            )
     n, pixels, channels = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]
     divisor = pixels if kind == SOFTMAX else pixels * channels
     averaged = reduction == _MEAN or (reduction == _BY_WEIGHTS and weights is None)
