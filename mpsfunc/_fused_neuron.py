@@ -96,7 +96,7 @@ def described(how: Chosen) -> str:
     if how.slopes is not None:
         return "prelu"
     kind, *parameters = how.act
-    known = parameters[: len(_neuron.PARAMETERS[NAMES[kind]])]
+    known = [p + 0.0 for p in parameters[: len(_neuron.PARAMETERS[NAMES[kind]])]]  # -0.0 is 0.0
     return f"{NAMES[kind]}({', '.join(map(repr, known))})" if known else NAMES[kind]
 
 

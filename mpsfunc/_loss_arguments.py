@@ -6,15 +6,20 @@ import math
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from mpsfunc import _check, _launch, _loss_kernels, _losses
-from mpsfunc._losses import CATEGORICAL, COSINE, SIGMOID, SOFTMAX, Spec
+from mpsfunc._losses import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
 from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 
 REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
 _NONE, _SUM, _MEAN, _BY_WEIGHTS = REDUCTIONS
 _LABELLED = (SOFTMAX, CATEGORICAL)
+# Arguments that one type reads, with their defaults.
+_FOR_ONE: tuple[tuple[str, float, int], ...] = (
+    *(("number_of_classes", 1, SOFTMAX), ("epsilon", 1e-7, LOG), ("delta", 1.0, HUBER)),
+)
 
 
 class Given(NamedTuple):
@@ -74,6 +79,12 @@ def settle(
             "softmax_cross_entropy or sigmoid_cross_entropy"
         )
     numbers = _check.number(op, "epsilon", epsilon, 0.0), _check.number(op, "delta", delta, 0.0)
+    for (name, usual, meant), given in zip(_FOR_ONE, (classes, *numbers), strict=True):
+        if given != usual and kind != meant and np.float32(given) != np.float32(usual):
+            raise ValueError(
+                f"{op}: {name} has no meaning here; got {name}={told(given)} for {type}, expected {usual} or "
+                f"{_losses.TYPES[meant]}"
+            )
     n, pixels, channels = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]
     divisor = pixels if kind == SOFTMAX else pixels * channels
     averaged = reduction == _MEAN or (reduction == _BY_WEIGHTS and weights is None)
@@ -108,7 +119,7 @@ def _images(op: str, y: Any, stream: mx.Stream) -> None:
 def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> bool:
     """Whether the target is a class a pixel."""
     if is_a(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
-        _check.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y")
+        _check.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=y.shape)
         return True
     _check.array(op, "target", target, stream=stream)
     _check.shape(op, "target", target, tuple(y.shape), "target does not fit y")

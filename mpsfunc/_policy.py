@@ -139,32 +139,36 @@ def check_policy(op: str, policy: PaddingPolicy) -> None:
 # Arguments ----------------------------------------------------------------------------------------------
 
 
-def two(op: str, arg: str, value: object, rule: str) -> tuple[object, object]:
-    """A pair's two entries, or one value twice."""
+def two(op: str, arg: str, value: object, rule: str, of: object = None) -> tuple[object, object]:
+    """A pair's two entries, or one value twice; ``of`` is the argument where the value is a part of it."""
     given = entries(value)
     if given is None:
         return value, value
     if len(given) != 2:
-        refuse(op, f"{arg} is not a pair", arg, value, rule)
+        refuse(op, f"{arg} is not a pair", arg, value if of is None else of, rule)
     return given[0], given[1]
 
 
-def pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "") -> Ints:
-    """An int, or a pair of ints, as a pair; ``rule`` replaces the usual words for what is expected."""
+def pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "", of: object = None) -> Ints:
+    """An int, or a pair of ints, as a pair; ``rule`` replaces the usual words for what is expected.
+
+    Where the value is a part of an argument, that is ``of``, and what errors show.
+    """
     if type(value) is int and (least is None or value >= least):  # nearly every call
         return value, value
     rule = rule or "an int or a (y, x) pair of ints" + ("" if least is None else f" >= {least}")
-    y, x = map(whole, two(op, arg, value, rule))
+    y, x = map(whole, two(op, arg, value, rule, of))
+    of = value if of is None else of
     if y is None or x is None:
-        refuse(op, f"{arg} is not an int", arg, value, rule, TypeError)
+        refuse(op, f"{arg} is not an int", arg, of, rule, TypeError)
     if least is not None and min(y, x) < least:
-        refuse(op, f"{arg} is too small", arg, value, rule)
+        refuse(op, f"{arg} is too small", arg, of, rule)
     return y, x
 
 
 def pixels(op: str, arg: str, value: object, negative: str = "") -> list[Ints]:
     """Pixels as [(top, bottom), (left, right)]; ``negative`` says what is wrong where there are less than none."""
-    sides = [pair(op, arg, part, rule=PIXELS) for part in two(op, arg, value, PIXELS)]
+    sides = [pair(op, arg, part, rule=PIXELS, of=value) for part in two(op, arg, value, PIXELS)]
     if min(map(min, sides)) < 0:
         refuse(op, negative or f"{arg} is too small", arg, value, PIXELS)
     return sides

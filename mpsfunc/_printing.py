@@ -77,6 +77,12 @@ def name_of(kind: type) -> str:
     return str.__getitem__(name, slice(_LONGEST_NAME)) + ("..." if str.__len__(name) > _LONGEST_NAME else "")
 
 
+def a_kind(value: Any) -> str:
+    """The name of a value's type, behind "a" or "an"."""
+    name = name_of(type(value))
+    return f"{'an' if name[:1] in tuple('aeiouAEIOU') or name == 'ndarray' else 'a'} {name}"
+
+
 def _fields(state: Any) -> list[tuple[str, str]]:
     return [
         (name, _short(value, _LONGEST_FIELD)) for name, value in zip(state._fields, tuple.__iter__(state), strict=True)

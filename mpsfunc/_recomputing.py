@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
-from mpsfunc._printing import name_of, told
+from mpsfunc._printing import a_kind, told
+
+_DEEPEST = 100  # lists in lists, which also ends those that hold themselves
+_HELD = (type(None), bool, int, float, complex, str, bytes, Enum, np.generic, mx.Dtype, mx.Device, mx.Stream)
+_RUNNING = (type, ModuleType, CodeType, FrameType, TracebackType)
 
 
 class Leaves:
-    """Trees of lists, tuples and dicts, whose arrays are taken out; everything else stays.
+    """Trees of lists, tuples and dicts, whose arrays are taken out; everything else stays, if it holds no arrays.
 
     An array that is there twice is taken once, since ``mx.vjp`` knows one cotangent for the results that are the same.
     """
@@ -27,7 +35,7 @@ class Leaves:
         self.arrays: list[mx.array] = []
         self._at: dict[int, int] = {}
 
-    def take(self, op: str, name: str, tree: Any) -> Any:
+    def take(self, op: str, name: str, tree: Any, depth: int = 0) -> Any:
         """The tree with places in the order of `arrays` where arrays were."""
         kind = type(tree)
         if isinstance(tree, mx.array):
@@ -35,18 +43,41 @@ class Leaves:
                 self._at[id(tree)] = len(self.arrays)
                 self.arrays.append(tree)
             return _Place(self._at[id(tree)])
-        if kind in (list, tuple):
-            return kind(self.take(op, name, t) for t in tree)
-        if kind is dict:
-            return {k: self.take(op, name, t) for k, t in tree.items()}
-        if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-            return _Named(kind, [self.take(op, name, t) for t in tree])
-        if isinstance(tree, (list, tuple, dict)):
+        named = isinstance(tree, tuple) and hasattr(tree, "_fields")
+        if kind in (list, tuple, dict) or named:
+            if depth >= _DEEPEST:
+                raise ValueError(
+                    f"{op}: {name} is nested too deep; got {told(tree)}, expected at most {_DEEPEST} levels"
+                )
+            if kind is dict:
+                return {k: self.take(op, name, t, depth + 1) for k, t in tree.items()}
+            made = [self.take(op, name, t, depth + 1) for t in tree]
+            return _Named(kind, made) if named else kind(made)
+        if isinstance(tree, (list, tuple, dict, Iterator)) or _holds_arrays(tree):
             raise TypeError(
-                f"{op}: {name} holds a collection whose arrays cannot be followed; got a {name_of(kind)}, "
+                f"{op}: {name} holds a collection or object whose arrays cannot be followed; got {a_kind(tree)}, "
                 "expected arrays in lists, tuples, NamedTuples and dicts"
             )
         return tree
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Whether Python finds an array in an object, without calling anything of it; a function's are not looked for."""
+    seen, left = {id(value): value}, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, mx.array):
+            return True
+        if isinstance(each, (*_HELD, *_RUNNING)) or (callable(each) and not isinstance(each, dict)):
+            continue
+        if isinstance(each, np.ndarray):  # of which the collector knows nothing
+            objects = np.ndarray.dtype.__get__(each).hasobject
+            found = np.ndarray.flatten(each).tolist() if objects else []
+        else:
+            found = gc.get_referents(each)
+        left += [held for held in found if id(held) not in seen]
+        seen.update((id(held), held) for held in found)
+    return False
 
 
 class _Place:
@@ -84,7 +115,7 @@ def run(
     Derivatives are by the arrays and by those among the arguments.
     """
     leaves = Leaves()
-    tree = leaves.take(op, "an argument", (args, kwargs))
+    tree = leaves.take(op, "an argument", (args, kwargs), -2)
     key, own = random_state(), len(arrays)
     returned: list[Any] = []
 

@@ -94,7 +94,7 @@ def place_reverse(
         spots = [(n, _pad(k, d, at)) for (n, at), k, d in zip(reversed_, kernel_size, spread, strict=True)]
     else:
         spots = []
-        sides = [pair(op, "padding", part, rule=_PIXELS) for part in two(op, "padding", padding, _PIXELS)]
+        sides = [pair(op, "padding", part, rule=_PIXELS, of=padding) for part in two(op, "padding", padding, _PIXELS)]
         if min(map(min, sides)) < 0:
             refuse(op, "padding is negative, only offsets crop so", "padding", padding, _PIXELS)
         for i, (before, after) in enumerate(sides):

@@ -23,7 +23,7 @@ from mpsfunc._conv_state import ConvState
 from mpsfunc._earlier_files import LATER, completed
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._policy import PaddingPolicy
-from mpsfunc._printing import brief, name_of, told
+from mpsfunc._printing import a_kind, brief, name_of, told
 from mpsfunc._resized import ResampleState
 from mpsfunc._safetensors import Refused, fits, parsed
 from mpsfunc._sampling import Padded, Resized
@@ -98,7 +98,7 @@ class Encoder:
         if RECORDS.get(called) is kind:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
-        raise TypeError(f"save: cannot be saved; got {_place(path)}={told(value)}, a {called}, expected {_KNOWN}")
+        raise TypeError(f"save: cannot be saved; got {_place(path)}={told(value)}, {a_kind(value)}, expected {_KNOWN}")
 
     def _named(self, a: mx.array, path: _Path) -> str:
         if id(a) not in self._names:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpsfunc import _recomputing
-from mpsfunc._printing import name_of
+from mpsfunc._printing import a_kind
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,10 +21,11 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Arrays in lists, tuples, NamedTuples (such as states) and dicts, as arguments and results, take part in ``mx.grad``,
     ``mx.vjp``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile``, which needs ``inputs=mx.random.state,
-    outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. Anything else is handed through.
-    As in MLX, ``mx.vmap`` goes inside ``mx.grad`` and not around it, and arrays that the function knows from elsewhere
-    are constants for its derivatives: for a module of ``mlx.nn`` there is `mpsfunc.nn.checkpoint`. Where the function
-    changes anything else, the second call does so again.
+    outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. The function gets lists and dicts
+    of its own, so what it changes in them is lost. What holds no arrays is handed through, and so are functions and
+    other callables, in which arrays are constants. As in MLX, ``mx.vmap`` goes inside ``mx.grad`` and not around it,
+    and arrays that the function knows from elsewhere are constants for its derivatives: for a module of ``mlx.nn``
+    there is `mpsfunc.nn.checkpoint`. Where the function changes anything else, the second call does so again.
 
     Args:
         function: Of arrays and anything else, with positional and named arguments.
@@ -33,8 +34,10 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         A function of the same arguments.
 
     Raises:
-        TypeError: function is not callable, or is a module; when called, an argument or the result holds a collection
-            that is none of the above.
+        TypeError: function is not callable, or is a module; when called, an argument or the result holds an array in
+            anything but the above, such as a deque, a set or a dataclass, a list, tuple or dict of a class of its own,
+            or an iterator.
+        ValueError: When called, an argument or the result is nested deeper than 100 levels, or holds itself.
 
     Example:
         >>> import mlx.core as mx
@@ -48,7 +51,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     _recomputing.callable_or_refused(op, "function", function)
     if hasattr(getattr(function, "__self__", function), "trainable_parameters"):
         raise TypeError(
-            f"{op}: a module's parameters would get no gradients; got a {name_of(type(function))}, expected a "
+            f"{op}: a module's parameters would get no gradients; got {a_kind(function)}, expected a "
             "function of arrays, or mpsfunc.nn.checkpoint(module)"
         )
 

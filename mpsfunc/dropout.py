@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import mlx.core as mx
 
-from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch, _printing
+from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _launch, _plain, _printing
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
@@ -55,7 +55,7 @@ class DropoutState(NamedTuple):
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _by_name(op: str, first: str) -> Callable[[_F], _F]:
+def by_name(op: str, first: str) -> Callable[[_F], _F]:
     """Refuses all arguments without a name but the first: a number could say what is kept or what is dropped."""
 
     def refusing(function: _F) -> _F:
@@ -73,7 +73,7 @@ def _by_name(op: str, first: str) -> Callable[[_F], _F]:
     return refusing
 
 
-@_by_name("dropout", "x")
+@by_name("dropout", "x")
 def dropout(
     x: mx.array,
     *,
@@ -133,7 +133,7 @@ def dropout(
     return y
 
 
-@_by_name("dropout", "x")
+@by_name("dropout", "x")
 def dropout_fwd(
     x: mx.array,
     *,
@@ -219,7 +219,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         return _apply(op, dy, state, run_on)
 
 
-@_by_name("dropout_mask", "shape")
+@by_name("dropout_mask", "shape")
 def dropout_mask(
     shape: Sequence[int],
     *,
@@ -261,10 +261,7 @@ def dropout_mask(
     """
     op = "dropout_mask"
     run_on = _launch.resolve(stream)
-    given = entries(shape)
-    if given is None:
-        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
-    lengths = tuple(_check.whole(op, "shape", length, 0) for length in given)
+    lengths = _lengths(op, shape)
     keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = _broadcast.sized(op, "shape", _broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
@@ -299,6 +296,17 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
         *(_arithmetic_kernels.MULTIPLY, 1 / keep, 1.0, 0.0, None, None, flat[0], (1, per), stream)
     )
     return _arithmetic_kernels.value(images, mask.astype(x.dtype), scaled).reshape(x.shape)
+
+
+def _lengths(op: str, shape: Any) -> Shape:
+    given = entries(shape)
+    lengths = [None] if given is None else [_plain.whole(length) for length in given]
+    made = tuple(length for length in lengths if length is not None)
+    if len(made) != len(lengths):
+        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
+    if not all(0 <= length < 2**31 for length in made):
+        raise ValueError(f"{op}: shape is out of range; got shape={told(shape)}, expected lengths from 0 to 2**31 - 1")
+    return made
 
 
 def _as_bools(mask: mx.array) -> mx.array:

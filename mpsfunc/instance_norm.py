@@ -310,10 +310,10 @@ def _normalized(
     run_on = _launch.resolve(stream)
     _check.image(op, "x", x, stream=run_on)
     together = 0 if op == "instance_norm" else _check.whole(op, "groups", groups)
+    check_parameters(op, run_on, x, gamma, beta)  # ahead of groups, as it tells turned images
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
         raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
-    check_parameters(op, run_on, x, gamma, beta)
     spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
     y, mean, var, _ = normalized(x, gamma, beta, spec)
     return y, mean, var, spec
@@ -342,10 +342,11 @@ def _backward(
     check_statistics(op, state)
     n, channels = x.shape[0], x.shape[3]
     groups = state.mean.shape[-1] if kind is GroupNormState and state.mean.ndim else 0
-    _check.shape(op, "state.mean", state.mean, (n, groups or channels), "x does not belong to this state")
+    of = x.shape
+    _check.shape(op, "state.mean", state.mean, (n, groups or channels), "x does not belong to this state", of=of)
     _check.shape(op, "state.var", state.var, (n, groups or channels), "the state does not fit together")
     for name in ("dgamma", "dbeta"):
-        _check.shape(op, f"state.{name}", getattr(state, name), (n, channels), "x does not belong to this state")
+        _check.shape(op, f"state.{name}", getattr(state, name), (n, channels), "x does not belong to this state", of=of)
     if groups and channels % groups:
         rule = f"groups that divide {channels} channels"
         raise ValueError(

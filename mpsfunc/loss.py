@@ -98,9 +98,9 @@ def loss(
         weight: The weight of all elements. Default 1.
         label_smoothing: Softmax cross-entropy takes ``t * (1 - label_smoothing) + label_smoothing /
             number_of_classes`` for t, sigmoid cross-entropy the same with 2. Default 0.
-        number_of_classes: See label_smoothing; MPS does not infer it from y. Default 1.
-        epsilon: See log. Default 1e-7.
-        delta: See huber. Default 1.
+        number_of_classes: See label_smoothing; MPS does not infer it from y. Softmax cross-entropy only. Default 1.
+        epsilon: See log, the only type that takes one. Default 1e-7.
+        delta: See huber, the only type that takes one. Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -80,7 +80,7 @@ def avg_pool(
             None for the image's.
         edge_mode: "zero" (default) or "clamp", as above.
         zero_pad: With "clamp": pixels of zeros around the image that count, an int, (y, x) or ((top, bottom), (left,
-            right)). Default 0.
+            right)). With "zero", which counts all taps, it says nothing. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

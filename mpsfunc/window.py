@@ -272,7 +272,7 @@ def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] 
     parts = entries(window) or ()
     if len(parts) != 2:
         refuse(op, "source_window is not two pairs", "source_window", window, rule)
-    origin, size = (pair(op, "source_window", part, rule=rule) for part in parts)
+    origin, size = (pair(op, "source_window", part, rule=rule, of=window) for part in parts)
     if min(size) < 0:
         refuse(op, "source_window has a negative size", "source_window", window, rule)
     rows, cols = (
@@ -354,8 +354,8 @@ def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[s
         rule = "an int >= 1, None for the image's size, or a (y, x) pair of those"
         if out_size is None:
             refuse(op, "kernel_size='adaptive' needs out_size", "out_size", out_size, rule)
-        wanted = two(op, "out_size", out_size, rule)
-        sizes = pair(op, "out_size", [n if m is None else m for n, m in zip(n_in, wanted, strict=True)], 1, rule)
+        wanted = [n if m is None else m for n, m in zip(n_in, two(op, "out_size", out_size, rule), strict=True)]
+        sizes = pair(op, "out_size", wanted, 1, rule, out_size)
     rows, cols = (_evenly(n, m) for n, m in zip(n_in, sizes, strict=True))
     return rows, cols
 

@@ -115,7 +115,7 @@ WRONG_TYPES: list[tuple[str, Call]] = [
     ("dropout: mask_stride is not a stride", lambda: mf.dropout(X, mask_stride=1)),
     ("dropout: mask_stride is not a stride", lambda: mf.dropout(X, mask_stride=(1, 1, True))),
     ("dropout_mask: shape is not a shape", lambda: mf.dropout_mask(7)),
-    ("dropout_mask: shape is not an int", lambda: mf.dropout_mask((2, 1.5))),
+    ("dropout_mask: shape is not a shape", lambda: mf.dropout_mask((2, 1.5))),
     ("dropout_grad: dy is not an array", lambda: mf.dropout_grad(None, BY_KEY)),
     ("dropout_grad: dy has no floating dtype", lambda: mf.dropout_grad(X > 0, BY_KEY)),
     ("dropout_grad: state.key is not a key", _forged(key=mx.zeros(2))),

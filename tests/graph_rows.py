@@ -83,7 +83,7 @@ ROWS = {
     ),
     "prelu": Row(lambda x: graph.prelu(x, name="n"), lambda p, x: mf.prelu(x, p["slopes"])),
     "dropout": Row(
-        lambda x: graph.dropout(x, 0.7, seed=3, mask_stride=(1, 1, 0), name="n"),
+        lambda x: graph.dropout(x, keep_probability=0.7, seed=3, mask_stride=(1, 1, 0), name="n"),
         lambda p, x: mf.dropout(x, keep_probability=0.7, key=mx.random.key(3), mask_stride=(1, 1, 0)),
     ),
     "local_contrast_norm": Row(
@@ -163,7 +163,7 @@ def residual(training: bool = True) -> tuple[graph.FilterNode, graph.FilterNode]
     pooled = graph.max_pool(block, 2)
     mixed = graph.concatenate([wide, narrow, pooled])
     if training:
-        mixed = graph.dropout(mixed, 0.8, seed=5, name="drop")
+        mixed = graph.dropout(mixed, p=0.2, seed=5, name="drop")
     scores = graph.fully_connected(graph.spatial_mean(graph.avg_pool(mixed, 2)), 10, name="scores")
     return scores, graph.loss(scores, labels, "softmax_cross_entropy", "sum", weight=0.25)
 

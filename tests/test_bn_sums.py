@@ -111,3 +111,10 @@ def test_sums_leave_a_transformation_as_arrays(on_cpu: mx.Device) -> None:
     np.testing.assert_allclose(exact(dbeta), -1 / np.sqrt(exact(state.var) + 1e-5), rtol=1e-5)
     with pytest.raises(ValueError, match="^bn_grad: the state has no sums of gradients"):
         mf.bn_grad(DY, X, state.with_arrays(done.arrays))
+
+
+def test_parameters_are_compared_by_value(on_cpu: mx.Device) -> None:
+    plain = summed("relu")
+    for neuron in (mf.Neuron("relu", -0.0), mf.Neuron("relu", 0)):
+        assert summed(neuron).summed == "relu(0.0)"
+        assert mx.array_equal(mf.bn_grad(DY, X, plain, neuron=neuron), mf.bn_grad(DY, X, plain, neuron="relu"))

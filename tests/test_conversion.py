@@ -232,7 +232,7 @@ def test_what_ours_does_not_take_is_not_fused(dtype: mx.Dtype) -> None:
     [
         ([("conv", "nothing")], ValueError, "convert: there is no such module; got 'nothing'"),
         ([("layer_norm", "act")], ValueError, "convert: not a layer that fuses; got 'layer_norm', a LayerNorm"),
-        ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', a Own"),
+        ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', an Own"),
         ([("conv", "head.layers.2")], ValueError, "convert: not a known activation; got 'head.layers.2', a GELU"),
         (
             [("conv", "act"), ("conv", "shared.layers.1")],
@@ -261,8 +261,49 @@ def test_what_convert_refuses(fuse: Any, error: type[Exception], message: str) -
     both = nn.convert(model(), [("first.layers.1", "act")])
     assert both.fused["first.layers.1"] == "first.layers.2 and act" and not both.unfused
     for function in (nn.convert, nn.revert):
-        with pytest.raises(TypeError, match="model is not a module; got a int"):
+        with pytest.raises(TypeError, match="model is not a module; got an int"):
             function(3)
+
+
+def test_modules_that_hold_themselves() -> None:
+    block, deep = model(), model()
+    block.first.layers[0].up = {"a": [block]}
+    deep.more = more = []
+    more.append(more)
+    for function in (nn.convert, nn.revert):
+        said = f"^{function.__name__}: a module "
+        with pytest.raises(ValueError, match=said + r"holds itself; got 'first\.layers\.0\.up\.a\.0', "):
+            function(block)
+        with pytest.raises(ValueError, match=said + "is nested too deep; got '', expected lists"):
+            function(deep)
+    assert type(block.conv) is stock.Conv2d  # and nothing was done
+    twice = stock.Sequential(block.conv, stock.Sequential(block.conv))
+    assert list(nn.convert(twice).replaced) == ["layers.0", "layers.1.layers.0"]
+
+
+def test_the_slope_of_a_fused_relu_at_exactly_0() -> None:
+    """As the page on layers says, where it differs from the layer's."""
+    layers = {"Conv2d": (1, 1, 1), "ConvTranspose2d": (1, 1, 1), "Linear": (1, 1), "BatchNorm": (1,)}
+    for name, sizes in layers.items():
+        layer = getattr(stock, name)(*sizes)
+        layer.weight = mx.ones_like(layer.weight)
+        if "bias" in layer:
+            layer.bias = mx.zeros_like(layer.bias)
+        pair = stock.Sequential(layer, stock.ReLU()).eval()
+        nn.convert(pair)
+        slope = mx.grad(lambda x, f=pair: f(x).sum())(mx.zeros((1, 1, 1, 1))).item()
+        fused = name != "BatchNorm" and (name != "Linear" or mx.default_device() == mx.Device(mx.cpu))
+        assert slope == pytest.approx(0 if fused else 1, abs=1e-4)
+
+
+def test_more_output_padding_than_padding() -> None:
+    """Of which MLX's gradient has too small a shape."""
+    layer = stock.ConvTranspose2d(1, 1, 3, stride=3, output_padding=(2, 0))
+    nn.convert(layer)
+    x = numbers((1, 4, 4, 1))
+    dy = numbers(layer(x).shape, 1)
+    dx = mx.grad(lambda x: (layer(x) * dy).sum())(x)
+    close((dx * x).sum(), ((layer(x) - layer.bias) * dy).sum())
 
 
 def test_training_goes_the_same_way() -> None:

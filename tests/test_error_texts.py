@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hostile import (
 )
 
 import mpsfunc as mf
-from mpsfunc._printing import name_of, told
+from mpsfunc._printing import a_kind, name_of, told
 from mpsfunc.graph.nodes import shown
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -79,6 +80,11 @@ def test_a_value_is_told(value: Any, expected: str) -> None:
     assert expected in text if len(expected) > 20 else text == expected
 
 
+def test_kinds_have_their_article() -> None:
+    kinds = [a_kind(value) for value in (1, OrderedDict(), np.ones(1), np.int32(1), 1.5, {}, mx.zeros(1))]
+    assert kinds == ["an int", "an OrderedDict", "an ndarray", "an int32", "a float", "a dict", "an array"]
+
+
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_is_too_much_for_the_formatter(hostile: str) -> None:
     value = HOSTILE[hostile]()
@@ -116,7 +122,7 @@ OWN_WORDS = frozenset(
     "error said owner readers names losses gradient least most".split()
 )
 FORMATTERS = frozenset(
-    ("told", "_printing.told", "shown", "name_of", "brief", "_either", "_place", "len", "near", "_where")
+    ("told", "a_kind", "_printing.told", "shown", "name_of", "brief", "_either", "_place", "len", "near", "_where")
 )
 OF_ARRAYS = (".shape", ".dtype", "__name__", ".device", ".kind.name")
 
@@ -254,7 +260,11 @@ TURNED: dict[str, Callable[[mx.array], Any]] = {
     "bn_stats": lambda x: mf.bn_stats(x, mf.bn_stats(mx.ones((2, 6, 5, 4)))),
     "bn_normalize": lambda x: mf.bn_normalize(x, mf.bn_frozen(C, C)),
     "instance_norm": lambda x: mf.instance_norm(x, C, C),
+    "instance_norm, a shift only": lambda x: mf.instance_norm(x, beta=C),
     "group_norm": lambda x: mf.group_norm(x, 1, C, C),
+    "group_norm of more groups": lambda x: mf.group_norm(x, 4, C, C),
+    "group_norm's gradient": lambda x: mf.group_norm_grad(x, x, mf.group_norm_fwd(mx.ones((2, 6, 5, 4)), 1)[1]),
+    "instance_norm's gradient": lambda x: mf.instance_norm_grad(x, x, mf.instance_norm_fwd(mx.ones((2, 6, 5, 4)))[1]),
     "prelu": lambda x: mf.prelu(x, C),
     "neuron": lambda x: mf.neuron(x, "prelu", C),
     "batch_norm's neuron": lambda x: mf.batch_norm(x, neuron=mf.Neuron("prelu", C)),
@@ -276,6 +286,14 @@ def test_images_in_another_order_of_axes(case: str) -> None:
     with pytest.raises(ValueError) as caught:
         TURNED[case](mx.ones((2, 6, 5, 7)))
     assert "look like" not in str(caught.value)
+
+
+def test_labels_tell_the_order_of_axes() -> None:
+    labels = mx.zeros((2, 6, 5), mx.int32)
+    for reduction, wrong, hint in (("sum", NCHW, True), ("none", mx.ones((2, 5, 6, 7)), False)):
+        with pytest.raises(ValueError, match=r"^loss_value: the labels do not fit y; got ") as caught:
+            mf.loss_value(wrong, labels, "softmax_cross_entropy", reduction)
+        assert ("these look like (n, c, h, w)" in str(caught.value)) is hint
 
 
 # An argument is named -----------------------------------------------------------------------------------
@@ -312,3 +330,28 @@ def test_errors_of_the_gradient_from_a_source_name_it() -> None:
 def test_exclude_edges_is_a_bool(field: Any) -> None:
     with pytest.raises(ValueError, match="^avg_pool: unknown exclude_edges in a PaddingPolicy; got exclude_edges="):
         mf.avg_pool(X, 2, padding=mf.PaddingPolicy(exclude_edges=field))
+
+
+WHOLE: list[tuple[Callable[[], Any], str]] = [
+    (lambda: mf.dropout_mask((-1,), seed=1), "shape=(-1,)"),
+    (lambda: mf.dropout_mask((0, 2**40), seed=1), f"shape=(0, {2**40})"),
+    (lambda: mf.dropout_mask((2, 1.5), seed=1), "shape=(2, 1.5)"),  # type: ignore[arg-type]
+    (lambda: mf.avg_pool(X, 2, zero_pad=((0, 0), (1,))), "zero_pad=((0, 0), (1,))"),  # type: ignore[arg-type]
+    (lambda: mf.avg_pool(X, 2, zero_pad=((0, 0), (1, None))), "zero_pad=((0, 0), (1, None))"),  # type: ignore[arg-type]
+    (lambda: mf.avg_pool(X, 2, padding=((0, 0), (1, -1))), "padding=((0, 0), (1, -1))"),
+    (lambda: mf.max_pool(X, 2, padding=((0, 0), (1, 2, 3))), "padding=((0, 0), (1, 2, 3))"),  # type: ignore[arg-type]
+    (lambda: mf.conv_transpose(X, W, padding=((0,), 1)), "padding=((0,), 1)"),  # type: ignore[arg-type]
+    (lambda: mf.nn.AdaptiveAvgPool2d(0)(X), "out_size=0"),
+    (lambda: mf.nn.AdaptiveMaxPool2d((None, -1))(X), "out_size=(None, -1)"),
+    (
+        lambda: mf.avg_pool_grad(X, mf.avg_pool_state(X.shape, 1), source_window=((0, 0), (1,))),  # type: ignore[arg-type]
+        "source_window=((0, 0), (1,))",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), WHOLE)
+def test_the_whole_argument_is_said(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert f"; got {said}, expected " in str(caught.value)

@@ -143,7 +143,7 @@ def test_first_parameters_and_states() -> None:
 
 
 def test_masks_of_a_dropout_come_from_its_seed_and_change_with_every_step() -> None:
-    f = graph.compile(graph.dropout(graph.ImageNode("x"), 0.5, seed=7, name="d"))
+    f = graph.compile(graph.dropout(graph.ImageNode("x"), keep_probability=0.5, seed=7, name="d"))
     _, states = f.init(mx.random.key(0), {"x": X})
     y, _, after = f({}, {"x": numbers(X, 0)}, states)
     close(y, mf.dropout(numbers(X, 0), keep_probability=0.5, seed=7))

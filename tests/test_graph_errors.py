@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from graph_rows import X, residual
 
+import mpsfunc as mf
 from mpsfunc import graph
 
 # Shapes and drawings ----------------------------------------------------------------------------------------------
@@ -137,13 +138,14 @@ def test_dangling_and_unknown_inputs() -> None:
         (lambda x: graph.add(graph.relu(x), graph.avg_pool(x, 2), name="sum"), ValueError, "sum: arithmetic: "),
         (lambda x: graph.reshape(x, (3, 3, 3), name="r"), ValueError, "r: reshape: .*expected 120 elements"),
         (lambda x: graph.concatenate([x, graph.avg_pool(x, 2)], name="cat"), ValueError, "cat: concatenate: "),
-        (lambda x: graph.dropout(x, 2.0, name="d"), ValueError, "d: dropout.*keep_probability is out of range"),
+        (lambda x: graph.dropout(x, p=0.0, name="d"), ValueError, "d: dropout: p is out of range"),
+        (lambda x: graph.dropout(x, keep_probability=2.0, name="d"), ValueError, "d: dropout: keep_probability is "),
         (lambda x: graph.relu(graph.relu(x), a="big"), TypeError, "relu 2: relu: a is not a number"),
         (lambda x: graph.batch_norm(x, statistics="no", name="b"), ValueError, "b: batch_norm: unknown statistics"),
         (lambda x: graph.conv(x, "3", 3, name="c"), TypeError, "c: conv: out_channels is not an int; got .*'3'"),
         (lambda x: graph.conv(x, -1, 3, name="c"), ValueError, "c: conv: out_channels is out of range"),
         (lambda x: graph.conv(x, 3, None, name="c"), TypeError, "c: conv: kernel_size is not an int"),
-        (lambda x: graph.conv(x, 3, (3, 0), name="c"), ValueError, "c: conv: kernel_size is out of range"),
+        (lambda x: graph.conv(x, 3, (3, 0), name="c"), ValueError, r"c: conv: kernel_size is .*=\(3, 0\)"),
         (lambda x: graph.conv(x, 3, 3, groups=0, name="c"), ValueError, "c: conv: groups is out of range"),
         (lambda x: graph.conv(x, 3, 3, bias="no", name="c"), TypeError, "c: conv: bias is not a bool"),
         (lambda x: graph.conv(graph.reshape(x, 3), 3, 3, name="c"), ValueError, "reshape: reshape: not an image batch"),
@@ -161,6 +163,24 @@ def test_errors_name_the_node(make: Any, error: type[Exception], message: str) -
         f.shapes({"x": X})
     with pytest.raises(error, match=message):
         f.init(mx.random.key(0), {"x": mx.ones(X)})
+
+
+def test_a_dropout_takes_its_share_by_name_only() -> None:
+    x = graph.ImageNode("x")
+    with pytest.raises(
+        TypeError, match=r"^dropout: only x goes without a name; got the second argument=0.1, expected k"
+    ):
+        graph.dropout(x, 0.1, name="d")
+    with pytest.raises(TypeError, match="^dropout: got an unexpected keyword argument 'key'"):
+        graph.dropout(x, p=0.1, key=mx.random.key(0), name="d")
+    with pytest.raises(ValueError, match="d: dropout: keep_probability and p exclude each other; got p=0.1"):
+        graph.compile(graph.dropout(x, p=0.1, keep_probability=0.9, name="d")).shapes({"x": X})
+    ones, kept = mx.ones(X), []
+    for share in ({"p": 0.25}, {"keep_probability": 0.75}):
+        f = graph.compile(graph.dropout(x, seed=3, name="d", **share))
+        _, states = f.init(mx.random.key(0), {"x": ones})
+        kept.append(f({}, {"x": ones}, states)[0])
+    assert mx.array_equal(*kept) and mx.array_equal(kept[0], mf.dropout(ones, p=0.25, seed=3))
 
 
 def test_calls_that_do_not_fit() -> None:

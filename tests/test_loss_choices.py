@@ -12,7 +12,7 @@ from loss_case import CATEGORICAL, COSINE, PAIRS, SIGMOID, SOFTMAX, each, images
 from support import exact, numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _launch, _losses
+from mpsfunc import _launch, _losses, graph
 
 # Worked numbers -------------------------------------------------------------------------------------------
 
@@ -53,7 +53,8 @@ def test_worked_example(device: mx.Device) -> None:
 def test_elements_by_hand(
     device: mx.Device, type: str, y: list[float], t: list[float], element: list[float], slope: list[float]
 ) -> None:
-    made, gradient = mf.loss(mx.array([y]), mx.array([t]), type, "none", epsilon=0.0)
+    exactly = {"epsilon": 0.0} if type == "log" else {}
+    made, gradient = mf.loss(mx.array([y]), mx.array([t]), type, "none", **exactly)
     digits(made, element)
     digits(gradient, slope)
 
@@ -257,3 +258,19 @@ def test_a_gradient_under_autodiff_costs_no_second_launch(on_cpu: mx.Device, mon
     launched.clear()
     mx.eval(mx.grad(lambda y: mf.loss_value(y, labels, SOFTMAX, "sum").sum())(y))
     assert launched == ["loss", "loss_grad"]
+
+
+def test_an_argument_without_a_meaning_may_be_its_default() -> None:
+    """As a graph's node always gives it, and as NumPy's float32 has it; and what it says otherwise."""
+    y = numbers((2, 3))
+    given = {"epsilon": np.float32(1e-7), "delta": np.float16(1), "number_of_classes": np.int8(1)}
+    assert same_bits(mf.loss_value(y, y, "hinge", "sum", **given), mf.loss_value(y, y, "hinge", "sum"))
+    with pytest.raises(
+        ValueError, match="epsilon has no meaning here; got epsilon=0.5 for huber, expected 1e-07 or log$"
+    ):
+        mf.loss(y, y, "huber", "sum", epsilon=0.5)
+    node = graph.compile(graph.loss(graph.ImageNode("y"), graph.ImageNode("t"), "log", "sum", delta=2.0, name="l"))
+    with pytest.raises(
+        ValueError, match="l: loss_fwd: delta has no meaning here; got delta=2.0 for log, expected 1.0 or"
+    ):
+        node.shapes({"y": (2, 1, 1, 3), "t": (2, 1, 1, 3)})

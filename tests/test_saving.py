@@ -218,7 +218,7 @@ ITSELF.append(ITSELF)
     [
         ({"a": [1, {2}]}, TypeError, r"save: cannot be saved; got tree\['a'\]\[1\]=\{2\}, a set"),
         ({"a": {1: 2}}, TypeError, r"save: a key is not a string; got tree\['a'\] with key 1,"),
-        ([np.zeros(2)], TypeError, r"got tree\[0\]=numpy.float64\[2\], a ndarray"),
+        ([np.zeros(2)], TypeError, r"got tree\[0\]=numpy.float64\[2\], an ndarray"),
         ([np.float64(2)], TypeError, r"got tree\[0\]=.*, a float64"),
         ([signal.SIGINT], TypeError, r"got tree\[0\]=.*, a Signals"),
         ((Foreign(1),), TypeError, r"got tree\[0\]=Foreign\(a=1\), a Foreign"),

@@ -11,7 +11,8 @@ from typing import Any
 
 import mpsfunc as mf
 from mpsfunc import _check
-from mpsfunc._plain import entries
+from mpsfunc._policy import pair, refuse
+from mpsfunc.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
@@ -31,10 +32,11 @@ def _connected(x: Shape, options: Options) -> Shape:
 
 
 def _window(options: Options) -> tuple[int, int]:
-    size = options["kernel_size"]
-    given = entries(size) or ()
-    y, x = given if len(given) == 2 else (size, size)
-    return _check.whole("conv", "kernel_size", y), _check.whole("conv", "kernel_size", x)
+    given = options["kernel_size"]
+    size = pair("conv", "kernel_size", given, least=1)
+    if max(size) >= 2**31:
+        refuse("conv", "kernel_size is too large", "kernel_size", given, "ints below 2**31")
+    return size
 
 
 _POLICY = mf.PaddingPolicy()
@@ -177,17 +179,21 @@ log_softmax = filter_of(
     "MPSCNNLogSoftMaxNode",
     "log_softmax(x)",
 )
-dropout = filter_of(
-    kinds.dropout,
-    mf.dropout,
-    "MPSCNNDropoutNode",
-    'dropout(x, 0.8, name="drop1")',
-    own={
-        "keep_probability": (0.5, "Share of elements that are kept. Default 0.5."),
-        "seed": (None, "Of the first step's mask. Default: from the key of `Graph.init`, another for each node."),
-    },
-    without=("p", "key", "mask"),
-    by_place=("keep_probability",),
+dropout = by_name("dropout", "x")(
+    filter_of(
+        kinds.dropout,
+        mf.dropout,
+        "MPSCNNDropoutNode",
+        'dropout(x, keep_probability=0.8, name="drop1")',
+        own={
+            "seed": (
+                None,
+                "Of the first step's mask, which no key or mask can give. Default: from the key of `Graph.init`, "
+                "another for each node.",
+            ),
+        },
+        without=("key", "mask"),
+    )
 )
 
 

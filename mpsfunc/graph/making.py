@@ -34,7 +34,6 @@ def filter_of(
     sources: Sequence[str] = ("x",),
     own: Own | None = None,
     without: Sequence[str] = (),
-    by_place: Sequence[str] = (),
     made: type[FilterNode] = FilterNode,
     name: str = "",
     **defaults: Any,
@@ -50,14 +49,13 @@ def filter_of(
         own: Arguments that the function does not have: a default and what they mean. Those without a default follow the
             images.
         without: Arguments of the function that they do not have.
-        by_place: Those of their own arguments with a default that need no name.
         made: Class of the nodes.
         name: Name of the filter, if it is not the kind's.
         defaults: Defaults that differ from the function's.
     """
     op = name or kind.name
     own = (own or {}) | (_NAMED if kind.weights or kind.memory else _NAME) | (_SHARED if kind.weights else {})
-    signature = _signature(like, sources, own, without, by_place, defaults)
+    signature = _signature(like, sources, own, without, defaults)
 
     def make(*args: Any, **kwargs: Any) -> FilterNode:
         try:
@@ -95,7 +93,6 @@ def _signature(
     sources: Sequence[str],
     own: Own,
     without: Sequence[str],
-    by_place: Sequence[str],
     defaults: dict[str, Any],
 ) -> inspect.Signature:
     theirs = [
@@ -104,7 +101,7 @@ def _signature(
         if argument.name not in (*own, *without, "stream")
     ]
     first = [argument for argument in theirs if argument.name in sources and argument.default is GIVEN]
-    by_place = [*by_place, *(name for name, (default, _) in own.items() if default is GIVEN and name != "name")]
+    by_place = [name for name, (default, _) in own.items() if default is GIVEN and name != "name"]
     mine = [
         Parameter(
             name, Parameter.POSITIONAL_OR_KEYWORD if name in by_place else Parameter.KEYWORD_ONLY, default=default

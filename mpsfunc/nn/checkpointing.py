@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from mpsfunc import _recomputing
 from mpsfunc._plain import is_a
-from mpsfunc._printing import name_of
+from mpsfunc._printing import a_kind
 
 
 def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -37,11 +37,12 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
 
     Returns:
         A function of the arguments of the module, or of ``fn``. It takes and returns arrays in lists, tuples,
-        NamedTuples and dicts, and anything else.
+        NamedTuples and dicts, and anything else that holds none; see `mpsfunc.checkpoint`.
 
     Raises:
-        TypeError: module is not a module, or fn is not callable; when called, an argument or the result holds another
-            kind of collection.
+        TypeError: module is not a module, or fn is not callable; when called, an argument or the result holds an array
+            in anything else, or an iterator.
+        ValueError: When called, an argument or the result is nested deeper than 100 levels, or holds itself.
 
     Example:
         >>> from mpsfunc import nn
@@ -54,7 +55,7 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
     """
     op = "checkpoint"
     if not is_a(module, stock.Module):
-        raise TypeError(f"{op}: module is not a module; got a {name_of(type(module))}, expected an mlx.nn.Module")
+        raise TypeError(f"{op}: module is not a module; got {a_kind(module)}, expected an mlx.nn.Module")
     if fn is not None:
         _recomputing.callable_or_refused(op, "fn", fn)
     run: Callable[..., Any] = module if fn is None else fn

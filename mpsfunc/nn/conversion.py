@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as stock
+from mlx.utils import tree_flatten
 
 from mpsfunc._plain import entries, is_a, text
-from mpsfunc._printing import name_of, told
+from mpsfunc._printing import a_kind, told
 from mpsfunc.nn import activations, fusing, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential
@@ -64,7 +65,8 @@ def convert(
 
     A convolution, transposed convolution, linear layer or batch normalization applies the activation behind it itself,
     where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so. Both find out in each call, so
-    modules that are shared, called by themselves or exchanged later compute what they always did.
+    modules that are shared, called by themselves or exchanged later compute what they always did. Of a relu that runs
+    so behind anything but a batch normalization, the slope at exactly 0 is 0, not 1.
 
     Args:
         model: The model, or a single layer.
@@ -77,7 +79,8 @@ def convert(
 
     Raises:
         TypeError: model is not a module, fuse is not made of pairs of paths, or group is not a group.
-        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a layer has two activations.
+        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a layer has two activations; a
+            module holds itself.
 
     Example:
         >>> import mlx.nn
@@ -88,12 +91,12 @@ def convert(
         left: layers.2 (no drop-in for LayerNorm)
     """
     if not is_a(model, stock.Module):
-        raise TypeError(f"convert: model is not a module; got a {name_of(type(model))}, expected an mlx.nn.Module")
+        raise TypeError(f"convert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     if not (group is None or is_a(group, mx.distributed.Group)):
         raise TypeError(
             f"convert: not a group; got group={told(group)}, expected None or one from mx.distributed.init()"
         )
-    paths = dict(sorted(model.named_modules(), key=_by_numbers))
+    paths = dict(sorted(_modules("convert", model), key=_by_numbers))
     pairs = _pairs(fuse, paths)
     replaced: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -132,6 +135,7 @@ def revert(model: stock.Module) -> stock.Module:
 
     Raises:
         TypeError: model is not a module.
+        ValueError: A module holds itself.
 
     Example:
         >>> import mlx.nn
@@ -141,14 +145,34 @@ def revert(model: stock.Module) -> stock.Module:
         (True, True)
     """
     if not is_a(model, stock.Module):
-        raise TypeError(f"revert: model is not a module; got a {name_of(type(model))}, expected an mlx.nn.Module")
+        raise TypeError(f"revert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
-    for _, module in model.named_modules():
+    for _, module in _modules("revert", model):
         if isinstance(module, DropIn):
             for name in ("_following", "_together"):
                 vars(module).pop(name, None)
             module.__class__ = back.get(type(module), type(module))
     return model
+
+
+def _modules(op: str, model: stock.Module) -> list[tuple[str, stock.Module]]:
+    """MLX's ``named_modules``, which does not end where a module holds itself."""
+    found: list[tuple[str, stock.Module]] = []
+    left: list[tuple[str, stock.Module, tuple[stock.Module, ...]]] = [("", model, ())]
+    while left:
+        path, module, holders = left.pop()
+        found.append((path, module))
+        holders = (*holders, module)
+        try:
+            children: Any = tree_flatten(module.children(), prefix=f".{path}" if path else "", is_leaf=module.is_module)
+        except RecursionError:
+            rule = "expected lists and dicts that hold neither themselves nor hundreds of others in each other"
+            raise ValueError(f"{op}: a module is nested too deep; got {told(path)}, {rule}") from None
+        for at, child in children:
+            if any(child is holder for holder in holders):
+                raise ValueError(f"{op}: a module holds itself; got {told(at)}, expected modules without circles")
+            left.append((at, child, holders))
+    return found
 
 
 def _why_left(module: stock.Module) -> str:
@@ -186,7 +210,7 @@ def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> 
                 raise ValueError(f"convert: there is no such module; got {told(path)}, expected a path of the model")
             module = paths[path]
             if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
-                raise ValueError(f"convert: not a {what}; got {told(path)}, a {type(module).__name__}, expected one")
+                raise ValueError(f"convert: not a {what}; got {told(path)}, {a_kind(module)}, expected one")
         layer, behind = paths[pair[0]], paths[pair[1]]
         named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
         following = getattr(layer, "_following", None)

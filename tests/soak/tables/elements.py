@@ -230,10 +230,8 @@ def _loss(rng: Rng) -> Case:
         y = rounded(rng.uniform(0.1, 0.9, shape), kind)
     if type == "hinge":
         t = rng.integers(0, 2, shape).astype(float)
-    how: dict[str, Any] = {
-        "epsilon": float(np.float32(pick(rng, 1e-7, 0.01))),
-        "delta": float(pick(rng, 0.5, 1.0, 2.0)),
-    }
+    epsilon, delta = float(np.float32(pick(rng, 1e-7, 0.01))), float(pick(rng, 0.5, 1.0, 2.0))
+    how: dict[str, Any] = {"log": {"epsilon": epsilon}, "huber": {"delta": delta}}.get(type, {})
     arrays, weight = [y, t], 1.0
     if rng.random() < 0.3:
         how["weight"] = weight = float(np.float32(rng.uniform(0.1, 2)))
@@ -249,12 +247,14 @@ def _loss(rng: Rng) -> Case:
     )
     classes = int(rng.integers(1, 6))
     if smoothing:
-        how |= {"label_smoothing": smoothing, "number_of_classes": classes}
+        how["label_smoothing"] = smoothing
+        if type.startswith("softmax"):
+            how["number_of_classes"] = classes
 
     def elements(y: np.ndarray, t: np.ndarray, w: np.ndarray | None = None) -> np.ndarray:
         if type in ("softmax_cross_entropy", "sigmoid_cross_entropy"):
             t = t * (1 - smoothing) + smoothing / (classes if type.startswith("softmax") else 2)
-        return LOSSES[type](y, t, how["epsilon"], how["delta"]) * (weight if w is None else w)
+        return LOSSES[type](y, t, epsilon, delta) * (weight if w is None else w)
 
     def divisor(w: np.ndarray | None) -> Any:
         every = math.prod(shape[1:-1]) if type.startswith("softmax") else math.prod(shape[1:])
