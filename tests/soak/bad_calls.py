@@ -90,11 +90,12 @@ def _try(name: str, wrong: dict[str, str], forged: tuple[Any, Any, Any], traced:
 
 
 def _made_of(x: mx.array, value: Any, depth: int = 0) -> Any:
-    """Arrays that are not known while x is not."""
-    if isinstance(value, mx.array):
+    """Arrays that are not known while x is not; what a value says of its class is not asked."""
+    kind: Any = type(value)
+    if kind is mx.array:
         return value + x.astype(value.dtype)
-    if type(value) in (list, tuple) and value and depth < 4:
-        return type(value)(_made_of(x, each, depth + 1) for each in value[:8])
+    if (kind is list or kind is tuple) and value and depth < 4:
+        return kind(_made_of(x, each, depth + 1) for each in value[:8])
     return value
 
 
