@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _launch, _vectors
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 from mpsfunc._rules import differentiable
 
@@ -35,7 +36,7 @@ def others(op: str, group: Group | None) -> Group | None:
     """The group, or None where it has no other process."""
     if group is None:
         return None
-    if not isinstance(group, Group):
+    if not is_a(group, Group):
         raise TypeError(f"{op}: not a group; got group={told(group)}, expected None or one from mx.distributed.init()")
     return group if group.size() > 1 else None
 

@@ -11,6 +11,7 @@ from mpsfunc import _across, _check, _launch, _lazy, _printing, _vectors
 from mpsfunc._across import Group
 from mpsfunc._composed_norm import check_statistics, checked_eps, statistics_of_all
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 
 UNKNOWN = "unknown"  # behind which activation the sums of a saved state are, which had no word for it
@@ -50,8 +51,7 @@ class BatchNormState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
         """This state with other arrays, in the order of `arrays`."""
-        _check.arrays_of("BatchNormState", arrays, 5)
-        mean, var, count, dgamma, dbeta = arrays
+        mean, var, count, dgamma, dbeta = _check.arrays_of("BatchNormState", arrays, 5)
         return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
 
 
@@ -315,7 +315,7 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
 
 def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     """A batch normalization state that fits together."""
-    if isinstance(state, BatchNormState) and _check.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
+    if is_a(state, BatchNormState) and _check.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
         return  # told in a quarter of the time, at every call
     _check.state(op, state, BatchNormState, stream=stream)
     _check.switch(op, "state.frozen", state.frozen)
@@ -335,7 +335,7 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
 def _is_plain(state: BatchNormState) -> bool:
     """Whether count, eps, frozen and summed are what `fresh` makes of them."""
     count, eps = state.count, state.eps
-    if not isinstance(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
+    if not is_a(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
         return False
     if type(state.frozen) is not bool or type(state.summed) is not str:
         return False

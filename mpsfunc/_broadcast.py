@@ -18,6 +18,8 @@ from mpsfunc._printing import told
 
 Shape = tuple[int, ...]
 _MOST = 2**31 - 1  # places within an image are int32 in kernels
+_Pair = tuple[int, int]  # the lengths of two operands along an axis
+_ONE: _Pair = (1, 1)
 
 
 class Under(NamedTuple):
@@ -93,29 +95,68 @@ def as_images(shape: Shape) -> Shape:
     return (math.prod(shape[:-1]), 1, 1, shape[-1]) if shape else (1, 1, 1, 1)
 
 
-def together(op: str, shape: Shape, other: Shape) -> tuple[Shape, Shape, Shape]:
-    """The shape that two operands have together, as in NumPy, and both of theirs as images'.
+class Together(NamedTuple):
+    """The shape of two operands' result, theirs as images', and how many images of the result share one of theirs."""
 
-    Where there are more than four axes, neighbours become one that both operands go along or only one of them does.
+    shape: Shape
+    first: Shape
+    second: Shape
+    batch: int
+    pers: tuple[int, int]
+
+
+@functools.lru_cache(maxsize=4096)
+def together(op: str, shape: Shape, other: Shape) -> Together:
+    """Two operands under one result, as in NumPy.
+
+    Images stay as they are. Of others the last axis becomes the channels. Those before it become as few as it takes to
+    say whether both operands go along them or one, and the first of these the batch: so it may be long. Where an image
+    would still be too large, the batch takes two.
+
+    Example:
+        >>> together("add", (50, 70), (70,))
+        Together(shape=(50, 70), first=(50, 1, 1, 70), second=(1, 1, 1, 70), batch=50, pers=(1, 50))
     """
-    if shape == other:
-        return shape, as_images(shape), as_images(other)
-    rank = max(len(shape), len(other))
-    first, second = ((1,) * (rank - len(lengths)) + lengths for lengths in (shape, other))
-    pairs = list(zip(first, second, strict=True))
+    rank = max(len(shape), len(other), 1)
+    pairs = list(zip(*((1,) * (rank - len(lengths)) + lengths for lengths in (shape, other)), strict=True))
     if any(a != b and a != 1 and b != 1 for a, b in pairs):
         raise ValueError(f"{op}: operands do not fit; got y.shape={other}, expected {shape} but for lengths of 1")
-    whole = tuple(joint(a, b) for a, b in pairs)
-    merged: list[tuple[int, int]] = [(1, 1)] * (4 - rank) + pairs
-    i = len(merged) - 2
-    while len(merged) > 4 and i >= 0:
-        (a, b), (c, d) = merged[i : i + 2]
-        if (a, b) == (1, 1) or (c, d) == (1, 1) or (a == b and c == d) or (a == c == 1) or (b == d == 1):
-            merged[i : i + 2] = [(a * c, b * d)]
-        i -= 1
-    if len(merged) > 4:
-        raise ValueError(f"{op}: too many axes; got y.shape={other}, expected at most four steps from {shape}")
-    return whole, tuple(a for a, _ in merged), tuple(b for _, b in merged)
+    whole = tuple(joint(a, b) for a, b in pairs) if shape or other else ()
+    if rank != 4:
+        *ahead, last = pairs
+        ahead = _merged(ahead)
+        if len(ahead) > 3:
+            *ahead, last = _merged([*ahead, last])
+        if len(ahead) > 3:
+            raise ValueError(f"{op}: too many axes; got y.shape={other}, expected at most four steps from {shape}")
+        pairs = [*ahead[:1], *[_ONE] * (3 - len(ahead)), *ahead[1:], last] if ahead else [_ONE] * 3 + [last]
+        if len(ahead) == 2 and math.prod(joint(a, b) for a, b in (ahead[1], last)) > _MOST:
+            return _one_batch(whole, ahead, last)
+    batch = joint(*pairs[0])
+    pers = tuple(batch if length == 1 else 1 for length in pairs[0])
+    return Together(whole, tuple(a for a, _ in pairs), tuple(b for _, b in pairs), batch, (pers[0], pers[1]))
+
+
+def _merged(pairs: list[_Pair]) -> list[_Pair]:
+    """Neighbours as one axis where both operands go along them or only one of them does."""
+    made: list[_Pair] = []
+    for a, b in pairs:
+        c, d = made[-1] if made else _ONE
+        if made and (_ONE in ((a, b), (c, d)) or (a == b and c == d) or (a == c == 1) or (b == d == 1)):
+            made[-1] = a * c, b * d
+        else:
+            made.append((a, b))
+    return made
+
+
+def _one_batch(whole: Shape, ahead: list[_Pair], last: _Pair) -> Together:
+    """Two axes of large operands as the batch: an operand without the inner one shares its images."""
+    outer, inner = (joint(*pair) for pair in ahead)
+    made, pers = [], []
+    for (a, b), channels in zip(zip(*ahead, strict=True), last, strict=True):
+        made.append((a * b, 1, 1, channels))
+        pers.append(outer * inner if a * b == 1 else 1 if b == inner else inner)
+    return Together(whole, made[0], made[1], outer * inner, (pers[0], pers[1]))
 
 
 def joint(a: int, b: int) -> int:
@@ -129,7 +170,8 @@ def joint(a: int, b: int) -> int:
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
-    steps = tuple(map(_plain.whole, value)) if isinstance(value, (tuple, list)) else (None,)
+    given = _plain.entries(value)
+    steps = (None,) if given is None else tuple(map(_plain.whole, given))
     if None in steps:
         raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
     if len(steps) != 3 or not set(steps) <= {0, 1}:

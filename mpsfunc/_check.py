@@ -12,8 +12,9 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc import _plain
-from mpsfunc._near import near
-from mpsfunc._printing import told
+from mpsfunc._near import choice as choice
+from mpsfunc._plain import entries, is_a
+from mpsfunc._printing import name_of, told
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
@@ -25,7 +26,7 @@ _AXES = 16  # of a shape in an error
 
 def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
     """An mx.array of a floating dtype that the stream's device has."""
-    if not isinstance(value, mx.array):
+    if type(value) is not mx.array and not is_a(value, mx.array):  # this runs at every call
         raise TypeError(f"{op}: {name} is not an array; got {name}={told(value)}, expected an mx.array")
     if value.dtype not in FLOATING:
         raise TypeError(
@@ -38,7 +39,7 @@ def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) ->
 
 def numbers(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
     """An mx.array of numbers that can be compared: floating, or integers of any size."""
-    if isinstance(value, mx.array) and value.dtype not in FLOATING:
+    if is_a(value, mx.array) and value.dtype not in FLOATING:
         if mx.issubdtype(value.dtype, mx.integer):
             return
         raise TypeError(
@@ -73,7 +74,7 @@ def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
 
 def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
     """The shape of an NHWC batch."""
-    if len(shape) != 4 or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
+    if len(shape) != 4 or any(type(d) is not int or d < 0 for d in shape):
         raise ValueError(f"{op}: not an image batch; got {name}={told(tuple(shape))}, expected (n, h, w, c)")
     _, h, w, c = shape
     if 0 in (h, w, c):
@@ -91,9 +92,10 @@ def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]
 
 def shape_of(op: str, name: str, value: Any, rule: str, wrong: str, *, rank: int | None = None) -> tuple[int, ...]:
     """A shape as an argument: a list or tuple of ints, as Python's; ``wrong`` is said of other entries."""
-    if not isinstance(value, (list, tuple)):
+    given = entries(value)
+    if given is None:
         raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected {rule}")
-    lengths = [_plain.whole(length) for length in value] if rank in (None, len(value)) else [None]
+    lengths = [_plain.whole(length) for length in given] if rank in (None, len(given)) else [None]
     made = tuple(length for length in lengths if length is not None and length >= 0)
     if len(made) != len(lengths):
         raise ValueError(f"{op}: {wrong}; got {name}={told(value)}, expected {rule}")
@@ -139,11 +141,11 @@ def turned(swapped: bool) -> str:
 def vectors_alike(arrays: Sequence[Any]) -> bool:
     """Whether they are float32 vectors of one length, which fit every device: then there is nothing to complain of."""
     first = arrays[0]
-    if not isinstance(first, mx.array) or first.ndim != 1:
+    if type(first) is not mx.array or first.ndim != 1:
         return False
     length = first.shape
     for a in arrays:  # no generator: this runs at every call
-        if not isinstance(a, mx.array) or a.dtype != mx.float32 or a.shape != length:
+        if type(a) is not mx.array or a.dtype != mx.float32 or a.shape != length:
             return False
     return True
 
@@ -172,23 +174,9 @@ def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1)
     return plain
 
 
-def choice(op: str, name: str, value: Any, names: Sequence[str]) -> str:
-    """One of a few names."""
-    if not isinstance(value, str):
-        raise TypeError(f"{op}: {name} is not a name; got {name}={told(value)}, expected {_either(names)}")
-    if value not in names:
-        meant = near(name.rpartition(".")[2], value, names)
-        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {_either(names)}{meant}")
-    return value
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(map(repr, names))
-
-
 def switch(op: str, name: str, value: Any) -> bool:
     """True or False."""
-    if not isinstance(value, bool):
+    if not is_a(value, bool):
         raise TypeError(f"{op}: {name} is not a bool; got {name}={told(value)}, expected True or False")
     return value
 
@@ -231,34 +219,34 @@ def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float 
     return float(plain)
 
 
-# What a class that derives from these would answer later, where kernels ask, is not known.
-_PLAIN = frozenset((bool, int, float, str))
-_PLAINLY = "a bool, int, float or str and nothing that derives from them"
+_PLAINLY = "Python's or NumPy's own classes"
 
 
 def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
     """A state that the matching forward function made, of dtypes that the stream's device has."""
-    if not isinstance(value, kind):
+    if not is_a(value, kind):
         raise TypeError(
-            f"{op}: not a state of this operation; got state of type {type(value).__name__}, expected {kind.__name__}"
+            f"{op}: not a state of this operation; got state of type {name_of(type(value))}, expected {kind.__name__}"
         )
     for name, field in zip(value._fields, value, strict=False):
-        if isinstance(field, (int, float, str)) and type(field) not in _PLAIN and not isinstance(field, np.generic):
-            raise TypeError(f"{op}: the state holds a stranger; got state.{name}={told(field)}, expected {_PLAINLY}")
+        if type(field) is not mx.array and _plain.is_derived(field):  # kernels ask later, and nobody knows for what
+            raise TypeError(f"{op}: the state holds another class; got state.{name}={told(field)}, expected {_PLAINLY}")
     for name, a in zip(value._fields, value.arrays, strict=False):
-        if not isinstance(a, mx.array):
+        if not is_a(a, mx.array):
             raise TypeError(f"{op}: the state holds no array; got state.{name}={told(a)}, expected an mx.array")
         on_device(op, f"state.{name}", a.dtype, stream)
 
 
-def arrays_of(kind: str, arrays: Any, count: int) -> None:
+def arrays_of(kind: str, arrays: Any, count: int) -> tuple[Any, ...]:
     """So many arrays for a state, in a list or tuple."""
-    if not isinstance(arrays, (list, tuple)):
+    given = entries(arrays)
+    if given is None:
         raise TypeError(
             f"{kind}: arrays is not a sequence; got arrays={told(arrays)}, expected a list of {count} arrays"
         )
-    if len(arrays) != count:
-        raise ValueError(f"{kind}: wrong number of arrays; got {len(arrays)} arrays, expected {count}")
+    if len(given) != count:
+        raise ValueError(f"{kind}: wrong number of arrays; got {len(given)} arrays, expected {count}")
+    return given
 
 
 _State = TypeVar("_State")

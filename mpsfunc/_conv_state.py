@@ -13,7 +13,7 @@ from mpsfunc import _check, _conv_edges, _fused_neuron, _launch, _neuron, _plain
 from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, fusable, told_by_result
 from mpsfunc._conv_spec import Spec
 from mpsfunc._fused_neuron import Chosen
-from mpsfunc._near import near
+from mpsfunc._plain import is_a
 from mpsfunc._policy import told_apart
 from mpsfunc._printing import told
 from mpsfunc.window import Axis
@@ -64,8 +64,7 @@ class ConvState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
         """This state with other arrays, in the order of `arrays`."""
-        _check.arrays_of("ConvState", arrays, 4)
-        dw, db, y, slopes = arrays
+        dw, db, y, slopes = _check.arrays_of("ConvState", arrays, 4)
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
     @property
@@ -128,7 +127,7 @@ def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, s
 
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     """Refuses what a state's gradients cannot be made of."""
-    if not isinstance(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
+    if not is_a(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
         raise TypeError(f"{op}: no dtype of gradients; got dtype={told(dtype)}, expected float32 or float64")
     _check.on_device(op, "dw", dtype, stream)
 
@@ -224,16 +223,16 @@ def gradient(
 
 def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
     """The neuron that a state names."""
-    name = state.neuron
-    if isinstance(name, str) and name == "":
+    name = _plain.text(state.neuron)
+    if name == "":
         return Chosen(NO_ACTIVATION)
     for letter in "abc":
         _check.number(op, f"state.{letter}", getattr(state, letter))
-    known = len(_neuron.PARAMETERS.get(name, ())) if isinstance(name, str) else 0
+    known = len(_neuron.PARAMETERS.get(name or "", ()))
     given = [*state[state._fields.index("a") :][:known], None, None, None][:3]
-    if isinstance(name, str) and name == NAMES[PRELU]:
+    if name == NAMES[PRELU]:
         given[0] = state.slopes
-    how = _fused_neuron.Neuron(name, *given)
+    how = _fused_neuron.Neuron(state.neuron, *given)
     return _fused_neuron.parsed(op, "state.neuron", how, state.db.shape[0], stream)
 
 
@@ -275,11 +274,8 @@ def of_state(op: str, w: mx.array, state: Any, stream: mx.Stream) -> None:
 
 def option(op: str, name: object) -> tuple[bool, bool]:
     """Whether a gradient option asks for the images' gradient, and whether for the parameters'."""
-    if not isinstance(name, str) or name not in OPTIONS:
-        kind = ValueError if isinstance(name, str) else TypeError
-        meant = near("option", name, OPTIONS) if isinstance(name, str) else ""
-        raise kind(f"{op}: unknown option; got option={told(name)}, expected {' or '.join(map(repr, OPTIONS))}{meant}")
-    return name != "weights_and_bias", name != "data"
+    chosen = _check.choice(op, "option", name, OPTIONS)
+    return chosen != "weights_and_bias", chosen != "data"
 
 
 def grown(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:

@@ -10,6 +10,7 @@ from mpsfunc import _check, _neuron, _prelu
 from mpsfunc._activation import NAMES, NO_ACTIVATION, PRELU, Activation
 from mpsfunc._near import near
 from mpsfunc._neuron import On
+from mpsfunc._plain import is_a, text
 from mpsfunc._printing import told
 
 
@@ -48,9 +49,9 @@ def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[
     """What ``neuron=`` means: None, a name, or a `Neuron`."""
     if neuron is None:
         return Chosen(NO_ACTIVATION)
-    if isinstance(neuron, Neuron):
+    if is_a(neuron, Neuron):
         return parsed(op, "neuron.type", neuron, channels, stream, of=of)
-    if not isinstance(neuron, str):
+    if not is_a(neuron, str):
         raise TypeError(f"{op}: neuron is no activation; got neuron={told(neuron)}, expected None, a name or a Neuron")
     return parsed(op, "neuron", Neuron(neuron), channels, stream, of=of)
 
@@ -59,13 +60,13 @@ def parsed(
     op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
 ) -> Chosen:
     """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
-    name, a, b, c = neuron
-    if not isinstance(name, str):
-        raise TypeError(f"{op}: {argument} is not a name; got {argument}={told(name)}, expected {_LISTED}")
+    kind, a, b, c = tuple.__iter__(neuron)
+    name = text(kind)
+    if name is None:
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={told(kind)}, expected {_LISTED}")
     if name not in NAMES:
-        raise ValueError(
-            f"{op}: unknown neuron; got {argument}={told(name)}, expected {_LISTED}{near('neuron', name, NAMES)}"
-        )
+        meant = near("neuron", name, NAMES)
+        raise ValueError(f"{op}: unknown neuron; got {argument}={told(name)}, expected {_LISTED}{meant}")
     if name != "prelu":
         return Chosen(_neuron.activation(op, name, a, b, c))
     for letter, given in (("b", b), ("c", c)):
@@ -81,7 +82,7 @@ def check_slopes(
     op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
 ) -> mx.array:
     """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
-    if not isinstance(slopes, mx.array):
+    if not is_a(slopes, mx.array):
         raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={told(slopes)}, expected an mx.array")
     _check.array(op, name, slopes, stream=stream)
     if channels is None:

@@ -24,6 +24,7 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc import _environment, _nvrtc, _printing
+from mpsfunc._plain import is_a
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -72,13 +73,16 @@ class Stage(NamedTuple):
 
 def resolve(stream: StreamLike) -> mx.Stream:
     """The stream that ``stream=`` means at this moment; None is the current default."""
-    if isinstance(stream, mx.Stream):
-        return stream
-    if isinstance(stream, mx.ThreadLocalStream):
-        with mx.stream(stream):  # MLX tells in no other way which one this thread has
-            return mx.default_stream(stream.device)
-    if stream is not None and not isinstance(stream, (mx.Device, mx.DeviceType)):
-        raise TypeError(f"stream: not a stream; got stream={_printing.told(stream)}, expected a device or mx.Stream")
+    if stream is not None:
+        if is_a(stream, mx.Stream):
+            return stream
+        if is_a(stream, mx.ThreadLocalStream):
+            with mx.stream(stream):  # MLX tells in no other way which one this thread has
+                return mx.default_stream(stream.device)
+        if not is_a(stream, (mx.Device, mx.DeviceType)):
+            raise TypeError(
+                f"stream: not a stream; got stream={_printing.told(stream)}, expected a device or mx.Stream"
+            )
     try:
         return mx.default_stream(mx.default_device() if stream is None else stream)
     except ValueError as error:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpsfunc import _check, _launch, _loss_kernels, _losses
 from mpsfunc._losses import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 
 REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
@@ -63,8 +64,9 @@ def settle(
     """The arguments of `loss`, checked."""
     run_on = _launch.resolve(stream)
     _images(op, y, run_on)
-    kind = _losses.TYPES.index(_check.choice(op, "type", type, _losses.TYPES))
-    _check.choice(op, "reduction", reduction, REDUCTIONS)
+    type = _check.choice(op, "type", type, _losses.TYPES)
+    kind = _losses.TYPES.index(type)
+    reduction = _check.choice(op, "reduction", reduction, REDUCTIONS)
     if kind == COSINE and reduction != _SUM:
         raise ValueError(f"{op}: cosine_distance is a sum; got reduction={told(reduction)}, expected 'sum'")
     labelled = _target(op, y, target, kind, run_on)
@@ -116,7 +118,7 @@ def _images(op: str, y: Any, stream: mx.Stream) -> None:
 
 def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> bool:
     """Whether the target is a class a pixel."""
-    if isinstance(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
+    if is_a(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
         _check.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=y.shape)
         return True
     _check.array(op, "target", target, stream=stream)

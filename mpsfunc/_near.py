@@ -1,9 +1,13 @@
-"""What a wrong name was probably meant to be, for the end of an error."""
+"""One of a few names as an argument, and what a wrong one was probably meant to be."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from mpsfunc._plain import text
+from mpsfunc._printing import told
 
 # What other libraries call the same thing, by the field that the name stands in. A note follows where it takes more
 # than the name.
@@ -49,6 +53,18 @@ _OTHERS = frozenset(("selu", "celu", "silu", "swish", "mish", "log_sigmoid", "lo
 _LONGEST = 40
 
 
+def choice(op: str, name: str, value: Any, names: Collection[str], rule: str = "") -> str:
+    """One of a few names; ``rule`` says what is expected where there is more."""
+    rule = rule or " or ".join(map(repr, names))
+    given = text(value)
+    if given is None:
+        raise TypeError(f"{op}: {name} is not a name; got {name}={told(value)}, expected {rule}")
+    if given not in names:
+        meant = near(name.rpartition(".")[2], given, names)
+        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {rule}{meant}")
+    return given
+
+
 def near(field: str, value: str, names: Iterable[str]) -> str:
     """``; did you mean 'clamp'?``, or nothing where no name is near.
 
@@ -60,11 +76,11 @@ def near(field: str, value: str, names: Iterable[str]) -> str:
         >>> near("neuron", "leaky_relu", ("relu", "elu")), near("neuron", "swish", ("relu", "elu"))
         ("; did you mean 'relu' with its slope as a?", '')
     """
-    text = str.__getitem__(value, slice(_LONGEST + 1))
-    if len(text) > _LONGEST:
+    start = str.__getitem__(value, slice(_LONGEST + 1))
+    if len(start) > _LONGEST:
         return ""
     known = list(names)
-    plain = text.strip().lower().replace("-", "_").replace(" ", "_")
+    plain = start.strip().lower().replace("-", "_").replace(" ", "_")
     meant, note = next((name for name in known if name == plain), ""), ""
     if not meant:
         meant, note = _ELSEWHERE.get(field, {}).get(plain, ("", ""))

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc._printing import brief, told
+
 _HEADERS = {"13": "cu13", "12": "cuda_runtime"}  # where pip keeps those of each version of CUDA
 _TYPES = {
     mx.bool_: "bool", mx.uint8: "unsigned char", mx.int8: "signed char", mx.uint16: "unsigned short",
@@ -175,7 +177,7 @@ def source(
 
     These come with the launch, since a kernel that reads them first waits as long as a small one works.
     """
-    told: list[str] = []
+    lines: list[str] = []
     lengths: list[str] = []
     words = set(re.findall(r"\w+", body))
     sized = tuple(i for i, (array, _, _) in enumerate(inputs) if f"{array}_shape" in words)
@@ -183,24 +185,24 @@ def source(
         array, _, ndim = inputs[i]
         each = [f"{array}_length_{axis}" for axis in range(ndim)]
         lengths += [f"int {length}" for length in each]
-        told.append(f"const int {array}_shape[] = {{{', '.join(each)}}};")
-    told += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in words]
+        lines.append(f"const int {array}_shape[] = {{{', '.join(each)}}};")
+    lines += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in words]
     bounds = ""
     for constant, value in constants:
         if constant == RESIDENT:
             bounds = f"__launch_bounds__({_MOST_THREADS}, {value}) "
         elif isinstance(value, mx.Dtype):
-            told.append(f"using {constant} = {_TYPES[value]};")
+            lines.append(f"using {constant} = {_TYPES[value]};")
         else:
-            told.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {constant} = {int(value)};")
+            lines.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {constant} = {int(value)};")
     given = [f"param_{i}" for i in range(numbers)]
     if given:
-        told.append(f"const int params[] = {{{', '.join(given)}}};")
+        lines.append(f"const int params[] = {{{', '.join(given)}}};")
     arrays = [f"const {_TYPES[dtype]}* {array}" for array, dtype, _ in inputs]
     arrays += [f"{_TYPES[dtype]}* {array}" for array, dtype in outputs]
     scalars = [*lengths, *(f"int {word}" for word in given)]
     signature = f'extern "C" __global__ void {bounds}{name}({", ".join([*arrays, *scalars])})'
-    return "\n".join([_PROLOGUE, header, signature, "{", *told, body, "}", ""]), sized
+    return "\n".join([_PROLOGUE, header, signature, "{", *lines, body, "}", ""]), sized
 
 
 def machine_code(text: str, with_nvrtc: Compiler) -> bytes:
@@ -235,18 +237,20 @@ def cache_folder() -> Path | None:
         try:
             folder = Path(named).expanduser()
         except RuntimeError:
-            raise ValueError(f"MPSFUNC_CACHE_DIR: nobody's home; got {named!r}, expected a folder") from None
+            raise ValueError(f"MPSFUNC_CACHE_DIR: no such home folder; got {told(named)}, expected a folder") from None
         if wrong := _why_not(folder):
-            raise ValueError(f"MPSFUNC_CACHE_DIR: {wrong}; got {named!r}, expected a folder that only you can write to")
+            raise ValueError(
+                f"MPSFUNC_CACHE_DIR: {wrong}; got {told(named)}, expected a folder that only you can write to"
+            )
         return folder
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (home if home.is_absolute() else Path.home() / ".cache") / "mpsfunc"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # this user has no home folder
         return None
     wrong = _why_not(folder)
     if wrong:
-        warnings.warn(f"compiled kernels are not kept: {folder} is {wrong}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"compiled kernels are not kept: {brief(str(folder))} is {wrong}", RuntimeWarning, stacklevel=2)
         return None
     return folder
 

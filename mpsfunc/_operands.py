@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from mpsfunc import _broadcast, _check, _launch, _plain
 from mpsfunc._broadcast import Shape
+from mpsfunc._printing import told
 
 Strides = Sequence[int]
 Lying = tuple[int, tuple[int, int]]  # the batch and the operands' pers
@@ -20,7 +22,7 @@ def arrays(op: str, x: Any, y: Any, check: Any, stream: mx.Stream) -> tuple[mx.a
     made: list[Any] = [x, y]
     for i, name in enumerate("xy"):
         other = made[1 - i]
-        plain = _plain.real(made[i]) if isinstance(other, mx.array) else None
+        plain = _plain.real(made[i]) if _plain.is_a(other, mx.array) else None
         if plain is None:
             check(op, name, made[i], stream=stream)
             continue
@@ -32,12 +34,16 @@ def arrays(op: str, x: Any, y: Any, check: Any, stream: mx.Stream) -> tuple[mx.a
 
 
 def _of_dtype(op: str, name: str, value: float, dtype: mx.Dtype) -> mx.array:
+    """A number as an array of a dtype that holds it; floating ones round it, and have infinities and NaN."""
     if not mx.issubdtype(dtype, mx.floating):
-        least, most = (int(bound) for bound in (mx.iinfo(dtype).min, mx.iinfo(dtype).max))
-        return mx.array(_check.whole(op, name, value, least, most), dtype)
-    if isinstance(value, int) or math.isfinite(value):
-        value = _check.number(op, name, value)
-    return mx.array(value, dtype)
+        plain = _check.whole(op, name, value, int(mx.iinfo(dtype).min), int(mx.iinfo(dtype).max))
+        kind = "i" if mx.issubdtype(dtype, mx.signedinteger) else "u"
+        return mx.array(np.array(plain, f"{kind}{dtype.size}"))  # MLX takes no int of 2**63 and above
+    most = mx.finfo(dtype).max
+    if not -most <= value <= most and (isinstance(value, int) or math.isfinite(value)):
+        rule = f"what {str(dtype).rpartition('.')[2]} holds, {-most:g} to {most:g}"
+        raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}")
+    return mx.array(float(value), dtype)
 
 
 class Operands(NamedTuple):
@@ -53,16 +59,16 @@ class Operands(NamedTuple):
 
 def operands(op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]) -> Operands:
     """Two arrays of one dtype, broadcast."""
-    for name, a, stride in zip(("primary_stride", "secondary_stride"), (x, y), strides, strict=True):
-        step = _broadcast.stride(op, name, stride)
+    names = ("primary_stride", "secondary_stride")
+    steps = [_broadcast.stride(op, name, stride) for name, stride in zip(names, strides, strict=True)]
+    for name, a, step in zip(names, (x, y), steps, strict=True):
         if a.ndim != 4 and step != (1, 1, 1):
             raise ValueError(f"{op}: only images have strides; got {name}={step}, expected (1, 1, 1)")
-    x, y = (_read(a, stride) for a, stride in zip((x, y), strides, strict=True))
-    shape, first, second = _broadcast.together(op, tuple(x.shape), tuple(y.shape))
-    batch = _broadcast.joint(first[0], second[0])
-    images = _broadcast.sized(op, "output shape", _broadcast.result_shape((first, second), batch))
-    pers = (batch if first[0] == 1 else 1), (batch if second[0] == 1 else 1)
-    return Operands(x.reshape(first), y.reshape(second), (x.shape, y.shape), shape, images, (batch, pers))
+    x, y = (_read(a, step) for a, step in zip((x, y), steps, strict=True))
+    made = _broadcast.together(op, tuple(x.shape), tuple(y.shape))
+    images = _broadcast.sized(op, "output shape", _broadcast.result_shape((made.first, made.second), made.batch))
+    parts = x.reshape(made.first), y.reshape(made.second)
+    return Operands(*parts, (x.shape, y.shape), made.shape, images, (made.batch, made.pers))
 
 
 def _read(a: mx.array, step: Strides) -> mx.array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from mpsfunc import _plain
 from mpsfunc._near import near
+from mpsfunc._plain import entries, is_a, whole
 from mpsfunc._printing import told
 
 Ints = tuple[int, int]
@@ -79,7 +79,7 @@ class PaddingPolicy(NamedTuple):
         check_policy("PaddingPolicy", self)
         sizes = {"length": length, "kernel_size": kernel_size, "stride": stride, "dilation": dilation}
         length, kernel_size, stride, dilation = (_one(arg, value) for arg, value in sizes.items())
-        if index(axis) not in (0, 1):
+        if whole(axis) not in (0, 1):
             refuse("PaddingPolicy", "there is no such axis", "axis", axis, "0 or 1")
         extent = (kernel_size - 1) * dilation + 1
         n_out, pad = policy_spot(self, length, extent, stride, axis)
@@ -111,7 +111,7 @@ class PaddingPolicy(NamedTuple):
 
 def _one(arg: str, value: object) -> int:
     """An int >= 1 that an axis has of its own."""
-    one = index(value)
+    one = whole(value)
     if one is None:
         refuse("PaddingPolicy", f"{arg} is not an int", arg, value, "an int >= 1", TypeError)
     if one < 1:
@@ -132,7 +132,7 @@ def check_policy(op: str, policy: PaddingPolicy) -> None:
     for (field, names), value in zip(_POLICY.items(), policy, strict=True):
         if type(value) is not type(names[0]) or value not in names:
             rule = " or ".join(map(repr, names))
-            meant = near(field, value, map(str, names)) if isinstance(value, str) else ""
+            meant = near(field, value, map(str, names)) if is_a(value, str) else ""
             refuse(op, f"unknown {field} in a PaddingPolicy", field, value, f"{rule}{meant}")
 
 
@@ -141,11 +141,12 @@ def check_policy(op: str, policy: PaddingPolicy) -> None:
 
 def two(op: str, arg: str, value: object, rule: str, of: object = None) -> tuple[object, object]:
     """A pair's two entries, or one value twice; ``of`` is the argument where the value is a part of it."""
-    if not isinstance(value, (tuple, list)):
+    given = entries(value)
+    if given is None:
         return value, value
-    if len(value) != 2:
+    if len(given) != 2:
         refuse(op, f"{arg} is not a pair", arg, value if of is None else of, rule)
-    return value[0], value[1]
+    return given[0], given[1]
 
 
 def pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "", of: object = None) -> Ints:
@@ -156,7 +157,7 @@ def pair(op: str, arg: str, value: object, least: int | None = None, rule: str =
     if type(value) is int and (least is None or value >= least):  # nearly every call
         return value, value
     rule = rule or "an int or a (y, x) pair of ints" + ("" if least is None else f" >= {least}")
-    y, x = map(index, two(op, arg, value, rule, of))
+    y, x = map(whole, two(op, arg, value, rule, of))
     of = value if of is None else of
     if y is None or x is None:
         refuse(op, f"{arg} is not an int", arg, of, rule, TypeError)
@@ -173,34 +174,22 @@ def pixels(op: str, arg: str, value: object, negative: str = "") -> list[Ints]:
     return sides
 
 
-def index(value: Any) -> int | None:
-    """An int of any kind, as Python's; None for everything else."""
-    return _plain.whole(value)
-
-
-_SIMPLE = frozenset((int, str, bool, type(None)))
-
-
-def told_apart(values: Iterable[object]) -> bool:
+def told_apart(values: Iterable[Any]) -> bool:
     """Whether a typed `functools.lru_cache` tells these arguments from all others: in a tuple it takes True for 1."""
     for value in values:  # no generators: this runs at every call
         kind = type(value)
-        if kind not in _SIMPLE and not (isinstance(value, tuple) and set(map(type, value)) == {int}):
+        if kind is int or kind is str or kind is bool or value is None:
+            continue
+        if kind is not tuple or not value:
             return False
+        for entry in value:
+            if type(entry) is not int:
+                return False
     return True
 
 
 def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
     raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")
-
-
-def unknown(op: str, wrong: str, arg: str, value: object, names: Iterable[str], rule: str = "") -> NoReturn:
-    """Refuses what is none of some names, and says which is near."""
-    listed = list(names)
-    rule = rule or " or ".join(map(repr, listed))
-    if not isinstance(value, str):
-        refuse(op, wrong, arg, value, rule, TypeError)
-    refuse(op, wrong, arg, value, f"{rule}{near(arg, value, listed)}")
 
 
 _Axis = TypeVar("_Axis")

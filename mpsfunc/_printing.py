@@ -1,7 +1,9 @@
 """How states and bad arguments look: arrays by dtype and shape, since numbers fill pages and may not exist yet.
 
-Only Python's own types, NumPy's numbers and a few more are printed as they print themselves. Of everything else the
-type is told, since what a stranger's ``__repr__`` does is not known: it may raise, evaluate arrays or fill pages.
+Only Python's own types, NumPy's numbers and a few more are printed as they print themselves, and what derives from
+Python's as those. Of everything else the type is told, since what another ``__repr__`` does is not known: it may raise,
+evaluate arrays or fill pages. So types are taken as they are (``isinstance`` would ask for ``__class__``), and what
+classes have is looked up past their metaclasses.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import html
 import itertools
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import PurePath
+from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
@@ -21,22 +23,15 @@ _State = TypeVar("_State", bound=type)
 
 _LONGEST = 200  # characters of an argument in an error
 _LONGEST_FIELD = 400  # and of a state's field
+_LONGEST_NAME = 80  # and of a class's name
 _ENTRIES = 16  # of a container
 _DEEPEST = 3  # containers in containers
 _BITS = 512  # of an int that is printed digit by digit
 
 _AS_THEY_ARE = (
-    type(None),
-    bool,
-    float,
-    complex,
-    np.number,
-    np.bool_,
-    Decimal,
-    PurePath,
-    mx.Dtype,
-    mx.Device,
-    mx.Stream,
+    *(type(None), bool, float, complex, Decimal, mx.Dtype, mx.Device, mx.Stream),
+    *(PurePath, PurePosixPath, PureWindowsPath, Path, PosixPath, WindowsPath),
+    *(np.dtype(code).type for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "m", "M")),
 )
 
 
@@ -61,7 +56,8 @@ def table(state: Any) -> str:
 def told(value: Any) -> str:
     """A bad argument for an error: on one line, arrays as in states, and no longer than one can read.
 
-    Nothing is evaluated, and nothing that belongs to the value is called, so that an error about it is the only one.
+    Nothing is evaluated, and neither methods nor properties of classes that are not known are called, so that an error
+    about the value is the only one.
 
     Example:
         >>> told((16**5000, [mx.zeros((2, 3))], range(3)))
@@ -72,8 +68,19 @@ def told(value: Any) -> str:
 
 def a_kind(value: Any) -> str:
     """The name of its type behind "a" or "an"."""
-    name = type.__getattribute__(type(value), "__name__")
+    name = name_of(type(value))
     return f"{'an' if name[:1] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
+def brief(text: str) -> str:
+    """The start and the end of what is longer than one can read, such as the path of a file."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
+
+
+def name_of(kind: type) -> str:
+    """A class's name, whatever its metaclass says."""
+    name = _NAME(kind)
+    return str.__getitem__(name, slice(_LONGEST_NAME)) + ("..." if str.__len__(name) > _LONGEST_NAME else "")
 
 
 def _fields(state: Any) -> list[tuple[str, str]]:
@@ -83,41 +90,49 @@ def _fields(state: Any) -> list[tuple[str, str]]:
 
 
 def _short(value: Any, longest: int) -> str:
-    text = " ".join(_told(value, 0).split())
+    try:
+        text = " ".join(_told(value, 0).split())
+    except Exception:  # whatever it was, the error that is about the value has to be told
+        return f"a value of type {name_of(type(value))}"
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _told(value: Any, depth: int) -> str:
     kind = type(value)
-    if isinstance(value, mx.array):
-        return f"{str(value.dtype).rpartition('.')[2]}{list(value.shape)}"
-    if isinstance(value, np.ndarray):
+    if issubclass(kind, mx.array):
+        return f"{str(_DTYPE(value)).rpartition('.')[2]}{list(_SHAPE(value))}"
+    if issubclass(kind, np.ndarray):
         return f"numpy.{str(np.ndarray.dtype.__get__(value))[:40]}{list(np.ndarray.shape.__get__(value))}"
-    if isinstance(value, int) and kind is not bool:
-        return _int(int.__index__(value))
-    if kind in _AS_THEY_ARE or (isinstance(value, _AS_THEY_ARE) and kind.__module__ in _KNOWN):
+    if any(kind is known for known in _AS_THEY_ARE):
         return repr(value)
-    if isinstance(value, str):
+    if issubclass(kind, int):
+        return _int(int.__index__(value))
+    if issubclass(kind, float):
+        return float.__repr__(value)
+    if issubclass(kind, str):
         return _text(str.__getitem__(value, slice(_LONGEST_FIELD)), str.__len__(value))
-    if isinstance(value, (bytes, bytearray)):
-        own: Any = bytes if isinstance(value, bytes) else bytearray
+    if issubclass(kind, (bytes, bytearray)):
+        own: Any = bytes if issubclass(kind, bytes) else bytearray
         return _text(own.__getitem__(value, slice(_LONGEST_FIELD)), own.__len__(value))
-    if isinstance(value, (list, tuple, dict, set, frozenset)):
+    if issubclass(kind, (list, tuple, dict, set, frozenset)):
         return _container(value, depth)
     if kind is range or kind is slice:
         parts: tuple[Any, ...] = (value.start, value.stop, value.step)
         parts = parts[:2] if kind is range and value.step == 1 else parts
-        return f"{kind.__name__}({', '.join(_told(part, depth + 1) for part in parts)})"
+        told_parts = ", ".join(_told(part, depth + 1) for part in parts) if depth < _DEEPEST else "..."
+        return f"{kind.__name__}({told_parts})"
     if kind is Fraction:
         return f"Fraction({_int(value.numerator)}, {_int(value.denominator)})"
-    if isinstance(value, type):
-        return f"the class {type.__getattribute__(value, '__name__')}"
-    if isinstance(value, (FunctionType, BuiltinFunctionType)):
-        return f"the function {value.__name__}"
-    return f"a value of type {type.__getattribute__(kind, '__name__')}"
+    if issubclass(kind, type):
+        return f"the class {name_of(value)}"
+    if kind is FunctionType or kind is BuiltinFunctionType:
+        return f"the function {str.__str__(value.__name__)}"
+    return f"a value of type {name_of(kind)}"
 
 
-_KNOWN = frozenset(("builtins", "numpy", "decimal", "pathlib", "pathlib._local", "mlx.core"))
+# As C has them: what a class or its metaclass puts in their place is not asked.
+_NAME, _BASES, _OWN = (type.__dict__[name].__get__ for name in ("__name__", "__mro__", "__dict__"))
+_DTYPE, _SHAPE = mx.array.dtype.__get__, mx.array.shape.__get__
 _MARKS: tuple[tuple[Any, str, str], ...] = ((list, "[", "]"), (dict, "{", "}"), (set, "{", "}"), (frozenset, "{", "}"))
 
 
@@ -132,21 +147,30 @@ def _text(start: Any, length: int) -> str:
     return repr(start) + ("..." if length > len(start) else "")
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    """The fields of a NamedTuple; none of another tuple."""
+    owners = (_OWN(base) for base in _BASES(type(value)))
+    names = next((owner["_fields"] for owner in owners if "_fields" in owner), ())
+    fits = type(names) is tuple and len(names) == tuple.__len__(value) and all(type(name) is str for name in names)
+    return names if fits else ()
+
+
 def _container(value: Any, depth: int) -> str:
     """By the methods of Python's own types, whatever a class that derives from one says."""
-    if isinstance(value, tuple):
-        names = getattr(type(value), "_fields", ()) if type(value) is not tuple else ()
+    kind = type(value)
+    if issubclass(kind, tuple):
+        names = _names(value)
         entries = list(itertools.islice(tuple.__iter__(value), _ENTRIES))
-        if type(names) is tuple and len(names) == tuple.__len__(value) and names and set(map(type, names)) == {str}:
+        if names:
             if depth >= _DEEPEST:
-                return f"{type(value).__name__}(...)"
+                return f"{name_of(kind)}(...)"
             pairs = zip(names, entries, strict=False)
             inner = ", ".join(f"{name}={_told(each, depth + 1)}" for name, each in pairs)
-            return f"{type(value).__name__}({inner}{', ...' if len(names) > len(entries) else ''})"
+            return f"{name_of(kind)}({inner}{', ...' if len(names) > len(entries) else ''})"
         own: Any = tuple
         opened, closed = "(", ",)" if tuple.__len__(value) == 1 else ")"
     else:
-        own, opened, closed = next(marks for marks in _MARKS if isinstance(value, marks[0]))
+        own, opened, closed = next(marks for marks in _MARKS if issubclass(kind, marks[0]))
         each_of = dict.items(value) if own is dict else own.__iter__(value)
         entries = list(itertools.islice(each_of, _ENTRIES))
     length = own.__len__(value)

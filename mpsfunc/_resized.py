@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _printing, _resample
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 from mpsfunc._sampling import Resized
 
@@ -44,10 +45,10 @@ class ResampleState(NamedTuple):
 
 def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> str:
     """The two arguments as one."""
-    _check.choice(op, "coordinate", coordinate, COORDINATES)
+    chosen = _check.choice(op, "coordinate", coordinate, COORDINATES)
     if not _check.switch(op, "align_corners", align_corners):
-        return str(coordinate)
-    if coordinate != "asymmetric":
+        return chosen
+    if chosen != "asymmetric":
         raise ValueError(
             f"{op}: align_corners has a coordinate of its own; got coordinate={told(coordinate)}, "
             "expected align_corners=False or no coordinate"
@@ -86,7 +87,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
     run_on, of = _launch.resolve(stream), op.removesuffix("_grad")
     _check.array(op, "dy", dy, stream=run_on)
     _check.state(op, state, ResampleState, stream=run_on)
-    if not isinstance(state.op, str) or state.op != of:
+    if type(state.op) is not str or state.op != of:
         raise ValueError(f"{op}: a state of another operation; got state.op={told(state.op)}, expected {told(of)}")
     for name, axis in (("rows", state.rows), ("cols", state.cols)):
         _check_axis(op, name, axis)
@@ -100,7 +101,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
 
 def _check_axis(op: str, name: str, axis: Any) -> None:
     """A state may have been made by hand."""
-    if not isinstance(axis, Resized):
+    if not is_a(axis, Resized):
         raise TypeError(f"{op}: the state holds no axis; got state.{name}={told(axis)}, expected a Resized")
     _check.whole(op, f"state.{name}.n_in", axis.n_in)
     _check.whole(op, f"state.{name}.n_out", axis.n_out)

@@ -10,6 +10,7 @@ pixel m by tap q where ``j + total - K // 2 + q * dilation = m * stride``.
 
 from __future__ import annotations
 
+from mpsfunc._plain import is_a
 from mpsfunc._policy import Ints, PaddingPolicy, check_policy, pair, refuse, two, within_reach
 from mpsfunc.window import Axis, IntOrPair
 
@@ -77,14 +78,14 @@ def place_reverse(
     step, spread = pair(op, "stride", stride, least=1), pair(op, "dilation", dilation, least=1)
     more = pair(op, "output_padding", output_padding, least=0)
     mps = offset is not None or kernel_offset is not None or out_size is not None or like is not None
-    if mps or isinstance(padding, PaddingPolicy):
+    if mps or is_a(padding, PaddingPolicy):
         if more != (0, 0):
             refuse(op, "output_padding is for padding in pixels", "output_padding", output_padding, "0 without it")
     if mps:
-        if isinstance(padding, bool) or not isinstance(padding, int) or padding != 0:
+        if type(padding) is not int or padding != 0:
             refuse(op, "an offset or a state excludes padding", "padding", padding, "no padding with them")
         spots = _by_offset(op, n_in, kernel_size, step, spread, offset, kernel_offset, out_size, like)
-    elif isinstance(padding, PaddingPolicy):
+    elif is_a(padding, PaddingPolicy):
         check_policy(op, padding)
         if padding.exclude_edges:
             refuse(op, "exclude_edges is for averages", "padding", padding, "exclude_edges=False")
@@ -108,7 +109,7 @@ def place_reverse(
         within_reach(op, Axis(n, n_in[i], kernel_size[i], step[i], spread[i], pad, 0, 0, 0, n_in[i], 0))
         for i, (n, pad) in enumerate(spots)
     )
-    return rows, cols, mps or isinstance(padding, PaddingPolicy)
+    return rows, cols, mps or is_a(padding, PaddingPolicy)
 
 
 def _by_offset(

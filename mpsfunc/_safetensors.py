@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from mpsfunc._printing import told
+
 # What the format calls a dtype, and the bytes of its elements for NumPy, which has no bfloat16.
 DTYPES: dict[str, tuple[mx.Dtype, str]] = {
     "BOOL": (mx.bool_, "?"),
@@ -167,7 +169,7 @@ def checked(header: Header) -> list[Tensor]:
     at = 0
     for tensor in tensors:
         if tensor.begin != at:
-            raise Refused(f"array {_shown(tensor.name)} begins at byte {tensor.begin}", f"byte {at}, without gaps")
+            raise Refused(f"array {told(tensor.name)} begins at byte {tensor.begin}", f"byte {at}, without gaps")
         at = tensor.end
     if at != header.follow:
         raise Refused(f"{header.follow} bytes follow the header", f"the {at} bytes of its arrays")
@@ -177,16 +179,16 @@ def checked(header: Header) -> list[Tensor]:
 def _tensor(item: tuple[str, Any]) -> Tensor:
     """An entry of a header that is one of the format."""
     name, entry = item
-    shown = _shown(name)
+    shown = told(name)
     if type(entry) is not dict or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise Refused(f"the entry of array {shown} is incomplete", "its dtype, shape and data_offsets, and no more")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if type(dtype) is not str or dtype not in DTYPES:
-        raise Refused(f"array {shown} has the unknown dtype {_shown(dtype)}", f"one of {', '.join(DTYPES)}")
+        raise Refused(f"array {shown} has the unknown dtype {told(dtype)}", f"one of {', '.join(DTYPES)}")
     if not _whole(shape) or any(length >= _LENGTH for length in shape) or not fits(shape):
-        raise Refused(f"array {shown} has the shape {_shown(shape)}", "lengths that an array can have")
+        raise Refused(f"array {shown} has the shape {told(shape)}", "lengths that an array can have")
     if not _whole(offsets) or len(offsets) != 2:
-        raise Refused(f"array {shown} has the offsets {_shown(offsets)}", "where its bytes begin and end")
+        raise Refused(f"array {shown} has the offsets {told(offsets)}", "where its bytes begin and end")
     begin, end = offsets
     needed = math.prod(shape) * DTYPES[dtype][0].size
     if end - begin != needed:
@@ -198,12 +200,6 @@ def _whole(numbers: Any) -> bool:
     return type(numbers) is list and all(type(number) is int and number >= 0 for number in numbers)
 
 
-def _shown(value: Any) -> str:
-    """A value of anybody's, in a few characters."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
 def read_arrays(file: io.BufferedReader, tensors: list[Tensor], crc: int) -> tuple[dict[str, mx.array], int]:
     """Evaluated arrays by their names, and the checksum that goes on from ``crc``."""
     arrays = {}
@@ -212,10 +208,10 @@ def read_arrays(file: io.BufferedReader, tensors: list[Tensor], crc: int) -> tup
             dtype, kind = DTYPES[tensor.dtype]
             piece = np.empty(tensor.end - tensor.begin, np.uint8)
             if file.readinto(piece.data) != piece.size:
-                raise Refused(f"the file ends within array {_shown(tensor.name)}", _WHOLE)
+                raise Refused(f"the file ends within array {told(tensor.name)}", _WHOLE)
             crc = zlib.crc32(piece.data, crc)
             if tensor.dtype == "BOOL" and piece.max(initial=0) > 1:
-                raise Refused(f"array {_shown(tensor.name)} has bytes that are no bools", "0 or 1")
+                raise Refused(f"array {told(tensor.name)} has bytes that are no bools", "0 or 1")
             plain = mx.array(piece.view(kind), None if tensor.dtype == "BF16" else dtype)
             a = plain.view(dtype) if tensor.dtype == "BF16" else plain
             arrays[tensor.name] = a.reshape(tensor.shape)

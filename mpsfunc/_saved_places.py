@@ -10,14 +10,15 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from mpsfunc._printing import told
+from mpsfunc._plain import is_a, text
+from mpsfunc._printing import brief, told
 from mpsfunc._safetensors import Refused
 
 _LINKS = 40  # behind one another, as Linux follows
 _WRITTEN, _READ = "a new name or a file's", "a file that save wrote"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
-    (stat.S_ISLNK, "a circle of links"),
+    (stat.S_ISLNK, "a symbolic link loop"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISBLK, "a device"),
@@ -27,15 +28,17 @@ _KINDS = (
 
 def name_of(op: str, path: Any) -> str:
     """A path as a string that names a file."""
-    name = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(name, str):
+    name = text(os.fspath(path) if is_a(path, os.PathLike) else path)
+    if name is None:
         raise TypeError(f"{op}: path is not a path; got path={told(path)}, expected a str or os.PathLike")
-    if "\0" in name or not name:
-        raise ValueError(f"{op}: path is none of a file; got path={told(name)}, expected a name without NUL")
+    if "\0" in name:
+        raise ValueError(f"{op}: no file has such a name; got path={told(name)}, expected a path without NUL")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
-        raise ValueError(f"{op}: path is none of a file; got path={told(name)}, expected characters") from None
+        raise ValueError(
+            f"{op}: no file has such a name; got path={told(name)}, expected characters of file names"
+        ) from None
     if os.path.basename(name) in ("", ".", ".."):
         raise ValueError(f"{op}: path names no file; got path={told(name)}, expected {_rule(op)}")
     return name
@@ -50,9 +53,9 @@ def errors(op: str, name: str) -> Iterator[None]:
         if error.errno is None or str(error.strerror).startswith(f"{op}: "):
             raise
         if error.errno == errno.ELOOP:
-            raise ValueError(_leads(op, name, "a circle of links")) from None
+            raise ValueError(_leads(op, name, "a symbolic link loop")) from None
         done = "written" if op == "save" else "read"
-        raise OSError(error.errno, f"{op}: the file cannot be {done}: {error.strerror}", name) from error
+        raise OSError(error.errno, f"{op}: the file cannot be {done}: {error.strerror}", brief(name)) from error
 
 
 def destination(name: str) -> tuple[str, os.stat_result | None]:
@@ -72,15 +75,15 @@ def destination(name: str) -> tuple[str, os.stat_result | None]:
         except FileNotFoundError:
             return target, None
         at = os.path.join(os.path.dirname(target), os.readlink(target))
-    raise ValueError(_leads("save", name, "a circle of links"))
+    raise ValueError(_leads("save", name, "a symbolic link loop"))
 
 
 def _folder(folder: str) -> str:
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):  # before names are put together: no file has a ".."
-            raise NotADirectoryError(errno.ENOTDIR, "save: this is no folder", folder)
+            raise NotADirectoryError(errno.ENOTDIR, "save: this is no folder", brief(folder))
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "save: there is no such folder", folder) from None
+        raise FileNotFoundError(errno.ENOENT, "save: there is no such folder", brief(folder)) from None
     return os.path.realpath(folder, strict=True)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import reprlib
 import struct
 from typing import Any
 
@@ -24,7 +23,7 @@ from mpsfunc._conv_state import ConvState
 from mpsfunc._earlier_files import LATER, completed
 from mpsfunc._fused_neuron import Neuron
 from mpsfunc._policy import PaddingPolicy
-from mpsfunc._printing import a_kind, told
+from mpsfunc._printing import a_kind, brief, name_of, told
 from mpsfunc._resized import ResampleState
 from mpsfunc._safetensors import Refused, fits, parsed
 from mpsfunc._sampling import Padded, Resized
@@ -51,7 +50,6 @@ RECORDS: dict[str, Any] = {
     )
 }
 DEEPEST = 100
-_LONGEST = 200  # characters of a part of a tree in an error
 MOST_BITS = 4096  # of an int: Python prints what has these in no time, and at all
 _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bools and None"
 
@@ -95,13 +93,14 @@ class Encoder:
             for key in value:
                 if type(key) is not str:
                     raise TypeError(
-                        f"save: a key is not a string; got {_place(path)} with key {reprlib.repr(key)}, expected a str"
+                        f"save: a key is not a string; got {_place(path)} with key {told(key)}, expected a str"
                     )
-            steps = {key: (*path, (f"[{reprlib.repr(key)}]", key)) for key in value}
+            steps = {key: (*path, (f"[{told(key)}]", key)) for key in value}
             return {"dict": {key: self._node(item, steps[key], in_record) for key, item in value.items()}}
-        if RECORDS.get(kind.__name__) is kind:
+        called = name_of(kind)
+        if RECORDS.get(called) is kind:
             fields = zip(value._fields, value, strict=True)
-            return {kind.__name__: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
+            return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
         raise TypeError(f"save: cannot be saved; got {_place(path)}={told(value)}, {a_kind(value)}, expected {_KNOWN}")
 
     def _named(self, a: mx.array, path: _Path) -> str:
@@ -129,14 +128,8 @@ def fields_of(kind: str, version: int) -> tuple[str, ...]:
     return tuple(name for name in RECORDS[kind]._fields if name not in later or later[name][0] <= version)
 
 
-def _shown(value: Any) -> str:
-    """A part of somebody's tree, no longer than one can read."""
-    text = reprlib.repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
 def _place(path: _Path) -> str:
-    return "tree" + "".join(shown for shown, _ in path)
+    return brief("tree" + "".join(shown for shown, _ in path))
 
 
 def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
@@ -153,7 +146,7 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
         if type(value) is float and math.isfinite(value):
             return value
         if type(value) is not dict or len(value) != 1:
-            raise Refused(f"a part of the tree is none that save writes: {_shown(value)}", "one name and a value")
+            raise Refused(f"a part of the tree is none that save writes: {told(value)}", "one name and a value")
         ((kind, body),) = value.items()
         if kind == "int" and type(body) is str and not in_record and _LARGE.fullmatch(body):
             return int(body, 16)
@@ -172,12 +165,12 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
         if kind in RECORDS and type(body) is dict and tuple(body) == fields_of(kind, version):
             return record(kind, body, depth)
         raise Refused(
-            f"a part of the tree is none that save writes: {_shown(value)}",
+            f"a part of the tree is none that save writes: {told(value)}",
             "a list, a tuple, a dict, a number, an array of this file or a state with its fields",
         )
 
     tree = node(parsed(text), 0)
     left = [name for name in arrays if name not in used]
     if left:
-        raise Refused(f"array {_shown(left[0])} is not in the tree", "the arrays of the tree alone")
+        raise Refused(f"array {told(left[0])} is not in the tree", "the arrays of the tree alone")
     return tree

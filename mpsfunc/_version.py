@@ -9,8 +9,8 @@ MLX_VERSION = "0.32.4"
 
 def in_the_main_interpreter() -> bool:
     """Whether this is the interpreter that the process began with, by CPython's own account."""
-    current, main = ctypes.pythonapi.PyInterpreterState_Get, ctypes.pythonapi.PyInterpreterState_Main
-    current.restype = main.restype = ctypes.c_void_p
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p)  # functions of our own: those of pythonapi are everybody's
+    current, main = (pointer((f"PyInterpreterState_{which}", ctypes.pythonapi)) for which in ("Get", "Main"))
     return bool(current() == main())
 
 

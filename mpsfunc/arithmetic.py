@@ -49,7 +49,7 @@ def arithmetic(
 
     Args:
         x: Primary operand (n, h, w, c), or of any shape; float32, float16, bfloat16, or float64 on the CPU. Or a
-            number, Python's or NumPy's, which takes y's dtype.
+            number, Python's or NumPy's, which takes y's dtype: one that this holds, or infinite or NaN.
         y: Secondary operand of x's dtype, or a number.
         operation: "add", "subtract", "multiply" or "divide".
         primary_scale: Factor of x. Default 1.
@@ -67,8 +67,9 @@ def arithmetic(
     Raises:
         TypeError: An operand is not a floating array nor a number beside one, their dtypes differ, or a parameter is
             not a number.
-        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1 or of what is no image, a number
-            that float32 cannot hold, or minimum is greater than maximum.
+        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1 or of what is no image, an
+            operand that the other's dtype cannot hold, a parameter that float32 cannot hold, or minimum is greater than
+            maximum.
 
     Example:
         >>> x, y = mx.array([1.0, 2.0, 3.0]), mx.array([4.0, -1.0, 8.0])
@@ -297,7 +298,7 @@ def compare(
 
     Args:
         x: Primary operand (n, h, w, c), or of any shape; floating as for `arithmetic`, or of any integer dtype. Or a
-            number, which takes y's dtype; they are broadcast as for `arithmetic`.
+            number that y's dtype holds, which it takes; they are broadcast as for `arithmetic`.
         y: Secondary operand of x's dtype, or a number.
         comparison: "equal" (default), "not_equal", "less", "less_equal", "greater" or "greater_equal".
         threshold: How far apart equals may be. Default 0.
@@ -310,7 +311,8 @@ def compare(
 
     Raises:
         TypeError: An operand is not an array of numbers, or their dtypes differ.
-        ValueError: Shapes do not fit, an unknown comparison, a threshold below 0, or one for an ordering.
+        ValueError: Shapes do not fit, an operand that the other's dtype cannot hold, an unknown comparison, a threshold
+            below 0, or one for an ordering.
 
     Example:
         >>> compare(mx.array([1.0, 2.0, 3.0]), mx.array([1.25, 2.0, 4.0]), threshold=0.5)

@@ -62,8 +62,7 @@ class ConvTransposeState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:
         """This state with other arrays, in the order of `arrays`."""
-        _check.arrays_of("ConvTransposeState", arrays, 4)
-        dw, db, y, slopes = arrays
+        dw, db, y, slopes = _check.arrays_of("ConvTransposeState", arrays, 4)
         return self._replace(dw=dw, db=db, y=y, slopes=slopes)
 
 

@@ -13,6 +13,7 @@ from mpsfunc import _arithmetic_kernels, _broadcast, _check, _dropout_kernels, _
 from mpsfunc._broadcast import Shape
 from mpsfunc._dropout_kernels import Given, Random
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import entries, is_a
 from mpsfunc._printing import told
 
 Stride = Sequence[int]
@@ -47,8 +48,8 @@ class DropoutState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> DropoutState:
         """This state with another key and mask."""
-        _check.arrays_of("DropoutState", arrays, 2)
-        return self._replace(key=arrays[0], mask=arrays[1])
+        key, mask = _check.arrays_of("DropoutState", arrays, 2)
+        return self._replace(key=key, mask=mask)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -298,7 +299,8 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
 
 
 def _lengths(op: str, shape: Any) -> Shape:
-    lengths = [_plain.whole(length) for length in shape] if isinstance(shape, (tuple, list)) else [None]
+    given = entries(shape)
+    lengths = [None] if given is None else [_plain.whole(length) for length in given]
     made = tuple(length for length in lengths if length is not None)
     if len(made) != len(lengths):
         raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
@@ -362,14 +364,14 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
 
 
 def _check_key(op: str, name: str, key: Any) -> None:
-    if not isinstance(key, mx.array) or key.dtype != mx.uint32:
+    if not is_a(key, mx.array) or key.dtype != mx.uint32:
         raise TypeError(f"{op}: {name} is not a key; got {name}={told(key)}, expected mx.random.key(seed)")
     if key.shape != (2,):
         raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
 
 
 def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
-    if not isinstance(mask, mx.array) or mask.dtype == mx.complex64:
+    if not is_a(mask, mx.array) or mask.dtype == mx.complex64:
         raise TypeError(
             f"{op}: {name} is not a mask; got {name}={told(mask)}, expected a bool, integer or floating array"
         )

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from mpsfunc import _avg_kernels, _check, _launch, window
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import entries
 from mpsfunc._pool_stages import Spec
 from mpsfunc._printing import told
 
@@ -41,21 +42,22 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
         [[1.0, 2.0, 3.0], [1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0]]
     """
     op, run_on = "concatenate", _launch.resolve(stream)
-    if not isinstance(images, (list, tuple)):
+    given = entries(images)
+    if given is None:
         raise TypeError(f"{op}: images is not a sequence; got images={told(images)}, expected a list of arrays")
-    if not images:
+    if not given:
         raise ValueError(f"{op}: no images; got images={told(images)}, expected at least one")
     multiple = _check.whole(op, "pad_to_multiple", pad_to_multiple)
-    for i, image in enumerate(images):
+    for i, image in enumerate(given):
         _check.moved_image(op, f"images[{i}]", image, stream=run_on)
-        _check.same_dtype(op, f"images[{i}]", image, "images[0]", images[0].dtype)
-        _check.shape(op, f"images[{i}]", image, (*images[0].shape[:3], "c"), "images differ in more than channels")
-    n, h, w, _ = images[0].shape
-    ends = _ends([image.shape[3] for image in images], multiple)
+        _check.same_dtype(op, f"images[{i}]", image, "images[0]", given[0].dtype)
+        _check.shape(op, f"images[{i}]", image, (*given[0].shape[:3], "c"), "images differ in more than channels")
+    n, h, w, _ = given[0].shape
+    ends = _ends([image.shape[3] for image in given], multiple)
     _check.image_shape(op, "output shape", (n, h, w, ends[-1]))
     with mx.stream(run_on):
         parts: list[mx.array] = []
-        for image in images:
+        for image in given:
             parts.append(image)
             behind = -image.shape[3] % multiple
             if behind > 0:
@@ -88,11 +90,12 @@ def concatenate_grad(
     """
     op, run_on = "concatenate_grad", _launch.resolve(stream)
     _check.moved_image(op, "dy", dy, stream=run_on)
-    if not isinstance(channels, (list, tuple)):
+    given = entries(channels)
+    if given is None:
         raise TypeError(f"{op}: channels is not a sequence; got channels={told(channels)}, expected a list of ints")
-    if not channels:
+    if not given:
         raise ValueError(f"{op}: no images; got channels={told(channels)}, expected at least one")
-    counts = [_check.whole(op, f"channels[{i}]", c) for i, c in enumerate(channels)]
+    counts = [_check.whole(op, f"channels[{i}]", c) for i, c in enumerate(given)]
     multiple = _check.whole(op, "pad_to_multiple", pad_to_multiple)
     ends = _ends(counts, multiple)
     _check.shape(op, "dy", dy, ("n", "h", "w", ends[-1]), "dy does not belong to these channels")

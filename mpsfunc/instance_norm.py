@@ -293,8 +293,7 @@ _State = TypeVar("_State", InstanceNormState, GroupNormState)
 
 
 def _with_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
-    _check.arrays_of(type(state).__name__, arrays, 4)
-    mean, var, dgamma, dbeta = arrays
+    mean, var, dgamma, dbeta = _check.arrays_of(type(state).__name__, arrays, 4)
     return state._replace(mean=mean, var=var, dgamma=dgamma, dbeta=dbeta)
 
 

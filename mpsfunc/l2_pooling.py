@@ -37,8 +37,8 @@ class L2PoolState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> L2PoolState:
         """This state with other norms."""
-        _check.arrays_of("L2PoolState", arrays, 1)
-        return self._replace(norms=arrays[0])
+        (norms,) = _check.arrays_of("L2PoolState", arrays, 1)
+        return self._replace(norms=norms)
 
 
 def l2_pool(

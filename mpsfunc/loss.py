@@ -37,8 +37,8 @@ class LossState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> LossState:
         """This state with another gradient."""
-        _check.arrays_of("LossState", arrays, 1)
-        return self._replace(gradient=arrays[0])
+        (gradient,) = _check.arrays_of("LossState", arrays, 1)
+        return self._replace(gradient=gradient)
 
 
 def loss(

@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _max_kernels, _printing, window
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import is_a
 from mpsfunc._pool_stages import Spec
 from mpsfunc._printing import told
 from mpsfunc.window import Axis, IntOrPair, KernelSize, OutSize, Padding, PaddingPolicy
@@ -43,8 +44,8 @@ class MaxPoolState(NamedTuple):
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> MaxPoolState:
         """This state with other winners."""
-        _check.arrays_of("MaxPoolState", arrays, 1)
-        return self._replace(winners=arrays[0])
+        (winners,) = _check.arrays_of("MaxPoolState", arrays, 1)
+        return self._replace(winners=winners)
 
 
 def max_pool(
@@ -320,7 +321,7 @@ def _pool(
     _, h, w, channels = x.shape
     mode = placement["edge_mode"]
     if mode is None:
-        mps = placement["offset"] is not None or isinstance(placement["padding"], PaddingPolicy)
+        mps = placement["offset"] is not None or is_a(placement["padding"], PaddingPolicy)
         placement = placement | {"edge_mode": "zero" if mps else "exclude"}
     rows, cols = window.place(op, (h, w), kernel_size, edge_modes=window.MAX_EDGE_MODES, **placement)
     _check.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))

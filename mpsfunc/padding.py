@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch, _printing, _resample
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import entries, is_a
 from mpsfunc._printing import told
 from mpsfunc._sampling import Padded
 
@@ -204,7 +205,7 @@ def _moves(axis: Padded) -> bool:
 
 
 def _state(op: str, x_shape: Sequence[int], before: Any, after: Any, mode: Any) -> PadState:
-    _check.choice(op, "mode", mode, MODES)
+    mode = _check.choice(op, "mode", mode, MODES)
     sizes = [_sizes(op, name, value) for name, value in (("before", before), ("after", after))]
     rows, cols, channels = (
         Padded(length, ahead, behind, "constant" if mode == "zero" else mode)
@@ -216,14 +217,15 @@ def _state(op: str, x_shape: Sequence[int], before: Any, after: Any, mode: Any) 
 
 
 def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
-    if not isinstance(value, (list, tuple)):
+    given = entries(value)
+    if given is None:
         size = _check.whole(op, name, value, 0)
         return size, size, 0
-    if len(value) not in (2, 3):
+    if len(given) not in (2, 3):
         raise ValueError(
             f"{op}: {name} has another number of sizes; got {name}={told(value)}, expected (y, x) or (y, x, c)"
         )
-    y, x, c = (_check.whole(op, f"{name}[{i}]", size, 0) for i, size in enumerate((*value, 0)[:3]))
+    y, x, c = (_check.whole(op, f"{name}[{i}]", size, 0) for i, size in enumerate((*given, 0)[:3]))
     return y, x, c
 
 
@@ -248,7 +250,7 @@ def _value(op: str, value: Any, mode: str, dtype: mx.Dtype) -> float:
 
 def _check_axis(op: str, name: str, axis: Any) -> None:
     """A state may have been made by hand."""
-    if not isinstance(axis, Padded):
+    if not is_a(axis, Padded):
         raise TypeError(f"{op}: the state holds no axis; got state.{name}={told(axis)}, expected a Padded")
     _check.whole(op, f"state.{name}.n_in", axis.n_in)
     _check.whole(op, f"state.{name}.before", axis.before, 0)

@@ -40,7 +40,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
 
     Raises:
         TypeError: The tree holds something else, or a key that is not a string; the error says where.
-        ValueError: The path leads to a folder, a pipe, a socket, a device or a circle of links, or names no file; or
+        ValueError: The path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or names no file; or
             the tree is deeper than 100 levels, has too many parts for a header, an int of over 4096 bits, or one of
             over 64 in a record.
         OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
@@ -118,7 +118,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It is not a file of `save`, not whole, changed since, or of a later version of the format; or the
-            path leads to a folder, a pipe, a socket, a device or a circle of links, or names no file.
+            path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or names no file.
         OSError: The file cannot be read.
 
     Example:
@@ -141,10 +141,10 @@ def load(path: str | os.PathLike[str]) -> Any:
 def _read(file: io.BufferedReader) -> Any:
     header = _safetensors.read_header(file)
     metadata = header.metadata
-    told = metadata.get(_VERSION_KEY, "")
-    if not re.fullmatch("[1-9][0-9]{0,8}", told) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
+    written = metadata.get(_VERSION_KEY, "")
+    if not re.fullmatch("[1-9][0-9]{0,8}", written) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
         raise Refused("somebody else's safetensors file", "one that mpsfunc.save wrote")
-    version = int(told)
+    version = int(written)
     if version > _VERSION:
         raise Refused(f"of version {version}, which a later mpsfunc wrote", f"version {_VERSION} or a newer mpsfunc")
     text, tensors = metadata[_TREE_KEY], _safetensors.checked(header)

@@ -11,7 +11,8 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch
 from mpsfunc._launch import StreamLike
-from mpsfunc._policy import index, refuse
+from mpsfunc._plain import is_a, whole
+from mpsfunc._policy import refuse
 from mpsfunc._printing import told
 
 
@@ -84,7 +85,7 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
 
 
 def _images(op: str, x: Any, stream: mx.Stream) -> tuple[int, int, int, int]:
-    if not isinstance(x, mx.array):
+    if not is_a(x, mx.array):
         raise TypeError(f"{op}: x is not an array; got x={told(x)}, expected an mx.array")
     _check.on_device(op, "x", x.dtype, stream)
     _check.image_shape(op, "x.shape", x.shape)
@@ -93,7 +94,7 @@ def _images(op: str, x: Any, stream: mx.Stream) -> tuple[int, int, int, int]:
 
 
 def _side(op: str, block_size: object) -> int:
-    side = index(block_size)
+    side = whole(block_size)
     if side is None:
         refuse(op, "block_size is not an int", "block_size", block_size, "an int >= 1", TypeError)
     if side < 1:

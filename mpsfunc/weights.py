@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from mpsfunc import _check, _launch
 from mpsfunc._launch import StreamLike
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 
 
@@ -119,11 +120,11 @@ def dequantize_weights(
         array([0, 2601, 65025], dtype=float32)
     """
     op, run_on = "dequantize_weights", _launch.resolve(stream)
-    if not isinstance(q, mx.array) or q.dtype != mx.uint8:
-        got = q.dtype if isinstance(q, mx.array) else told(q)
+    if not is_a(q, mx.array) or q.dtype != mx.uint8:
+        got = q.dtype if is_a(q, mx.array) else told(q)
         raise TypeError(f"{op}: q does not hold bytes; got q={got}, expected an mx.array of uint8")
     _check.shape(op, "q", q, ("o", "kh", "kw", "i"), "weights have four axes")
-    if not isinstance(dtype, mx.Dtype) or dtype not in _check.FLOATING:
+    if not is_a(dtype, mx.Dtype) or dtype not in _check.FLOATING:
         raise TypeError(f"{op}: no dtype of weights; got dtype={told(dtype)}, expected a floating one")
     _check.on_device(op, "dtype", dtype, run_on)
     ranged = low is not None and high is not None

@@ -14,6 +14,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from mpsfunc._near import choice
+from mpsfunc._plain import entries, is_a, text
 from mpsfunc._policy import (
     LIMIT,
     PIXELS,
@@ -29,7 +31,6 @@ from mpsfunc._policy import (
     within_reach,
 )
 from mpsfunc._policy import PaddingPolicy as PaddingPolicy
-from mpsfunc._policy import unknown as refuse_name
 from mpsfunc._printing import told
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
@@ -77,7 +78,7 @@ def check_axes(op: str, state: Any) -> None:
     """Refuses a state whose ``rows`` or ``cols`` are not windows at all."""
     for name in ("rows", "cols"):
         axis = getattr(state, name)
-        if not isinstance(axis, Axis) or set(map(type, axis)) != {int}:
+        if not is_a(axis, Axis) or any(type(n) is not int for n in axis):
             refuse(op, "the state has no windows", f"state.{name}", axis, "an Axis of ints", TypeError)
 
 
@@ -199,13 +200,14 @@ def _place(
     edge_mode: str,
     zero_pad: Pixels | None,
 ) -> tuple[Axis, Axis]:
-    if not isinstance(ceil_mode, bool):
+    if not is_a(ceil_mode, bool):
         refuse(op, "ceil_mode is not a bool", "ceil_mode", ceil_mode, "True or False", TypeError)
     zeros = [(0, 0), (0, 0)] if zero_pad is None else pixels(op, "zero_pad", zero_pad)
-    if isinstance(kernel_size, str):
+    name = text(kernel_size)
+    if name is not None:
         edge_code(op, edge_mode, edge_modes)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode, "offset": offset}
-        rows, cols = _over_all(op, n_in, kernel_size, out_size, given)
+        rows, cols = _over_all(op, n_in, name, out_size, given)
         return within_reach(op, rows), within_reach(op, cols)
     size = pair(op, "kernel_size", kernel_size, least=1)
     step = size if stride is None else pair(op, "stride", stride, least=1)
@@ -222,7 +224,7 @@ def _place(
             most = tuple((extent - 1) // d + 1 for extent, d in zip(widest, spread, strict=True))
             refuse(op, "window does not fit", "kernel_size", size, f"at most {most} with padding")
 
-    if isinstance(padding, PaddingPolicy) and padding.exclude_edges:
+    if is_a(padding, PaddingPolicy) and padding.exclude_edges:
         if zero_pad is None:
             refuse(op, "exclude_edges is for averages", "padding", padding, "exclude_edges=False")
         if any(map(any, zeros)):
@@ -267,9 +269,10 @@ def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] 
     if window is None:
         return axes
     rule = "((y, x), (height, width)) with no negative size"
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
+    parts = entries(window) or ()
+    if len(parts) != 2:
         refuse(op, "source_window is not two pairs", "source_window", window, rule)
-    origin, size = (pair(op, "source_window", part, rule=rule, of=window) for part in window)
+    origin, size = (pair(op, "source_window", part, rule=rule, of=window) for part in parts)
     if min(size) < 0:
         refuse(op, "source_window has a negative size", "source_window", window, rule)
     rows, cols = (
@@ -328,9 +331,7 @@ def starts(a: Axis) -> list[int]:
 
 def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -> int:
     """The number of ``edge_mode`` in `Axis.edge`; ``edge_modes`` are those that ``op`` knows."""
-    if not isinstance(edge_mode, str) or edge_mode not in edge_modes:
-        refuse_name(op, "unknown edge mode", "edge_mode", edge_mode, edge_modes)
-    return MAX_EDGE_MODES.index(edge_mode)
+    return MAX_EDGE_MODES.index(choice(op, "edge_mode", edge_mode, edge_modes))
 
 
 _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offset": None}
@@ -338,9 +339,8 @@ _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offs
 
 def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
     """Windows that cover the image without padding, so that the edge mode says nothing."""
-    if name not in ("global", "adaptive"):
-        rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
-        refuse_name(op, "unknown kernel_size", "kernel_size", name, ("global", "adaptive"), rule)
+    rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
+    choice(op, "kernel_size", name, ("global", "adaptive"), rule)
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():
@@ -391,9 +391,9 @@ def _by_padding(op: str, lengths: _Lengths, padding: Padding, ceil_mode: bool) -
     n_in = tuple(length for length, _, _ in lengths)
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1, or an offset")
-    if ceil_mode and isinstance(padding, (str, PaddingPolicy)):
+    if ceil_mode and is_a(padding, (str, PaddingPolicy)):
         refuse(op, "ceil_mode needs padding in pixels", "padding", padding, PIXELS)
-    if isinstance(padding, PaddingPolicy):
+    if is_a(padding, PaddingPolicy):
         check_policy(op, padding)
         return [policy_spot(padding, *values, axis) for axis, values in enumerate(lengths)], list(n_in)
 
@@ -409,11 +409,10 @@ def _by_padding(op: str, lengths: _Lengths, padding: Padding, ceil_mode: bool) -
 
 def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
     """Padding as [(top, bottom), (left, right)]."""
-    if not isinstance(padding, str):
+    if not is_a(padding, str):
         return pixels(op, "padding", padding, "padding is negative, only an offset crops")
-    if padding not in STYLES:
-        refuse_name(op, "unknown padding", "padding", padding, STYLES, f"{PIXELS}, 'same', 'valid' or 'full'")
+    name = choice(op, "padding", padding, STYLES, f"{PIXELS}, 'same', 'valid' or 'full'")
     totals = [
-        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[padding] for n, k, s in lengths
+        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[name] for n, k, s in lengths
     ]
     return [(total // 2, total - total // 2) for total in totals]

@@ -166,7 +166,58 @@ class RaisingInt(int):
 
 
 class RaisingText(str):
-    __repr__ = __str__ = __len__ = __iter__ = Raises._no  # type: ignore[assignment]
+    __repr__ = __str__ = __len__ = __iter__ = __eq__ = __hash__ = Raises._no  # type: ignore[assignment]
+    __contains__ = __getitem__ = __format__ = __add__ = __mod__ = Raises._no  # type: ignore[assignment]
+    startswith = endswith = lower = split = encode = Raises._no  # type: ignore[assignment]
+
+
+class RaisingFloat(float):
+    __repr__ = __str__ = __int__ = __float__ = __bool__ = Raises._no  # type: ignore[assignment]
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no  # type: ignore[assignment]
+
+
+class RaisingList(list[Any]):
+    __repr__ = __len__ = __iter__ = __eq__ = __bool__ = Raises._no  # type: ignore[assignment]
+    __contains__ = __getitem__ = __add__ = Raises._no  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+class RaisingTuple(tuple[Any, ...]):
+    __repr__ = __len__ = __iter__ = __eq__ = __bool__ = __hash__ = Raises._no  # type: ignore[assignment]
+    __contains__ = __getitem__ = __add__ = Raises._no  # type: ignore[assignment]
+
+
+class RaisingNumPyInt(np.int64):
+    __repr__ = __str__ = __int__ = __index__ = __float__ = __bool__ = item = Raises._no  # type: ignore[assignment]
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no  # type: ignore[assignment]
+
+
+class RaisingNumPyFloat(np.float64):
+    __repr__ = __str__ = __int__ = __float__ = __bool__ = item = Raises._no  # type: ignore[assignment]
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no  # type: ignore[assignment]
+
+
+class RaisingClass:
+    """What `isinstance` asks for raises."""
+
+    __class__ = property(Raises._no)  # type: ignore[assignment]
+
+
+class _RaisingMeta(type):
+    _fields = __name__ = __mro__ = property(Raises._no)  # type: ignore[assignment]
+    __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = __repr__ = Raises._no  # type: ignore[assignment]
+
+
+def odd_classes() -> tuple[Any, Any]:
+    """A tuple's class that raises when it is asked itself, and a float's without a module; doctest asks every class."""
+
+    class RaisingFields(tuple[Any, ...], metaclass=_RaisingMeta):
+        pass
+
+    class NoModule(float):
+        __module__ = []  # type: ignore[assignment]
+
+    return RaisingFields, NoModule
 
 
 def _loop() -> list[Any]:
@@ -200,6 +251,9 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "np.uint64": lambda: np.uint64(2**64 - 1),
     "np.int8": lambda: np.int8(-3),
     "np.datetime": lambda: np.datetime64("2020-01-01"),
+    "np.timedelta": lambda: np.timedelta64(2),
+    "seconds": lambda: np.timedelta64(2, "s"),
+    "NaT": lambda: np.timedelta64("NaT"),
     "text": lambda: "nothing of the kind",
     "empty text": lambda: "",
     "long text": lambda: "a\n" * 10**5,
@@ -237,6 +291,15 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "raising int": lambda: RaisingInt(2),
     "raising text": lambda: RaisingText("zero"),
     "raising pair": lambda: (Raises(), Raises()),
+    "raising list": lambda: RaisingList([2, 2]),
+    "raising list of four": lambda: RaisingList([2, 6, 5, 4]),
+    "raising tuple": lambda: RaisingTuple((2, RaisingInt(2))),
+    "raising float": lambda: RaisingFloat(0.5),
+    "raising np.int64": lambda: RaisingNumPyInt(2),
+    "raising np.float64": lambda: RaisingNumPyFloat(0.5),
+    "raising class": RaisingClass,
+    "raising fields": lambda: odd_classes()[0]((1, 2)),
+    "no module": lambda: odd_classes()[1](0.5),
     "policy": lambda: mf.PaddingPolicy(exclude_edges=1),  # type: ignore[arg-type]
     "policy of arrays": lambda: mf.PaddingPolicy(X, Raises(), [X]),  # type: ignore[arg-type]
     "neuron": lambda: mf.Neuron("relu", HUGE),

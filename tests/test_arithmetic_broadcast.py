@@ -11,6 +11,7 @@ import pytest
 from support import close, exact, numbers, same_bits
 
 import mpsfunc as mf
+from mpsfunc import _broadcast
 
 OPERATIONS: dict[str, Any] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
 IMAGES = (2, 3, 4, 5)
@@ -108,6 +109,55 @@ def test_strides_of_images_go_with_other_ranks(on_cpu: mx.Device) -> None:
         mf.add(x, y, secondary_stride=(1, 1, 0))
 
 
+LARGE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    *(((50_000, 50_000), other) for other in ((), (50_000,), (1, 50_000), (50_000, 1), (1, 1, 1))),
+    *(((3, 50_000, 50_000), other) for other in ((), (50_000,), (50_000, 1), (50_000, 50_000))),
+    *(((3, 50_000, 50_000), other) for other in ((3, 1, 1), (3, 1, 50_000), (1, 50_000, 1))),
+    ((3, 1, 50_000), (50_000, 1)),
+    ((2, 2, 3, 50_000, 50_000), ()),
+    ((2, 2, 3, 50_000, 50_000), (50_000,)),
+]
+
+
+@pytest.mark.parametrize("shapes", LARGE, ids=str)
+def test_large_arrays_lie_in_a_batch(shapes: Any) -> None:
+    for x, y in (shapes, shapes[::-1]):
+        made = _broadcast.together("add", x, y)
+        assert made.shape == np.broadcast_shapes(x, y)
+        images = _broadcast.result_shape((made.first, made.second), made.batch)
+        assert _broadcast.sized("add", "output shape", images) == images
+        assert np.prod(images, dtype=np.int64) == np.prod(made.shape, dtype=np.int64)
+        for own, part, per in ((x, made.first, made.pers[0]), (y, made.second, made.pers[1])):
+            assert np.prod(part, dtype=np.int64) == np.prod(own, dtype=np.int64)
+            assert made.batch % (part[0] * per) == 0
+
+
+SMALL = [(tuple(min(n, 13) for n in x), tuple(min(n, 13) for n in y)) for x, y in LARGE]
+
+
+@pytest.mark.parametrize("shapes", SMALL, ids=str)
+def test_values_and_gradients_in_a_batch(device: mx.Device, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
+    """As where an image may have no more than 160 elements."""
+    monkeypatch.setattr(_broadcast, "_MOST", 160)
+    caches = _broadcast.layout, _broadcast.together
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        for x, y in (operands(*shapes, mx.float32), operands(*reversed(shapes), mx.float32)):
+            made = mf.multiply(x, y)
+            assert made.tolist() == (exact(x).astype(np.float32) * exact(y).astype(np.float32)).tolist()
+            dy = numbers(made.shape, mx.float32, 2)
+            _, (dx,) = mx.vjp(lambda x, y=y: x * y, [x], [dy])
+            np.testing.assert_allclose(exact(mf.arithmetic_grad(dy, x, y, "multiply")), exact(dx), rtol=1e-5, atol=1e-5)
+            mapped = mx.vmap(mf.multiply)(mx.stack([x, 2 * x]), mx.stack([y, y]))
+            assert mx.array_equal(mapped, mx.stack([made, 2 * made]))
+            mapped = mx.vmap(mf.multiply, in_axes=(None, 0))(x, mx.stack([y, 2 * y]))
+            assert mx.array_equal(mapped, mx.stack([made, 2 * made]))
+    finally:
+        for cache in caches:
+            cache.cache_clear()
+
+
 # Numbers ------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +180,10 @@ def test_numbers_take_the_dtype_of_the_images(device: mx.Device, dtype: mx.Dtype
 
 def test_numbers_beside_integers() -> None:
     with mx.stream(mx.cpu):
+        large = mx.array(np.array([2**63 - 1, 2**63, 2**64 - 1], np.uint64))
+        assert mf.compare(large, 2**63).tolist() == mf.compare(large, np.uint64(2**63)).tolist() == [0, 1, 0]
+        assert mf.compare(2**64 - 1, large, "greater").tolist() == [1, 1, 0]
+        assert mf.compare(mx.array([-(2**63), 0], mx.int64), -(2**63)).tolist() == [1, 0]
         labels = mx.array([1, 2, 255], mx.uint8)
         assert mf.compare(labels, 2, "less_equal").tolist() == [1, 1, 0]
         for wrong, error in ((256, ValueError), (-1, ValueError), (2.5, TypeError)):
@@ -141,6 +195,31 @@ def test_numbers_beside_integers() -> None:
 def test_numbers_without_an_end(on_cpu: mx.Device, value: float) -> None:
     x = numbers((3,))
     assert str(mf.add(x, value).tolist()) == str([value] * 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held", "beyond"),
+    [
+        (mx.float16, 65504, 1e5),
+        (mx.bfloat16, 3.3895313892515355e38, 3.4e38),
+        (mx.float32, 3.4028234663852886e38, 1e40),
+        (mx.float64, 1e40, 2**1024),
+        (mx.float64, 2**1023, np.longdouble("1e400")),
+    ],
+    ids=["float16", "bfloat16", "float32", "float64", "a longdouble"],
+)
+def test_numbers_that_a_dtype_holds(on_cpu: mx.Device, dtype: mx.Dtype, held: Any, beyond: Any) -> None:
+    x = mx.array([1.0, 0.5], dtype)
+    for sign in (1, -1):
+        assert mf.multiply(x, sign * held).tolist() == [sign * float(held), sign * float(held) / 2]
+        assert mf.compare(sign * held, x, "less").tolist() == [float(sign < 0)] * 2
+        if isinstance(beyond, np.longdouble) and np.isinf(beyond):
+            continue  # this machine's are no longer than floats
+        for run in (mf.multiply, mf.compare):
+            with pytest.raises(
+                ValueError, match=": y is out of range; got y=.*, expected what [bfloat]+[0-9]+ holds, "
+            ):
+                run(x, sign * beyond)
 
 
 def test_what_does_not_fit_is_refused() -> None:

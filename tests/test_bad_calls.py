@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,23 @@ import mlx.core as mx
 import mlx.nn as stock
 import numpy as np
 import pytest
-from hostile import FUNCTIONS, GOOD, HOSTILE, HUGE, X, fault, good, parameters
+from hostile import (
+    FUNCTIONS,
+    GOOD,
+    HOSTILE,
+    HUGE,
+    RaisingFloat,
+    RaisingInt,
+    RaisingList,
+    RaisingNumPyFloat,
+    RaisingNumPyInt,
+    RaisingText,
+    RaisingTuple,
+    X,
+    fault,
+    good,
+    parameters,
+)
 from support import exact
 
 import mpsfunc as mf
@@ -152,6 +169,8 @@ def test_arguments_of_a_layer(layer: str) -> None:
     faults = {}
     for argument in inspect.signature(make_layer).parameters:
         for hostile, make in HOSTILE.items():
+            if hostile == "raising class":
+                continue  # MLX's modules ask for the class of what they are given
             arguments = right | {argument: make()}
             faults[argument, hostile] = fault(op, lambda arguments=arguments: make_layer(**arguments)(X))
     assert not {case: text for case, text in faults.items() if text}
@@ -259,3 +278,73 @@ def test_numbers_of_numpy_are_numbers(name: str, argument: str, value: Any) -> N
             continue  # drawn at random
         for a, b in zip(_arrays(made), _arrays(expected), strict=True):
             np.testing.assert_array_equal(exact(a), exact(b))
+
+
+@pytest.mark.parametrize(
+    "span", [np.timedelta64(2), np.timedelta64(2, "s"), np.timedelta64("NaT"), np.datetime64(2, "s")]
+)
+def test_spans_of_time_are_no_numbers(span: Any) -> None:
+    for call, name in (
+        (lambda: mf.avg_pool(X, span), "kernel_size is not an int"),
+        (lambda: mf.avg_pool(X, (2, span)), "kernel_size is not an int"),
+        (lambda: mf.add(X, span), "y is not an array"),
+        (lambda: mf.elu(X, span), "a is not a number"),
+    ):
+        with pytest.raises(TypeError, match=name):
+            call()
+
+
+# Classes that derive from Python's and NumPy's ----------------------------------------------------------
+
+_PYTHON: dict[type, Any] = {
+    **{int: RaisingInt, float: RaisingFloat, str: RaisingText},
+    **{tuple: RaisingTuple, list: RaisingList},
+}
+_NUMPY = _PYTHON | {int: RaisingNumPyInt, float: RaisingNumPyFloat}
+_SAID: dict[str, Any] = {
+    **{"kernel_size": 2, "stride": (2, 2), "neuron": "sigmoid", "source_window": ([0, 0], [2, 2]), "seed": 3},
+    **{"eps": 1.0, "minimum": 0.0, "maximum": 2.0, "momentum": 0.5},
+}
+_OTHERWISE: dict[str, list[Any]] = {
+    "kernel_size": ["global"],
+    "padding": ["same", "full", [1, 1], ([1, 0], [0, 1])],
+    "edge_mode": ["clamp"],
+}
+
+
+def _derived(value: Any, kinds: dict[type, Any]) -> Any:
+    if type(value) in (tuple, list):
+        value = type(value)(_derived(entry, kinds) for entry in value)
+    return kinds.get(type(value), lambda same: same)(value)
+
+
+def _said(name: str) -> dict[str, list[Any]]:
+    """Values for each argument that may be a number, a name or a sequence."""
+    signature, found = inspect.signature(FUNCTIONS[name]).parameters, {}
+    for argument in parameters(name):
+        default = signature[argument].default if argument in signature else None
+        value = good(name).get(argument, default)
+        value = _SAID.get(argument) if value is None else value
+        found[argument] = [value, *_OTHERWISE.get(argument, [])]
+    return found
+
+
+@each
+def test_derived_classes_are_as_their_bases(name: str) -> None:
+    faults = {}
+    for argument, values in _said(name).items():
+        for value, kinds in itertools.product(values, (_PYTHON, _NUMPY)):
+            derived = _derived(value, kinds)
+            if type(derived) is type(value):
+                continue
+            try:
+                expected = FUNCTIONS[name](**good(name) | {argument: value})
+            except (TypeError, ValueError):
+                faults[argument, str(value)] = fault(name, call(name, good(name) | {argument: derived}))
+                continue
+            made = FUNCTIONS[name](**good(name) | {argument: derived})
+            if "key" in parameters(name) and argument != "seed":
+                continue  # drawn at random
+            for a, b in zip(_arrays(made), _arrays(expected), strict=True):
+                np.testing.assert_array_equal(exact(a), exact(b))
+    assert not {case: text for case, text in faults.items() if text}

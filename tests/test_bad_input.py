@@ -171,7 +171,7 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("avg_pool_grad: dy does not belong to this state", lambda: mf.avg_pool_grad(mx.ones((2, 3, 2, 5)), POOL)),
     ("avg_pool_grad: kernel_offset has no meaning here", lambda: mf.avg_pool_grad(POOLED, POOL, kernel_offset=(0, 0))),
     ("avg_pool: window does not fit", lambda: mf.avg_pool(X, 7)),
-    ("avg_pool: unknown edge mode", lambda: mf.avg_pool(X, 2, edge_mode="mirror")),
+    ("avg_pool: unknown edge_mode", lambda: mf.avg_pool(X, 2, edge_mode="mirror")),
     ("conv: the weights do not fit the images", lambda: mf.conv(X, W[..., :3])),
     ("conv: the weights do not fit the images", lambda: mf.conv(X, W[0])),
     ("conv: the weights do not fit the images", lambda: mf.conv(X, W[:0])),
@@ -183,7 +183,7 @@ WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
     ("conv: groups do not divide the output channels", lambda: mf.conv(X, W[:5, ..., :2], groups=2)),
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones(5))),
     ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
-    ("conv: unknown edge mode", lambda: mf.conv(X, W, edge_mode="exclude")),
+    ("conv: unknown edge_mode", lambda: mf.conv(X, W, edge_mode="exclude")),
     ("conv: unknown neuron", lambda: mf.conv(X, W, neuron="swish")),
     (
         "conv_grad: windows reach too far",

@@ -40,3 +40,15 @@ def test_a_second_interpreter_is_told(first: str, then: str) -> None:
         "use threads or processes",
         "on",
     ]
+
+
+def test_functions_that_everybody_shares_are_left_as_they_are() -> None:
+    program = "import ctypes, mpsfunc; f = ctypes.pythonapi; print(f.PyInterpreterState_Main.restype is ctypes.c_int)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "True\n", done.stderr

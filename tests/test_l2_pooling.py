@@ -273,7 +273,7 @@ def _narrow(state: mf.L2PoolState) -> mf.L2PoolState:
 @pytest.mark.parametrize(
     ("words", "how"),
     [
-        ("unknown edge mode", {"edge_mode": "exclude"}),
+        ("unknown edge_mode", {"edge_mode": "exclude"}),
         ("exclude_edges is for averages", {"padding": mf.PaddingPolicy(exclude_edges=True)}),
         ("offset needs out_size", {"offset": 1}),
     ],

@@ -364,7 +364,7 @@ def test_torn_states_are_refused(name: str) -> None:
         ("max_pool_grad: not a state of this operation", lambda y, s: mf.max_pool_grad(y, s[0])),
         ("max_pool_grad: kernel_offset has no meaning", lambda y, s: mf.max_pool_grad(y, s, kernel_offset=(0, 0))),
         ("max_unpool: y does not belong to this state", lambda y, s: mf.max_unpool(y[:, :1], s)),
-        ("max_pool: unknown edge mode", lambda y, s: mf.max_pool(y, 2, edge_mode="mirror")),
+        ("max_pool: unknown edge_mode", lambda y, s: mf.max_pool(y, 2, edge_mode="mirror")),
         ("max_pool: exclude_edges is for averages", lambda y, s: mf.max_pool(y, 2, padding=EXCLUDED)),
         ("max_pool: window does not fit", lambda y, s: mf.max_pool(y, 9)),
         ("max_pool: not an image batch", lambda y, s: mf.max_pool(y[0], 2)),

@@ -237,7 +237,7 @@ ITSELF.append(ITSELF)
         (mf.Neuron("relu", object()), TypeError, r"got tree\.a=a value of type object"),
         (mx.float32, TypeError, r"got tree=mlx.core.float32, a Dtype"),
         (b"", TypeError, r"got tree=b'', a bytes"),
-        (ITSELF, ValueError, r"save: nested too deep; got tree(\[0\]){100}, expected at most 100 levels"),
+        (ITSELF, ValueError, r"save: nested too deep; got tree(\[0\])+.*\.\.\..*(\[0\])+, expected at most 100 levels"),
     ],
 )
 def test_what_is_no_tree_is_refused_with_its_place(tree: Any, error: type, words: str, path: Path) -> None:

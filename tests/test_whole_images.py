@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, type[Exception], dict[str, Any]]] = [
     ("out_size is too small", ValueError, {"kernel_size": "adaptive", "out_size": (0, 2)}),
     ("out_size is not an int", TypeError, {"kernel_size": "adaptive", "out_size": 2.0}),
     ("out_size is not a pair", ValueError, {"kernel_size": "adaptive", "out_size": (1, 2, 3)}),
-    ("unknown edge mode", ValueError, {"kernel_size": "global", "edge_mode": "mirror"}),
+    ("unknown edge_mode", ValueError, {"kernel_size": "global", "edge_mode": "mirror"}),
     *[
         (f"kernel_size={name!r} places the windows alone", ValueError, {"kernel_size": name, **given})
         for name in ("global", "adaptive")

@@ -48,8 +48,8 @@ VALUE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"offset": 1, "out_size": 1, "padding": 1}, "offset excludes padding"),
     ({"offset": 1, "out_size": 1, "padding": PaddingPolicy()}, "offset excludes padding"),
     ({"offset": 1, "out_size": 1, "ceil_mode": True}, "offset excludes ceil_mode"),
-    ({"edge_mode": "mirror"}, "unknown edge mode"),
-    ({"edge_mode": "clamp"}, "unknown edge mode"),
+    ({"edge_mode": "mirror"}, "unknown edge_mode"),
+    ({"edge_mode": "clamp"}, "unknown edge_mode"),
     ({"n_in": (5, FAR)}, "windows reach too far"),
     ({"stride": FAR}, "windows reach too far"),
     ({"kernel_size": 1, "dilation": FAR}, "windows reach too far"),
@@ -75,7 +75,7 @@ TYPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"offset": 0.5, "out_size": 1}, "offset is not an int"),
     ({"zero_pad": 1.0}, "zero_pad is not an int"),
     ({"zero_pad": (0, (1, True))}, "zero_pad is not an int"),
-    ({"edge_mode": 1}, "unknown edge mode"),
+    ({"edge_mode": 1}, "edge_mode is not a name"),
 ]
 
 
@@ -97,7 +97,7 @@ def test_errors_in_full() -> None:
         ),
         (
             {"edge_mode": "max", "edge_modes": ("zero", "clamp")},
-            "unknown edge mode; got edge_mode='max', expected 'zero' or 'clamp'",
+            "unknown edge_mode; got edge_mode='max', expected 'zero' or 'clamp'",
         ),
         (
             {"padding": FAR},

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 import mpsfunc as mf
 from mpsfunc import _check
+from mpsfunc._plain import entries, is_a
 from mpsfunc._printing import told
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 
@@ -132,7 +133,7 @@ def _scales(x: Shape, options: Options) -> dict[str, Shape]:
 def _batch_norm(call: Call) -> Made:
     options, running = call.options, call.memory
     gamma, beta = call.params.get("gamma"), call.params.get("beta")
-    if not isinstance(running, mf.BatchNormState):
+    if not is_a(running, mf.BatchNormState):
         raise TypeError(
             f"batch_norm: the state is not a BatchNormState; got {told(running)}, expected one of bn_frozen"
         )
@@ -219,8 +220,8 @@ slice_channels = Kind(
 def reshaped(x: mx.array, shape: tuple[int, int, int]) -> mx.array:
     """Images of another (h, w, c) with the same elements, in the order height, width, channel."""
     _check.moved_image("reshape", "x", x, stream=mx.default_stream(mx.default_device()))
-    whole = (len(x), *(shape if isinstance(shape, (list, tuple)) else (shape,)))
-    _check.image_shape("reshape", "shape", whole)
+    given = entries(shape)
+    whole = _check.shape_of_images("reshape", "shape", (len(x), *((shape,) if given is None else given)))
     if x.size != math.prod(whole):
         raise ValueError(
             f"reshape: sizes differ; got shape={told(whole[1:])}, expected {math.prod(x.shape[1:])} elements"

@@ -8,6 +8,7 @@ from inspect import Parameter
 from typing import Any
 
 import mpsfunc as mf
+from mpsfunc._plain import entries, is_a, text
 from mpsfunc.graph.nodes import FilterNode, ImageNode, Kind, StateNode, as_image, frozen, shown
 
 GIVEN = Parameter.empty
@@ -67,7 +68,7 @@ def filter_of(
         optional = {source for source in sources if signature.parameters[source].default is not GIVEN}
         images = [image for at in sources for image in _images(op, at, options.pop(at), at in optional)]
         called, params = (_called(op, argument, options.pop(argument, None)) for argument in ("name", "params"))
-        placed = said.intersection(_PLACES) or isinstance(options.get("kernel_size"), str)
+        placed = said.intersection(_PLACES) or is_a(options.get("kernel_size"), str)
         if placed and "padding" in options and "padding" not in said:
             options["padding"] = 0
         state = options.pop("state", None)
@@ -147,17 +148,18 @@ def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: d
 def _images(op: str, argument: str, given: Any, optional: bool) -> list[ImageNode]:
     if given is None and optional:
         return []
-    if isinstance(given, tuple):
-        if not given:
+    images = entries(given)
+    if images is not None:
+        if not images:
             raise ValueError(f"{op}: there is no image; got {argument}=(), expected one or more")
-        return [as_image(f"{op}: {argument}[{i}]", each) for i, each in enumerate(given)]
+        return [as_image(f"{op}: {argument}[{i}]", each) for i, each in enumerate(images)]
     return [as_image(f"{op}: {argument}", given)]
 
 
 def _state(op: str, given: Any) -> StateNode:
-    if isinstance(given, FilterNode):
+    if is_a(given, FilterNode):
         return given.result_state
-    if not isinstance(given, StateNode):
+    if not is_a(given, StateNode):
         raise TypeError(f"{op}: state is not a node; got state={shown(given)}, expected a StateNode or a FilterNode")
     return given
 
@@ -165,6 +167,7 @@ def _state(op: str, given: Any) -> StateNode:
 def _called(op: str, argument: str, value: Any) -> str:
     if value is None:
         return ""
-    if not isinstance(value, str) or value == "":
+    name = text(value)
+    if not name:
         raise TypeError(f"{op}: {argument} is not a name; got {argument}={shown(value)}, expected a string")
-    return str.__str__(value)
+    return name

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc._plain import is_a, text
 from mpsfunc._printing import told
 
 Shape = tuple[int, ...]
@@ -91,9 +92,10 @@ class ImageNode:
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str) or name == "":
+        given = text(name)
+        if not given:
             raise TypeError(f"ImageNode: name is not a name; got name={shown(name)}, expected a string")
-        self.name = str.__str__(name)
+        self.name = given
         self.stop_gradient = False
         self.producer: FilterNode | None = None
 
@@ -347,9 +349,9 @@ def in_order(ends: Iterable[FilterNode]) -> list[FilterNode]:
 
 def as_image(argument: str, node: Any) -> ImageNode:
     """An image node, or what a filter makes."""
-    if isinstance(node, FilterNode):
+    if is_a(node, FilterNode):
         return node.result_image
-    if not isinstance(node, ImageNode):
+    if not is_a(node, ImageNode):
         raise TypeError(f"{argument} is not a node; got {shown(node)}, expected an ImageNode or a FilterNode")
     return node
 
@@ -358,13 +360,14 @@ def frozen(value: Any, depth: int = 0) -> Any:
     """A value that nobody else can change: lists as tuples, dicts copied, as deep as any argument goes."""
     if depth > _DEEPEST:
         return value
-    if isinstance(value, dict):
-        return {name: frozen(each, depth + 1) for name, each in value.items()}
-    return tuple(frozen(each, depth + 1) for each in value) if isinstance(value, list) else value
+    if is_a(value, dict):
+        return {name: frozen(each, depth + 1) for name, each in dict.items(value)}
+    return tuple(frozen(each, depth + 1) for each in list.__iter__(value)) if is_a(value, list) else value
 
 
 def shown(value: Any) -> str:
     """A value for an error; nodes by their names."""
-    if isinstance(value, mx.array):
+    if is_a(value, mx.array):
         return f"an mx.array of shape {tuple(value.shape)}"
-    return repr(value) if type(value) in (ImageNode, StateNode) or isinstance(value, FilterNode) else told(value)
+    ours = type(value) is ImageNode or type(value) is StateNode or is_a(value, FilterNode)
+    return repr(value) if ours else told(value)

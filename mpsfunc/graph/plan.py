@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from mpsfunc._plain import entries, is_a
 from mpsfunc._printing import told
 from mpsfunc.graph.nodes import (
     FilterNode,
@@ -34,13 +35,12 @@ def leaves(outputs: Any, depth: int = 0) -> list[ImageNode | StateNode]:
     """The images and states of a tree of nodes."""
     if depth > _DEEPEST:
         raise ValueError(f"compile: outputs is too deep; got {shown(outputs)}, expected at most {_DEEPEST} levels")
-    if isinstance(outputs, dict):
-        return [leaf for each in outputs.values() for leaf in leaves(each, depth + 1)]
-    if isinstance(outputs, (list, tuple)):
-        return [leaf for each in outputs for leaf in leaves(each, depth + 1)]
-    if isinstance(outputs, FilterNode):
+    held = tuple(dict.values(outputs)) if is_a(outputs, dict) else entries(outputs)
+    if held is not None:
+        return [leaf for each in held for leaf in leaves(each, depth + 1)]
+    if is_a(outputs, FilterNode):
         return [outputs.result_image]
-    if not isinstance(outputs, (ImageNode, StateNode)):
+    if not (is_a(outputs, ImageNode) or is_a(outputs, StateNode)):
         raise TypeError(
             f"compile: outputs is not made of nodes; got {shown(outputs)}, expected images, states or filters"
         )
@@ -50,17 +50,18 @@ def leaves(outputs: Any, depth: int = 0) -> list[ImageNode | StateNode]:
 def ends(gradients: Any) -> list[FilterNode]:
     """Gradient nodes that run for the gradients of parameters."""
     expected = "expected what training_graph returns"
-    if not isinstance(gradients, (list, tuple)):
+    given = entries(gradients)
+    if given is None:
         raise TypeError(f"compile: gradients is not a list; got {shown(gradients)}, {expected}")
-    for end in gradients:
-        if not isinstance(end, FilterNode) or (end.gradient_of is None and not isinstance(end, LossNode)):
+    for end in given:
+        if not is_a(end, FilterNode) or (end.gradient_of is None and not is_a(end, LossNode)):
             raise TypeError(f"compile: gradients holds no gradient node; got {shown(end)}, {expected}")
-    return list(gradients)
+    return list(given)
 
 
 def step(node: FilterNode, training: bool) -> Step:
     """A node as it is now; ``training`` says whether it leads to `ends`."""
-    trainable = training and isinstance(node, GradientFilterNode) and node.trainable
+    trainable = training and is_a(node, GradientFilterNode) and node.trainable
     states = tuple(state.producer for state in node.states)
     return Step(node, tuple(node.sources), states, frozen(node.options), trainable)
 
@@ -69,7 +70,7 @@ def count_once(steps: Sequence[Step]) -> None:
     """Refuses two gradient nodes of one filter that read the same gradient, which would count it twice."""
     seen: set[tuple[FilterNode, int, ImageNode]] = set()
     for step in steps:
-        if isinstance(step.node, GradientFilterNode):
+        if is_a(step.node, GradientFilterNode):
             this = step.node.of, step.node.position, step.sources[0]
             if this in seen:
                 raise ValueError(f"compile: one gradient counts twice; got two of {told(step.node.name)}, expected one")
@@ -92,7 +93,7 @@ def names(nodes: Sequence[FilterNode], inputs: Sequence[str]) -> dict[FilterNode
     stored: dict[str, FilterNode] = {}
     for node in nodes:
         name = node.name
-        if isinstance(node, GradientFilterNode):
+        if is_a(node, GradientFilterNode):
             name = names[node.of] + name.removeprefix(node.of.name)
         elif node.gradient_of is not None and node.gradient_of.producer is not None:
             name = names[node.gradient_of.producer] + name.removeprefix(node.gradient_of.name)

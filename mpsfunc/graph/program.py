@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc import _check, _launch
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 from mpsfunc.graph.drawing import Drawing
 from mpsfunc.graph.nodes import (
@@ -104,7 +105,7 @@ class Graph:
         format: mx.Dtype | None,
         stream: mx.Stream | mx.Device | None,
     ) -> None:
-        if format is not None and not (isinstance(format, mx.Dtype) and format in _check.FLOATING):
+        if format is not None and not (is_a(format, mx.Dtype) and format in _check.FLOATING):
             raise TypeError(f"compile: format is no floating dtype; got format={shown(format)}, expected None or one")
         self._format, self._stream = format, None if stream is None else _launch.resolve(stream)
         self._outputs = outputs
@@ -115,15 +116,15 @@ class Graph:
         self.nodes = tuple(in_order([*producers, *last]))
         training = set(in_order(last))
         self._steps = [step(node, node in training) for node in self.nodes]
-        images = [image for image in shown_nodes if isinstance(image, ImageNode)]
+        images = [image for image in shown_nodes if is_a(image, ImageNode)]
         self._images = named_inputs([*images, *(image for step in self._steps for image in step.sources)])
         self.inputs = tuple(self._images)
-        losses = [node.name for node in self.nodes if isinstance(node, LossNode)]
+        losses = [node.name for node in self.nodes if is_a(node, LossNode)]
         if len(losses) > 1:
             raise ValueError(f"compile: there are two loss nodes; got {losses}, expected one at most")
         count_once(self._steps)
         self._names = names(self.nodes, self.inputs)
-        self._trained = {node.of for node in self.nodes if isinstance(node, GradientFilterNode)}
+        self._trained = {node.of for node in self.nodes if is_a(node, GradientFilterNode)}
 
     def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, mx.array], states: Tree | None = None) -> Any:
         """Runs the network.
@@ -141,7 +142,7 @@ class Graph:
             ValueError: Something is missing, unknown or of a shape that does not fit. The message names the node.
         """
         for argument, tree in (("params", params), ("inputs", inputs), ("states", {} if states is None else states)):
-            if not isinstance(tree, Mapping):
+            if not is_a(tree, Mapping):
                 raise TypeError(f"graph: {argument} is not a dict; got {shown(tree)}, expected names and values")
         known = dict(states or {})
 
@@ -185,7 +186,7 @@ class Graph:
             >>> params["conv1"]["w"].shape, states
             ((8, 3, 3, 2), {})
         """
-        if not (isinstance(key, mx.array) and key.dtype == mx.uint32 and key.shape == (2,)):
+        if not (is_a(key, mx.array) and key.dtype == mx.uint32 and key.shape == (2,)):
             raise TypeError(f"init: not a key; got key={shown(key)}, expected mx.random.key(seed)")
         params: Tree = {}
         states: Tree = {}
@@ -271,7 +272,7 @@ class Graph:
         with mx.stream(stream):
             for step in self._steps:
                 try:
-                    if isinstance(step.node, GradientFilterNode):
+                    if is_a(step.node, GradientFilterNode):
                         self._pull(step, *calls[step.node.of], run, stream)
                     else:
                         calls[step.node] = self._apply(step, run, parameters, memory)
@@ -300,7 +301,7 @@ class Graph:
 
     def _pull(self, step: Step, call: Call, made: Made, run: Run, stream: mx.Stream) -> None:
         node = step.node
-        assert isinstance(node, GradientFilterNode) and node.kind.backward is not None
+        assert is_a(node, GradientFilterNode) and node.kind.backward is not None
         dy, y = run.images[step.sources[0]], made.images[0]
         if dy.shape != y.shape or dy.dtype != y.dtype:
             got, expected = (f"{tuple(a.shape)} of {a.dtype}" for a in (dy, y))
@@ -323,7 +324,7 @@ class Graph:
                 f"expected {told(image.name)}, which {readers} read"
             )
         given = inputs[image.name]
-        if not isinstance(given, mx.array):
+        if not is_a(given, mx.array):
             raise TypeError(
                 f"graph: input {told(image.name)} is not an array; got {shown(given)}, expected an mx.array"
             )

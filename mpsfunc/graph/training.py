@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 from mpsfunc.graph.filters import add
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order, shown
@@ -48,17 +49,17 @@ def training_graph(
     gradients: dict[ImageNode, list[ImageNode]] = {}
     if source_gradient is not None:
         start = as_image("training_graph: source_gradient", source_gradient)
-        if isinstance(node, LossNode):
+        if is_a(node, LossNode):
             raise ValueError(
                 f"training_graph: a loss starts the chain; got source_gradient={told(start)}, expected None"
             )
     else:
         start = node.result_image
-    first = node.sources[0] if isinstance(node, LossNode) else node.result_image
+    first = node.sources[0] if is_a(node, LossNode) else node.result_image
     if not first.stop_gradient:
         gradients[first] = [start]
 
-    made: list[FilterNode] = [node] if isinstance(node, LossNode) and gradients else []
+    made: list[FilterNode] = [node] if is_a(node, LossNode) and gradients else []
 
     def total(image: ImageNode) -> ImageNode:
         one, *others = gradients.pop(image)
@@ -70,7 +71,7 @@ def training_graph(
         return one
 
     for each in reversed(order):
-        if isinstance(each, LossNode) or each.result_image not in gradients:
+        if is_a(each, LossNode) or each.result_image not in gradients:
             continue
         gradient = total(each.result_image)
         for pulling in each.gradient_filters(gradient):
@@ -90,20 +91,20 @@ def training_graph(
 
 def _checked(node: FilterNode, handler: Handler | None) -> list[FilterNode]:
     """The filters that lead to a node, if one can walk back from it."""
-    if not isinstance(node, FilterNode):
+    if not is_a(node, FilterNode):
         raise TypeError(f"training_graph: node is not a filter; got node={shown(node)}, expected a FilterNode")
     if handler is not None and not callable(handler):
         raise TypeError(f"training_graph: handler is not a function; got handler={shown(handler)}, expected one")
     order = in_order([node])
     for each in order:
-        if isinstance(each, GradientFilterNode):
+        if is_a(each, GradientFilterNode):
             each.gradient_filters(each)  # refuses
-        if isinstance(each, LossNode) and each is not node:
+        if is_a(each, LossNode) and each is not node:
             raise ValueError(
                 f"training_graph: a second loss node; got {told(each.name)}, which leads to {told(node.name)}, "
                 "expected one"
             )
-    if isinstance(node, LossNode):
+    if is_a(node, LossNode):
         for constant in node.sources[1:]:
             behind = [] if constant.stop_gradient or constant.producer is None else in_order([constant.producer])
             if any(each.params for each in behind):

@@ -9,24 +9,27 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc import _plain
+from mpsfunc._plain import is_a
 from mpsfunc._printing import told
 from mpsfunc.graph.nodes import Shape, shown
 
 
 def placeholders(inputs: Any) -> dict[str, mx.array]:
     """Arrays that nobody evaluates, of given shapes."""
-    if not isinstance(inputs, Mapping):
+    if not is_a(inputs, Mapping):
         raise TypeError(f"graph: inputs is not a dict; got {shown(inputs)}, expected names and shapes")
     return {name: _placeholder(name, given) for name, given in inputs.items()}
 
 
 def _placeholder(name: str, given: Any) -> mx.array:
-    if isinstance(given, mx.array):
+    if is_a(given, mx.array):
         return given
     shape, dtype = given, mx.float32
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], mx.Dtype):
-        shape, dtype = given
-    sizes = [_plain.whole(size) for size in shape] if isinstance(shape, (list, tuple)) else [None]
+    pair = _plain.entries(given) or ()
+    if len(pair) == 2 and is_a(pair[1], mx.Dtype):
+        shape, dtype = pair
+    known = _plain.entries(shape)
+    sizes = [None] if known is None else [_plain.whole(size) for size in known]
     lengths = [size for size in sizes if size is not None and 0 <= size < 2**31]
     if len(lengths) != len(sizes):
         raise TypeError(
@@ -46,10 +49,10 @@ def first_value(name: str, shape: Shape, key: mx.array) -> mx.array:
 def fitting(given: Any, shapes: dict[str, Shape]) -> dict[str, mx.array]:
     """Parameters of a node, if they are what it needs."""
     for name, shape in shapes.items():
-        if not isinstance(given, Mapping) or name not in given:
-            known = list(given) if isinstance(given, Mapping) else given
+        if not is_a(given, Mapping) or name not in given:
+            known = list(given) if is_a(given, Mapping) else given
             raise ValueError(f"a parameter is missing; got {told(known)}, expected {list(shapes)}")
-        if not isinstance(given[name], mx.array):
+        if not is_a(given[name], mx.array):
             raise TypeError(f"{name} is not an array; got {name}={shown(given[name])}, expected an mx.array")
         if tuple(given[name].shape) != shape:
             raise ValueError(f"{name} does not fit; got {name}.shape={tuple(given[name].shape)}, expected {shape}")

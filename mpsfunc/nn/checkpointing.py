@@ -12,6 +12,7 @@ import mlx.nn as stock
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mpsfunc import _recomputing
+from mpsfunc._plain import is_a
 from mpsfunc._printing import a_kind
 
 
@@ -53,7 +54,7 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
         array([1.4, 1.5, 1.6, 1.7], dtype=float32)
     """
     op = "checkpoint"
-    if not isinstance(module, stock.Module):
+    if not is_a(module, stock.Module):
         raise TypeError(f"{op}: module is not a module; got {a_kind(module)}, expected an mlx.nn.Module")
     if fn is not None:
         _recomputing.callable_or_refused(op, "fn", fn)

@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as stock
 from mlx.utils import tree_flatten
 
+from mpsfunc._plain import entries, is_a, text
 from mpsfunc._printing import a_kind, told
 from mpsfunc.nn import activations, fusing, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
@@ -89,9 +90,9 @@ def convert(
         fused: layers.0 with layers.1
         left: layers.2 (no drop-in for LayerNorm)
     """
-    if not isinstance(model, stock.Module):
+    if not is_a(model, stock.Module):
         raise TypeError(f"convert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
-    if not (group is None or isinstance(group, mx.distributed.Group)):
+    if not (group is None or is_a(group, mx.distributed.Group)):
         raise TypeError(
             f"convert: not a group; got group={told(group)}, expected None or one from mx.distributed.init()"
         )
@@ -143,7 +144,7 @@ def revert(model: stock.Module) -> stock.Module:
         >>> type(revert(model).layers[0]) is mlx.nn.Linear, model.layers[1] is mlx.nn.relu
         (True, True)
     """
-    if not isinstance(model, stock.Module):
+    if not is_a(model, stock.Module):
         raise TypeError(f"revert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
     for _, module in _modules("revert", model):
@@ -190,17 +191,19 @@ def _why_left(module: stock.Module) -> str:
 def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> dict[str, str]:
     """The pairs that the user names, if both are there and of the right kinds."""
     wrong = f"convert: fuse is not made of pairs; got {told(given)}, expected (layer, activation) as paths"
-    if isinstance(given, (str, mx.array)):
+    if is_a(given, str) or is_a(given, mx.array):
         raise TypeError(wrong)
     try:
         given = list(given)
     except Exception:  # whatever asking it for entries does
         raise TypeError(wrong) from None
     pairs: dict[str, str] = {}
-    for pair in given:
-        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(path, str) for path in pair)):
+    for each in given:
+        held = entries(each) or ()
+        pair = [path for path in map(text, held) if path is not None]
+        if len(held) != 2 or len(pair) != 2:
             raise TypeError(
-                f"convert: fuse is not made of pairs; got {told(pair)}, expected (layer, activation) as paths"
+                f"convert: fuse is not made of pairs; got {told(each)}, expected (layer, activation) as paths"
             )
         for path, kind, what in zip(pair, (Fusing, Activation), ("layer that fuses", "known activation"), strict=True):
             if path not in paths:
