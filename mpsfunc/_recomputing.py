@@ -18,6 +18,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mpsfunc._plain import is_a
 from mpsfunc._printing import a_kind, told
 
 _DEEPEST = 100  # lists in lists, which also ends those that hold themselves
@@ -38,22 +39,23 @@ class Leaves:
     def take(self, op: str, name: str, tree: Any, depth: int = 0) -> Any:
         """The tree with places in the order of `arrays` where arrays were."""
         kind = type(tree)
-        if isinstance(tree, mx.array):
+        if is_a(tree, mx.array):
             if id(tree) not in self._at:
                 self._at[id(tree)] = len(self.arrays)
                 self.arrays.append(tree)
             return _Place(self._at[id(tree)])
-        named = isinstance(tree, tuple) and hasattr(tree, "_fields")
-        if kind in (list, tuple, dict) or named:
+        named = is_a(tree, tuple) and hasattr(tree, "_fields")
+        if kind is list or kind is tuple or kind is dict or named:
             if depth >= _DEEPEST:
                 raise ValueError(
                     f"{op}: {name} is nested too deep; got {told(tree)}, expected at most {_DEEPEST} levels"
                 )
             if kind is dict:
                 return {k: self.take(op, name, t, depth + 1) for k, t in tree.items()}
-            made = [self.take(op, name, t, depth + 1) for t in tree]
+            entries = tuple.__iter__(tree) if named else tree  # whatever a class that derives from a NamedTuple says
+            made = [self.take(op, name, t, depth + 1) for t in entries]
             return _Named(kind, made) if named else kind(made)
-        if isinstance(tree, (list, tuple, dict, Iterator)) or _holds_arrays(tree):
+        if is_a(tree, (list, tuple, dict, Iterator)) or _holds_arrays(tree):
             raise TypeError(
                 f"{op}: {name} holds a collection or object whose arrays cannot be followed; got {a_kind(tree)}, "
                 "expected arrays in lists, tuples, NamedTuples and dicts"
@@ -66,11 +68,11 @@ def _holds_arrays(value: Any) -> bool:
     seen, left = {id(value): value}, [value]
     while left:
         each = left.pop()
-        if isinstance(each, mx.array):
+        if is_a(each, mx.array):
             return True
-        if isinstance(each, (*_HELD, *_RUNNING)) or (callable(each) and not isinstance(each, dict)):
+        if is_a(each, (*_HELD, *_RUNNING)) or (callable(each) and not is_a(each, dict)):
             continue
-        if isinstance(each, np.ndarray):  # of which the collector knows nothing
+        if is_a(each, np.ndarray):  # of which the collector knows nothing
             objects = np.ndarray.dtype.__get__(each).hasobject
             found = np.ndarray.flatten(each).tolist() if objects else []
         else:
@@ -96,13 +98,14 @@ class _Named:
 
 def filled(tree: Any, arrays: Sequence[mx.array]) -> Any:
     """What `Leaves.take` took apart, with these arrays."""
-    if isinstance(tree, _Place):
+    if is_a(tree, _Place):
         return arrays[tree.index]
-    if isinstance(tree, _Named):
+    if is_a(tree, _Named):
         return tree.kind(*[filled(t, arrays) for t in tree.fields])
-    if type(tree) in (list, tuple):
-        return type(tree)(filled(t, arrays) for t in tree)
-    if type(tree) is dict:
+    kind = type(tree)
+    if kind is list or kind is tuple:
+        return kind(filled(t, arrays) for t in tree)
+    if kind is dict:
         return {k: filled(t, arrays) for k, t in tree.items()}
     return tree
 

@@ -15,6 +15,7 @@ import mlx.nn as stock
 import numpy as np
 import pytest
 from checkpoint_case import X
+from hostile import HOSTILE
 
 import mpsfunc as mf
 
@@ -109,6 +110,16 @@ def test_what_holds_no_arrays_is_handed_through(kind: str) -> None:
 )
 def test_what_is_no_collection_is_handed_through(value: Any) -> None:
     assert mf.checkpoint(lambda x, v, w: [x, v, w])(X, value, w=value)[1:] == [value, value]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_nothing_of_an_argument_is_called(hostile: str) -> None:
+    value = HOSTILE[hostile]()
+    for given in (value, [value], deque([value])):
+        try:
+            mf.checkpoint(lambda x, held: x)(X, given)
+        except (TypeError, ValueError) as error:
+            assert str(error).startswith("checkpoint: an argument ")
 
 
 def nested(levels: int) -> Any:

@@ -104,7 +104,7 @@ ALLOWED: dict[str, set[str]] = {
     "_resized": FLOOR | {"_resample", "_sampling"},
     "_earlier_files": {"_bn_state", "_launch"},
     "_safetensors": {"_printing"},
-    "_recomputing": {"_printing"},
+    "_recomputing": {"_plain", "_printing"},
     "checkpointing": {"_printing", "_recomputing"},
     "_saved_tree": FLOOR
     | FAMILIES
