@@ -118,6 +118,29 @@ def test_a_bias_ahead_of_a_norm_alone_is_bounded_by_its_terms() -> None:
             drawn.check(name, np.array([wrong]))
 
 
+@pytest.mark.parametrize(("layer", "shape"), [
+    (nn.BatchNorm(4, 0.01), (2, 1, 1, 4)),
+    (nn.InstanceNorm(4, 0.01), (1, 2, 1, 4)),
+    (nn.GroupNorm(2, 4, 0.01, False), (1, 1, 1, 4)),
+    (nn.GroupNorm(2, 4, 0.01, False, pytorch_compatible=True), (1, 1, 1, 4)),
+    (nn.LayerNorm(2, 0.01), (1, 1, 1, 2)),
+])  # fmt: skip
+def test_the_terms_of_a_norm_of_two_elements(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    x, size = 100 * mx.random.normal(shape, key=mx.random.key(1)), 2.0**-10
+
+    def gradient(size: float) -> mx.array:
+        def value(x: mx.array) -> mx.array:
+            return (rounded.layer_off(layer, x, layer(x), size) * mx.arange(1.0, 1 + x.size).reshape(shape)).sum()
+
+        return mx.grad(value)(x)
+
+    true, moved = gradient(0.0), mx.zeros(shape)
+    for _ in range(20):
+        moved = mx.maximum(moved, mx.abs(gradient(size) - true))
+    terms = mx.arange(1.0, 1 + x.size) / 100 * size
+    assert (moved.flatten() > 0.05 * terms).all() and mx.abs(true).max() < 1e-3
+
+
 def test_the_table_keeps_what_others_found() -> None:
     def result(name: str, checks: int) -> run.Result:
         return run.Result(name, 1.0, range(1, 2), 3, Counter({"kind": checks}), [], 2**20)

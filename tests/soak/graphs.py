@@ -17,7 +17,7 @@ from tests.soak import rounded
 
 NAME = "graphs"
 _NODES = 7  # at most
-Plain = Callable[[dict[str, Any]], mx.array]
+Plain = Callable[[Any, mx.array], mx.array]
 
 
 def rounds(seed: int) -> Iterator[Counter[str]]:
@@ -42,7 +42,7 @@ def _check(rng: np.random.Generator, done: Counter[str]) -> None:
     shape = (int(rng.integers(1, 4)), *(int(v) for v in rng.integers(2, 7, 2)), int(rng.integers(1, 6)))
     x = graph.ImageNode("x")
     rough = [0.0]  # how large the roundings are that the functions composed by hand draw
-    made: list[tuple[Any, Callable[[Any, mx.array], mx.array]]] = [(x, lambda p, x: x)]
+    made: list[tuple[Any, Plain]] = [(x, lambda p, x: x)]
     for k in range(int(rng.integers(1, _NODES + 1))):
         name = f"n{k}"
         node, plain = made[-1]
@@ -67,7 +67,8 @@ def _check(rng: np.random.Generator, done: Counter[str]) -> None:
             node_of, function = kinds[kind]
             made.append((node_of(), lambda p, x, f=plain, g=function: g(p, f(p, x))))
         done[kind] += 1
-        made[-1] = (made[-1][0], lambda p, x, f=made[-1][1]: rounded.off(f(p, x), rough[0]) if rough[0] else f(p, x))
+        axes = {"instance_norm": (1, 2), "batch_norm": (0, 1, 2)}.get(kind)
+        made[-1] = (made[-1][0], _roughly(made[-1][1], rough, plain, name, axes))
     node, plain = made[-1]
     arrays = {"x": mx.array(rng.standard_normal(shape), mx.float32)}
     dy, target = graph.ImageNode("dy"), _shape(node, shape, x)
@@ -100,6 +101,21 @@ def _check(rng: np.random.Generator, done: Counter[str]) -> None:
         mine = got.get(name, np.zeros_like(true))
         assert mine.shape == true.shape, f"{name} has the shape {mine.shape}, expected {true.shape}"
         drawn.check(name, mine)
+
+
+def _roughly(plain: Plain, rough: list[float], before: Plain, name: str, axes: tuple[int, ...] | None) -> Plain:
+    """What a node stands for, off where roundings are drawn."""
+
+    def run(p: Any, x: mx.array) -> mx.array:
+        y = plain(p, x)
+        if not rough[0]:
+            return y
+        if axes is None:
+            return rounded.off(y, rough[0])
+        given = before(p, x)
+        return rounded.norm_off(given, y, rounded.slope(given, axes, 1e-2, p[name]["gamma"]), rough[0])
+
+    return run
 
 
 def _named(y: mx.array, gradients: Any) -> dict[str, np.ndarray]:

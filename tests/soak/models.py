@@ -205,7 +205,7 @@ def _compared(
 ) -> Counter[str]:
     for model in (exact, noisy):
         _widened(model)
-    rounded.watch(noisy, lambda layer, x, y: rounded.off(y, rounded.SIZE[kind]))
+    rounded.watch(noisy, lambda layer, x, y: rounded.layer_off(layer, x, y, rounded.SIZE[kind]))
     classes = {path: type(module) for path, module in ours.named_modules()}
     report = mpsfunc.nn.convert(ours)
     told = set(report.replaced) | set(report.left)
