@@ -280,9 +280,7 @@ def test_numbers_of_numpy_are_numbers(name: str, argument: str, value: Any) -> N
             np.testing.assert_array_equal(exact(a), exact(b))
 
 
-@pytest.mark.parametrize(
-    "span", [np.timedelta64(2), np.timedelta64(2, "s"), np.timedelta64("NaT"), np.datetime64(2, "s")]
-)
+@pytest.mark.parametrize("span", [np.timedelta64(2, "s"), np.timedelta64("NaT", "s"), np.datetime64(2, "s")])
 def test_spans_of_time_are_no_numbers(span: Any) -> None:
     for call, name in (
         (lambda: mf.avg_pool(X, span), "kernel_size is not an int"),

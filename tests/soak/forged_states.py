@@ -26,7 +26,8 @@ _INTS = (-(2**31), -1, 0, 1, 2, 3, 4, 5, 7, 2**16, 2**30, 2**31, 2**32, 2**62, 2
 _SIZES = (0, 1, 2, 3, 4, 5)
 _DTYPES = (mx.float32, mx.float16, mx.bfloat16, mx.float64, mx.uint8, mx.int32, mx.uint32, mx.int64, mx.bool_)
 _WORDS = ("", "conv", "max_pool", "relu", "prelu", "tanh", "none", "clamp", "mirror", "huber", "sum")
-_TAKING = [name for name, row in STATEFUL.items() if row.given(0)[0] is not None]
+with mx.stream(mx.cpu):  # a GPU has no float64
+    _TAKING = [name for name, row in STATEFUL.items() if row.given(0)[0] is not None]
 # The row of the running statistics makes a state of the forged one before the function sees it.
 _CALLS_OF: dict[str, Callable[..., Any]] = {
     "bn_running": lambda state, *_: mf.bn_running(mf.bn_frozen(mx.zeros(4), mx.ones(4)), state, 0.3)
