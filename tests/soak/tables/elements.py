@@ -194,13 +194,12 @@ def _softmax(name: str) -> Row:
             return result(x) * away if name == "softmax" else away + np.abs(result(x))
 
         def pulled(dy: mx.array, x: mx.array) -> dict[int, mx.array]:
-            if x.dtype not in (mx.float32, mx.float64):
-                return {}  # the gradient goes by the rounded result, which docs/softmax.md weighs
             return {0: getattr(of, f"{name}_grad")(dy, getattr(of, name)(x, axis), axis)}
 
         return Case(f"axis {axis}", [x], kind, lambda x: getattr(of, name)(x, axis), result, size,
             terms=x.shape[axis], pulled=pulled,
-            narrow=0.4 * x.shape[axis] if name == "log_softmax" else 0.0)  # fmt: skip
+            # Both go by the rounded result: a softmax's, which adds up to 1, by an entry's rounding and the mean's.
+            narrow=0.4 * x.shape[axis] if name == "log_softmax" else 2.0)  # fmt: skip
 
     return Row(family(name, "grad"), sample)
 
