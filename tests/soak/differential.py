@@ -155,19 +155,22 @@ def _slopes(what: str, case: Case, rng: Rng, index: int, dy: np.ndarray, gradien
     for direction in directions:
         step = 1e-6 * max(1e-2, min(1.0, float(np.abs(at).max(initial=0))))
 
-        def value(t: float, direction: np.ndarray = direction) -> float:
+        def value(t: float, direction: np.ndarray = direction) -> np.ndarray:
             every = list(case.arrays)
             every[index] = at + t * direction
-            return float((case.result(*every) * dy).sum())
+            made = case.result(*every)
+            return np.array([(made * dy).sum(), (made * np.abs(dy)).sum()])
 
         with np.errstate(all="ignore"):
-            middle, ahead, behind = value(0.0), value(step), value(-step)
-        right, left = (ahead - middle) / step, (middle - behind) / step
+            middles, ahead, behind = value(0.0), value(step), value(-step)
+            (right, bent), (left, other) = (ahead - middles) / step, (middles - behind) / step
+        middle = middles[0]
         want, told = (right + left) / 2, float((got * direction).sum())
         noise = 2e-15 * (np.abs(dy).sum() + 1) * (1 + max(abs(middle), 1.0)) / step
         weight = float(np.abs(direction).sum())
         bend = 1e-4 * (abs(want) + size)
-        if not np.isfinite(want) or abs(right - left) > bend + noise:
+        # Where several elements are at kinks these may cancel, but not in both sums.
+        if not np.isfinite(want) or max(abs(right - left), abs(bent - other)) > bend + noise:
             continue
         bound = 2 * EPS[gradient.dtype] * float(np.abs(got * direction).sum()) + noise + abs(right - left)
         bound += step * float((direction**2).sum()) * size  # where a slope bends, such as softsign's at 0
