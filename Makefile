@@ -11,11 +11,12 @@ PYTEST := $(BIN)/python -m pytest -n auto
 beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
-  bad_calls bad_input checkpointing conv_routes conversion cpu_conv cpu_images cpu_loss cpu_neuron cpu_norm \
-  cpu_whole_norm cuda_graphs demo distributed docs environment error_texts exporting full_disks geometry graph \
-  graph_contract graph_errors graph_filters interpreters layers memory named_pairs nn_checkpointing nvrtc nvrtc_found \
-  old_files oracle_norm pictures processes rules saved_files saved_places saving soak soak_files soak_forged_states \
-  state_transforms states threads tracing transforms weights window window_errors winograd
+  bad_calls bad_input checkpoint_arguments checkpointing conv_routes conversion cpu_conv cpu_images cpu_loss \
+  cpu_neuron cpu_norm cpu_whole_norm cuda_graphs demo distributed docs environment error_texts exporting full_disks \
+  geometry graph graph_contract graph_errors graph_filters interpreters interrupts layers memory named_pairs \
+  nn_checkpointing nvrtc nvrtc_found old_files oracle_norm pictures processes rules saved_files saved_places saving \
+  soak soak_files soak_forged_states state_transforms states threads tracing transforms weights window window_errors \
+  winograd
 beyond_isas := $(beyond_cpu) $(foreach name,$(same_everywhere),--ignore=tests/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 sources := pyproject.toml $(wildcard primitives/* metal/*.h)

@@ -117,11 +117,8 @@ def shape(
         rule = ", ".join(e if isinstance(e, str) else told(e) for e in expected[:_AXES])
         rule = f"({rule}{', ...' if len(expected) > _AXES else ',' if len(expected) == 1 else ''})"
         swapped = len(given) == 4 and _fits((given[0], given[2], given[3], given[1]), expected)
-        swapped |= len(of) == 4 and given in (
-            (of[1],),
-            of[:2],
-            (of[0], *of[2:]),
-        )  # of channels, of each image, or labels
+        turned_ones = (of[1:2], of[:2], (*of[:1], *of[2:]))  # of channels, of each image, or labels
+        swapped |= len(of) == 4 and given in turned_ones
         hint = turned(swapped)
         raise ValueError(f"{op}: {why}; got {name}.shape={tuple(value.shape)}, expected {rule}{hint}")
 

@@ -18,7 +18,9 @@ _NONE, _SUM, _MEAN, _BY_WEIGHTS = REDUCTIONS
 _LABELLED = (SOFTMAX, CATEGORICAL)
 # Arguments that one type reads, with their defaults.
 _FOR_ONE: tuple[tuple[str, float, int], ...] = (
-    *(("number_of_classes", 1, SOFTMAX), ("epsilon", 1e-7, LOG), ("delta", 1.0, HUBER)),
+    ("number_of_classes", 1, SOFTMAX),
+    ("epsilon", 1e-7, LOG),
+    ("delta", 1.0, HUBER),
 )
 
 

@@ -36,9 +36,9 @@ def is_derived(value: Any) -> bool:
 
 def whole(value: Any) -> int | None:
     """An int, Python's or NumPy's, as Python's; None for everything else, True, False and spans of time among it."""
+    if type(value) is int:  # nearly every call
+        return value
     kind = type(value)
-    if kind is int:  # nearly every call
-        return value  # type: ignore[no-any-return]
     if issubclass(kind, np.integer):
         # NumPy derives spans of time from its ints.
         return None if issubclass(kind, np.timedelta64) else int(np.generic.item(value))
@@ -47,9 +47,9 @@ def whole(value: Any) -> int | None:
 
 def real(value: Any) -> float | int | None:
     """An int or a float, Python's or NumPy's, as Python's; None for everything else, True and False among it."""
+    if type(value) is float:
+        return value
     kind = type(value)
-    if kind is float:
-        return value  # type: ignore[no-any-return]
     if issubclass(kind, np.floating):
         item = np.generic.item(value)
         made = float(item)
@@ -66,9 +66,9 @@ def text(value: Any) -> str | None:
 
 def entries(value: Any) -> tuple[Any, ...] | None:
     """What a list or a tuple holds; None for everything else."""
+    if type(value) is tuple:
+        return value
     kind = type(value)
-    if kind is tuple:
-        return value  # type: ignore[no-any-return]
     if issubclass(kind, tuple):
         return tuple(tuple.__iter__(value))
     return tuple(list.__iter__(value)) if issubclass(kind, list) else None

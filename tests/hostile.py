@@ -152,60 +152,60 @@ class Raises:
     def _no(self, *_: object) -> NoReturn:
         raise RuntimeError("a stranger's method was called")
 
-    __repr__ = __str__ = __index__ = __int__ = __float__ = __len__ = __iter__ = __bool__ = _no  # type: ignore[assignment]
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __contains__ = _no  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = __index__ = __int__ = __float__ = __len__ = __iter__ = __bool__ = _no
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __contains__ = _no
+    __hash__ = None
 
 
 class RaisingInt(int):
     """An int that raises where it is asked through its class."""
 
-    __repr__ = __str__ = __index__ = __int__ = __float__ = __bool__ = Raises._no  # type: ignore[assignment]
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __mul__ = Raises._no  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = __index__ = __int__ = __float__ = __bool__ = Raises._no
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __mul__ = Raises._no
+    __hash__ = None
 
 
 class RaisingText(str):
-    __repr__ = __str__ = __len__ = __iter__ = __eq__ = __hash__ = Raises._no  # type: ignore[assignment]
-    __contains__ = __getitem__ = __format__ = __add__ = __mod__ = Raises._no  # type: ignore[assignment]
-    startswith = endswith = lower = split = encode = Raises._no  # type: ignore[assignment]
+    __repr__ = __str__ = __len__ = __iter__ = __eq__ = __hash__ = Raises._no
+    __contains__ = __getitem__ = __format__ = __add__ = __mod__ = Raises._no
+    startswith = endswith = lower = split = encode = Raises._no
 
 
 class RaisingFloat(float):
-    __repr__ = __str__ = __int__ = __float__ = __bool__ = Raises._no  # type: ignore[assignment]
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no  # type: ignore[assignment]
+    __repr__ = __str__ = __int__ = __float__ = __bool__ = Raises._no
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no
 
 
 class RaisingList(list[Any]):
-    __repr__ = __len__ = __iter__ = __eq__ = __bool__ = Raises._no  # type: ignore[assignment]
-    __contains__ = __getitem__ = __add__ = Raises._no  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __len__ = __iter__ = __eq__ = __bool__ = Raises._no
+    __contains__ = __getitem__ = __add__ = Raises._no
+    __hash__ = None
 
 
 class RaisingTuple(tuple[Any, ...]):
-    __repr__ = __len__ = __iter__ = __eq__ = __bool__ = __hash__ = Raises._no  # type: ignore[assignment]
-    __contains__ = __getitem__ = __add__ = Raises._no  # type: ignore[assignment]
+    __repr__ = __len__ = __iter__ = __eq__ = __bool__ = __hash__ = Raises._no
+    __contains__ = __getitem__ = __add__ = Raises._no
 
 
 class RaisingNumPyInt(np.int64):
-    __repr__ = __str__ = __int__ = __index__ = __float__ = __bool__ = item = Raises._no  # type: ignore[assignment]
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no  # type: ignore[assignment]
+    __repr__ = __str__ = __int__ = __index__ = __float__ = __bool__ = item = Raises._no
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no
 
 
 class RaisingNumPyFloat(np.float64):
-    __repr__ = __str__ = __int__ = __float__ = __bool__ = item = Raises._no  # type: ignore[assignment]
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no  # type: ignore[assignment]
+    __repr__ = __str__ = __int__ = __float__ = __bool__ = item = Raises._no
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no
 
 
 class RaisingClass:
     """What `isinstance` asks for raises."""
 
-    __class__ = property(Raises._no)  # type: ignore[assignment]
+    __class__ = property(Raises._no)
 
 
 class _RaisingMeta(type):
-    _fields = __name__ = __mro__ = property(Raises._no)  # type: ignore[assignment]
-    __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = __repr__ = Raises._no  # type: ignore[assignment]
+    _fields = __name__ = __mro__ = property(Raises._no)
+    __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = __repr__ = Raises._no
 
 
 def odd_classes() -> tuple[Any, Any]:
@@ -215,7 +215,7 @@ def odd_classes() -> tuple[Any, Any]:
         pass
 
     class NoModule(float):
-        __module__ = []  # type: ignore[assignment]
+        __module__ = []
 
     return RaisingFields, NoModule
 
