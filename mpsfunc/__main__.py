@@ -16,7 +16,9 @@ import time
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc import _launch, _mlx_settings, _nvrtc, _selftest
+from mpsfunc.core import launch, mlx_settings
+from mpsfunc.core import nvrtc as core_nvrtc
+from mpsfunc.selftest import calls as selftest_calls
 
 
 def main() -> int:
@@ -33,7 +35,7 @@ def main() -> int:
 
 def facts() -> dict[str, str]:
     """Versions, devices and settings."""
-    used, *known = _launch.instruction_sets() or ("", "")
+    used, *known = launch.instruction_sets() or ("", "")
     name = mx.device_info(mx.Device(mx.cpu)).get("device_name", platform.machine())
     return {
         "mpsfunc": mf.__version__,
@@ -55,8 +57,8 @@ def _set() -> list[str]:
 
 
 def _cuda() -> dict[str, str]:
-    nvrtc, folder = _nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), _nvrtc.cache_folder()
-    graphs = os.environ.get(_mlx_settings.CUDA_GRAPHS, "1")
+    nvrtc, folder = core_nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), core_nvrtc.cache_folder()
+    graphs = os.environ.get(mlx_settings.CUDA_GRAPHS, "1")
     used = re.match(r"\s*[+-]?0*[1-9]", graphs)  # as C's atoi has it, which MLX asks
     made = "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
     if nvrtc:
@@ -64,20 +66,20 @@ def _cuda() -> dict[str, str]:
         made = f"compiled by NVRTC {'.'.join(map(str, nvrtc.version))}, and kept {where}"
     return {
         "kernels": made,
-        "graphs": f"{'on' if used else 'off'} ({_mlx_settings.CUDA_GRAPHS}={graphs}; mpsfunc's default is 0)",
+        "graphs": f"{'on' if used else 'off'} ({mlx_settings.CUDA_GRAPHS}={graphs}; mpsfunc's default is 0)",
     }
 
 
 def devices() -> list[mx.Device]:
     """Those that can be tested: the CPU needs the C++ module."""
-    cpu = [mx.Device(mx.cpu)] if _launch.instruction_sets() else []
+    cpu = [mx.Device(mx.cpu)] if launch.instruction_sets() else []
     return cpu + ([mx.Device(mx.gpu)] if mx.is_available(mx.gpu) else [])
 
 
 def tested(device: mx.Device) -> bool:
     """Prints what became of every family on a device; whether all is well."""
     start, calls, well = time.perf_counter(), 0, True
-    for family in _selftest.test(device):
+    for family in selftest_calls.test(device):
         calls += family.calls
         well = well and not family.wrong and not family.error
         told = family.error or (f"{len(family.wrong)} of {family.calls} wrong" if family.wrong else "ok")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpsfunc._printing import told
+from mpsfunc.core.printing import told
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, Shape
 
 _ACROSS, _DOWN = 2.4, 0.9  # inches from node to node

@@ -10,25 +10,25 @@ from collections.abc import Callable
 from typing import Any
 
 import mpsfunc as mf
-from mpsfunc import _check
-from mpsfunc._policy import pair, refuse
-from mpsfunc.dropout import by_name
+from mpsfunc.core import checks
+from mpsfunc.elementwise.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
+from mpsfunc.windows.policy import pair, refuse
 
 
 def _weights(x: Shape, options: Options) -> Shape:
-    groups = _check.whole("conv", "groups", options["groups"])
-    return (_check.whole("conv", "out_channels", options["out_channels"]), *_window(options), x[-1] // groups)
+    groups = checks.whole("conv", "groups", options["groups"])
+    return (checks.whole("conv", "out_channels", options["out_channels"]), *_window(options), x[-1] // groups)
 
 
 def _depthwise(x: Shape, options: Options) -> Shape:
-    return (x[-1] * _check.whole("conv", "multiplier", options["multiplier"]), *_window(options), 1)
+    return (x[-1] * checks.whole("conv", "multiplier", options["multiplier"]), *_window(options), 1)
 
 
 def _connected(x: Shape, options: Options) -> Shape:
-    return (_check.whole("fully_connected", "out_channels", options["out_channels"]), *x[1:])
+    return (checks.whole("fully_connected", "out_channels", options["out_channels"]), *x[1:])
 
 
 def _window(options: Options) -> tuple[int, int]:

@@ -9,9 +9,9 @@ from typing import Any
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc import _check
-from mpsfunc._plain import entries, is_a
-from mpsfunc._printing import told
+from mpsfunc.core import checks
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import entries, is_a
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 
 Function = Callable[..., Any]
@@ -90,9 +90,9 @@ def by_weights(name: str, fwd: Function, grad: Function, shape: Callable[[Shape,
     own = ("out_channels", "kernel_size", "multiplier", "bias")
 
     def weights(x: Shape, options: Options) -> dict[str, Shape]:
-        _check.image_shape(name, "x.shape", x)
+        checks.image_shape(name, "x.shape", x)
         of_weights = shape(x, options)
-        return {"w": of_weights} | ({"b": of_weights[:1]} if _check.switch(name, "bias", options["bias"]) else {})
+        return {"w": of_weights} | ({"b": of_weights[:1]} if checks.switch(name, "bias", options["bias"]) else {})
 
     def forward(call: Call) -> Made:
         how = _but(call.options, *own)
@@ -124,7 +124,7 @@ def by_image(name: str, fwd: Function, grad: Function) -> Kind:
 
 
 def _scales(x: Shape, options: Options) -> dict[str, Shape]:
-    return {name: x[-1:] for name in ("gamma", "beta") if _check.switch("normalization", name, options[name])}
+    return {name: x[-1:] for name in ("gamma", "beta") if checks.switch("normalization", name, options[name])}
 
 
 # Kinds of their own -------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _batch_norm(call: Call) -> Made:
         raise ValueError(
             f"batch_norm: the state has another eps; got {told(running.eps)}, expected {told(options['eps'])}"
         )
-    when = _check.choice("batch_norm", "statistics", options["statistics"], ("automatic", "always", "never"))
+    when = checks.choice("batch_norm", "statistics", options["statistics"], ("automatic", "always", "never"))
     if when == "never" or (when == "automatic" and not call.training):
         y = mf.bn_normalize(call.x, running, gamma, beta, neuron=options["neuron"])
         return Made((y,), running, running)
@@ -175,7 +175,7 @@ def _dropout(call: Call) -> Made:
 def _dropout_key(channels: int, options: Options, key: mx.array) -> mx.array:
     if options["seed"] is None:
         return key
-    return mx.random.key(_check.whole("dropout", "seed", options["seed"], 0, 2**64 - 1))
+    return mx.random.key(checks.whole("dropout", "seed", options["seed"], 0, 2**64 - 1))
 
 
 dropout = Kind(
@@ -219,9 +219,9 @@ slice_channels = Kind(
 
 def reshaped(x: mx.array, shape: tuple[int, int, int]) -> mx.array:
     """Images of another (h, w, c) with the same elements, in the order height, width, channel."""
-    _check.moved_image("reshape", "x", x, stream=mx.default_stream(mx.default_device()))
+    checks.moved_image("reshape", "x", x, stream=mx.default_stream(mx.default_device()))
     given = entries(shape)
-    whole = _check.shape_of_images("reshape", "shape", (len(x), *((shape,) if given is None else given)))
+    whole = checks.shape_of_images("reshape", "shape", (len(x), *((shape,) if given is None else given)))
     if x.size != math.prod(whole):
         raise ValueError(
             f"reshape: sizes differ; got shape={told(whole[1:])}, expected {math.prod(x.shape[1:])} elements"
@@ -253,7 +253,7 @@ def _loss(call: Call) -> Made:
     if weights:
         how["weights"] = weights[0]
     value, state = mf.loss_fwd(y, target, **how)
-    if _check.switch("loss", "divided", call.options["divided"]):
+    if checks.switch("loss", "divided", call.options["divided"]):
         state = state._replace(gradient=mf.loss_grad(y, target, **how, divided=True))
     return Made((state.gradient, value), state)
 

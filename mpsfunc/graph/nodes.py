@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc._plain import is_a, text
-from mpsfunc._printing import told
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a, text
 
 Shape = tuple[int, ...]
 Options = dict[str, Any]

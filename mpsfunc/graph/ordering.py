@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _launch
-from mpsfunc._rules import differentiable
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable
 
 
 class Spec(NamedTuple):
@@ -18,7 +18,7 @@ class Spec(NamedTuple):
 
 def _run(image: mx.array, *others: Any) -> mx.array:
     *arrays, _ = others
-    return _launch.after(image, arrays)
+    return launch.after(image, arrays)
 
 
 def _vmap(arrays: tuple[mx.array, ...], mapped: tuple[bool, ...], size: int, spec: Spec) -> mx.array:

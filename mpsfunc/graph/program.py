@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc import _check, _launch
-from mpsfunc._plain import is_a
-from mpsfunc._printing import told
+from mpsfunc.core import checks, launch
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a
 from mpsfunc.graph.drawing import Drawing
 from mpsfunc.graph.nodes import (
     Call,
@@ -105,9 +105,9 @@ class Graph:
         format: mx.Dtype | None,
         stream: mx.Stream | mx.Device | None,
     ) -> None:
-        if format is not None and not (is_a(format, mx.Dtype) and format in _check.FLOATING):
+        if format is not None and not (is_a(format, mx.Dtype) and format in checks.FLOATING):
             raise TypeError(f"compile: format is no floating dtype; got format={shown(format)}, expected None or one")
-        self._format, self._stream = format, None if stream is None else _launch.resolve(stream)
+        self._format, self._stream = format, None if stream is None else launch.resolve(stream)
         self._outputs = outputs
         shown_nodes, last = leaves(outputs), ends(gradients)
         if not shown_nodes and not last:

@@ -11,9 +11,9 @@ import mlx.core as mx
 import mlx.nn as stock
 from mlx.utils import tree_flatten, tree_unflatten
 
-from mpsfunc import _recomputing
-from mpsfunc._plain import is_a
-from mpsfunc._printing import a_kind
+from mpsfunc.core import recomputing
+from mpsfunc.core.printing import a_kind
+from mpsfunc.core.scalars import is_a
 
 
 def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
     if not is_a(module, stock.Module):
         raise TypeError(f"{op}: module is not a module; got {a_kind(module)}, expected an mlx.nn.Module")
     if fn is not None:
-        _recomputing.callable_or_refused(op, "fn", fn)
+        recomputing.callable_or_refused(op, "fn", fn)
     run: Callable[..., Any] = module if fn is None else fn
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
             finally:
                 now.restore()
 
-        return _recomputing.run(op, first, again, [a for _, a in trainable], args, kwargs)
+        return recomputing.run(op, first, again, [a for _, a in trainable], args, kwargs)
 
     if fn is not None:
         functools.update_wrapper(checkpointed, fn)

@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc import _lazy
+from mpsfunc.core import lazy
 
 FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
 
@@ -130,7 +130,7 @@ class Following:
     def taken(self, y: mx.array, neuron: mf.Neuron) -> mx.array | None:
         """The result with an activation, if y is a layer's and neither it nor the layer has been changed since."""
         call = self._calls.get(id(y))
-        if call is None or not _lazy.same(call.y, y):
+        if call is None or not lazy.same(call.y, y):
             return None
         now = _held(call.layer)
         if now.keys() != call.after.keys() or not all(_same(a, now[name]) for name, a in call.after.items()):
@@ -151,7 +151,7 @@ def _held(layer: Any) -> dict[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return _lazy.same(a, b) if isinstance(a, mx.array) and isinstance(b, mx.array) else a is b
+    return lazy.same(a, b) if isinstance(a, mx.array) and isinstance(b, mx.array) else a is b
 
 
 class Sequential(DropIn, stock.Sequential):

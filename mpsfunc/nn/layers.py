@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc._printing import told
+from mpsfunc.core.printing import told
 from mpsfunc.nn.fusing import DropIn, Fusing
 
 

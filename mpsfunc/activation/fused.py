@@ -1,0 +1,118 @@
+"""The activation that ``neuron=`` of another operation names: read, applied, and its slope told."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.activation import prelu_rules
+from mpsfunc.channels import activation_rules
+from mpsfunc.channels.activation_rules import On
+from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, Activation
+from mpsfunc.core import checks
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a, text
+from mpsfunc.core.suggestions import near
+
+
+class Neuron(NamedTuple):
+    """An activation with its parameters, for ``neuron=`` of convolutions and batch normalization.
+
+    Source: ``MPSNNNeuronDescriptor``.
+
+    Fields:
+        type: Its name, as `neuron` takes it.
+        a: First parameter; for "prelu" the slopes, an array with one entry a channel. Default: the type's own.
+        b: Second parameter. Default: the type's own.
+        c: Third parameter. Default: the type's own.
+
+    Example:
+        >>> from mpsfunc import conv
+        >>> x, w = mx.array([-2.0, 8.0]).reshape(2, 1, 1, 1), mx.ones((1, 1, 1, 1))
+        >>> conv(x, w, neuron=Neuron("relun", 0.5)).reshape(-1)
+        array([-1, 6], dtype=float32)
+    """
+
+    type: str
+    a: float | mx.array | None = None
+    b: float | None = None
+    c: float | None = None
+
+
+class Chosen(NamedTuple):
+    """An activation, and the slopes of one that has them."""
+
+    act: Activation
+    slopes: mx.array | None = None
+
+
+def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[int, ...] = ()) -> Chosen:
+    """What ``neuron=`` means: None, a name, or a `Neuron`."""
+    if neuron is None:
+        return Chosen(NO_ACTIVATION)
+    if is_a(neuron, Neuron):
+        return parsed(op, "neuron.type", neuron, channels, stream, of=of)
+    if not is_a(neuron, str):
+        raise TypeError(f"{op}: neuron is no activation; got neuron={told(neuron)}, expected None, a name or a Neuron")
+    return parsed(op, "neuron", Neuron(neuron), channels, stream, of=of)
+
+
+def parsed(
+    op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
+) -> Chosen:
+    """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
+    kind, a, b, c = tuple.__iter__(neuron)
+    name = text(kind)
+    if name is None:
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={told(kind)}, expected {_LISTED}")
+    if name not in NAMES:
+        meant = near("neuron", name, NAMES)
+        raise ValueError(f"{op}: unknown neuron; got {argument}={told(name)}, expected {_LISTED}{meant}")
+    if name != "prelu":
+        return Chosen(activation_rules.activation(op, name, a, b, c))
+    for letter, given in (("b", b), ("c", c)):
+        if given is not None:
+            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={told(given)}, expected None")
+    return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream, of=of))
+
+
+_LISTED = " or ".join(map(repr, NAMES))
+
+
+def check_slopes(
+    op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
+) -> mx.array:
+    """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
+    if not is_a(slopes, mx.array):
+        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={told(slopes)}, expected an mx.array")
+    checks.array(op, name, slopes, stream=stream)
+    if channels is None:
+        raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")
+    checks.shape(op, name, slopes, (channels,), "the slopes do not fit the channels", of=of)
+    return slopes
+
+
+def described(how: Chosen) -> str:
+    """An activation in words that differ where two of them do, but for the slopes of a prelu."""
+    if how.slopes is not None:
+        return "prelu"
+    kind, *parameters = how.act
+    known = [p + 0.0 for p in parameters[: len(activation_rules.PARAMETERS[NAMES[kind]])]]  # -0.0 is 0.0
+    return f"{NAMES[kind]}({', '.join(map(repr, known))})" if known else NAMES[kind]
+
+
+def follow(z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
+    """``f(z)``."""
+    return (
+        activation_rules.neuron(z, On(how.act, stream))
+        if how.slopes is None
+        else prelu_rules.prelu(z, how.slopes, stream)
+    )
+
+
+def pull_by_source(dy: mx.array, z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
+    """``dy * f'(z)``."""
+    if how.slopes is None:
+        return activation_rules.grad(dy, z, On(how.act, stream))
+    return prelu_rules.prelu_pull(dy, z, how.slopes, stream)

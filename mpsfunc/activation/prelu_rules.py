@@ -1,0 +1,135 @@
+"""The activation whose slopes below zero are an array, one a channel: its kernels and their rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.channels import activation_launches, activation_rules, rules
+from mpsfunc.channels.activation_rules import On
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, RELUN, Activation
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.launch import Stage
+
+_OF_SLOPES = Activation(PRELU)
+# min(x, 0), whose derivative is 1 below 0 and 0 from there on.
+_BELOW = Activation(RELUN, 1.0, 0.0)
+
+
+def prelu(x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
+    """``x``, below 0 times the slope of its channel, the last axis."""
+    y: mx.array = _prelu(x, slopes, On(_OF_SLOPES, stream))
+    return y
+
+
+def prelu_pull(dy: mx.array, x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
+    """``dy``, where x is below 0 times the slope of its channel."""
+    dx: mx.array = _pull(dy, x, slopes, On(_OF_SLOPES, stream))
+    return dx
+
+
+def prelu_grad_slopes(dy: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
+    """The sums (c,) of ``dy * x`` over all x below 0 of a channel, in the accumulator's dtype."""
+    return _sums_below(dy, x, x, stream)
+
+
+def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
+    """The sums (c,) of ``dy * other`` where x is below 0; whatever else there is elsewhere, infinity too, adds 0."""
+    channels = x.shape[-1]
+    rows = x.size // max(channels, 1)
+    first = rows if rows < 2**31 else x.shape[0]
+    shape = first, rows // max(first, 1), 1, channels
+    if shape[1] * channels >= 2**31:
+        raise ValueError(
+            f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
+        )
+    none = mx.zeros((1, channels), launch.accumulator(x.dtype))
+    below = On(_BELOW, stream)
+    if other is x:
+        other = activation_rules.neuron(x, below)
+        act = _BELOW
+    else:
+        dy, other, act = activation_rules.grad(dy, x, below), activation_rules.grad(other, x, below), NO_ACTIVATION
+    on = rules.On(act, stream)
+    return rules.sums(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _run(op: str, arrays: list[mx.array], slopes: mx.array, stages: Any, on: On) -> mx.array:
+    wide = slopes.astype(launch.accumulator(arrays[0].dtype))
+
+    def launched(some: list[mx.array]) -> mx.array:
+        result = (tuple(some[0].shape), some[0].dtype)
+
+        def made() -> tuple[Stage, ...]:
+            return stages(some[0], on.act, slopes=True)  # type: ignore[no-any-return]
+
+        return launch.launch(op, [*some, wide], on.act.told, (result,), made, on.stream)[0]
+
+    return activation_rules.in_few_axes(arrays, launched)
+
+
+def _run_prelu(x: mx.array, slopes: mx.array, on: On) -> mx.array:
+    return _run("neuron", [x], slopes, activation_launches.neuron, on)
+
+
+def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: On) -> mx.array:
+    return _run("neuron_grad", [dy, x], slopes, activation_launches.grad, on)
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _prelu_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+    (x, slopes), (dy,) = arrays, cotangents
+    return prelu_pull(dy, x, slopes, on.stream), prelu_grad_slopes(dy, x, on.stream)
+
+
+def _prelu_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+    (x, slopes), (tx, tslopes) = arrays, tangents
+    terms = [] if tx is None else [prelu_pull(tx, x, slopes, on.stream)]
+    if tslopes is not None:
+        terms.append(prelu(activation_rules.neuron(x, On(_BELOW, on.stream)), tslopes, on.stream))
+    return sum(terms[1:], terms[0])
+
+
+def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+    (dy, x, slopes), (u,) = arrays, cotangents
+    return prelu_pull(u, x, slopes, on.stream), None, _sums_below(u, dy, x, on.stream)
+
+
+def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+    (dy, x, slopes), (tdy, _, tslopes) = arrays, tangents
+    terms = [mx.zeros_like(dy)] if tdy is None and tslopes is None else []
+    if tdy is not None:
+        terms.append(prelu_pull(tdy, x, slopes, on.stream))
+    if tslopes is not None:
+        below = activation_rules.grad(dy, x, On(_BELOW, on.stream))
+        terms.append((below * tslopes.astype(launch.accumulator(dy.dtype))).astype(dy.dtype))
+    return sum(terms[1:], terms[0])
+
+
+def _mapped(function: Any) -> Any:
+    """The vmap rule of ``function()(*images, slopes, on)``: mapped slopes join the channels."""
+
+    def rule(arrays: Any, mapped: Any, size: int, on: On) -> Any:
+        *images, slopes = [
+            a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)
+        ]
+        if not mapped[-1]:
+            return function()(*images, arrays[-1], on)
+        wide = [mx.moveaxis(a, 0, -2) for a in images]
+        shape = wide[0].shape
+        joined = *shape[:-2], size * shape[-1]
+        y = function()(*[a.reshape(joined) for a in wide], slopes.reshape(joined[-1]), on)
+        return mx.moveaxis(y.reshape(shape), -2, 0)
+
+    return rule
+
+
+_prelu: Any = differentiable("neuron", _run_prelu, vjp=_prelu_vjp, jvp=_prelu_jvp, vmap=_mapped(lambda: _prelu))
+_pull: Any = differentiable("neuron_grad", _run_pull, vjp=_pull_vjp, jvp=_pull_jvp, vmap=_mapped(lambda: _pull))

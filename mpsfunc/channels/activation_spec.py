@@ -1,0 +1,79 @@
+"""What an activation is to the kernels, and the formulas that MLX's own operations compute."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.core import launch
+
+NAMES = (
+    "none", "relu", "linear", "sigmoid", "hard_sigmoid", "tanh", "absolute", "softplus", "softsign", "elu", "prelu",
+    "relun", "power", "exponential", "logarithm", "gelu",
+)  # fmt: skip
+(
+    NONE, RELU, LINEAR, SIGMOID, HARD_SIGMOID, TANH, ABSOLUTE, SOFTPLUS, SOFTSIGN, ELU, PRELU, RELUN, POWER,
+    EXPONENTIAL, LOGARITHM, GELU,
+) = range(len(NAMES))  # fmt: skip
+
+
+class Activation(NamedTuple):
+    """An activation's number and parameters; those that it does not have are 0.
+
+    Fields:
+        kind: As MPS numbers them.
+        a: First parameter.
+        b: Second parameter.
+        c: Third parameter; -1 stands for e as a base.
+    """
+
+    kind: int
+    a: float = 0.0
+    b: float = 0.0
+    c: float = 0.0
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """The ints that a CPU primitive takes."""
+        return (self.kind, *launch.doubles(self.a, self.b, self.c))
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The parameters and the logarithm of a base, which one of a rounded base would not be, as a GPU takes them."""
+        log_c = log_of(self.c) if self.kind in (EXPONENTIAL, LOGARITHM) else 0.0
+        return (*launch.bits(self.a), *launch.bits(self.b), *launch.bits(self.c), *launch.bits(log_c))
+
+
+NO_ACTIVATION = Activation(NONE)
+
+
+def log_of(c: float) -> float:
+    """The logarithm of a base, of which -1 is e."""
+    return 1.0 if c == -1 else math.log(c)
+
+
+def told_by_result(act: Activation) -> bool:
+    """Whether the slope of an activation follows from what it returns, without loss.
+
+    A rounded result does not tell the slope of one that saturates: of a sigmoid in float32 it is 1 from 17 on.
+    """
+    return act.kind == NONE or (act.kind == RELU and act.a >= 0)
+
+
+def fusable(act: Activation) -> bool:
+    """Whether the kernels of convolutions can apply an activation themselves."""
+    return act.kind in (NONE, RELU, SIGMOID, TANH, ELU)
+
+
+def finished(z: mx.array, act: Activation) -> mx.array:
+    """``f(z)`` of float32, by MLX's own operations, for an activation that is `fusable`."""
+    kind, a, b, _ = act
+    if kind == RELU:
+        return mx.where(z < 0, a * z if a else mx.zeros_like(z), z)
+    if kind == ELU:
+        return mx.where(z < 0, a * mx.expm1(z), z)
+    if kind == TANH:
+        return a * mx.tanh(b * z)
+    return mx.sigmoid(z) if kind == SIGMOID else z

@@ -1,0 +1,306 @@
+"""Four kernels over images and vectors with one entry a channel, and the rules that make them each other's derivatives.
+
+Images are (n, h, w, c) of one dtype. Vectors are (sets, c) in the accumulator's dtype: consecutive images share a row
+of them, all in batch normalization (one set), each its own in instance normalization (n sets), and what mx.vmap maps
+over becomes more sets. The normalizations build on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import activation_rules, launches
+from mpsfunc.channels.activation_rules import (
+    On as On,  # the activation that follows `affine`, and where everything runs
+)
+from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import derived, differentiable, one_batch
+from mpsfunc.core.launch import Stage
+
+Rows = mx.array
+
+
+class _Sets(NamedTuple):
+    sets: int
+    stream: mx.Stream
+
+
+def moments(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
+    """Mean and population variance of each channel of each set."""
+    mean, var = _moments(x, _Sets(sets, stream))
+    return mean, var
+
+
+def moments_of_all(x: mx.array, stream: mx.Stream) -> tuple[mx.array, mx.array]:
+    """Mean (c,) and population variance (c,) of all images as one set."""
+    mean, var = _moments_of_all(x, _Sets(1, stream))
+    return mean, var
+
+
+def affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    """``act(z)`` with ``z = (x - mean) * scale + shift``."""
+    y: mx.array = (_activated if on.act.kind else _affine)(x, mean, scale, shift, on)
+    return y
+
+
+def sums(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> tuple[Rows, Rows]:
+    """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each set, where ``g = dy * act'(z)``."""
+    total, dot = _activated_sums(dy, x, mean, scale, shift, on) if on.act.kind else _sums(dy, x, mean, on)
+    return total, dot
+
+
+def combine(
+    dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, scale: Rows, shift: Rows, on: On
+) -> mx.array:
+    """``a * g + b * (x - mean) + d`` with the g of `sums`."""
+    if on.act.kind:
+        dx: mx.array = _activated_combine(dy, x, mean, a, b, d, scale, shift, on)
+    else:
+        dx = _combine(dy, x, mean, a, b, d, on)
+    return dx
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _in_a_set(x: mx.array, mean: Rows) -> int:
+    """Pixels that a row of vectors belongs to; 1 where there is none, whose sums are zeros."""
+    n, h, w, _ = x.shape
+    return max(int(n // max(mean.shape[0], 1) * h * w), 1)
+
+
+def _rows(x: mx.array, sets: int) -> launch.Output:
+    return (sets, x.shape[3]), launch.accumulator(x.dtype)
+
+
+def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
+    result = _rows(x, spec.sets)
+
+    def stages() -> tuple[Stage, ...]:
+        return launches.moments(x, spec.sets)
+
+    return tuple(launch.launch("bn_stats", [x], (), (result, result), stages, spec.stream, finally_with=[x]))
+
+
+def _run_moments_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
+    if launch.backend(spec.stream) != "cpu":
+        return of_the_set(_run_moments(x, spec))
+    vector = (x.shape[3],), launch.accumulator(x.dtype)
+    return tuple(launch.launch("bn_stats", [x], (), (vector, vector), tuple, spec.stream))
+
+
+def of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
+    """Vectors (c,) of rows (1, c)."""
+    return tuple(v.reshape(v.shape[1]) for v in rows)
+
+
+def _run_sums(*args: Any) -> tuple[Rows, ...]:
+    dy, x, mean, *behind, on = args
+    result = _rows(x, mean.shape[0])
+
+    def stages() -> tuple[Stage, ...]:
+        return launches.sums(dy, mean.shape[0], on.act)
+
+    arrays = [dy, x, mean, *behind]
+    return tuple(launch.launch("bn_stats_grad", arrays, on.act.told, (result, result), stages, on.stream))
+
+
+def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    def stages() -> tuple[Stage, ...]:
+        return launches.affine(x, mean.shape[0], on.act)
+
+    arrays = [x, mean, scale, shift]
+    return launch.launch("bn_normalize", arrays, on.act.told, ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
+
+
+def _run_combine(*args: Any) -> mx.array:
+    *arrays, on = args
+    dy, _, mean = arrays[:3]
+
+    def stages() -> tuple[Stage, ...]:
+        return launches.combine(dy, mean.shape[0], on.act)
+
+    return launch.launch("bn_grad", arrays, on.act.told, ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _zeros(like: Rows) -> Rows:
+    return mx.zeros_like(like)
+
+
+def _total(*terms: Any) -> Any:
+    present = [t for t in terms if t is not None]
+    return sum(present[1:], present[0]) if present else None
+
+
+def _scaled(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    y: mx.array = _affine(x, mean, scale, shift, on.plain)
+    return y
+
+
+def _plain_sums(dy: mx.array, x: mx.array, mean: Rows, on: On) -> tuple[Rows, Rows]:
+    total, dot = _sums(dy, x, mean, on.plain)
+    return total, dot
+
+
+def _plain_combine(dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, on: On) -> mx.array:
+    y: mx.array = _combine(dy, x, mean, a, b, d, on.plain)
+    return y
+
+
+def _moments_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
+    (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
+    count, on = _in_a_set(x, mean), On(NO_ACTIVATION, spec.stream)
+    return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
+
+
+def _moments_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
+    (x,), (tx,) = arrays, tangents
+    mean, _ = _moments(x, spec)
+    total, dot = _plain_sums(tx, x, mean, On(NO_ACTIVATION, spec.stream))
+    return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
+
+
+def _affine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+    (x, mean, scale, shift), (dy,) = arrays, cotangents
+    none = _zeros(mean)
+    total, dot = sums(dy, x, mean, scale, shift, on)
+    if on.act.kind:
+        dx = combine(dy, x, mean, scale, none, none, scale, shift, on)
+    else:
+        dx = _scaled(dy, none, scale, none, on)
+    return dx, -scale * total, dot, total
+
+
+def _affine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+    (x, mean, scale, _), (tx, tmean, tscale, tshift) = arrays, tangents
+    none = _zeros(mean)
+    slope = none if tscale is None else tscale
+    level = _total(none, tshift, None if tmean is None else -tmean * scale)
+    if tx is None:
+        return _scaled(x, mean, slope, level, on)
+    if tscale is None:
+        return _scaled(tx, none, scale, level, on)
+    return _plain_combine(tx, x, mean, scale, slope, level, on)
+
+
+def _sums_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+    (dy, x, mean), (dtotal, ddot), (total, _) = arrays, cotangents, outputs
+    none = _zeros(mean)
+    return _scaled(x, mean, ddot, dtotal, on), _scaled(dy, none, ddot, none, on), -ddot * total
+
+
+def _sums_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+    (dy, x, mean), (tdy, tx, tmean) = arrays, tangents
+    none = _zeros(mean)
+    total, dot = (none, none) if tdy is None else _plain_sums(tdy, x, mean, on)
+    if tx is not None:
+        dot = dot + _plain_sums(dy, tx, none, on)[1]
+    if tmean is not None:
+        dot = dot - tmean * _plain_sums(dy, x, mean, on)[0]
+    return total, dot
+
+
+def _combine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+    (dy, x, mean, a, b, _), (cotangent,) = arrays, cotangents
+    none = _zeros(mean)
+    total, dot = _plain_sums(cotangent, x, mean, on)
+    _, with_dy = _plain_sums(cotangent, dy, none, on)
+    ddy, dx = _scaled(cotangent, none, a, none, on), _scaled(cotangent, none, b, none, on)
+    return ddy, dx, -b * total, with_dy, dot, total
+
+
+def _combine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+    (dy, x, mean, a, b, _), (tdy, tx, tmean, ta, tb, td) = arrays, tangents
+    none = _zeros(mean)
+    level = _total(none, td, None if tmean is None else -b * tmean)
+    vectors = _plain_combine(dy, x, mean, none if ta is None else ta, none if tb is None else tb, level, on)
+    if tdy is None and tx is None:
+        return vectors
+    if tx is None:
+        return vectors + _scaled(tdy, none, a, none, on)
+    if tdy is None:
+        return vectors + _scaled(tx, none, b, none, on)
+    return vectors + _plain_combine(tdy, tx, none, a, b, none, on)
+
+
+# What an activation changes, said by operations without it: derivatives of every order, unfused.
+
+
+def _activation(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    return activation_rules.neuron(_scaled(x, mean, scale, shift, on), on)
+
+
+def _before_activation(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+    return activation_rules.grad(dy, _scaled(x, mean, scale, shift, on), on)
+
+
+def _sums_before_activation(*args: Any) -> tuple[Rows, Rows]:
+    dy, x, mean, scale, shift, on = args
+    return _plain_sums(_before_activation(dy, x, mean, scale, shift, on), x, mean, on)
+
+
+def _combine_before_activation(*args: Any) -> mx.array:
+    dy, x, mean, a, b, d, scale, shift, on = args
+    return _plain_combine(_before_activation(dy, x, mean, scale, shift, on), x, mean, a, b, d, on)
+
+
+# Mapped images lengthen the batch, and vectors get more sets, unless all images share the only one.
+
+
+def _stacked(rows: Rows, mapped: bool, size: int) -> Rows:
+    rows = rows if mapped else mx.broadcast_to(rows, (size, *rows.shape))
+    return rows.reshape(size * rows.shape[1], rows.shape[2])
+
+
+def _apart(array: mx.array, size: int) -> mx.array:
+    return array.reshape(size, array.shape[0] // size, *array.shape[1:])
+
+
+def _mapped(function: Callable[[], Any], images: int, *, shared: bool) -> Any:
+    """The vmap rule of ``function(*images, *vectors, on)``, in which images may share vectors."""
+
+    def rule(arrays: Any, mapped: Any, size: int, on: Any) -> Any:
+        long = [one_batch(a, m, size) for a, m in zip(arrays[:images], mapped, strict=False)]
+        rows, of_rows = arrays[images:], mapped[images:]
+        if not shared or any(of_rows) or rows[0].shape[0] > 1:
+            rows = [_stacked(a, m, size) for a, m in zip(rows, of_rows, strict=True)]
+        out = function()(*long, *rows, on)
+        return tuple(_apart(o, size) for o in out) if isinstance(out, tuple) else _apart(out, size)
+
+    return rule
+
+
+def _map_moments(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
+    out = _moments(one_batch(arrays[0], mapped[0], size), spec._replace(sets=spec.sets * size))
+    return tuple(_apart(o, size) for o in out)
+
+
+_moments: Any = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_moments_jvp, vmap=_map_moments)
+_moments_of_all: Any = derived("bn_stats", _run_moments_of_all, lambda x, spec: of_the_set(_moments(x, spec)))
+_affine: Any = differentiable(
+    *("bn_normalize", _run_affine), vjp=_affine_vjp, jvp=_affine_jvp, vmap=_mapped(lambda: _affine, 1, shared=True)
+)
+_sums: Any = differentiable(
+    *("bn_stats_grad", _run_sums), vjp=_sums_vjp, jvp=_sums_jvp, vmap=_mapped(lambda: _sums, 2, shared=False)
+)
+_combine: Any = differentiable(
+    *("bn_grad", _run_combine), vjp=_combine_vjp, jvp=_combine_jvp, vmap=_mapped(lambda: _combine, 2, shared=True)
+)
+_activated: Any = derived(
+    *("bn_normalize", _run_affine, _activation),
+    vjp=_affine_vjp,
+    vmap=_mapped(lambda: _activated, 1, shared=True),
+)
+_activated_sums: Any = derived(
+    *("bn_stats_grad", _run_sums, _sums_before_activation), vmap=_mapped(lambda: _activated_sums, 2, shared=False)
+)
+_activated_combine: Any = derived(
+    *("bn_grad", _run_combine, _combine_before_activation), vmap=_mapped(lambda: _activated_combine, 2, shared=True)
+)

@@ -1,0 +1,24 @@
+"""Sums over all pixels of images."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Stage
+
+
+def channel_sums(x: mx.array, stream: mx.Stream) -> mx.array:
+    """The sum of each channel of images, a vector in the accumulator's dtype."""
+    n, height, width, channels = x.shape
+    result = ((channels,), launch.accumulator(x.dtype))
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = launch.lanes(x.dtype, channels, x.size)
+        grid, group = launch.column_threads(channels // per_thread, n * height * width)
+        partial = ((grid[1] // group[1], channels), mx.float32)
+        unroll = (("V", per_thread),)
+        first = Stage("conv_grad_bias", ("dy",), ("partial",), (partial,), grid, group, group[:2], unroll)
+        return first, launch.sum_partials(channels)
+
+    return launch.launch("conv_grad_bias", [x], (), (result,), stages, stream)[0]

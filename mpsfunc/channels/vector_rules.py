@@ -1,0 +1,179 @@
+"""Arithmetic on vectors with one entry a channel, between two passes over images: one launch each.
+
+As a chain of MLX's own operations it would cost more than a small image.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.core import launch, lazy
+from mpsfunc.core.autodiff import derived
+
+Vector = mx.array  # (c,), or rows of such
+Rows = mx.array  # (rows, c)
+
+
+class _Numbers(NamedTuple):
+    values: tuple[float, ...]
+    outputs: int
+    stream: mx.Stream
+
+
+def _one_launch(
+    op: str, outputs: int, names: tuple[str, str] | None = None, *, by_group: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes ``function(*vectors, *numbers, stream)`` one GPU kernel, or the CPU primitive ``op`` that computes it too.
+
+    The function, of MLX's operations, has ``outputs`` results and gives the derivatives. MLX makes one kernel of a
+    chain that ends in one result; where there are more, ``names`` of the inputs and outputs of ``metal/<op>.metal``.
+    What is ``by_group`` takes rows of vectors, and as its one number how many groups of channels they have.
+    """
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = mx.compile(function)
+
+        def run(*arrays: Any) -> Any:
+            *vectors, spec = arrays
+            results = ((tuple(vectors[0].shape), vectors[0].dtype),) * spec.outputs
+
+            def stages() -> tuple[launch.Stage, ...]:
+                assert names is not None, "MLX makes this kernel"
+                inputs, made = (tuple(words.split()) for words in names)
+                runs = _of_groups(vectors[0], spec) if by_group else _of_entries(vectors[0], spec)
+                return (launch.Stage(op, inputs, made, results, *runs),)
+
+            if launch.backend(spec.stream) != "cpu":  # where Metal would be handed a number instead of an array
+                vectors = [v if v.ndim else v[None] for v in vectors]
+            made = launch.launch(op, vectors, launch.doubles(*spec.values), results, stages, spec.stream)
+            return tuple(made) if spec.outputs > 1 else made[0]
+
+        rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))
+
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            *operands, stream = args
+            if names is None and launch.backend(stream) != "cpu":
+                return compiled(*operands)
+            vectors = [a for a in operands if isinstance(a, mx.array)]
+            return rule(*vectors, _Numbers(tuple(operands[len(vectors) :]), outputs, stream))
+
+        return call
+
+    return wrap
+
+
+def _of_entries(vector: Vector, spec: _Numbers) -> tuple[Any, ...]:
+    """Grid, threadgroup, params and template of a kernel in which every entry is a thread's."""
+    params = (vector.size, *(word for value in spec.values for word in launch.bits(value)))
+    return *launch.pointwise_threads(vector.size), params, ()
+
+
+def _of_groups(rows: Rows, spec: _Numbers) -> tuple[Any, ...]:
+    """Likewise where a group of channels is what up to 32 threads share."""
+    (groups,) = spec.values
+    size = rows.shape[1] // int(groups)
+    sharing = min(32, launch.power_of_two(size))
+    return *launch.sharing_threads(rows.size // size, sharing), (size,), (("R", sharing),)
+
+
+def inverse_root(var: Vector, eps: float) -> Vector:
+    """``1 / sqrt(var + eps)``, whose derivatives divide by ``var + eps`` one step at a time.
+
+    A factor with the root's cube would overflow float32 where that is below 2e-26.
+    """
+    shifted = var + eps
+    root, known = mx.stop_gradient(mx.rsqrt(shifted)), mx.stop_gradient(shifted)
+    # The second factor is one, with the derivatives; where the root is 0 or infinite, it is that too.
+    return root * mx.rsqrt(shifted / mx.where((known == 0) | mx.isinf(known), 1, known))
+
+
+@_one_launch("bn_slope", 1)
+def slope(scale: Vector, var: Vector, eps: float) -> Vector:
+    """What an image less its mean is multiplied with."""
+    return scale * inverse_root(var, eps)
+
+
+@_one_launch("bn_composed_factors", 4, ("gamma var dmean dvar dbeta dot", "dgamma a b d"))
+def composed_factors(
+    gamma: Vector,
+    var: Vector,
+    dmean: Vector,
+    dvar: Vector,
+    dbeta: Vector,
+    dot: Vector,
+    count: float,
+    eps: float,
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """The scale's gradient, and `factors` where the statistics have gradients of their own."""
+    root = inverse_root(var, eps)
+    dgamma, a = dot * root, gamma * root
+    share = a / count  # at once, since sums over many elements may overflow otherwise
+    return dgamma, a, 2 * dvar / count - share * (root * dgamma), dmean / count - share * dbeta
+
+
+@_one_launch("bn_running", 2, ("running_mean running_var mean var count", "moved_mean moved_var"))
+def moved(
+    running_mean: Vector,
+    running_var: Vector,
+    mean: Vector,
+    var: Vector,
+    count: mx.array,
+    share: float,
+    unbiased: float,
+) -> tuple[Vector, Vector]:
+    """Running statistics, in their own dtype, after a batch of ``count`` elements; ``unbiased`` is 1 or 0.
+
+    The variance is NaN after a batch of one element, which has none, and so is its derivative by that batch's.
+    """
+    elements = count.astype(var.dtype)
+    found = var * mx.where(count == 1, math.nan, elements / (elements - 1) if unbiased else mx.ones_like(elements))
+    none = count == 0
+    of_mean = mx.where(none, running_mean, running_mean + share * (mean - running_mean))
+    of_var = mx.where(none, running_var, running_var + share * (found - running_var))
+    return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
+
+
+@_one_launch("bn_by_group", 2, ("mean var", "group_mean group_var"), by_group=True)
+def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
+    """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
+
+    Sums are of how far means are from the group's first, so that equal ones have no variance.
+    """
+    apart = (mean.shape[0], int(groups), mean.shape[1] // int(groups))
+    means, variances = mean.reshape(apart), var.reshape(apart)
+    pivot = mx.stop_gradient(means[..., :1])
+    off = (means - pivot).mean(-1, keepdims=True)
+    spread = (variances + (means - pivot - off) ** 2).mean(-1, keepdims=True)
+    whole, wide = (mx.broadcast_to(a, apart).reshape(mean.shape) for a in (pivot + off, spread))
+    return whole, wide
+
+
+@_one_launch("bn_group_sums", 2, ("b d", "group_b group_d"), by_group=True)
+def group_sums(b: Rows, d: Rows, groups: float) -> tuple[Rows, Rows]:
+    """For each channel the sums over its group of neighbouring channels."""
+    apart = (b.shape[0], int(groups), b.shape[1] // int(groups))
+    of_b, of_d = (mx.broadcast_to(a.reshape(apart).sum(-1, keepdims=True), apart).reshape(b.shape) for a in (b, d))
+    return of_b, of_d
+
+
+def joined(
+    mean_a: Vector, var_a: Vector, count_a: mx.array, mean_b: Vector, var_b: Vector, count_b: mx.array
+) -> tuple[Vector, Vector, mx.array]:
+    """Mean, population variance and count of two sets together, by the pairwise rule; an empty set changes nothing."""
+    a, b = lazy.known_count(count_a), lazy.known_count(count_b)
+    count = count_a + count_b if a is None or b is None else mx.array(a + b, mx.int64)
+    both = mx.maximum(count, 1).astype(mean_a.dtype)
+    shares = count_a.astype(mean_a.dtype) / both, count_b.astype(mean_a.dtype) / both
+    share_a, share_b = (mx.stop_gradient(share) for share in shares)
+    apart = mean_b - mean_a
+    return (
+        mx.where(count_a == 0, mean_b, mean_a + apart * share_b),
+        mx.where(count_a == 0, var_b, var_a * share_a + var_b * share_b + apart * apart * (share_a * share_b)),
+        count,
+    )

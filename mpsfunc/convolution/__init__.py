@@ -1,0 +1,1 @@
+"""Convolutions: forward, transposed, fully connected and sub-pixel, and what becomes of their weights."""

@@ -1,0 +1,371 @@
+"""Convolution and its three gradients (``MPSCNNConvolution``, ``MPSCNNConvolutionGradient`` and its state).
+
+Images are NHWC, weights OHWI. Without bias and neuron, `conv`, `conv_grad_input` and `conv_grad_weights` are linear in
+either array that they take, and differentiating one of them gives the other two, however often it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.activation.fused import Chosen, Neuron
+from mpsfunc.convolution import rules, states
+from mpsfunc.convolution.spec import Spec
+from mpsfunc.convolution.states import ConvState as ConvState
+from mpsfunc.core import checks, launch
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.windows import transposed
+from mpsfunc.windows.placement import Axis, IntOrPair, Padding
+
+
+def conv(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None = None,
+    *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
+    neuron: str | Neuron | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Cross-correlation of images with weights, plus a bias.
+
+    ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * x[n, row(j,q), col(i,p), c + first channel of o's group]``
+    with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. What ``edge_mode`` says is read
+    outside the image. Sums are float32 (float64 for float64 images) and rounded once, except where a GPU's library
+    takes over, as docs/conventions.md says; 3 by 3 windows on a CPU may go through Winograd's algorithm, as
+    docs/convolution.md says.
+
+    Source: ``MPSCNNConvolution``.
+
+    Args:
+        x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
+        w: Weights (o, kh, kw, c / groups) of any floating dtype.
+        b: Bias (o,). Default: none.
+        stride: Pixels between two windows, an int or (y, x). Default 1.
+        padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "valid", "full" or a
+            `PaddingPolicy`. Default 0.
+        dilation: Pixels between two taps. Default 1.
+        groups: Input and output channels are cut into this many groups that do not mix. Default 1; c is depthwise.
+        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
+        out_size: With ``offset``: the output's size (y, x).
+        edge_mode: What a tap outside the image reads: "zero" (default), or "clamp", the nearest pixel.
+        neuron: Activation of the sum: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a
+            `Neuron` with parameters. Default: none. Gradients are then those of the activated images, and apply the
+            slope themselves; that of "relu" is 0 at 0 here.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images (n, out_h, out_w, o) of x's dtype.
+
+    Raises:
+        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int, or a name no string.
+        ValueError: Ranks, channels or groups do not fit, windows do not fit, a name is unknown, or arguments exclude
+            each other.
+
+    Example:
+        >>> x = mx.arange(1.0, 13.0).reshape(1, 3, 4, 1)
+        >>> w = mx.arange(1.0, 7.0).reshape(1, 2, 3, 1)
+        >>> conv(x, w, mx.array([0.5]), stride=2, offset=(0, 0), out_size=(2, 2)).reshape(2, 2)
+        array([[17.5, 47.5],
+               [133.5, 211.5]], dtype=float32)
+    """
+    y, *_ = _forward(
+        x,
+        w,
+        b,
+        neuron,
+        stream,
+        groups,
+        keeping=False,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+    )
+    return y
+
+
+def conv_fwd(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None = None,
+    *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
+    neuron: str | Neuron | None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array, ConvState]:
+    """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
+
+    Returns:
+        The convolved images, and a state with zero gradients. With a neuron the state keeps the images that were
+        activated or, of a "relu" with a >= 0, the activated ones, in memory until the state is gone.
+
+    Example:
+        >>> y, state = conv_fwd(mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2)), padding="same")
+        >>> conv_grad_weights(mx.ones_like(y), mx.ones((1, 4, 4, 2)), state).db
+        array([16, 16, 16], dtype=float32)
+    """
+    y, kept, how, spec = _forward(
+        x,
+        w,
+        b,
+        neuron,
+        stream,
+        groups,
+        keeping=True,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+    )
+    return y, ConvState(op="conv", **states.fresh(tuple(w.shape), launch.accumulator(x.dtype), spec, how, kept))
+
+
+def conv_state(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    *,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: IntOrPair | None = None,
+    edge_mode: str = "zero",
+    dtype: mx.Dtype = mx.float32,
+    stream: StreamLike = None,
+) -> ConvState:
+    """The state of `conv_fwd` for shapes, without running it; of a convolution without a neuron.
+
+    Args:
+        x_shape: (n, h, w, c) of the images.
+        w_shape: (o, kh, kw, c / groups) of the weights.
+        stride: As for `conv`, like the rest.
+        padding: As for `conv`.
+        dilation: As for `conv`.
+        groups: As for `conv`.
+        ceil_mode: As for `conv`.
+        offset: As for `conv`.
+        out_size: As for `conv`.
+        edge_mode: As for `conv`.
+        dtype: Of the gradients: float32 (default), or float64 for float64 images.
+        stream: Where the zeros are made. Default: the current stream.
+
+    Returns:
+        A state with zero gradients.
+
+    Raises:
+        TypeError: A size is not an int, or dtype is another one.
+        ValueError: As for `conv`.
+
+    Example:
+        >>> conv_state((8, 32, 32, 3), (16, 3, 3, 3), stride=2, padding=1).dw.shape
+        (16, 3, 3, 3)
+    """
+    run_on = launch.resolve(stream)
+    x_shape = checks.shape_of_images("conv_state", "x_shape", x_shape)
+    w_shape = checks.shape_of("conv_state", "w_shape", w_shape, "four ints", "the weights do not fit the images")
+    states.gradients_dtype("conv_state", dtype, run_on)
+    spec = states.placed(
+        "conv_state",
+        "w_shape",
+        x_shape,
+        w_shape,
+        groups,
+        run_on,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+    )
+    return ConvState(op="conv", **states.fresh(w_shape, dtype, spec))
+
+
+def conv_grad_input(
+    dy: mx.array,
+    w: mx.array,
+    state: ConvState,
+    *,
+    kernel_offset: IntOrPair | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Gradient of `conv` with respect to its images.
+
+    ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), and over
+    the output channels o of c's group; in edge mode "clamp" the edge also gets what was read beyond it. ``dz`` is dy
+    or, behind a neuron, dy times the neuron's slope.
+
+    Source: ``MPSCNNConvolutionGradient`` with gradient option "data". MPS inserts ``stride - 1`` zeros between the
+    pixels of dy and correlates with the rotated weights, the window of dx[h] having its centre at
+    ``h + kernel_offset`` among them; its rule for exact gradients, ``kernel_offset = -offset``, plus 1 where the
+    dilated window is even, is the default here.
+
+    Args:
+        dy: Gradient of the convolved images (n, out_h, out_w, o).
+        w: The weights.
+        state: From `conv_fwd` or `conv_state`.
+        kernel_offset: MPS's ``kernelOffset``, an int or (y, x), for a window elsewhere; zeros are then read outside
+            dy, whatever the edge mode. Default: where the exact gradient has it.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient (n, h, w, c) of dy's dtype.
+
+    Raises:
+        TypeError: dy or w is not a floating array, or state is not a ConvState.
+        ValueError: dy or w does not belong to the state.
+
+    Example:
+        >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
+        >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
+        >>> dy, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([10.0, 1.0]).reshape(1, 1, 2, 1)
+        >>> conv_grad_input(dy, w, state).reshape(-1)
+        array([0, 20, 1, 30, 2, 0], dtype=float32)
+        >>> conv_grad_input(dy, w, state, kernel_offset=(0, 0)).reshape(-1)  # the default is -offset + 1 = 0 here
+        array([0, 20, 1, 30, 2, 0], dtype=float32)
+    """
+    run_on = launch.resolve(stream)
+    dz, spec = states.gradient("conv_grad_input", dy, state, ConvState, "n_out", run_on)
+    states.of_state("conv_grad_input", w, state, run_on)
+    return _data(dz, w, spec, transposed.at_kernel_offset("conv_grad_input", (spec.rows, spec.cols), kernel_offset))
+
+
+def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: StreamLike = None) -> ConvState:
+    """Gradients of the weights and the bias of `conv`, added to those that the state holds.
+
+    ``dw[o,q,p,c] += sum over n, j, i of dz[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
+    ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch may come one after the other. x is read
+    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
+    count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
+
+    Source: ``MPSCNNConvolutionGradient`` with gradient option "weights and bias"; ``MPSCNNConvolutionGradientState``.
+
+    Args:
+        dy: Gradient of the convolved images (n, out_h, out_w, o).
+        x: The images that were convolved (n, h, w, c).
+        state: From `conv_fwd`, `conv_state` or an earlier call.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state with ``dw`` and ``db`` grown.
+
+    Raises:
+        TypeError: dy or x is not a floating array, they differ in dtype, or state is not a ConvState.
+        ValueError: dy or x does not belong to the state.
+
+    Example:
+        >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
+        >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
+        >>> x, dy = mx.arange(1.0, 7.0).reshape(1, 1, 6, 1), mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
+        >>> conv_grad_weights(dy, x, state).dw.reshape(-1)
+        array([16, 13], dtype=float32)
+    """
+    run_on = launch.resolve(stream)
+    dz, spec = states.gradient("conv_grad_weights", dy, state, ConvState, "n_out", run_on)
+    states.source("conv_grad_weights", x, dy, state, "n_in", run_on)
+    dw, db = rules.grad_parameters(dz, x, spec)
+    return states.grown(state, dw, db, run_on)
+
+
+def conv_grad(
+    dy: mx.array,
+    x: mx.array,
+    w: mx.array,
+    state: ConvState,
+    *,
+    option: str = "all",
+    kernel_offset: IntOrPair | None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array | None, ConvState]:
+    """The gradients of `conv` that ``option`` names, as MPS's one kernel gives them.
+
+    `conv_grad_input` and `conv_grad_weights` in one call, in which a neuron's slope is applied once for both.
+
+    Source: ``MPSCNNConvolutionGradient.gradientOption``.
+
+    Args:
+        dy: Gradient of the convolved images (n, out_h, out_w, o).
+        x: The images that were convolved (n, h, w, c).
+        w: The weights.
+        state: From `conv_fwd`, `conv_state` or an earlier call.
+        option: "data" (MPS's 1), "weights_and_bias" (2) or "all" (3, the default).
+        kernel_offset: As for `conv_grad_input`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The gradient (n, h, w, c) of the images, None unless asked for; and the state, with ``dw`` and ``db`` grown if
+        asked for.
+
+    Raises:
+        TypeError: As for the two functions; option is not a string.
+        ValueError: As for the two functions; option is unknown.
+
+    Example:
+        >>> x, w = mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2))
+        >>> y, state = conv_fwd(x, w)
+        >>> dx, state = conv_grad(mx.ones_like(y), x, w, state)
+        >>> dx.shape, state.dw.shape, state.db
+        ((1, 4, 4, 2), (3, 3, 3, 2), array([4, 4, 4], dtype=float32))
+    """
+    run_on = launch.resolve(stream)
+    data, parameters = states.option("conv_grad", option)
+    dz, spec = states.gradient("conv_grad", dy, state, ConvState, "n_out", run_on)
+    states.of_state("conv_grad", w, state, run_on)
+    states.source("conv_grad", x, dy, state, "n_in", run_on)
+    axes = transposed.at_kernel_offset("conv_grad", (spec.rows, spec.cols), kernel_offset)
+    dx = _data(dz, w, spec, axes) if data else None
+    if parameters:
+        state = states.grown(state, *rules.grad_parameters(dz, x, spec), run_on)
+    return dx, state
+
+
+def _forward(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    neuron: str | Neuron | None,
+    stream: StreamLike,
+    groups: int,
+    *,
+    keeping: bool,
+    **placement: Any,
+) -> tuple[mx.array, mx.array, Chosen, Spec]:
+    run_on = launch.resolve(stream)
+    how = states.arrays("conv", x, w, b, neuron, run_on)
+    x_shape, w_shape = tuple(x.shape), tuple(w.shape)
+    spec = states.placed("conv", "w.shape", x_shape, w_shape, groups, run_on, **placement)
+    y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
+    return y, kept, how, spec
+
+
+def _data(dz: mx.array, w: mx.array, spec: Spec, axes: tuple[Axis, Axis]) -> mx.array:
+    with mx.stream(spec.stream):
+        return rules.grad_input(dz, w, None, spec._replace(rows=axes[0], cols=axes[1]))

@@ -1,0 +1,290 @@
+"""The state of a convolution, what a convolution's arguments must fulfil, and how its gradients enter the state."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import mlx.core as mx
+
+from mpsfunc.activation import fused
+from mpsfunc.activation.fused import Chosen
+from mpsfunc.channels import accumulation, activation_rules
+from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, told_by_result
+from mpsfunc.convolution import clamped_edges
+from mpsfunc.convolution.spec import Spec
+from mpsfunc.core import checks, launch, printing, scalars
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a
+from mpsfunc.windows import placement as windows_placement
+from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.policy import told_apart
+
+State = TypeVar("State")
+OPTIONS = ("all", "data", "weights_and_bias")
+
+
+@printing.printed
+class ConvState(NamedTuple):
+    """Where the windows of a convolution sat, what its neuron's slope follows from, and its gradients so far.
+
+    `conv_fwd` and `fully_connected_fwd` make one, `conv_state` makes one from shapes.
+
+    Fields:
+        dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
+        db: Gradient of the bias (o,).
+        y: What tells the slope of the neuron (n, out_h, out_w, o): what it was applied to or, for "relu" with a >= 0,
+            what it returned, the very array that `conv_fwd` returns. Without a neuron of length 0.
+        slopes: Those of "prelu" (o,); of length 0 for others.
+        op: "conv".
+        neuron: Name of the activation, "" for none.
+        a: Its first parameter, 0 where it has none.
+        b: Its second parameter.
+        c: Its third parameter.
+        groups: Channel groups.
+        rows: Windows along y; ``rows.n_in`` is the height of the source image.
+        cols: Windows along x.
+    """
+
+    dw: mx.array
+    db: mx.array
+    y: mx.array
+    slopes: mx.array
+    op: str
+    neuron: str
+    a: float
+    b: float
+    c: float
+    groups: int
+    rows: Axis
+    cols: Axis
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(dw, db, y, slopes), for the transforms that take arrays only."""
+        return self[:4]
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> ConvState:
+        """This state with other arrays, in the order of `arrays`."""
+        dw, db, y, slopes = checks.arrays_of("ConvState", arrays, 4)
+        return self._replace(dw=dw, db=db, y=y, slopes=slopes)
+
+    @property
+    def source_height(self) -> int:
+        """Height of the images that were convolved (``sourceHeight`` of ``MPSImageSizeEncodingState``)."""
+        return self.rows.n_in
+
+    @property
+    def source_width(self) -> int:
+        """Width of the images that were convolved."""
+        return self.cols.n_in
+
+
+def fresh(
+    w_shape: tuple[int, ...],
+    dtype: mx.Dtype,
+    spec: Spec,
+    how: Chosen = Chosen(NO_ACTIVATION),  # noqa: B008  # a constant
+    kept: mx.array | None = None,
+) -> dict[str, Any]:
+    """The fields of a state with zero gradients; ``kept`` is what tells the slope of a neuron."""
+    act = how.act
+    with mx.stream(spec.stream):
+        dw, db = mx.zeros(w_shape, dtype), mx.zeros(w_shape[:1], dtype)
+        y = mx.zeros((0,), dtype) if kept is None or not act.kind else kept
+        slopes = mx.zeros((0,), dtype) if how.slopes is None else how.slopes
+    neuron = {"neuron": NAMES[act.kind] if act.kind else "", "a": act.a, "b": act.b, "c": act.c}
+    where = {"groups": spec.groups, "rows": spec.rows, "cols": spec.cols}
+    return {"dw": dw, "db": db, "y": y, "slopes": slopes, **neuron, **where}
+
+
+def activated(
+    function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen, *, keeping: bool
+) -> tuple[mx.array, mx.array]:
+    """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
+
+    A neuron whose slope follows from its result is part of the same kernel. So is any that the kernel knows where
+    nobody is ``keeping`` what tells the slope nor takes derivatives, unless bits would depend on that: in 16 bits the
+    neuron is applied to what the convolution was rounded to.
+    """
+    plain = not keeping and not launch.tracing() and x.dtype == launch.accumulator(x.dtype) and fusable(how.act)
+    if plain or told_by_result(how.act):
+        y = function(x, w, b, spec._replace(neuron=how.act))
+        return y, y
+    z = function(x, w, b, spec)
+    with mx.stream(spec.stream):
+        return fused.follow(z, how, spec.stream), z
+
+
+def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, stream: mx.Stream) -> Chosen:
+    """Checks the arrays of a forward call, and returns its neuron."""
+    checks.image(op, "x", x, stream=stream)
+    checks.array(op, "w", w, stream=stream)
+    if b is not None:
+        checks.array(op, "b", b, stream=stream)
+        if w.ndim:
+            checks.shape(op, "b", b, (w.shape[0],), "the bias does not fit the weights")
+    return fused.chosen(op, neuron, w.shape[0] if w.ndim else 0, stream)
+
+
+def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
+    """Refuses what a state's gradients cannot be made of."""
+    if not is_a(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
+        raise TypeError(f"{op}: no dtype of gradients; got dtype={told(dtype)}, expected float32 or float64")
+    checks.on_device(op, "dw", dtype, stream)
+
+
+def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: Any) -> int:
+    """Refuses weights that do not fit images of this shape, and groups that do not fit either; returns the groups."""
+    plain = scalars.whole(groups)
+    if plain is None:
+        raise TypeError(f"{op}: groups is not an int; got groups={told(groups)}, expected an int >= 1")
+    channels = x_shape[3]
+    sizes = len(w_shape) == 4 and all(d >= 1 for d in w_shape)
+    turned = checks.turned(sizes and w_shape[3] * plain == x_shape[1] != channels)
+    if plain < 1 or channels % plain != 0:
+        rule = f"a divisor of {channels}{turned}"
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
+    fits = sizes and w_shape[3] == channels // plain
+    if not fits:
+        raise ValueError(
+            f"{op}: the weights do not fit the images; got {name}={told(w_shape)}, "
+            f"expected (o, kh, kw, {channels // plain}), none of them 0{turned}"
+        )
+    if math.prod(w_shape) >= 2**31:  # kernels count them in int32
+        raise ValueError(
+            f"{op}: the weights are too large; got {name}={told(w_shape)}, expected less than 2**31 elements"
+        )
+    if w_shape[0] % plain != 0:
+        raise ValueError(
+            f"{op}: groups do not divide the output channels; got groups={told(groups)}, "
+            f"expected a divisor of {w_shape[0]}"
+        )
+    return plain
+
+
+def placed(
+    op: str,
+    name: str,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    groups: int,
+    stream: mx.Stream,
+    **placement: Any,
+) -> Spec:
+    """The windows of a convolution with weights of a shape that fits; ``name`` is what errors call that."""
+    said = x_shape, w_shape, groups, *placement.values()
+    rows, cols, apart = (_known if told_apart(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
+    return Spec(rows, cols, apart, False, NO_ACTIVATION, stream)
+
+
+def _place(
+    op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: int, **placement: Any
+) -> tuple[Axis, Axis, int]:
+    apart = weights(op, name, x_shape, w_shape, groups)
+    if placement["stride"] is None:  # to place, that would be the window's size
+        raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
+    (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
+    rows, cols = windows_placement.place(op, (h, w), (kh, kw), edge_modes=windows_placement.EDGE_MODES, **placement)
+    checks.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
+    clamped_edges.check_reach(op, x_shape, rows, cols)
+    return rows, cols, apart
+
+
+_known = functools.lru_cache(maxsize=1024, typed=True)(_place)
+
+
+def gradient(
+    op: str, dy: mx.array, state: Any, kind: type[Any], length: str, stream: mx.Stream
+) -> tuple[mx.array, Spec]:
+    """Checks dy and its state; ``length`` is the field of an Axis with the height or width of dy.
+
+    Returns:
+        The gradient before the neuron, and where the windows sit.
+    """
+    checks.array(op, "dy", dy, stream=stream)
+    checks.state(op, state, kind, stream=stream)
+    _whole(op, state)
+    size = ("o", state.rows.size, state.cols.size, "i")
+    checks.shape(op, "state.dw", state.dw, size, "the state does not fit together")
+    checks.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
+    out = [getattr(axis, length) for axis in (state.rows, state.cols)]
+    checks.shape(op, "dy", dy, ("n", *out, state.dw.shape[0]), "dy does not belong to this state")
+    spec = Spec(state.rows, state.cols, state.groups, False, NO_ACTIVATION, stream)
+    how = _neuron_of(op, state, stream)
+    if not how.act.kind:
+        return dy, spec
+    checks.array(op, "state.y", state.y, stream=stream)
+    checks.shape(op, "state.y", state.y, tuple(dy.shape), "dy does not belong to this state")
+    checks.same_dtype(op, "dy", dy, "state.y", state.y.dtype)
+    with mx.stream(stream):
+        if told_by_result(how.act):
+            return activation_rules.pull(dy, state.y, activation_rules.On(how.act, stream)), spec
+        return fused.pull_by_source(dy, state.y, how, stream), spec
+
+
+def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
+    """The neuron that a state names."""
+    name = scalars.text(state.neuron)
+    if name == "":
+        return Chosen(NO_ACTIVATION)
+    for letter in "abc":
+        checks.number(op, f"state.{letter}", getattr(state, letter))
+    known = len(activation_rules.PARAMETERS.get(name or "", ()))
+    given = [*state[state._fields.index("a") :][:known], None, None, None][:3]
+    if name == NAMES[PRELU]:
+        given[0] = state.slopes
+    how = fused.Neuron(state.neuron, *given)
+    return fused.parsed(op, "state.neuron", how, state.db.shape[0], stream)
+
+
+def _whole(op: str, state: Any) -> None:
+    """Refuses a state with fields that no forward function makes."""
+    windows_placement.check_axes(op, state)
+    checks.switch(op, "state.unrotated", getattr(state, "unrotated", False))
+    for name in ("dw", "db"):
+        checks.array(op, f"state.{name}", getattr(state, name))
+    groups, shape = state.groups, state.dw.shape
+    if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
+        rule = f"a divisor of {shape[0] if shape else 0}"
+        raise ValueError(f"{op}: the state does not fit together; got state.groups={told(groups)}, expected {rule}")
+    _check_windows(op, state.rows, state.cols)
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_windows(op: str, rows: Axis, cols: Axis) -> None:
+    checks.image_shape(op, "image of the state", (1, rows.n_in, cols.n_in, 1))
+    checks.image_shape(op, "output of the state", (1, rows.n_out, cols.n_out, 1))
+    windows_placement.check_windows(op, (rows, cols), (0, 1))
+    clamped_edges.check_reach(op, (1, 1, 1, 1), rows, cols)
+
+
+def source(op: str, x: mx.array, dy: mx.array, state: Any, length: str, stream: mx.Stream) -> None:
+    """Refuses images that are not those of the forward call; ``length`` is the field of an Axis with their size."""
+    checks.image(op, "x", x, stream=stream)
+    size = [getattr(axis, length) for axis in (state.rows, state.cols)]
+    expected = (dy.shape[0], *size, state.dw.shape[3] * state.groups)
+    checks.shape(op, "x", x, expected, "x does not belong to this state")
+    checks.same_dtype(op, "dy", dy, "x", x.dtype)
+
+
+def of_state(op: str, w: mx.array, state: Any, stream: mx.Stream) -> None:
+    """Refuses weights that are not those of the forward call."""
+    checks.array(op, "w", w, stream=stream)
+    checks.shape(op, "w", w, tuple(state.dw.shape), "w does not belong to this state")
+
+
+def option(op: str, name: object) -> tuple[bool, bool]:
+    """Whether a gradient option asks for the images' gradient, and whether for the parameters'."""
+    chosen = checks.choice(op, "option", name, OPTIONS)
+    return chosen != "weights_and_bias", chosen != "data"
+
+
+def grown(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:
+    """The state with gradients added."""
+    old: Any = state
+    with mx.stream(stream):
+        more: State = old._replace(dw=accumulation.grown(old.dw, dw), db=accumulation.grown(old.db, db))
+    return more

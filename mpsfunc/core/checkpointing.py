@@ -1,0 +1,65 @@
+"""`checkpoint`, which computes a function again for its derivatives, with the random numbers that it drew before."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mpsfunc.core import recomputing
+from mpsfunc.core.printing import a_kind
+
+
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`mx.checkpoint` for functions that draw random numbers, such as `dropout` without a key.
+
+    What a function computes on the way to its result is not kept for its derivatives, but computed again. MLX calls the
+    Python function a second time for that, and under ``mx.checkpoint`` that call draws other random numbers, so that
+    the gradient is that of another mask than the result has. Here it begins with the random state of the first, and
+    random numbers that come later do not know of it: results, gradients and the random state are those without
+    ``checkpoint``.
+
+    Arrays in lists, tuples, NamedTuples (such as states) and dicts, as arguments and results, take part in ``mx.grad``,
+    ``mx.vjp``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile``, which needs ``inputs=mx.random.state,
+    outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. The function gets lists and dicts
+    of its own, so what it changes in them is lost. What holds no arrays is handed through, and so are functions and
+    other callables, in which arrays are constants. As in MLX, ``mx.vmap`` goes inside ``mx.grad`` and not around it,
+    and arrays that the function knows from elsewhere are constants for its derivatives: for a module of ``mlx.nn``
+    there is `mpsfunc.nn.checkpoint`. Where the function changes anything else, the second call does so again.
+
+    Args:
+        function: Of arrays and anything else, with positional and named arguments.
+
+    Returns:
+        A function of the same arguments.
+
+    Raises:
+        TypeError: function is not callable, or is a module; when called, an argument or the result holds an array in
+            anything but the above, such as a deque, a set or a dataclass, a list, tuple or dict of a class of its own,
+            or an iterator.
+        ValueError: When called, an argument or the result is nested deeper than 100 levels, or holds itself.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mpsfunc as mf
+        >>> drop = checkpoint(lambda x: mf.dropout(x, keep_probability=0.5))
+        >>> (y,), (dx,) = mx.vjp(drop, [mx.ones(64)], [mx.ones(64)])
+        >>> mx.array_equal(y, dx).item()
+        True
+    """
+    op = "checkpoint"
+    recomputing.callable_or_refused(op, "function", function)
+    if hasattr(getattr(function, "__self__", function), "trainable_parameters"):
+        raise TypeError(
+            f"{op}: a module's parameters would get no gradients; got {a_kind(function)}, expected a "
+            "function of arrays, or mpsfunc.nn.checkpoint(module)"
+        )
+
+    @functools.wraps(function)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return recomputing.run(op, call, call, (), args, kwargs)
+
+    return checkpointed

@@ -1,0 +1,31 @@
+"""What is known of an array without evaluating it, which only the C++ module can tell."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mpsfunc.core import launch
+
+
+def same(a: mx.array, b: mx.array) -> bool:
+    """Whether two objects hold one array: what ``copy.copy`` makes does until either is changed in place.
+
+    False without the C++ module.
+    """
+    module = launch.optional_module()
+    return module is not None and module.same(a, b)
+
+
+def unmade_zeros(a: mx.array) -> bool:
+    """Whether an array is an ``mx.zeros`` that is not evaluated yet. False without the C++ module."""
+    module = launch.optional_module()
+    return module is not None and module.unmade_zeros(a)
+
+
+def known_count(a: mx.array) -> int | None:
+    """The value of a 0-d int64 array that is a constant or evaluated, also within a transformation.
+
+    None where it is yet to be computed or follows from what a transformation looks on, and without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.known_count(a)

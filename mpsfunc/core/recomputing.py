@@ -1,0 +1,169 @@
+"""Runs a function under ``mx.checkpoint`` so that its second run is what the first was.
+
+MLX calls the Python function once for its results and once more for each derivative. Nothing tells these calls apart
+but their order: the first comes as the checkpointed function is called. It draws from MLX's random state and may change
+what it likes; later ones draw from the state that the first began with, and leave it where they found it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from types import CodeType, FrameType, ModuleType, TracebackType
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mpsfunc.core.printing import a_kind, told
+from mpsfunc.core.scalars import is_a
+
+_DEEPEST = 100  # lists in lists, which also ends those that hold themselves
+_HELD = (type(None), bool, int, float, complex, str, bytes, Enum, np.generic, mx.Dtype, mx.Device, mx.Stream)
+_RUNNING = (type, ModuleType, CodeType, FrameType, TracebackType)
+
+
+class Leaves:
+    """Trees of lists, tuples and dicts, whose arrays are taken out; everything else stays, if it holds no arrays.
+
+    An array that is there twice is taken once, since ``mx.vjp`` knows one cotangent for the results that are the same.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[mx.array] = []
+        self._at: dict[int, int] = {}
+
+    def take(self, op: str, name: str, tree: Any, depth: int = 0) -> Any:
+        """The tree with places in the order of `arrays` where arrays were."""
+        kind = type(tree)
+        if is_a(tree, mx.array):
+            if id(tree) not in self._at:
+                self._at[id(tree)] = len(self.arrays)
+                self.arrays.append(tree)
+            return _Place(self._at[id(tree)])
+        named = is_a(tree, tuple) and hasattr(tree, "_fields")
+        if kind is list or kind is tuple or kind is dict or named:
+            if depth >= _DEEPEST:
+                raise ValueError(
+                    f"{op}: {name} is nested too deep; got {told(tree)}, expected at most {_DEEPEST} levels"
+                )
+            if kind is dict:
+                return {k: self.take(op, name, t, depth + 1) for k, t in tree.items()}
+            entries = tuple.__iter__(tree) if named else tree  # whatever a class that derives from a NamedTuple says
+            made = [self.take(op, name, t, depth + 1) for t in entries]
+            return _Named(kind, made) if named else kind(made)
+        if is_a(tree, (list, tuple, dict, Iterator)) or _holds_arrays(tree):
+            raise TypeError(
+                f"{op}: {name} holds a collection or object whose arrays cannot be followed; got {a_kind(tree)}, "
+                "expected arrays in lists, tuples, NamedTuples and dicts"
+            )
+        return tree
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Whether Python finds an array in an object, without calling anything of it; a function's are not looked for."""
+    seen, left = {id(value): value}, [value]
+    while left:
+        each = left.pop()
+        if is_a(each, mx.array):
+            return True
+        if is_a(each, (*_HELD, *_RUNNING)) or (callable(each) and not is_a(each, dict)):
+            continue
+        if is_a(each, np.ndarray):  # of which the collector knows nothing
+            objects = np.ndarray.dtype.__get__(each).hasobject
+            found = np.ndarray.flatten(each).tolist() if objects else []
+        else:
+            found = gc.get_referents(each)
+        left += [held for held in found if id(held) not in seen]
+        seen.update((id(held), held) for held in found)
+    return False
+
+
+class _Place:
+    """Where an array was."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _Named:
+    """A NamedTuple taken apart."""
+
+    def __init__(self, kind: Any, fields: list[Any]) -> None:
+        self.kind, self.fields = kind, fields
+
+
+def filled(tree: Any, arrays: Sequence[mx.array]) -> Any:
+    """What `Leaves.take` took apart, with these arrays."""
+    if is_a(tree, _Place):
+        return arrays[tree.index]
+    if is_a(tree, _Named):
+        return tree.kind(*[filled(t, arrays) for t in tree.fields])
+    kind = type(tree)
+    if kind is list or kind is tuple:
+        return kind(filled(t, arrays) for t in tree)
+    if kind is dict:
+        return {k: filled(t, arrays) for k, t in tree.items()}
+    return tree
+
+
+def run(
+    op: str, first: Callable[..., Any], again: Callable[..., Any], arrays: Sequence[mx.array], args: Any, kwargs: Any
+) -> Any:
+    """``first(arrays, *args, **kwargs)``, whose derivatives are those of ``again`` of the same arguments.
+
+    Derivatives are by the arrays and by those among the arguments.
+    """
+    leaves = Leaves()
+    tree = leaves.take(op, "an argument", (args, kwargs), -2)
+    key, own = random_state(), len(arrays)
+    returned: list[Any] = []
+
+    def call(*given: mx.array) -> list[mx.array]:
+        # MLX differentiates by every array; some operations, such as random bits, have no derivative by integers.
+        known = [a if mx.issubdtype(a.dtype, mx.inexact) else mx.stop_gradient(a) for a in given]
+        positional, named = filled(tree, known[own:])
+        if not returned:
+            made = Leaves()
+            returned.append(made.take(op, "the result", first(known[:own], *positional, **named)))
+            return made.arrays or [mx.array(0.0)]  # without any, MLX crashes
+        with drawing_from(key):
+            made = Leaves()
+            made.take(op, "the result", again(known[:own], *positional, **named))
+            return made.arrays or [mx.array(0.0)]
+
+    made = mx.checkpoint(call)(*arrays, *leaves.arrays)
+    return filled(returned[0], made)
+
+
+def random_state() -> mx.array:
+    """MLX's random state of this thread, which later draws do not change."""
+    state: Any = mx.random.state
+    return copy.copy(state[0])  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def drawing_from(key: mx.array) -> Iterator[None]:
+    """Draws from another random state inside, and from that of before behind it."""
+    before = random_state()
+    _draw_from(key)
+    try:
+        yield
+    finally:
+        _draw_from(before)
+
+
+def _draw_from(key: mx.array) -> None:
+    """There is no setter. The seed puts an array there that nobody else holds, and this is written into."""
+    state: Any = mx.random.state
+    mx.random.seed(0)
+    state[0][:] = key
+
+
+def callable_or_refused(op: str, name: str, value: Any) -> None:
+    """What can be called."""
+    if not callable(value):
+        raise TypeError(f"{op}: {name} is not a function; got {name}={told(value)}, expected a function of arrays")

@@ -1,0 +1,302 @@
+"""The kernels of arithmetic on two operands, and their rules.
+
+``r = (primary_scale * x) op (secondary_scale * y) + bias``, clamped, and the gradient for one operand are a kernel
+each. Everything of higher order is a derivative of what they mean in MLX's own operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import broadcast
+from mpsfunc.channels.broadcast import Shape
+from mpsfunc.channels.sums import channel_sums
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import derived, differentiable, one_batch
+from mpsfunc.core.launch import Stage
+
+ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
+
+
+class Spec(NamedTuple):
+    """One arithmetic operation; ``batch`` and ``pers`` say how operands lie under the result (`channels.broadcast`)."""
+
+    operation: int
+    primary_scale: float
+    secondary_scale: float
+    bias: float
+    minimum: float | None
+    maximum: float | None
+    batch: int
+    pers: tuple[int, int]
+    stream: mx.Stream
+
+
+class GradSpec(NamedTuple):
+    """The gradient for operand 0 or 1; ``clamped`` says whether nothing passes where the result was clamped.
+
+    It has so many ``images``, each the sum over ``per`` of the result in a row and over those again behind the last.
+    """
+
+    of: Spec
+    operand: int
+    clamped: bool
+    images: int
+    per: int
+
+    @property
+    def stream(self) -> mx.Stream:
+        """Where it runs."""
+        return self.of.stream
+
+
+class CompareSpec(NamedTuple):
+    """One comparison."""
+
+    comparison: int
+    threshold: float
+    batch: int
+    pers: tuple[int, int]
+    stream: mx.Stream
+
+
+def value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """The clamped result over images (n, h, w, c)."""
+    made: mx.array = _value(x, y, spec)
+    return made
+
+
+def grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+    """The gradient of one operand, in its shape."""
+    made: mx.array = _grad(dy, x, y, spec)
+    return made
+
+
+def compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
+    """1 where the comparison holds, else 0."""
+    made: mx.array = _compare(x, y, spec)
+    return made
+
+
+def _limits(spec: Spec) -> tuple[int, float, float]:
+    """Which limits there are, in bits, and both."""
+    which = (spec.minimum is not None) + 2 * (spec.maximum is not None)
+    return which, spec.minimum or 0.0, spec.maximum or 0.0
+
+
+def _numbers(spec: Spec) -> tuple[float, ...]:
+    return (spec.primary_scale, spec.secondary_scale, spec.bias, *_limits(spec)[1:])
+
+
+def _bits(*numbers: float) -> tuple[int, ...]:
+    return sum((launch.bits(number) for number in numbers), ())
+
+
+# What the kernels mean ----------------------------------------------------------------------------------
+
+
+def _wide(a: mx.array, per: int, batch: int) -> mx.array:
+    """An operand in the accumulator's dtype that broadcasts to the result."""
+    a = a if a.shape[0] == 1 else broadcast.spread(a, per, batch)
+    return a.astype(launch.accumulator(a.dtype))
+
+
+def _unclamped(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    x, y = spec.primary_scale * x, spec.secondary_scale * y
+    done = (mx.add, mx.subtract, mx.multiply, mx.divide)[spec.operation](x, y)
+    return done + spec.bias
+
+
+def _inside(r: mx.array, spec: Spec) -> mx.array | None:
+    """Where a result is strictly between its limits; None without any."""
+    above = None if spec.minimum is None else r > spec.minimum
+    below = None if spec.maximum is None else r < spec.maximum
+    return above if below is None else below if above is None else above & below
+
+
+def _value_meaning(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    dtype = x.dtype
+    x, y = (_wide(a, per, spec.batch) for a, per in zip((x, y), spec.pers, strict=True))
+    r = _unclamped(x, y, spec)
+    inside = _inside(r, spec)
+    if inside is not None:
+        edge = r
+        if spec.minimum is not None:
+            edge = mx.where(edge < spec.minimum, spec.minimum, edge)
+        if spec.maximum is not None:
+            edge = mx.where(edge > spec.maximum, spec.maximum, edge)
+        r = mx.where(inside, r, mx.stop_gradient(edge))
+    if r.shape[0] != spec.batch:
+        r = mx.broadcast_to(r, (spec.batch, *r.shape[1:]))
+    return r.astype(dtype)
+
+
+def _grad_meaning(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+    of, dtype, shape = spec.of, dy.dtype, _shape(x, y, spec)
+    dy = dy.astype(launch.accumulator(dtype))
+    x, y = (_wide(a, per, of.batch) for a, per in zip((x, y), of.pers, strict=True))
+    inside = _inside(_unclamped(x, y, of), of) if spec.clamped else None
+    if inside is not None:
+        dy = mx.where(inside, dy, 0)
+    first, second = of.primary_scale, of.secondary_scale
+    if of.operation == MULTIPLY:
+        full = dy * (first * second * (x if spec.operand else y))
+    elif of.operation == DIVIDE:
+        full = dy * (-(first * x / (second * y)) / y if spec.operand else first / (second * y))
+    else:
+        full = dy * (first if spec.operand == 0 else second if of.operation == ADD else -second)
+    return broadcast.gathered(full, shape, spec.per).astype(dtype)
+
+
+def _shape(x: mx.array, y: mx.array, spec: GradSpec) -> Shape:
+    """Of a gradient."""
+    return (spec.images, *(x, y)[spec.operand].shape[1:])
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _run_value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    shape = broadcast.result_shape((x.shape, y.shape), spec.batch)
+    if 0 in shape:
+        return mx.zeros(shape, x.dtype)
+    made = broadcast.layout(shape, (x.shape, spec.pers[0]), (y.shape, spec.pers[1]))
+    which, _, _ = _limits(spec)
+    params = (*made.params, spec.operation, which, *launch.doubles(*_numbers(spec)))
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = broadcast.lanes(x.dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        unroll = (("V", per_thread), ("K", spec.operation), ("L", which), ("F", int(broadcast.merged(made))))
+        numbers = (*made.params, *_bits(*_numbers(spec)))
+        return (Stage("arithmetic", ("x", "y"), ("out",), ((shape, x.dtype),), size, group, numbers, unroll),)
+
+    return launch.launch("arithmetic", [x, y], params, ((shape, x.dtype),), stages, spec.stream)[0]
+
+
+def reads(spec: GradSpec) -> tuple[bool, bool]:
+    """Whether a gradient depends on x and on y."""
+    of = spec.of
+    if spec.clamped and (of.minimum is not None or of.maximum is not None):
+        return True, True
+    if of.operation == DIVIDE:
+        return spec.operand == 1, True
+    return of.operation == MULTIPLY and spec.operand == 1, of.operation == MULTIPLY and spec.operand == 0
+
+
+def _run_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+    of, shape = spec.of, _shape(x, y, spec)
+    if 0 in dy.shape:
+        return mx.zeros(shape, dy.dtype)
+    if any(reads(spec)):
+        full = _full_grad(dy, x, y, spec, dy.dtype if shape == dy.shape else launch.accumulator(dy.dtype))
+        return _sums(full, shape, spec).astype(dy.dtype)
+    scale = of.primary_scale if spec.operand == 0 else of.secondary_scale
+    scale = -scale if spec.operand == 1 and of.operation == SUBTRACT else scale
+    if shape == dy.shape:
+        return dy if scale == 1 else _full_grad(dy, dy, dy, spec, dy.dtype)
+    return (scale * _sums(dy, shape, spec)).astype(dy.dtype)  # sums first, for there are fewer
+
+
+def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx.Dtype) -> mx.array:
+    """The gradient before sums."""
+    of, needed, shape = spec.of, reads(spec), tuple(dy.shape)
+    arrays = [dy, *(a for a, needs in zip((x, y), needed, strict=True) if needs)]
+    # An operand that is not read is stood in for by dy.
+    lying = [(a.shape, per) if needs else (shape, 1) for a, per, needs in zip((x, y), of.pers, needed, strict=True)]
+    made = broadcast.layout(shape, (shape, 1), *lying)
+    which, numbers = _limits(of)[0] if spec.clamped else 0, _numbers(of)
+    params = (*made.params, of.operation, spec.operand, which, *needed, *launch.doubles(*numbers))
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = broadcast.lanes(dtype, made)  # what a thread stores at a time is sixteen bytes
+        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        modes = (("K", of.operation), ("S", spec.operand), ("L", which), ("F", int(broadcast.merged(made))))
+        template = (("O", dtype), ("V", per_thread), *modes)
+        places = (0, 1 if needed[0] else 0, 1 + needed[0] if needed[1] else 0)
+        inputs, result = ("dy", "x", "y"), ((shape, dtype),)
+        return (
+            Stage(
+                *("arithmetic_grad", inputs, ("dx",), result, size, group),
+                *((*made.params, *_bits(*numbers)), template, places),
+            ),
+        )
+
+    return launch.launch("arithmetic_grad", arrays, params, ((shape, dtype),), stages, of.stream)[0]
+
+
+def _sums(full: mx.array, shape: Shape, spec: GradSpec) -> mx.array:
+    """What shares an entry of an operand of this shape, added up in the accumulator's dtype."""
+    if full.shape == shape:
+        return full
+    if shape == (1, 1, 1, full.shape[3]):
+        return channel_sums(full, spec.stream).reshape(shape)
+    return broadcast.gathered(full.astype(launch.accumulator(full.dtype)), shape, spec.per)
+
+
+def _run_compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
+    shape = broadcast.result_shape((x.shape, y.shape), spec.batch)
+    if 0 in shape:
+        return mx.zeros(shape, x.dtype)
+    made = broadcast.layout(shape, (x.shape, spec.pers[0]), (y.shape, spec.pers[1]))
+    dtype, result = x.dtype, (shape, x.dtype)
+    if launch.backend(spec.stream) == "cpu" and not mx.issubdtype(dtype, mx.floating):
+        wide = mx.uint64 if mx.issubdtype(dtype, mx.unsignedinteger) else mx.int64
+        x, y, result = x.astype(wide), y.astype(wide), (shape, wide)
+    params = (*made.params, spec.comparison, *launch.doubles(spec.threshold))
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = broadcast.lanes(dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        whole = int(mx.issubdtype(dtype, mx.integer))
+        unroll = (("V", per_thread), ("K", spec.comparison), ("W", whole), ("F", int(broadcast.merged(made))))
+        most = min(int(spec.threshold), 2**64 - 1)
+        numbers = (*made.params, *launch.bits(spec.threshold), *map(launch.signed, (most % 2**32, most // 2**32)))
+        return (Stage("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)
+
+    return launch.launch("compare", [x, y], params, (result,), stages, spec.stream)[0].astype(dtype)
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _value_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    lying = zip(arrays, spec.pers, strict=True)
+    return [_grad(cotangents[0], *arrays, GradSpec(spec, i, True, a.shape[0], per)) for i, (a, per) in enumerate(lying)]
+
+
+def _folded(arrays: Any, which: Any, size: int, spec: Any) -> tuple[list[mx.array], Any]:
+    """Both operands and their spec with a mapped axis in the batch."""
+    lying = zip(arrays, spec.pers, which, strict=True)
+    both = [broadcast.mapped(a, per, spec.batch, m) for a, per, m in lying]
+    return [a for a, _ in both], spec._replace(batch=size * spec.batch, pers=tuple(per for _, per in both))
+
+
+def _elementwise_vmap(function: Any) -> Any:
+    def rule(arrays: Any, which: Any, size: int, spec: Any) -> Any:
+        operands, wide = _folded(arrays, which, size, spec)
+        out = function()(*operands, wide)
+        return out.reshape(size, spec.batch, *out.shape[1:])
+
+    return rule
+
+
+def _grad_vmap(arrays: Any, which: Any, size: int, spec: GradSpec) -> Any:
+    operands, of = _folded(arrays[1:], which[1:], size, spec.of)
+    again = spec.of.batch // (spec.images * spec.per)  # sums over what comes again stay within each of the mapped
+    wide = spec._replace(of=of, images=size * again * spec.images)
+    out = _grad(one_batch(arrays[0], which[0], size), *operands, wide)
+    apart = out.reshape(size, again, spec.images, *out.shape[1:])
+    return apart.sum(1) if again > 1 else apart[:, 0]
+
+
+_value: Any = derived("arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value))
+_grad: Any = derived("arithmetic_grad", _run_grad, _grad_meaning, vmap=_grad_vmap)
+_compare: Any = differentiable(
+    *("compare", _run_compare),
+    vjp=lambda arrays, cotangents, outputs, spec: (None, None),
+    jvp=lambda arrays, tangents, spec: mx.zeros_like(_compare(*arrays, spec)),
+    vmap=_elementwise_vmap(lambda: _compare),
+)

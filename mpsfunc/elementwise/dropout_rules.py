@@ -1,0 +1,192 @@
+"""The kernels of dropout and their rules.
+
+All are linear in the images and their own adjoints: with its mask fixed, dropout is a diagonal. A mask is made from a
+key of two uint32 as it is needed (Philox4x32-10): element i is kept where word ``i % 4`` of what the counter ``i // 4``
+gives is below the keep probability times 2^32. Keys (sets, 2) are of as many sets of images, one behind the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import broadcast
+from mpsfunc.channels.broadcast import Layout, Shape
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.launch import Stage
+
+
+class Random(NamedTuple):
+    """A mask (images, h or 1, w or 1, c or 1) for each set of so many images."""
+
+    keep: float
+    images: int
+    mask: tuple[int, int, int]
+    stream: mx.Stream
+
+    @property
+    def threshold(self) -> int:
+        """What words of kept elements are below."""
+        return threshold(self.keep)
+
+
+class Given(NamedTuple):
+    """A mask of bytes; ``batch`` and ``per`` say how it lies under the result, see `channels.broadcast`."""
+
+    keep: float
+    batch: int
+    per: int
+    stream: mx.Stream
+
+
+def threshold(keep: float) -> int:
+    """The keep probability in steps of 2^-32."""
+    return round(keep * 2**32)
+
+
+def by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
+    """``x * mask / keep``; images fewer than the sets have come again."""
+    y: mx.array = _by_key(x, keys, spec)
+    return y
+
+
+def by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
+    """``x * mask / keep``."""
+    y: mx.array = _by_mask(x, mask, spec)
+    return y
+
+
+def masks(keys: mx.array, spec: Random) -> mx.array:
+    """The masks of all sets (sets * images, h, w, c), bytes."""
+    made: mx.array = _masks(keys, spec)
+    return made
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _layout(x: mx.array, keys: mx.array, spec: Random) -> Layout:
+    """Of a set, then as often as there are sets."""
+    shape = (spec.images, *x.shape[1:])
+    one = broadcast.layout(shape, (shape, 1), ((spec.images, *spec.mask), 1))
+    sets = keys.shape[0]
+    source, mask = one.operands
+    source = source._replace(images=x.shape[0] // spec.images * one.n, per=1)
+    return one._replace(n=sets * one.n, operands=(source, mask._replace(images=sets * one.n, per=1)))
+
+
+def _run_by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
+    sets = keys.shape[0]
+    result = ((sets * spec.images, *x.shape[1:]), x.dtype)
+    made = _layout(x, keys, spec)
+    bound = launch.signed(spec.threshold)
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = broadcast.lanes(x.dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        along = int(made.operands[1].c > 1)
+        unroll = (("V", per_thread), ("A", along), ("F", int(broadcast.merged(made))))
+        numbers = (*made.params, sets, bound, *launch.bits(spec.keep))
+        return (Stage("dropout", ("x", "keys"), ("y",), (result,), size, group, numbers, unroll),)
+
+    params = (*made.params, bound, *launch.doubles(spec.keep))
+    return launch.launch("dropout", [x, keys], params, (result,), stages, spec.stream)[0]
+
+
+def _run_by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
+    shape = (spec.batch, *x.shape[1:])
+    made = broadcast.layout(shape, (x.shape, 1), (mask.shape, spec.per))
+    result = (shape, x.dtype)
+
+    def stages() -> tuple[Stage, ...]:
+        per_thread = broadcast.lanes(x.dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        unroll = (("V", per_thread), ("F", int(broadcast.merged(made))))
+        numbers = (*made.params, *launch.bits(spec.keep))
+        return (Stage("dropout_by_mask", ("x", "mask"), ("y",), (result,), size, group, numbers, unroll),)
+
+    params = (*made.params, *launch.doubles(spec.keep))
+    return launch.launch("dropout_by_mask", [x, mask], params, (result,), stages, spec.stream)[0]
+
+
+def _run_masks(keys: mx.array, spec: Random) -> mx.array:
+    h, w, c = spec.mask
+    result = ((keys.shape[0] * spec.images, h, w, c), mx.uint8)
+    bound = launch.signed(spec.threshold)
+
+    def stages() -> tuple[Stage, ...]:
+        each = spec.images * h * w * c
+        per_thread = 16 if each % 16 == 0 else 1
+        size, group = broadcast.grid(each // per_thread, keys.shape[0])
+        numbers, unroll = (*_halves(each), bound), (("V", per_thread),)
+        return (Stage("dropout_mask", ("keys",), ("mask",), (result,), size, group, numbers, unroll),)
+
+    return launch.launch("dropout_mask", [keys], (bound,), (result,), stages, spec.stream)[0]
+
+
+def _halves(count: int) -> tuple[int, int]:
+    """A count past int32, as its lower 30 bits and the rest."""
+    return count % 2**30, count // 2**30
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _once(full: mx.array, shape: Shape) -> mx.array:
+    """The sum over the times that images came again."""
+    if full.shape == shape:
+        return full
+    wide = full.astype(launch.accumulator(full.dtype)).reshape(full.shape[0] // shape[0], *shape)
+    return wide.sum(0).astype(full.dtype)
+
+
+def _by_key_vmap(arrays: Any, mapped: Any, size: int, spec: Random) -> Any:
+    x, keys = arrays
+    sets = keys.shape[1] if mapped[1] else keys.shape[0]
+    if not mapped[1]:
+        keys = mx.broadcast_to(keys, (size, sets, 2))
+    batch = sets * spec.images
+    x, _ = broadcast.mapped(x, 1, batch, mapped[0])
+    y = _by_key(x, keys.reshape(size * sets, 2), spec)
+    return y.reshape(size, batch, *y.shape[1:])
+
+
+def _by_mask_vmap(arrays: Any, mapped: Any, size: int, spec: Given) -> Any:
+    x, _ = broadcast.mapped(arrays[0], 1, spec.batch, mapped[0])
+    mask, per = broadcast.mapped(arrays[1], spec.per, spec.batch, mapped[1])
+    y = _by_mask(x, mask, spec._replace(batch=size * spec.batch, per=per))
+    return y.reshape(size, spec.batch, *y.shape[1:])
+
+
+def _masks_vmap(arrays: Any, mapped: Any, size: int, spec: Random) -> Any:
+    (keys,) = arrays
+    made = _masks(keys.reshape(-1, 2), spec)
+    return made.reshape(size, -1, *made.shape[1:])
+
+
+def _diagonal(op: str, run: Any, own: Any, vmap: Any) -> Any:
+    """A map of images that is linear and its own adjoint, with an argument that has no derivative."""
+    return differentiable(
+        op,
+        run,
+        vjp=lambda arrays, cotangents, outputs, spec: (
+            _once(own()(cotangents[0], arrays[1], spec), arrays[0].shape),
+            None,
+        ),
+        jvp=lambda arrays, tangents, spec: (
+            mx.zeros_like(own()(*arrays, spec)) if tangents[0] is None else own()(tangents[0], arrays[1], spec)
+        ),
+        vmap=vmap,
+    )
+
+
+_by_key: Any = _diagonal("dropout", _run_by_key, lambda: _by_key, _by_key_vmap)
+_by_mask: Any = _diagonal("dropout_by_mask", _run_by_mask, lambda: _by_mask, _by_mask_vmap)
+_masks: Any = differentiable(
+    *("dropout_mask", _run_masks),
+    vjp=lambda arrays, cotangents, outputs, spec: (None,),
+    jvp=lambda arrays, tangents, spec: mx.zeros_like(_masks(arrays[0], spec)),
+    vmap=_masks_vmap,
+)

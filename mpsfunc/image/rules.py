@@ -1,0 +1,189 @@
+"""Images whose rows and columns are picked or mixed from those of others, as one linear operation and its transpose.
+
+What an axis reads travels as a table (`windows.sampling`). Each direction gathers, and each is the other's VJP.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import mlx.core as mx
+import numpy as np
+
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable, over_batches
+from mpsfunc.core.launch import Stage
+from mpsfunc.windows import sampling
+from mpsfunc.windows.sampling import Axis
+
+
+class Spec(NamedTuple):
+    """Statics of a resampling.
+
+    Fields:
+        rows: What the rows of the result read.
+        cols: What its columns read.
+        back: Whether this is the transposed operation, which leads back to the source.
+        fill: What a pixel is that reads nothing.
+        stream: Where everything runs.
+    """
+
+    rows: Axis
+    cols: Axis
+    back: bool
+    fill: float
+    stream: mx.Stream
+
+
+def resample(x: mx.array, spec: Spec) -> mx.array:
+    """The image that x becomes; integers where each pixel reads one or none."""
+    if mx.issubdtype(x.dtype, mx.floating):
+        y: mx.array = _resample(x, spec)
+        return y
+    with mx.stream(spec.stream):  # moving knows no signs, but a filling has one
+        bits = 8 * x.dtype.size
+        y = _resample(x.view(_UNSIGNED[x.dtype.size]), spec._replace(fill=int(spec.fill) % 2**bits))
+        return y.view(x.dtype)
+
+
+_UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
+
+
+# Tables -------------------------------------------------------------------------------------------------
+
+_MOST = 2**24  # positions of an axis; a table takes up to about a hundred bytes for each while it is made
+_KEPT = 2**16  # positions of axes whose tables are kept
+_Made = TypeVar("_Made")
+
+
+def check(op: str, rows: Axis, cols: Axis) -> None:
+    """Axes that tables can be made for."""
+    for name, axis in (("rows", rows), ("columns", cols)):
+        if max(axis.n_in, axis.n_out) > _MOST:
+            made = f"{axis.n_out} {name} from {axis.n_in}"
+            raise ValueError(f"{op}: an axis is too long; got {made}, expected at most {_MOST}")
+
+
+def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
+    """Makes each table once, unless it is so large that keeping it would cost more."""
+    keep = functools.lru_cache(maxsize=256)(make)
+
+    @functools.wraps(make)
+    def table(axis: Axis, *rest: bool) -> _Made:
+        return (keep if max(axis.n_in, axis.n_out) <= _KEPT else make)(axis, *rest)
+
+    return table
+
+
+def _filling(fill: float, dtype: mx.Dtype) -> mx.array:
+    # Made anew at each call: a cache would take -0.0 for 0.0.
+    if dtype in _UNSIGNED.values():  # MLX takes a Python int for an int64
+        return mx.array(np.array([fill], np.dtype(f"u{dtype.size}")))
+    return mx.array([fill], dtype)
+
+
+@_kept
+def _picks(axis: Axis) -> mx.array:
+    return mx.array(sampling.picked(axis).astype(np.int32).view(np.uint32))
+
+
+def _found(axis: Axis, back: bool) -> sampling.Reads:
+    return sampling.readers(axis) if back else sampling.reads(axis)
+
+
+@_kept
+def _lists(axis: Axis, back: bool) -> mx.array:
+    """Where the list of each position begins, and one more; then the entries, an index and a double."""
+    begins, indices, weights = _found(axis, back)
+    entries = np.empty((len(indices), 3), np.uint32)
+    entries[:, 0] = indices
+    entries[:, 1:] = weights.view(np.uint32).reshape(-1, 2)
+    return mx.array(np.concatenate([begins.astype(np.uint32), entries.reshape(-1)]))
+
+
+class _Tiled(NamedTuple):
+    table: mx.array
+    size: int  # positions of a tile
+    ahead: int
+    tiles: int
+    longest: int  # list
+
+
+@_kept
+def _tiled(axis: Axis, back: bool) -> _Tiled:
+    """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile.
+
+    Two positions are a tile where they read much of the same.
+    """
+    found = _found(axis, back)
+    tiles = sampling.best_tiles(found, 2)
+    if 5 * len(tiles.indices) > 4 * len(found.indices):
+        tiles = sampling.tiles(found, 1, 0)
+    ahead, begins, indices, weights = tiles
+    size = weights.shape[1]
+    entries = np.empty((len(indices), 1 + size), np.int32)
+    entries[:, 0] = indices
+    entries[:, 1:] = weights.astype(np.float32).view(np.int32)
+    table = np.concatenate([begins.astype(np.int32), entries.reshape(-1)])
+    return _Tiled(mx.array(table), size, ahead, len(begins) - 1, int(np.diff(begins).max()))
+
+
+# Kernels and rules --------------------------------------------------------------------------------------
+
+
+def _run(x: mx.array, spec: Spec) -> mx.array:
+    rows, cols, back = spec.rows, spec.cols, spec.back
+    n, _, _, channels = x.shape
+    height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
+    result = (n, height, width, channels), x.dtype
+    lanes = launch.lanes(x.dtype, channels, x.size)
+    if not back and sampling.picks(rows) and sampling.picks(cols):
+        together = min(4, n)
+
+        def picking() -> tuple[Stage, ...]:
+            grid, group = launch.image_threads(width * (channels // lanes), height, -(-n // together))
+            names = ("x", "rows", "cols", "filling"), ("y",)
+            template = ("V", lanes), ("B", together)
+            return (Stage("pick", *names, (result,), grid, group, (height, width), template),)
+
+        arrays = [x, _picks(rows), _picks(cols), _filling(spec.fill, x.dtype)]
+        return launch.launch("pick", arrays, (), (result,), picking, spec.stream)[0]
+
+    if launch.backend(spec.stream) == "cpu":
+        arrays = [x, _lists(rows, back), _lists(cols, back)]
+        return launch.launch("resample", arrays, (), (result,), tuple, spec.stream)[0]
+    down, across = (_tiled(axis, back) for axis in (rows, cols))
+
+    def mixing() -> tuple[Stage, ...]:
+        # Columns and images under way, as many as there are registers for.
+        columns = _evenly(across.longest, 4)
+        results = down.size * across.size * max(lanes // 4, 1)
+        together = max(1, min(n, 4, 8 // results, 8 // columns))
+        grid, group = launch.image_threads(across.tiles * (channels // lanes), down.tiles, -(-n // together))
+        params = height, width, down.tiles, across.tiles, down.ahead, across.ahead
+        template = ("V", lanes), ("B", together), ("U", columns), ("DY", down.size), ("DX", across.size)
+        names = ("x", "rows", "cols"), ("y",)
+        return (Stage("resample", *names, (result,), grid, group, params, template),)
+
+    return launch.launch("resample", [x, down.table, across.table], (), (result,), mixing, spec.stream)[0]
+
+
+def _evenly(count: int, most: int) -> int:
+    """The fewest at a time that take no more turns than the most would."""
+    turns = max(1, -(-count // most))
+    return max(1, -(-count // turns))
+
+
+_resample: Any = differentiable(
+    "resample",
+    _run,
+    vjp=lambda arrays, cotangents, outputs, spec: (_resample(cotangents[0], _linear(spec, not spec.back)),),
+    jvp=lambda arrays, tangents, spec: _resample(tangents[0], _linear(spec, spec.back)),
+    vmap=over_batches(lambda: _resample),
+)
+
+
+def _linear(spec: Spec, back: bool) -> Spec:
+    return spec._replace(back=back, fill=0)

@@ -1,0 +1,251 @@
+"""Losses: the value, and the gradient that a backward chain starts with.
+
+``MPSCNNLoss`` with ``MPSCNNLossDescriptor`` and ``MPSCNNLossLabels``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.core import checks, printing
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.losses import arguments, rules
+
+
+@printing.printed
+class LossState(NamedTuple):
+    """What a loss leaves behind for the backward chain.
+
+    Fields:
+        gradient: The gradient of y that `loss` returns, of y's shape and dtype.
+        op: "loss".
+        type: The type of the loss.
+        reduction: Its reduction.
+    """
+
+    gradient: mx.array
+    op: str
+    type: str
+    reduction: str
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """The gradient."""
+        return (self.gradient,)
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> LossState:
+        """This state with another gradient."""
+        (gradient,) = checks.arrays_of("LossState", arrays, 1)
+        return self._replace(gradient=gradient)
+
+
+def loss(
+    y: mx.array,
+    target: mx.array,
+    type: str,
+    reduction: str,
+    *,
+    weights: mx.array | None = None,
+    weight: float = 1.0,
+    label_smoothing: float = 0.0,
+    number_of_classes: int = 1,
+    epsilon: float = 1e-7,
+    delta: float = 1.0,
+    stream: StreamLike = None,
+) -> tuple[mx.array, mx.array]:
+    """A loss and the gradient that MPS passes on, made together.
+
+    With w the weight of an element, t its target and p the softmax of y over the last axis:
+
+    ========================= =============================================== =============================
+    type                      loss of an element, times w                     gradient, times w
+    ========================= =============================================== =============================
+    mean_absolute_error       ``|y - t|``                                     ``sign(y - t)``
+    mean_squared_error        ``(y - t)^2``                                   ``2 * (y - t)``
+    softmax_cross_entropy     ``-t * log(p)``                                 ``p - t``
+    sigmoid_cross_entropy     ``max(y, 0) - y * t + log(1 + exp(-|y|))``      ``sigmoid(y) - t``
+    categorical_cross_entropy ``-t * log(y)``                                 ``-t / y``
+    hinge (t is 0 or 1)       ``max(0, 1 - (2t - 1) * y)``                    ``1 - 2t``, 0 where that is 0
+    huber, d = y - t          ``d^2 / 2``, or ``delta * (|d| - delta / 2)``   ``d``, or ``delta * sign(d)``
+                              where ``|d| > delta``
+    cosine_distance           ``1 - sum of y * t`` of an image                ``-t``
+    log                       ``-t log(y + eps) - (1 - t) log(1 - y + eps)``  its derivative
+    kullback_leibler          ``t * (log(t) - y)``, y is a log-probability    ``-t``
+    ========================= =============================================== =============================
+
+    A target of 0 times a logarithm is 0. The reductions are of each image: "none" (every element's loss), "sum", "mean"
+    (the sum over ``h * w * c``, in softmax cross-entropy over ``h * w``) and "sum_by_non_zero_weights" (the sum over
+    the number of weights that are not 0; of a weight that several elements share, once each, but in softmax
+    cross-entropy a weight of a whole pixel counts once; without weights it is "mean").
+
+    The gradient is MPS's: it is never divided, whatever the reduction. Under autodiff the value's derivative is exact,
+    and so is the gradient's own.
+
+    Source: ``MPSCNNLoss``. Its header prints ``y - t`` for softmax cross-entropy, ``max(1 - t * y, 0)`` for hinge, a
+    gradient of ``delta`` without sign for huber, and ``-t / y`` for Kullback-Leibler; none is the derivative.
+
+    Args:
+        y: Predictions (n, ..., c), images along the first axis and classes along the last; logits for the first two
+            cross-entropies. float32, float16, bfloat16, or float64 on the CPU.
+        target: Labels of y's shape and dtype. For softmax and categorical cross-entropy also integers of shape
+            ``y.shape[:-1]``, the classes; one below 0 or beyond the last is no class, a target of zeros.
+        type: One of the names above.
+        reduction: "none", "sum", "mean" or "sum_by_non_zero_weights"; cosine_distance has "sum" only.
+        weights: A weight for every element, of any shape that broadcasts to y's, instead of ``weight``; one a pixel has
+            a last axis of 1. Not for cosine_distance. Default: none.
+        weight: The weight of all elements. Default 1.
+        label_smoothing: Softmax cross-entropy takes ``t * (1 - label_smoothing) + label_smoothing /
+            number_of_classes`` for t, sigmoid cross-entropy the same with 2. Default 0.
+        number_of_classes: See label_smoothing; MPS does not infer it from y. Softmax cross-entropy only. Default 1.
+        epsilon: See log, the only type that takes one. Default 1e-7.
+        delta: See huber, the only type that takes one. Default 1.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The value, float32 (float64 for float64) of shape (n, 1, ..., 1), or of y's shape and dtype for "none"; and the
+        gradient of y's shape and dtype.
+
+    Raises:
+        TypeError: An argument is of a type, or an array of a dtype, that it cannot be.
+        ValueError: Shapes do not fit, a name is unknown, a number is out of range, or an argument has no meaning for
+            this type.
+
+    Example:
+        >>> y, target = mx.array([[1.0, 2.0, 0.0]]), mx.array([[0.0, 1.0, 0.0]])
+        >>> value, gradient = loss(y, target, "mean_squared_error", "mean")
+        >>> round(value.item(), 6), gradient
+        (0.666667, array([[2, 2, 0]], dtype=float32))
+    """
+    given = arguments.settle(
+        *("loss", y, target, type, reduction, weights, weight, label_smoothing),
+        *(number_of_classes, epsilon, delta, stream),
+    )
+    with mx.stream(given.spec.stream):
+        value, gradient = rules.both(given.arrays, given.spec)
+        return given.value(value), gradient.reshape(y.shape)
+
+
+def loss_value(
+    y: mx.array,
+    target: mx.array,
+    type: str,
+    reduction: str,
+    *,
+    weights: mx.array | None = None,
+    weight: float = 1.0,
+    label_smoothing: float = 0.0,
+    number_of_classes: int = 1,
+    epsilon: float = 1e-7,
+    delta: float = 1.0,
+    stream: StreamLike = None,
+) -> mx.array:
+    """The value of `loss` without the gradient, for autodiff, which does not want it. Arguments and errors are its.
+
+    Its derivative is exact: that of softmax cross-entropy by y does not assume that targets add up to 1, a reduction
+    that divides divides the derivative too, and targets and weights have derivatives as well.
+
+    Returns:
+        The value.
+
+    Example:
+        >>> y, labels = mx.log(mx.array([[0.25, 0.5, 0.25]])), mx.array([1])
+        >>> mx.round(mx.grad(lambda y: loss_value(y, labels, "softmax_cross_entropy", "mean").sum())(y), 6)
+        array([[0.25, -0.5, 0.25]], dtype=float32)
+    """
+    given = arguments.settle(
+        *("loss_value", y, target, type, reduction, weights, weight, label_smoothing),
+        *(number_of_classes, epsilon, delta, stream),
+    )
+    with mx.stream(given.spec.stream):
+        return given.value(rules.value(given.arrays, given.spec))
+
+
+def loss_grad(
+    y: mx.array,
+    target: mx.array,
+    type: str,
+    reduction: str = "sum",
+    *,
+    divided: bool = False,
+    weights: mx.array | None = None,
+    weight: float = 1.0,
+    label_smoothing: float = 0.0,
+    number_of_classes: int = 1,
+    epsilon: float = 1e-7,
+    delta: float = 1.0,
+    stream: StreamLike = None,
+) -> mx.array:
+    """The gradient of `loss` alone. Arguments and errors are its, but for these.
+
+    Args:
+        y: As for `loss`.
+        target: As for `loss`.
+        type: As for `loss`.
+        reduction: As for `loss`; counts only if the gradient is divided. Default "sum".
+        divided: True gives the exact derivative of the value, summed over images: divided as the reduction divides,
+            and for softmax cross-entropy ``p * (sum of w * t) - w * t``. False, the default, gives what MPS passes on,
+            ``w * (p - t)`` there, which is the same without a reduction where targets add up to 1 and a pixel has one
+            weight.
+        weights: As for `loss`.
+        weight: As for `loss`.
+        label_smoothing: As for `loss`.
+        number_of_classes: As for `loss`.
+        epsilon: As for `loss`.
+        delta: As for `loss`.
+        stream: As for `loss`.
+
+    Returns:
+        The gradient, of y's shape and dtype.
+
+    Example:
+        >>> y, target = mx.array([[1.0, 2.0, 0.0, 4.0]]), mx.array([[0.0, 1.0, 0.0, 1.0]])
+        >>> loss_grad(y, target, "huber", "mean"), loss_grad(y, target, "huber", "mean", divided=True)
+        (array([[1, 1, 0, 1]], dtype=float32), array([[0.25, 0.25, 0, 0.25]], dtype=float32))
+    """
+    given = arguments.settle(
+        *("loss_grad", y, target, type, reduction, weights, weight, label_smoothing),
+        *(number_of_classes, epsilon, delta, stream),
+    )
+    checks.switch("loss_grad", "divided", divided)
+    with mx.stream(given.spec.stream):
+        made = given.derivative() if divided else rules.gradient(given.arrays, given.spec)
+        return made.reshape(y.shape)
+
+
+def loss_fwd(
+    y: mx.array,
+    target: mx.array,
+    type: str,
+    reduction: str,
+    *,
+    weights: mx.array | None = None,
+    weight: float = 1.0,
+    label_smoothing: float = 0.0,
+    number_of_classes: int = 1,
+    epsilon: float = 1e-7,
+    delta: float = 1.0,
+    stream: StreamLike = None,
+) -> tuple[mx.array, LossState]:
+    """`loss`, with the gradient in a state, where a backward chain starts. Arguments and errors are its.
+
+    Source: ``MPSCNNLoss`` writes the gradient into its destination, and the first gradient kernel reads it there.
+
+    Returns:
+        The value, and the state, whose ``gradient`` is the `dy` of the layer that made y.
+
+    Example:
+        >>> value, state = loss_fwd(mx.array([[0.5, 2.0]]), mx.array([[1.0, 0.0]]), "mean_squared_error", "sum")
+        >>> value, state.gradient
+        (array([[4.25]], dtype=float32), array([[-1, 4]], dtype=float32))
+    """
+    options: dict[str, Any] = {"label_smoothing": label_smoothing, "number_of_classes": number_of_classes}
+    given = arguments.settle(
+        *("loss_fwd", y, target, type, reduction, weights, weight),
+        *(*options.values(), epsilon, delta, stream),
+    )
+    with mx.stream(given.spec.stream):
+        value, gradient = rules.both(given.arrays, given.spec)
+        return given.value(value), LossState(gradient.reshape(y.shape), "loss", type, reduction)

@@ -1,0 +1,159 @@
+"""Softmax and its logarithm, with gradients that are told from the forward result.
+
+``MPSCNNSoftMax``, ``MPSCNNLogSoftMax``, ``MPSCNNSoftMaxGradient`` and ``MPSCNNLogSoftMaxGradient``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.core import checks, launch
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.losses import softmax_rules
+from mpsfunc.losses.softmax_rules import Spec
+
+
+def softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
+    """Exponentials that add up to 1 along an axis.
+
+    ``y = exp(x - max) / sum of exp(x - max)`` with the largest and the sum taken along the axis. An entry of -inf gives
+    0. A line that holds +inf or NaN, or nothing but -inf, is NaN throughout. One channel alone gives 1.
+
+    Source: ``MPSCNNSoftMax``, which knows the channels only.
+
+    Args:
+        x: An array of one axis or more; float32, float16, bfloat16, or float64 on the CPU.
+        axis: The axis whose entries add up to 1. Default: the last, the channels of images.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError: x is not a floating array, or axis is not an int.
+        ValueError: x has no such axis.
+
+    Example:
+        >>> softmax(mx.log(mx.array([1.0, 2.0, 5.0])))
+        array([0.125, 0.25, 0.625], dtype=float32)
+    """
+    return _forward("softmax", softmax_rules.softmax, x, axis, stream)
+
+
+def softmax_grad(dy: mx.array, y: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
+    """Gradient of `softmax` with respect to its argument, from what it returned.
+
+    ``dx = y * (dy - sum of dy * y)`` along the axis. In dy it is its own transpose, since the Jacobian is symmetric. In
+    float16 and bfloat16 dy is taken from its mean first, ``sum of dy * y``, which changes nothing where y adds up to 1,
+    but is right where an entry is near 1 and y adds up to 1 but for roundings.
+
+    Source: ``MPSCNNSoftMaxGradient``, whose second image is the forward result too, not the forward source.
+
+    Args:
+        dy: Gradient of what `softmax` returned, of y's shape and dtype.
+        y: What `softmax` returned.
+        axis: The axis that it was given. Default: the last.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient of y's shape and dtype.
+
+    Raises:
+        TypeError: dy or y is not a floating array, their dtypes differ, or axis is not an int.
+        ValueError: y has no such axis, or dy and y differ in shape.
+
+    Example:
+        >>> y = mx.array([0.125, 0.25, 0.625])
+        >>> softmax_grad(mx.array([1.0, 0.0, 2.0]), y)
+        array([-0.046875, -0.34375, 0.390625], dtype=float32)
+    """
+    return _backward("softmax_grad", softmax_rules.softmax_grad, dy, y, axis, stream)
+
+
+def log_softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
+    """The logarithm of `softmax`, without ever taking that of a small number.
+
+    ``y = x - max - log(sum of exp(x - max))`` with the largest and the sum taken along the axis. An entry of -inf
+    stays. A line that holds +inf or NaN, or nothing but -inf, is NaN throughout. One channel alone gives 0.
+
+    Source: ``MPSCNNLogSoftMax``, which knows the channels only.
+
+    Args:
+        x: An array of one axis or more; float32, float16, bfloat16, or float64 on the CPU.
+        axis: The axis whose exponentials add up to 1. Default: the last, the channels of images.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError: x is not a floating array, or axis is not an int.
+        ValueError: x has no such axis.
+
+    Example:
+        >>> y = log_softmax(mx.log(mx.array([1.0, 2.0, 5.0])))
+        >>> [round(v, 5) for v in y.tolist()]
+        [-2.07944, -1.38629, -0.47]
+    """
+    return _forward("log_softmax", softmax_rules.log_softmax, x, axis, stream)
+
+
+def log_softmax_grad(dy: mx.array, y: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
+    """Gradient of `log_softmax` with respect to its argument, from what it returned.
+
+    ``dx = dy - exp(y) * sum of dy`` along the axis.
+
+    Source: ``MPSCNNLogSoftMaxGradient``, whose second image is the forward result too, not the forward source.
+
+    Args:
+        dy: Gradient of what `log_softmax` returned, of y's shape and dtype.
+        y: What `log_softmax` returned.
+        axis: The axis that it was given. Default: the last.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient of y's shape and dtype.
+
+    Raises:
+        TypeError: dy or y is not a floating array, their dtypes differ, or axis is not an int.
+        ValueError: y has no such axis, or dy and y differ in shape.
+
+    Example:
+        >>> y = mx.log(mx.array([0.125, 0.25, 0.625]))
+        >>> dx = log_softmax_grad(mx.array([1.0, 0.0, 2.0]), y)
+        >>> [round(v, 5) for v in dx.tolist()]
+        [0.625, -0.75, 0.125]
+    """
+    return _backward("log_softmax_grad", softmax_rules.log_softmax_grad, dy, y, axis, stream)
+
+
+def _forward(op: str, kernel: Callable[..., mx.array], x: mx.array, axis: int, stream: StreamLike) -> mx.array:
+    run_on = launch.resolve(stream)
+    checks.array(op, "x", x, stream=run_on)
+    return _by_lines(op, kernel, (x,), checks.axis(op, "x", x, axis), run_on)
+
+
+def _backward(
+    op: str, kernel: Callable[..., mx.array], dy: mx.array, y: mx.array, axis: int, stream: StreamLike
+) -> mx.array:
+    run_on = launch.resolve(stream)
+    checks.array(op, "y", y, stream=run_on)
+    at = checks.axis(op, "y", y, axis)
+    checks.array(op, "dy", dy, stream=run_on)
+    checks.shape(op, "dy", dy, tuple(y.shape), "dy does not belong to y")
+    checks.same_dtype(op, "dy", dy, "y", y.dtype)
+    return _by_lines(op, kernel, (dy, y), at, run_on)
+
+
+def _by_lines(
+    op: str, kernel: Callable[..., mx.array], arrays: tuple[mx.array, ...], axis: int, stream: mx.Stream
+) -> mx.array:
+    shape = tuple(arrays[0].shape)
+    lines = softmax_rules.lines(op, shape, axis)
+    if shape == lines:
+        return kernel(*arrays, Spec(stream))
+    folded: Any = [mx.reshape(a, lines, stream=stream) for a in arrays]
+    return mx.reshape(kernel(*folded, Spec(stream)), shape, stream=stream)

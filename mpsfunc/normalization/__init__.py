@@ -1,0 +1,1 @@
+"""Normalization: batch, instance, group, cross-channel, spatial and local contrast."""

@@ -1,0 +1,205 @@
+"""Statistics and sums over the processes of a group, with their derivatives; only here mx.distributed is called.
+
+Everything goes through one gather of all processes' vectors, combined in the order of their ranks, so that all compute
+the same bits. Derivatives are those of the sum of all processes' losses.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import socket
+import stat
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import vector_rules
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a
+
+Group = mx.distributed.Group
+Vector = mx.array
+
+
+class _Spec(NamedTuple):
+    group: Group
+    stream: mx.Stream
+
+
+def others(op: str, group: Group | None) -> Group | None:
+    """The group, or None where it has no other process."""
+    if group is None:
+        return None
+    if not is_a(group, Group):
+        raise TypeError(f"{op}: not a group; got group={told(group)}, expected None or one from mx.distributed.init()")
+    return group if group.size() > 1 else None
+
+
+def merged(
+    mean: Vector, var: Vector, count: mx.array, group: Group, stream: mx.Stream
+) -> tuple[Vector, Vector, mx.array]:
+    """Mean, population variance and count of all processes' elements; each gives those of its own."""
+    mean, var, count = _merged(mean, var, count, _Spec(group, stream))
+    return mean, var, count
+
+
+def total(vectors: Sequence[Vector], group: Group, stream: mx.Stream) -> tuple[Vector, ...]:
+    """The sums of all processes' vectors."""
+    return tuple(_total(*vectors, _Spec(group, stream)))
+
+
+# The gather ---------------------------------------------------------------------------------------------
+
+
+def _gathered(name: str, vectors: Sequence[mx.array], spec: _Spec) -> list[list[mx.array]]:
+    """Every process's vectors, by rank. They travel as words, so that the bits of all dtypes arrive as they were."""
+    words = [mx.view(v.reshape(-1), mx.uint32) for v in vectors]
+    # Bytes say not what they are. So each message begins with what should be the same in all processes.
+    kind = zlib.crc32(repr((name, [(v.shape, str(v.dtype)) for v in vectors])).encode())
+    row = mx.concatenate([mx.array([kind], mx.uint32), *words])[None]
+    rows = mx.distributed.all_gather(row, group=spec.group)
+    rows = launch.watched(rows, _connections(spec.group.size()), _patience())
+    flat, end, parts = rows.reshape(-1), 0, []  # mx.vmap has no right rule for rows[0]
+    for _ in range(spec.group.size()):
+        end, part = end + 1, []
+        for vector, own in zip(vectors, words, strict=True):
+            begin, end = end, end + own.size
+            part.append(mx.view(flat[begin:end], vector.dtype).reshape(vector.shape))
+        parts.append(part)
+    return parts
+
+
+def _patience() -> float:
+    """Seconds that a gather may take."""
+    given = os.environ.get("MPSFUNC_DISTRIBUTED_TIMEOUT", "300")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _LONGEST:
+        raise ValueError(
+            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {told(given)}, "
+            f"expected seconds, more than 0 and at most {_LONGEST}"
+        )
+    return seconds
+
+
+_LONGEST = 10**7
+
+
+def _connections(size: int) -> list[int]:
+    """Descriptors of this process's connections in MLX's ring, its default on CPUs and Macs; none of other backends."""
+    hosts, rank = os.environ.get("MLX_HOSTFILE"), os.environ.get("MLX_RANK")
+    if not hosts or not rank:
+        return []
+    return list(_ring(os.getpid(), hosts, int(rank), size)) if rank.isdecimal() else []
+
+
+@functools.lru_cache(maxsize=1)
+def _ring(process: int, hosts: str, rank: int, size: int) -> tuple[int, ...]:
+    try:
+        with open(hosts, encoding="utf-8") as file:
+            nodes = [[_address(host) for host in node] for node in json.load(file)]
+        open_files = sorted(map(int, os.listdir("/dev/fd")))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return ()
+    if len(nodes) != size or not 0 <= rank < size:
+        return ()
+    here, there = nodes[rank], nodes[(rank + 1) % size]
+    found: list[int] = []
+    for number in open_files:
+        try:
+            if number in found or not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as end:  # a name of our own, which nobody else will close
+                if end.getsockname()[:2] in here or end.getpeername()[:2] in there:
+                    found.append(end.detach())
+        except OSError:  # closed since, or not connected
+            continue
+    if len(found) == len(here) + len(there):
+        return tuple(found)
+    for number in found:
+        os.close(number)
+    return ()
+
+
+def _address(host: str) -> tuple[Any, ...]:
+    name, _, port = host.rpartition(":")
+    return socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4]
+
+
+# Sums ---------------------------------------------------------------------------------------------------
+
+
+def _run_total(*args: Any) -> tuple[Vector, ...]:
+    *vectors, spec = args
+    first, *rest = _gathered("total", vectors, spec)
+    for part in rest:
+        first = [a + b for a, b in zip(first, part, strict=True)]
+    return tuple(first)
+
+
+def _total_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
+    return total(cotangents, *spec)
+
+
+def _total_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:
+    return total([mx.zeros_like(a) if t is None else t for a, t in zip(arrays, tangents, strict=True)], *spec)
+
+
+def _total_vmap(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
+    return total(_stacked(arrays, mapped, size), *spec)
+
+
+def _stacked(arrays: Any, mapped: Any, size: int) -> list[mx.array]:
+    return [a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+
+
+# Moments ------------------------------------------------------------------------------------------------
+
+
+def _run_merged(mean: Vector, var: Vector, count: mx.array, spec: _Spec) -> tuple[mx.array, ...]:
+    first, *rest = (tuple(part) for part in _gathered("merged", (mean, var, count), spec))
+    for part in rest:
+        first = vector_rules.joined(*first, *part)
+    return first
+
+
+def _merged_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
+    (mean, _, count), (dmean, dvar, _), (whole, _, everything) = arrays, cotangents, outputs
+    dmean, dvar = total((dmean, dvar), *spec)
+    share = _share(count, everything, mean)
+    return share * (dmean + 2 * (mean - whole) * dvar), share * dvar, None
+
+
+def _merged_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:
+    (mean, var, count), (tmean, tvar, _) = arrays, tangents
+    tmean, tvar = (mx.zeros_like(mean) if t is None else t for t in (tmean, tvar))
+    whole, _, everything = merged(mean, var, count, *spec)
+    share = _share(count, everything, mean)
+    return (
+        *total((share * tmean, share * (tvar + 2 * (mean - whole) * tmean)), *spec),
+        mx.zeros_like(everything),
+    )
+
+
+def _share(count: mx.array, everything: mx.array, like: Vector) -> mx.array:
+    return mx.stop_gradient(count.astype(like.dtype) / mx.maximum(everything, 1).astype(like.dtype))
+
+
+def _merged_vmap(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
+    mean, var = _stacked(arrays[:2], mapped[:2], size)
+    count = arrays[2].reshape(size, *(1,) * (mean.ndim - 1)) if mapped[2] else arrays[2]
+    mean, var, everything = merged(mean, var, count, *spec)
+    return mean, var, mx.broadcast_to(everything.reshape(-1), (size,))
+
+
+_merged = differentiable("merged", _run_merged, vjp=_merged_vjp, jvp=_merged_jvp, vmap=_merged_vmap)
+_total = differentiable("total", _run_total, vjp=_total_vjp, jvp=_total_jvp, vmap=_total_vmap)

@@ -1,0 +1,167 @@
+"""Batch normalization by a state's vectors: each direction as one launch, whose meaning has the derivatives.
+
+Images are (n, h, w, c) of one dtype, vectors (c,) of any. What each direction means is said by the operations of
+`channels.rules` and `channels.vector_rules`, which have derivatives of every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import launches, vector_rules
+from mpsfunc.channels.activation_spec import Activation
+from mpsfunc.channels.rules import On, affine, combine, sums
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import derived
+
+Vector = mx.array  # (c,)
+
+
+class By(NamedTuple):
+    """How a state normalizes.
+
+    Fields:
+        eps: Added to the variance under the root.
+        act: The activation that follows.
+        stream: Where everything runs.
+    """
+
+    eps: float
+    act: Activation
+    stream: mx.Stream
+
+
+def normalize(x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: By) -> mx.array:
+    """``act(z)`` with ``z = gamma * (x - mean) / sqrt(var + eps) + beta``."""
+    y: mx.array = _normalize(x, mean, var, gamma, beta, by)
+    return y
+
+
+def grown(
+    dy: mx.array,
+    x: mx.array,
+    statistics: tuple[Vector, Vector],
+    gradients: tuple[Vector, Vector],
+    given: tuple[Vector, Vector],
+    by: By,
+) -> tuple[Vector, Vector]:
+    """The gradients of gamma and beta, grown by those of some images.
+
+    Args:
+        dy: Gradient of the normalized images.
+        x: The images.
+        statistics: Mean and variance.
+        gradients: Those of gamma and beta so far.
+        given: Gamma and beta, which only an activation needs.
+        by: As it was.
+    """
+    dgamma, dbeta = _grown(dy, x, *statistics, *gradients, *(given if by.act.kind else ()), by)
+    return dgamma, dbeta
+
+
+def gradient(
+    dy: mx.array,
+    x: mx.array,
+    statistics: tuple[Vector, Vector],
+    gradients: tuple[Vector, Vector],
+    given: tuple[Vector, Vector],
+    count: mx.array,
+    by: By,
+) -> mx.array:
+    """The gradient of the images; arguments are those of `grown`, and a 0-d count of what the statistics cover."""
+    gamma, beta = given
+    behind = (beta,) if by.act.kind else ()
+    dx: mx.array = _gradient(dy, x, *statistics, *gradients, gamma, count, *behind, by)
+    return dx
+
+
+# Launches -----------------------------------------------------------------------------------------------
+
+
+def _cast(x: mx.array, vectors: Sequence[Vector], by: By) -> list[Vector]:
+    """Vectors as a launch reads them: a GPU's kernels cast for themselves."""
+    dtype = launch.accumulator(x.dtype)
+    return [v.astype(dtype) for v in vectors] if launch.backend(by.stream) == "cpu" else list(vectors)
+
+
+def _told(by: By) -> tuple[int, ...]:
+    return (*launch.doubles(by.eps), *by.act.told)
+
+
+def _run_normalize(x: mx.array, *rest: Any) -> mx.array:
+    *vectors, by = rest
+
+    def stages() -> tuple[launch.Stage, ...]:
+        return launches.normalized_by(x, by.act, by.eps)
+
+    image, arrays = (tuple(x.shape), x.dtype), [x, *_cast(x, vectors, by)]
+    return launch.launch("bn_normalize_by", arrays, _told(by), (image,), stages, by.stream)[0]
+
+
+def _run_grown(*args: Any) -> tuple[Vector, ...]:
+    dy, x, *vectors, by = args
+    if x.size == 0 and launch.backend(by.stream) != "cpu":  # where nothing runs for empty arrays
+        return tuple(v.astype(launch.accumulator(x.dtype)) for v in vectors[2:4])
+
+    def stages() -> tuple[launch.Stage, ...]:
+        return launches.grown(dy, by.act, by.eps)
+
+    vector, arrays = ((x.shape[3],), launch.accumulator(x.dtype)), [dy, x, *_cast(x, vectors, by)]
+    return tuple(launch.launch("bn_stats_grad_by", arrays, _told(by), (vector, vector), stages, by.stream))
+
+
+def _run_gradient(*args: Any) -> mx.array:
+    dy, x, *vectors, by = args
+    if launch.backend(by.stream) == "cpu":
+        vectors = [*_cast(x, vectors[:5], by), vectors[5], *_cast(x, vectors[6:], by)]
+    else:
+        vectors[5] = vectors[5][None]  # Metal would be handed a number instead of an array
+
+    def stages() -> tuple[launch.Stage, ...]:
+        return launches.gradient_by(dy, by.act, by.eps)
+
+    image = (tuple(x.shape), x.dtype)
+    return launch.launch("bn_grad_by", [dy, x, *vectors], _told(by), (image,), stages, by.stream)[0]
+
+
+# Meanings -----------------------------------------------------------------------------------------------
+
+
+def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
+    """The one set's vectors, as `channels.rules` takes them."""
+    dtype = launch.accumulator(x.dtype)
+    return [v.astype(dtype)[None] for v in vectors]
+
+
+def _normalize_meaning(x: mx.array, *rest: Any) -> mx.array:
+    *vectors, by = rest
+    mean, var, gamma, beta = _rows(x, vectors)
+    return affine(x, mean, vector_rules.slope(gamma, var, by.eps, by.stream), beta, On(by.act, by.stream))
+
+
+def _grown_meaning(*args: Any) -> tuple[Vector, Vector]:
+    dy, x, *vectors, by = args
+    mean, var, dgamma, dbeta, *given = _rows(x, vectors)
+    scale, shift = (vector_rules.slope(given[0], var, by.eps, by.stream), given[1]) if given else (mean, mean)
+    total, dot = sums(dy, x, mean, scale, shift, On(by.act, by.stream))
+    made = dgamma + dot * vector_rules.inverse_root(var, by.eps), dbeta + total
+    return made[0].reshape(x.shape[3]), made[1].reshape(x.shape[3])
+
+
+def _gradient_meaning(*args: Any) -> mx.array:
+    dy, x, *vectors, by = args
+    count = vectors.pop(5)
+    mean, var, dgamma, dbeta, gamma, *given = _rows(x, vectors)
+    root = vector_rules.inverse_root(var, by.eps)
+    share = gamma * root / count.astype(var.dtype)
+    scale = gamma * root
+    shift = given[0] if given else mean
+    return combine(dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, On(by.act, by.stream))
+
+
+_normalize: Any = derived("bn_normalize", _run_normalize, _normalize_meaning)
+_grown: Any = derived("bn_stats_grad", _run_grown, _grown_meaning)
+_gradient: Any = derived("bn_grad", _run_gradient, _gradient_meaning)

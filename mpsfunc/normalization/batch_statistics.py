@@ -1,0 +1,370 @@
+"""Batch statistics as a value: what one batch normalization knows of its images, made, merged and reset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import vector_rules
+from mpsfunc.core import checks, launch, lazy, printing
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a
+from mpsfunc.normalization import across_processes
+from mpsfunc.normalization.across_processes import Group
+from mpsfunc.normalization.composed import check_statistics, checked_eps, statistics_of_all
+
+UNKNOWN = "unknown"  # behind which activation the sums of a saved state are, which had no word for it
+
+
+@printing.printed
+class BatchNormState(NamedTuple):
+    """Statistics of a batch and the gradients of its scale and shift, as they accumulate.
+
+    Fields:
+        mean: Mean of each channel (c,), float32 (float64 for float64 images).
+        var: Population variance of each channel (c,).
+        count: Elements a channel that the statistics cover, a 0-d int64 array; 0 in a fresh state.
+        dgamma: Gradient of the scale (c,).
+        dbeta: Gradient of the shift (c,).
+        op: "batch_norm".
+        eps: Added to the variance under the root.
+        frozen: The statistics are given and do not depend on the images.
+        summed: What activation the gradients were taken behind, as `bn_stats_grad` was told; "none" for none, "" where
+            no gradients were taken, and "unknown" in a state that an earlier version saved.
+    """
+
+    mean: mx.array
+    var: mx.array
+    count: mx.array  # type: ignore[assignment]  # hides tuple.count, which nobody counts a state's fields with
+    dgamma: mx.array
+    dbeta: mx.array
+    op: str
+    eps: float
+    frozen: bool
+    summed: str
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(mean, var, count, dgamma, dbeta), for the transforms that take arrays only."""
+        return self[:5]
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
+        """This state with other arrays, in the order of `arrays`."""
+        mean, var, count, dgamma, dbeta = checks.arrays_of("BatchNormState", arrays, 5)
+        return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
+
+
+def bn_stats(
+    x: mx.array,
+    state: BatchNormState | None = None,
+    eps: float | None = None,
+    *,
+    group: Group | None = None,
+    stream: StreamLike = None,
+) -> BatchNormState:
+    """Mean and variance of each channel, merged with those that a state already holds.
+
+    ``mean[c] = sum x / M`` and ``var[c] = sum (x - mean)**2 / M`` over the M elements of every image seen so far, so
+    a batch may come in parts, and the same parts give the same bits. Two sets merge by the pairwise rule of Chan, Golub
+    and LeVeque (1979). Differentiable in x and in the state's arrays.
+
+    Source: ``MPSCNNBatchNormalizationStatistics``.
+
+    Args:
+        x: Images (n, h, w, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
+        state: Earlier statistics of the same batch. Default: none.
+        eps: Added to the variance under the root. Default: the state's, or 1e-5. (MPS's own default is 1.17549435e-38.)
+        group: Processes, from ``mx.distributed.init()``, whose images are one batch; all of them must call this. On a
+            CPU a process may then have no images. Default: this process alone.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state over all images. All of them come before the first `bn_stats_grad`.
+
+    Raises:
+        TypeError: x is not a floating array, state is not a BatchNormState, or group is not a group.
+        ValueError: x is not NHWC or has no elements, the channels differ, the statistics are frozen, the state has been
+            through `bn_stats_grad`, or eps is negative, not finite, or not the state's.
+
+    Example:
+        >>> state = bn_stats(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1))
+        >>> state.mean.item(), state.var.item()
+        (3.0, 3.5)
+    """
+    run_on = launch.resolve(stream)
+    checks.image("bn_stats", "x", x, stream=run_on)
+    group = across_processes.others("bn_stats", group)
+    check_filled("bn_stats", x, group, run_on)
+    if state is not None:
+        check_owned("bn_stats", x, state, run_on)
+        if state.frozen:
+            raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
+        if eps is not None and checked_eps("bn_stats", eps) != state.eps:
+            raise ValueError(f"bn_stats: eps differs from the state's; got eps={told(eps)}, expected {told(state.eps)}")
+        if _has_sums(state):
+            raise ValueError(
+                f"bn_stats: sums of gradients belong to their statistics; got state.summed={told(state.summed)}, "
+                "expected a state from before bn_stats_grad, or for another batch the one that bn_reset returns"
+            )
+    eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
+    new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
+    return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
+
+
+def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: StreamLike = None) -> BatchNormState:
+    """A state with given statistics, as for inference or for training with frozen ones.
+
+    Args:
+        mean: Mean of each channel (c,).
+        var: Variance of each channel (c,).
+        eps: Added to the variance under the root. Default 1e-5.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        A state with ``frozen`` True and zero gradients, float32 (float64 where mean or var is).
+
+    Raises:
+        TypeError: mean or var is not a floating array.
+        ValueError: They are not vectors of one length, or eps is negative or not finite.
+
+    Example:
+        >>> from mpsfunc import bn_normalize
+        >>> state = bn_frozen(mx.array([3.0]), mx.array([3.0]), eps=1.0)
+        >>> bn_normalize(mx.array([7.0]).reshape(1, 1, 1, 1), state).item()
+        2.0
+    """
+    run_on = launch.resolve(stream)
+    checks.array("bn_frozen", "mean", mean, stream=run_on)
+    checks.array("bn_frozen", "var", var, stream=run_on)
+    checks.shape("bn_frozen", "mean", mean, ("c",), "mean is not a vector")
+    checks.shape("bn_frozen", "var", var, (mean.shape[0],), "mean and var differ in length")
+    with mx.stream(run_on):
+        dtype = mx.float64 if mx.float64 in (mean.dtype, var.dtype) else mx.float32
+        none = mx.zeros(mean.shape, dtype)
+        count = mx.array(0, mx.int64)
+        return BatchNormState(
+            mean.astype(dtype),
+            var.astype(dtype),
+            count,
+            none,
+            none,
+            "batch_norm",
+            checked_eps("bn_frozen", eps),
+            True,
+            "",
+        )
+
+
+def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:
+    """The state over the images of two states, such as two devices' parts of a batch.
+
+    With ``M = Ma + Mb``: ``mean = mean_a + (mean_b - mean_a) * Mb / M`` and
+    ``var = (Ma * var_a + Mb * var_b) / M + (mean_b - mean_a)**2 * Ma * Mb / M**2``. A state that covers nothing changes
+    nothing. Sums that `bn_stats_grad` took belong to the statistics that they were taken with, so a state that has some
+    merges with one that covers nothing and no other; where the count of that one is not known yet, as an argument of a
+    function that ``mx.compile`` traces, the sums are NaN unless it is 0.
+
+    Args:
+        a: One state.
+        b: The other.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The merged state.
+
+    Raises:
+        TypeError: One is not a BatchNormState.
+        ValueError: They differ in channels or eps, one is frozen, or one has been through `bn_stats_grad` and the other
+            covers something.
+
+    Example:
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
+        >>> bn_merge(bn_stats(x[:1]), bn_stats(x[1:])).var.item()
+        3.5
+    """
+    run_on = launch.resolve(stream)
+    for state in (a, b):
+        check_whole("bn_merge", state, run_on)
+        if state.frozen:
+            raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
+    if a.mean.shape != b.mean.shape:
+        raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
+    if a.eps != b.eps:
+        raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")
+    for name, state, other in (("a", a, b), ("b", b, a)):
+        if _has_sums(state) and (_has_sums(other) or lazy.known_count(other.count) not in (0, None)):
+            raise ValueError(
+                f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={told(state.summed)}, "
+                "expected states from before bn_stats_grad, or one that covers nothing beside it"
+            )
+    with mx.stream(run_on):
+        dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
+        of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
+        whole = vector_rules.joined(*of_a, *of_b)
+        dgamma, dbeta = a.dgamma + b.dgamma, a.dbeta + b.dbeta
+        if _has_sums(a) or _has_sums(b):
+            count = b.count if _has_sums(a) else a.count
+            dgamma, dbeta = (mx.where(count == 0, sums, math.nan) for sums in (dgamma, dbeta))
+        return BatchNormState(
+            *whole,
+            dgamma,
+            dbeta,
+            *a[5:-1],
+            UNKNOWN if UNKNOWN in (a.summed, b.summed) else a.summed or b.summed,
+        )
+
+
+def bn_running(
+    running: BatchNormState,
+    state: BatchNormState,
+    momentum: float = 0.1,
+    *,
+    unbiased: bool = True,
+    stream: StreamLike = None,
+) -> BatchNormState:
+    """Running statistics after one more batch, as inference uses them.
+
+    ``mean = (1 - momentum) * running.mean + momentum * state.mean``, and the variance likewise, of which the batch's is
+    ``state.var * M / (M - 1)`` where unbiased (M the state's count). A state that covers nothing changes nothing. One
+    element has no variance, so a count of 1 is an error; where the count is not known yet, as an argument of a function
+    that ``mx.compile`` traces, the running variance is NaN after it. MPS leaves this to its users; the rule is that of
+    PyTorch and mlx.nn.
+
+    Args:
+        running: A frozen state; the first is ``bn_frozen(zeros, ones)``.
+        state: Statistics of the batch, from `bn_stats` or `batch_norm_fwd`.
+        momentum: The share of the new batch, 0 to 1. Default 0.1.
+        unbiased: Estimate the variance of what the batch was drawn from. Default True.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        A frozen state with the new averages and the gradients of ``running``.
+
+    Raises:
+        TypeError: One is not a BatchNormState, momentum is not a number, or unbiased is not a bool.
+        ValueError: running is not frozen, state is, they differ in channels, state covers one element, or momentum is
+            out of range.
+
+    Example:
+        >>> running = bn_frozen(mx.zeros(1), mx.ones(1))
+        >>> state = bn_stats(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1))
+        >>> running = bn_running(running, state, momentum=0.5)
+        >>> running.mean.item(), running.var.item()
+        (1.0, 1.5)
+    """
+    run_on = launch.resolve(stream)
+    op = "bn_running"
+    for given, frozen in ((running, True), (state, False)):
+        check_whole(op, given, run_on)
+        if given.frozen != frozen:
+            name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
+            raise ValueError(
+                f"{op}: {name} is not a state {other}; got {name}.frozen={told(given.frozen)}, expected {frozen}"
+            )
+    checks.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
+    if lazy.known_count(state.count) == 1:
+        raise ValueError(
+            f"{op}: one element has no variance; got state.count=1, expected at least 2, or 0 for no batch"
+        )
+    share = checks.number(op, "momentum", momentum, 0, 1)
+    drawn = float(checks.switch(op, "unbiased", unbiased))
+    dtypes = running.mean.dtype, running.var.dtype
+    with mx.stream(run_on):
+        wide = mx.float64 if mx.float64 in dtypes else mx.float32
+        known, found = [running.mean, running.var], [a.astype(wide) for a in (state.mean, state.var)]
+        if launch.backend(run_on) == "cpu" or dtypes[0] != dtypes[1]:
+            known = [a.astype(wide) for a in known]
+        mean, var = vector_rules.moved(*known, *found, state.count, share, drawn, run_on)
+        return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
+
+
+def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:
+    """A state for the next batch: what accumulated is zero again; frozen statistics stay.
+
+    Source: ``reset`` of ``MPSCNNBatchNormalizationState``.
+
+    Args:
+        state: Any batch normalization state.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        The state with count, gradients and, unless frozen, statistics at zero.
+
+    Raises:
+        TypeError: state is not a BatchNormState.
+        ValueError: Its arrays do not fit together.
+
+    Example:
+        >>> bn_reset(bn_stats(mx.ones((1, 2, 2, 1)))).count.item()
+        0
+    """
+    run_on = launch.resolve(stream)
+    check_whole("bn_reset", state, run_on)
+    with mx.stream(run_on):
+        none = mx.zeros_like(state.mean)
+        if state.frozen:
+            return state._replace(dgamma=none, dbeta=none, summed="")
+        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))._replace(summed="")
+
+
+# Checks and parts ---------------------------------------------------------------------------------------
+
+
+def _has_sums(state: BatchNormState) -> bool:
+    """Whether `bn_stats_grad` is known to have made a state; a saved one of an earlier version may have been."""
+    return state.summed not in ("", UNKNOWN)
+
+
+def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:
+    """Refuses a batch without images, which has no statistics, unless other processes have some.
+
+    A GPU is not asked for empty results, hence not for the gathers either that come before them.
+    """
+    if x.shape[0] == 0 and (group is None or launch.backend(stream) != "cpu"):
+        raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
+
+
+def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
+    """A batch normalization state with as many channels as x."""
+    check_whole(op, state, stream)
+    checks.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state", of=x.shape)
+
+
+def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
+    """A batch normalization state that fits together."""
+    if is_a(state, BatchNormState) and checks.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
+        return  # told in a quarter of the time, at every call
+    checks.state(op, state, BatchNormState, stream=stream)
+    checks.switch(op, "state.frozen", state.frozen)
+    checks.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
+    check_statistics(op, state)
+    for name in ("var", "dgamma", "dbeta"):
+        checks.shape(
+            op, f"state.{name}", getattr(state, name), tuple(state.mean.shape), "the state does not fit together"
+        )
+    checks.shape(op, "state.count", state.count, (), "the state does not fit together")
+    if state.count.dtype != mx.int64:
+        raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
+    if type(state.summed) is not str:
+        raise TypeError(f"{op}: the state does not fit together; got state.summed={told(state.summed)}, expected a str")
+
+
+def _is_plain(state: BatchNormState) -> bool:
+    """Whether count, eps, frozen and summed are what `fresh` makes of them."""
+    count, eps = state.count, state.eps
+    if not is_a(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
+        return False
+    if type(state.frozen) is not bool or type(state.summed) is not str:
+        return False
+    return type(eps) is float and 0 <= eps <= checks.LARGEST
+
+
+def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
+    """A state of these statistics (c,) with zero gradients."""
+    with mx.stream(stream):
+        none = mx.zeros_like(mean)
+    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False, "")

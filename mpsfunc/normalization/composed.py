@@ -1,0 +1,273 @@
+"""Normalization by statistics of the images themselves, with the derivative through them as one rule.
+
+Batch, instance and group norm differ in which elements share statistics, and in nothing else. Each direction is said
+by the operations of `channels.rules` and `channels.vector_rules`, which have derivatives of every order. Where no other
+process has a say between them, the CPU does it at once, and a GPU by three kernels if there are no groups either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.channels import accumulation, launches, rules, vector_rules
+from mpsfunc.channels.activation_spec import Activation
+from mpsfunc.channels.rules import On, Rows, affine, combine, moments, sums
+from mpsfunc.core import checks, launch, lazy
+from mpsfunc.core.autodiff import derived
+from mpsfunc.normalization import across_processes
+from mpsfunc.normalization.across_processes import Group
+
+
+class Spec(NamedTuple):
+    """What shares statistics, and what follows.
+
+    Fields:
+        per_image: Each image has statistics of its own; else all images share them.
+        groups: Groups of neighbouring channels that share statistics; 0 where each channel has its own.
+        eps: Added to the variance under the root.
+        act: The activation that follows.
+        processes: Those that share the statistics too, or None.
+        stream: Where everything runs.
+    """
+
+    per_image: bool
+    groups: int
+    eps: float
+    act: Activation
+    processes: Group | None
+    stream: mx.Stream
+
+
+def normalized(
+    x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec
+) -> tuple[mx.array, Rows, Rows, mx.array]:
+    """The images, and for each channel mean, variance and count of what it shares statistics with.
+
+    Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
+    """
+    with mx.stream(spec.stream):
+        y, mean, var, count = _normalized(x, *filled(x, gamma, beta), spec)
+        if spec.processes is None:  # a constant also where a transformation follows what the operation returns
+            count = mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
+        return y, mean, var, count
+
+
+def gradients(
+    dy: mx.array, x: mx.array, mean: Rows, var: Rows, given: tuple[mx.array, mx.array], spec: Spec
+) -> tuple[mx.array, Rows, Rows]:
+    """The gradients of the images, and of scale and shift by image.
+
+    Args:
+        dy: Gradient of the normalized images.
+        x: The images.
+        mean: As `normalized` returned it, for each channel, or for each group (n, groups).
+        var: Likewise.
+        given: Scale and shift (c,).
+        spec: As it was; without processes.
+    """
+    none = _no_gradient(mean, spec)
+    dx, dgamma, dbeta = _pulled(dy, x, *given, mean, var, none, none, none, spec)
+    return dx, dgamma, dbeta
+
+
+def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Scale and shift (c,) in the accumulator's dtype; ones and zeros where they are absent."""
+    dtype, channels = launch.accumulator(x.dtype), x.shape[3]
+    scale = accumulation.constant(1.0, channels, dtype) if gamma is None else gamma.astype(dtype)
+    shift = accumulation.constant(0.0, channels, dtype) if beta is None else beta.astype(dtype)
+    return scale, shift
+
+
+def filled(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Scale and shift (c,): as they are where both are given, since launches cast for themselves, else `parameters`."""
+    return parameters(x, gamma, beta) if gamma is None or beta is None else (gamma, beta)
+
+
+def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> None:
+    """Floating vectors with one entry a channel, or None."""
+    for name, vector in (("gamma", gamma), ("beta", beta)):
+        if vector is not None:
+            checks.array(op, name, vector, stream=stream)
+            checks.shape(op, name, vector, (x.shape[3],), f"{name} does not fit the channels", of=x.shape)
+
+
+def checked_eps(op: str, eps: float) -> float:
+    """An eps that float32 has, >= 0, as a float."""
+    return checks.number(op, "eps", eps, least=0)
+
+
+def check_statistics(op: str, state: Any) -> None:
+    """Floating arrays, but for a count, and an eps, in a state of a normalization."""
+    for name in ("mean", "var", "dgamma", "dbeta"):
+        checks.array(op, f"state.{name}", getattr(state, name))
+    checks.number(op, "state.eps", state.eps, least=0)
+
+
+# Forward ------------------------------------------------------------------------------------------------
+
+
+def statistics(
+    x: mx.array, per_image: bool, groups: int, processes: Group | None, stream: mx.Stream
+) -> tuple[Rows, Rows, mx.array]:
+    """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
+    mean, var = moments(x, x.shape[0] if per_image else 1, stream)
+    if groups:
+        mean, var = vector_rules.by_group(mean, var, float(groups), stream)
+    count = mx.array(_elements(x, per_image, groups), mx.int64)
+    return (mean, var, count) if processes is None else across_processes.merged(mean, var, count, processes, stream)
+
+
+def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
+    """Mean (c,), variance (c,) and count of all images together."""
+    if processes is None:
+        return *rules.moments_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
+    mean, var, count = statistics(x, False, 0, processes, stream)
+    with mx.stream(stream):
+        mean, var = rules.of_the_set((mean, var))
+    return mean, var, count
+
+
+def _at_once(x: mx.array, spec: Spec) -> bool:
+    """Whether a direction is one launch: a primitive, or three kernels."""
+    if spec.processes is not None:
+        return False
+    return launch.backend(spec.stream) == "cpu" or not (spec.groups or x.size == 0)
+
+
+def _told(x: mx.array, spec: Spec) -> tuple[int, ...]:
+    """The ints that the CPU's primitives take."""
+    count = _elements(x, spec.per_image, spec.groups)
+    return (spec.groups, *launch.doubles(spec.eps, float(count)), *spec.act.told)
+
+
+def _of_nothing(x: mx.array, spec: Spec) -> list[mx.array] | None:
+    """The results of no images on a GPU, zeros: MLX's operations on empty vectors end the process there."""
+    if x.size or launch.backend(spec.stream) == "cpu":
+        return None
+    return [mx.zeros(shape, dtype) for shape, dtype in _outputs(x, spec)]
+
+
+def _elements(x: mx.array, per_image: bool, groups: int) -> int:
+    n, h, w, channels = x.shape
+    return int((1 if per_image else n) * h * w * (channels // groups if groups else 1))
+
+
+def _by_channel(rows: Rows, channels: int) -> Rows:
+    """Rows with an entry a channel, of such or of rows with one a group."""
+    return rows if rows.shape[1] == channels else mx.repeat(rows, channels // rows.shape[1], axis=1)
+
+
+def _no_gradient(mean: Rows, spec: Spec) -> mx.array:
+    """Zeros in place of the gradients that others have of the statistics; the CPU's primitive takes nothing at all."""
+    if launch.backend(spec.stream) == "cpu":
+        return accumulation.constant(0.0, 0, mean.dtype)
+    return mx.zeros_like(mean)
+
+
+def _rows(vector: mx.array, like: Rows) -> Rows:
+    return mx.broadcast_to(vector[None], (like.shape[0], vector.shape[0]))
+
+
+def _shared(rows: Sequence[Rows], spec: Spec) -> list[mx.array]:
+    """The only row of what all images share."""
+    return list(rows) if spec.per_image else [v.reshape(v.shape[1]) for v in rows]
+
+
+def _outputs(x: mx.array, spec: Spec) -> tuple[launch.Output, ...]:
+    """Images, and two vectors."""
+    _, _, _, channels = x.shape
+    vector = ((x.shape[0], channels) if spec.per_image else (channels,), launch.accumulator(x.dtype))
+    return (tuple(x.shape), x.dtype), vector, vector
+
+
+def _cast(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
+    """Scale and shift as the launch reads them: a GPU's kernels cast for themselves."""
+    return parameters(x, gamma, beta) if launch.backend(spec.stream) == "cpu" else (gamma, beta)
+
+
+def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    if not _at_once(x, spec):
+        return _forward(x, gamma, beta, spec)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def stages() -> tuple[launch.Stage, ...]:
+        return launches.normalized(x, vector, spec.act, spec.eps)
+
+    arrays = [x, *_cast(x, gamma, beta, spec)]
+    results_of = launches.NORMALIZED
+    made = launch.launch("batch_norm", arrays, _told(x, spec), outputs, stages, spec.stream, results_of=results_of)
+    return *made, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
+
+
+def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return *nothing, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
+    gamma, beta = parameters(x, gamma, beta)
+    mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
+    slope = vector_rules.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
+    y = affine(x, mean, slope, _rows(beta, mean), On(spec.act, spec.stream))
+    return y, *_shared((mean, var), spec), count
+
+
+# Backward -----------------------------------------------------------------------------------------------
+
+
+def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
+    dy, x, gamma, beta, mean, var, dmean, dvar, _, spec = args
+    if not _at_once(x, spec):
+        return _gradients(*args)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def stages() -> tuple[launch.Stage, ...]:
+        count = float(_elements(x, spec.per_image, 0))
+        return launches.gradients(dy, vector, spec.act, count, spec.eps)
+
+    arrays = [dy, x, *_cast(x, gamma, beta, spec), mean, var, dmean, dvar]
+    told, results_of = _told(x, spec), launches.GRADIENTS
+    return tuple(launch.launch("batch_norm_grad", arrays, told, outputs, stages, spec.stream, results_of=results_of))
+
+
+def _gradients(*args: Any) -> tuple[mx.array, ...]:
+    """The gradients of images, scale and shift.
+
+    From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
+    """
+    dy, x, *given, mean, var, dmean, dvar, everything, spec = args
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return tuple(nothing)
+    if not spec.per_image:
+        mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
+    dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
+    mean, var, dmean, dvar = (_by_channel(v, x.shape[3]) for v in (mean, var, dmean, dvar))
+    gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
+    on = On(spec.act, spec.stream)
+    slope = vector_rules.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
+    dbeta, dot = sums(dy, x, mean, slope, beta, on)
+    together: tuple[Rows, ...] = (dmean, dvar, dbeta, dot)
+    count = float(_elements(x, spec.per_image, spec.groups))
+    if spec.processes is not None:  # an image gets its share of what all processes' losses want
+        whole = mx.maximum(everything, 1).astype(mean.dtype)
+        together, count = tuple(v / whole for v in across_processes.total(together, spec.processes, spec.stream)), 1.0
+    dgamma, a, b, d = vector_rules.composed_factors(gamma, var, *together, count, spec.eps, spec.stream)
+    if spec.groups:
+        b, d = vector_rules.group_sums(b, d, float(spec.groups), spec.stream)
+    if spec.processes is not None:  # the parameters' gradients are of this process's loss
+        dgamma = dot * vector_rules.inverse_root(var, spec.eps)
+    return combine(dy, x, mean, a, b, d, slope, beta, on), *_shared((dgamma, dbeta), spec)
+
+
+def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
+    if launch.backend(spec.stream) == "cpu" and lazy.unmade_zeros(dmean) and lazy.unmade_zeros(dvar):
+        dmean = dvar = _no_gradient(mean, spec)
+    dx, *of_vectors = _pulled(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
+    return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
+
+
+_normalized: Any = derived("batch_norm", _run_forward, _forward, vjp=_vjp)
+_pulled: Any = derived("batch_norm_grad", _run_gradients, _gradients)

@@ -1,0 +1,1 @@
+"""Pooling: averages, maxima, L2 norms and means of whole images."""

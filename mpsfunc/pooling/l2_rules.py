@@ -1,0 +1,131 @@
+"""The kernels of L2 pooling and their rules.
+
+Where ``c`` counts the taps of a window on a pixel, a norm's derivative by it is ``c * x / norm``. `grad` sums that over
+the windows of a pixel, `_tangent` over the pixels of a window: each is the other's VJP in its first argument, both are
+linear in their second one, and division by the norm is all that is left. So two kernels serve derivatives of any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable, over_batches
+from mpsfunc.core.launch import Stage
+from mpsfunc.pooling import launches
+from mpsfunc.pooling.launches import Spec
+from mpsfunc.windows import placement
+
+
+def norms(x: mx.array, spec: Spec) -> mx.array:
+    """The norm of each window, in the accumulator's dtype."""
+    y: mx.array = _norms(x, spec)
+    return y
+
+
+def grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+    """The gradient of the norms: dy and x have one dtype."""
+    dx: mx.array = _grad(dy, x, norms, spec)
+    return dx
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _run_norms(x: mx.array, spec: Spec) -> mx.array:
+    source, axes = (x.shape, x.dtype), (spec.rows, spec.cols)
+    result = (x.shape[0], spec.rows.n_out, spec.cols.n_out, x.shape[3]), launch.accumulator(x.dtype)
+
+    def stages() -> tuple[Stage, ...]:
+        return launches.summing("l2_pool", (("x",), ("norms",)), source, result, axes, lambda dtype: ())
+
+    return launch.launch("l2_pool", [x], (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+def _run_grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+    source, result, axes = (norms.shape, norms.dtype), (x.shape, x.dtype), (spec.rows, spec.cols)
+
+    def stages() -> tuple[Stage, ...]:
+        names, tiles = (("dy", "x", "norms"), ("dx",)), None
+        if not any(map(placement.moves_taps, axes)):
+            tiles = launches.on_tiles("l2_pool_grad_tile", names, source, result, axes, under_way=1)
+        return (tiles or launches.by_pixel("l2_pool_grad", names, source, (result,), axes),)
+
+    arrays = [dy, x, norms]
+    return launch.launch("l2_pool_grad", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+def _run_tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+    source, result, axes = (x.shape, x.dtype), (norms.shape, norms.dtype), (spec.rows, spec.cols)
+
+    def stages() -> tuple[Stage, ...]:
+        names = ("t", "x", "norms"), ("dnorms",)
+        return (launches.by_pixel("l2_pool_tangent", names, source, (result,), axes),)
+
+    arrays = [t, x, norms]
+    return launch.launch("l2_pool_tangent", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _over(a: mx.array, norms: mx.array) -> mx.array:
+    """``a / norms``, and 0 where the norm is."""
+    none = norms == 0
+    return mx.where(none, 0, a.astype(norms.dtype) / mx.where(none, 1, norms))
+
+
+def _norms_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (x,) = arrays
+    return (_grad(cotangents[0].astype(x.dtype), x, outputs[0], spec),)
+
+
+def _norms_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    (x,) = arrays
+    return _tangent(tangents[0], x, _norms(x, spec), spec)
+
+
+def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (dy, x, norms), t = arrays, cotangents[0]
+    pushed = _tangent(t, x, norms, spec)
+    return pushed, _grad(dy, t, norms, spec), -_over(dy, norms) * pushed
+
+
+def _total(*terms: tuple[mx.array | None, Callable[[mx.array], mx.array]]) -> mx.array:
+    """The sum of what each tangent that there is contributes."""
+    first, *others = [contribution(tangent) for tangent, contribution in terms if tangent is not None]
+    return sum(others, first)
+
+
+def _grad_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    dy, x, norms = arrays
+    return _total(
+        (tangents[0], lambda t: _grad(t, x, norms, spec)),
+        (tangents[1], lambda t: _grad(dy, t, norms, spec)),
+        (tangents[2], lambda t: -_grad((_over(dy, norms) * t).astype(dy.dtype), x, norms, spec)),
+    )
+
+
+def _tangent_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    (t, x, norms), cotangent = arrays, cotangents[0]
+    dy = cotangent.astype(x.dtype)
+    return _grad(dy, x, norms, spec), _grad(dy, t, norms, spec), -_over(cotangent, norms) * outputs[0]
+
+
+def _tangent_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    u, x, norms = arrays
+    return _total(
+        (tangents[0], lambda t: _tangent(t, x, norms, spec)),
+        (tangents[1], lambda t: _tangent(u, t, norms, spec)),
+        (tangents[2], lambda t: -_tangent(u, x, norms, spec) * _over(t, norms)),
+    )
+
+
+_norms: Any = differentiable("l2_pool", _run_norms, vjp=_norms_vjp, jvp=_norms_jvp, vmap=over_batches(lambda: _norms))
+_grad: Any = differentiable("l2_pool_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=over_batches(lambda: _grad))
+_tangent: Any = differentiable(
+    "l2_pool_tangent", _run_tangent, vjp=_tangent_vjp, jvp=_tangent_jvp, vmap=over_batches(lambda: _tangent)
+)

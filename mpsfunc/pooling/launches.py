@@ -1,0 +1,166 @@
+"""How the three poolings run on a GPU: in one step or two, by pixel or on tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Output, Stage
+from mpsfunc.windows import placement
+from mpsfunc.windows.placement import Axis
+
+Axes = tuple[Axis, Axis]
+Names = tuple[tuple[str, ...], tuple[str, ...]]  # of a body's inputs and outputs
+Template = tuple[tuple[str, mx.Dtype | int], ...]
+
+
+class Spec(NamedTuple):
+    """The statics of a pooling, forward and backward."""
+
+    rows: Axis
+    cols: Axis
+    stream: mx.Stream
+
+
+# Pixels of a tile, and windows that read one, that fit in the registers of a thread.
+_MOST = 16
+# Taps from which a window is worth two steps.
+_MANY = 64
+
+
+def by_pixel(
+    body: str,
+    names: Names,
+    source: Output,
+    results: tuple[Output, ...],
+    axes: Axes,
+    template: Template = (),
+    *,
+    together: int | None = None,
+) -> Stage:
+    """A thread for some channels of each pixel of the results.
+
+    Args:
+        body: The kernel body.
+        names: Of its inputs and outputs.
+        source: Shape and dtype of the input that decides, with the results, how many channels are sixteen bytes.
+        results: Shape and dtype of each output.
+        axes: Rows and columns.
+        template: Constants of the body besides "V", the channels of a thread, and "B".
+        together: Images that a thread has under way, for bodies that let it have several.
+    """
+    n, height, width, channels = results[0][0]
+    per_thread = _per_thread(source, *results)
+    if together is not None:
+        together = min(together, n)
+        template = (*template, ("B", together))
+    grid, group = launch.image_threads(width * (channels // per_thread), height, -(-n // (together or 1)))
+    return Stage(body, *names, results, grid, group, (*axes[0], *axes[1]), (("V", per_thread), *template))
+
+
+def summing(
+    body: str,
+    names: Names,
+    source: Output,
+    result: Output,
+    axes: Axes,
+    constants: Callable[[mx.Dtype], Template],
+    *,
+    together: int | None = None,
+) -> tuple[Stage, ...]:
+    """A sum over windows in one step, or first along the columns and then along the rows.
+
+    One thread has a whole window; where windows are large and few, two short steps take far less time.
+
+    Args:
+        body: The kernel body, whose second step reads what the first one made.
+        names: Of its inputs and outputs.
+        source: Shape and dtype of the image.
+        result: Shape and dtype of the output.
+        axes: Rows and columns.
+        constants: The body's, for a dtype of results.
+        together: As for `by_pixel`.
+    """
+    rows, cols = axes
+
+    def step(source: Output, result: Output, axes: Axes) -> Stage:
+        template = (*constants(result[1]), taps_under_way(axes[1], source[1], together))
+        return by_pixel(body, names, source, (result,), axes, template, together=together)
+
+    if rows.size * cols.size < _MANY or cols.size < 4 or 4 * cols.n_out > cols.n_in:
+        return (step(source, result, axes),)
+    n, _, width, channels = result[0]
+    between = (n, rows.n_in, width, channels), mx.float32
+    return step(source, between, (_every(rows.n_in), cols)), step(between, result, (rows, _every(cols.n_out)))
+
+
+def taps_under_way(cols: Axis, dtype: mx.Dtype, together: int | None = None) -> tuple[str, int]:
+    """The constant "U": how many taps of a row a thread loads, for each image, before it looks at them."""
+    loads = 8 if dtype.size > 2 else 4  # of a thread, which has more channels where they are small
+    return "U", max(1, min(cols.size, 4, loads // (together or 1)))
+
+
+def on_tiles(
+    body: str,
+    names: Names,
+    source: Output,
+    result: Output,
+    axes: Axes,
+    template: Template = (),
+    *,
+    under_way: int = 4,
+) -> Stage | None:
+    """A thread for some channels of a tile of pixels, or None where `tile` finds none.
+
+    A window is loaded once for all pixels of a tile, and which tap it has on each is a constant.
+
+    Args:
+        body: The kernel body.
+        names: Of its inputs and outputs.
+        source: Shape and dtype of the input that decides, with the results, how many channels are sixteen bytes.
+        result: Shape and dtype of the output.
+        axes: Rows and columns.
+        template: Constants of the body besides those of channels, images and tiles.
+        under_way: Windows that a thread has under way at a time, if a tile needs no more.
+    """
+    found = tile(*axes)
+    if found is None:
+        return None
+    constants, (down, across), readers = found
+    n, channels = result[0][0], result[0][3]
+    per_thread, together = _per_thread(source, result), max(1, min(n, under_way // readers))
+    grid, group = launch.image_threads(across * (channels // per_thread), down, -(-n // together))
+    template = (("V", per_thread), ("B", together), *template, *constants)
+    return Stage(body, *names, (result,), grid, group, (*axes[0], *axes[1]), template)
+
+
+def tile(rows: Axis, cols: Axis) -> tuple[Template, tuple[int, int], int] | None:
+    """The constants of a body on tiles, the tiles down and across, and the windows that read one.
+
+    None where windows are dilated, differ in size, or are so large or far apart that a thread could not hold a tile.
+    """
+    if any(a.dilation != 1 or not placement.alike(a) for a in (rows, cols)):
+        return None
+    down, across = (a.stride if a.stride > 1 else 2 for a in (rows, cols))
+    readers = math.prod(n // a.stride + (a.size - 1) // a.stride for n, a in ((down, rows), (across, cols)))
+    if down * across > _MOST or readers > _MOST:
+        return None
+    sizes = {"KY": rows.size, "KX": cols.size, "SY": rows.stride, "SX": cols.stride, "DY": down, "DX": across}
+    tiles = [(a.n_in - 1 + a.pad) // n - a.pad // n + 1 for n, a in ((down, rows), (across, cols))]
+    return tuple(sizes.items()), (tiles[0], tiles[1]), readers
+
+
+def _per_thread(source: Output, *results: Output) -> int:
+    """Channels of a thread: sixteen bytes of the widest elements among these."""
+    shape, _ = source
+    widest = max((dtype for _, dtype in (source, *results)), key=lambda dtype: dtype.size)
+    return launch.lanes(widest, shape[3], math.prod(shape))
+
+
+def _every(n: int) -> Axis:
+    """Windows of one pixel."""
+    return Axis(n, n, 1, 1, 1, 0, 0, 0, 0, n, 0)

@@ -1,0 +1,382 @@
+"""Maximum pooling and its gradient (``MPSCNNPoolingMax``, ``MPSCNNDilatedPoolingMax`` and their gradients).
+
+The state holds the winning tap of every window, one byte for windows of up to 255 taps.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.core import checks, launch, printing
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.core.printing import told
+from mpsfunc.core.scalars import is_a
+from mpsfunc.pooling import maximum_rules
+from mpsfunc.pooling.launches import Spec
+from mpsfunc.windows import placement as windows_placement
+from mpsfunc.windows.placement import Axis, IntOrPair, KernelSize, OutSize, Padding, PaddingPolicy
+
+
+@printing.printed
+class MaxPoolState(NamedTuple):
+    """Where the windows of a maximum pooling sat and which tap won each, which is all that its gradient needs.
+
+    Fields:
+        winners: Number of the winning tap, counted row by row, of each output (n, out_h, out_w, c); the dtype's largest
+            number where a zero of the padding won. uint8 for windows of up to 255 taps, else uint16 or uint32.
+        op: "max_pool".
+        rows: Windows along y.
+        cols: Windows along x.
+    """
+
+    winners: mx.array
+    op: str
+    rows: Axis
+    cols: Axis
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """(winners,)."""
+        return (self.winners,)
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> MaxPoolState:
+        """This state with other winners."""
+        (winners,) = checks.arrays_of("MaxPoolState", arrays, 1)
+        return self._replace(winners=winners)
+
+
+def max_pool(
+    x: mx.array,
+    kernel_size: KernelSize,
+    *,
+    stride: IntOrPair | None = None,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: OutSize | None = None,
+    edge_mode: str | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Largest value in sliding windows.
+
+    ``y[n,j,i,c] = max over the taps of window (j, i) of read(x)``. Outside the image a tap reads 0 with edge mode
+    "zero", the nearest pixel of the image with "clamp", and does not exist with "exclude". Of equal values the first
+    tap wins, row by row, and any tap before a zero of the padding. A NaN is larger than any number.
+
+    Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax``, which know "zero" and "clamp". "exclude" is PyTorch's
+    and ONNX's padding with minus infinity, and the default unless windows are placed as MPS places them.
+
+    Args:
+        x: Images (n, h, w, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.
+        kernel_size: As for `avg_pool`, "global" and "adaptive" included.
+        stride: Pixels between two windows. Default: ``kernel_size``.
+        padding: As for `avg_pool`. Default 0.
+        dilation: Pixels between two taps. Default 1.
+        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
+        out_size: With ``offset`` or "adaptive": the output's size, as for `avg_pool`.
+        edge_mode: "zero", "clamp" or "exclude", as above. Default: "exclude", or with ``offset`` or a `PaddingPolicy`
+            MPS's "zero".
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images (n, out_h, out_w, c) of x's dtype.
+
+    Raises:
+        TypeError: x is not an array of numbers, or float64 on a GPU; a size is not an int.
+        ValueError: x is not NHWC, windows do not fit, arguments exclude each other, or with "exclude" a window holds no
+            pixel.
+
+    Example:
+        >>> x = mx.array([[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0], [-7.0, -8.0, -9.0]]).reshape(1, 3, 3, 1)
+        >>> max_pool(x, 2, offset=(0, 0), out_size=(2, 2)).reshape(2, 2)
+        array([[0, 0],
+               [0, -5]], dtype=float32)
+    """
+    y, _ = max_pool_fwd(
+        x,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=ceil_mode,
+        offset=offset,
+        out_size=out_size,
+        edge_mode=edge_mode,
+        stream=stream,
+    )
+    return y
+
+
+def max_pool_fwd(
+    x: mx.array,
+    kernel_size: KernelSize,
+    *,
+    stride: IntOrPair | None = None,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: OutSize | None = None,
+    edge_mode: str | None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array, MaxPoolState]:
+    """`max_pool`, and the state that `max_pool_grad` needs. Arguments and errors are those of `max_pool`.
+
+    Returns:
+        The pooled images and the state.
+
+    Example:
+        >>> y, state = max_pool_fwd(mx.arange(16.0).reshape(1, 4, 4, 1), 2)
+        >>> max_pool_grad(mx.ones_like(y), state)[0, 1, :, 0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+    placement: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
+    placement |= {"offset": offset, "out_size": out_size, "edge_mode": edge_mode}
+    return _pool("max_pool", x, kernel_size, stream, placement)
+
+
+def max_pool_grad(
+    dy: mx.array,
+    state: MaxPoolState,
+    *,
+    source_window: Sequence[Sequence[int]] | None = None,
+    kernel_offset: None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Gradient of `max_pool` with respect to its images.
+
+    ``dx[n,h,w,c] = sum over the windows (j, i) that (h, w) won of dy[n,j,i,c]``. Where a zero of the padding won, the
+    gradient goes nowhere.
+
+    Source: ``MPSCNNPoolingMaxGradient``, which finds the winners again where this takes them from the state;
+    `max_pool_grad_from_source` does as MPS does. ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
+    ``MPSCNNPoolingGradient``.
+
+    Args:
+        dy: Gradient of the pooled images (n, out_h, out_w, c).
+        state: From `max_pool_fwd`.
+        source_window: ((y, x), (height, width)): only these outputs propagate, as if dy were 0 elsewhere.
+            Default: all.
+        kernel_offset: Refused: pooling inserts no zeros, so MPS's ``kernelOffset`` has no meaning here.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient (n, h, w, c) of dy's dtype.
+
+    Raises:
+        TypeError: dy is not a floating array, or state is not a MaxPoolState.
+        ValueError: dy does not belong to the state.
+
+    Example:
+        >>> x = mx.array([5.0, 1.0, 4.0, 2.0, 8.0, 3.0]).reshape(1, 1, 6, 1)
+        >>> _, state = max_pool_fwd(x, (1, 2), stride=1, dilation=3)
+        >>> max_pool_grad(mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), state).reshape(-1)
+        array([1, 0, 3, 0, 2, 0], dtype=float32)
+    """
+    return _gradient("max_pool_grad", dy, state, source_window, kernel_offset, stream)
+
+
+def max_pool_grad_from_source(
+    dy: mx.array,
+    x: mx.array,
+    kernel_size: KernelSize,
+    *,
+    source_window: Sequence[Sequence[int]] | None = None,
+    stream: StreamLike = None,
+    **placement: Any,
+) -> mx.array:
+    """`max_pool_grad` with the winners found again in the source image, as MPS does it.
+
+    Args:
+        dy: Gradient of the pooled images (n, out_h, out_w, c).
+        x: The images that were pooled.
+        kernel_size: As for `max_pool`.
+        source_window: As for `max_pool_grad`.
+        stream: Stream or device to run on. Default: the current one.
+        placement: ``stride`` and the other keywords of `max_pool`.
+
+    Returns:
+        Gradient of x's shape and dtype.
+
+    Raises:
+        TypeError: As for `max_pool` and `max_pool_grad`, or dy and x differ in dtype.
+        ValueError: As for `max_pool` and `max_pool_grad`.
+
+    Example:
+        >>> x = mx.array([3.0, 1.0, 2.0, 5.0]).reshape(1, 2, 2, 1)
+        >>> max_pool_grad_from_source(mx.ones((1, 1, 1, 1)), x, 2).reshape(-1)
+        array([0, 0, 0, 1], dtype=float32)
+    """
+    op = "max_pool_grad_from_source"
+    checks.array(op, "dy", dy)
+    checks.array(op, "x", x)
+    checks.same_dtype(op, "dy", dy, "x", x.dtype)
+    unknown = placement.keys() - _PLACEMENT.keys()
+    if unknown:
+        raise TypeError(
+            f"{op}: no such keyword; got {told(sorted(unknown)[0])}, expected one of {', '.join(_PLACEMENT)}"
+        )
+    _, state = _pool(op, x, kernel_size, stream, _PLACEMENT | placement)
+    return _gradient(op, dy, state, source_window, None, stream)
+
+
+def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.array:
+    """Where the winners lie, as PyTorch's ``return_indices=True`` counts.
+
+    ``index = h * width + w`` in the source image, for each image and channel.
+
+    Args:
+        state: From `max_pool_fwd`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Indices (n, out_h, out_w, c), int32; -1 where a zero of the padding won.
+
+    Raises:
+        TypeError: state is not a MaxPoolState.
+        ValueError: The state does not fit together.
+
+    Example:
+        >>> _, state = max_pool_fwd(mx.array([3.0, 1.0, 2.0, 5.0]).reshape(1, 2, 2, 1), 2)
+        >>> max_pool_indices(state).item()
+        3
+    """
+    run_on = launch.resolve(stream)
+    _check_state("max_pool_indices", state, run_on)
+    rows, cols = state.rows, state.cols
+    with mx.stream(run_on):
+        taps = rows.size * cols.size
+        codes = state.winners.astype(mx.uint32)
+        lost = codes >= taps
+        tap = mx.where(lost, 0, codes).astype(mx.int32)
+        h = mx.array(windows_placement.starts(rows), mx.int32)[None, :, None, None] + tap // cols.size * rows.dilation
+        w = mx.array(windows_placement.starts(cols), mx.int32)[None, None, :, None] + tap % cols.size * cols.dilation
+        at = mx.clip(h, 0, rows.n_in - 1) * cols.n_in + mx.clip(w, 0, cols.n_in - 1)
+        return mx.where(lost, -1, at).astype(mx.int32)
+
+
+def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -> mx.array:
+    """Puts values back where the winners of a maximum pooling were; all other pixels are 0.
+
+    Where overlapping windows have one winner it gets the mean of their values (PyTorch's ``max_unpool2d``, which it
+    stands for, keeps any one of them). Linear in y.
+
+    Args:
+        y: Values (n, out_h, out_w, c).
+        state: From `max_pool_fwd`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Images (n, h, w, c) of y's dtype, as large as those that were pooled.
+
+    Raises:
+        TypeError: As for `max_pool_grad`.
+        ValueError: As for `max_pool_grad`.
+
+    Example:
+        >>> y, state = max_pool_fwd(mx.array([3.0, 1.0, 2.0, 5.0]).reshape(1, 2, 2, 1), 2)
+        >>> max_unpool(y, state).reshape(-1)
+        array([0, 0, 0, 5], dtype=float32)
+    """
+    run_on = launch.resolve(stream)
+    checks.array("max_unpool", "y", y, stream=run_on)
+    _check_state("max_unpool", state, run_on)
+    checks.shape("max_unpool", "y", y, tuple(state.winners.shape), "y does not belong to this state")
+    spec = Spec(state.rows, state.cols, run_on)
+    image: mx.array
+    axes = state.rows, state.cols
+    clamps = [windows_placement.moves_taps(axis) for axis in axes]
+    if windows_placement.most_readers(*axes) == 1 and not any(clamps):
+        image = maximum_rules.grad(y, state.winners, spec)
+        return image
+    with mx.stream(run_on):
+        wide = y.astype(launch.accumulator(y.dtype))
+        shared = maximum_rules.grad(mx.ones_like(wide), state.winners, spec)
+        shared = mx.maximum(shared, 1)
+        summed = maximum_rules.grad(wide, state.winners, spec)
+        # A sum may overflow where the mean does not; there it is one of values divided by all that may share a winner.
+        far = math.prod(a.n_out if c else windows_placement.most_readers(a) for a, c in zip(axes, clamps, strict=True))
+        far = launch.power_of_two(far)
+        divided = maximum_rules.grad(wide / far, state.winners, spec) * (far / shared)
+        image = mx.where(mx.abs(summed) < math.inf, summed / shared, divided).astype(y.dtype)
+        return image
+
+
+# Parts ------------------------------------------------------------------------------------------------
+
+_PLACEMENT: dict[str, Any] = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+_PLACEMENT |= {"offset": None, "out_size": None, "edge_mode": None}
+
+
+def _pool(
+    op: str, x: Any, kernel_size: KernelSize, stream: StreamLike, placement: dict[str, Any]
+) -> tuple[mx.array, MaxPoolState]:
+    """`max_pool_fwd` for a function with another name in errors."""
+    run_on = launch.resolve(stream)
+    checks.numbers(op, "x", x, stream=run_on)
+    checks.image_shape(op, "x.shape", x.shape)
+    _, h, w, channels = x.shape
+    mode = placement["edge_mode"]
+    if mode is None:
+        mps = placement["offset"] is not None or is_a(placement["padding"], PaddingPolicy)
+        placement = placement | {"edge_mode": "zero" if mps else "exclude"}
+    rows, cols = windows_placement.place(
+        op, (h, w), kernel_size, edge_modes=windows_placement.MAX_EDGE_MODES, **placement
+    )
+    checks.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
+    if rows.size * cols.size >= 2**31:  # kernels number taps in int32
+        size = rows.size, cols.size
+        raise ValueError(f"{op}: too many taps; got kernel_size={size}, expected less than 2**31 in a window")
+    if not (_holds_pixels(rows) and _holds_pixels(cols)):
+        raise ValueError(
+            f"{op}: a window holds no pixel; got edge_mode={told(mode or 'exclude')}, expected less padding, or "
+            "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
+        )
+    with mx.stream(run_on):
+        y, winners = maximum_rules.pool(_comparable(x, run_on), Spec(rows, cols, run_on))
+        return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)
+
+
+def _gradient(op: str, dy: Any, state: Any, source_window: Any, kernel_offset: object, stream: StreamLike) -> mx.array:
+    """`max_pool_grad` for a function with another name in errors."""
+    run_on = launch.resolve(stream)
+    checks.array(op, "dy", dy, stream=run_on)
+    _check_state(op, state, run_on)
+    checks.no_kernel_offset(op, kernel_offset)
+    checks.shape(op, "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
+    rows, cols = windows_placement.source_window(op, (state.rows, state.cols), source_window)
+    dx: mx.array = maximum_rules.grad(dy, state.winners, Spec(rows, cols, run_on))
+    return dx
+
+
+def _check_state(op: str, state: MaxPoolState, stream: mx.Stream) -> None:
+    checks.state(op, state, MaxPoolState, stream=stream)
+    windows_placement.check_state(op, state, (*windows_placement.EDGES, 2))
+    winners, expected = state.winners, maximum_rules.winners_dtype(state.rows, state.cols)
+    checks.shape(op, "state.winners", winners, ("n", state.rows.n_out, state.cols.n_out, "c"), "the state is torn")
+    if winners.dtype != expected:
+        raise TypeError(f"{op}: the state is torn; got state.winners.dtype={winners.dtype}, expected {expected}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _holds_pixels(a: Axis) -> bool:
+    """Whether each window has a tap to read."""
+    if a.edge != windows_placement.MAX_EDGE_MODES.index("exclude"):
+        return True
+    starts = windows_placement.starts(a)
+    taps = [max(0, -(start // a.dilation)) for start in starts]  # the first that is not before the image
+    return all(k < a.size and start + k * a.dilation < a.n_in for k, start in zip(taps, starts, strict=True))
+
+
+def _comparable(x: mx.array, stream: mx.Stream) -> mx.array:
+    """Integers as wide as they come, which the CPU's kernels know; a GPU compares any."""
+    if mx.issubdtype(x.dtype, mx.floating) or launch.backend(stream) != "cpu":
+        return x
+    return x.astype(mx.uint64 if mx.issubdtype(x.dtype, mx.unsignedinteger) else mx.int64)

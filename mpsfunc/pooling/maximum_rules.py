@@ -1,0 +1,124 @@
+"""The kernels of maximum pooling and their rules.
+
+With the winners fixed, pooling is linear: `grad` adds to the winners what `take` reads from them. Each is the other's
+VJP, and derivatives of every order run through these two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable, over_batches
+from mpsfunc.core.launch import Stage
+from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_under_way
+from mpsfunc.windows import placement
+from mpsfunc.windows.placement import Axis
+
+
+def pool(x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
+    """The maxima, and the number of the tap that won each."""
+    y, winners = _pool(x, spec)
+    return y, winners
+
+
+def grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+    """An image with dy added to the winners."""
+    dx: mx.array = _grad(dy, winners, spec)
+    return dx
+
+
+def take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+    """What the winners read in an image."""
+    y: mx.array = _take(x, winners, spec)
+    return y
+
+
+def winners_dtype(rows: Axis, cols: Axis) -> mx.Dtype:
+    """The fewest bytes that number every tap and leave one number for none."""
+    taps = rows.size * cols.size
+    return mx.uint8 if taps <= 0xFF else mx.uint16 if taps <= 0xFFFF else mx.uint32
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+    shape = x.shape[0], spec.rows.n_out, spec.cols.n_out, x.shape[3]
+    winners = winners_dtype(spec.rows, spec.cols)
+    results = (shape, x.dtype), (shape, winners)
+
+    def stages() -> tuple[Stage, ...]:
+        names, axes = (("x",), ("y", "winners")), (spec.rows, spec.cols)
+        template = ("W", winners), taps_under_way(spec.cols, x.dtype)
+        return (by_pixel("max_pool", names, (x.shape, x.dtype), results, axes, template),)
+
+    return tuple(launch.launch("max_pool", [x], (*spec.rows, *spec.cols), results, stages, spec.stream))
+
+
+def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+    source = dy.shape, dy.dtype
+    result = (dy.shape[0], spec.rows.n_in, spec.cols.n_in, dy.shape[3]), dy.dtype
+
+    def stages() -> tuple[Stage, ...]:
+        names, axes = (("dy", "winners"), ("dx",)), (spec.rows, spec.cols)
+        template = (("W", winners.dtype),)
+        tiles = None
+        if not any(map(placement.moves_taps, axes)):
+            tiles = on_tiles("max_pool_grad_tile", names, source, result, axes, template)
+        return (tiles or by_pixel("max_pool_grad", names, source, (result,), axes, template),)
+
+    arrays = [dy, winners]
+    return launch.launch("max_pool_grad", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+    result = winners.shape, x.dtype
+
+    def stages() -> tuple[Stage, ...]:
+        names, axes = (("x", "winners"), ("y",)), (spec.rows, spec.cols)
+        return (by_pixel("max_pool_take", names, (x.shape, x.dtype), (result,), axes, (("W", winners.dtype),)),)
+
+    arrays = [x, winners]
+    return launch.launch("max_pool_take", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+
+
+# Rules --------------------------------------------------------------------------------------------------
+
+
+def _pool_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+    if not mx.issubdtype(arrays[0].dtype, mx.floating):
+        return (None,)
+    return (_grad(cotangents[0], outputs[1], spec),)
+
+
+def _pool_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+    y, winners = _pool(arrays[0], spec)
+    if not mx.issubdtype(y.dtype, mx.floating):  # integers have no derivative
+        return mx.zeros_like(y), mx.zeros_like(winners)
+    return _take(tangents[0], winners, spec), mx.zeros_like(winners)
+
+
+def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
+    return differentiable(
+        op,
+        run,
+        vjp=lambda arrays, cotangents, outputs, spec: (adjoint()(cotangents[0], arrays[1], spec), None),
+        jvp=lambda arrays, tangents, spec: (
+            mx.zeros_like(run(*arrays, spec)) if tangents[0] is None else own()(tangents[0], arrays[1], spec)
+        ),
+        vmap=over_batches(own),
+    )
+
+
+_take: Any = _linear("max_pool_take", _run_take, lambda: _take, lambda: _grad)
+_grad: Any = _linear("max_pool_grad", _run_grad, lambda: _grad, lambda: _take)
+_pool: Any = differentiable(
+    "max_pool",
+    _run_pool,
+    vjp=_pool_vjp,
+    jvp=_pool_jvp,
+    vmap=over_batches(lambda: _pool),
+)

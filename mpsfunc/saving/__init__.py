@@ -1,0 +1,1 @@
+"""States in files that load for ever."""

@@ -1,0 +1,160 @@
+"""States and other trees in files: one safetensors file each, without pickle, there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mpsfunc.core.printing import told
+from mpsfunc.saving import places, safetensors, trees
+from mpsfunc.saving.safetensors import Refused, Tensor
+
+_VERSION = 2  # of the format; earlier_files.py says what files of earlier ones mean
+_VERSION_KEY, _TREE_KEY, _CRC_KEY = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
+
+
+def save(path: str | os.PathLike[str], tree: Any) -> None:
+    """Writes a tree to a file, which `load` reads again.
+
+    A tree is an array, a state of this package or another of its records (`Neuron`, `PaddingPolicy`), None, a bool, an
+    int, a float, a string, or a dict with string keys, list or tuple of trees; ``mx.random.state`` counts as the list
+    of its key. So parameters are one, and ``state`` of an optimizer of MLX. Arrays may have every dtype and layout;
+    they are evaluated. The same array in two places is written once.
+
+    The file takes its place at once when all of it has reached the disk: whoever looks sees the old file or the new
+    one, and a process that is killed leaves one of them. Its folder may then keep a ``.mpsfunc-....tmp``. A file that
+    is replaced hands on its mode and, where the process may, its owner and group; a new one has the usual mode.
+
+    Args:
+        path: Where: a new name in a folder that there is, or a file, or a link to either; nothing is added to the name.
+        tree: What.
+
+    Raises:
+        TypeError: The tree holds something else, or a key that is not a string; the error says where.
+        ValueError: The path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or names no file; or
+            the tree is deeper than 100 levels, has too many parts for a header, or an int of over 64 bits in a record.
+        OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
+
+    Example:
+        >>> import tempfile
+        >>> from mpsfunc import conv_state
+        >>> path = os.path.join(tempfile.mkdtemp(), "training.safetensors")
+        >>> save(path, {"step": 7, "conv": conv_state((1, 4, 4, 2), (3, 3, 3, 2))})
+        >>> saved = load(path)
+        >>> saved["step"], type(saved["conv"]).__name__, saved["conv"].dw.shape
+        (7, 'ConvState', (3, 3, 3, 2))
+    """
+    name = places.name_of("save", path)
+    with places.errors("save", name):
+        target, before = places.destination(name)
+    encoder = trees.Encoder()
+    text = encoder.text(tree)
+    arrays = encoder.arrays
+    mx.eval(arrays)
+    tensors = safetensors.layout(arrays)
+
+    def header(crc: int) -> bytes:
+        metadata = {_VERSION_KEY: str(_VERSION), _TREE_KEY: text, _CRC_KEY: f"{crc:08x}"}
+        return safetensors.header(metadata, tensors)
+
+    blank = header(0)
+
+    def write(file: io.BufferedWriter) -> None:
+        file.write(blank)
+        crc = safetensors.write_arrays(file, arrays, tensors, _checksum(text, tensors, _VERSION))
+        file.seek(0)
+        file.write(header(crc))
+        file.flush()
+
+    with places.errors("save", name):
+        _put(name, target, before, write)
+
+
+def _put(name: str, target: str, before: os.stat_result | None, write: Callable[[io.BufferedWriter], None]) -> None:
+    """Writes a file beside another one, and puts it in its place."""
+    folder = os.path.dirname(target)
+    beside = os.path.join(folder, f".mpsfunc-{secrets.token_hex(8)}.tmp")
+    try:
+        # What replaces a file is at no moment open to more users than that is.
+        made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if before is None else 0o600)
+        with open(made, "wb") as file:
+            write(file)
+            if before is not None:
+                places.permit(made, before)
+            os.fsync(made)
+            at_last = places.regular(name, target)  # whatever was put there meanwhile
+            if at_last is not None and places.access(at_last) != places.access(before):
+                places.permit(made, at_last)
+        os.replace(beside, target)
+        places.sync(folder)  # the new name must reach the disk, too
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Reads the tree that `save` wrote.
+
+    Everything is as it was: types, the order of keys, and every bit of every array and float. The arrays are evaluated
+    and have nothing more to do with the file. No code comes from a file, and no class but those of this package.
+
+    Args:
+        path: A file that `save` wrote.
+
+    Returns:
+        The tree.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a file of `save`, not whole, changed since, or of a later version of the format; or the
+            path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or names no file.
+        OSError: The file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "key")
+        >>> mx.random.seed(7)
+        >>> save(path, mx.random.state)
+        >>> load(path)
+        [array([0, 7], dtype=uint32)]
+    """
+    name = places.name_of("load", path)
+    try:
+        with places.errors("load", name), places.opened(name) as file:
+            return _read(file)
+    except Refused as why:
+        complaint, rule = why.args
+        raise ValueError(f"load: {complaint}; got path={told(name)}, expected {rule}") from None
+
+
+def _read(file: io.BufferedReader) -> Any:
+    header = safetensors.read_header(file)
+    metadata = header.metadata
+    written = metadata.get(_VERSION_KEY, "")
+    if not re.fullmatch("[1-9][0-9]{0,8}", written) or not {_TREE_KEY, _CRC_KEY} <= set(metadata):
+        raise Refused("somebody else's safetensors file", "one that mpsfunc.save wrote")
+    version = int(written)
+    if version > _VERSION:
+        raise Refused(f"of version {version}, which a later mpsfunc wrote", f"version {_VERSION} or a newer mpsfunc")
+    text, tensors = metadata[_TREE_KEY], safetensors.checked(header)
+    trees.decode(text, {tensor.name: None for tensor in tensors}, version)  # before much is read
+    arrays, crc = safetensors.read_arrays(file, tensors, _checksum(text, tensors, version))
+    if metadata[_CRC_KEY] != f"{crc:08x}":
+        raise Refused("the file has changed since it was saved", "the checksum of its contents")
+    return trees.decode(text, arrays, version)
+
+
+def _checksum(text: str, tensors: Sequence[Tensor], version: int) -> int:
+    """That of all but the bytes of the arrays, which go on from it."""
+    listed = sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end, tensor.name))
+    return zlib.crc32(json.dumps([version, text, listed]).encode())

@@ -1,0 +1,1 @@
+"""Calls of every public function with what came of them, for machines without the test suite."""
