@@ -3,6 +3,11 @@
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
+# First: refuses a foreign MLX before anything else loads.
+from mpsfunc.core.versions import VERSION as __version__
+
+# isort: split
+
 from mpsfunc.activation.activations import absolute as absolute
 from mpsfunc.activation.activations import elu as elu
 from mpsfunc.activation.activations import exponential as exponential
@@ -42,7 +47,6 @@ from mpsfunc.convolution.sub_pixel import depth_to_space as depth_to_space
 from mpsfunc.convolution.sub_pixel import space_to_depth as space_to_depth
 from mpsfunc.convolution.weights import dequantize_weights as dequantize_weights
 from mpsfunc.convolution.weights import fold_batch_norm as fold_batch_norm
-from mpsfunc.core import versions as _version  # first: refuses a foreign MLX before anything else loads
 from mpsfunc.core.checkpointing import checkpoint as checkpoint
 from mpsfunc.core.mlx_settings import keep_buffers as _keep_buffers
 from mpsfunc.core.mlx_settings import launch_one_by_one as _launch_one_by_one
@@ -64,8 +68,6 @@ from mpsfunc.image.concatenation import concatenate as concatenate
 from mpsfunc.image.concatenation import concatenate_grad as concatenate_grad
 from mpsfunc.image.concatenation import slice_channels as slice_channels
 from mpsfunc.image.concatenation import slice_channels_grad as slice_channels_grad
-from mpsfunc.image.concatenation import spatial_mean as spatial_mean
-from mpsfunc.image.concatenation import spatial_mean_grad as spatial_mean_grad
 from mpsfunc.image.padding import PadState as PadState
 from mpsfunc.image.padding import pad as pad
 from mpsfunc.image.padding import pad_fwd as pad_fwd
@@ -144,9 +146,44 @@ from mpsfunc.pooling.maximum import max_pool_grad as max_pool_grad
 from mpsfunc.pooling.maximum import max_pool_grad_from_source as max_pool_grad_from_source
 from mpsfunc.pooling.maximum import max_pool_indices as max_pool_indices
 from mpsfunc.pooling.maximum import max_unpool as max_unpool
+from mpsfunc.pooling.spatial_mean import spatial_mean as spatial_mean
+from mpsfunc.pooling.spatial_mean import spatial_mean_grad as spatial_mean_grad
 from mpsfunc.saving.files import load as load
 from mpsfunc.saving.files import save as save
 from mpsfunc.windows.placement import PaddingPolicy as PaddingPolicy
+
+__all__ = [
+    "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "DropoutState",
+    "GroupNormState", "InstanceNormState", "L2PoolState", "LocalContrastNormState", "LossState", "MaxPoolState",
+    "Neuron", "PadState", "PaddingPolicy", "ResampleState", "SpatialNormState", "__version__", "absolute", "add",
+    "arithmetic", "arithmetic_grad", "avg_pool", "avg_pool_fwd", "avg_pool_grad", "avg_pool_state", "batch_norm",
+    "batch_norm_fwd", "bn_frozen", "bn_grad", "bn_merge", "bn_normalize", "bn_reset", "bn_running", "bn_stats",
+    "bn_stats_grad", "checkpoint", "compare", "concatenate", "concatenate_grad", "conv", "conv_fwd", "conv_grad",
+    "conv_grad_input", "conv_grad_weights", "conv_state", "conv_transpose", "conv_transpose_fwd",
+    "conv_transpose_grad", "conv_transpose_grad_input", "conv_transpose_grad_weights", "cross_channel_norm",
+    "cross_channel_norm_fwd", "cross_channel_norm_grad", "depth_to_space", "dequantize_weights", "divide",
+    "dropout", "dropout_fwd", "dropout_grad", "dropout_mask", "elu", "exponential", "fold_batch_norm",
+    "fully_connected", "fully_connected_fwd", "fully_connected_grad", "gelu", "get_num_threads", "graph",
+    "group_norm", "group_norm_fwd", "group_norm_grad", "hard_sigmoid", "instance_norm", "instance_norm_fwd",
+    "instance_norm_grad", "l2_pool", "l2_pool_fwd", "l2_pool_grad", "linear", "load", "local_contrast_norm",
+    "local_contrast_norm_fwd", "local_contrast_norm_grad", "log_softmax", "log_softmax_grad", "logarithm", "loss",
+    "loss_fwd", "loss_grad", "loss_value", "max_pool", "max_pool_fwd", "max_pool_grad",
+    "max_pool_grad_from_source", "max_pool_indices", "max_unpool", "multiply", "neuron", "neuron_grad", "nn",
+    "pad", "pad_fwd", "pad_grad", "pad_state", "power", "prelu", "prelu_grad", "relu", "relun", "resize_bilinear",
+    "resize_bilinear_fwd", "resize_bilinear_grad", "resize_bilinear_state", "resize_nearest",
+    "resize_nearest_fwd", "resize_nearest_grad", "resize_nearest_state", "save", "set_num_threads", "sigmoid",
+    "slice_channels", "slice_channels_grad", "softmax", "softmax_grad", "softplus", "softsign", "space_to_depth",
+    "spatial_mean", "spatial_mean_grad", "spatial_norm", "spatial_norm_fwd", "spatial_norm_grad", "subtract",
+    "tanh", "upsample_bilinear", "upsample_bilinear_fwd", "upsample_bilinear_grad", "upsample_bilinear_state",
+    "upsample_nearest", "upsample_nearest_fwd", "upsample_nearest_grad", "upsample_nearest_state",
+]  # fmt: skip
+
+# Modules of earlier versions, and where the first of their names is now.
+_MOVED = {
+    "activations": "relu", "checkpointing": "checkpoint", "images": "concatenate", "l2_pooling": "l2_pool",
+    "max_pooling": "max_pool", "padding": "pad", "resize": "resize_bilinear", "sub_pixel": "depth_to_space",
+    "upsample": "upsample_bilinear", "weights": "fold_batch_norm", "window": "PaddingPolicy",
+}  # fmt: skip
 
 _keep_buffers()
 _launch_one_by_one()
@@ -156,7 +193,10 @@ def __getattr__(name: str) -> _Any:
     """`graph` and `nn` sit on top, and are imported when they are first asked for."""
     if name in ("graph", "nn"):
         return _import_module(f"mpsfunc.{name}")
-    raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}")
+    now = f"; what was in it is under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
+    raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}{now}")
 
 
-__version__ = _version.VERSION
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -1,4 +1,4 @@
-"""Images side by side along channels, parts of them, and their means (``MPSNNConcatenationNode``, ``MPSNNSlice``).
+"""Images side by side along channels, and parts of them (``MPSNNConcatenationNode``, ``MPSNNSlice``).
 
 What only moves elements is made of MLX's own operations, which have the rules that they need.
 """
@@ -13,9 +13,6 @@ from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
 from mpsfunc.core.scalars import entries
-from mpsfunc.pooling import average_rules
-from mpsfunc.pooling.launches import Spec
-from mpsfunc.windows import placement
 
 
 def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream: StreamLike = None) -> mx.array:
@@ -166,59 +163,6 @@ def slice_channels_grad(dy: mx.array, start: int, channels: int, *, stream: Stre
         return mx.concatenate([around[0], dy, around[1]], axis=3)
 
 
-def spatial_mean(x: mx.array, *, stream: StreamLike = None) -> mx.array:
-    """The mean over height and width: ``y[n, 0, 0, c] = (sum of x[n, :, :, c]) / (h * w)``.
-
-    Source: ``MPSNNReductionSpatialMeanNode``. It is `avg_pool` with ``kernel_size="global"``.
-
-    Args:
-        x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
-        stream: Stream or device to run on. Default: the current one.
-
-    Returns:
-        Images (n, 1, 1, c) of x's dtype.
-
-    Raises:
-        TypeError: x is not a floating array, or float64 on a GPU.
-        ValueError: x is not NHWC.
-
-    Example:
-        >>> spatial_mean(mx.arange(8.0).reshape(1, 2, 2, 2)).reshape(-1)
-        array([3, 4], dtype=float32)
-    """
-    run_on = launch.resolve(stream)
-    checks.image("spatial_mean", "x", x, stream=run_on)
-    return average_rules.pool(x, _one_window("spatial_mean", x.shape, run_on))
-
-
-def spatial_mean_grad(dy: mx.array, shape: Sequence[int], *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `spatial_mean` with respect to its images: ``dy / (h * w)`` at every pixel.
-
-    Source: ``MPSNNReductionSpatialMeanGradientNode``.
-
-    Args:
-        dy: Gradient of the means (n, 1, 1, c), floating.
-        shape: (n, h, w, c) of the images.
-        stream: Stream or device to run on. Default: the current one.
-
-    Returns:
-        Gradient of that shape and dy's dtype.
-
-    Raises:
-        TypeError: dy is not a floating array.
-        ValueError: shape is not that of images, or dy does not belong to it.
-
-    Example:
-        >>> spatial_mean_grad(mx.array(6.0).reshape(1, 1, 1, 1), (1, 1, 3, 1)).reshape(-1)
-        array([2, 2, 2], dtype=float32)
-    """
-    op, run_on = "spatial_mean_grad", launch.resolve(stream)
-    checks.array(op, "dy", dy, stream=run_on)
-    n, _, _, channels = source = checks.shape_of_images(op, "shape", shape)
-    checks.shape(op, "dy", dy, (n, 1, 1, channels), "dy does not belong to images of this shape")
-    return average_rules.grad(dy, _one_window(op, source, run_on))
-
-
 def _ends(channels: Sequence[int], multiple: int) -> list[int]:
     """Where the channels of each image end among all, filled up."""
     ends, end = [], 0
@@ -226,8 +170,3 @@ def _ends(channels: Sequence[int], multiple: int) -> list[int]:
         end += count + -count % multiple
         ends.append(end)
     return ends
-
-
-def _one_window(op: str, shape: Sequence[int], stream: mx.Stream) -> Spec:
-    rows, cols = placement.place(op, (shape[1], shape[2]), "global", edge_modes=placement.EDGE_MODES)
-    return Spec(rows, cols, stream)
