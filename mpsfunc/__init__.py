@@ -150,7 +150,7 @@ from mpsfunc.pooling.spatial_mean import spatial_mean as spatial_mean
 from mpsfunc.pooling.spatial_mean import spatial_mean_grad as spatial_mean_grad
 from mpsfunc.saving.files import load as load
 from mpsfunc.saving.files import save as save
-from mpsfunc.windows.placement import PaddingPolicy as PaddingPolicy
+from mpsfunc.windows.policy import PaddingPolicy as PaddingPolicy
 
 __all__ = [
     "AvgPoolState", "BatchNormState", "ConvState", "ConvTransposeState", "CrossChannelNormState", "DropoutState",

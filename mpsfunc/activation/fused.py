@@ -11,9 +11,9 @@ from mpsfunc.channels import activation_rules
 from mpsfunc.channels.activation_rules import On
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, Activation
 from mpsfunc.core import checks
+from mpsfunc.core.arguments import near
 from mpsfunc.core.printing import told
 from mpsfunc.core.scalars import is_a, text
-from mpsfunc.core.suggestions import near
 
 
 class Neuron(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.core import checks
-from mpsfunc.windows.placement import Axis, moves_taps
+from mpsfunc.windows.axis import Axis, clamps_taps
 
 
 def clamped(rows: Axis, cols: Axis) -> bool:
     """Whether some tap outside the image reads its edge."""
-    return moves_taps(rows) or moves_taps(cols)
+    return clamps_taps(rows) or clamps_taps(cols)
 
 
 def widened(axis: Axis) -> Axis:

@@ -18,7 +18,8 @@ from mpsfunc.convolution.states import ConvState as ConvState
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.windows import transposed
-from mpsfunc.windows.placement import Axis, IntOrPair, Padding
+from mpsfunc.windows.axis import Axis
+from mpsfunc.windows.placement import IntOrPair, Padding
 
 
 def conv(

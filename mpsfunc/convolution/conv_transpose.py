@@ -19,7 +19,8 @@ from mpsfunc.convolution.states import ConvState
 from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.windows import transposed
-from mpsfunc.windows.placement import Axis, IntOrPair, Padding, check_axes
+from mpsfunc.windows.axis import Axis, check_axes
+from mpsfunc.windows.placement import IntOrPair, Padding
 
 
 @printing.printed

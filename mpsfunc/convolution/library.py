@@ -12,7 +12,7 @@ from mpsfunc.channels import activation_spec
 from mpsfunc.channels.activation_spec import Activation
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import launch
-from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.axis import Axis
 
 
 def ordinary(spec: Spec) -> bool:

@@ -11,7 +11,7 @@ from mpsfunc.convolution import clamped_edges, launches, library
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import environment, launch
 from mpsfunc.core.launch import Stage
-from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.axis import Axis
 
 
 def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.axis import Axis
 
 
 class Spec(NamedTuple):

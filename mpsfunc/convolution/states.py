@@ -16,11 +16,11 @@ from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusabl
 from mpsfunc.convolution import clamped_edges
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import checks, launch, printing, scalars
+from mpsfunc.core.arguments import cacheable
 from mpsfunc.core.printing import told
 from mpsfunc.core.scalars import is_a
-from mpsfunc.windows import placement as windows_placement
-from mpsfunc.windows.placement import Axis
-from mpsfunc.windows.policy import told_apart
+from mpsfunc.windows.axis import EDGE_MODES, Axis, check_axes, check_windows
+from mpsfunc.windows.placement import place
 
 State = TypeVar("State")
 OPTIONS = ("all", "data", "weights_and_bias")
@@ -176,7 +176,7 @@ def placed(
 ) -> Spec:
     """The windows of a convolution with weights of a shape that fits; ``name`` is what errors call that."""
     said = x_shape, w_shape, groups, *placement.values()
-    rows, cols, apart = (_known if told_apart(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
+    rows, cols, apart = (_known if cacheable(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
     return Spec(rows, cols, apart, False, NO_ACTIVATION, stream)
 
 
@@ -187,7 +187,7 @@ def _place(
     if placement["stride"] is None:  # to place, that would be the window's size
         raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
     (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
-    rows, cols = windows_placement.place(op, (h, w), (kh, kw), edge_modes=windows_placement.EDGE_MODES, **placement)
+    rows, cols = place(op, (h, w), (kh, kw), edge_modes=EDGE_MODES, **placement)
     checks.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
     clamped_edges.check_reach(op, x_shape, rows, cols)
     return rows, cols, apart
@@ -242,7 +242,7 @@ def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
 
 def _whole(op: str, state: Any) -> None:
     """Refuses a state with fields that no forward function makes."""
-    windows_placement.check_axes(op, state)
+    check_axes(op, state)
     checks.switch(op, "state.unrotated", getattr(state, "unrotated", False))
     for name in ("dw", "db"):
         checks.array(op, f"state.{name}", getattr(state, name))
@@ -257,7 +257,7 @@ def _whole(op: str, state: Any) -> None:
 def _check_windows(op: str, rows: Axis, cols: Axis) -> None:
     checks.image_shape(op, "image of the state", (1, rows.n_in, cols.n_in, 1))
     checks.image_shape(op, "output of the state", (1, rows.n_out, cols.n_out, 1))
-    windows_placement.check_windows(op, (rows, cols), (0, 1))
+    check_windows(op, (rows, cols), (0, 1))
     clamped_edges.check_reach(op, (1, 1, 1, 1), rows, cols)
 
 

@@ -12,9 +12,9 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc.core import scalars
+from mpsfunc.core.arguments import choice as choice
 from mpsfunc.core.printing import name_of, told
 from mpsfunc.core.scalars import entries, is_a
-from mpsfunc.core.suggestions import choice as choice
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 

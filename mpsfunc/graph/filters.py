@@ -11,11 +11,11 @@ from typing import Any
 
 import mpsfunc as mf
 from mpsfunc.core import checks
+from mpsfunc.core.arguments import pair, refuse
 from mpsfunc.elementwise.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
-from mpsfunc.windows.policy import pair, refuse
 
 
 def _weights(x: Shape, options: Options) -> Shape:

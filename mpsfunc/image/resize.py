@@ -11,11 +11,11 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import pair
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.image import resampling
 from mpsfunc.image.resampling import ResampleState as ResampleState
 from mpsfunc.windows.placement import IntOrPair
-from mpsfunc.windows.policy import pair
 
 
 def resize_nearest(

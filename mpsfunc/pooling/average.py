@@ -14,8 +14,8 @@ from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average_rules
 from mpsfunc.pooling.launches import Spec
-from mpsfunc.windows import placement as windows_placement
-from mpsfunc.windows.placement import Axis, IntOrPair, KernelSize, OutSize, Padding, Pixels
+from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, check_state
+from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, Pixels, place, restrict_outputs
 
 
 @printing.printed
@@ -249,17 +249,17 @@ def avg_pool_grad(
     run_on = launch.resolve(stream)
     checks.array("avg_pool_grad", "dy", dy, stream=run_on)
     checks.state("avg_pool_grad", state, AvgPoolState, stream=run_on)
-    windows_placement.check_state("avg_pool_grad", state, windows_placement.EDGES)
+    check_state("avg_pool_grad", state, EDGES)
     checks.no_kernel_offset("avg_pool_grad", kernel_offset)
     channels = checks.whole("avg_pool_grad", "state.channels", state.channels)
     expected = ("n", state.rows.n_out, state.cols.n_out, channels)
     checks.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
-    rows, cols = windows_placement.source_window("avg_pool_grad", (state.rows, state.cols), source_window)
+    rows, cols = restrict_outputs("avg_pool_grad", (state.rows, state.cols), source_window)
     return average_rules.grad(dy, Spec(rows, cols, run_on))
 
 
 def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement: Any) -> AvgPoolState:
     _, h, w, channels = x_shape
-    rows, cols = windows_placement.place(op, (h, w), kernel_size, edge_modes=windows_placement.EDGE_MODES, **placement)
+    rows, cols = place(op, (h, w), kernel_size, edge_modes=EDGE_MODES, **placement)
     checks.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
     return AvgPoolState("avg_pool", channels, rows, cols)

@@ -12,7 +12,8 @@ from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import l2_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.windows import placement
-from mpsfunc.windows.placement import Axis, IntOrPair, KernelSize, OutSize, Padding
+from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, check_state
+from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding
 
 
 @printing.printed
@@ -141,7 +142,7 @@ def l2_pool_fwd(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
-        edge_modes=placement.EDGE_MODES,
+        edge_modes=EDGE_MODES,
     )
     checks.image_shape("l2_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
     with mx.stream(run_on):
@@ -195,7 +196,7 @@ def l2_pool_grad(
     checks.image(op, "x", x, stream=run_on)
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
     checks.state(op, state, L2PoolState, stream=run_on)
-    placement.check_state(op, state, placement.EDGES)
+    check_state(op, state, EDGES)
     checks.no_kernel_offset(op, kernel_offset)
     rows, cols = state.rows, state.cols
     checks.shape(op, "x", x, ("n", rows.n_in, cols.n_in, "c"), "x does not belong to this state")
@@ -207,5 +208,5 @@ def l2_pool_grad(
             f"{op}: the state does not belong to x; got state.norms.dtype={state.norms.dtype}, "
             f"expected {launch.accumulator(x.dtype)}"
         )
-    rows, cols = placement.source_window(op, (rows, cols), source_window)
+    rows, cols = placement.restrict_outputs(op, (rows, cols), source_window)
     return l2_rules.grad(dy, x, state.norms, Spec(rows, cols, run_on))

@@ -17,7 +17,7 @@ from mpsfunc.core.autodiff import differentiable, over_batches
 from mpsfunc.core.launch import Stage
 from mpsfunc.pooling import launches
 from mpsfunc.pooling.launches import Spec
-from mpsfunc.windows import placement
+from mpsfunc.windows.axis import clamps_taps
 
 
 def norms(x: mx.array, spec: Spec) -> mx.array:
@@ -50,7 +50,7 @@ def _run_grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.arra
 
     def stages() -> tuple[Stage, ...]:
         names, tiles = (("dy", "x", "norms"), ("dx",)), None
-        if not any(map(placement.moves_taps, axes)):
+        if not any(map(clamps_taps, axes)):
             tiles = launches.on_tiles("l2_pool_grad_tile", names, source, result, axes, under_way=1)
         return (tiles or launches.by_pixel("l2_pool_grad", names, source, (result,), axes),)
 

@@ -10,8 +10,7 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 from mpsfunc.core.launch import Output, Stage
-from mpsfunc.windows import placement
-from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.axis import Axis, is_uniform
 
 Axes = tuple[Axis, Axis]
 Names = tuple[tuple[str, ...], tuple[str, ...]]  # of a body's inputs and outputs
@@ -143,7 +142,7 @@ def tile(rows: Axis, cols: Axis) -> tuple[Template, tuple[int, int], int] | None
 
     None where windows are dilated, differ in size, or are so large or far apart that a thread could not hold a tile.
     """
-    if any(a.dilation != 1 or not placement.alike(a) for a in (rows, cols)):
+    if any(a.dilation != 1 or not is_uniform(a) for a in (rows, cols)):
         return None
     down, across = (a.stride if a.stride > 1 else 2 for a in (rows, cols))
     readers = math.prod(n // a.stride + (a.size - 1) // a.stride for n, a in ((down, rows), (across, cols)))

@@ -18,8 +18,9 @@ from mpsfunc.core.printing import told
 from mpsfunc.core.scalars import is_a
 from mpsfunc.pooling import maximum_rules
 from mpsfunc.pooling.launches import Spec
-from mpsfunc.windows import placement as windows_placement
-from mpsfunc.windows.placement import Axis, IntOrPair, KernelSize, OutSize, Padding, PaddingPolicy
+from mpsfunc.windows.axis import EDGES, MAX_EDGE_MODES, Axis, check_state, clamps_taps, max_overlap, starts
+from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, place, restrict_outputs
+from mpsfunc.windows.policy import PaddingPolicy
 
 
 @printing.printed
@@ -256,8 +257,8 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
         codes = state.winners.astype(mx.uint32)
         lost = codes >= taps
         tap = mx.where(lost, 0, codes).astype(mx.int32)
-        h = mx.array(windows_placement.starts(rows), mx.int32)[None, :, None, None] + tap // cols.size * rows.dilation
-        w = mx.array(windows_placement.starts(cols), mx.int32)[None, None, :, None] + tap % cols.size * cols.dilation
+        h = mx.array(starts(rows), mx.int32)[None, :, None, None] + tap // cols.size * rows.dilation
+        w = mx.array(starts(cols), mx.int32)[None, None, :, None] + tap % cols.size * cols.dilation
         at = mx.clip(h, 0, rows.n_in - 1) * cols.n_in + mx.clip(w, 0, cols.n_in - 1)
         return mx.where(lost, -1, at).astype(mx.int32)
 
@@ -292,8 +293,8 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
     spec = Spec(state.rows, state.cols, run_on)
     image: mx.array
     axes = state.rows, state.cols
-    clamps = [windows_placement.moves_taps(axis) for axis in axes]
-    if windows_placement.most_readers(*axes) == 1 and not any(clamps):
+    clamps = [clamps_taps(axis) for axis in axes]
+    if max_overlap(*axes) == 1 and not any(clamps):
         image = maximum_rules.grad(y, state.winners, spec)
         return image
     with mx.stream(run_on):
@@ -302,7 +303,7 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
         shared = mx.maximum(shared, 1)
         summed = maximum_rules.grad(wide, state.winners, spec)
         # A sum may overflow where the mean does not; there it is one of values divided by all that may share a winner.
-        far = math.prod(a.n_out if c else windows_placement.most_readers(a) for a, c in zip(axes, clamps, strict=True))
+        far = math.prod(a.n_out if c else max_overlap(a) for a, c in zip(axes, clamps, strict=True))
         far = launch.power_of_two(far)
         divided = maximum_rules.grad(wide / far, state.winners, spec) * (far / shared)
         image = mx.where(mx.abs(summed) < math.inf, summed / shared, divided).astype(y.dtype)
@@ -327,9 +328,7 @@ def _pool(
     if mode is None:
         mps = placement["offset"] is not None or is_a(placement["padding"], PaddingPolicy)
         placement = placement | {"edge_mode": "zero" if mps else "exclude"}
-    rows, cols = windows_placement.place(
-        op, (h, w), kernel_size, edge_modes=windows_placement.MAX_EDGE_MODES, **placement
-    )
+    rows, cols = place(op, (h, w), kernel_size, edge_modes=MAX_EDGE_MODES, **placement)
     checks.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
     if rows.size * cols.size >= 2**31:  # kernels number taps in int32
         size = rows.size, cols.size
@@ -351,14 +350,14 @@ def _gradient(op: str, dy: Any, state: Any, source_window: Any, kernel_offset: o
     _check_state(op, state, run_on)
     checks.no_kernel_offset(op, kernel_offset)
     checks.shape(op, "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
-    rows, cols = windows_placement.source_window(op, (state.rows, state.cols), source_window)
+    rows, cols = restrict_outputs(op, (state.rows, state.cols), source_window)
     dx: mx.array = maximum_rules.grad(dy, state.winners, Spec(rows, cols, run_on))
     return dx
 
 
 def _check_state(op: str, state: MaxPoolState, stream: mx.Stream) -> None:
     checks.state(op, state, MaxPoolState, stream=stream)
-    windows_placement.check_state(op, state, (*windows_placement.EDGES, 2))
+    check_state(op, state, (*EDGES, 2))
     winners, expected = state.winners, maximum_rules.winners_dtype(state.rows, state.cols)
     checks.shape(op, "state.winners", winners, ("n", state.rows.n_out, state.cols.n_out, "c"), "the state is torn")
     if winners.dtype != expected:
@@ -368,11 +367,11 @@ def _check_state(op: str, state: MaxPoolState, stream: mx.Stream) -> None:
 @functools.lru_cache(maxsize=1024)
 def _holds_pixels(a: Axis) -> bool:
     """Whether each window has a tap to read."""
-    if a.edge != windows_placement.MAX_EDGE_MODES.index("exclude"):
+    if a.edge != MAX_EDGE_MODES.index("exclude"):
         return True
-    starts = windows_placement.starts(a)
-    taps = [max(0, -(start // a.dilation)) for start in starts]  # the first that is not before the image
-    return all(k < a.size and start + k * a.dilation < a.n_in for k, start in zip(taps, starts, strict=True))
+    firsts = starts(a)
+    taps = [max(0, -(start // a.dilation)) for start in firsts]  # the first that is not before the image
+    return all(k < a.size and start + k * a.dilation < a.n_in for k, start in zip(taps, firsts, strict=True))
 
 
 def _comparable(x: mx.array, stream: mx.Stream) -> mx.array:

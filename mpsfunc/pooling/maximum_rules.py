@@ -14,8 +14,7 @@ from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable, over_batches
 from mpsfunc.core.launch import Stage
 from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_under_way
-from mpsfunc.windows import placement
-from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.axis import Axis, clamps_taps
 
 
 def pool(x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
@@ -66,7 +65,7 @@ def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
         names, axes = (("dy", "winners"), ("dx",)), (spec.rows, spec.cols)
         template = (("W", winners.dtype),)
         tiles = None
-        if not any(map(placement.moves_taps, axes)):
+        if not any(map(clamps_taps, axes)):
             tiles = on_tiles("max_pool_grad_tile", names, source, result, axes, template)
         return (tiles or by_pixel("max_pool_grad", names, source, (result,), axes, template),)
 

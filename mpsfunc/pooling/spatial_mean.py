@@ -11,6 +11,7 @@ from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.windows import placement
+from mpsfunc.windows.axis import EDGE_MODES
 
 
 def spatial_mean(x: mx.array, *, stream: StreamLike = None) -> mx.array:
@@ -67,5 +68,5 @@ def spatial_mean_grad(dy: mx.array, shape: Sequence[int], *, stream: StreamLike 
 
 
 def _one_window(op: str, shape: Sequence[int], stream: mx.Stream) -> Spec:
-    rows, cols = placement.place(op, (shape[1], shape[2]), "global", edge_modes=placement.EDGE_MODES)
+    rows, cols = placement.place(op, (shape[1], shape[2]), "global", edge_modes=EDGE_MODES)
     return Spec(rows, cols, stream)

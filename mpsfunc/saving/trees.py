@@ -35,7 +35,7 @@ from mpsfunc.pooling.l2 import L2PoolState
 from mpsfunc.pooling.maximum import MaxPoolState
 from mpsfunc.saving.earlier_files import LATER, completed
 from mpsfunc.saving.safetensors import Refused, fits, parsed
-from mpsfunc.windows.placement import Axis
+from mpsfunc.windows.axis import Axis
 from mpsfunc.windows.policy import PaddingPolicy
 from mpsfunc.windows.sampling import Padded, Resized
 

@@ -10,105 +10,14 @@ A window of ``kernel_size`` k and ``dilation`` d spans ``K = (k - 1) * d + 1`` p
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
+from mpsfunc.core.arguments import PIXELS, IntPair, cacheable, choice, pair, pixels, refuse, two
 from mpsfunc.core.printing import told
 from mpsfunc.core.scalars import entries, is_a, text
-from mpsfunc.core.suggestions import choice
-from mpsfunc.windows.policy import (
-    LIMIT,
-    PIXELS,
-    STYLES,
-    Ints,
-    check_policy,
-    pair,
-    pixels,
-    policy_spot,
-    refuse,
-    told_apart,
-    two,
-    within_reach,
-)
-from mpsfunc.windows.policy import PaddingPolicy as PaddingPolicy
-
-EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
-MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
-_EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
-EDGES = (0, 1, _EVEN)  # of averages and norms
-
-
-class Axis(NamedTuple):
-    """The windows along one spatial axis: eleven ints, in the order of ``struct Axis`` in ``metal/geometry.h``.
-
-    Tap k of output o reads input ``o * stride - pad + k * dilation``; where ``edge`` is 3, the taps of output o are the
-    inputs from ``floor(o * n_in / n_out)`` up to, but without, ``ceil((o + 1) * n_in / n_out)``.
-
-    Fields:
-        n_in: Length of the input.
-        n_out: Length of the output.
-        size: Taps in a window; where windows differ, in the largest.
-        stride: Pixels between two windows.
-        dilation: Pixels between two taps.
-        pad: Pixels before the image at which output 0 starts; negative when it starts inside.
-        edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps
-            within ``[-zero_pad, n_in - 1 + zero_pad_after]``. For a maximum or a norm, 1 reads the nearest pixel
-            instead, and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside.
-        zero_pad: Zeros in front of the image that count in that divisor; 0 when ``edge`` is 0.
-        begin: First output that takes part; the others give 0 and take no gradient.
-        end: One past the last output that takes part.
-        zero_pad_after: Zeros behind the image that count in that divisor; 0 when ``edge`` is 0.
-    """
-
-    n_in: int
-    n_out: int
-    size: int
-    stride: int
-    dilation: int
-    pad: int
-    edge: int
-    zero_pad: int
-    begin: int
-    end: int
-    zero_pad_after: int
-
-
-def check_axes(op: str, state: Any) -> None:
-    """Refuses a state whose ``rows`` or ``cols`` are not windows at all."""
-    for name in ("rows", "cols"):
-        axis = getattr(state, name)
-        if not is_a(axis, Axis) or any(type(n) is not int for n in axis):
-            refuse(op, "the state has no windows", f"state.{name}", axis, "an Axis of ints", TypeError)
-
-
-def check_state(op: str, state: Any, edges: Sequence[int]) -> None:
-    """Refuses a state whose ``rows`` or ``cols`` are windows that no placement makes, or with another of ``edges``."""
-    check_axes(op, state)
-    check_windows(op, (state.rows, state.cols), edges)
-
-
-def check_windows(op: str, axes: tuple[Axis, Axis], edges: Sequence[int]) -> None:
-    """`check_state` of axes of ints."""
-    for name, axis in zip(("rows", "cols"), axes, strict=True):
-        if not _possible(axis) or axis.edge not in edges:
-            refuse(op, "the state's windows cannot be", f"state.{name}", axis, "what a forward function makes")
-
-
-@functools.lru_cache(maxsize=1024)
-def _possible(axis: Axis) -> bool:
-    extent = (axis.size - 1) * axis.dilation + 1
-    last = (axis.n_out - 1) * axis.stride - axis.pad + extent
-    zeros, whole = (axis.zero_pad, axis.zero_pad_after), axis._replace(begin=0, end=axis.n_out)
-    distances = axis.n_in + max(zeros), axis.n_out, axis.stride, axis.dilation, extent, axis.pad, last
-    return (
-        min(axis.size, axis.stride, axis.dilation) >= 1
-        and min(axis.n_in, axis.n_out, axis.edge, *zeros) >= 0
-        and 0 <= axis.begin <= axis.end <= axis.n_out
-        and all(abs(distance) < LIMIT for distance in distances)
-        and (axis.edge != _EVEN or (axis.n_out >= 1 and whole == _evenly(axis.n_in, axis.n_out)))
-    )
-
+from mpsfunc.windows.axis import EDGE_MODES, LIMIT, MAX_EDGE_MODES, Axis, evenly
+from mpsfunc.windows.policy import STYLES, PaddingPolicy, check_policy, policy_spot
 
 IntOrPair = int | Sequence[int]
 KernelSize = IntOrPair | Literal["global", "adaptive"]
@@ -119,7 +28,7 @@ Padding = Pixels | Literal["same", "valid", "full"] | PaddingPolicy
 
 # Of the rows and of the columns: (length, extent, stride), and (n_out, pad).
 _Lengths = Sequence[tuple[int, int, int]]
-_Spots = list[Ints]
+_Spots = list[IntPair]
 
 
 def place(
@@ -183,7 +92,7 @@ def place(
         ((3, 1), (3, 0))
     """
     said = kernel_size, stride, padding, dilation, ceil_mode, offset, out_size, edge_mode, zero_pad
-    return (_known if told_apart((n_in, *said)) else _place)(op, n_in, tuple(edge_modes), *said)
+    return (_known if cacheable((n_in, *said)) else _place)(op, n_in, tuple(edge_modes), *said)
 
 
 def _place(
@@ -244,7 +153,7 @@ def _place(
 _known = functools.lru_cache(maxsize=1024, typed=True)(_place)
 
 
-def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] | None) -> tuple[Axis, Axis]:
+def restrict_outputs(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] | None) -> tuple[Axis, Axis]:
     """Lets only some outputs take part (``primaryOffset`` and ``sourceSize`` of ``MPSCNNPoolingGradient``).
 
     Args:
@@ -262,7 +171,7 @@ def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] 
 
     Example:
         >>> axes = place("avg_pool_grad", (8, 8), 2)
-        >>> rows, cols = source_window("avg_pool_grad", axes, ((1, -1), (9, 3)))
+        >>> rows, cols = restrict_outputs("avg_pool_grad", axes, ((1, -1), (9, 3)))
         >>> (rows.begin, rows.end), (cols.begin, cols.end)
         ((1, 4), (0, 2))
     """
@@ -282,53 +191,6 @@ def source_window(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPair] 
     return rows, cols
 
 
-def most_readers(*axes: Axis) -> int:
-    """The most windows that span one pixel along an axis, whether their taps read it or not.
-
-    Edge mode "clamp" is left out of account, with which any number of windows can read an edge.
-
-    Example:
-        >>> most_readers(*place("avg_pool", (8, 8), 3, stride=2))
-        2
-    """
-    return max(
-        _evenly(a.n_out, a.n_in).size if a.edge == _EVEN else -(-((a.size - 1) * a.dilation + 1) // a.stride)
-        for a in axes
-    )
-
-
-def alike(a: Axis) -> bool:
-    """Whether all windows have as many taps and are as far apart, which "adaptive" ones need not be.
-
-    Example:
-        >>> [alike(place("avg_pool", (n, n), "adaptive", out_size=3)[0]) for n in (6, 7)]
-        [True, False]
-    """
-    return a.edge != _EVEN
-
-
-def moves_taps(a: Axis) -> bool:
-    """Whether a maximum's or a norm's tap outside reads an edge of the image, which any number of windows may do.
-
-    Example:
-        >>> how = {"edge_mode": "clamp", "edge_modes": EDGE_MODES}
-        >>> [moves_taps(place("l2_pool", (8, 8), 2, padding=p, **how)[0]) for p in (0, 1)]
-        [False, True]
-    """
-    end = (a.n_out - 1) * a.stride - a.pad + (a.size - 1) * a.dilation + 1
-    return a.edge == EDGE_MODES.index("clamp") and (a.pad > 0 or end > a.n_in)
-
-
-def starts(a: Axis) -> list[int]:
-    """The position of each output's first tap.
-
-    Example:
-        >>> starts(place("avg_pool", (7, 8), "adaptive", out_size=3)[0])
-        [0, 2, 4]
-    """
-    return [o * a.n_in // a.n_out if a.edge == _EVEN else o * a.stride - a.pad for o in range(a.n_out)]
-
-
 def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -> int:
     """The number of ``edge_mode`` in `Axis.edge`; ``edge_modes`` are those that ``op`` knows."""
     return MAX_EDGE_MODES.index(choice(op, "edge_mode", edge_mode, edge_modes))
@@ -337,7 +199,7 @@ def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -
 _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offset": None}
 
 
-def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
+def _over_all(op: str, n_in: IntPair, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
     """Windows that cover the image without padding, so that the edge mode says nothing."""
     rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
     choice(op, "kernel_size", name, ("global", "adaptive"), rule)
@@ -349,14 +211,14 @@ def _over_all(op: str, n_in: Ints, name: str, out_size: object, given: Mapping[s
     if name == "global":
         if out_size is not None:
             refuse(op, "kernel_size='global' has one window", "out_size", out_size, "None")
-        sizes: Ints = (1, 1)
+        sizes: IntPair = (1, 1)
     else:
         rule = "an int >= 1, None for the image's size, or a (y, x) pair of those"
         if out_size is None:
             refuse(op, "kernel_size='adaptive' needs out_size", "out_size", out_size, rule)
         wanted = [n if m is None else m for n, m in zip(n_in, two(op, "out_size", out_size, rule), strict=True)]
         sizes = pair(op, "out_size", wanted, 1, rule, out_size)
-    rows, cols = (_evenly(n, m) for n, m in zip(n_in, sizes, strict=True))
+    rows, cols = (evenly(n, m) for n, m in zip(n_in, sizes, strict=True))
     return rows, cols
 
 
@@ -365,15 +227,9 @@ def _is(value: object, default: object) -> bool:
     return type(value) is type(default) and value == default
 
 
-def _evenly(n: int, m: int) -> Axis:
-    if n % m == 0:
-        return Axis(n, m, n // m, n // m, 1, 0, 0, 0, 0, m, 0)
-    # Output o begins (o * n) % m / m behind a pixel, which is a multiple of gcd(n, m) / m.
-    most = -(-(n - math.gcd(n, m)) // m) + 1
-    return Axis(n, m, most, max(1, n // m), 1, 0, _EVEN, 0, 0, m, 0)
-
-
-def _by_offset(op: str, extents: Ints, offset: object, out_size: object, padding: Padding, ceil_mode: bool) -> _Spots:
+def _by_offset(
+    op: str, extents: IntPair, offset: object, out_size: object, padding: Padding, ceil_mode: bool
+) -> _Spots:
     if out_size is None:
         refuse(op, "offset needs out_size", "offset", offset, "out_size=(height, width) with it")
     if offset is None:
@@ -407,7 +263,7 @@ def _by_padding(op: str, lengths: _Lengths, padding: Padding, ceil_mode: bool) -
     return spots, widest
 
 
-def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
+def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[IntPair]:
     """Padding as [(top, bottom), (left, right)]."""
     if not is_a(padding, str):
         return pixels(op, "padding", padding, "padding is negative, only an offset crops")
@@ -416,3 +272,24 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[Ints]:
         {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[name] for n, k, s in lengths
     ]
     return [(total // 2, total - total // 2) for total in totals]
+
+
+def within_reach(op: str, a: Axis) -> Axis:
+    """An `Axis`, if the 32-bit sums of geometry.h cannot overflow on it."""
+    extent = (a.size - 1) * a.dilation + 1
+    zeros = max(a.zero_pad, a.zero_pad_after)
+    reach = {  # by the argument of a call, how far each takes the windows, and its value
+        "kernel_size": (a.size, a.size),
+        "dilation": (max(extent, a.dilation), a.dilation),
+        "stride": (a.stride, a.stride),
+        "padding": (abs(a.pad), a.pad),
+        "zero_pad": (a.n_in + zeros if zeros else 0, zeros),
+        "out_size": (a.n_out, a.n_out),
+        "the length of the image": (a.n_in, a.n_in),
+    }
+    far = [(arg, value) for arg, (distance, value) in reach.items() if distance >= LIMIT]
+    if not far and abs((a.n_out - 1) * a.stride - a.pad + extent) >= LIMIT:
+        far = [("stride", a.stride)]
+    if far:
+        refuse(op, "windows reach too far", *far[0], "windows within 2**30 pixels")
+    return a

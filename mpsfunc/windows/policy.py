@@ -1,21 +1,13 @@
-"""MPS's padding policies, and what an int or a pair of ints may look like: what `windows.placement` stands on."""
+"""MPS's padding policies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Literal, NamedTuple
 
-from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import entries, is_a, whole
-from mpsfunc.core.suggestions import near
-
-Ints = tuple[int, int]
-
-# Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
-LIMIT = 2**30
+from mpsfunc.core.arguments import IntPair, near, refuse
+from mpsfunc.core.scalars import is_a, whole
 
 STYLES = {"valid": -1, "same": 0, "full": 1}
-PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 _POLICY: dict[str, tuple[object, ...]] = {
     "align": ("centered", "top_left", "bottom_right"),
     "remainder": ("top_left", "top_right", "bottom_left", "bottom_right"),
@@ -119,7 +111,7 @@ def _one(arg: str, value: object) -> int:
     return one
 
 
-def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, axis: int) -> Ints:
+def policy_spot(policy: PaddingPolicy, length: int, extent: int, stride: int, axis: int) -> IntPair:
     """How many windows one axis has, and how far ahead of the image the first begins."""
     n_out = -(-(length + STYLES[policy.size] * (extent - 1)) // stride)
     extra = (n_out - 1) * stride + extent - length
@@ -136,85 +128,3 @@ def check_policy(op: str, policy: PaddingPolicy) -> None:
             rule = " or ".join(map(repr, names))
             meant = near(field, value, map(str, names)) if is_a(value, str) else ""
             refuse(op, f"unknown {field} in a PaddingPolicy", field, value, f"{rule}{meant}")
-
-
-# Arguments ----------------------------------------------------------------------------------------------
-
-
-def two(op: str, arg: str, value: object, rule: str, of: object = None) -> tuple[object, object]:
-    """A pair's two entries, or one value twice; ``of`` is the argument where the value is a part of it."""
-    given = entries(value)
-    if given is None:
-        return value, value
-    if len(given) != 2:
-        refuse(op, f"{arg} is not a pair", arg, value if of is None else of, rule)
-    return given[0], given[1]
-
-
-def pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "", of: object = None) -> Ints:
-    """An int, or a pair of ints, as a pair; ``rule`` replaces the usual words for what is expected.
-
-    Where the value is a part of an argument, that is ``of``, and what errors show.
-    """
-    if type(value) is int and (least is None or value >= least):  # nearly every call
-        return value, value
-    rule = rule or "an int or a (y, x) pair of ints" + ("" if least is None else f" >= {least}")
-    y, x = map(whole, two(op, arg, value, rule, of))
-    of = value if of is None else of
-    if y is None or x is None:
-        refuse(op, f"{arg} is not an int", arg, of, rule, TypeError)
-    if least is not None and min(y, x) < least:
-        refuse(op, f"{arg} is too small", arg, of, rule)
-    return y, x
-
-
-def pixels(op: str, arg: str, value: object, negative: str = "") -> list[Ints]:
-    """Pixels as [(top, bottom), (left, right)]; ``negative`` says what is wrong where there are less than none."""
-    sides = [pair(op, arg, part, rule=PIXELS, of=value) for part in two(op, arg, value, PIXELS)]
-    if min(map(min, sides)) < 0:
-        refuse(op, negative or f"{arg} is too small", arg, value, PIXELS)
-    return sides
-
-
-def told_apart(values: Iterable[Any]) -> bool:
-    """Whether a typed `functools.lru_cache` tells these arguments from all others: in a tuple it takes True for 1."""
-    for value in values:  # no generators: this runs at every call
-        kind = type(value)
-        if kind is int or kind is str or kind is bool or value is None:
-            continue
-        if kind is not tuple or not value:
-            return False
-        for entry in value:
-            if type(entry) is not int:
-                return False
-    return True
-
-
-def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
-    """Raises what is wrong with an argument, in the words of all errors."""
-    raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")
-
-
-_Axis = TypeVar("_Axis")
-
-
-def within_reach(op: str, axis: _Axis) -> _Axis:
-    """An `Axis`, if the 32-bit sums of geometry.h cannot overflow on it."""
-    a: Any = axis
-    extent = (a.size - 1) * a.dilation + 1
-    zeros = max(a.zero_pad, a.zero_pad_after)
-    reach = {  # by the argument of a call, how far each takes the windows, and its value
-        "kernel_size": (a.size, a.size),
-        "dilation": (max(extent, a.dilation), a.dilation),
-        "stride": (a.stride, a.stride),
-        "padding": (abs(a.pad), a.pad),
-        "zero_pad": (a.n_in + zeros if zeros else 0, zeros),
-        "out_size": (a.n_out, a.n_out),
-        "the length of the image": (a.n_in, a.n_in),
-    }
-    far = [(arg, value) for arg, (distance, value) in reach.items() if distance >= LIMIT]
-    if not far and abs((a.n_out - 1) * a.stride - a.pad + extent) >= LIMIT:
-        far = [("stride", a.stride)]
-    if far:
-        refuse(op, "windows reach too far", *far[0], "windows within 2**30 pixels")
-    return axis

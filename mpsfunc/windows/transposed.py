@@ -10,9 +10,11 @@ pixel m by tap q where ``j + total - K // 2 + q * dilation = m * stride``.
 
 from __future__ import annotations
 
+from mpsfunc.core.arguments import IntPair, pair, refuse, two
 from mpsfunc.core.scalars import is_a
-from mpsfunc.windows.placement import Axis, IntOrPair
-from mpsfunc.windows.policy import Ints, PaddingPolicy, check_policy, pair, refuse, two, within_reach
+from mpsfunc.windows.axis import Axis
+from mpsfunc.windows.placement import IntOrPair, within_reach
+from mpsfunc.windows.policy import PaddingPolicy, check_policy
 
 _PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right)), or a PaddingPolicy"
 _Axes = tuple[Axis, Axis]
@@ -39,8 +41,8 @@ def at_kernel_offset(op: str, axes: _Axes, kernel_offset: IntOrPair | None) -> _
 
 def place_reverse(
     op: str,
-    n_in: Ints,
-    kernel_size: Ints,
+    n_in: IntPair,
+    kernel_size: IntPair,
     *,
     stride: IntOrPair,
     padding: object,
@@ -114,15 +116,15 @@ def place_reverse(
 
 def _by_offset(
     op: str,
-    n_in: Ints,
-    kernel_size: Ints,
-    step: Ints,
-    spread: Ints,
+    n_in: IntPair,
+    kernel_size: IntPair,
+    step: IntPair,
+    spread: IntPair,
     offset: IntOrPair | None,
     kernel_offset: IntOrPair | None,
     out_size: IntOrPair | None,
     like: _Axes | None,
-) -> list[Ints]:
+) -> list[IntPair]:
     """The output's length and the pad of each axis."""
     unplaced = offset is None and kernel_offset is None
     if like is not None:

@@ -1,13 +1,17 @@
-"""One of a few names as an argument, and what a wrong one was probably meant to be."""
+"""What a name, an int or a pair of ints may look like as an argument, and what a wrong name was meant to be."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import text
+from mpsfunc.core.scalars import entries, text, whole
+
+IntPair = tuple[int, int]
+
+PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 
 # What other libraries call the same thing, by the field that the name stands in. A note follows where it takes more
 # than the name.
@@ -87,3 +91,60 @@ def near(field: str, value: str, names: Iterable[str]) -> str:
     if meant not in known and plain not in _OTHERS:
         meant, note = next(iter(difflib.get_close_matches(plain, known, 1, 0.75)), ""), ""
     return f"; did you mean {meant!r}{note}?" if meant in known else ""
+
+
+# Numbers ------------------------------------------------------------------------------------------------
+
+
+def two(op: str, arg: str, value: object, rule: str, of: object = None) -> tuple[object, object]:
+    """A pair's two entries, or one value twice; ``of`` is the argument where the value is a part of it."""
+    given = entries(value)
+    if given is None:
+        return value, value
+    if len(given) != 2:
+        refuse(op, f"{arg} is not a pair", arg, value if of is None else of, rule)
+    return given[0], given[1]
+
+
+def pair(op: str, arg: str, value: object, least: int | None = None, rule: str = "", of: object = None) -> IntPair:
+    """An int, or a pair of ints, as a pair; ``rule`` replaces the usual words for what is expected.
+
+    Where the value is a part of an argument, that is ``of``, and what errors show.
+    """
+    if type(value) is int and (least is None or value >= least):  # nearly every call
+        return value, value
+    rule = rule or "an int or a (y, x) pair of ints" + ("" if least is None else f" >= {least}")
+    y, x = map(whole, two(op, arg, value, rule, of))
+    of = value if of is None else of
+    if y is None or x is None:
+        refuse(op, f"{arg} is not an int", arg, of, rule, TypeError)
+    if least is not None and min(y, x) < least:
+        refuse(op, f"{arg} is too small", arg, of, rule)
+    return y, x
+
+
+def pixels(op: str, arg: str, value: object, negative: str = "") -> list[IntPair]:
+    """Pixels as [(top, bottom), (left, right)]; ``negative`` says what is wrong where there are less than none."""
+    sides = [pair(op, arg, part, rule=PIXELS, of=value) for part in two(op, arg, value, PIXELS)]
+    if min(map(min, sides)) < 0:
+        refuse(op, negative or f"{arg} is too small", arg, value, PIXELS)
+    return sides
+
+
+def cacheable(values: Iterable[Any]) -> bool:
+    """Whether a typed `functools.lru_cache` tells these arguments from all others: in a tuple it takes True for 1."""
+    for value in values:  # no generators: this runs at every call
+        kind = type(value)
+        if kind is int or kind is str or kind is bool or value is None:
+            continue
+        if kind is not tuple or not value:
+            return False
+        for entry in value:
+            if type(entry) is not int:
+                return False
+    return True
+
+
+def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
+    """Raises what is wrong with an argument, in the words of all errors."""
+    raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")
