@@ -1,6 +1,6 @@
 """Files that are nearly those of `mpsfunc.save`: bytes changed anywhere, or parts changed with the checksum made right.
 
-What a file is, is written down here a second time, after docs/saving.md.
+What a file is, is written down here a second time, after docs/recipes/saving.md.
 """
 
 from __future__ import annotations

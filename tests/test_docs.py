@@ -69,7 +69,7 @@ def test_the_reference_has_every_public_name() -> None:
 ARGUMENTS = {"padding", "offset", "out_size", "edge_mode", "momentum"}
 
 
-@pytest.mark.parametrize("page", ["docs/from-mps.md", "docs/from-pytorch.md"])
+@pytest.mark.parametrize("page", ["docs/comparison/from-mps.md", "docs/comparison/from-pytorch.md"])
 def test_the_tables_name_what_there_is(page: str) -> None:
     cells = [line.rstrip(" |").rpartition("|")[2] for line in TEXTS[page].splitlines() if line.startswith("| ")]
     names = {name for cell in cells for name in re.findall(r"`([a-z][a-z0-9_]*)(?=[`(])", cell)}

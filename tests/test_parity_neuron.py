@@ -100,7 +100,7 @@ KINKS: list[tuple[str, Callable[[mx.array], mx.array], Callable[[Any], Any], flo
 
 @pytest.mark.parametrize(("name", "ours", "theirs", "x", "slope", "other"), KINKS)
 def test_slopes_at_kinks(name: str, ours: Any, theirs: Any, x: float, slope: float, other: float) -> None:
-    """The slopes that docs/neurons.md lists, where the two differ."""
+    """The slopes that docs/families/activation.md lists, where the two differ."""
     source = torch.tensor([x], requires_grad=True)
     assert torch.autograd.grad(theirs(source).sum(), source)[0].item() == other
     assert mx.grad(lambda x: ours(x).sum())(mx.array([x])).item() == slope

@@ -78,7 +78,7 @@ def test_a_tap_stands_below_its_pixel(name: str) -> None:
 def test_a_picture_says_what_it_shows_and_is_on_a_page(name: str) -> None:
     root = ET.fromstring(PICTURES[name])
     assert root.findtext(f"{SVG}title") and root.findtext(f"{SVG}desc")
-    assert f"](pictures/{name})" in (DOCS / "pooling.md").read_text(encoding="utf-8")
+    assert f"](../pictures/{name})" in (DOCS / "families" / "pooling.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

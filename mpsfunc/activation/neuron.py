@@ -43,8 +43,8 @@ def neuron(
     =================  ==================================  ======================
 
     Each is computed in float32 (float64 for float64 arrays) and rounded once, without overflow on the way. At a kink
-    the derivative is the one from the right, as MPS has it; docs/neurons.md has all of them. Differentiable in x, and
-    in the slopes of "prelu".
+    the derivative is the one from the right, as MPS has it; docs/families/activation.md has all of them.
+    Differentiable in x, and in the slopes of "prelu".
 
     Source: ``MPSCNNNeuron`` and its subclasses, with their defaults.
 

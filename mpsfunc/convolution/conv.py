@@ -44,7 +44,7 @@ def conv(
     with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. What ``edge_mode`` says is read
     outside the image. Sums are float32 (float64 for float64 images) and rounded once, except where a GPU's library
     takes over, as docs/conventions.md says; 3 by 3 windows on a CPU may go through Winograd's algorithm, as
-    docs/convolution.md says.
+    docs/families/convolution.md says.
 
     Source: ``MPSCNNConvolution``.
 

@@ -1,8 +1,8 @@
 """Gradients of softmax and its logarithm in 16 bits near saturation: ours beside MLX's and PyTorch's.
 
-``python -m tests.bench.saturation`` prints the table of docs/softmax.md. Lines have ten classes, of which one leads by
-so much that its probability is 1 less a gap; arguments and cotangents are what the dtype has, and gradients of float64
-are right. An error is that of an entry by the largest entry of its line's gradient.
+``python -m tests.bench.saturation`` prints the table of docs/families/losses/softmax.md. Lines have ten
+classes, of which one leads by so much that its probability is 1 less a gap; arguments and cotangents are what the dtype
+has, and gradients of float64 are right. An error is that of an entry by the largest entry of its line's gradient.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Axis(NamedTuple):
 def placed(
     rng: Rng, sizes: tuple[int, int], *, most: int = 4, policy: bool = True
 ) -> tuple[dict[str, Any], list[Axis]]:
-    """Arguments that place windows, and where they then are, by docs/pooling.md and section 3 of MPS's semantics."""
+    """Arguments that place windows, and where those are: docs/families/pooling.md, section 3 of MPS's semantics."""
     while True:
         k, s, d = ([int(v) for v in rng.integers(1, top + 1, 2)] for top in (most, 3, pick(rng, 1, 1, 2)))
         reach = [(k[i] - 1) * d[i] + 1 for i in (0, 1)]
