@@ -4,14 +4,15 @@ import mlx.core as mx
 import mlx.nn
 
 import mpsfunc as mf
-from mpsfunc import _launch, _selftest
+from mpsfunc.core import launch
+from mpsfunc.selftest import calls
 
 assert "site-packages" in mf.__file__, mf.__file__
-assert "struct Axis" in _launch.text("geometry.h")
+assert "struct Axis" in launch.text("geometry.h")
 with mx.stream(mx.cpu):
     dx = mx.grad(lambda x: mf.avg_pool(x, 2).sum())(mx.ones((1, 4, 4, 3)))
     assert mx.all(dx == 0.25).item()
-for family in _selftest.test(mx.Device(mx.cpu)):
+for family in calls.test(mx.Device(mx.cpu)):
     assert family.calls and not family.wrong and not family.error, family
 assert mf.nn.convert(mlx.nn.Linear(2, 2)).replaced
 assert mf.graph.ImageNode("x").name == "x"

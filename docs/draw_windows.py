@@ -1,4 +1,4 @@
-"""Draws where windows sit along one axis, as `mpsfunc.window.place` puts them: docs/pictures/*.svg.
+"""Draws where windows sit along one axis, as `mpsfunc.windows.placement.place` puts them: docs/pictures/*.svg.
 
     python docs/draw_windows.py
 
@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpsfunc.window import MAX_EDGE_MODES, Axis, PaddingPolicy, alike, place, starts
+from mpsfunc.windows.axis import MAX_EDGE_MODES, Axis, is_uniform, starts
+from mpsfunc.windows.placement import place
+from mpsfunc.windows.policy import PaddingPolicy
 
 Arguments = dict[str, Any]  # of `place`
 
@@ -67,7 +69,7 @@ def new_panel(operation: str, texts: Sequence[str], said: str, how: Arguments) -
 
 def positions(axis: Axis, o: int) -> range:
     """The positions of an output's taps."""
-    if not alike(axis):
+    if not is_uniform(axis):
         return range(starts(axis)[o], -(-(o + 1) * axis.n_in // axis.n_out))
     first = o * axis.stride - axis.pad
     return range(first, first + axis.size * axis.dilation, axis.dilation)

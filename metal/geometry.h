@@ -1,5 +1,5 @@
 // The geometry of windows along one spatial axis. Metal, CUDA and C++ all include this file, and none says it again.
-// Everything counts elements of that axis; mpsfunc/window.py fills an Axis in.
+// Everything counts elements of that axis; mpsfunc/windows/placement.py fills an Axis in.
 #ifndef MPSF_GEOMETRY_H
 #define MPSF_GEOMETRY_H
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
