@@ -11,9 +11,8 @@ from mpsfunc.channels import activation_rules
 from mpsfunc.channels.activation_rules import On
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, Activation
 from mpsfunc.core import checks
-from mpsfunc.core.arguments import near
+from mpsfunc.core.arguments import is_a, near, text
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a, text
 
 
 class Neuron(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.core import launch
+from mpsfunc.core import grids
 from mpsfunc.core.launch import Stage
 
 
@@ -33,7 +33,7 @@ def _pointwise(
     body: str, inputs: tuple[str, ...], made: str, x: mx.array, act: Activation, reads: tuple[int, ...] = ()
 ) -> Stage:
     """The one launch. Where an activation has no slopes, the first array stands in for them and is not read twice."""
-    per_thread = launch.lanes(x.dtype, x.size, x.size)
-    grid, group = launch.pointwise_threads(x.size // per_thread)
+    per_thread = grids.lanes(x.dtype, x.size, x.size)
+    grid, group = grids.pointwise_threads(x.size // per_thread)
     template, result = (("V", per_thread), ("N", act.kind)), (tuple(x.shape), x.dtype)
     return Stage(body, inputs, (made,), (result,), grid, group, act.bits, template, reads)

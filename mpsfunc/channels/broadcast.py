@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import launch, scalars
+from mpsfunc.core import arguments, grids
 from mpsfunc.core.printing import told
 
 Shape = tuple[int, ...]
@@ -170,8 +170,8 @@ def joint(a: int, b: int) -> int:
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
     rule = "three of 0 or 1, for y, x and channels"
-    given = scalars.entries(value)
-    steps = (None,) if given is None else tuple(map(scalars.whole, given))
+    given = arguments.entries(value)
+    steps = (None,) if given is None else tuple(map(arguments.whole, given))
     if None in steps:
         raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
     if len(steps) != 3 or not set(steps) <= {0, 1}:
@@ -237,7 +237,7 @@ def gathered(full: mx.array, shape: Shape, per: int) -> mx.array:
 def lanes(dtype: mx.Dtype, made: Layout) -> int:
     """Elements along the innermost axis that one thread owns."""
     size = made.n * made.h * made.w * made.c
-    return launch.lanes(dtype, made.c, size)
+    return grids.lanes(dtype, made.c, size)
 
 
 _Three = tuple[int, int, int]
@@ -245,7 +245,7 @@ _Three = tuple[int, int, int]
 
 def grid(packs: int, images: int) -> tuple[_Three, _Three]:
     """A grid over so many packs of each of the images, of which a thread has four under way."""
-    return launch.threads(min(-(-packs // 4), 8 * 256 * launch.FILL), images)
+    return grids.threads(min(-(-packs // 4), 8 * 256 * grids.FILL), images)
 
 
 def merged(made: Layout) -> bool:

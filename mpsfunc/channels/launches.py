@@ -10,7 +10,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import Stage
 
 # Where the results of `normalized` and `gradients` are among the arrays that their stages read and make.
@@ -31,7 +31,7 @@ def moments(x: mx.array, sets: int) -> tuple[Stage, ...]:
     names = ("mean", "m2")
     params = (*group[:2], sets, _kept(x, sets, grid, 1), *shares)
     waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4), (launch.RESIDENT, 2))
-    merging, merger = launch.merging_threads(sets * channels, parts)
+    merging, merger = grids.merging_threads(sets * channels, parts)
     outputs, results = ("out_mean", "out_var"), (result, result)
     of_parts = (*merger[:2], group[1], *shares, *launch.bits(1 / (n // sets * height * width)))
     return (
@@ -74,7 +74,7 @@ def gradients(dy: mx.array, vector: launch.Output, act: Activation, count: float
     sets, channels = _sets(vector), dy.shape[3]
     reads = (0, 1, 4, 2, 3, 5) if act.kind else (0, 1, 4, 4, 4, 4)
     first = _sums(dy, sets, act, eps)._replace(reads=reads)
-    grid, group = launch.merging_threads(sets * channels, first.results[0][0][0])
+    grid, group = grids.merging_threads(sets * channels, first.results[0][0][0])
     inputs, outputs = ("partial", "gamma", "var", "dmean", "dvar"), ("dgamma", "dbeta", "a", "b", "d")
     params = (*group[:2], channels, *launch.bits(count), *launch.bits(eps))
     factors = Stage("bn_stats_grad_factors", inputs, outputs, (vector,) * 5, grid, group, params, reads=(8, 2, 5, 6, 7))
@@ -99,7 +99,7 @@ def grown(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
     From dy, x, mean, var, dgamma, dbeta[, gamma, beta].
     """
     channels, first = dy.shape[3], _sums(dy, 1, act, eps)
-    grid, group = launch.merging_threads(channels, first.results[0][0][0])
+    grid, group = grids.merging_threads(channels, first.results[0][0][0])
     inputs, outputs = ("partial", "var", "dgamma", "dbeta"), ("new_dgamma", "new_dbeta")
     params, result = (*group[:2], *launch.bits(eps)), ((channels,), mx.float32)
     given = 8 if act.kind else 6
@@ -113,7 +113,7 @@ def gradient_by(dy: mx.array, act: Activation, eps: float) -> tuple[Stage, ...]:
     channels = dy.shape[3]
     vector, made = ((channels,), mx.float32), 9 if act.kind else 8
     names = ("gamma", "var", "dgamma", "dbeta", "count"), ("a", "b", "d")
-    grid, params = launch.pointwise_threads(channels), (channels, *launch.bits(eps))
+    grid, params = grids.pointwise_threads(channels), (channels, *launch.bits(eps))
     factors = Stage("bn_factors", *names, (vector,) * 3, *grid, params, reads=(6, 3, 4, 5, 7))
     of_neuron = (made, 8) if act.kind else (2, 2)  # a is what the image less its mean is multiplied with, too
     last = _combine(dy, 1, act, shared=True)
@@ -157,9 +157,9 @@ def _reads(given: int, act: Activation) -> tuple[int, ...]:
 def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
     """Channels of a thread, and the grid and threadgroup that sum over the pixels of each set."""
     n, height, width, channels = x.shape
-    per_thread = launch.lanes(x.dtype, channels, x.size)
+    per_thread = grids.lanes(x.dtype, channels, x.size)
     pixels = n // sets * height * width
-    return per_thread, *launch.column_threads(channels // per_thread, pixels, sets, laden=True)
+    return per_thread, *grids.column_threads(channels // per_thread, pixels, sets, laden=True)
 
 
 def _shares(x: mx.array, sets: int, grid: tuple[int, int, int]) -> tuple[int, int]:
@@ -185,8 +185,8 @@ def _pixelwise(
     told: tuple[int, ...] = (),
 ) -> Stage:
     n, height, width, channels = x.shape
-    per_thread, pixels = launch.lanes(x.dtype, channels, x.size), n // sets * height * width
-    (across, down, _), group = launch.threads(channels // per_thread, -(-pixels // _SHARE[x.dtype.size]))
+    per_thread, pixels = grids.lanes(x.dtype, channels, x.size), n // sets * height * width
+    (across, down, _), group = grids.threads(channels // per_thread, -(-pixels // _SHARE[x.dtype.size]))
     down = -(-down // group[1]) * group[1]
     grid = (across * sets, down, 1)
     template = (("V", per_thread), ("N", act.kind), ("W", 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import Stage
 
 
@@ -14,8 +14,8 @@ def channel_sums(x: mx.array, stream: mx.Stream) -> mx.array:
     result = ((channels,), launch.accumulator(x.dtype))
 
     def stages() -> tuple[Stage, ...]:
-        per_thread = launch.lanes(x.dtype, channels, x.size)
-        grid, group = launch.column_threads(channels // per_thread, n * height * width)
+        per_thread = grids.lanes(x.dtype, channels, x.size)
+        grid, group = grids.column_threads(channels // per_thread, n * height * width)
         partial = ((grid[1] // group[1], channels), mx.float32)
         unroll = (("V", per_thread),)
         first = Stage("conv_grad_bias", ("dy",), ("partial",), (partial,), grid, group, group[:2], unroll)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import launch, lazy
+from mpsfunc.core import grids, launch, lazy
 from mpsfunc.core.autodiff import derived
 
 Vector = mx.array  # (c,), or rows of such
@@ -71,15 +71,15 @@ def _one_launch(
 def _of_entries(vector: Vector, spec: _Numbers) -> tuple[Any, ...]:
     """Grid, threadgroup, params and template of a kernel in which every entry is a thread's."""
     params = (vector.size, *(word for value in spec.values for word in launch.bits(value)))
-    return *launch.pointwise_threads(vector.size), params, ()
+    return *grids.pointwise_threads(vector.size), params, ()
 
 
 def _of_groups(rows: Rows, spec: _Numbers) -> tuple[Any, ...]:
     """Likewise where a group of channels is what up to 32 threads share."""
     (groups,) = spec.values
     size = rows.shape[1] // int(groups)
-    sharing = min(32, launch.power_of_two(size))
-    return *launch.sharing_threads(rows.size // size, sharing), (size,), (("R", sharing),)
+    sharing = min(32, grids.power_of_two(size))
+    return *grids.sharing_threads(rows.size // size, sharing), (size,), (("R", sharing),)
 
 
 def inverse_root(var: Vector, eps: float) -> Vector:

@@ -8,7 +8,7 @@ import math
 import mlx.core as mx
 
 from mpsfunc.convolution.spec import Spec
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import Output, Stage
 
 Shape = tuple[int, ...]
@@ -38,7 +38,7 @@ def conv_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
     pixels = x_shape[0] * rows.n_out * cols.n_out
     grid, params = (
-        launch.tiles(_tiles(pixels), _tiles(out // groups), groups),
+        grids.tiles(_tiles(pixels), _tiles(out // groups), groups),
         (*rows, *cols, groups, spec.neuron.kind, *spec.neuron.bits),
     )
     return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
@@ -52,7 +52,7 @@ def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) 
     result = ((dy_shape[0], rows.n_in, cols.n_in, groups * width), dtype)
     pixels = dy_shape[0] * rows.n_in * cols.n_in
     grid, params = (
-        launch.tiles(_tiles(pixels), _tiles(width), groups),
+        grids.tiles(_tiles(pixels), _tiles(width), groups),
         (*rows, *cols, groups, spec.neuron.kind, *spec.neuron.bits),
     )
     return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
@@ -77,7 +77,7 @@ def grad_weights_stages(
     depth = rows.size * cols.size * width
     down, across = _tiles(out // groups), _tiles(depth)
     pixels = dy_shape[0] * rows.n_out * cols.n_out
-    parts = max(1, min(launch.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
+    parts = max(1, min(grids.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
     partial = ((parts, out * depth), mx.float32)
     together = _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)
     first = Stage(
@@ -85,7 +85,7 @@ def grad_weights_stages(
         ("dy", "x"),
         ("partial",),
         (partial,),
-        launch.tiles(down, across, groups * parts),
+        grids.tiles(down, across, groups * parts),
         _GROUP,
         (*rows, *cols, groups, parts),
         (("V", together),) if matrices else (),
@@ -114,7 +114,7 @@ def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[S
     taps = rows.size * cols.size
     # As many threadgroups as a quarter of `FILL` multiprocessors have registers for.
     own = taps * of_dy * of_x
-    at_a_time = launch.FILL // 4 * (3 if own > 36 else 4 if own > 8 else 6)
+    at_a_time = grids.FILL // 4 * (3 if own > 36 else 4 if own > 8 else 6)
     parts = min(at_a_time // (blocks_down * blocks_across), _PARTIALS // (out * taps * width))
     parts = max(1, min(parts, lines // (_THREADS // (down * across))))
     together = 4 if cols.stride == 1 or cols.size == 1 else 3
@@ -167,7 +167,7 @@ def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: 
     out, width, taps = dy_shape[3], x_shape[3], rows.size * cols.size
     of_dy, of_x = _eights(out, width)
     across, strips = width // (8 * of_x), dy_shape[0] * -(-rows.n_out // at_a_time)
-    parts = max(1, min(launch.FILL // 2 // across, strips, _PARTIALS // (out * taps * width)))
+    parts = max(1, min(grids.FILL // 2 // across, strips, _PARTIALS // (out * taps * width)))
     _, parts = _evenly(strips, -(-strips // parts))
     template = {"KY": rows.size, "KX": cols.size, "SY": rows.stride, "SX": cols.stride, "N": cols.n_out}
     template |= {"R": at_a_time, "O": 8 * of_dy, "I": 8 * of_x}
@@ -220,8 +220,8 @@ def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -
     rounds = -(-taps // _TAPS)
     smaller = min(math.prod(dy_shape), math.prod(x_shape))
     per_thread = _together(smaller, out) if out == x_shape[3] else 1
-    (across, _, _), group = launch.column_threads(out // per_thread, pixels)
-    most = launch.FILL // (-(-across // group[0]) * rounds)
+    (across, _, _), group = grids.column_threads(out // per_thread, pixels)
+    most = grids.FILL // (-(-across // group[0]) * rounds)
     parts = max(1, min(most, _PARTIALS // (out * taps), pixels // (16 * group[1])))
     first = Stage(
         "conv_depthwise_grad_weights",
@@ -248,7 +248,7 @@ def _by_pixel(
     """A thread for some channels, if each has one output alone, of a few pixels of the result."""
     (n, height, width, channels), _ = result
     per_thread = _together(math.prod(source), channels) if alone else 1
-    grid, group = launch.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
+    grid, group = grids.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
     params = (*spec.rows, *spec.cols, spec.groups, spec.neuron.kind, *spec.neuron.bits)
     return Stage(body, inputs, (output,), (result,), grid, group, params, (("V", per_thread),))
 

@@ -15,10 +15,9 @@ from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, told_by_result
 from mpsfunc.convolution import clamped_edges
 from mpsfunc.convolution.spec import Spec
-from mpsfunc.core import checks, launch, printing, scalars
-from mpsfunc.core.arguments import cacheable
+from mpsfunc.core import arguments, checks, launch, printing
+from mpsfunc.core.arguments import cacheable, is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.windows.axis import EDGE_MODES, Axis, check_axes, check_windows
 from mpsfunc.windows.placement import place
 
@@ -138,7 +137,7 @@ def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
 
 def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], groups: Any) -> int:
     """Refuses weights that do not fit images of this shape, and groups that do not fit either; returns the groups."""
-    plain = scalars.whole(groups)
+    plain = arguments.whole(groups)
     if plain is None:
         raise TypeError(f"{op}: groups is not an int; got groups={told(groups)}, expected an int >= 1")
     channels = x_shape[3]
@@ -227,7 +226,7 @@ def gradient(
 
 def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
     """The neuron that a state names."""
-    name = scalars.text(state.neuron)
+    name = arguments.text(state.neuron)
     if name == "":
         return Chosen(NO_ACTIVATION)
     for letter in "abc":

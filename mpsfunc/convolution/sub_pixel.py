@@ -10,10 +10,9 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
-from mpsfunc.core.arguments import refuse
+from mpsfunc.core.arguments import is_a, refuse, whole
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a, whole
 
 
 def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -> mx.array:

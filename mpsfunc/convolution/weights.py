@@ -9,9 +9,9 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 
 
 def fold_batch_norm(

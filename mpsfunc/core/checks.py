@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc.core import scalars
+from mpsfunc.core import arguments
 from mpsfunc.core.arguments import choice as choice
+from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import name_of, told
-from mpsfunc.core.scalars import entries, is_a
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
@@ -95,7 +95,7 @@ def shape_of(op: str, name: str, value: Any, rule: str, wrong: str, *, rank: int
     given = entries(value)
     if given is None:
         raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected {rule}")
-    lengths = [scalars.whole(length) for length in given] if rank in (None, len(given)) else [None]
+    lengths = [arguments.whole(length) for length in given] if rank in (None, len(given)) else [None]
     made = tuple(length for length in lengths if length is not None and length >= 0)
     if len(made) != len(lengths):
         raise ValueError(f"{op}: {wrong}; got {name}={told(value)}, expected {rule}")
@@ -163,7 +163,7 @@ def gradient(op: str, dy: Any, x: Any, *, stream: mx.Stream) -> None:
 
 def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
     """An int of any kind within a range, as Python's."""
-    plain = scalars.whole(value)
+    plain = arguments.whole(value)
     if plain is None:
         raise TypeError(f"{op}: {name} is not an int; got {name}={told(value)}, expected an int")
     if not least <= plain <= most:
@@ -200,7 +200,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 def real(op: str, name: str, value: Any, rule: str = "a float") -> float | int:
     """A number of any kind, as Python's; True and False are none."""
-    plain = scalars.real(value)
+    plain = arguments.real(value)
     if plain is None:
         raise TypeError(f"{op}: {name} is not a number; got {name}={told(value)}, expected {rule}")
     return plain
@@ -226,7 +226,7 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
             f"{op}: not a state of this operation; got state of type {name_of(type(value))}, expected {kind.__name__}"
         )
     for name, field in zip(value._fields, value, strict=False):
-        if type(field) is not mx.array and scalars.is_derived(field):  # kernels ask later, and nobody knows for what
+        if type(field) is not mx.array and arguments.is_derived(field):  # kernels ask later, and nobody knows for what
             raise TypeError(f"{op}: the state holds another class; got state.{name}={told(field)}, expected {_PLAINLY}")
     for name, a in zip(value._fields, value.arrays, strict=False):
         if not is_a(a, mx.array):

@@ -1,9 +1,9 @@
 """Runs one operation on the device a stream names; CPU, Metal and CUDA are told apart here and by no other module.
 
-On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `Stage`, each a kernel body
-``metal/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it behind ``cuda.h``, as
-machine code that was compiled before (`core.nvrtc`, ``mx.fast.precompiled_cuda_kernel``) or, where there is no
-compiler for that, as text (``mx.fast.cuda_kernel``).
+On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `KernelLaunch`, each of a
+kernel body ``metal/<family>/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it
+behind ``cuda.h``, as machine code that was compiled before (`core.nvrtc`, ``mx.fast.precompiled_cuda_kernel``) or,
+where there is no compiler for that, as text (``mx.fast.cuda_kernel``).
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import importlib
-import importlib.resources
 import itertools
 import math
 import os
-import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
-from mpsfunc.core import environment, nvrtc, printing
-from mpsfunc.core.scalars import is_a
+from mpsfunc.core import environment, grids, nvrtc, printing, texts
+from mpsfunc.core.arguments import is_a
+from mpsfunc.core.params import Threadgroup, for_cpu, for_gpu
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -37,38 +34,50 @@ except ModuleNotFoundError as error:  # a GPU-only install; launching on the CPU
 
 StreamLike = mx.Stream | mx.ThreadLocalStream | mx.Device | mx.DeviceType | None
 Output = tuple[tuple[int, ...], mx.Dtype]
+Name = str | tuple[str, str]
 
 CPU = mx.Device(mx.cpu)
-# Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
-_INT_MAX = 2**31 - 1
-_MOST_YZ = 65535
-# Blocks that a body which strides over y and z is given at most.
-_BLOCKS_YZ = _MOST_YZ
-_HEADERS = (
-    *("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "powers.h", "functions.h", "activations.h"),
-    *("neuron.h", "operands.h", "philox.h", "exponentials.h", "losses.h", "narrow.h", "channels.h"),
-)
-FILL = 528  # threadgroups of 256 that keep the largest GPU busy
-_MERGING = 128  # threads that fold the parts of one sum
 RESIDENT = nvrtc.RESIDENT  # a constant of a template: threadgroups for which a multiprocessor shall have registers
 
 
-class Stage(NamedTuple):
-    """One GPU kernel launch. The first stage reads the operation's arrays, each later one the results before it.
+class KernelLaunch(NamedTuple):
+    """One launch of a GPU kernel, among those that make up an operation.
 
-    The last one may read more arrays behind those. ``reads`` says otherwise.
+    It finds the arrays that it reads by their names, among those of the operation and what launches before it wrote. A
+    name stands alone where the body has the same, else as a pair: the body's name, then that of the array.
     """
 
-    body: str  # metal/<body>.metal
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    body: str  # metal/<family>/<body>.metal
+    reads: tuple[Name, ...]
+    writes: tuple[Name, ...]
     results: tuple[Output, ...]
     grid: tuple[int, int, int]  # threads
     threadgroup: tuple[int, int, int]
-    params: tuple[int, ...] = ()
+    params: Any = None  # a record of the family's params.py
     template: tuple[tuple[str, mx.Dtype | int], ...] = ()
-    # Which array each input is: the operation's, then the results of the stages so far, then finally_with's.
-    reads: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the body calls the arrays that it reads."""
+        return _names(self.reads, 0)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the body calls the arrays that it writes."""
+        return _names(self.writes, 0)
+
+    def renamed(self, **arrays: str) -> KernelLaunch:
+        """This launch, where the body reads or writes other arrays: ``y="normalized"``."""
+        reads, writes = ([(name, arrays.get(name, of)) for name, of in map(_pair, names)] for names in self[1:3])
+        return self._replace(reads=tuple(reads), writes=tuple(writes))
+
+
+def _pair(name: Name) -> tuple[str, str]:
+    return (name, name) if isinstance(name, str) else name
+
+
+def _names(names: tuple[Name, ...], which: int) -> tuple[str, ...]:
+    return tuple(name if isinstance(name, str) else name[which] for name in names)
 
 
 def resolve(stream: StreamLike) -> mx.Stream:
@@ -131,43 +140,40 @@ def cut(a: mx.array, index: Any) -> mx.array:
 
 def launch(
     op: str,
-    arrays: Sequence[mx.array],
-    params: tuple[int, ...],
+    arrays: dict[str, mx.array],
+    params: Any,
     outputs: tuple[Output, ...],
-    stages: Callable[[], tuple[Stage, ...]],
+    launches: Callable[[], tuple[KernelLaunch, ...]],
     stream: mx.Stream,
     *,
-    finally_with: Sequence[mx.array] = (),
-    results_of: Sequence[int] = (),
+    returns: tuple[str, ...] = (),
 ) -> list[mx.array]:
     """Runs ``op`` on ``arrays`` and returns its outputs.
 
     Args:
         op: The operation's name.
-        arrays: Its inputs, in the order of ``_primitives.<op>`` and of the first stage.
-        params: Ints for the CPU primitive: spatial axes, all fields of each, then what the operation adds.
+        arrays: Its inputs by name, in the order of ``_primitives.<op>``.
+        params: The record of the CPU primitive's parameters, or None.
         outputs: Shape and dtype of each result.
-        stages: Makes the GPU's launches, each with ints of its own; called only where a GPU runs them.
+        launches: Makes the GPU's launches, each with parameters of its own; called only where a GPU runs them.
         stream: A resolved stream; everything runs there.
-        finally_with: Arrays that the last stage reads behind the results before it; for a GPU only.
-        results_of: Where a GPU's results are among its arrays, counted as for ``reads``. Default: the last stage's.
+        returns: Names of the results among what a GPU's launches wrote. Default: what the last one wrote.
     """
     if backend(stream) == "cpu":
-        shapes, dtypes = [list(s) for s, _ in outputs], [d for _, d in outputs]
-        return list(getattr(module(op), op)(list(arrays), list(params), shapes, dtypes, stream))
-    nothing = any(a.size == 0 for a in arrays) or any(0 in shape for shape, _ in outputs)
+        words = () if params is None else for_cpu(params)
+        shapes, dtypes = [s for s, _ in outputs], [d for _, d in outputs]
+        return list(getattr(module(op), op)(list(arrays.values()), words, shapes, dtypes, stream))
+    nothing = any(a.size == 0 for a in arrays.values()) or any(0 in shape for shape, _ in outputs)
     if nothing:  # is read: images are empty, sums are zero
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
-    results, known, made = list(arrays), list(arrays), stages()
-    for stage in made:
-        more = finally_with if stage is made[-1] else ()
-        given = [[*known, *more][i] for i in stage.reads] if stage.reads else [*results, *more]
-        results = run_stage(stage, given, stream)
+    known, results = dict(arrays), list[mx.array]()
+    for each in launches():
+        results = run_kernel(each, [known[name] for name in _names(each.reads, 1)], stream)
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none
             results = _primitives.mappable(results)
-        known += results
-    if results_of:
-        return [known[i] for i in results_of]
+        known.update(zip(_names(each.writes, 1), results, strict=True))
+    if returns:
+        return [known[name] for name in returns]
     if len(results) < len(outputs):  # a flat last result holds the outputs one after the other
         ends = list(itertools.accumulate(math.prod(shape) for shape, _ in outputs))
         parts = mx.split(results[0], ends[:-1], stream=stream)
@@ -175,8 +181,8 @@ def launch(
     return results
 
 
-def run_stage(
-    stage: Stage,
+def run_kernel(
+    of: KernelLaunch,
     arrays: Sequence[mx.array],
     stream: mx.Stream,
     *,
@@ -185,28 +191,29 @@ def run_stage(
 ) -> list[mx.array]:
     """Launches one kernel body on a GPU. ``metal`` is for tests that ask for the text on a machine without one."""
     on_metal = mx.metal.is_available() if metal is None else metal
-    constants = (("T", arrays[0].dtype), *stage.template)
+    constants = (("T", arrays[0].dtype), *of.template)
+    words = () if of.params is None else for_gpu(of.params)
     how: dict[str, Any] = {
-        "output_shapes": [shape for shape, _ in stage.results],
-        "output_dtypes": [dtype for _, dtype in stage.results],
-        "grid": stage.grid,
-        "threadgroup": stage.threadgroup,
+        "output_shapes": [shape for shape, _ in of.results],
+        "output_dtypes": [dtype for _, dtype in of.results],
+        "grid": of.grid,
+        "threadgroup": of.threadgroup,
         "stream": stream,
         **options,
     }
     if not on_metal:
-        wanted = _wanted(stage, arrays, constants, stream.device)
+        wanted = _wanted(of, arrays, constants, len(words), stream.device)
         if _ahead is not None:
             _ahead[wanted[:-1]] = wanted
-            return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
+            return [mx.zeros(shape, dtype) for shape, dtype in of.results]
         compiled = nvrtc.kernel(*wanted)
         if compiled is not None:
             scalars = [length for i in compiled.sized for length in arrays[i].shape]
-            scalars += _padded(stage.params)[: compiled.numbers]
-            how |= {"inputs": list(arrays), "scalars": scalars, "ensure_row_contiguous": True}
+            how |= {"inputs": list(arrays), "scalars": [*scalars, *words], "ensure_row_contiguous": True}
             return list(mx.fast.precompiled_cuda_kernel(name=compiled.name, compiled_source=compiled.code, **how))
-    kernel = _kernel(stage.body, stage.inputs, stage.outputs, on_metal)
-    return list(kernel(inputs=[*arrays, packed(stage.params)], template=list(constants), **how))
+    kernel = _kernel(of.body, (*of.inputs, *(("params",) if words else ())), of.outputs, on_metal)
+    given = [*arrays, *((packed(words),) if words else ())]
+    return list(kernel(inputs=given, template=list(constants), **how))
 
 
 _ahead: dict[Any, tuple[Any, ...]] | None = None  # what is wanted of NVRTC, while nothing is launched
@@ -229,41 +236,23 @@ def compiled_ahead(calls: Callable[[], object]) -> None:
 
 
 def _wanted(
-    stage: Stage, arrays: Sequence[mx.array], constants: tuple[nvrtc.Constant, ...], device: mx.Device
+    of: KernelLaunch,
+    arrays: Sequence[mx.array],
+    constants: tuple[nvrtc.Constant, ...],
+    words: int,
+    device: mx.Device,
 ) -> tuple[Any, ...]:
-    body, numbers = text(f"{stage.body}.metal"), len(_padded(stage.params))
-    named = zip(stage.inputs, arrays, strict=True)
+    body = texts.body(of.body)
+    named = zip(of.inputs, arrays, strict=True)
     inputs = tuple((name, a.dtype, a.ndim if nvrtc.asks(body, name) else 0) for name, a in named)
-    outputs = tuple((name, dtype) for name, (_, dtype) in zip(stage.outputs, stage.results, strict=True))
-    return f"mpsfunc_{stage.body}", body, _header(body, metal=False), inputs, outputs, constants, numbers, device
-
-
-@functools.cache
-def _header(body: str, metal: bool) -> str:
-    matrices = "simdgroup_" in body
-    words = () if metal else ("cuda.h", "cuda_matrix.h")[: 1 + matrices]
-    return "".join(map(text, (*words, *_HEADERS, *("matrices.h",) * matrices)))
+    outputs = tuple((name, dtype) for name, (_, dtype) in zip(of.outputs, of.results, strict=True))
+    header = texts.header(of.body, metal=False)
+    return f"mpsfunc_{of.body}", body, header, inputs, outputs, constants, words, device
 
 
 def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
     """What mx.distributed.all_gather makes, with a limit to its time where the CPU makes it; see watch.h."""
     return gathered if _primitives is None else _primitives.watched(gathered, sockets, seconds)
-
-
-def bits(number: float) -> tuple[int, ...]:
-    """A float32 as an int parameter of a kernel; what is too large for one becomes the largest."""
-    most = float(np.finfo(np.float32).max)
-    return struct.unpack("i", struct.pack("f", max(-most, min(number, most))))
-
-
-def signed(word: int) -> int:
-    """32 bits as an int parameter."""
-    return word - 2**32 if word >= 2**31 else word
-
-
-def doubles(*numbers: float) -> tuple[int, ...]:
-    """Numbers as int parameters of a CPU primitive, two each."""
-    return struct.unpack(f"{2 * len(numbers)}i", struct.pack(f"{len(numbers)}d", *numbers))
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -281,122 +270,28 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def packed(params: tuple[int, ...]) -> mx.array:
-    """The parameters as an int32 array of at least eight entries, so that Metal hands every body a device pointer."""
-    return mx.array(_padded(params), dtype=mx.int32)
-
-
-def _padded(params: tuple[int, ...]) -> list[int]:
-    return [*params, *[0] * (8 - len(params))]
+def packed(words: tuple[int, ...]) -> mx.array:
+    """The words of parameters as an int32 array."""
+    return mx.array(words, dtype=mx.int32)
 
 
 @functools.cache
 def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal: bool) -> Any:
     make = mx.fast.metal_kernel if metal else mx.fast.cuda_kernel
-    source = text(f"{body}.metal")
     return make(
         name=f"mpsfunc_{body}",
-        input_names=[*inputs, "params"],
+        input_names=list(inputs),
         output_names=list(outputs),
-        source=source,
-        header=_header(source, metal),
+        source=texts.body(body),
+        header=texts.header(body, metal=metal),
     )
 
 
-@functools.cache
-def text(name: str) -> str:
-    """A file of ``metal/``: inside an installed package, or beside it in a checkout."""
-    packaged = importlib.resources.files("mpsfunc") / "metal" / name
-    if packaged.is_file():
-        return packaged.read_text(encoding="utf-8")
-    return (Path(__file__).parents[2] / "metal" / name).read_text(encoding="utf-8")
-
-
-# Launch shapes ------------------------------------------------------------------------------------------
-
-
-def lanes(dtype: mx.Dtype, channels: int, size: int) -> int:
-    """Channels one thread owns: sixteen bytes of them where they divide evenly, else one.
-
-    Metal hands arrays under eight elements over in another address space; those go one by one too.
-    """
-    wide = 16 // dtype.size
-    return wide if channels % wide == 0 and size >= 8 else 1
-
-
-def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid for x by y by z items and its threadgroup of 256; bodies stride over what y and z leave over."""
-    if x > _INT_MAX:
-        raise ValueError(f"launch: a row is too long for a GPU; got {x} elements, expected at most {_INT_MAX}")
-    # CUDA rounds x up to whole threadgroups: of the widths that waste least, the widest.
-    tx = min((256, 128, 64, 32), key=lambda t: -(-x // t) * t) if x > 32 else power_of_two(x)
-    ty = min(256 // tx, power_of_two(y))
-    return (x, min(y, _BLOCKS_YZ * ty), min(z, _BLOCKS_YZ)), (tx, ty, 1)
-
-
-def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid for bodies that work out geometry once and then go from image to image, in so many rounds.
-
-    Geometry costs a thread as much as several images do, so it serves four rounds if the GPU stays full: eight leave it
-    too few threads to hide what loads wait for.
-    """
-    deep = max(-(-rounds // 4), -(-FILL * 256 // (across * height)))
-    return threads(across, height, min(rounds, deep))
-
-
-def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that strides over so many items, four at a time, in whole threadgroups of 256."""
-    return (min(8 * FILL, -(-items // 1024)) * 256, 1, 1), (256, 1, 1)
-
-
-def sharing_threads(items: int, sharing: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that strides over items with ``sharing`` threads each, a power of two, in whole threadgroups of 256."""
-    return (min(8 * FILL, -(-items * sharing // 256)) * 256, 1, 1), (256, 1, 1)
-
-
-def column_threads(
-    x: int, rows: int, sets: int = 1, *, laden: bool = False
-) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
-
-    They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before. Where
-    a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and a
-    thread has some eight rows, four at least, where there are as many: of one its mean is a poor pivot for the others.
-    """
-    each = 8 if laden else 1
-    tx = min(256, power_of_two(x))
-    ty = min(256 // tx, power_of_two(-(-rows // each)))
-    across = -(-x * sets // tx)
-    down = min(max(1, FILL // (2 if laden else 1) // across), -(-rows // (ty * each)))
-    return (x * sets, down * ty, 1), (tx, ty, 1)
-
-
-def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that folds a few parts of each column: 128 threads for one, or as many as it has parts."""
-    height = min(_MERGING, power_of_two(parts))
-    return (columns, height, 1), (256 // height, height, 1)
-
-
-def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
-    """A grid of x by y by z whole threadgroups of 256 threads."""
-    if x * 256 > _INT_MAX or max(y, z) > _MOST_YZ:
-        raise ValueError(
-            f"launch: too many tiles for one GPU kernel; got ({x}, {y}, {z}), expected at most "
-            f"({_INT_MAX // 256}, {_MOST_YZ}, {_MOST_YZ})"
-        )
-    return x * 256, y, z
-
-
-def sum_partials(length: int, parts: int = 32) -> Stage:
-    """The stage that adds rows of ``length`` partial sums in a fixed order; ``parts`` are few where they are known."""
+def sum_partials(length: int, parts: int = 32) -> KernelLaunch:
+    """The launch that adds rows of ``length`` partial sums in a fixed order; ``parts`` are few where they are known."""
+    grid, group = grids.merging_threads(length, parts)
     result = ((length,), mx.float32)
-    grid, group = merging_threads(length, parts)
-    return Stage("sum_partials", ("partial",), ("total",), (result,), grid, group, group[:2])
-
-
-def power_of_two(n: int) -> int:
-    """The least one that is not less."""
-    return 1 << (n - 1).bit_length()
+    return KernelLaunch("sum_partials", ("partial",), ("total",), (result,), grid, group, Threadgroup(*group[:2]))
 
 
 def optional_module() -> Any:

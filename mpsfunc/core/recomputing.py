@@ -18,8 +18,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import a_kind, told
-from mpsfunc.core.scalars import is_a
 
 _DEEPEST = 100  # lists in lists, which also ends those that hold themselves
 _HELD = (type(None), bool, int, float, complex, str, bytes, Enum, np.generic, mx.Dtype, mx.Device, mx.Stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpsfunc.core import launch, scalars
+from mpsfunc.core import arguments, launch
 from mpsfunc.core.printing import told
 
 _MOST_THREADS = 1024
@@ -26,7 +26,7 @@ def set_num_threads(count: int) -> None:
         >>> get_num_threads()
         2
     """
-    plain = scalars.whole(count)
+    plain = arguments.whole(count)
     if plain is None:
         raise TypeError(f"set_num_threads: not a number of threads; got count={told(count)}, expected an int")
     if not 1 <= plain <= _MOST_THREADS:

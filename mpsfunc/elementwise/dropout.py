@@ -11,10 +11,10 @@ import mlx.core as mx
 
 from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Shape
-from mpsfunc.core import checks, launch, printing, scalars
+from mpsfunc.core import arguments, checks, launch, printing
+from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import entries, is_a
 from mpsfunc.elementwise import arithmetic_rules, dropout_rules
 from mpsfunc.elementwise.dropout_rules import Given, Random
 
@@ -302,7 +302,7 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
 
 def _lengths(op: str, shape: Any) -> Shape:
     given = entries(shape)
-    lengths = [None] if given is None else [scalars.whole(length) for length in given]
+    lengths = [None] if given is None else [arguments.whole(length) for length in given]
     made = tuple(length for length in lengths if length is not None)
     if len(made) != len(lengths):
         raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Shape
-from mpsfunc.core import checks, launch, scalars
+from mpsfunc.core import arguments, checks, launch
 from mpsfunc.core.printing import told
 
 Strides = Sequence[int]
@@ -23,7 +23,7 @@ def arrays(op: str, x: Any, y: Any, check: Any, stream: mx.Stream) -> tuple[mx.a
     made: list[Any] = [x, y]
     for i, name in enumerate("xy"):
         other = made[1 - i]
-        plain = scalars.real(made[i]) if scalars.is_a(other, mx.array) else None
+        plain = arguments.real(made[i]) if arguments.is_a(other, mx.array) else None
         if plain is None:
             check(op, name, made[i], stream=stream)
             continue

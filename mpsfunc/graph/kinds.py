@@ -10,8 +10,8 @@ import mlx.core as mx
 
 import mpsfunc as mf
 from mpsfunc.core import checks
+from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import entries, is_a
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 
 Function = Callable[..., Any]

@@ -8,7 +8,7 @@ from inspect import Parameter
 from typing import Any
 
 import mpsfunc as mf
-from mpsfunc.core.scalars import entries, is_a, text
+from mpsfunc.core.arguments import entries, is_a, text
 from mpsfunc.graph.nodes import FilterNode, ImageNode, Kind, StateNode, as_image, frozen, shown
 
 GIVEN = Parameter.empty

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc.core.arguments import is_a, text
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a, text
 
 Shape = tuple[int, ...]
 Options = dict[str, Any]

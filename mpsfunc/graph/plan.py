@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import entries, is_a
 from mpsfunc.graph.nodes import (
     FilterNode,
     GradientFilterNode,

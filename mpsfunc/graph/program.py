@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.graph.drawing import Drawing
 from mpsfunc.graph.nodes import (
     Call,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.graph.filters import add
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order, shown
 

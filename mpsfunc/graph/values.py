@@ -8,9 +8,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc.core import scalars
+from mpsfunc.core import arguments
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.graph.nodes import Shape, shown
 
 
@@ -25,11 +25,11 @@ def _placeholder(name: str, given: Any) -> mx.array:
     if is_a(given, mx.array):
         return given
     shape, dtype = given, mx.float32
-    pair = scalars.entries(given) or ()
+    pair = arguments.entries(given) or ()
     if len(pair) == 2 and is_a(pair[1], mx.Dtype):
         shape, dtype = pair
-    known = scalars.entries(shape)
-    sizes = [None] if known is None else [scalars.whole(size) for size in known]
+    known = arguments.entries(shape)
+    sizes = [None] if known is None else [arguments.whole(size) for size in known]
     lengths = [size for size in sizes if size is not None and 0 <= size < 2**31]
     if len(lengths) != len(sizes):
         raise TypeError(

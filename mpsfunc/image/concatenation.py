@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import entries
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import entries
 
 
 def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream: StreamLike = None) -> mx.array:

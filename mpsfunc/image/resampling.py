@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch, printing
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.image import rules
 from mpsfunc.windows.sampling import Resized
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.core.autodiff import differentiable, over_batches
 from mpsfunc.core.launch import Stage
 from mpsfunc.windows import sampling
@@ -138,12 +138,12 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     n, _, _, channels = x.shape
     height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
     result = (n, height, width, channels), x.dtype
-    lanes = launch.lanes(x.dtype, channels, x.size)
+    lanes = grids.lanes(x.dtype, channels, x.size)
     if not back and sampling.picks(rows) and sampling.picks(cols):
         together = min(4, n)
 
         def picking() -> tuple[Stage, ...]:
-            grid, group = launch.image_threads(width * (channels // lanes), height, -(-n // together))
+            grid, group = grids.image_threads(width * (channels // lanes), height, -(-n // together))
             names = ("x", "rows", "cols", "filling"), ("y",)
             template = ("V", lanes), ("B", together)
             return (Stage("pick", *names, (result,), grid, group, (height, width), template),)
@@ -161,7 +161,7 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
         columns = _evenly(across.longest, 4)
         results = down.size * across.size * max(lanes // 4, 1)
         together = max(1, min(n, 4, 8 // results, 8 // columns))
-        grid, group = launch.image_threads(across.tiles * (channels // lanes), down.tiles, -(-n // together))
+        grid, group = grids.image_threads(across.tiles * (channels // lanes), down.tiles, -(-n // together))
         params = height, width, down.tiles, across.tiles, down.ahead, across.ahead
         template = ("V", lanes), ("B", together), ("U", columns), ("DY", down.size), ("DX", across.size)
         names = ("x", "rows", "cols"), ("y",)

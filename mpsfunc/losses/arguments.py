@@ -9,8 +9,8 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.losses import formulas, rules
 from mpsfunc.losses.formulas import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import Stage
 from mpsfunc.losses.formulas import SOFTMAX, Spec
 
@@ -31,12 +31,12 @@ def loss(y: mx.array, weights: mx.array, spec: Spec) -> tuple[Stage, ...]:
     n, pixels, classes = y.shape
     lanes, template = _template(y, weights, spec)
     by_rows = spec.type == SOFTMAX
-    sharing = min(32, launch.power_of_two((classes if by_rows else pixels * classes) // lanes))
+    sharing = min(32, grids.power_of_two((classes if by_rows else pixels * classes) // lanes))
     items = pixels if by_rows else -(-pixels * classes // (lanes * sharing * _PACKS))
-    parts = max(1, min(items, 8 * launch.FILL * 256 // (n * sharing)))
+    parts = max(1, min(items, 8 * grids.FILL * 256 // (n * sharing)))
     body = "loss_rows" if by_rows else "loss"
     template = (*template, ("R", sharing), *(() if by_rows else (("K", spec.type),)))
-    (threads, _, _), _ = launch.threads(-(-n * parts * sharing // 256) * 256, 1)  # which refuses what is too wide
+    (threads, _, _), _ = grids.threads(-(-n * parts * sharing // 256) * 256, 1)  # which refuses what is too wide
     results = ((parts, n), mx.float32), (tuple(y.shape), y.dtype)
     params = (parts, *_numbers(spec))
     first = Stage(body, _INPUTS, ("partial", "gradient"), results, (threads, 1, 1), (256, 1, 1), params, template)
@@ -52,18 +52,18 @@ def loss_grad(y: mx.array, weights: mx.array, spec: Spec, exact: bool) -> tuple[
     template = (*template, ("X", (2 if spec.scaled else 1) if exact else 0))
     inputs, result = (*_INPUTS, "scales"), (tuple(y.shape), y.dtype)
     if spec.type == SOFTMAX:
-        sharing = min(32, launch.power_of_two(classes // lanes))
-        grid, group = launch.sharing_threads(n * pixels, sharing)
+        sharing = min(32, grids.power_of_two(classes // lanes))
+        grid, group = grids.sharing_threads(n * pixels, sharing)
         body, template = "loss_rows_grad", (*template, ("R", sharing))
     else:
-        grid, group = launch.pointwise_threads(y.size // lanes)
+        grid, group = grids.pointwise_threads(y.size // lanes)
         body, template = "loss_grad", (*template, ("K", spec.type))
     return (Stage(body, inputs, ("gradient",), (result,), grid, group, _numbers(spec), template),)
 
 
 def _template(y: mx.array, weights: mx.array, spec: Spec) -> tuple[int, tuple[tuple[str, int], ...]]:
     """Elements of a thread, and what a kernel knows as it is compiled."""
-    lanes = launch.lanes(y.dtype, y.shape[2], y.size)
+    lanes = grids.lanes(y.dtype, y.shape[2], y.size)
     kind = 0 if not spec.weighted else 1 if weights.shape[2] == y.shape[2] else 2
     return lanes, (("V", lanes), ("L", int(spec.labelled)), ("W", kind))
 

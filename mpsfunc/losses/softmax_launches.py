@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
+from mpsfunc.core import grids
 from mpsfunc.core.launch import Stage
 
 # Packs that a thread has of a row at most, and packs that it should have under way.
@@ -17,16 +17,16 @@ def stages(log: bool, gradient: bool, y: mx.array) -> tuple[Stage, ...]:
     names, made = (("dy", "y"), ("dx",)) if gradient else (("x",), ("y",))
     result = tuple(y.shape), y.dtype
     outer, length, inner = y.shape
-    lanes = launch.lanes(y.dtype, length, y.size)
+    lanes = grids.lanes(y.dtype, length, y.size)
     packs = length // lanes
-    sharing = min(32, launch.power_of_two(packs))
+    sharing = min(32, grids.power_of_two(packs))
     of_thread = -(-packs // sharing)
     if inner == 1 and of_thread <= _PACKS:
         rows = max(1, _UNDER_WAY // of_thread)
-        grid, group = launch.sharing_threads(-(-outer // rows), sharing)
+        grid, group = grids.sharing_threads(-(-outer // rows), sharing)
         shares = (("V", lanes), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
         return (Stage(rows_body, names, made, (result,), grid, group, (), shares),)
-    lanes = launch.lanes(y.dtype, inner, y.size)
+    lanes = grids.lanes(y.dtype, inner, y.size)
     grid, group = _across(outer, length, inner // lanes)
     template = (("V", lanes), ("L", int(log)))
     return (Stage(body, names, made, (result,), grid, group, group[:2], template),)
@@ -35,8 +35,8 @@ def stages(log: bool, gradient: bool, y: mx.array) -> tuple[Stage, ...]:
 def _across(outer: int, length: int, beside: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Threadgroups of threads side by side, and above one another as far as that takes to fill a large GPU."""
     columns = outer * beside
-    width = min(32, launch.power_of_two(beside))
-    height = min(256 // width, launch.power_of_two(-(-length // 4)), max(1, launch.FILL * 2048 // columns))
+    width = min(32, grids.power_of_two(beside))
+    height = min(256 // width, grids.power_of_two(-(-length // 4)), max(1, grids.FILL * 2048 // columns))
     height = 1 << (height.bit_length() - 1)
-    (across, _, _), _ = launch.threads(columns, 1)  # which refuses what is too wide
+    (across, _, _), _ = grids.threads(columns, 1)  # which refuses what is too wide
     return (across, height, 1), (width, height, 1)

@@ -12,8 +12,8 @@ import mlx.nn as stock
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mpsfunc.core import recomputing
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import a_kind
-from mpsfunc.core.scalars import is_a
 
 
 def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as stock
 from mlx.utils import tree_flatten
 
+from mpsfunc.core.arguments import entries, is_a, text
 from mpsfunc.core.printing import a_kind, told
-from mpsfunc.core.scalars import entries, is_a, text
 from mpsfunc.nn import activations, fusing, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential

@@ -20,9 +20,9 @@ import mlx.core as mx
 
 from mpsfunc.channels import vector_rules
 from mpsfunc.core import launch
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.autodiff import differentiable
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 
 Group = mx.distributed.Group
 Vector = mx.array

@@ -10,9 +10,9 @@ import mlx.core as mx
 
 from mpsfunc.channels import vector_rules
 from mpsfunc.core import checks, launch, lazy, printing
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.normalization import across_processes
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.normalization.composed import check_statistics, checked_eps, statistics_of_all

@@ -10,7 +10,7 @@ import math
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import Stage
 
 Shape = tuple[int, ...]
@@ -31,7 +31,7 @@ def cross_channel_norm(x: mx.array, size: int, alpha: float, beta: float, delta:
     if size > _FEW:
         return *_squares(tuple(x.shape), (3,), size, 0, 1), _by_squares(x, numbers, beta, (0, 1))
     lanes, pixels = _lanes(x), x.size // x.shape[3]
-    grid, group = launch.threads(x.shape[3] // lanes, -(-pixels // 4))
+    grid, group = grids.threads(x.shape[3] // lanes, -(-pixels // 4))
     template = (("V", lanes), ("K", size), _quarters(beta))
     return (Stage("cross_channel_norm", ("x",), ("y",), (_like(x),), grid, group, numbers, template),)
 
@@ -45,7 +45,7 @@ def cross_channel_norm_grad(
     lanes, channels = _lanes(x), x.shape[3]
     # What a thread works out for its neighbours is less beside two packs of its own.
     packs = 2 if lanes == 4 and channels % 8 == 0 else 1
-    grid, group = launch.threads(channels // (lanes * packs), -(-x.size // (4 * channels)))
+    grid, group = grids.threads(channels // (lanes * packs), -(-x.size // (4 * channels)))
     numbers = _numbers(alpha / size, beta, delta, 2 * alpha * beta / size)
     template = (("V", lanes), ("K", size), ("O", packs), _quarters(beta))
     return (Stage("cross_channel_norm_grad", ("dy", "x"), ("dx",), (_like(x),), grid, group, numbers, template),)
@@ -178,8 +178,8 @@ def _along(
     run = min(before + after + 1, length, _RUN)
     chunk = math.isqrt(run - 1) + 1
     inner = math.prod(shape[axis + 1 :])
-    lanes = launch.lanes(mx.float32, inner, math.prod(shape)) if body == "window_sum" else 1
-    grid, group = launch.threads(math.prod(shape) // (length * lanes), -(-length // run))
+    lanes = grids.lanes(mx.float32, inner, math.prod(shape)) if body == "window_sum" else 1
+    grid, group = grids.threads(math.prod(shape) // (length * lanes), -(-length // run))
     reach = window if body == "window_moments" else (before, after)
     params = (length, inner, *reach, run, chunk)
     template = (*template, ("R", 1 << (chunk - 1).bit_length()), *((("V", lanes),) if body == "window_sum" else ()))
@@ -198,8 +198,8 @@ def _pixelwise(
 ) -> Stage:
     """A thread for some channels of some pixels; of one result like x, or of several in float32."""
     n, height, width, channels = x.shape
-    lanes = launch.lanes(mx.float32, channels, x.size)  # of the widest arrays
-    grid, group = launch.threads(width * (channels // lanes), height, n)
+    lanes = grids.lanes(mx.float32, channels, x.size)  # of the widest arrays
+    grid, group = grids.threads(width * (channels // lanes), height, n)
     results = (_like(x),) if len(outputs) == 1 else ((tuple(x.shape), mx.float32),) * len(outputs)
     return Stage(body, inputs, outputs, results, grid, group, params, (("V", lanes), constant), reads)
 
@@ -214,8 +214,8 @@ def _flat(
     constant: tuple[str, mx.Dtype | int],
 ) -> Stage:
     """A thread for some elements anywhere, sixteen bytes of the widest arrays at a time."""
-    lanes = launch.lanes(mx.float32, x.size, x.size)
-    grid, group = launch.pointwise_threads(x.size // lanes)
+    lanes = grids.lanes(mx.float32, x.size, x.size)
+    grid, group = grids.pointwise_threads(x.size // lanes)
     return Stage(body, inputs, (made,), (_like(x),), grid, group, params, (("V", lanes), constant), reads)
 
 
@@ -231,7 +231,7 @@ def _quarters(beta: float) -> tuple[str, int]:
 
 
 def _lanes(x: mx.array) -> int:
-    return launch.lanes(x.dtype, x.shape[3], x.size)
+    return grids.lanes(x.dtype, x.shape[3], x.size)
 
 
 def _like(x: mx.array) -> tuple[Shape, mx.Dtype]:

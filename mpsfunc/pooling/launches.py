@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
+from mpsfunc.core import grids
 from mpsfunc.core.launch import Output, Stage
 from mpsfunc.windows.axis import Axis, is_uniform
 
@@ -57,7 +57,7 @@ def by_pixel(
     if together is not None:
         together = min(together, n)
         template = (*template, ("B", together))
-    grid, group = launch.image_threads(width * (channels // per_thread), height, -(-n // (together or 1)))
+    grid, group = grids.image_threads(width * (channels // per_thread), height, -(-n // (together or 1)))
     return Stage(body, *names, results, grid, group, (*axes[0], *axes[1]), (("V", per_thread), *template))
 
 
@@ -132,7 +132,7 @@ def on_tiles(
     constants, (down, across), readers = found
     n, channels = result[0][0], result[0][3]
     per_thread, together = _per_thread(source, result), max(1, min(n, under_way // readers))
-    grid, group = launch.image_threads(across * (channels // per_thread), down, -(-n // together))
+    grid, group = grids.image_threads(across * (channels // per_thread), down, -(-n // together))
     template = (("V", per_thread), ("B", together), *template, *constants)
     return Stage(body, *names, (result,), grid, group, (*axes[0], *axes[1]), template)
 
@@ -157,7 +157,7 @@ def _per_thread(source: Output, *results: Output) -> int:
     """Channels of a thread: sixteen bytes of the widest elements among these."""
     shape, _ = source
     widest = max((dtype for _, dtype in (source, *results)), key=lambda dtype: dtype.size)
-    return launch.lanes(widest, shape[3], math.prod(shape))
+    return grids.lanes(widest, shape[3], math.prod(shape))
 
 
 def _every(n: int) -> Axis:

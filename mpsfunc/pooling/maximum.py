@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import checks, launch, printing
+from mpsfunc.core import checks, grids, launch, printing
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import is_a
 from mpsfunc.pooling import maximum_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.windows.axis import EDGES, MAX_EDGE_MODES, Axis, check_state, clamps_taps, max_overlap, starts
@@ -304,7 +304,7 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
         summed = maximum_rules.grad(wide, state.winners, spec)
         # A sum may overflow where the mean does not; there it is one of values divided by all that may share a winner.
         far = math.prod(a.n_out if c else max_overlap(a) for a, c in zip(axes, clamps, strict=True))
-        far = launch.power_of_two(far)
+        far = grids.power_of_two(far)
         divided = maximum_rules.grad(wide / far, state.winners, spec) * (far / shared)
         image = mx.where(mx.abs(summed) < math.inf, summed / shared, divided).astype(y.dtype)
         return image

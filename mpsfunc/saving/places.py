@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
+from mpsfunc.core.arguments import is_a, text
 from mpsfunc.core.printing import brief, told
-from mpsfunc.core.scalars import is_a, text
 from mpsfunc.saving.safetensors import Refused
 
 _LINKS = 40  # behind one another, as Linux follows

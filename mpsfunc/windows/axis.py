@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mpsfunc.core.arguments import refuse
-from mpsfunc.core.scalars import is_a
+from mpsfunc.core.arguments import is_a, refuse
 
 EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
 MAX_EDGE_MODES = (*EDGE_MODES, "exclude")

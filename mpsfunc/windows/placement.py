@@ -13,9 +13,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from mpsfunc.core.arguments import PIXELS, IntPair, cacheable, choice, pair, pixels, refuse, two
+from mpsfunc.core.arguments import PIXELS, IntPair, cacheable, choice, entries, is_a, pair, pixels, refuse, text, two
 from mpsfunc.core.printing import told
-from mpsfunc.core.scalars import entries, is_a, text
 from mpsfunc.windows.axis import EDGE_MODES, LIMIT, MAX_EDGE_MODES, Axis, evenly
 from mpsfunc.windows.policy import STYLES, PaddingPolicy, check_policy, policy_spot
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from mpsfunc.core.arguments import IntPair, near, refuse
-from mpsfunc.core.scalars import is_a, whole
+from mpsfunc.core.arguments import IntPair, is_a, near, refuse, whole
 
 STYLES = {"valid": -1, "same": 0, "full": 1}
 _POLICY: dict[str, tuple[object, ...]] = {

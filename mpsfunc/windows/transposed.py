@@ -10,8 +10,7 @@ pixel m by tap q where ``j + total - K // 2 + q * dilation = m * stride``.
 
 from __future__ import annotations
 
-from mpsfunc.core.arguments import IntPair, pair, refuse, two
-from mpsfunc.core.scalars import is_a
+from mpsfunc.core.arguments import IntPair, is_a, pair, refuse, two
 from mpsfunc.windows.axis import Axis
 from mpsfunc.windows.placement import IntOrPair, within_reach
 from mpsfunc.windows.policy import PaddingPolicy, check_policy

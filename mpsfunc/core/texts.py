@@ -1,0 +1,67 @@
+"""The kernel texts of ``metal/``: a body, and in front of it what it and its headers include, each once."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from pathlib import Path
+from typing import Any
+
+_INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
+
+
+@functools.cache
+def text(name: str) -> str:
+    """A file of ``metal/``, such as "shared/geometry.h"."""
+    return (_folder() / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def body(name: str) -> str:
+    """What stands between the braces of a kernel."""
+    return _INCLUDE.sub("", text(_places()[name]))
+
+
+@functools.cache
+def header(name: str, *, metal: bool) -> str:
+    """What stands in front of the kernel ``name``, for CUDA behind the words of Metal."""
+    found: dict[str, str] = {}
+    source = text(_places()[name])
+    if not metal:
+        words = "shared/cuda.h", "shared/cuda_matrix.h"
+        _gather(words[: 1 + ("simdgroup_" in source)], found)
+    _gather(_INCLUDE.findall(source), found)
+    return "".join(found.values())
+
+
+def bodies() -> tuple[str, ...]:
+    """The names of all bodies."""
+    return tuple(sorted(_places()))
+
+
+def _gather(names: Any, found: dict[str, str]) -> None:
+    """Puts the headers of these names, and before each what it includes, at the end of what is found."""
+    for name in names:
+        if name in found:
+            continue
+        whole = text(name)
+        _gather(_INCLUDE.findall(whole), found)
+        found[name] = _INCLUDE.sub("", whole)
+
+
+@functools.cache
+def _folder() -> Any:
+    """Where the texts are: inside an installed package, or beside it in a checkout."""
+    packaged = importlib.resources.files("mpsfunc") / "metal"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "metal"
+
+
+@functools.cache
+def _places() -> dict[str, str]:
+    """The file of each body."""
+    families = [folder for folder in _folder().iterdir() if folder.is_dir()]
+    files = [(family.name, file.name) for family in families for file in family.iterdir()]
+    return {
+        name.removesuffix(".metal"): f"{family}/{name}" for family, name in sorted(files) if name.endswith(".metal")
+    }
