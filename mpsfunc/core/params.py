@@ -7,7 +7,6 @@ float64, of two words each.
 
 from __future__ import annotations
 
-import functools
 import struct
 import typing
 from collections.abc import Callable, Iterator
@@ -18,6 +17,10 @@ import numpy as np
 Unsigned = NewType("Unsigned", int)  # 32 bits
 _CODES = {int: "i", Unsigned: "I", float: "f"}
 _MOST = float(np.finfo(np.float32).max)
+
+Words = Callable[[Any], tuple[int, ...]]
+_GPU: dict[Any, Words] = {}
+_CPU: dict[Any, Words] = {}
 
 
 class Threadgroup(NamedTuple):
@@ -47,16 +50,19 @@ def for_gpu(record: Any) -> tuple[int, ...]:
         >>> for_gpu(PoolParams(*place("avg_pool", (6, 4), 2)))
         (6, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 4, 2, 2, 2, 1, 0, 0, 0, 0, 2, 0)
     """
-    return _for_gpu(type(record))(record)
+    kind = type(record)
+    words = _GPU.get(kind) or _GPU.setdefault(kind, _for_gpu(kind))
+    return words(record)
 
 
 def for_cpu(record: Any) -> tuple[int, ...]:
     """The words of a record as a CPU primitive reads them."""
-    return _for_cpu(type(record))(record)
+    kind = type(record)
+    words = _CPU.get(kind) or _CPU.setdefault(kind, _for_cpu(kind))
+    return words(record)
 
 
-@functools.cache
-def _for_gpu(kind: Any) -> Callable[[Any], tuple[int, ...]]:
+def _for_gpu(kind: Any) -> Words:
     flat, to_words = _flat(kind), _to_words(codes(kind))
     real = tuple(code == "f" for code in codes(kind))
 
@@ -67,8 +73,7 @@ def _for_gpu(kind: Any) -> Callable[[Any], tuple[int, ...]]:
     return words if set(codes(kind)) - {"i"} else flat
 
 
-@functools.cache
-def _for_cpu(kind: Any) -> Callable[[Any], tuple[int, ...]]:
+def _for_cpu(kind: Any) -> Words:
     flat, to_words = _flat(kind), _to_words(codes(kind).replace("f", "d"))
     return (lambda record: to_words(*flat(record))) if set(codes(kind)) - {"i"} else flat
 

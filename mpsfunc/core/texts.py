@@ -14,7 +14,8 @@ _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 @functools.cache
 def text(name: str) -> str:
     """A file of ``metal/``, such as "shared/geometry.h"."""
-    return (_folder() / name).read_text(encoding="utf-8")
+    whole: str = (_folder() / name).read_text(encoding="utf-8")
+    return whole
 
 
 @functools.cache

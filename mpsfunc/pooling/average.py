@@ -14,6 +14,7 @@ from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average_rules
 from mpsfunc.pooling.launches import Spec
+from mpsfunc.pooling.params import PoolParams
 from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, check_state
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, Pixels, place, restrict_outputs
 
@@ -153,7 +154,7 @@ def avg_pool_fwd(
         edge_mode=edge_mode,
         zero_pad=zero_pad,
     )
-    return average_rules.pool(x, Spec(state.rows, state.cols, run_on)), state
+    return average_rules.pool(x, Spec(PoolParams(state.rows, state.cols), run_on)), state
 
 
 def avg_pool_state(
@@ -255,7 +256,7 @@ def avg_pool_grad(
     expected = ("n", state.rows.n_out, state.cols.n_out, channels)
     checks.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = restrict_outputs("avg_pool_grad", (state.rows, state.cols), source_window)
-    return average_rules.grad(dy, Spec(rows, cols, run_on))
+    return average_rules.grad(dy, Spec(PoolParams(rows, cols), run_on))
 
 
 def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement: Any) -> AvgPoolState:

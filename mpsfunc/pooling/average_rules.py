@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable, over_batches
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.pooling import launches
 from mpsfunc.pooling.launches import Spec
 
@@ -27,26 +27,28 @@ def grad(dy: mx.array, spec: Spec) -> mx.array:
 
 def _run(op: str, x: mx.array, height: int, width: int, spec: Spec) -> mx.array:
     source, result = (x.shape, x.dtype), ((x.shape[0], height, width, x.shape[3]), x.dtype)
-    axes = spec.rows, spec.cols
+    name = "x" if op == "avg_pool" else "dy"
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         if op == "avg_pool":
             names = ("x",), ("y",)
             together = 2 if x.dtype.size > 2 else 4
-            return launches.summing(op, names, source, result, axes, lambda dtype: (("O", dtype),), together=together)
+            return launches.summing(
+                op, names, source, result, spec.windows, lambda dtype: (("O", dtype),), together=together
+            )
         names = ("dy",), ("dx",)
-        tiles = launches.on_tiles("avg_pool_grad_tile", names, source, result, axes)
-        return (tiles or launches.by_pixel(op, names, source, (result,), axes, together=4),)
+        tiles = launches.on_tiles("avg_pool_grad_tile", names, source, result, spec.windows)
+        return (tiles or launches.by_pixel(op, names, source, (result,), spec.windows, together=4),)
 
-    return launch.launch(op, [x], (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+    return launch.launch(op, {name: x}, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 def _run_avg_pool(x: mx.array, spec: Spec) -> mx.array:
-    return _run("avg_pool", x, spec.rows.n_out, spec.cols.n_out, spec)
+    return _run("avg_pool", x, spec.windows.rows.n_out, spec.windows.cols.n_out, spec)
 
 
 def _run_avg_pool_grad(dy: mx.array, spec: Spec) -> mx.array:
-    return _run("avg_pool_grad", dy, spec.rows.n_in, spec.cols.n_in, spec)
+    return _run("avg_pool_grad", dy, spec.windows.rows.n_in, spec.windows.cols.n_in, spec)
 
 
 def _linear(name: str, run: Any, own: Any, adjoint: Any) -> Any:

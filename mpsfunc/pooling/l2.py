@@ -11,6 +11,7 @@ from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import l2_rules
 from mpsfunc.pooling.launches import Spec
+from mpsfunc.pooling.params import PoolParams
 from mpsfunc.windows import placement
 from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, check_state
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding
@@ -146,7 +147,7 @@ def l2_pool_fwd(
     )
     checks.image_shape("l2_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
     with mx.stream(run_on):
-        norms = l2_rules.norms(x, Spec(rows, cols, run_on))
+        norms = l2_rules.norms(x, Spec(PoolParams(rows, cols), run_on))
         return norms.astype(x.dtype), L2PoolState(norms, "l2_pool", rows, cols)
 
 
@@ -209,4 +210,4 @@ def l2_pool_grad(
             f"expected {launch.accumulator(x.dtype)}"
         )
     rows, cols = placement.restrict_outputs(op, (rows, cols), source_window)
-    return l2_rules.grad(dy, x, state.norms, Spec(rows, cols, run_on))
+    return l2_rules.grad(dy, x, state.norms, Spec(PoolParams(rows, cols), run_on))

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable, over_batches
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.pooling import launches
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.windows.axis import clamps_taps
@@ -36,37 +36,37 @@ def grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
 
 
 def _run_norms(x: mx.array, spec: Spec) -> mx.array:
-    source, axes = (x.shape, x.dtype), (spec.rows, spec.cols)
-    result = (x.shape[0], spec.rows.n_out, spec.cols.n_out, x.shape[3]), launch.accumulator(x.dtype)
+    source = x.shape, x.dtype
+    result = (x.shape[0], spec.windows.rows.n_out, spec.windows.cols.n_out, x.shape[3]), launch.accumulator(x.dtype)
 
-    def stages() -> tuple[Stage, ...]:
-        return launches.summing("l2_pool", (("x",), ("norms",)), source, result, axes, lambda dtype: ())
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.summing("l2_pool", (("x",), ("norms",)), source, result, spec.windows, lambda dtype: ())
 
-    return launch.launch("l2_pool", [x], (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+    return launch.launch("l2_pool", {"x": x}, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 def _run_grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
-    source, result, axes = (norms.shape, norms.dtype), (x.shape, x.dtype), (spec.rows, spec.cols)
+    source, result = (norms.shape, norms.dtype), (x.shape, x.dtype)
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         names, tiles = (("dy", "x", "norms"), ("dx",)), None
-        if not any(map(clamps_taps, axes)):
-            tiles = launches.on_tiles("l2_pool_grad_tile", names, source, result, axes, under_way=1)
-        return (tiles or launches.by_pixel("l2_pool_grad", names, source, (result,), axes),)
+        if not any(map(clamps_taps, spec.windows)):
+            tiles = launches.on_tiles("l2_pool_grad_tile", names, source, result, spec.windows, under_way=1)
+        return (tiles or launches.by_pixel("l2_pool_grad", names, source, (result,), spec.windows),)
 
-    arrays = [dy, x, norms]
-    return launch.launch("l2_pool_grad", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+    arrays = {"dy": dy, "x": x, "norms": norms}
+    return launch.launch("l2_pool_grad", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 def _run_tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
-    source, result, axes = (x.shape, x.dtype), (norms.shape, norms.dtype), (spec.rows, spec.cols)
+    source, result = (x.shape, x.dtype), (norms.shape, norms.dtype)
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         names = ("t", "x", "norms"), ("dnorms",)
-        return (launches.by_pixel("l2_pool_tangent", names, source, (result,), axes),)
+        return (launches.by_pixel("l2_pool_tangent", names, source, (result,), spec.windows),)
 
-    arrays = [t, x, norms]
-    return launch.launch("l2_pool_tangent", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+    arrays = {"t": t, "x": x, "norms": norms}
+    return launch.launch("l2_pool_tangent", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import grids
-from mpsfunc.core.launch import Output, Stage
+from mpsfunc.core.launch import KernelLaunch, Output
+from mpsfunc.pooling.params import PoolParams
 from mpsfunc.windows.axis import Axis, is_uniform
 
-Axes = tuple[Axis, Axis]
 Names = tuple[tuple[str, ...], tuple[str, ...]]  # of a body's inputs and outputs
 Template = tuple[tuple[str, mx.Dtype | int], ...]
 
@@ -20,8 +20,7 @@ Template = tuple[tuple[str, mx.Dtype | int], ...]
 class Spec(NamedTuple):
     """The statics of a pooling, forward and backward."""
 
-    rows: Axis
-    cols: Axis
+    windows: PoolParams
     stream: mx.Stream
 
 
@@ -36,11 +35,11 @@ def by_pixel(
     names: Names,
     source: Output,
     results: tuple[Output, ...],
-    axes: Axes,
+    windows: PoolParams,
     template: Template = (),
     *,
     together: int | None = None,
-) -> Stage:
+) -> KernelLaunch:
     """A thread for some channels of each pixel of the results.
 
     Args:
@@ -48,7 +47,7 @@ def by_pixel(
         names: Of its inputs and outputs.
         source: Shape and dtype of the input that decides, with the results, how many channels are sixteen bytes.
         results: Shape and dtype of each output.
-        axes: Rows and columns.
+        windows: Rows and columns.
         template: Constants of the body besides "V", the channels of a thread, and "B".
         together: Images that a thread has under way, for bodies that let it have several.
     """
@@ -58,7 +57,7 @@ def by_pixel(
         together = min(together, n)
         template = (*template, ("B", together))
     grid, group = grids.image_threads(width * (channels // per_thread), height, -(-n // (together or 1)))
-    return Stage(body, *names, results, grid, group, (*axes[0], *axes[1]), (("V", per_thread), *template))
+    return KernelLaunch(body, *names, results, grid, group, windows, (("V", per_thread), *template))
 
 
 def summing(
@@ -66,11 +65,11 @@ def summing(
     names: Names,
     source: Output,
     result: Output,
-    axes: Axes,
+    windows: PoolParams,
     constants: Callable[[mx.Dtype], Template],
     *,
     together: int | None = None,
-) -> tuple[Stage, ...]:
+) -> tuple[KernelLaunch, ...]:
     """A sum over windows in one step, or first along the columns and then along the rows.
 
     One thread has a whole window; where windows are large and few, two short steps take far less time.
@@ -80,21 +79,24 @@ def summing(
         names: Of its inputs and outputs.
         source: Shape and dtype of the image.
         result: Shape and dtype of the output.
-        axes: Rows and columns.
+        windows: Rows and columns.
         constants: The body's, for a dtype of results.
         together: As for `by_pixel`.
     """
-    rows, cols = axes
+    rows, cols = windows
+    ((read,), (written,)) = names
 
-    def step(source: Output, result: Output, axes: Axes) -> Stage:
-        template = (*constants(result[1]), taps_under_way(axes[1], source[1], together))
-        return by_pixel(body, names, source, (result,), axes, template, together=together)
+    def step(source: Output, result: Output, windows: PoolParams) -> KernelLaunch:
+        template = (*constants(result[1]), taps_under_way(windows.cols, source[1], together))
+        return by_pixel(body, names, source, (result,), windows, template, together=together)
 
     if rows.size * cols.size < _MANY or cols.size < 4 or 4 * cols.n_out > cols.n_in:
-        return (step(source, result, axes),)
+        return (step(source, result, windows),)
     n, _, width, channels = result[0]
     between = (n, rows.n_in, width, channels), mx.float32
-    return step(source, between, (_every(rows.n_in), cols)), step(between, result, (rows, _every(cols.n_out)))
+    along_columns = step(source, between, PoolParams(_every(rows.n_in), cols)).renamed(**{written: "by_columns"})
+    along_rows = step(between, result, PoolParams(rows, _every(cols.n_out))).renamed(**{read: "by_columns"})
+    return along_columns, along_rows
 
 
 def taps_under_way(cols: Axis, dtype: mx.Dtype, together: int | None = None) -> tuple[str, int]:
@@ -108,11 +110,11 @@ def on_tiles(
     names: Names,
     source: Output,
     result: Output,
-    axes: Axes,
+    windows: PoolParams,
     template: Template = (),
     *,
     under_way: int = 4,
-) -> Stage | None:
+) -> KernelLaunch | None:
     """A thread for some channels of a tile of pixels, or None where `tile` finds none.
 
     A window is loaded once for all pixels of a tile, and which tap it has on each is a constant.
@@ -122,11 +124,11 @@ def on_tiles(
         names: Of its inputs and outputs.
         source: Shape and dtype of the input that decides, with the results, how many channels are sixteen bytes.
         result: Shape and dtype of the output.
-        axes: Rows and columns.
+        windows: Rows and columns.
         template: Constants of the body besides those of channels, images and tiles.
         under_way: Windows that a thread has under way at a time, if a tile needs no more.
     """
-    found = tile(*axes)
+    found = tile(*windows)
     if found is None:
         return None
     constants, (down, across), readers = found
@@ -134,7 +136,7 @@ def on_tiles(
     per_thread, together = _per_thread(source, result), max(1, min(n, under_way // readers))
     grid, group = grids.image_threads(across * (channels // per_thread), down, -(-n // together))
     template = (("V", per_thread), ("B", together), *template, *constants)
-    return Stage(body, *names, (result,), grid, group, (*axes[0], *axes[1]), template)
+    return KernelLaunch(body, *names, (result,), grid, group, windows, template)
 
 
 def tile(rows: Axis, cols: Axis) -> tuple[Template, tuple[int, int], int] | None:

@@ -18,6 +18,7 @@ from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import told
 from mpsfunc.pooling import maximum_rules
 from mpsfunc.pooling.launches import Spec
+from mpsfunc.pooling.params import PoolParams
 from mpsfunc.windows.axis import EDGES, MAX_EDGE_MODES, Axis, check_state, clamps_taps, max_overlap, starts
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, place, restrict_outputs
 from mpsfunc.windows.policy import PaddingPolicy
@@ -290,7 +291,7 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
     checks.array("max_unpool", "y", y, stream=run_on)
     _check_state("max_unpool", state, run_on)
     checks.shape("max_unpool", "y", y, tuple(state.winners.shape), "y does not belong to this state")
-    spec = Spec(state.rows, state.cols, run_on)
+    spec = Spec(PoolParams(state.rows, state.cols), run_on)
     image: mx.array
     axes = state.rows, state.cols
     clamps = [clamps_taps(axis) for axis in axes]
@@ -339,7 +340,7 @@ def _pool(
             "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
         )
     with mx.stream(run_on):
-        y, winners = maximum_rules.pool(_comparable(x, run_on), Spec(rows, cols, run_on))
+        y, winners = maximum_rules.pool(_comparable(x, run_on), Spec(PoolParams(rows, cols), run_on))
         return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)
 
 
@@ -351,7 +352,7 @@ def _gradient(op: str, dy: Any, state: Any, source_window: Any, kernel_offset: o
     checks.no_kernel_offset(op, kernel_offset)
     checks.shape(op, "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
     rows, cols = restrict_outputs(op, (state.rows, state.cols), source_window)
-    dx: mx.array = maximum_rules.grad(dy, state.winners, Spec(rows, cols, run_on))
+    dx: mx.array = maximum_rules.grad(dy, state.winners, Spec(PoolParams(rows, cols), run_on))
     return dx
 
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable, over_batches
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_under_way
 from mpsfunc.windows.axis import Axis, clamps_taps
 
@@ -45,43 +45,43 @@ def winners_dtype(rows: Axis, cols: Axis) -> mx.Dtype:
 
 
 def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    shape = x.shape[0], spec.rows.n_out, spec.cols.n_out, x.shape[3]
-    winners = winners_dtype(spec.rows, spec.cols)
+    shape = x.shape[0], spec.windows.rows.n_out, spec.windows.cols.n_out, x.shape[3]
+    winners = winners_dtype(spec.windows.rows, spec.windows.cols)
     results = (shape, x.dtype), (shape, winners)
 
-    def stages() -> tuple[Stage, ...]:
-        names, axes = (("x",), ("y", "winners")), (spec.rows, spec.cols)
-        template = ("W", winners), taps_under_way(spec.cols, x.dtype)
-        return (by_pixel("max_pool", names, (x.shape, x.dtype), results, axes, template),)
+    def kernels() -> tuple[KernelLaunch, ...]:
+        names = ("x",), ("y", "winners")
+        template = ("W", winners), taps_under_way(spec.windows.cols, x.dtype)
+        return (by_pixel("max_pool", names, (x.shape, x.dtype), results, spec.windows, template),)
 
-    return tuple(launch.launch("max_pool", [x], (*spec.rows, *spec.cols), results, stages, spec.stream))
+    return tuple(launch.launch("max_pool", {"x": x}, spec.windows, results, kernels, spec.stream))
 
 
 def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     source = dy.shape, dy.dtype
-    result = (dy.shape[0], spec.rows.n_in, spec.cols.n_in, dy.shape[3]), dy.dtype
+    result = (dy.shape[0], spec.windows.rows.n_in, spec.windows.cols.n_in, dy.shape[3]), dy.dtype
 
-    def stages() -> tuple[Stage, ...]:
-        names, axes = (("dy", "winners"), ("dx",)), (spec.rows, spec.cols)
+    def kernels() -> tuple[KernelLaunch, ...]:
+        names = ("dy", "winners"), ("dx",)
         template = (("W", winners.dtype),)
         tiles = None
-        if not any(map(clamps_taps, axes)):
-            tiles = on_tiles("max_pool_grad_tile", names, source, result, axes, template)
-        return (tiles or by_pixel("max_pool_grad", names, source, (result,), axes, template),)
+        if not any(map(clamps_taps, spec.windows)):
+            tiles = on_tiles("max_pool_grad_tile", names, source, result, spec.windows, template)
+        return (tiles or by_pixel("max_pool_grad", names, source, (result,), spec.windows, template),)
 
-    arrays = [dy, winners]
-    return launch.launch("max_pool_grad", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+    arrays = {"dy": dy, "winners": winners}
+    return launch.launch("max_pool_grad", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     result = winners.shape, x.dtype
 
-    def stages() -> tuple[Stage, ...]:
-        names, axes = (("x", "winners"), ("y",)), (spec.rows, spec.cols)
-        return (by_pixel("max_pool_take", names, (x.shape, x.dtype), (result,), axes, (("W", winners.dtype),)),)
+    def kernels() -> tuple[KernelLaunch, ...]:
+        names = ("x", "winners"), ("y",)
+        return (by_pixel("max_pool_take", names, (x.shape, x.dtype), (result,), spec.windows, (("W", winners.dtype),)),)
 
-    arrays = [x, winners]
-    return launch.launch("max_pool_take", arrays, (*spec.rows, *spec.cols), (result,), stages, spec.stream)[0]
+    arrays = {"x": x, "winners": winners}
+    return launch.launch("max_pool_take", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------

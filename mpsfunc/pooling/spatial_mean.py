@@ -10,6 +10,7 @@ from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average_rules
 from mpsfunc.pooling.launches import Spec
+from mpsfunc.pooling.params import PoolParams
 from mpsfunc.windows import placement
 from mpsfunc.windows.axis import EDGE_MODES
 
@@ -69,4 +70,4 @@ def spatial_mean_grad(dy: mx.array, shape: Sequence[int], *, stream: StreamLike 
 
 def _one_window(op: str, shape: Sequence[int], stream: mx.Stream) -> Spec:
     rows, cols = placement.place(op, (shape[1], shape[2]), "global", edge_modes=EDGE_MODES)
-    return Spec(rows, cols, stream)
+    return Spec(PoolParams(rows, cols), stream)
