@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mutants
-from trees import same_tree
+from support import mutations as mutants
+from support.trees import same_tree
 
 import mpsfunc as mf
 
