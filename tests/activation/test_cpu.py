@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from metal_host.cases.activation import EVERY, TOLD_BY_RESULT, Told, activation, slope_of_result, spread
 from support import DTYPES, accumulator, close, exact, numbers, same_bits
-from support.oracle import activation as oracle_neuron
+from support.oracle import activation as oracle
 
 from mpsfunc._activation import NAMES, Activation
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
-ORDERS = {"neuron": oracle_neuron.neuron, "neuron_grad": oracle_neuron.slope, "neuron_curve": oracle_neuron.curvature}
+ORDERS = {
+    "neuron": oracle.neuron,
+    "neuron_grad": oracle.slope,
+    "neuron_curve": oracle.curvature,
+}
 # A lane, a broken vector, more than is widened at a time and a rest of it, and more than one chunk.
 SIZES = (1, 13, 1030, 17000)
 each = pytest.mark.parametrize(("name", "told"), EVERY, ids=[f"{name}{told}" for name, told in EVERY])
@@ -108,7 +112,7 @@ def _float32(low: float, high: float) -> np.ndarray:
 def test_values_to_the_last_places(isa: str, name: str, told: Told, low: float, high: float, limit: float) -> None:
     x = _float32(low, high)
     x = x[(x > 0) | (low < 0)]
-    assert places(of(name, told, x), oracle_neuron.neuron(x, name, **known(told))) <= limit
+    assert places(of(name, told, x), oracle.neuron(x, name, **known(told))) <= limit
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_slopes_to_the_last_places(isa: str, name: str, told: Told, limit: float
     right = {
         "sigmoid": lambda x: np.exp(-abs(x)) / (1 + np.exp(-abs(x))) ** 2,
         "tanh": lambda x: 1 / np.cosh(x) ** 2,
-    }.get(name, lambda x: oracle_neuron.slope(x, name, **known(told)))
+    }.get(name, lambda x: oracle.slope(x, name, **known(told)))
     assert places(of(name, told, x, "neuron_grad"), right(x)) <= limit
 
 

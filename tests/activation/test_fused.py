@@ -7,8 +7,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import TOLERANCE, accumulator, close, exact, numbers, oracle, primitives, same_bits
-from support.oracle import activation as oracle_neuron
+from support import TOLERANCE, accumulator, close, exact, numbers, primitives, same_bits
+from support.oracle import activation as oracle_activation
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 
@@ -57,7 +58,7 @@ def test_a_convolution_activates(device: mx.Device, dtype: mx.Dtype, name: str) 
     where = state.rows, state.cols, state.groups
     z = oracle.conv(exact(x), exact(w), exact(b), *where)
     sizes = oracle.conv(*(np.abs(exact(a)) for a in (x, w, b)), *where)
-    expected, slope = (f(z, how.type, **parameters(how)) for f in (oracle_neuron.neuron, oracle_neuron.slope))
+    expected, slope = (f(z, how.type, **parameters(how)) for f in (oracle_activation.neuron, oracle_activation.slope))
     once = 0 if name in TOLD else TOLERANCE[dtype] / TOLERANCE[accumulator(dtype)] * np.abs(z)  # rounded in between
     bound = (np.abs(slope) + 0.1) * (sizes + once) + np.abs(expected) + 1
     close(y, expected, bound, slack=3)
@@ -219,7 +220,7 @@ def test_slopes_get_a_gradient_from_autodiff_and_from_the_state(on_cpu: mx.Devic
     _, (dslopes,) = mx.vjp(lambda s: mf.conv(x, w, b, neuron=mf.Neuron("prelu", s), **HOW), [SLOPES], [dy])
     explicit = mf.prelu_grad(dy, state.y, state.slopes)[1]
     assert dslopes.dtype == mx.float32 and explicit.dtype == mx.float64
-    np.testing.assert_allclose(exact(explicit), oracle_neuron.slopes_grad(exact(dy), exact(state.y)), rtol=1e-12)
+    np.testing.assert_allclose(exact(explicit), oracle_activation.slopes_grad(exact(dy), exact(state.y)), rtol=1e-12)
     np.testing.assert_allclose(exact(dslopes), exact(explicit), rtol=1e-6)
 
 
@@ -265,7 +266,7 @@ def test_batch_norm_activates(device: mx.Device, dtype: mx.Dtype, name: str) -> 
     mean, var = exact(state.mean), exact(state.var)
     z = (exact(x) - mean) / np.sqrt(var + 0.1) * exact(gamma) + exact(beta)
     f, g, bent = (
-        getattr(oracle_neuron, what)(z, how.type, **parameters(how)) for what in ("neuron", "slope", "curvature")
+        getattr(oracle_activation, what)(z, how.type, **parameters(how)) for what in ("neuron", "slope", "curvature")
     )
     off = (TOLERANCE[dtype] / TOLERANCE[accumulator(dtype)] if name == "prelu" else 1) * (np.abs(z) + 4)
     y = mf.bn_normalize(x, state, gamma, beta, neuron=how)

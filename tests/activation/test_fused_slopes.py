@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from support import DTYPES, SMALLEST, TOLERANCE, exact, numbers, same_bits
-from support.oracle import activation as oracle_neuron
+from support.oracle import activation as oracle_activation
 
 import mpsfunc as mf
 from mpsfunc import nn
@@ -60,7 +60,7 @@ def slopes(z: mx.array, how: mf.Neuron) -> np.ndarray:
         a, b = 1.0 if how.a is None else how.a, 1.0 if how.b is None else how.b
         falling = np.exp(-np.abs(b * exact(z)))
         return np.asarray(a * b * (2 * falling / (1 + falling * falling)) ** 2)
-    return np.asarray(oracle_neuron.slope(exact(z), how.type, a=how.a))
+    return np.asarray(oracle_activation.slope(exact(z), how.type, a=how.a))
 
 
 def right(got: mx.array, z: mx.array, expected: np.ndarray, roundings: float = 8) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, VIEWS, accumulator, close, exact, geometries, numbers, oracle, primitives, same_bits
+from support import DTYPES, VIEWS, accumulator, close, exact, geometries, numbers, primitives, same_bits
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, numbers, oracle, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.convolution_case import CHANNELS, WINDOWS, Case, axis, case, check
-from support.oracle import activation as oracle_neuron
+from support.oracle import activation as oracle_activation
+from support.oracle import convolution as oracle
 
 from mpsfunc._activation import ELU, RELU, SIGMOID, TANH, Activation
 from mpsfunc.window import Axis
@@ -365,7 +366,7 @@ def test_fused_neurons(isa: str, name: str, windows: str, channels: tuple[int, i
     wide = k._replace(**arrays)
     sizes = k._replace(**{name: mx.abs(a, stream=mx.cpu) for name, a in arrays.items()})
     for run in (Case.conv, Case.grad_input):
-        expected = oracle_neuron.neuron(exact(run(wide)), **how)
+        expected = oracle_activation.neuron(exact(run(wide)), **how)
         close(run(k._replace(neuron=act)), expected, exact(run(sizes)) + 1, slack=2)
 
 

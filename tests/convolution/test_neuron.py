@@ -9,7 +9,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import close, exact, numbers, oracle, primitives, same_bits
+from support import close, exact, numbers, primitives, same_bits
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 

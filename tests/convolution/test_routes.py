@@ -8,7 +8,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import close, exact, geometries, nodes, numbers, oracle
+from support import close, exact, geometries, nodes, numbers
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 from mpsfunc import _conv_kernels, _conv_library, _conv_stages, _launch

@@ -7,7 +7,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import close, exact, numbers, oracle
+from support import close, exact, numbers
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, numbers, oracle, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.convolution_case import Case, axis, case
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 from mpsfunc._activation import RELU, Activation

@@ -10,7 +10,8 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, accumulator, close, exact, numbers, oracle, same_bits
+from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
+from support.oracle import pooling as oracle
 
 from mpsfunc import _launch
 from mpsfunc._activation import NO_ACTIVATION

@@ -13,11 +13,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from support import exact, numbers
-from support.bad import activation as bad_neurons
-from support.bad import elementwise as bad_elements
-from support.bad import image as bad_images
+from support.bad import activation as bad_activation
+from support.bad import elementwise as bad_elementwise
+from support.bad import image as bad_image
 from support.bad import losses as bad_losses
-from support.bad import normalization as bad_norms
+from support.bad import normalization as bad_normalization
 from support.bad.normalization import NORM
 
 import mpsfunc as mf
@@ -25,7 +25,8 @@ from mpsfunc import _launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-OTHERS = (bad_norms, bad_neurons, bad_elements, bad_images, bad_losses)  # families with a file of their own
+# Families with a file of their own.
+OTHERS = (bad_normalization, bad_activation, bad_elementwise, bad_image, bad_losses)
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL = mf.avg_pool_state(X.shape, 2)
@@ -80,8 +81,8 @@ IMAGES: dict[str, Callable[[Any], Any]] = {
         mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
     ),
 }
-IMAGES |= bad_norms.IMAGES | bad_images.IMAGES
-GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"} | bad_images.GRADIENTS
+IMAGES |= bad_normalization.IMAGES | bad_image.IMAGES
+GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"} | bad_image.GRADIENTS
 each = pytest.mark.parametrize("op", IMAGES)
 
 
@@ -288,7 +289,7 @@ OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-OF_STATES |= bad_norms.OF_STATES | bad_elements.OF_STATES | bad_images.OF_STATES
+OF_STATES |= bad_normalization.OF_STATES | bad_elementwise.OF_STATES | bad_image.OF_STATES
 
 
 @pytest.mark.parametrize("op", OF_STATES)
@@ -314,7 +315,7 @@ def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
         IMAGES[op](X.astype(mx.float64))
 
 
-POINTWISE = {op: ("x", call) for op, call in bad_neurons.POINTWISE.items()} | bad_losses.POINTWISE
+POINTWISE = {op: ("x", call) for op, call in bad_activation.POINTWISE.items()} | bad_losses.POINTWISE
 
 
 @pytest.mark.parametrize("op", POINTWISE)
@@ -328,13 +329,13 @@ def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
         refuses(TypeError, f"{op}: {name} has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
 
 
-@pytest.mark.parametrize("op", bad_elements.WIDE_DTYPES)
+@pytest.mark.parametrize("op", bad_elementwise.WIDE_DTYPES)
 def test_float64_elements_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
     with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got "):
-        bad_elements.WIDE_DTYPES[op](X.astype(mx.float64))
+        bad_elementwise.WIDE_DTYPES[op](X.astype(mx.float64))
 
 
-NARROW: dict[str, Any] = {"ConvState": CONV, **bad_norms.STATES}
+NARROW: dict[str, Any] = {"ConvState": CONV, **bad_normalization.STATES}
 
 
 @pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind in NARROW])

@@ -14,9 +14,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from metal_host.cases import CASES
-from support import TOLERANCE, VIEWS, exact, geometries, numbers, oracle, same_bits
+from support import TOLERANCE, VIEWS, exact, geometries, numbers, same_bits
 from support.matrix import MATRIX, Arrays
-from support.oracle import activation as oracle_neuron
+from support.oracle import activation as oracle_activation
+from support.oracle import convolution as oracle_convolution
+from support.oracle import pooling as oracle_pooling
 
 import mpsfunc as mf
 from mpsfunc import _conv_stages
@@ -83,10 +85,10 @@ def convolved(x: mx.array, w: mx.array, b: mx.array, view: str = "contiguous", *
     where = state.rows, state.cols, state.groups
     dy = numbers(tuple(y.shape), x.dtype, 3)
     done = mf.conv_grad_weights(seen(dy), seen(x), state)
-    near(y, *both(oracle.conv, where, x, w, b), x.dtype)
-    near(mf.conv_grad_input(seen(dy), seen(w), state), *both(oracle.conv_grad_input, where, dy, w), x.dtype)
-    near(done.dw, *both(oracle.conv_grad_weights, where, dy, x), x.dtype)
-    near(done.db, *both(oracle.conv_grad_bias, (), dy), x.dtype)
+    near(y, *both(oracle_convolution.conv, where, x, w, b), x.dtype)
+    near(mf.conv_grad_input(seen(dy), seen(w), state), *both(oracle_convolution.conv_grad_input, where, dy, w), x.dtype)
+    near(done.dw, *both(oracle_convolution.conv_grad_weights, where, dy, x), x.dtype)
+    near(done.db, *both(oracle_convolution.conv_grad_bias, (), dy), x.dtype)
     assert done.dw.dtype == done.db.dtype == mx.float32 and y.dtype == x.dtype
 
 
@@ -102,16 +104,16 @@ def convolve(name: str, dtype: mx.Dtype, channels: int, out: int, groups: int = 
 def test_neurons_behind_a_library(how: mf.Neuron, dtype: mx.Dtype) -> None:
     x, w, b = numbers((2, 9, 8, 16), dtype), numbers((24, 3, 3, 16), dtype, 1), numbers((24,), dtype, 2)
     y, state = mf.conv_fwd(x, w, b, padding=1, neuron=how)
-    z, size = both(oracle.conv, (state.rows, state.cols, 1), x, w, b)
-    near(y, oracle_neuron.neuron(z, how.type, a=how.a, b=how.b), size + 1, dtype)
+    z, size = both(oracle_convolution.conv, (state.rows, state.cols, 1), x, w, b)
+    near(y, oracle_activation.neuron(z, how.type, a=how.a, b=how.b), size + 1, dtype)
     # A library's rounding may bring z to the other side of 0, where the slope of elu jumps; y tells on which it is.
     other_side = (exact(y) >= 0) != (z >= 0) if how.type == "elu" else np.zeros(z.shape, bool)
     assert np.all(np.abs(z[other_side]) <= 4 * TOLERANCE[dtype] * size[other_side])
-    slope = oracle_neuron.slope(np.where(other_side, -z, z), how.type, a=how.a, b=how.b)
+    slope = oracle_activation.slope(np.where(other_side, -z, z), how.type, a=how.a, b=how.b)
     dy = numbers(tuple(y.shape), dtype, 3)
     where = state.rows, state.cols, 1
-    dx = oracle.conv_grad_input(exact(dy) * slope, exact(w), *where)
-    off = oracle.conv_grad_input(np.abs(exact(dy)) * (np.abs(slope) + 1), np.abs(exact(w)), *where)
+    dx = oracle_convolution.conv_grad_input(exact(dy) * slope, exact(w), *where)
+    off = oracle_convolution.conv_grad_input(np.abs(exact(dy)) * (np.abs(slope) + 1), np.abs(exact(w)), *where)
     near(mf.conv_grad_input(dy, w, state), dx, off, dtype)
 
 
@@ -123,9 +125,9 @@ def test_pooling_in_every_geometry(name: str, dtype: mx.Dtype) -> None:
         for edges in ({}, {"edge_mode": "clamp", "zero_pad": ((2, 0), (0, 1))}):
             x = numbers((2, *image, channels), dtype)
             y, state = mf.avg_pool_fwd(x, kernel, **placement, **edges)
-            near(y, *both(oracle.avg_pool, (state.rows, state.cols), x), dtype)
+            near(y, *both(oracle_pooling.avg_pool, (state.rows, state.cols), x), dtype)
             dy = numbers(tuple(y.shape), dtype, 1)
-            near(mf.avg_pool_grad(dy, state), *both(oracle.avg_pool_grad, (state.rows, state.cols), dy), dtype)
+            near(mf.avg_pool_grad(dy, state), *both(oracle_pooling.avg_pool_grad, (state.rows, state.cols), dy), dtype)
 
 
 @pytest.mark.usefixtures("ours")

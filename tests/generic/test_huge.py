@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from support import SMALLEST, close, exact, numbers, same_bits
-from support.oracle import elementwise as oracle_elements
+from support.oracle import elementwise as oracle_elementwise
 
 import mpsfunc as mf
 
@@ -132,7 +132,7 @@ def test_dropout(device: mx.Device, stride: tuple[int, int, int]) -> None:
     x = mx.broadcast_to(mx.array(1.0, mx.float16), (IMAGES, HEIGHT, WIDTH, CHANNELS))
     y = mf.dropout(x, keep_probability=0.5, key=mx.array([5, 6], mx.uint32), mask_stride=stride)
     end = IMAGES * (HEIGHT if stride[0] else 1) * WIDTH * CHANNELS
-    calls = [oracle_elements.philox((i & 0xFFFFFFFF, i >> 32, 0, 0), (5, 6)) for i in range(end // 4 - 64, end // 4)]
+    calls = [oracle_elementwise.philox((i & 0xFFFFFFFF, i >> 32, 0, 0), (5, 6)) for i in range(end // 4 - 64, end // 4)]
     assert np.array_equal(exact(y[-1, -1, -1]) != 0, np.array(calls).reshape(-1) < 2**31)
 
 

@@ -13,7 +13,8 @@ from support import numbers, same_bits
 
 import mpsfunc as mf
 from metal_host import conformance
-from metal_host.cases import CASES, Case
+from metal_host.case import Case
+from metal_host.cases import CASES
 from metal_host.host import Run, metal_host, needs_clang
 from metal_host.job import OUTPUT, Traffic
 from mpsfunc import _conv_stages, _launch

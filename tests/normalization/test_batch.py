@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, TOLERANCE, VIEWS, accumulator, close, exact, numbers, oracle, same_bits
+from support import DTYPES, TOLERANCE, VIEWS, accumulator, close, exact, numbers, same_bits
+from support.oracle import normalization as oracle
 
 import mpsfunc as mf
 from mpsfunc import _launch

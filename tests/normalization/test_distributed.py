@@ -27,7 +27,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx._distributed_utils import config, launch
-from normalization import distributed_worker as across
+from normalization import distributed_worker as worker
 from support import numbers
 
 import mpsfunc as mf
@@ -111,9 +111,9 @@ def alone() -> dict[str, np.ndarray]:
     """Every result of one process with the whole batch."""
     with mx.stream(mx.cpu):
         return {
-            f"{name} {key}": across.numpy(value)
-            for name, dtype in across.DTYPES.items()
-            for key, value in across.results(dtype, 1, 0, None).items()
+            f"{name} {key}": worker.numpy(value)
+            for name, dtype in worker.DTYPES.items()
+            for key, value in worker.results(dtype, 1, 0, None).items()
         }
 
 
@@ -128,7 +128,7 @@ def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 FORWARD, DERIVED = ("explicit", "parts", "fwd"), ("grad", "compiled", "second", "jvp", "vmap")
-CASES = [(case, dtype) for dtype in across.DTYPES for case in FORWARD + (() if dtype == "bfloat16" else DERIVED)]
+CASES = [(case, dtype) for dtype in worker.DTYPES for case in FORWARD + (() if dtype == "bfloat16" else DERIVED)]
 
 
 @pytest.mark.parametrize(("case", "dtype"), CASES)
@@ -152,7 +152,7 @@ def test_a_group_computes_what_one_process_does(
 
 
 def test_counts_are_exact(together: list[dict[str, np.ndarray]]) -> None:
-    n, h, w, _ = across.SHAPE
+    n, h, w, _ = worker.SHAPE
     for of_one in together:
         for name, value in of_one.items():
             if name.endswith(" count"):
@@ -303,9 +303,9 @@ def test_connections_that_do_not_fit_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_group_of_one_is_no_group(on_cpu: mx.Device, only: Any) -> None:
-    with_group = across.results(mx.float32, 1, 0, only)
-    for name, value in across.results(mx.float32, 1, 0, None).items():
-        assert across.numpy(value).tobytes() == across.numpy(with_group[name]).tobytes(), name
+    with_group = worker.results(mx.float32, 1, 0, only)
+    for name, value in worker.results(mx.float32, 1, 0, None).items():
+        assert worker.numpy(value).tobytes() == worker.numpy(with_group[name]).tobytes(), name
     with pytest.raises(ValueError, match="no elements to take statistics of"):
         mf.bn_stats(mx.zeros((0, 2, 2, 3)), group=only)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BATCHES, DTYPES, VIEWS, Windows, close, exact, geometries, numbers, oracle, same_bits
+from support import BATCHES, DTYPES, VIEWS, Windows, close, exact, geometries, numbers, same_bits
+from support.oracle import pooling as oracle
 
 import mpsfunc as mf
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, close, exact, numbers, oracle, same_bits
+from support import DTYPES, close, exact, numbers, same_bits
+from support.oracle import pooling as oracle
 
 import mpsfunc as mf
 from mpsfunc.window import Axis, place, starts

@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from support import mutations as mutants
+from support import mutations
 from support.trees import same_tree
 
 import mpsfunc as mf
@@ -39,8 +39,8 @@ def run(seed: int, rounds: int) -> Counter[str]:
 
 def sealed(contents: bytes) -> bytes:
     """A file with its checksum made anew."""
-    file = mutants.File(contents)
-    file.metadata[mutants.CRC] = ""
+    file = mutations.File(contents)
+    file.metadata[mutations.CRC] = ""
     file.seal()
     return file.contents()
 
@@ -49,7 +49,7 @@ def sealed(contents: bytes) -> bytes:
 def test_it_reaches_good_files_and_bad_ones_and_repeats_itself() -> None:
     done = run(3, 30)
     loaded = {f"{kind}: loaded" for kind in ("tree", "entries", "arrays", "metadata")}
-    assert loaded | {f"{kind}: refused" for kind in (*mutants.INSIDE, "bytes")} <= set(done)
+    assert loaded | {f"{kind}: refused" for kind in (*mutations.INSIDE, "bytes")} <= set(done)
     assert run(3, 30) == done != run(4, 30)
 
 

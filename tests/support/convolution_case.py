@@ -10,7 +10,8 @@ import pytest
 
 from mpsfunc._activation import NO_ACTIVATION, RELU, Activation
 from mpsfunc.window import Axis
-from support import accumulator, close, exact, numbers, oracle, same_bits
+from support import accumulator, close, exact, numbers, same_bits
+from support.oracle import convolution as oracle
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 

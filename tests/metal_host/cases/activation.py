@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from support import close, exact, numbers
-from support.oracle import activation as oracle_neuron
+from support.oracle import activation as oracle_activation
 
 from metal_host.case import Case, launched, like, named
 from mpsfunc import _neuron_stages
@@ -76,18 +76,18 @@ def _each(
         x, dy, u = spread(shape, dtype), numbers(shape, dtype, 1), numbers(shape, dtype, 2)
         act, known, x64 = activation(name, told), _known(told), exact(x)
         # An exponent is rounded, and a value that is a sum has the size of its terms.
-        size = 4 + abs(oracle_neuron.neuron(x64, name, **known)) * (1 + abs(x64))
+        size = 4 + abs(oracle_activation.neuron(x64, name, **known)) * (1 + abs(x64))
         if 0 in orders:
             (y,) = launched([x], like(x), _neuron_stages.neuron(x, act))
-            close(y, oracle_neuron.neuron(x64, name, **known), size, slack=4)
+            close(y, oracle_activation.neuron(x64, name, **known), size, slack=4)
         if 1 in orders:
             (dx,) = launched([dy, x], like(x), _neuron_stages.grad(x, act))
-            right = exact(dy) * oracle_neuron.slope(x64, name, **known)
+            right = exact(dy) * oracle_activation.slope(x64, name, **known)
             close(dx, right, abs(exact(dy)) * (4 + abs(right) * (1 + abs(x64))), slack=4)
         if 2 in orders:
             (bent,) = launched([u, dy, x], like(x), _neuron_stages.curve(x, act))
             both = exact(u) * exact(dy)
-            right = both * oracle_neuron.curvature(x64, name, **known)
+            right = both * oracle_activation.curvature(x64, name, **known)
             close(bent, right, abs(both) * (4 + abs(right) * (1 + abs(x64))), slack=4)
 
     bodies = [body for i, body in enumerate(("neuron", "neuron_grad", "neuron_curve")) if i in orders]
@@ -109,7 +109,7 @@ def _prelu(shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
 def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
     def check() -> None:
         dy = numbers(shape, dtype, 1)
-        y = mx.array(oracle_neuron.neuron(exact(spread(shape, F32)), name, **_known(told)).astype(np.float32))
+        y = mx.array(oracle_activation.neuron(exact(spread(shape, F32)), name, **_known(told)).astype(np.float32))
         y = y.astype(dtype)
         (dz,) = launched([dy, y], like(dy), _neuron_stages.pull(dy, activation(name, told)))
         close(dz, exact(dy) * slope_of_result(exact(y), *told), abs(exact(dy)), slack=4)
@@ -117,7 +117,7 @@ def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how:
     return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_pull",), check, **how)
 
 
-def neurons() -> list[Case]:
+def activations() -> list[Case]:
     return [
         *[_each(name, told, (2, 3, 8), F32) for name, told in EVERY],
         _each("gelu", (), (3, 7, 5), F32),

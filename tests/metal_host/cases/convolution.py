@@ -10,8 +10,9 @@ from unittest import mock
 
 import mlx.core as mx
 import numpy as np
-from support import close, exact, numbers, oracle
-from support.oracle import activation as oracle_neuron
+from support import close, exact, numbers
+from support.oracle import activation as oracle_activation
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 from metal_host.case import Case, named
@@ -53,7 +54,7 @@ def _convs(
         right, size = definition(*values), definition(*map(abs, values))
         for act in (NO_ACTIVATION, *ACTIVATIONS):
             kind, a, b, _ = act
-            close(run(act), oracle_neuron.neuron(right, NAMES[kind], a=a, b=b), 4 * size)
+            close(run(act), oracle_activation.neuron(right, NAMES[kind], a=a, b=b), 4 * size)
 
     def forward() -> None:
         state, x, w, _ = prepared()

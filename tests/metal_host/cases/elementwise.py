@@ -150,7 +150,7 @@ def _compare(
     return Case(name, ("compare",), check, crowded)
 
 
-def elements() -> list[Case]:
+def elementwise() -> list[Case]:
     odd, even, tiny = (2, 3, 5, 7), (2, 3, 4, 8), (1, 1, 2, 3)
     crowd = (3, 9, 8, 125)  # more than the threads of a crowded grid have under way, in images that do not merge
     row, column, pixel = (1, 1, 1, 8), (2, 3, 1, 1), (1, 3, 4, 1)

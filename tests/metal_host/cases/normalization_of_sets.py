@@ -8,7 +8,7 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 from support import close, exact, numbers
-from support.oracle import activation as oracle_neuron
+from support.oracle import activation as oracle_activation
 
 from metal_host.case import Case, launched, like, named
 from mpsfunc import _channel_stages, _launch, _vectors
@@ -41,7 +41,7 @@ def _sets(
         return exact(v)[:, None, None, None]
 
     def pulled() -> Array:
-        return by_set(dy) * oracle_neuron.slope(before(), NAMES[act.kind], **known)
+        return by_set(dy) * oracle_activation.slope(before(), NAMES[act.kind], **known)
 
     def before() -> Array:
         return (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
@@ -57,7 +57,7 @@ def _sets(
 
     def normalize() -> None:
         y = launched([x, mean, scale, shift], like(x), _channel_stages.affine(x, sets, act))[0]
-        right = oracle_neuron.neuron(before(), NAMES[act.kind], **known)
+        right = oracle_activation.neuron(before(), NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
 
     def stats_grad() -> None:
@@ -88,7 +88,7 @@ def _sets(
         y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=_channel_stages.NORMALIZED)
         center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
         z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
-        right = oracle_neuron.neuron(z, NAMES[act.kind], **known)
+        right = oracle_activation.neuron(z, NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
         close(found, center.reshape(vector[0]), 4, slack=slack)
         close(spread, width.reshape(vector[0]), width.reshape(vector[0]), slack=slack)
@@ -101,7 +101,7 @@ def _sets(
         dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=_channel_stages.GRADIENTS)
         root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_set(x) - wide(mean)
         z = off * root * by_channel(gamma) + by_channel(beta)
-        g = by_set(dy) * oracle_neuron.slope(z, NAMES[act.kind], **known)
+        g = by_set(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
         total, dot = (v.sum((1, 2, 3), keepdims=True) for v in (g, g * off))
         size = abs(by_set(dy)).sum((1, 2, 3), keepdims=True) + 1
         a = by_channel(gamma) * root
@@ -150,11 +150,11 @@ def _by_state(
     size = abs(exact(dy)).sum((0, 1, 2)) + 1
 
     def pulled() -> Array:
-        return exact(dy) * oracle_neuron.slope(z, NAMES[act.kind], **known)
+        return exact(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
 
     def normalize() -> None:
         y = launched([x, mean, var, gamma, beta], like(x), _channel_stages.normalized_by(x, act, 1e-3))[0]
-        close(y, oracle_neuron.neuron(z, NAMES[act.kind], **known), abs(z) + 9, slack=slack)
+        close(y, oracle_activation.neuron(z, NAMES[act.kind], **known), abs(z) + 9, slack=slack)
 
     def grown() -> None:
         stages = _channel_stages.grown(dy, act, 1e-3)

@@ -6,7 +6,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from support import SMALLEST, TOLERANCE, close, exact, numbers, oracle
+from support import SMALLEST, TOLERANCE, close, exact, numbers
+from support.oracle import pooling as oracle
 
 import mpsfunc as mf
 from metal_host.case import Case, named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -150,3 +151,27 @@ def affine(x: np.ndarray, mean: np.ndarray, scale: np.ndarray, shift: np.ndarray
     """``(x - mean) * scale + shift`` with vectors (sets, channels)."""
     seen = in_sets(x, len(mean))
     return ((seen - mean[:, None]) * scale[:, None] + shift[:, None]).reshape(x.shape)
+
+
+class Norm(NamedTuple):
+    """Batch normalization of one batch, forward and backward."""
+
+    mean: np.ndarray
+    var: np.ndarray
+    y: np.ndarray
+    dgamma: np.ndarray
+    dbeta: np.ndarray
+    dx: np.ndarray
+    dx_frozen: np.ndarray
+
+
+def batch_norm(x: np.ndarray, dy: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float) -> Norm:
+    pixels = (0, 1, 2)
+    mean = x.mean(pixels)
+    var = ((x - mean) ** 2).mean(pixels)
+    root = np.sqrt(var + eps)
+    xhat = (x - mean) / root
+    dgamma, dbeta = (dy * xhat).sum(pixels), dy.sum(pixels)
+    count = x.size / x.shape[-1]
+    dx = gamma / root * (dy - dbeta / count - xhat * dgamma / count)
+    return Norm(mean, var, gamma * xhat + beta, dgamma, dbeta, dx, gamma / root * dy)
