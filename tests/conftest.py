@@ -72,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[mx.Device]:
     """Every device that MLX has here, as the default one while the test runs; on a GPU with our own kernels.
 
-    A vendor's library may round where a definition does not: test_gpu.py holds the routes to it.
+    A vendor's library may round where a definition does not: generic/test_gpu.py holds the routes to it.
     """
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
     here = mx.Device(getattr(mx, request.param))

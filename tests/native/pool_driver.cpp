@@ -1,4 +1,4 @@
-// Exercises the thread pool by itself: test_cpu.py builds it, with and without the thread sanitizer.
+// Exercises the thread pool by itself: test_native.py builds it, with and without the thread sanitizer.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from matrix import MATRIX
+from support.matrix import MATRIX
 
 import mpsfunc as mf
 from mpsfunc import _launch, _vectors
