@@ -11,7 +11,7 @@ from metal_host.cases.activation import EVERY, TOLD_BY_RESULT, Told, activation,
 from support import DTYPES, accumulator, close, exact, numbers, same_bits
 from support.oracle import activation as oracle
 
-from mpsfunc._activation import NAMES, Activation
+from mpsfunc.channels.activation_spec import NAMES, Activation
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 

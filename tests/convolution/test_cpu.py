@@ -12,8 +12,8 @@ from support.convolution_case import CHANNELS, WINDOWS, Case, axis, case, check
 from support.oracle import activation as oracle_activation
 from support.oracle import convolution as oracle
 
-from mpsfunc._activation import ELU, RELU, SIGMOID, TANH, Activation
-from mpsfunc.window import Axis
+from mpsfunc.channels.activation_spec import ELU, RELU, SIGMOID, TANH, Activation
+from mpsfunc.windows.axis import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 

@@ -12,10 +12,11 @@ from support import close, exact, geometries, nodes, numbers
 from support.oracle import convolution as oracle
 
 import mpsfunc as mf
-from mpsfunc import _conv_kernels, _conv_library, _conv_stages, _launch
-from mpsfunc._activation import ELU, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
-from mpsfunc._conv_spec import Spec
-from mpsfunc._launch import Stage
+from mpsfunc.channels.activation_spec import ELU, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
+from mpsfunc.convolution import launches, library, routes
+from mpsfunc.convolution.spec import Spec
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Stage
 
 GEOMETRIES = geometries(mf.PaddingPolicy) | {
     "3x3 p1": ((6, 7), (3, 3), {"stride": 1, "padding": 1}),
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("on_cpu")
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The choices of another backend, carried out on this one."""
     backend = str(request.param).split(",")[0]
-    monkeypatch.setattr(_launch, "backend", lambda stream: backend)
+    monkeypatch.setattr(launch, "backend", lambda stream: backend)
     monkeypatch.setenv("MLX_ENABLE_TF32", "0" if "float32" in request.param else "1")
     return str(request.param)
 
@@ -45,18 +46,18 @@ def test_routes_compute_the_definition(gpu: str, name: str, channels: int, group
     image, kernel, placement = GEOMETRIES[name]
     state = mf.conv_state((2, *image, channels), (6, *kernel, channels // groups), groups=groups, **placement)
     spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    if not _conv_library.ordinary(spec):
+    if not library.ordinary(spec):
         return  # our kernels' business
     x, w = numbers((2, *image, channels)), numbers(tuple(state.dw.shape), seed=1)
     dy = numbers((2, state.rows.n_out, state.cols.n_out, 6), seed=2)
     where: Any = (state.rows, state.cols, groups)
     values, sizes = ([f(exact(a)) for a in (x, w, dy)] for f in (np.asarray, np.abs))
     zero = np.zeros(6)
-    close(_conv_library.conv(x, w, spec), *(oracle.conv(v[0], v[1], zero, *where) for v in (values, sizes)))
-    close(_conv_library.grad_input(dy, w, spec), *(oracle.conv_grad_input(v[2], v[1], *where) for v in (values, sizes)))
+    close(library.conv(x, w, spec), *(oracle.conv(v[0], v[1], zero, *where) for v in (values, sizes)))
+    close(library.grad_input(dy, w, spec), *(oracle.conv_grad_input(v[2], v[1], *where) for v in (values, sizes)))
     if groups == 1:
         close(
-            _conv_library.grad_weights(dy, x, spec),
+            library.grad_weights(dy, x, spec),
             *(oracle.conv_grad_weights(v[2], v[0], *where) for v in (values, sizes)),
         )
 
@@ -73,11 +74,11 @@ def test_a_fused_bias_and_neuron(gpu: str) -> None:
         (Activation(ELU, 0.6), np.where(z < 0, 0.6 * np.expm1(z), z)),
         (NO_ACTIVATION, z),
     ):
-        close(_conv_library.finished(y, b, spec._replace(neuron=act)), expected, 4)
-        half = _conv_library.finished(y.astype(mx.float16), b, spec._replace(neuron=act))
+        close(library.finished(y, b, spec._replace(neuron=act)), expected, 4)
+        half = library.finished(y.astype(mx.float16), b, spec._replace(neuron=act))
         assert half.dtype == mx.float16
         np.testing.assert_allclose(exact(half), expected, atol=5e-3)
-    assert _conv_library.finished(y, b, spec._replace(biased=False)) is y
+    assert library.finished(y, b, spec._replace(biased=False)) is y
 
 
 @pytest.mark.parametrize(
@@ -129,14 +130,14 @@ def test_who_makes_a_weight_gradient_on_cuda(
         launched.append(stage.body)
         return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
 
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
-    monkeypatch.setattr(_launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(launch, "run_stage", run_stage)
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", deterministic)
     monkeypatch.setenv("MLX_ENABLE_TF32", "1")
     state = mf.conv_state((2, 17, 17, channels), (out, kernel, kernel, channels), stride=stride, padding=kernel // 2)
     x, dy = mx.zeros((2, 17, 17, channels), dtype), mx.zeros((2, state.rows.n_out, state.cols.n_out, out), dtype)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    _conv_kernels.grad_weights(dy, x, spec)
+    routes.grad_weights(dy, x, spec)
     fits = kernel <= 3 and max(channels, out) <= 64
     halves = dtype != mx.float32 and channels % 8 == out % 8 == 0 and kernel > 1
     ours = body or ("" if deterministic == "0" else "strips" if fits and halves else "narrow" if fits else "plain")
@@ -149,9 +150,9 @@ def test_on_a_gpu_one_gradient_of_parameters_does_not_make_the_other(monkeypatch
     def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
         return [mx.sin(mx.zeros(shape, dtype)) for shape, dtype in stage.results]
 
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
-    monkeypatch.setattr(_launch, "run_stage", run_stage)
-    monkeypatch.setattr(_launch, "_primitives", None)
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "_primitives", None)
     x = numbers((2, 5, 5, 64), mx.bfloat16)
     state = mf.conv_grad_weights(x, x, mf.conv_state((2, 5, 5, 64), (64, 3, 3, 64), padding=1))
     assert "Sin" not in nodes(state.dw) and "Sin" in nodes(state.db)
@@ -184,12 +185,12 @@ def test_photographs_go_where_they_are_faster(
     apart: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     monkeypatch.setenv("MLX_ENABLE_TF32", tf32)
     groups, channels = how.get("groups", 1), shape[3]
     state = mf.conv_state(shape, (6, kernel, kernel, channels // groups), **how)
     spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    assert _conv_library._photographs(spec, channels, dtype) == apart
+    assert library._photographs(spec, channels, dtype) == apart
     x, w = numbers(shape), numbers(tuple(state.dw.shape), seed=1)
     dy = numbers((2, state.rows.n_out, state.cols.n_out, 6), seed=2)
     narrow = [a.astype(dtype) for a in (x, w, dy)]
@@ -197,11 +198,11 @@ def test_photographs_go_where_they_are_faster(
     where: Any = (state.rows, state.cols, groups)
     for made, right, size in (
         (
-            _conv_library.conv(narrow[0], narrow[1], spec),
+            library.conv(narrow[0], narrow[1], spec),
             *(oracle.conv(v[0], v[1], np.zeros(6), *where) for v in (values, sizes)),
         ),
         (
-            _conv_library.grad_input(narrow[2], narrow[1], spec),
+            library.grad_input(narrow[2], narrow[1], spec),
             *(oracle.conv_grad_input(v[2], v[1], *where) for v in (values, sizes)),
         ),
     ):
@@ -212,17 +213,17 @@ def test_photographs_go_where_they_are_faster(
 def test_what_windows_see_may_be_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then cuDNN makes the weight gradient after all, which needs no memory for it."""
     seen: list[str] = []
-    real = _conv_library._by_patches
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    real = library._by_patches
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     monkeypatch.setenv("MLX_ENABLE_TF32", "0")
-    monkeypatch.setattr(_conv_library, "_by_patches", lambda *told: seen.append("patches") or real(*told))
+    monkeypatch.setattr(library, "_by_patches", lambda *told: seen.append("patches") or real(*told))
     state = mf.conv_state((2, 9, 9, 64), (6, 3, 3, 64), stride=2)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
     x, dy = numbers((2, 9, 9, 64)), numbers((2, 4, 4, 6), seed=1)
-    by_patches = _conv_library.grad_weights(dy, x, spec)
+    by_patches = library.grad_weights(dy, x, spec)
     assert seen == ["patches"]
-    monkeypatch.setattr(_conv_library, "_MOST_SEEN", 4 * 2 * 4 * 4 * 9 * 64 - 1)
-    np.testing.assert_allclose(exact(_conv_library.grad_weights(dy, x, spec)), exact(by_patches), atol=1e-4)
+    monkeypatch.setattr(library, "_MOST_SEEN", 4 * 2 * 4 * 4 * 9 * 64 - 1)
+    np.testing.assert_allclose(exact(library.grad_weights(dy, x, spec)), exact(by_patches), atol=1e-4)
     assert seen == ["patches"]
 
 
@@ -233,13 +234,13 @@ def test_what_windows_see_may_be_too_much(monkeypatch: pytest.MonkeyPatch) -> No
 def test_more_channels_are_faster_where_nothing_is_rounded_to_tf32(
     channels: int, kernel: int, stride: int, ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     monkeypatch.setenv("MLX_ENABLE_TF32", "0")
     state = mf.conv_state((2, 9, 9, channels), (64, kernel, kernel, channels), padding=kernel // 2, stride=stride)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    assert _conv_kernels._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == ours
+    assert routes._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == ours
     monkeypatch.setenv("MLX_ENABLE_TF32", "1")
-    assert not _conv_kernels._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels)))
+    assert not routes._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels)))
 
 
 def test_tensor_cores_are_asked_for_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,10 +250,10 @@ def test_tensor_cores_are_asked_for_where_they_are(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(
             mx, "device_info", lambda _, capability=capability: {"compute_capability_major": capability}
         )
-        _conv_stages._tensor_cores.cache_clear()
-        assert _conv_stages.strip(spec, 16, 16, mx.float16) == rows
+        launches._tensor_cores.cache_clear()
+        assert launches.strip(spec, 16, 16, mx.float16) == rows
     monkeypatch.undo()
-    _conv_stages._tensor_cores.cache_clear()
+    launches._tensor_cores.cache_clear()
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -264,9 +265,9 @@ def test_strips_fit_into_shared_memory(channels: int, out: int, stride: int) -> 
         shape = 1, 32, width * stride, channels
         state = mf.conv_state(shape, (out, 3, 3, channels), stride=stride, padding=1)
         spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-        if _conv_stages.strip(spec, out, channels, mx.float16):
+        if launches.strip(spec, out, channels, mx.float16):
             dy_shape = 1, state.rows.n_out, state.cols.n_out, out
-            stage, _ = _conv_stages.grad_weights_stages(spec, dy_shape, shape, mx.float16, matrices=False)
+            stage, _ = launches.grad_weights_stages(spec, dy_shape, shape, mx.float16, matrices=False)
             t: dict[str, Any] = dict(stage.template)
             of_dy, of_x = (2 * -(-t[name] // 16) + 1 for name in "OI")
             seen = ((t["R"] - 1) * t["SY"] + t["KY"]) * -(-((t["N"] - 1) * t["SX"] + t["KX"]) // t["SX"]) * t["SX"]
@@ -275,15 +276,15 @@ def test_strips_fit_into_shared_memory(channels: int, out: int, stride: int) -> 
 
 
 def test_a_data_gradient_goes_forward_for_64_channels(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_conv_library, "_MANY_PIXELS", 2 * 5 * 4)
+    monkeypatch.setattr(library, "_MANY_PIXELS", 2 * 5 * 4)
     state = mf.conv_state((2, 5, 4, 64), (64, 3, 3, 64), padding=1)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
     dy, w = numbers((2, 5, 4, 64)).astype(mx.bfloat16), numbers((64, 3, 3, 64), seed=1).astype(mx.bfloat16)
-    assert _conv_library._of_64(dy, 64, spec) and not _conv_library._of_64(dy[:1], 64, spec)
-    assert not _conv_library._of_64(dy.astype(mx.float32), 64, spec)
+    assert library._of_64(dy, 64, spec) and not library._of_64(dy[:1], 64, spec)
+    assert not library._of_64(dy.astype(mx.float32), 64, spec)
     where: Any = (state.rows, state.cols, 1)
     right, size = (oracle.conv_grad_input(f(exact(dy)), f(exact(w)), *where) for f in (np.asarray, np.abs))
-    made = exact(_conv_library.grad_input(dy, w, spec))
+    made = exact(library.grad_input(dy, w, spec))
     np.testing.assert_allclose(made, right, atol=2**-7 * size.max(), rtol=2**-7)
 
 
@@ -308,4 +309,4 @@ def test_few_channels_go_where_they_are_faster(
     groups = how.get("groups", 1)
     state = mf.conv_state(shape, (16, *kernel, 16 // groups), **how)
     spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    assert _conv_kernels._slow_in_cudnn(spec, 16, mx.zeros(shape)) == ours
+    assert routes._slow_in_cudnn(spec, 16, mx.zeros(shape)) == ours

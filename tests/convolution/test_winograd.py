@@ -12,8 +12,8 @@ from support.convolution_case import Case, axis, case
 from support.oracle import convolution as oracle
 
 import mpsfunc as mf
-from mpsfunc._activation import RELU, Activation
-from mpsfunc.window import Axis
+from mpsfunc.channels.activation_spec import RELU, Activation
+from mpsfunc.windows.axis import Axis
 
 # Large enough to be worth its while. Tiles hang over the edge, and channels break vectors.
 LARGE_WINDOWS = {

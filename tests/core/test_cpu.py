@@ -13,9 +13,9 @@ import pytest
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 from support.oracle import pooling as oracle
 
-from mpsfunc import _launch
-from mpsfunc._activation import NO_ACTIVATION
-from mpsfunc.window import Axis
+from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.core import launch
+from mpsfunc.windows.axis import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
@@ -244,7 +244,7 @@ def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
 IMAGE, VECTOR = ((2, 7, 8, 3), mx.float32), ((3,), mx.float32)
 POOLED = ((2, 4, 4, 3), mx.float32)
 CONVOLVED, WEIGHTS = ((2, 4, 4, 5), mx.float32), ((5, 3, 3, 3), mx.float32)
-NUMBERS = _launch.doubles(0, 0, 0)  # parameters of an activation
+NUMBERS = launch.doubles(0, 0, 0)  # parameters of an activation
 GOOD = (*AXES["3x3 s2 p1"][0], *AXES["3x3 s2 p1"][1])
 
 
@@ -359,7 +359,7 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("neuron_pull", [IMAGE, IMAGE], (0, *NUMBERS), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (1,), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], (1, *_launch.doubles(-1.0, 0, 0)), [IMAGE]),  # both signs come out the same
+        ("neuron_pull", [IMAGE, IMAGE], (1, *launch.doubles(-1.0, 0, 0)), [IMAGE]),  # both signs come out the same
         ("neuron_pull", [IMAGE, IMAGE], (15, *NUMBERS), [IMAGE]),  # a gelu's result does not tell
         ("neuron_pull", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),  # nor does that of a sigmoid, once it is rounded
         ("neuron", [IMAGE], (16, *NUMBERS), [IMAGE]),

@@ -7,7 +7,7 @@ import pytest
 from support import numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _environment, _launch
+from mpsfunc.core import environment, launch
 
 NONSENSE = ("true", "off", "2", " 1", "-1")
 
@@ -15,10 +15,10 @@ NONSENSE = ("true", "off", "2", " 1", "-1")
 @pytest.mark.parametrize("default", [False, True])
 def test_switch(default: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MPSFUNC_SWITCH", raising=False)
-    assert _environment.switch("MPSFUNC_SWITCH", default) is default
+    assert environment.switch("MPSFUNC_SWITCH", default) is default
     for given, on in {"0": False, "1": True, "": default}.items():
         monkeypatch.setenv("MPSFUNC_SWITCH", given)
-        assert _environment.switch("MPSFUNC_SWITCH", default) is on
+        assert environment.switch("MPSFUNC_SWITCH", default) is on
 
 
 @pytest.mark.parametrize("given", NONSENSE)
@@ -42,11 +42,11 @@ def test_winograd(given: str, on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch
 def test_deterministic(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a route that it would close."""
     stream = mx.default_stream(mx.cpu)
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", given)
     with pytest.raises(ValueError, match="MPSFUNC_DETERMINISTIC: not a switch"):
-        _launch.routed(stream, "cuda")
-    assert not _launch.routed(stream, "metal")
+        launch.routed(stream, "cuda")
+    assert not launch.routed(stream, "metal")
     for value, closed in {"0": False, "1": True, "": False}.items():
         monkeypatch.setenv("MPSFUNC_DETERMINISTIC", value)
-        assert _launch.routed(stream, "cuda") is not closed
+        assert launch.routed(stream, "cuda") is not closed

@@ -15,7 +15,7 @@ import pytest
 from core.test_nvrtc import GPU, INPUTS, OUTPUTS, Fake
 from core.test_nvrtc import nothing_known as nothing_known  # for every test here too
 
-from mpsfunc import _nvrtc
+from mpsfunc.core import nvrtc
 
 
 class Library:
@@ -30,14 +30,14 @@ class Library:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., _nvrtc.Compiler | None]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., nvrtc.Compiler | None]:
     """Looks for a compiler among folders that a test makes, where libraries are by their names."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
     real = os.path.exists
     monkeypatch.setattr(os.path, "exists", lambda path: str(path).startswith(str(tmp_path)) and real(path))
 
-    def look(libraries: dict[str, Library], headers: str = "", *more: str) -> _nvrtc.Compiler | None:
+    def look(libraries: dict[str, Library], headers: str = "", *more: str) -> nvrtc.Compiler | None:
         def load(name: str) -> Library:
             if name not in libraries:
                 raise OSError(name)
@@ -49,7 +49,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., _nvrt
         if headers:
             (tmp_path / headers / "include").mkdir(parents=True, exist_ok=True)
             (tmp_path / headers / "include/cuda_fp16.h").touch()
-        return _nvrtc.found("sm_90a", tmp_path / "site/mlx", ("13", "12"))
+        return nvrtc.found("sm_90a", tmp_path / "site/mlx", ("13", "12"))
 
     return look
 
@@ -88,9 +88,9 @@ def test_the_version_is_that_of_mlx_s_backend(monkeypatch: pytest.MonkeyPatch) -
         return "0.32.4"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    assert _nvrtc.cudas() == ("13", "12")
+    assert nvrtc.cudas() == ("13", "12")
     installed.add("mlx-cuda-12")
-    assert _nvrtc.cudas() == ("12",)
+    assert nvrtc.cudas() == ("12",)
 
 
 def test_the_architecture_is_that_of_the_stream_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,22 +102,22 @@ def test_the_architecture_is_that_of_the_stream_s_gpu(monkeypatch: pytest.Monkey
         return about if repr(device) == "Device(gpu, 3)" else {}
 
     monkeypatch.setattr(mx, "device_info", device_info)
-    monkeypatch.setattr(_nvrtc, "found", lambda architecture, mlx, versions: architecture)
-    _nvrtc.compiler.cache_clear()
+    monkeypatch.setattr(nvrtc, "found", lambda architecture, mlx, versions: architecture)
+    nvrtc.compiler.cache_clear()
     try:
-        found += [_nvrtc.compiler(repr(mx.Device(mx.gpu, i))) for i in (3, 0)]
+        found += [nvrtc.compiler(repr(mx.Device(mx.gpu, i))) for i in (3, 0)]
         for major in (9, 10):
             about["compute_capability_major"] = major
-            _nvrtc.compiler.cache_clear()
-            found.append(_nvrtc.compiler("Device(gpu, 3)"))
+            nvrtc.compiler.cache_clear()
+            found.append(nvrtc.compiler("Device(gpu, 3)"))
     finally:
-        _nvrtc.compiler.cache_clear()
+        nvrtc.compiler.cache_clear()
     assert found == ["sm_89", None, "sm_99a", "sm_109a"] and asked[:2] == ["Device(gpu, 3)", "Device(gpu, 0)"]
 
 
 def test_a_kernel_is_another_for_others_of_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    monkeypatch.setattr(nvrtc, "compiler", lambda device: fake)
     fewer = (("x", mx.float16, 3), *INPUTS[1:])
     others = (("y", mx.float32), OUTPUTS[1])
 
@@ -128,24 +128,24 @@ def test_a_kernel_is_another_for_others_of_what_it_is_made_of(monkeypatch: pytes
         numbers: int = 8,
         device: mx.Device = GPU,
     ) -> Any:
-        return _nvrtc.kernel("mpsfunc_body", "y[0] = x_shape[0] * V;", "", inputs, outputs, constants, numbers, device)
+        return nvrtc.kernel("mpsfunc_body", "y[0] = x_shape[0] * V;", "", inputs, outputs, constants, numbers, device)
 
     kernels = [made(), made(inputs=fewer), made(outputs=others), made(constants=(("V", 1),)), made(numbers=9)]
     assert len({kernel.code for kernel in kernels}) == 5 and made() is kernels[0]
-    before = len(_nvrtc._kernels)
+    before = len(nvrtc._kernels)
     made(device=mx.Device(mx.gpu, 1))
-    assert len(_nvrtc._kernels) == before + 1  # of whose architecture code may be another
+    assert len(nvrtc._kernels) == before + 1  # of whose architecture code may be another
 
 
 def test_what_nvrtc_refuses_is_left_to_mlx_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    monkeypatch.setattr(_nvrtc, "compiler", lambda device: fake)
+    monkeypatch.setattr(nvrtc, "compiler", lambda device: fake)
     with pytest.warns(RuntimeWarning, match=r"mpsfunc_body: MLX compiles it.*error"):
-        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
+        assert nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert _nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
+        assert nvrtc.kernel("mpsfunc_body", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
         with pytest.raises(RuntimeWarning):
-            _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU)
-        assert _nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
+            nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU)
+        assert nvrtc.kernel("mpsfunc_other", "no C++", "", INPUTS, OUTPUTS, (), 0, GPU) is None
     assert len(fake.compiled) == 2

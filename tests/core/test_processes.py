@@ -17,7 +17,8 @@ import pytest
 from support import numbers, program
 
 import mpsfunc as mf
-from mpsfunc import _launch, graph
+from mpsfunc import graph
+from mpsfunc.core import launch
 
 IMAGE, WEIGHTS = (2, 12, 10, 8), (6, 3, 3, 8)
 
@@ -302,7 +303,7 @@ def kept_programs() -> dict[str, tuple[Callable[..., list[mx.array]], Callable[.
 
 def test_compiled_functions_are_used_again(device: mx.Device) -> None:
     programs = kept_programs()
-    count = None if _launch._primitives is None else mf.get_num_threads()
+    count = None if launch._primitives is None else mf.get_num_threads()
     dtypes = (mx.float32, mx.bfloat16, mx.float16) + (() if device == mx.Device(mx.gpu) else (mx.float64,))
 
     def check(rounds: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import pytest
 
-from mpsfunc import _launch
-from mpsfunc._rules import differentiable
+from mpsfunc.core import launch
+from mpsfunc.core.autodiff import differentiable
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -96,7 +96,7 @@ def test_a_gpu_kernel_can_be_mapped_after_an_inner_transformation() -> None:
         b = x * 2
         mx.grad(lambda z: (z * b).sum())(mx.array(2.0))
         made = mx.stop_gradient(b) + 1
-        wrapped.append(_launch._primitives.mappable([made])[0] is not made)
+        wrapped.append(launch._primitives.mappable([made])[0] is not made)
         return b
 
     mx.eval(mx.vmap(mapped)(mx.ones((2, 3))))

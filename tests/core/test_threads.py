@@ -20,7 +20,7 @@ import pytest
 from support import numbers
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc.core import launch
 
 Arrays = Sequence[mx.array]
 THREADS = 8
@@ -113,7 +113,7 @@ def together(task: Callable[[int], None], count: int = THREADS) -> None:
 @pytest.fixture(autouse=True)
 def thread_count() -> Iterator[None]:
     """Puts back the number of threads."""
-    if _launch._primitives is None:
+    if launch._primitives is None:
         yield
         return
     before = mf.get_num_threads()
@@ -135,7 +135,7 @@ def test_threads_at_once_get_the_bits_of_one(device: mx.Device) -> None:
         order, rounds = random.Random(thread), 0
         with mx.stream(device):
             while rounds < 2 or time.monotonic() < end:
-                if _launch._primitives is not None:
+                if launch._primitives is not None:
                     mf.set_num_threads(1 + (thread + rounds) % 4)  # for all, in the middle of their work
                 for name in order.sample(list(cases), len(cases)):
                     f, arrays = cases[name]
@@ -249,13 +249,13 @@ def test_a_thread_local_stream_can_be_given(device: mx.Device) -> None:
         with mx.stream(device):
             for _ in range(20):
                 assert bits([pull(x)]) == expected
-            own = _launch.resolve(local)
-            assert own == _launch.resolve(local) != mx.default_stream(device)
+            own = launch.resolve(local)
+            assert own == launch.resolve(local) != mx.default_stream(device)
             meant.add(str(own))
 
     together(work)
     assert len(meant) == THREADS  # a stream of each thread's own
-    assert _launch.resolve(local).device == device
+    assert launch.resolve(local).device == device
 
 
 # Processes ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from support import close, exact, numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _broadcast
+from mpsfunc.channels import broadcast
 
 OPERATIONS: dict[str, Any] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
 IMAGES = (2, 3, 4, 5)
@@ -122,10 +122,10 @@ LARGE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 @pytest.mark.parametrize("shapes", LARGE, ids=str)
 def test_large_arrays_lie_in_a_batch(shapes: Any) -> None:
     for x, y in (shapes, shapes[::-1]):
-        made = _broadcast.together("add", x, y)
+        made = broadcast.together("add", x, y)
         assert made.shape == np.broadcast_shapes(x, y)
-        images = _broadcast.result_shape((made.first, made.second), made.batch)
-        assert _broadcast.sized("add", "output shape", images) == images
+        images = broadcast.result_shape((made.first, made.second), made.batch)
+        assert broadcast.sized("add", "output shape", images) == images
         assert np.prod(images, dtype=np.int64) == np.prod(made.shape, dtype=np.int64)
         for own, part, per in ((x, made.first, made.pers[0]), (y, made.second, made.pers[1])):
             assert np.prod(part, dtype=np.int64) == np.prod(own, dtype=np.int64)
@@ -138,8 +138,8 @@ SMALL = [(tuple(min(n, 13) for n in x), tuple(min(n, 13) for n in y)) for x, y i
 @pytest.mark.parametrize("shapes", SMALL, ids=str)
 def test_values_and_gradients_in_a_batch(device: mx.Device, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
     """As where an image may have no more than 160 elements."""
-    monkeypatch.setattr(_broadcast, "_MOST", 160)
-    caches = _broadcast.layout, _broadcast.together
+    monkeypatch.setattr(broadcast, "_MOST", 160)
+    caches = broadcast.layout, broadcast.together
     for cache in caches:
         cache.cache_clear()
     try:

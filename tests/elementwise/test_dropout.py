@@ -16,7 +16,7 @@ from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.oracle import elementwise as oracle
 
 import mpsfunc as mf
-from mpsfunc import _dropout_kernels
+from mpsfunc.elementwise import dropout_rules
 
 STRIDES = tuple(itertools.product((0, 1), repeat=3))
 WORD = 2.0**-32
@@ -395,4 +395,4 @@ def test_definition_anywhere(
 
 
 def test_thresholds_travel_as_ints() -> None:
-    assert [_dropout_kernels.threshold(p) for p in (WORD, 0.5, 1 - WORD)] == [1, 2**31, 2**32 - 1]
+    assert [dropout_rules.threshold(p) for p in (WORD, 0.5, 1 - WORD)] == [1, 2**31, 2**32 - 1]

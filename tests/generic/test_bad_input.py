@@ -21,7 +21,7 @@ from support.bad import normalization as bad_normalization
 from support.bad.normalization import NORM
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc.core import launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -304,7 +304,7 @@ def test_a_state_of_another_operation(op: str) -> None:
 def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal needs no GPU to be read: only the stream pretends."""
     there = SimpleNamespace(device=mx.Device(mx.gpu))
-    monkeypatch.setattr(_launch, "resolve", lambda stream: there)
+    monkeypatch.setattr(launch, "resolve", lambda stream: there)
 
 
 @each

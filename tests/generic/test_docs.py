@@ -9,11 +9,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import mlx.optimizers as optim
+import mpsfunc.activations
 import pytest
 from mlx.utils import tree_flatten
 
 import mpsfunc as mf
-import mpsfunc.activations
 from mpsfunc import graph
 
 ROOT = Path(__file__).parents[2]

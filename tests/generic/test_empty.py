@@ -11,7 +11,8 @@ from support import exact
 from support.matrix import MATRIX
 
 import mpsfunc as mf
-from mpsfunc import _composed_norm, _launch
+from mpsfunc.core import launch
+from mpsfunc.normalization import composed
 
 # Arrays of no elements have strides too, and MLX keeps numpy's and those of what they were cut from.
 ORIGINS: dict[str, Callable[[tuple[int, ...]], mx.array]] = {
@@ -86,7 +87,7 @@ def test_further_derivatives_of_no_images(name: str, device: mx.Device) -> None:
 @NORMS
 def test_a_gpu_is_given_no_empty_vectors(name: str, on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which MLX's operations there would not survive."""
-    monkeypatch.setattr(_launch, "backend", lambda stream: "cuda")
+    monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     for function in ("statistics", "sums"):
-        monkeypatch.setattr(_composed_norm, function, None)  # where they begin
+        monkeypatch.setattr(composed, function, None)  # where they begin
     further_derivatives(name)

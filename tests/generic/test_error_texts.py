@@ -25,7 +25,7 @@ from support.hostile import (
 )
 
 import mpsfunc as mf
-from mpsfunc._printing import a_kind, name_of, told
+from mpsfunc.core.printing import a_kind, name_of, told
 from mpsfunc.graph.nodes import shown
 
 pytestmark = pytest.mark.usefixtures("on_cpu")

@@ -21,7 +21,7 @@ from support.oracle import convolution as oracle_convolution
 from support.oracle import pooling as oracle_pooling
 
 import mpsfunc as mf
-from mpsfunc import _conv_stages
+from mpsfunc.convolution import launches
 
 pytestmark = pytest.mark.gpu
 
@@ -60,9 +60,9 @@ def test_bodies(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("conv_grad_weights ")])
 def test_matrices_of_simdgroups(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The body of Apple GPUs, wherever this runs: CUDA has words for it that its own choice does not use."""
-    stages = _conv_stages.grad_weights_stages
+    stages = launches.grad_weights_stages
     with_matrices = functools.partial(stages, matrices=True)
-    monkeypatch.setattr(_conv_stages, "grad_weights_stages", lambda *args, matrices: with_matrices(*args))
+    monkeypatch.setattr(launches, "grad_weights_stages", lambda *args, matrices: with_matrices(*args))
     CASES[name].run()
 
 

@@ -173,10 +173,10 @@ def test_the_layers_sit_on_top() -> None:
     assert not any(module.startswith("mpsfunc.nn") for text in MODULES.values() for module in imports(text))
     parts = ("fusing", "activations", "layers", "more", "conversion", "checkpointing", "__init__")
     beneath = {
-        "fusing": {"mpsfunc._lazy"},
-        "checkpointing": {"mpsfunc._plain", "mpsfunc._printing", "mpsfunc._recomputing"},
-        "conversion": {"mpsfunc._plain", "mpsfunc._printing"},
-        "layers": {"mpsfunc._printing"},
+        "fusing": {"mpsfunc.core.lazy"},
+        "checkpointing": {"mpsfunc.core.scalars", "mpsfunc.core.printing", "mpsfunc.core.recomputing"},
+        "conversion": {"mpsfunc.core.scalars", "mpsfunc.core.printing"},
+        "layers": {"mpsfunc.core.printing"},
     }
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"more"} if path.stem == "conversion" else set())

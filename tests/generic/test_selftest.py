@@ -17,24 +17,25 @@ from support.matrix import MATRIX
 
 import mpsfunc as mf
 from mpsfunc import __main__ as command
-from mpsfunc import _launch, _selftest
-from mpsfunc._launch import Stage
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Stage
+from mpsfunc.selftest import calls
 
 BODIES = {path.stem for path in (Path(__file__).parents[2] / "metal").glob("*.metal")}
 
 
 def test_what_is_kept_is_what_doubles_give(on_cpu: mx.Device) -> None:
-    kept = json.loads(_selftest.KEPT.read_text())
+    kept = json.loads(calls.KEPT.read_text())
     found = {}
-    for family in _selftest.FAMILIES.values():
-        found |= family(_selftest.Values(mx.float64))
+    for family in calls.FAMILIES.values():
+        found |= family(calls.Values(mx.float64))
     assert found.keys() == kept.keys()
     for call, a in found.items():
-        np.testing.assert_allclose(_selftest.sums(a), kept[call], rtol=0, atol=1e-12 * max(1, kept[call][0]))
+        np.testing.assert_allclose(calls.sums(a), kept[call], rtol=0, atol=1e-12 * max(1, kept[call][0]))
 
 
 def test_every_function_is_called() -> None:
-    called = {call.split()[0].rstrip(",") for call in json.loads(_selftest.KEPT.read_text())}
+    called = {call.split()[0].rstrip(",") for call in json.loads(calls.KEPT.read_text())}
     assert {name.split()[0] for name in MATRIX} - called == {"bn_frozen"}  # which computes nothing
     assert {"dropout_mask", "max_pool_indices", "bn_reset"} <= called
 
@@ -53,17 +54,17 @@ def test_every_kernel_is_launched(monkeypatch: pytest.MonkeyPatch, backend: str,
         launched.add(stage.body)
         return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
 
-    monkeypatch.setattr(_launch, "run_stage", run_stage)
-    monkeypatch.setattr(_launch, "backend", lambda stream: backend)
-    with mx.stream(mx.cpu), _selftest._ours():
-        for family in _selftest.FAMILIES.values():
-            family(_selftest.Values(mx.float32))
+    monkeypatch.setattr(launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "backend", lambda stream: backend)
+    with mx.stream(mx.cpu), calls._ours():
+        for family in calls.FAMILIES.values():
+            family(calls.Values(mx.float32))
     assert BODIES - launched == of_others
 
 
 def test_all_is_well(device: mx.Device) -> None:
-    families = list(_selftest.test(device))
-    assert len(families) >= len(_selftest.FAMILIES)
+    families = list(calls.test(device))
+    assert len(families) >= len(calls.FAMILIES)
     for family in families:
         assert family.calls > 0 and not family.wrong and not family.error, family
 
@@ -94,7 +95,7 @@ def test_the_environment_is_left_alone(on_cpu: mx.Device, monkeypatch: pytest.Mo
             monkeypatch.delenv("MPSFUNC_DETERMINISTIC", raising=False)
         else:
             monkeypatch.setenv("MPSFUNC_DETERMINISTIC", before)
-        list(_selftest.test(on_cpu))
+        list(calls.test(on_cpu))
         assert os.environ.get("MPSFUNC_DETERMINISTIC") == before
 
 
@@ -106,9 +107,9 @@ def test_mlx_makes_no_kernels_meanwhile(on_cpu: mx.Device, monkeypatch: pytest.M
         return x + x
 
     compiled = mx.compile(doubled)
-    family = _selftest.FAMILIES["pooling"]
-    monkeypatch.setitem(_selftest.FAMILIES, "pooling", lambda v: [compiled(v(3)) for _ in range(2)] and family(v))
-    list(_selftest.test(on_cpu))
+    family = calls.FAMILIES["pooling"]
+    monkeypatch.setitem(calls.FAMILIES, "pooling", lambda v: [compiled(v(3)) for _ in range(2)] and family(v))
+    list(calls.test(on_cpu))
     assert len(traced) == 2  # each call was the function itself
     for _ in range(2):
         compiled(mx.ones(3))
@@ -141,7 +142,7 @@ def test_who_reads_no_further_gets_no_traceback() -> None:
 
 
 def test_a_package_without_its_module_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_launch, "_primitives", None)
+    monkeypatch.setattr(launch, "_primitives", None)
     assert "without the C++ module" in command.facts()["cpu"]
     assert mx.Device(mx.cpu) not in command.devices()
 

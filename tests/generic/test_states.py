@@ -15,7 +15,8 @@ from support import exact, numbers, same_bits
 from support.trees import same_tree
 
 import mpsfunc as mf
-from mpsfunc import _lazy, _zeros
+from mpsfunc.channels import accumulation
+from mpsfunc.core import lazy as core_lazy
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
@@ -121,7 +122,7 @@ def test_a_compiled_step_takes_and_returns_states() -> None:
 def test_a_first_gradient_is_not_added_to_zeros() -> None:
     x, dy = numbers(IMAGE), numbers((2, 3, 2, 4), seed=1)
     fresh = mf.conv_state(IMAGE, WEIGHTS)
-    with mock.patch.object(_zeros, "_added", side_effect=AssertionError) as added:
+    with mock.patch.object(accumulation, "_added", side_effect=AssertionError) as added:
         once = mf.conv_grad_weights(dy, x, fresh)
         _, norm = mf.instance_norm_grad(x, x, mf.instance_norm_fwd(x)[1])
         compiled = mx.compile(lambda dy, x: mf.conv_grad_weights(dy, x, fresh).dw)(dy, x)
@@ -158,11 +159,11 @@ def test_zeros_that_were_written_to_through_a_view_are_none() -> None:
 def test_only_zeros_are_taken_for_zeros() -> None:
     numbers_of = mx.full((2, 3), 1.0), mx.zeros((2, 3)) + 1, mx.ones((2, 3)), mx.broadcast_to(mx.array(2.0), (2, 3))
     lazy = mx.full((2, 3), mx.array(1.0) - 1)
-    assert not any(_lazy.unmade_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
-    assert _lazy.unmade_zeros(mx.zeros((2, 3))) and _lazy.unmade_zeros(mx.zeros((2, 3), mx.float64))
+    assert not any(core_lazy.unmade_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
+    assert core_lazy.unmade_zeros(mx.zeros((2, 3))) and core_lazy.unmade_zeros(mx.zeros((2, 3), mx.float64))
     made = mx.zeros((2, 3))
     mx.eval(made)
-    assert not _lazy.unmade_zeros(made)
+    assert not core_lazy.unmade_zeros(made)
 
 
 def test_a_new_state_in_an_exported_function(tmp_path: Path) -> None:

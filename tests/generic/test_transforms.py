@@ -13,7 +13,7 @@ from support.matrix import MATRIX, NOT_DIFFERENTIABLE, Arrays, Entry
 from support.matrix.entry import SIZE, grads, looped, same
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc.core import launch as core_launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")  # central differences need float64
 each = pytest.mark.parametrize("name", MATRIX)
@@ -296,13 +296,13 @@ def test_gradients_keep_the_dtypes_of_the_arguments(name: str, dtype: mx.Dtype) 
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream]:
     """The streams of every kernel that is launched from now on, and of the arithmetic around it."""
     streams: list[mx.Stream] = []
-    launch = _launch.launch
+    launch = core_launch.launch
 
     def record(*args: Any, **options: Any) -> list[mx.array]:
         streams.extend([args[-1], mx.default_stream(mx.default_device())])
         return launch(*args, **options)
 
-    monkeypatch.setattr(_launch, "launch", record)
+    monkeypatch.setattr(core_launch, "launch", record)
     return streams
 
 

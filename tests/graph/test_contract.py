@@ -12,7 +12,8 @@ import pytest
 from support.graph_rows import SAME, X, close, numbers
 
 import mpsfunc as mf
-from mpsfunc import _launch, graph
+from mpsfunc import graph
+from mpsfunc.core import launch
 from mpsfunc.graph.nodes import FilterNode, Kind, Made
 
 
@@ -64,7 +65,7 @@ def test_only_what_is_asked_for_is_computed() -> None:
     node = f.nodes[-1]
     assert isinstance(node, graph.GradientFilterNode)
     alone = graph.compile(node)
-    with mock.patch.object(_launch, "after", side_effect=AssertionError):
+    with mock.patch.object(launch, "after", side_effect=AssertionError):
         dx, gradients, _ = alone(params, inputs)
     assert gradients == {}
     close(dx, mx.grad(plainly, argnums=1)(params, inputs["x"], inputs["dy"]))

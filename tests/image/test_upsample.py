@@ -13,7 +13,7 @@ from support import BATCHES, DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.oracle import image as oracle
 
 import mpsfunc as mf
-from mpsfunc import _sampling
+from mpsfunc.windows import sampling
 
 ROW = [[1.0, 2.0], [3.0, 4.0]]
 MODES: dict[str, dict[str, Any]] = {
@@ -162,13 +162,13 @@ def test_nearest_moves_integers(device: mx.Device, dtype: mx.Dtype) -> None:
     """Of every size, to the last bit."""
     x = (mx.random.randint(-(2**31), 2**31 - 1, (2, 3, 4, 5)).astype(mx.int64) * 2**33 + 7).astype(dtype)
     y = mf.resize_nearest(x, (5, 7))
-    rows, cols = _sampling.picked(_axis(3, 5)), _sampling.picked(_axis(4, 7))
+    rows, cols = sampling.picked(_axis(3, 5)), sampling.picked(_axis(4, 7))
     assert y.dtype == dtype
     np.testing.assert_array_equal(np.array(y), np.array(x)[:, rows][:, :, cols])
 
 
-def _axis(n_in: int, n_out: int) -> _sampling.Resized:
-    return _sampling.Resized(n_in, n_out, "nearest", "asymmetric", "clamp")
+def _axis(n_in: int, n_out: int) -> sampling.Resized:
+    return sampling.Resized(n_in, n_out, "nearest", "asymmetric", "clamp")
 
 
 @each_mode
@@ -208,7 +208,7 @@ def test_a_position_is_exact_where_floats_are_not() -> None:
     wrong = [(a, b) for a in range(1, 60) for b in range(1, 60) if _floats(a, b) != _whole(a, b)]
     assert wrong  # or this would show nothing
     for n_in, n_out in wrong[:20]:
-        assert _sampling.picked(_axis(n_in, n_out)).tolist() == _whole(n_in, n_out)
+        assert sampling.picked(_axis(n_in, n_out)).tolist() == _whole(n_in, n_out)
 
 
 def _floats(n_in: int, n_out: int) -> list[int]:
@@ -226,8 +226,8 @@ def test_the_weights_of_a_position_are_one_or_fade(mode: str) -> None:
     for n_in, n_out in ((1, 1), (1, 5), (3, 7), (7, 3), (4, 8), (5, 1), (1000, 999)):
         how = MODES[mode]
         coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", "asymmetric")
-        axis = _sampling.Resized(n_in, n_out, "bilinear", coordinate, how.get("edge_mode", "zero"))
-        begins, indices, weights = _sampling.reads(axis)
+        axis = sampling.Resized(n_in, n_out, "bilinear", coordinate, how.get("edge_mode", "zero"))
+        begins, indices, weights = sampling.reads(axis)
         sums = np.add.reduceat(weights, begins[:-1])
         assert (weights > 0).all() and (np.diff(begins) <= 2).all() and (np.diff(begins) >= 1).all()
         assert (sums <= 1 + 1e-15).all() and (zero or (sums >= 1 - 1e-15).all())
@@ -256,13 +256,13 @@ def test_tiles_are_the_lists_of_neighbours() -> None:
         how = MODES[mode]
         coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", "asymmetric")
         for n_in, n_out in ((3, 6), (6, 3), (4, 9), (1, 3), (5, 1)):
-            axis = _sampling.Resized(n_in, n_out, "bilinear", coordinate, how.get("edge_mode", "zero"))
+            axis = sampling.Resized(n_in, n_out, "bilinear", coordinate, how.get("edge_mode", "zero"))
             for found, dense in (
-                (_sampling.reads(axis), matrix(n_in, n_out, mode)),
-                (_sampling.readers(axis), matrix(n_in, n_out, mode).T),
+                (sampling.reads(axis), matrix(n_in, n_out, mode)),
+                (sampling.readers(axis), matrix(n_in, n_out, mode).T),
             ):
                 for size in (1, 2, 3):
-                    tiles = _sampling.best_tiles(found, size)
+                    tiles = sampling.best_tiles(found, size)
                     again = np.zeros((len(dense) + 2 * size, dense.shape[1]))
                     for t in range(len(tiles.begins) - 1):
                         for e in range(tiles.begins[t], tiles.begins[t + 1]):

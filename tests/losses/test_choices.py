@@ -12,7 +12,9 @@ from support.losses_case import CATEGORICAL, COSINE, PAIRS, SIGMOID, SOFTMAX, ea
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
-from mpsfunc import _launch, _losses, graph
+from mpsfunc import graph
+from mpsfunc.core import launch as core_launch
+from mpsfunc.losses import formulas
 
 # Worked numbers -------------------------------------------------------------------------------------------
 
@@ -190,11 +192,11 @@ def test_nan_passes_through_the_meaning(on_cpu: mx.Device, type: str) -> None:
     """What derivatives of higher order are made of."""
     y, t = images(type, (1, 2, 5), mx.float32)
     y[0, 1, 2] = float("nan")
-    kinds = _losses.TYPES.index(type), 1.0, 0.0, 1e-7, 1.0, 1.0, 1.0
-    spec = _losses.Spec(*kinds, False, False, False, False, mx.default_stream(mx.cpu))
-    for made in (_losses.gradient((y, t), spec), _losses.derivative((y, t), spec)):
+    kinds = formulas.TYPES.index(type), 1.0, 0.0, 1e-7, 1.0, 1.0, 1.0
+    spec = formulas.Spec(*kinds, False, False, False, False, mx.default_stream(mx.cpu))
+    for made in (formulas.gradient((y, t), spec), formulas.derivative((y, t), spec)):
         assert bool(np.isnan(exact(made)).any()) == (type not in (COSINE, "kullback_leibler"))
-    assert np.isnan(exact(_losses.target_slopes(y, t, spec))[0, 1, 2])
+    assert np.isnan(exact(formulas.target_slopes(y, t, spec))[0, 1, 2])
 
 
 def test_a_residual_of_0_has_no_slope(device: mx.Device) -> None:
@@ -245,13 +247,13 @@ def test_mps_divides_by_the_weight(on_cpu: mx.Device) -> None:
 def test_a_gradient_under_autodiff_costs_no_second_launch(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """One launch for both, compiled too; the derivative of the value alone asks for one more."""
     launched: list[str] = []
-    launch = _launch.launch
+    launch = core_launch.launch
 
     def record(op: str, *args: Any, **options: Any) -> list[mx.array]:
         launched.append(op)
         return launch(op, *args, **options)
 
-    monkeypatch.setattr(_launch, "launch", record)
+    monkeypatch.setattr(core_launch, "launch", record)
     y, labels = numbers((3, 4)), mx.array([0, 1, 2])
     mx.eval(mx.compile(lambda y: mf.loss(y, labels, SOFTMAX, "sum"))(y))
     assert launched == ["loss"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import exact, numbers
 
-from mpsfunc._launch import doubles
+from mpsfunc.core.launch import doubles
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 

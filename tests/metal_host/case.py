@@ -9,8 +9,8 @@ from unittest import mock
 
 import mlx.core as mx
 
-from mpsfunc import _launch
-from mpsfunc._launch import Output, Stage
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Output, Stage
 
 
 class Case(NamedTuple):
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 @contextlib.contextmanager
 def _few_threadgroups() -> Iterator[None]:
-    with mock.patch.object(_launch, "_BLOCKS_YZ", 1), mock.patch.object(_launch, "FILL", 1):
+    with mock.patch.object(launch, "_BLOCKS_YZ", 1), mock.patch.object(launch, "FILL", 1):
         yield
 
 
@@ -50,8 +50,8 @@ def launched(
     def made() -> tuple[Stage, ...]:
         return tuple(stages)
 
-    here = _launch.resolve(None)
-    return _launch.launch("norm", arrays, (), outputs, made, here, finally_with=more, results_of=results_of)
+    here = launch.resolve(None)
+    return launch.launch("norm", arrays, (), outputs, made, here, finally_with=more, results_of=results_of)
 
 
 def like(x: mx.array) -> tuple[Output]:

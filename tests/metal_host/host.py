@@ -27,8 +27,8 @@ import pytest
 from metal_host import build
 from metal_host.job import CONSTANT, INPUT, OUTPUT, Buffer, Job, KernelFault, Outcome
 from metal_host.msl_text import Kernel, capture
-from mpsfunc import _launch
-from mpsfunc._launch import Output, Stage
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Output, Stage
 
 __all__ = ["KernelFault", "MetalHost", "Run", "job", "metal_host", "needs_clang"]
 
@@ -59,7 +59,7 @@ class MetalHost:
             KernelFault: Something was wrong with the kernel.
         """
         kernel = stage_kernel(stage, tuple((tuple(a.shape), a.dtype) for a in arrays))
-        inputs = dict(zip((*stage.inputs, "params"), (*arrays, _launch.packed(stage.params)), strict=True))
+        inputs = dict(zip((*stage.inputs, "params"), (*arrays, launch.packed(stage.params)), strict=True))
         outputs = dict(zip(stage.outputs, stage.results, strict=True))
         work = job(kernel, inputs, outputs, stage.grid, stage.threadgroup)
         whole = all(t % g == 0 for t, g in zip(stage.grid, stage.threadgroup, strict=True))
@@ -78,15 +78,15 @@ def metal_host(*, rounded: bool = False) -> Iterator[MetalHost]:
     """
     host = MetalHost(rounded=rounded)
     with (
-        mock.patch.object(_launch, "_primitives", None),
-        mock.patch.object(_launch, "backend", lambda stream: "metal"),
-        mock.patch.object(_launch, "routed", lambda stream, *backends: False),
-        mock.patch.object(_launch, "run_stage", host.run_stage),
+        mock.patch.object(launch, "_primitives", None),
+        mock.patch.object(launch, "backend", lambda stream: "metal"),
+        mock.patch.object(launch, "routed", lambda stream, *backends: False),
+        mock.patch.object(launch, "run_stage", host.run_stage),
     ):
         yield host
 
 
-_run_stage = _launch.run_stage  # the real one
+_run_stage = launch.run_stage  # the real one
 
 
 @functools.lru_cache(maxsize=1024)

@@ -17,8 +17,9 @@ from metal_host.case import Case
 from metal_host.cases import CASES
 from metal_host.host import Run, metal_host, needs_clang
 from metal_host.job import OUTPUT, Traffic
-from mpsfunc import _conv_stages, _launch
-from mpsfunc._launch import Stage
+from mpsfunc.convolution import launches as convolution_launches
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Stage
 
 pytestmark = needs_clang
 
@@ -68,7 +69,7 @@ def test_pixels_are_counted_past_2_to_31() -> None:
         *((32, 1, 1), (32, 1, 1), (2**30, *[0] * 6), template),
     )
     with metal_host() as host:
-        host.run_stage(stage, [y, y, _launch.packed(()), y], mx.default_stream(mx.cpu))
+        host.run_stage(stage, [y, y, launch.packed(()), y], mx.default_stream(mx.cpu))
 
 
 @pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])
@@ -112,8 +113,8 @@ def test_tensor_cores_do_not_multiply_what_no_window_sees() -> None:
     state = mf.conv_state((2, 9, 19, 8), (8, 3, 3, 8), offset=(1, 1), out_size=(5, 9))
     dy, x = numbers((2, 5, 9, 8), mx.float16), numbers((2, 9, 19, 8), mx.float16)
     seen = mx.arange(9)[:, None, None] < 7, mx.arange(19)[:, None] < 11
-    with metal_host() as host, mock.patch.object(_launch, "backend", lambda stream: "cuda"):
-        with mock.patch.object(_conv_stages, "_STRIP", 4500):
+    with metal_host() as host, mock.patch.object(launch, "backend", lambda stream: "cuda"):
+        with mock.patch.object(convolution_launches, "_STRIP", 4500):
             dw, right = (
                 mf.conv_grad_weights(dy, mx.where(seen[0] & seen[1], x, other), state).dw for other in (mx.nan, 0)
             )

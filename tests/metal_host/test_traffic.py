@@ -19,8 +19,10 @@ import mpsfunc as mf
 from metal_host.case import launched
 from metal_host.host import Run, metal_host, needs_clang
 from metal_host.test_bodies import BODIES
-from mpsfunc import _channel_stages, _launch, _neuron_stages, _window_norm_stages
-from mpsfunc._activation import GELU, NO_ACTIVATION, PRELU, RELU, Activation
+from mpsfunc.channels import activation_launches, launches
+from mpsfunc.channels.activation_spec import GELU, NO_ACTIVATION, PRELU, RELU, Activation
+from mpsfunc.core import launch
+from mpsfunc.normalization import window_launches
 
 pytestmark = needs_clang
 
@@ -71,7 +73,7 @@ def _l2_pool_of_edges() -> None:
 
 def _norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
-    with mock.patch.object(_launch, "FILL", 1):
+    with mock.patch.object(launch, "FILL", 1):
         state = mf.bn_stats_grad(dy, x, mf.bn_stats(x))
     mf.bn_normalize(x, state)
     mf.bn_grad(dy, x, state)
@@ -79,12 +81,12 @@ def _norm() -> None:
 
 def _affine() -> None:
     x, rows = numbers(LONG), numbers((1, LONG[-1]))
-    launched([x, rows, rows, rows], ((LONG, mx.float32),), _channel_stages.affine(x, 1, NO_ACTIVATION))
+    launched([x, rows, rows, rows], ((LONG, mx.float32),), launches.affine(x, 1, NO_ACTIVATION))
 
 
 def _composed_norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
-    with mock.patch.object(_launch, "FILL", 1):
+    with mock.patch.object(launch, "FILL", 1):
         mx.eval(mx.vjp(lambda x: mf.batch_norm(x, neuron="relu"), [x], [dy]))
 
 
@@ -102,7 +104,7 @@ def _windows() -> None:
         ("spatial_norm", 3, ()),
         ("local_contrast_norm", 3, (1, 0, 1)),
     ):
-        forward, backward = (getattr(_window_norm_stages, name) for name in (op, f"{op}_grad"))
+        forward, backward = (getattr(window_launches, name) for name in (op, f"{op}_grad"))
         launched([x], ((LONG, mx.float32),), forward(x, size, *told, *rest))
         launched([dy, x], ((LONG, mx.float32),), backward(dy, x, size, *told, *rest))
 
@@ -117,7 +119,7 @@ def _conv() -> None:
 def _conv_on_cuda() -> None:
     """By windows of few taps, and of many; and in 16 bits."""
     x, halves = numbers(SHAPE), numbers(SHAPE, mx.bfloat16)
-    with mock.patch.object(_launch, "backend", lambda stream: "cuda"):
+    with mock.patch.object(launch, "backend", lambda stream: "cuda"):
         _conv()
         mf.conv_grad_weights(halves, halves, mf.conv_state(SHAPE, (16, 3, 3, 16), padding=1))
         mf.conv_grad_weights(x, x, mf.conv_state(SHAPE, (16, 5, 5, 16), padding=2))
@@ -133,17 +135,17 @@ def _depthwise() -> None:
 def _neurons() -> None:
     x, dy, u = (numbers(LONG, seed=seed) for seed in range(3))
     act, like = Activation(GELU), ((LONG, mx.float32),)
-    launched([x], like, _neuron_stages.neuron(x, act))
-    launched([dy, x], like, _neuron_stages.grad(x, act))
-    launched([u, dy, x], like, _neuron_stages.curve(x, act))
-    launched([dy, x], like, _neuron_stages.pull(x, Activation(RELU)))
+    launched([x], like, activation_launches.neuron(x, act))
+    launched([dy, x], like, activation_launches.grad(x, act))
+    launched([u, dy, x], like, activation_launches.curve(x, act))
+    launched([dy, x], like, activation_launches.pull(x, Activation(RELU)))
 
 
 def _prelu() -> None:
     x, dy, slopes = numbers(LONG), numbers(LONG, seed=1), numbers(LONG[-1:], seed=2)
     act, like = Activation(PRELU), ((LONG, mx.float32),)
-    launched([x, slopes], like, _neuron_stages.neuron(x, act, slopes=True))
-    launched([dy, x, slopes], like, _neuron_stages.grad(x, act, slopes=True))
+    launched([x, slopes], like, activation_launches.neuron(x, act, slopes=True))
+    launched([dy, x, slopes], like, activation_launches.grad(x, act, slopes=True))
 
 
 def _elements() -> None:

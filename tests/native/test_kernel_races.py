@@ -15,7 +15,7 @@ from native.cxx import HERE, PRIMITIVES, SANITIZED, compile_, drive, needs_compi
 from support import numbers
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc.core import launch
 
 pytestmark = [needs_compiler, pytest.mark.needs_cpu_module]
 
@@ -46,7 +46,7 @@ class Recorder:
         if name in KERNELS:
             self.calls.append(f"{name} {' '.join(map(str, words))}\n".encode() + data)
             self.names.add(name)
-        return getattr(_launch._primitives, name)(arrays, params, shapes, dtypes, stream)
+        return getattr(launch._primitives, name)(arrays, params, shapes, dtypes, stream)
 
 
 def training_step(dtype: mx.Dtype) -> list[Any]:
@@ -79,7 +79,7 @@ def record(to: Path) -> Path:
     """What Python hands the kernels, in a file that the driver reads."""
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, mx.stream(mx.cpu):
-        patch.setattr(_launch, "module", lambda op: recorder)
+        patch.setattr(launch, "module", lambda op: recorder)
         for dtype in (mx.float32, mx.bfloat16):
             mx.eval(training_step(dtype))
     assert recorder.names == KERNELS

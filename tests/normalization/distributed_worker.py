@@ -22,7 +22,7 @@ import numpy as np
 from support import numbers
 
 import mpsfunc as mf
-from mpsfunc import _across
+from mpsfunc.normalization import across_processes as normalization_across_processes
 
 Arrays = dict[str, mx.array]
 
@@ -165,7 +165,7 @@ def survive(folder: Path, group: Any, how: str, who: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher sends it to all that are left when one fails
     rank = group.rank()
     if how == "sleeps":  # as with a backend whose connections nobody knows
-        _across._connections = lambda size: []
+        normalization_across_processes._connections = lambda size: []
     x = numbers((2, 2, 2, 3), seed=rank)
 
     def gradient(x: mx.array) -> mx.array:

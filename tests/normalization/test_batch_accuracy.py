@@ -12,7 +12,7 @@ import pytest
 from support import close, exact, numbers
 
 import mpsfunc as mf
-from mpsfunc import _vectors
+from mpsfunc.channels import vector_rules
 
 TINY = float(np.finfo(np.float32).tiny)  # MPS's own eps
 # On a GPU the C++ module holds the node that lets mx.vmap pass MLX's kernels.
@@ -164,7 +164,7 @@ def test_where_the_variance_overflows_an_image_is_its_shift(device: mx.Device, o
 
 def test_inverse_root_has_the_limits_of_a_root(device: mx.Device) -> None:
     var = mx.array([0, 1e-30, 4, np.inf, np.nan])
-    root = functools.partial(_vectors.inverse_root, eps=0.0)
+    root = functools.partial(vector_rules.inverse_root, eps=0.0)
     np.testing.assert_allclose(exact(root(var)), [np.inf, 1e15, 0.5, 0, np.nan], rtol=3e-7)
     _, (slope,) = mx.vjp(root, [var], [mx.array([1.0, 1e-9, 1, 1, 1])])
     np.testing.assert_allclose(exact(slope), [-np.inf, -0.5e36, -0.0625, 0, np.nan], rtol=1e-6)

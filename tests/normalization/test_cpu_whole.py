@@ -12,7 +12,7 @@ from support import DTYPES, VIEWS, accumulator, exact, nodes, numbers, same_bits
 from support.convolution_case import NEURONS as PLAIN
 
 import mpsfunc as mf
-from mpsfunc._activation import SIGMOID, Activation
+from mpsfunc.channels.activation_spec import SIGMOID, Activation
 
 EPS = 1e-3
 NEURONS = (*PLAIN, Activation(SIGMOID).told)

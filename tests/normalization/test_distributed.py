@@ -31,7 +31,7 @@ from normalization import distributed_worker as worker
 from support import numbers
 
 import mpsfunc as mf
-from mpsfunc import _across
+from mpsfunc.normalization import across_processes as normalization_across_processes
 
 pytestmark = [
     pytest.mark.needs_cpu_module,
@@ -296,10 +296,10 @@ def test_connections_that_do_not_fit_are_left_alone(tmp_path: Path) -> None:
             (3, 0, 2),
         ):
             hosts.write_text(json.dumps(nodes))
-            _across._ring.cache_clear()
-            assert _across._ring(os.getpid(), str(hosts), rank, size) == ()
+            normalization_across_processes._ring.cache_clear()
+            assert normalization_across_processes._ring(os.getpid(), str(hosts), rank, size) == ()
             assert len(os.listdir("/dev/fd")) == before
-    _across._ring.cache_clear()
+    normalization_across_processes._ring.cache_clear()
 
 
 def test_a_group_of_one_is_no_group(on_cpu: mx.Device, only: Any) -> None:
@@ -326,4 +326,4 @@ def test_what_is_no_group_is_refused(on_cpu: mx.Device, group: Any) -> None:
 def test_what_is_no_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("MPSFUNC_DISTRIBUTED_TIMEOUT", given)
     with pytest.raises(ValueError, match="MPSFUNC_DISTRIBUTED_TIMEOUT: not a time"):
-        _across._patience()
+        normalization_across_processes._patience()

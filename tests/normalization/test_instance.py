@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _channels, _composed_norm
-from mpsfunc._activation import NO_ACTIVATION
+from mpsfunc.channels import rules
+from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.normalization import composed
 
 INSTANCE = 0  # groups; each channel is its own
 
@@ -169,11 +170,11 @@ def test_one_image_is_a_batch_of_its_own(device: mx.Device, dtype: mx.Dtype) -> 
 
 def test_mapped_images_keep_to_their_own_vectors(on_cpu: mx.Device) -> None:
     """Two sets of vectors that nobody maps over, under images that somebody does."""
-    on = _channels.On(NO_ACTIVATION, mx.default_stream(mx.cpu))
+    on = rules.On(NO_ACTIVATION, mx.default_stream(mx.cpu))
     xs, rows = numbers((3, 4, 2, 5, 6)), [numbers((2, 6), seed=i) for i in range(3)]
-    mapped = mx.vmap(lambda x: _channels.affine(x, *rows, on))(xs)
+    mapped = mx.vmap(lambda x: rules.affine(x, *rows, on))(xs)
     for x, y in zip(xs, mapped, strict=True):
-        assert same_bits(y, _channels.affine(x, *rows, on))
+        assert same_bits(y, rules.affine(x, *rows, on))
 
 
 def test_group_norm_between_instance_norm_and_one_group(device: mx.Device) -> None:
@@ -188,10 +189,10 @@ def test_what_a_gradient_means_takes_statistics_by_group(device: mx.Device) -> N
     """With zeros of their shape, or none: a GPU is handed the former."""
     x, dy, given = numbers((3, 4, 5, 6)), numbers((3, 4, 5, 6), seed=1), [numbers((6,)), numbers((6,), seed=1)]
     _, state = mf.group_norm_fwd(x, 3, *given)
-    spec = _composed_norm.Spec(True, 3, state.eps, NO_ACTIVATION, None, mx.default_stream(device))
-    made = _composed_norm.gradients(dy, x, state.mean, state.var, (given[0], given[1]), spec)
+    spec = composed.Spec(True, 3, state.eps, NO_ACTIVATION, None, mx.default_stream(device))
+    made = composed.gradients(dy, x, state.mean, state.var, (given[0], given[1]), spec)
     for none in (mx.zeros_like(state.mean), mx.zeros((0,))):
-        parts = _composed_norm._gradients(dy, x, *given, state.mean, state.var, *[none] * 3, spec)
+        parts = composed._gradients(dy, x, *given, state.mean, state.var, *[none] * 3, spec)
         for one, part in zip(made, parts, strict=True):
             close(one, exact(part), 10)
 

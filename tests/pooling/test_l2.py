@@ -26,7 +26,7 @@ from support import (
 from support.strategies import pairs, placements
 
 import mpsfunc as mf
-from mpsfunc.window import source_window
+from mpsfunc.windows.placement import source_window
 
 GEOMETRIES = geometries(mf.PaddingPolicy)
 EDGES = ("zero", "clamp")

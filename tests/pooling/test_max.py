@@ -15,7 +15,7 @@ from support.oracle.windows import reads
 from support.strategies import pairs, placements
 
 import mpsfunc as mf
-from mpsfunc.window import place
+from mpsfunc.windows.placement import place
 
 GEOMETRIES = geometries(mf.PaddingPolicy)
 EDGES = ("zero", "clamp", "exclude")

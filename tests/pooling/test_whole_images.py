@@ -17,7 +17,8 @@ from support import DTYPES, close, exact, numbers, same_bits
 from support.oracle import pooling as oracle
 
 import mpsfunc as mf
-from mpsfunc.window import Axis, place, starts
+from mpsfunc.windows.axis import Axis, starts
+from mpsfunc.windows.placement import place
 
 SIZES = ((7, 5), (6, 4), (1, 1), (1, 9), (16, 3))
 OUTS: tuple[Any, ...] = (1, 3, (2, 4), (5, None), (9, 11))

@@ -13,7 +13,7 @@ import pytest
 from support import DTYPES, SMALLEST, TOLERANCE, exact, numbers, same_bits
 
 import mpsfunc as mf
-from mpsfunc import _earlier_files, _safetensors, _saved_tree, saving
+from mpsfunc.saving import earlier_files, files, safetensors, trees
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 pytestmark = pytest.mark.needs_cpu_module
@@ -82,16 +82,16 @@ def test_every_value_of_an_old_file_comes_back(old: Any) -> None:
 
 
 def test_an_old_file_has_every_record(old: Any) -> None:
-    assert {type(record).__name__ for record in records(old)} == set(_saved_tree.RECORDS)
+    assert {type(record).__name__ for record in records(old)} == set(trees.RECORDS)
 
 
 def test_an_old_file_saved_again_is_a_new_one(old: Any, tmp_path: Path) -> None:
     mf.save(tmp_path / "new", old)
     told = json.loads((FIXTURES / "states.json").read_text())
     assert set(differences(mf.load(tmp_path / "new"), told)) == TURNED_BACK
-    for path, version in ((FIXTURES / "states.safetensors", "1"), (tmp_path / "new", str(saving._VERSION))):
+    for path, version in ((FIXTURES / "states.safetensors", "1"), (tmp_path / "new", str(files._VERSION))):
         with path.open("rb") as file:
-            assert _safetensors.read_header(file).metadata["mpsfunc.version"] == version
+            assert safetensors.read_header(file).metadata["mpsfunc.version"] == version
 
 
 def test_old_states_have_their_gradients(old: Any) -> None:
@@ -128,7 +128,7 @@ def test_old_states_of_convolutions_have_their_gradients(on_cpu: mx.Device, neur
     x = mx.array(z, mx.float64 if dtype == mx.float64 else mx.float32).astype(dtype).reshape(1, 3, 3, 1)
     w = mx.ones((1, 1, 1, 1))
     y, state = mf.conv_fwd(x, w.astype(dtype), neuron=neuron)
-    fields = _earlier_files.completed("ConvState", state._replace(y=y)._asdict(), 1)
+    fields = earlier_files.completed("ConvState", state._replace(y=y)._asdict(), 1)
     dx = exact(mf.conv_grad_input(mx.ones_like(x), w, mf.ConvState(**fields))).ravel()
     expected = told_by(exact(y).ravel(), neuron)
     smallest = SMALLEST if dtype == mx.float16 else 0
@@ -140,7 +140,7 @@ def test_an_old_state_keeps_what_no_result_tells(on_cpu: mx.Device, dtype: mx.Dt
     """Version 1 kept what was activated wherever a result tells no slope."""
     x = numbers((1, 3, 3, 1), dtype)
     state = mf.conv_fwd(x, mx.ones((1, 1, 1, 1), dtype), neuron="gelu")[1]
-    fields = _earlier_files.completed("ConvState", state._asdict(), 1)
+    fields = earlier_files.completed("ConvState", state._asdict(), 1)
     assert same_bits(fields["y"], state.y)
 
 
@@ -167,7 +167,7 @@ class Grown(NamedTuple):
 def old_file(path: Path, tree: str, version: int) -> Path:
     """A file of a version, with every checksum right."""
     mf.save(path, None)
-    crc = f"{saving._checksum(tree, [], version):08x}"
+    crc = f"{files._checksum(tree, [], version):08x}"
     metadata = {"mpsfunc.version": str(version), "mpsfunc.tree": tree, "mpsfunc.crc32": crc}
     header = json.dumps({"__metadata__": metadata}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
@@ -175,10 +175,10 @@ def old_file(path: Path, tree: str, version: int) -> Path:
 
 
 def test_fields_that_came_later_mean_what_the_earlier_ones_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_saved_tree.RECORDS, "Grown", Grown)
+    monkeypatch.setitem(trees.RECORDS, "Grown", Grown)
     later = {"b": (2, lambda fields: fields["a"] + 1), "c": (3, lambda fields: "none")}
-    monkeypatch.setitem(_earlier_files.LATER, "Grown", later)
-    monkeypatch.setattr(saving, "_VERSION", 3)
+    monkeypatch.setitem(earlier_files.LATER, "Grown", later)
+    monkeypatch.setattr(files, "_VERSION", 3)
     bodies = {1: '"a":1', 2: '"a":1,"b":5', 3: '"a":1,"b":5,"c":"x"'}
     meant = {1: Grown(1, 2, "none"), 2: Grown(1, 5, "none"), 3: Grown(1, 5, "x")}
     for version, record in meant.items():
@@ -190,6 +190,6 @@ def test_fields_that_came_later_mean_what_the_earlier_ones_say(tmp_path: Path, m
 
 
 def test_later_fields_end_their_records_and_came_in_versions_there_are() -> None:
-    for kind, later in _earlier_files.LATER.items():
-        assert _saved_tree.RECORDS[kind]._fields[-len(later) :] == tuple(later)
-        assert all(1 < since <= saving._VERSION for since, _ in later.values())
+    for kind, later in earlier_files.LATER.items():
+        assert trees.RECORDS[kind]._fields[-len(later) :] == tuple(later)
+        assert all(1 < since <= files._VERSION for since, _ in later.values())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.trees import same_tree
 
 import mpsfunc as mf
-from mpsfunc import _safetensors, _saved_tree, saving
+from mpsfunc.saving import files, safetensors, trees
 
 TREE: dict[str, Any] = {
     "step": 7,
@@ -51,10 +51,10 @@ def forged(tree: Any, entries: dict[str, Any] | None = None, data: bytes = b"", 
     """A file with every checksum right."""
     text = tree if isinstance(tree, str) else json.dumps(tree)
     listed = [
-        _safetensors.Tensor(name, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+        safetensors.Tensor(name, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
         for name, entry in (entries or {}).items()
     ]
-    crc = zlib.crc32(data, saving._checksum(text, listed, int(version) if version.isdigit() else 2))
+    crc = zlib.crc32(data, files._checksum(text, listed, int(version) if version.isdigit() else 2))
     metadata = {"mpsfunc.version": version, "mpsfunc.tree": text, "mpsfunc.crc32": f"{crc:08x}"}
     return with_header({"__metadata__": metadata, **(entries or {})}, data)
 
@@ -318,20 +318,20 @@ def test_arrays_that_the_tree_does_not_name(path: Path) -> None:
 
 def test_a_tree_is_refused_before_its_arrays_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries, data = pair()
-    monkeypatch.setattr(_safetensors, "read_arrays", None)
+    monkeypatch.setattr(safetensors, "read_arrays", None)
     refused(path, forged({"array": "c"}, entries, data), "none that save writes")
 
 
 def test_a_file_that_is_cut_off_while_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mf.save(path, mx.zeros(100_000))
 
-    def checked(header: _safetensors.Header) -> list[_safetensors.Tensor]:
+    def checked(header: safetensors.Header) -> list[safetensors.Tensor]:
         with path.open("r+b") as file:
             file.truncate(200_000)
         return whole(header)
 
-    whole = _safetensors.checked
-    monkeypatch.setattr(_safetensors, "checked", checked)
+    whole = safetensors.checked
+    monkeypatch.setattr(safetensors, "checked", checked)
     with pytest.raises(ValueError, match="load: the file ends within array 'tree'"):
         mf.load(path)
 
@@ -383,5 +383,5 @@ def test_a_file_of_version_1(path: Path) -> None:
 
 def test_records_of_version_1_have_their_fields() -> None:
     """Whatever they gain is in the table of later fields, which says what files of this version mean."""
-    fields = {name: " ".join(_saved_tree.fields_of(name, 1)) for name in _saved_tree.RECORDS}
+    fields = {name: " ".join(trees.fields_of(name, 1)) for name in trees.RECORDS}
     assert {name: fields[name] for name in FIELDS_OF_VERSION_1} == FIELDS_OF_VERSION_1

@@ -24,9 +24,10 @@ from support import VIEWS, numbers, primitives
 from support.trees import raw, same_tree
 
 import mpsfunc as mf
-from mpsfunc import _safetensors, _saved_tree
+from mpsfunc.saving import safetensors
+from mpsfunc.saving import trees as saving_trees
 
-DTYPES = [dtype for dtype, _ in _safetensors.DTYPES.values()]
+DTYPES = [dtype for dtype, _ in safetensors.DTYPES.values()]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).rpartition(".")[2])
 
 
@@ -114,7 +115,7 @@ def test_numbers_are_exact(value: Any, path: Path) -> None:
 
 def test_every_public_record_is_known() -> None:
     public = {value for value in vars(mf).values() if inspect.isclass(value) and issubclass(value, tuple)}
-    assert public < set(_saved_tree.RECORDS.values())
+    assert public < set(saving_trees.RECORDS.values())
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_other_readers_find_aligned_arrays_and_names_of_characters(path: Path) -
         mf.save(path, {"\ud800": [mx.array(0).astype(dtype) for dtype in DTYPES if dtype != mx.float64]})
     assert set(mx.load(str(path), format="safetensors")) == {f"?.{i}" for i in range(len(DTYPES) - 1)}
     with path.open("rb") as file:
-        for tensor in _safetensors.checked(_safetensors.read_header(file)):
+        for tensor in safetensors.checked(safetensors.read_header(file)):
             assert tensor.begin % (tensor.end - tensor.begin) == 0
 
 
@@ -247,7 +248,7 @@ def test_what_is_no_tree_is_refused_with_its_place(tree: Any, error: type, words
 
 def test_a_header_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mf.save(path, 1)
-    monkeypatch.setattr(_safetensors, "_LONGEST", 1000)
+    monkeypatch.setattr(safetensors, "_LONGEST", 1000)
     with pytest.raises(
         ValueError, match="save: the tree is too large; got a header of [0-9]+ bytes, expected less than"
     ):

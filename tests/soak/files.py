@@ -39,10 +39,10 @@ _FORM = r"load: (?s:.+); got path='[^']+', expected (?s:.+)"
 _UNKNOWN = object()
 _WATCHED = [
     "mpsfunc.saving",
-    "mpsfunc._safetensors",
-    "mpsfunc._saved_tree",
-    "mpsfunc._saved_places",
-    "mpsfunc._earlier_files",
+    "mpsfunc.saving.safetensors",
+    "mpsfunc.saving.trees",
+    "mpsfunc.saving.places",
+    "mpsfunc.saving.earlier_files",
 ]
 
 

@@ -18,7 +18,8 @@ from support import mutations
 from support.trees import same_tree
 
 import mpsfunc as mf
-from mpsfunc import _safetensors, _saved_tree, saving
+from mpsfunc.saving import files as saving_files
+from mpsfunc.saving import safetensors, trees
 from soak import files
 
 
@@ -92,7 +93,7 @@ def greedy_for_arrays(whole: Any) -> Any:
 def deeper(whole: Any) -> Any:
     def call(*given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_saved_tree, "DEEPEST", 101)
+            patch.setattr(trees, "DEEPEST", 101)
             return whole(*given)
 
     return call
@@ -103,13 +104,18 @@ def nothing_of_it(*_: Any) -> int:
 
 
 FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
-    "another error": (_safetensors, "_tensor", lambda _: keyed, "KeyError: 'a'"),
-    "not in the form": (saving, "_read", lambda _: lambda file: int("a"), "not in the form: invalid literal for int"),
-    "another tree": (saving, "_read", lambda _: lambda file: 0, "another tree"),
-    "deeper than is saved": (_saved_tree, "decode", deeper, "save: nested too deep"),
-    "slow": (saving, "_read", slow, "[0-9.]+ s\n"),
-    "much memory": (saving, "_read", greedy, "[0-9]+ bytes of Python's for a file of [0-9]+"),
-    "many arrays": (saving, "_read", greedy_for_arrays, "[0-9]+ bytes of MLX's for a file of [0-9]+"),
+    "another error": (safetensors, "_tensor", lambda _: keyed, "KeyError: 'a'"),
+    "not in the form": (
+        saving_files,
+        "_read",
+        lambda _: lambda file: int("a"),
+        "not in the form: invalid literal for int",
+    ),
+    "another tree": (saving_files, "_read", lambda _: lambda file: 0, "another tree"),
+    "deeper than is saved": (trees, "decode", deeper, "save: nested too deep"),
+    "slow": (saving_files, "_read", slow, "[0-9.]+ s\n"),
+    "much memory": (saving_files, "_read", greedy, "[0-9]+ bytes of Python's for a file of [0-9]+"),
+    "many arrays": (saving_files, "_read", greedy_for_arrays, "[0-9]+ bytes of MLX's for a file of [0-9]+"),
     "no checksum": (zlib, "crc32", lambda _: nothing_of_it, "another tree"),
 }
 

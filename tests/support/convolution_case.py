@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mpsfunc._activation import NO_ACTIVATION, RELU, Activation
-from mpsfunc.window import Axis
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, RELU, Activation
+from mpsfunc.windows.axis import Axis
 from support import accumulator, close, exact, numbers, same_bits
 from support.oracle import convolution as oracle
 

@@ -13,14 +13,14 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mpsfunc import _safetensors, _saved_tree
+from mpsfunc.saving import safetensors, trees
 
 VERSION, TREE, CRC = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), 2**63, 10**19, 10**20, 10**30)
 FLOATS = (0.5, -0.0, 1e308, 5e-324, 1.0)
 WORDS = ("", "a", "tree", "relu", "é", "\ud800", "\0", "__metadata__", "__class__", "a.b~2", "x" * 300)
 VERSIONS = ("1", "2", "3", "0", "-1", "01", "1.0", "1e0", "999999999", "9999999999", "²", "", "one", " 2", "2\n")
-_KINDS = tuple(_saved_tree.RECORDS)
+_KINDS = tuple(trees.RECORDS)
 
 
 class File:
@@ -66,7 +66,7 @@ def of_version_1(contents: bytes) -> bytes:
             return node
         ((kind, body),) = node.items() if len(node) == 1 else ((None, None),)
         if kind in _KINDS and isinstance(body, dict):
-            return {kind: {name: earlier(body[name]) for name in _saved_tree.fields_of(str(kind), 1)}}
+            return {kind: {name: earlier(body[name]) for name in trees.fields_of(str(kind), 1)}}
         return {name: earlier(part) for name, part in node.items()}
 
     file = File(contents)
@@ -121,7 +121,7 @@ def grown(chance: random.Random, names: list[str], depth: int = 0) -> Any:
     if kind == 6:
         return {"dict": {chance.choice(WORDS): part() for _ in range(chance.randrange(4))}}
     record = chance.choice(_KINDS)
-    return {record: {name: part() for name in _saved_tree.fields_of(record, chance.choice((1, 2, 2)))}}
+    return {record: {name: part() for name in trees.fields_of(record, chance.choice((1, 2, 2)))}}
 
 
 BITS = (1, 64, 65, 100, 1000, 4095, 4096, 4097, 20000)
@@ -206,7 +206,7 @@ def _in_entries(chance: random.Random, file: File) -> None:
     elif doing == 1:
         del file.entries[name]
     elif doing == 2:
-        entry["dtype"] = chance.choice((*_safetensors.DTYPES, "F8_E4M3", "f32", None, 4))
+        entry["dtype"] = chance.choice((*safetensors.DTYPES, "F8_E4M3", "f32", None, 4))
     elif doing == 3:
         _resized(chance, entry["shape"])
     elif doing == 4:
@@ -218,7 +218,7 @@ def _in_entries(chance: random.Random, file: File) -> None:
             (*NUMBERS, *WORDS, None, {}, [])
         )
     elif doing == 6:
-        same = [d for d, (dtype, _) in _safetensors.DTYPES.items() if _width(entry["dtype"]) == dtype.size]
+        same = [d for d, (dtype, _) in safetensors.DTYPES.items() if _width(entry["dtype"]) == dtype.size]
         entry["dtype"] = chance.choice(same or ["U8"])
     elif doing == 7:
         other = file.entries[chance.choice(names)]
@@ -228,7 +228,7 @@ def _in_entries(chance: random.Random, file: File) -> None:
 
 
 def _width(dtype: Any) -> int:
-    known = _safetensors.DTYPES.get(dtype) if isinstance(dtype, str) else None
+    known = safetensors.DTYPES.get(dtype) if isinstance(dtype, str) else None
     return known[0].size if known else 0
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import mpsfunc as mf
-from mpsfunc._check import no_kernel_offset
-from mpsfunc.window import PaddingPolicy, place, source_window
+from mpsfunc.core.checks import no_kernel_offset
+from mpsfunc.windows.placement import place, source_window
+from mpsfunc.windows.policy import PaddingPolicy
 
 FAR = 2**30
 VALUE_ERRORS: list[tuple[dict[str, Any], str]] = [

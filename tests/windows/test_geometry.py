@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from mpsfunc.window import Axis, PaddingPolicy, place
+from mpsfunc.windows.axis import Axis
+from mpsfunc.windows.placement import place
+from mpsfunc.windows.policy import PaddingPolicy
 
 GEOMETRY = Path(__file__).parents[2] / "metal" / "geometry.h"
 TWO_INTS = ("source", "target", "reads", "edge_source", "edge_tap", "taps_on_count")

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsfunc.window import Axis, PaddingPolicy, edge_code, place, source_window
+from mpsfunc.windows.axis import Axis
+from mpsfunc.windows.placement import edge_code, place, source_window
+from mpsfunc.windows.policy import PaddingPolicy
 
 
 def taps(axis: Axis, o: int) -> list[int]:

@@ -16,9 +16,10 @@ from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 from metal_host.case import Case, named
-from mpsfunc import _conv_kernels, _conv_stages, _launch
-from mpsfunc._activation import ELU, NAMES, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
-from mpsfunc._conv_spec import Spec
+from mpsfunc.channels.activation_spec import ELU, NAMES, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
+from mpsfunc.convolution import launches, routes
+from mpsfunc.convolution.spec import Spec
+from mpsfunc.core import launch
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 ACTIVATIONS = (
@@ -61,7 +62,7 @@ def _convs(
         b = numbers((out,), seed=3)
         spec = Spec(state.rows, state.cols, groups, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
         compare(
-            lambda act: _conv_kernels.conv(x, w, b, spec._replace(neuron=act)),
+            lambda act: routes.conv(x, w, b, spec._replace(neuron=act)),
             lambda x, w, b: oracle.conv(x, w, b, state.rows, state.cols, groups),
             *(x, w, b),
         )
@@ -71,7 +72,7 @@ def _convs(
         b = numbers((shape[3],), seed=3)
         spec = Spec(state.rows, state.cols, groups, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
         compare(
-            lambda act: _conv_kernels.grad_input(dy, w, b, spec._replace(neuron=act)),
+            lambda act: routes.grad_input(dy, w, b, spec._replace(neuron=act)),
             lambda dy, w, b: oracle.conv_grad_input(dy, w, state.rows, state.cols, groups) + b,
             *(dy, w, b),
         )
@@ -102,17 +103,17 @@ def _on_cuda(
     out: int,
     kernel: tuple[int, int],
     crowded: bool = False,
-    fill: int = _launch.FILL,
-    room: int = _conv_stages._STRIP,
+    fill: int = launch.FILL,
+    room: int = launches._STRIP,
     **how: Any,
 ) -> Case:
     """The weight gradient as CUDA runs it: so many threadgroups fill the GPU, and a strip has so many bytes."""
 
     def check() -> None:
         *_, grad_weights = _convs(shape, dtype, out, kernel, **how)
-        less = contextlib.nullcontext() if crowded else mock.patch.object(_launch, "FILL", fill)
-        on_cuda = mock.patch.object(_launch, "backend", lambda stream: "cuda")
-        with on_cuda, less, mock.patch.object(_conv_stages, "_STRIP", room):
+        less = contextlib.nullcontext() if crowded else mock.patch.object(launch, "FILL", fill)
+        on_cuda = mock.patch.object(launch, "backend", lambda stream: "cuda")
+        with on_cuda, less, mock.patch.object(launches, "_STRIP", room):
             grad_weights.check()
 
     bodies = (body, "conv_grad_bias", "sum_partials")

@@ -11,7 +11,8 @@ from support.oracle import elementwise as oracle
 
 import mpsfunc as mf
 from metal_host.case import Case, named
-from mpsfunc import _dropout_kernels, _launch
+from mpsfunc.core import launch
+from mpsfunc.elementwise import dropout_rules
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 Shape = tuple[int, ...]
@@ -40,8 +41,8 @@ def _dropout(
     def check() -> None:
         x = numbers(shape if again else (sets * shape[0], *shape[1:]), dtype)
         h, w, c = (length if step else 1 for length, step in zip(shape[1:], stride, strict=True))
-        spec = _dropout_kernels.Random(keep, shape[0], (h, w, c), _launch.resolve(None))
-        made = _dropout_kernels.by_key(x, KEYS[:sets], spec)
+        spec = dropout_rules.Random(keep, shape[0], (h, w, c), launch.resolve(None))
+        made = dropout_rules.by_key(x, KEYS[:sets], spec)
         images = np.concatenate([exact(x)] * sets) if again else exact(x)
         right = images * _masked(shape, keep, KEYS[:sets], stride) / keep
         close(made, right, abs(right))
@@ -53,8 +54,8 @@ def _dropout(
 def _mask(shape: Shape, stride: Strides, *, sets: int = 1, keep: float = 0.6, crowded: bool = False) -> Case:
     def check() -> None:
         h, w, c = (length if step else 1 for length, step in zip(shape[1:], stride, strict=True))
-        spec = _dropout_kernels.Random(keep, shape[0], (h, w, c), _launch.resolve(None))
-        made = _dropout_kernels.masks(KEYS[:sets], spec)
+        spec = dropout_rules.Random(keep, shape[0], (h, w, c), launch.resolve(None))
+        made = dropout_rules.masks(KEYS[:sets], spec)
         assert np.array_equal(np.array(made), _masked(shape, keep, KEYS[:sets], stride))
 
     return Case(named("dropout_mask", shape, mx.uint8, stride=stride, sets=sets), ("dropout_mask",), check, crowded)

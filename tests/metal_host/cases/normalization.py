@@ -11,7 +11,7 @@ from support import close, exact, numbers
 
 import mpsfunc as mf
 from metal_host.case import Case, launched, named
-from mpsfunc import _window_norm_stages
+from mpsfunc.normalization import window_launches
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 Array = np.ndarray
@@ -95,7 +95,7 @@ def _squared(
     of: Image = numbers,
 ) -> Case:
     """Forward and backward of a normalization by sums of squares."""
-    fused = op == "cross_channel_norm" and size <= _window_norm_stages._FEW
+    fused = op == "cross_channel_norm" and size <= window_launches._FEW
     by_sums = ("window_sum", "spatial_norm", "spatial_norm_weights", "spatial_norm_grad")
 
     def check() -> None:
@@ -138,7 +138,7 @@ def _window_sum(
 ) -> Case:
     def check() -> None:
         x = numbers(shape, dtype)
-        made = launched([x], ((shape, F32),), _window_norm_stages.window_sum(x, axis, before, after))
+        made = launched([x], ((shape, F32),), window_launches.window_sum(x, axis, before, after))
         right, size = (sums(v, (axis,), before, after) for v in (exact(x), abs(exact(x))))
         close(made[0], right, size)
 

@@ -11,8 +11,19 @@ from support import close, exact, numbers
 from support.oracle import activation as oracle_activation
 
 from metal_host.case import Case, launched, like, named
-from mpsfunc import _channel_stages, _launch, _vectors
-from mpsfunc._activation import EXPONENTIAL, GELU, NAMES, NO_ACTIVATION, POWER, RELU, RELUN, SOFTPLUS, Activation
+from mpsfunc.channels import launches, vector_rules
+from mpsfunc.channels.activation_spec import (
+    EXPONENTIAL,
+    GELU,
+    NAMES,
+    NO_ACTIVATION,
+    POWER,
+    RELU,
+    RELUN,
+    SOFTPLUS,
+    Activation,
+)
+from mpsfunc.core import launch
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 Array = np.ndarray
@@ -50,18 +61,18 @@ def _sets(
     known = {"a": act.a, "b": act.b, "c": act.c}
 
     def stats() -> None:
-        made = launched([x], ((vectors, F32),) * 2, _channel_stages.moments(x, sets), x)
+        made = launched([x], ((vectors, F32),) * 2, launches.moments(x, sets), x)
         axes = (1, 2, 3)
         close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
         close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
 
     def normalize() -> None:
-        y = launched([x, mean, scale, shift], like(x), _channel_stages.affine(x, sets, act))[0]
+        y = launched([x, mean, scale, shift], like(x), launches.affine(x, sets, act))[0]
         right = oracle_activation.neuron(before(), NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
 
     def stats_grad() -> None:
-        stages = _channel_stages.sums(dy, sets, act)
+        stages = launches.sums(dy, sets, act)
         total, dot = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages)
         size = abs(by_set(dy)).sum((1, 2, 3)) + 1
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
@@ -69,7 +80,7 @@ def _sets(
 
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
-        dx = launched([dy, x, mean, a, b, d, *given], like(x), _channel_stages.combine(dy, sets, act))[0]
+        dx = launched([dy, x, mean, a, b, d, *given], like(x), launches.combine(dy, sets, act))[0]
         right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
         close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
 
@@ -83,9 +94,9 @@ def _sets(
         return exact(v).reshape(-1, 1, 1, 1, channels)
 
     def composed() -> None:
-        stages = _channel_stages.normalized(x, vector, act, 1e-3)
+        stages = launches.normalized(x, vector, act, 1e-3)
         outputs = (*like(x), vector, vector)
-        y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=_channel_stages.NORMALIZED)
+        y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=launches.NORMALIZED)
         center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
         z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
         right = oracle_activation.neuron(z, NAMES[act.kind], **known)
@@ -95,10 +106,10 @@ def _sets(
 
     def pulled_back() -> None:
         count = float(x.size // channels // sets)
-        stages = _channel_stages.gradients(dy, vector, act, count, 1e-3)
+        stages = launches.gradients(dy, vector, act, count, 1e-3)
         center = mean.reshape(vector[0])
         arrays, outputs = [dy, x, gamma, beta, center, var, dmean, dvar], (*like(x), vector, vector)
-        dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=_channel_stages.GRADIENTS)
+        dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=launches.GRADIENTS)
         root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_set(x) - wide(mean)
         z = off * root * by_channel(gamma) + by_channel(beta)
         g = by_set(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
@@ -153,18 +164,18 @@ def _by_state(
         return exact(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
 
     def normalize() -> None:
-        y = launched([x, mean, var, gamma, beta], like(x), _channel_stages.normalized_by(x, act, 1e-3))[0]
+        y = launched([x, mean, var, gamma, beta], like(x), launches.normalized_by(x, act, 1e-3))[0]
         close(y, oracle_activation.neuron(z, NAMES[act.kind], **known), abs(z) + 9, slack=slack)
 
     def grown() -> None:
-        stages = _channel_stages.grown(dy, act, 1e-3)
+        stages = launches.grown(dy, act, 1e-3)
         made = launched([dy, x, mean, var, dgamma, dbeta, *behind], (((channels,), F32),) * 2, stages)
         close(made[0], exact(dgamma) + (pulled() * off).sum((0, 1, 2)) * root, 3 * size, slack=slack)
         close(made[1], exact(dbeta) + pulled().sum((0, 1, 2)), size, slack=slack)
 
     def grad() -> None:
         arrays = [dy, x, mean, var, dgamma, dbeta, gamma, count, *behind[1:]]
-        dx = launched(arrays, like(x), _channel_stages.gradient_by(dy, act, 1e-3))[0]
+        dx = launched(arrays, like(x), launches.gradient_by(dy, act, 1e-3))[0]
         right = exact(gamma) * root * (pulled() - exact(dbeta) / 300 - off * root * exact(dgamma) / 300)
         close(dx, right, abs(right) + 9, slack=slack)
 
@@ -180,12 +191,12 @@ def _by_state(
 
 
 def _vectors_of(sets: int, channels: int) -> list[Case]:
-    shape, here = (sets, channels), _launch.resolve(None)
+    shape, here = (sets, channels), launch.resolve(None)
     gamma, dmean, dvar, dbeta, dot, mean = (numbers(shape, F32, seed) for seed in range(1, 7))
     var = abs(numbers(shape, F32, 7)) + 1
 
     def factors() -> None:
-        made = _vectors.composed_factors(gamma, var, dmean, dvar, dbeta, dot, 300.0, 1e-3, here)
+        made = vector_rules.composed_factors(gamma, var, dmean, dvar, dbeta, dot, 300.0, 1e-3, here)
         g, v, of_mean, of_var, total, product = (exact(a) for a in (gamma, var, dmean, dvar, dbeta, dot))
         root = 1 / np.sqrt(v + 1e-3)
         right = (
@@ -200,7 +211,7 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
     def running(count: int, unbiased: float, dtype: mx.Dtype) -> Callable[[], None]:
         def run() -> None:
             held = (mean + 2).astype(dtype), (var + 3).astype(dtype)
-            moved = _vectors.moved(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
+            moved = vector_rules.moved(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
             share, wide = 0.25 * (count > 0), max(count, 2) / (max(count, 2) - 1) if unbiased else 1.0
             if count == 1:  # which has no variance
                 assert np.isnan(exact(moved[1])).all()
@@ -225,7 +236,7 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
 
 def _by_group(sets: int, channels: int) -> list[Case]:
     """Groups of all channels, of some, and of one each; for all of them at once or more than a grid has threads for."""
-    shape, here = (sets, channels), _launch.resolve(None)
+    shape, here = (sets, channels), launch.resolve(None)
     var, b, d = abs(numbers(shape, F32, 1)), numbers(shape, F32, 2), numbers(shape, F32, 3)
 
     def together(a: Array, groups: int) -> Array:
@@ -236,7 +247,7 @@ def _by_group(sets: int, channels: int) -> list[Case]:
 
     def moments(groups: int, mean: mx.array) -> Callable[[], None]:
         def run() -> None:
-            made = _vectors.by_group(mean, var, float(groups), here)
+            made = vector_rules.by_group(mean, var, float(groups), here)
             of_mean, of_var = (together(exact(a), groups) for a in (mean, var))
             wide = (of_var + (of_mean - of_mean.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True)
             close(made[0], again(of_mean.mean(-1, keepdims=True)), again(abs(of_mean).mean(-1, keepdims=True)), slack=8)
@@ -249,14 +260,14 @@ def _by_group(sets: int, channels: int) -> list[Case]:
 
         def run() -> None:
             mean = mx.full(shape, 0.3)
-            found, none = _vectors.by_group(mean, mx.zeros(shape), float(groups), here)
+            found, none = vector_rules.by_group(mean, mx.zeros(shape), float(groups), here)
             assert np.array_equal(exact(found), exact(mean)) and not exact(none).any()
 
         return run
 
     def sums(groups: int) -> Callable[[], None]:
         def run() -> None:
-            for made, of in zip(_vectors.group_sums(b, d, float(groups), here), (b, d), strict=True):
+            for made, of in zip(vector_rules.group_sums(b, d, float(groups), here), (b, d), strict=True):
                 terms = together(exact(of), groups)
                 close(made, again(terms.sum(-1, keepdims=True)), again(abs(terms).sum(-1, keepdims=True)), slack=8)
 
@@ -279,7 +290,7 @@ def _few_pixels() -> Case:
     def check() -> None:
         for seed in range(4):
             x = numbers((3, 5, 4, 16), F32, seed)
-            mean, var = launched([x], (((1, 16), F32),) * 2, _channel_stages.moments(x, 1), x)
+            mean, var = launched([x], (((1, 16), F32),) * 2, launches.moments(x, 1), x)
             right = exact(x).reshape(1, -1, 16)
             close(mean, right.mean(1), abs(right).mean(1))
             close(var, right.var(1), (right**2).mean(1))
@@ -293,7 +304,7 @@ def _behind_an_outlier() -> Case:
     def check() -> None:
         x = exact(numbers((1, 30, 40, 1024)))
         x[0, -1, -1] += 30  # threads go from the last pixel to the first
-        stages = _channel_stages.moments(mx.array(x, F32), 1)
+        stages = launches.moments(mx.array(x, F32), 1)
         mean, var = launched([mx.array(x, F32)], (((1, 1024), F32),) * 2, stages, mx.array(x, F32))
         close(mean, x.mean((1, 2)), abs(x).mean((1, 2)), slack=8)
         close(var, x.var((1, 2)), x.var((1, 2)), slack=16)
@@ -305,7 +316,7 @@ def _launched_with(case: Case, told: str, **known: int) -> Case:
     """The case with other numbers of `_launch`."""
 
     def check() -> None:
-        with mock.patch.multiple(_launch, **known):
+        with mock.patch.multiple(launch, **known):
             case.check()
 
     return case._replace(name=f"{case.name} {told}", check=check)

@@ -11,8 +11,9 @@ from support.oracle import pooling as oracle
 
 import mpsfunc as mf
 from metal_host.case import Case, named
-from mpsfunc import _pool_stages
-from mpsfunc.window import moves_taps, source_window
+from mpsfunc.pooling import launches
+from mpsfunc.windows.axis import moves_taps
+from mpsfunc.windows.placement import source_window
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 
@@ -73,7 +74,7 @@ def _avg_pool_grad_of_infinity(shape: tuple[int, ...], kernel: Any, **placement:
 def _tiled(shape: tuple[int, ...], kernel: Any, **placement: Any) -> bool:
     """Whether the gradient runs on tiles."""
     state = mf.avg_pool_state(shape, kernel, **placement)
-    return _pool_stages.tile(state.rows, state.cols) is not None
+    return launches.tile(state.rows, state.cols) is not None
 
 
 def _moves_taps(shape: tuple[int, ...], kernel: Any, **placement: Any) -> bool:

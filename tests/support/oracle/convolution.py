@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpsfunc.window import Axis
+from mpsfunc.windows.axis import Axis
 from support.oracle.windows import weighted
 
 Array = np.ndarray

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from mpsfunc.window import Axis
+from mpsfunc.windows.axis import Axis
 from support.oracle.windows import averages, counts, taps
 
 Array = np.ndarray

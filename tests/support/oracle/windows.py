@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from mpsfunc.window import Axis
+from mpsfunc.windows.axis import Axis
 
 Array = np.ndarray
 
