@@ -8,15 +8,15 @@ import mlx.core as mx
 
 import mpsfunc as mf
 from support import numbers
-from support.matrix.activation import NEURONS
+from support.matrix.activation import ACTIVATIONS
 from support.matrix.convolution import CONVOLUTIONS
-from support.matrix.elementwise import ELEMENTS
+from support.matrix.elementwise import ELEMENTWISE
 from support.matrix.entry import Arrays as Arrays
 from support.matrix.entry import Entry as Entry
 from support.matrix.entry import entry as _entry
 from support.matrix.image import IMAGES
 from support.matrix.losses import LOSSES
-from support.matrix.normalization import NORMS
+from support.matrix.normalization import NORMALIZATIONS
 
 # What differentiates nothing: it takes shapes or ints, is a type, or returns zeros.
 NOT_DIFFERENTIABLE = {
@@ -78,9 +78,9 @@ MATRIX: dict[str, Entry] = {
         positive=(2,),
     ),
     **CONVOLUTIONS,
-    **NORMS,
+    **NORMALIZATIONS,
     **LOSSES,
-    **NEURONS,
-    **ELEMENTS,
+    **ACTIVATIONS,
+    **ELEMENTWISE,
     **IMAGES,
 }

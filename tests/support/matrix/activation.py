@@ -164,7 +164,7 @@ def _nothing(name: str) -> Any:
     return NAMED[name]
 
 
-NEURONS: dict[str, Entry] = {
+ACTIVATIONS: dict[str, Entry] = {
     **_single(),
     **{name: entry(_nothing(name), SHAPE) for name in NAMED},
     "gelu of five axes": entry(lambda x: mf.gelu(x), (1, 2, 1, 3, 2)),
@@ -174,4 +174,4 @@ NEURONS: dict[str, Entry] = {
     **_norm(mf.Neuron("tanh", -1.3, 0.7)),
 }
 for _how in FUSED:
-    NEURONS |= _conv(_how)
+    ACTIVATIONS |= _conv(_how)

@@ -32,7 +32,7 @@ def _grad(operation: str, operand: str, *shapes: tuple[int, ...], **told: Any) -
     )
 
 
-ELEMENTS: dict[str, Entry] = {
+ELEMENTWISE: dict[str, Entry] = {
     "dropout": entry(lambda x: mf.dropout(x, keep_probability=0.6, key=KEY), IMAGE),
     "dropout with strides": entry(lambda x: mf.dropout(x, keep_probability=0.6, key=KEY, **STRIDE), IMAGE),
     "dropout by a mask": entry(lambda x: mf.dropout(x, keep_probability=0.6, mask=GIVEN), IMAGE),

@@ -61,7 +61,7 @@ SPATIAL = mf.SpatialNormState("spatial_norm", 3, *BY_SQUARES.values())
 LOCAL = mf.LocalContrastNormState("local_contrast_norm", 4, *CONTRAST.values())
 N_C, N_G = (2, 4), (2, 2)
 
-NORMS: dict[str, Entry] = {
+NORMALIZATIONS: dict[str, Entry] = {
     "bn_stats": entry(lambda x: mf.bn_stats(x).arrays[:2], IMAGE),
     "bn_stats onto a state": entry(
         lambda x, mean, var: mf.bn_stats(x, _state(mean, var)).arrays[:2], IMAGE, C, C, positive=(2,)
