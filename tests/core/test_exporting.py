@@ -19,11 +19,11 @@ import mpsfunc as mf
 PROGRAM = """
 import os, sys, tempfile
 import mlx.core as mx, mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc.core import launch
 
 if sys.argv[1] == "metal":
     made = mx.fast.metal_kernel
-    _launch.backend = lambda stream: "metal"
+    launch.backend = lambda stream: "metal"
     mx.metal.is_available = lambda: True
     mx.fast.metal_kernel = lambda **text: lambda **how: made(**text)(**{**how, "stream": mx.gpu})
 functions = {

@@ -1,4 +1,4 @@
-"""What `_rules.differentiable` promises, on an operation that doubles its first argument."""
+"""What `core.autodiff.differentiable` promises, on an operation that doubles its first argument."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import mlx.optimizers as optim
-import mpsfunc.activations
 import pytest
 from mlx.utils import tree_flatten
 
 import mpsfunc as mf
+import mpsfunc.activation.activations
 from mpsfunc import graph
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_names_of_the_graph_exist() -> None:
     for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
         assert hasattr(graph, name) or name in ("svg", "md"), f"graph.{name}"
     table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
-    activations = {"prelu", *(name for name, value in vars(mf.activations).items() if value is getattr(mf, name, None))}
+    activations = {"prelu", *(name for name, value in vars(mpsfunc.activation.activations).items() if value is getattr(mf, name, None))}
     for name, value in vars(graph).items():
         if inspect.isfunction(value) and name not in activations | {"compile", "training_graph"}:
             assert f"`{name}`" in table, name

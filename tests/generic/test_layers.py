@@ -4,126 +4,98 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import draw_map
 import pytest
 
 import mpsfunc as mf
 
 ROOT = Path(__file__).parents[2]
 PACKAGE, METAL, PRIMITIVES = ROOT / "mpsfunc", ROOT / "metal", ROOT / "primitives"
-MODULES = {path.stem: path.read_text() for path in sorted(PACKAGE.glob("*.py"))}
+MODULES = {str(path.relative_to(PACKAGE).with_suffix("")): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
-FAMILIES = {
-    "pooling", "max_pooling", "l2_pooling", "convolution", "conv_transpose", "fully_connected", "sub_pixel", "weights",
-    "batch_norm", "instance_norm", "cross_channel_norm", "spatial_norm", "neuron", "activations",
-    "dropout", "arithmetic",
-    "upsample", "resize", "padding", "images",
-    "softmax", "loss",
-}  # fmt: skip
-# What each floor may import from the package; a family's own private parts are its own.
-FLOOR = {"_rules", "_launch", "_lazy", "_check", "window", "_activation", "_near", "_plain", "_printing"}
-PARTS = {
-    "pooling": {"_avg_kernels", "_pool_stages"},
-    "max_pooling": {"_pool_stages", "_max_kernels"},
-    "l2_pooling": {"_pool_stages", "_l2_kernels"},
-    "convolution": {"_conv_rules", "_conv_spec", "_conv_state", "_fused_neuron", "_reverse"},
-    "conv_transpose": {"_conv_library", "_conv_rules", "_conv_spec", "_conv_state", "_fused_neuron", "_reverse"},
-    "fully_connected": {"_conv_rules", "_conv_state", "_fused_neuron"},
-    "sub_pixel": {"_policy"},
-    "batch_norm": {"_across", "_bn_rules", "_bn_state", "_composed_norm", "_fused_neuron", "_prelu"},
-    "instance_norm": {"_composed_norm", "_zeros"},
-    "cross_channel_norm": {"_window_norms"},
-    "spatial_norm": {"_window_norms"},
-    "softmax": {"_softmax_kernels"},
-    "loss": {"_loss_arguments", "_loss_kernels"},
-    "neuron": {"_fused_neuron", "_prelu"},
-    "activations": {"_neuron"},
-    "arithmetic": {"_arithmetic_kernels", "_operands"},
-    "dropout": {"_arithmetic_kernels", "_broadcast", "_dropout_kernels"},
-    "upsample": {"_policy", "_resized"},
-    "resize": {"_policy", "_resized"},
-    "padding": {"_resample", "_sampling"},
-    "images": {"_avg_kernels", "_pool_stages"},
+# Rooms -----------------------------------------------------------------------------------------------------
+
+BENEATH = {"core", "windows", "channels", "activation"}
+FAMILIES = {"pooling", "convolution", "normalization", "losses", "elementwise", "image"}
+MAY_IMPORT = {
+    "core": set(),
+    "windows": {"core"},
+    "channels": {"core"},
+    "activation": {"core", "channels"},
+    **{family: BENEATH for family in FAMILIES},
+    "saving": BENEATH | FAMILIES,
+    "mpsfunc": BENEATH | FAMILIES | {"saving"},
+    "graph": {"mpsfunc"} | BENEATH | FAMILIES,
+    "nn": {"mpsfunc", "core"},
+    "selftest": {"mpsfunc", "core"},
+    "__main__": {"mpsfunc", "core", "selftest"},
+    "primitives/runtime": {"metal"},
+    "primitives/kernels": {"metal", "primitives/runtime"},
+    "primitives/binding": {"metal", "primitives/runtime"},
+    "metal": set(),
 }
-ALLOWED: dict[str, set[str]] = {
-    "_policy": {"_near", "_plain", "_printing"},
-    "window": {"_near", "_plain", "_policy", "_printing"},
-    "_version": set(),
-    "_check": {"_near", "_plain", "_printing"},
-    "_nvrtc": {"_printing"},
-    "_near": {"_plain", "_printing"},
-    "_plain": set(),
-    "_printing": set(),
-    "_environment": {"_printing"},
-    "_launch": {"_environment", "_plain", "_primitives", "_printing", "_nvrtc"},
-    "_lazy": {"_launch"},
-    "_mlx_settings": set(),
-    "_threads": {"_launch", "_plain", "_printing"},
-    "_rules": {"_launch"},
-    "_zeros": {"_launch", "_lazy"},
-    "_vectors": FLOOR,
-    "_channel_stages": FLOOR,
-    "_channels": FLOOR | {"_channel_stages", "_neuron", "_vectors"},
-    "_activation": {"_launch"},
-    "_neuron_stages": FLOOR,
-    "_neuron": FLOOR | {"_neuron_stages"},
-    "_prelu": FLOOR | {"_channels", "_neuron", "_neuron_stages"},
-    "_fused_neuron": FLOOR | {"_neuron", "_prelu"},
-    "_reverse": {"_plain", "_policy", "window"},
-    "_conv_spec": {"_activation", "window"},
-    "_conv_library": FLOOR | {"_conv_spec"},
-    "_conv_edges": FLOOR,
-    "_conv_stages": FLOOR | {"_conv_spec"},
-    "_conv_kernels": FLOOR | {"_conv_edges", "_conv_library", "_conv_spec", "_conv_stages", "_environment", "_sums"},
-    "_conv_rules": FLOOR | {"_conv_kernels", "_conv_spec", "_neuron", "_zeros"},
-    "_conv_state": FLOOR | {"_conv_edges", "_conv_spec", "_fused_neuron", "_neuron", "_policy", "_zeros"},
-    "_pool_stages": FLOOR,
-    "_avg_kernels": FLOOR | {"_pool_stages"},
-    "_max_kernels": FLOOR | {"_pool_stages"},
-    "_l2_kernels": FLOOR | {"_pool_stages"},
-    "_across": FLOOR | {"_vectors"},
-    "_bn_rules": FLOOR | {"_channel_stages", "_channels", "_vectors"},
-    "_composed_norm": FLOOR | {"_across", "_channel_stages", "_channels", "_vectors", "_zeros"},
-    "_bn_state": FLOOR | {"_across", "_composed_norm", "_vectors"},
-    "_softmax_stages": FLOOR,
-    "_losses": FLOOR | {"_softmax_kernels"},
-    "_loss_stages": FLOOR | {"_losses"},
-    "_loss_kernels": FLOOR | {"_loss_stages", "_losses"},
-    "_loss_arguments": FLOOR | {"_loss_kernels", "_losses"},
-    "_softmax_kernels": FLOOR | {"_softmax_stages"},
-    "_window_norm_stages": FLOOR,
-    "_sums": FLOOR,
-    "_broadcast": FLOOR,
-    "_operands": FLOOR | {"_broadcast"},
-    "_arithmetic_kernels": FLOOR | {"_broadcast", "_sums"},
-    "_dropout_kernels": FLOOR | {"_broadcast"},
-    "_window_norms": FLOOR | {"_window_norm_stages"},
-    "_sampling": set(),
-    "_resample": FLOOR | {"_sampling"},
-    "_resized": FLOOR | {"_resample", "_sampling"},
-    "_earlier_files": {"_bn_state", "_launch"},
-    "_safetensors": {"_printing"},
-    "_recomputing": {"_plain", "_printing"},
-    "checkpointing": {"_printing", "_recomputing"},
-    "_saved_tree": FLOOR
-    | FAMILIES
-    | {
-        "_bn_state",
-        "_conv_state",
-        "_earlier_files",
-        "_fused_neuron",
-        "_policy",
-        "_resized",
-        "_safetensors",
-        "_sampling",
-    },
-    "_saved_places": {"_plain", "_printing", "_safetensors"},
-    "saving": {"_printing", "_safetensors", "_saved_places", "_saved_tree"},
-    "_selftest": {"mpsfunc", "_launch"},
-    "__main__": {"mpsfunc", "_launch", "_mlx_settings", "_nvrtc", "_selftest"},
-    **{family: FLOOR | PARTS.get(family, set()) for family in FAMILIES},
-}
+ARROWS = draw_map.arrows()
+
+
+def plain(room: str) -> str:
+    """A room's name without that of the package."""
+    return room.removeprefix("mpsfunc/")
+
+
+def test_every_room_is_known() -> None:
+    assert set(map(plain, ARROWS)) == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("room", sorted(ARROWS))
+def test_imports_point_one_way(room: str) -> None:
+    assert set(map(plain, ARROWS[room])) <= MAY_IMPORT[plain(room)]
+
+
+def test_the_house_stays_small() -> None:
+    assert len(ARROWS) <= 20 and sum(map(len, ARROWS.values())) <= 60
+    assert len(draw_map.floors(ARROWS)) <= 9  # a circle is an error
+
+
+def test_a_circle_is_an_error() -> None:
+    with pytest.raises(ValueError, match="in a circle, among: a, b"):
+        draw_map.floors({"a": {"b"}, "b": {"a"}, "c": set()})
+
+
+def test_the_map_is_that_of_the_code() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    start, end = draw_map.MARKS
+    assert text.partition(start)[2].partition(end)[0].strip() == draw_map.drawn()
+
+
+def private_imports(name: str, text: str) -> Iterator[str]:
+    """What a module uses of another room's private names."""
+    room = name.partition("/")[0]
+    modules: dict[str, str] = {}
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mpsfunc."):
+            other = node.module.split(".")[1]
+            if other != room:
+                modules |= {alias.asname or alias.name: node.module for alias in node.names}
+                yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr.startswith("_"):
+            if node.value.id in modules and not node.attr.startswith("__") and node.attr not in ("_replace", "_fields"):
+                yield f"{modules[node.value.id]}.{node.value.id}.{node.attr}"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_no_room_uses_private_names_of_another(name: str) -> None:
+    assert not list(private_imports(name, MODULES[name]))
+
+
+def test_private_names_are_seen() -> None:
+    text = "from mpsfunc.core import launch\nfrom mpsfunc.core.launch import _kernel\nlaunch._ahead\nlaunch.launch"
+    assert list(private_imports("pooling/l2", text)) == ["mpsfunc.core.launch._kernel", "mpsfunc.core.launch._ahead"]
 
 
 def imports(text: str) -> set[str]:
@@ -140,17 +112,12 @@ def imports(text: str) -> set[str]:
     return found
 
 
-def test_every_module_has_its_floor() -> None:
-    assert set(ALLOWED) == set(MODULES) - {"__init__"}
+def test_placement_does_not_know_mlx() -> None:
+    windows = [text for name, text in MODULES.items() if name.startswith("windows/")]
+    assert len(windows) > 4 and not any(module.startswith("mlx") for text in windows for module in imports(text))
 
 
-@pytest.mark.parametrize("name", sorted(ALLOWED))
-def test_imports_point_one_way(name: str) -> None:
-    inside = {module.removeprefix("mpsfunc.") for module in imports(MODULES[name]) if module.startswith("mpsfunc")}
-    assert inside <= ALLOWED[name]
-
-
-GRAPH = {path.stem: imports(path.read_text()) for path in sorted(PACKAGE.glob("graph/*.py"))}
+GRAPH = {name.removeprefix("graph/"): imports(text) for name, text in MODULES.items() if name.startswith("graph/")}
 # Each knows those before it.
 ABOVE = (
     *("nodes", "kinds", "making", "filters", "training", "drawing", "ordering", "plan", "values", "program"),
@@ -158,40 +125,89 @@ ABOVE = (
 )
 
 
-def test_the_graph_sits_on_top() -> None:
-    assert not any("graph" in module for text in MODULES.values() for module in imports(text))
+def test_the_graph_is_in_floors() -> None:
     assert set(GRAPH) == set(ABOVE)
     for name, modules in GRAPH.items():
         known = {f"mpsfunc.graph.{below}" for below in ABOVE[: ABOVE.index(name)]} | {"mpsfunc.graph"}
         assert {module for module in modules if module.startswith("mpsfunc.graph")} <= known
         if name != "__init__":
-            text = (PACKAGE / "graph" / f"{name}.py").read_text()
+            text = MODULES[f"graph/{name}"]
             assert set(re.findall(r"^from mpsfunc\.graph import (.*)$", text, re.MULTILINE)) <= {"kinds"}
 
 
-def test_the_layers_sit_on_top() -> None:
-    assert not any(module.startswith("mpsfunc.nn") for text in MODULES.values() for module in imports(text))
+def test_the_layers_are_in_floors() -> None:
     parts = ("fusing", "activations", "layers", "more", "conversion", "checkpointing", "__init__")
-    beneath = {
-        "fusing": {"mpsfunc.core.lazy"},
-        "checkpointing": {"mpsfunc.core.scalars", "mpsfunc.core.printing", "mpsfunc.core.recomputing"},
-        "conversion": {"mpsfunc.core.scalars", "mpsfunc.core.printing"},
-        "layers": {"mpsfunc.core.printing"},
-    }
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"more"} if path.stem == "conversion" else set())
         known = known if path.stem != "checkpointing" else set()
-        inside = {module for module in imports(path.read_text()) if module.startswith("mpsfunc")}
-        inside_nn = {"mpsfunc", "mpsfunc.nn", *(f"mpsfunc.nn.{name}" for name in known)}
-        assert inside <= inside_nn | beneath.get(path.stem, set())
+        inside = {module for module in imports(path.read_text()) if module.startswith("mpsfunc.nn.")}
+        assert inside <= {f"mpsfunc.nn.{name}" for name in known}
 
 
-def test_placement_does_not_know_mlx() -> None:
-    assert not any(
-        module.startswith("mlx")
-        for name in ("window", "_policy", "_reverse", "_sampling")
-        for module in imports(MODULES[name])
-    )
+# Calls -----------------------------------------------------------------------------------------------------
+
+CALLS = draw_map.calls()
+MOST_FILES = {"avg_pool": 8, "conv_grad_weights": 15, "bn_grad": 13}
+
+
+@pytest.mark.parametrize("name", MOST_FILES)
+def test_a_call_passes_through_few_files(name: str) -> None:
+    files = draw_map.passed(CALLS[name])
+    assert 3 <= len(files) <= MOST_FILES[name]
+    assert not [path for path, lines in files.items() if draw_map.only_hands_on(path, lines)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(x):\n    return g(x)", True),
+        ("def f(x):\n    '''Says so.'''\n    y: int = g(x, 1)\n    return y", True),
+        ("def f(x):\n    return g(x + 1)", False),
+        ("def f(x):\n    check(x)\n    return g(x)", False),
+    ],
+)
+def test_handing_on_is_seen(text: str, expected: bool) -> None:
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef) and draw_map.hands_on(function) == expected
+
+
+# Public names ----------------------------------------------------------------------------------------------
+
+
+def test_public_names_are_listed_and_nothing_else() -> None:
+    public = {name for name, value in vars(mf).items() if name[0] != "_" and not isinstance(value, ModuleType)}
+    assert mf.__all__ == sorted(mf.__all__) == sorted({*public, "__version__", "graph", "nn"})
+    assert dir(mf) == mf.__all__
+    assert isinstance(mf.nn, ModuleType) and isinstance(mf.graph, ModuleType)
+
+
+def test_no_public_function_shadows_a_module() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()} | {path.stem for path in PACKAGE.glob("*.py")}
+    assert not (set(mf.__all__) - {"graph", "nn"}) & rooms
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "now"),
+    [
+        ("pooling", "avg_pool", "mpsfunc.avg_pool"),
+        ("convolution", "ConvState", "mpsfunc.ConvState"),
+        ("saving", "load", "mpsfunc.load"),
+        ("max_pooling", "max_pool", "mpsfunc.max_pool"),
+        ("window", "PaddingPolicy", "mpsfunc.PaddingPolicy"),
+    ],
+)
+def test_an_old_module_says_where_its_functions_are(module: str, name: str, now: str) -> None:
+    with pytest.raises(AttributeError, match=f"{now}$"):
+        getattr(getattr(mf, module), name)
+
+
+def test_what_never_was_is_an_ordinary_error() -> None:
+    for of, name in ((mf, "maxpool"), (mf.pooling, "max_pooling")):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'$"):
+            getattr(of, name)
+
+
+# Mechanisms ------------------------------------------------------------------------------------------------
 
 
 def names(text: str) -> set[str]:
@@ -204,11 +220,11 @@ def names(text: str) -> set[str]:
 @pytest.mark.parametrize(
     ("word", "owner"),
     [
-        ("custom_function", "_rules"),
-        ("metal_kernel", "_launch"),
-        ("cuda_kernel", "_launch"),
-        ("_primitives", "_launch"),
-        ("distributed", "_across"),
+        ("custom_function", "core/autodiff"),
+        ("metal_kernel", "core/launch"),
+        ("cuda_kernel", "core/launch"),
+        ("_primitives", "core/launch"),
+        ("distributed", "normalization/across_processes"),
     ],
 )
 def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
@@ -247,7 +263,7 @@ def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
 
 
 def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
-    texts = {path.stem for path in METAL.glob("*.metal")}
+    texts = {path.stem for path in METAL.rglob("*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
     # MLX has powers for a GPU; the logarithm of softmax is the text of softmax, normalization by a state and as a whole
     # those of its parts. A stage without a name of its own is called after its operation.
@@ -273,8 +289,8 @@ SOURCES = [
     path
     for folder, endings in (
         (PACKAGE, "**/*.py"),
-        (METAL, "*"),
-        (PRIMITIVES, "*"),
+        (METAL, "**/*"),
+        (PRIMITIVES, "**/*"),
         *((ROOT / name, "**/*.py") for name in ("tests", "docs")),
     )  # fmt: skip
     for path in sorted(folder.glob(endings))

@@ -53,7 +53,7 @@ class MetalHost:
         self._rounded = rounded
 
     def run_stage(self, stage: Stage, arrays: Sequence[mx.array], stream: mx.Stream) -> list[mx.array]:
-        """What `_launch.run_stage` does, here and now.
+        """What `core.launch.run_stage` does, here and now.
 
         Raises:
             KernelFault: Something was wrong with the kernel.
@@ -91,7 +91,7 @@ _run_stage = launch.run_stage  # the real one
 
 @functools.lru_cache(maxsize=1024)
 def stage_kernel(stage: Stage, signature: tuple[Output, ...]) -> Kernel:
-    """The text that `_launch` hands over for a stage on arrays of these shapes and dtypes."""
+    """The text that `core.launch` hands over for a stage on arrays of these shapes and dtypes."""
     arrays = [mx.zeros(shape, dtype) for shape, dtype in signature]
     return capture(lambda: _run_stage(stage, arrays, mx.gpu, metal=True, verbose=True))  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ from support import (
 from support.strategies import pairs, placements
 
 import mpsfunc as mf
-from mpsfunc.windows.placement import source_window
+from mpsfunc.windows.placement import restrict_outputs
 
 GEOMETRIES = geometries(mf.PaddingPolicy)
 EDGES = ("zero", "clamp")
@@ -136,7 +136,7 @@ def test_source_window_keeps_only_its_outputs(device: mx.Device) -> None:
         dy = numbers(tuple(y.shape), seed=1)
         norms = oracle.l2_pool(exact(x), state.rows, state.cols)
         for window in (((1, 0), (2, 3)), ((-1, 2), (3, 9)), ((0, 0), (0, 4)), ((9, 9), (2, 2))):
-            axes = source_window("l2_pool_grad", (state.rows, state.cols), window)
+            axes = restrict_outputs("l2_pool_grad", (state.rows, state.cols), window)
             definition = [oracle.l2_pool_grad(f(exact(dy)), f(exact(x)), norms, *axes) for f in (np.asarray, abs)]
             close(mf.l2_pool_grad(dy, x, state, source_window=window), *definition, slack=ROUNDINGS)
 

@@ -11,7 +11,7 @@ import pytest
 
 import mpsfunc as mf
 from mpsfunc.core.checks import no_kernel_offset
-from mpsfunc.windows.placement import place, source_window
+from mpsfunc.windows.placement import place, restrict_outputs
 from mpsfunc.windows.policy import PaddingPolicy
 
 FAR = 2**30
@@ -153,7 +153,7 @@ def test_errors_of_the_helpers() -> None:
         (TypeError, ((0, 0.0), (1, 1)), "source_window is not an int"),
     ]:
         with pytest.raises(kind, match=f"^avg_pool_grad: {words}; got source_window="):
-            source_window("avg_pool_grad", axes, given_window)  # type: ignore[arg-type]
+            restrict_outputs("avg_pool_grad", axes, given_window)  # type: ignore[arg-type]
 
     no_kernel_offset("avg_pool_grad", None)
     with pytest.raises(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsfunc.windows.axis import Axis
-from mpsfunc.windows.placement import edge_code, place, source_window
+from mpsfunc.windows.placement import edge_code, place, restrict_outputs
 from mpsfunc.windows.policy import PaddingPolicy
 
 
@@ -343,7 +343,7 @@ def test_sizes_of_pytorch(
 
 def test_source_window_is_cut_to_the_output() -> None:
     axes = place("op", (8, 8), 2)
-    assert source_window("op", axes, None) == axes
+    assert restrict_outputs("op", axes, None) == axes
     for given_window, expected in [
         (((0, 0), (4, 4)), (0, 4, 0, 4)),
         (((1, -1), (9, 3)), (1, 4, 0, 2)),
@@ -351,13 +351,13 @@ def test_source_window_is_cut_to_the_output() -> None:
         (((2, 1), (0, 1)), (2, 2, 1, 2)),
         ([[2, 1], 1], (2, 3, 1, 2)),
     ]:
-        rows, cols = source_window("op", axes, given_window)
+        rows, cols = restrict_outputs("op", axes, given_window)
         assert (rows.begin, rows.end, cols.begin, cols.end) == expected
         whole = [now._replace(begin=0, end=4) for now in (rows, cols)]
         assert whole == list(axes)
 
 
 def test_source_windows_intersect() -> None:
-    once = source_window("op", place("op", (8, 8), 2), ((1, 1), (2, 2)))
-    rows, cols = source_window("op", once, ((0, 2), (2, 2)))
+    once = restrict_outputs("op", place("op", (8, 8), 2), ((1, 1), (2, 2)))
+    rows, cols = restrict_outputs("op", once, ((0, 2), (2, 2)))
     assert (rows.begin, rows.end, cols.begin, cols.end) == (1, 2, 2, 3)

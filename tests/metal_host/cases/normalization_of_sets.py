@@ -313,7 +313,7 @@ def _behind_an_outlier() -> Case:
 
 
 def _launched_with(case: Case, told: str, **known: int) -> Case:
-    """The case with other numbers of `_launch`."""
+    """The case with other numbers of `core.launch`."""
 
     def check() -> None:
         with mock.patch.multiple(launch, **known):

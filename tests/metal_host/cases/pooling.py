@@ -12,8 +12,8 @@ from support.oracle import pooling as oracle
 import mpsfunc as mf
 from metal_host.case import Case, named
 from mpsfunc.pooling import launches
-from mpsfunc.windows.axis import moves_taps
-from mpsfunc.windows.placement import source_window
+from mpsfunc.windows.axis import clamps_taps
+from mpsfunc.windows.placement import restrict_outputs
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 
@@ -78,7 +78,7 @@ def _tiled(shape: tuple[int, ...], kernel: Any, **placement: Any) -> bool:
 
 
 def _moves_taps(shape: tuple[int, ...], kernel: Any, **placement: Any) -> bool:
-    return any(map(moves_taps, mf.avg_pool_state(shape, kernel, **placement)[2:]))
+    return any(map(clamps_taps, mf.avg_pool_state(shape, kernel, **placement)[2:]))
 
 
 def _grad_body(shape: tuple[int, ...], kernel: Any, **placement: Any) -> tuple[str]:
@@ -132,7 +132,7 @@ def _l2_pool(
         dy, tangent = numbers(tuple(y.shape), dtype, 1), numbers(shape, dtype, 2)
         rows, cols = state.rows, state.cols
         if window:
-            rows, cols = source_window("l2_pool_grad", (rows, cols), window)
+            rows, cols = restrict_outputs("l2_pool_grad", (rows, cols), window)
         (dx,), (pulled,) = mx.vjp(lambda dy: mf.l2_pool_grad(dy, x, state, source_window=window), [dy], [tangent])
         where = (exact(x), norms, rows, cols)
         size = abs(exact(x)), norms, rows, cols
@@ -171,7 +171,7 @@ def _l2_pool_grad_beside_infinity(shape: tuple[int, ...], kernel: Any, window: A
 
     def check() -> None:
         state = mf.l2_pool_fwd(numbers(shape), kernel, **placement)[1]
-        axes = source_window("l2_pool_grad", (state.rows, state.cols), window)
+        axes = restrict_outputs("l2_pool_grad", (state.rows, state.cols), window)
         read = oracle.avg_pool_grad(np.ones(state.norms.shape), *axes) > 0
         x = mx.where(mx.array(read), numbers(shape), mx.inf)
         state = mf.l2_pool_fwd(x, kernel, **placement)[1]
