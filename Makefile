@@ -19,8 +19,9 @@ same_everywhere := \
   winograd
 beyond_isas := $(beyond_cpu) $(foreach name,$(same_everywhere),--ignore=tests/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
-sources := pyproject.toml $(wildcard primitives/* metal/*.h)
-cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
+below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
+sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
+cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/kernels/shim/* tests/native/*.cpp)
 
 .PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
 

@@ -1,4 +1,4 @@
-"""metal/geometry.h, compiled as C++, against brute force over the definition of an Axis."""
+"""metal/shared/geometry.h, compiled as C++, against brute force over the definition of an Axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from mpsfunc.window import Axis, PaddingPolicy, place
 
-GEOMETRY = Path(__file__).parents[1] / "metal" / "geometry.h"
+GEOMETRY = Path(__file__).parents[1] / "metal" / "shared" / "geometry.h"
 TWO_INTS = ("source", "target", "reads", "edge_source", "edge_tap", "taps_on_count")
 ONE_INT = (
     "selected", "first", "tap_begin", "tap_end", "reader_begin", "reader_end", "divisor", "taps",

@@ -242,12 +242,12 @@ def words(text: str) -> set[str]:
 
 
 def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
-    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "kernel.h").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime" / "call.h").read_text(), re.MULTILINE)
     assert sorted([*operations(), *vector_operations()]) == sorted(listed)
 
 
 def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
-    texts = {path.stem for path in METAL.glob("*.metal")}
+    texts = {path.stem for path in METAL.glob("*/*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
     # MLX has powers for a GPU; the logarithm of softmax is the text of softmax, normalization by a state and as a whole
     # those of its parts. A stage without a name of its own is called after its operation.
@@ -273,8 +273,8 @@ SOURCES = [
     path
     for folder, endings in (
         (PACKAGE, "**/*.py"),
-        (METAL, "*"),
-        (PRIMITIVES, "*"),
+        (METAL, "**/*"),
+        (PRIMITIVES, "**/*"),
         *((ROOT / name, "**/*.py") for name in ("tests", "docs")),
     )  # fmt: skip
     for path in sorted(folder.glob(endings))

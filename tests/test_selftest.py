@@ -20,7 +20,7 @@ from mpsfunc import __main__ as command
 from mpsfunc import _launch, _selftest
 from mpsfunc._launch import Stage
 
-BODIES = {path.stem for path in (Path(__file__).parents[1] / "metal").glob("*.metal")}
+BODIES = {path.stem for path in (Path(__file__).parents[1] / "metal").glob("*/*.metal")}
 
 
 def test_what_is_kept_is_what_doubles_give(on_cpu: mx.Device) -> None:
