@@ -287,6 +287,12 @@ def test_a_file_is_one_room(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 420
 
 
+def test_a_file_of_cpp_or_metal_is_known_by_its_name() -> None:
+    """Texts are found by it, whatever their folder."""
+    known = [path.name for path in SOURCES if path.suffix in (".metal", ".h")]
+    assert "geometry.h" in known and len(set(known)) == len(known)
+
+
 FOLDERS = ("mpsfunc", "primitives", "metal", "tests", "docs")
 
 
