@@ -22,8 +22,9 @@ same_everywhere := \
   $(foreach name,cpu cpu_whole distributed oracle,normalization/test_$(name).py)
 beyond_isas := $(beyond_cpu) $(addprefix --ignore=tests/,$(same_everywhere))
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
-sources := pyproject.toml $(wildcard primitives/* metal/*.h)
-cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/metal_host/shim/* tests/native/*.cpp)
+below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
+sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
+cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
 .PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
 

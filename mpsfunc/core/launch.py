@@ -1,7 +1,7 @@
 """Runs one operation on the device a stream names; CPU, Metal and CUDA are told apart here and by no other module.
 
 On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `Stage`, each a kernel body
-``metal/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it behind ``cuda.h``, as
+``<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it behind ``cuda.h``, as
 machine code that was compiled before (`core.nvrtc`, ``mx.fast.precompiled_cuda_kernel``) or, where there is no
 compiler for that, as text (``mx.fast.cuda_kernel``).
 """
@@ -45,8 +45,8 @@ _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
 _HEADERS = (
-    *("geometry.h", "pack.h", "moments.h", "norms.h", "tile.h", "powers.h", "functions.h", "activations.h"),
-    *("neuron.h", "operands.h", "philox.h", "exponentials.h", "losses.h", "narrow.h", "channels.h"),
+    *("geometry.h", "vector_load.h", "moments.h", "norms.h", "tile.h", "powers.h", "functions.h", "activations.h"),
+    *("neuron.h", "broadcast.h", "philox.h", "online_softmax.h", "losses.h", "register_tile.h", "channel_sums.h"),
 )
 FILL = 528  # threadgroups of 256 that keep the largest GPU busy
 _MERGING = 128  # threads that fold the parts of one sum
@@ -59,7 +59,7 @@ class Stage(NamedTuple):
     The last one may read more arrays behind those. ``reads`` says otherwise.
     """
 
-    body: str  # metal/<body>.metal
+    body: str  # <body>.metal of a family
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     results: tuple[Output, ...]
@@ -242,11 +242,11 @@ def _wanted(
 def _header(body: str, metal: bool) -> str:
     matrices = "simdgroup_" in body
     words = () if metal else ("cuda.h", "cuda_matrix.h")[: 1 + matrices]
-    return "".join(map(text, (*words, *_HEADERS, *("matrices.h",) * matrices)))
+    return "".join(map(text, (*words, *_HEADERS, *("simdgroup_mma.h",) * matrices)))
 
 
 def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
-    """What mx.distributed.all_gather makes, with a limit to its time where the CPU makes it; see watch.h."""
+    """What mx.distributed.all_gather makes, with a limit to its time where the CPU makes it; see timed_gather.h."""
     return gathered if _primitives is None else _primitives.watched(gathered, sockets, seconds)
 
 
@@ -305,11 +305,11 @@ def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal:
 
 @functools.cache
 def text(name: str) -> str:
-    """A file of ``metal/``: inside an installed package, or beside it in a checkout."""
-    packaged = importlib.resources.files("mpsfunc") / "metal" / name
-    if packaged.is_file():
-        return packaged.read_text(encoding="utf-8")
-    return (Path(__file__).parents[2] / "metal" / name).read_text(encoding="utf-8")
+    """The one file of this name in a folder of ``metal/``: inside an installed package, or beside it in a checkout."""
+    packaged = importlib.resources.files("mpsfunc") / "metal"
+    root: Any = packaged if packaged.is_dir() else Path(__file__).parents[2] / "metal"
+    files = (folder / name for folder in root.iterdir() if folder.is_dir())
+    return str(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
 
 
 # Launch shapes ------------------------------------------------------------------------------------------

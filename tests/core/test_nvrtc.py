@@ -393,7 +393,7 @@ def test_nvidia_s_compiler_takes_every_kernel(
             )
         texts |= {core_nvrtc.source(*each[:-1])[0] for each in wanted}
         named |= {each[0] for each in wanted}
-    bodies = {f"mpsfunc_{path.stem}" for path in (Path(__file__).parents[2] / "metal").glob("*.metal")}
+    bodies = {f"mpsfunc_{path.stem}" for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
     assert bodies - named == {"mpsfunc_conv_grad_weights"}  # by an Apple GPU's matrices; CUDA has the plain one
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sizes = list(pool.map(lambda text: len(nvrtc.compile(text)), texts))

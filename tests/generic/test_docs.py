@@ -50,7 +50,8 @@ def test_names_of_the_graph_exist() -> None:
     for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
         assert hasattr(graph, name) or name in ("svg", "md"), f"graph.{name}"
     table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
-    activations = {"prelu", *(name for name, value in vars(mpsfunc.activation.activations).items() if value is getattr(mf, name, None))}
+    by_name = vars(mpsfunc.activation.activations).items()
+    activations = {"prelu", *(name for name, value in by_name if value is getattr(mf, name, None))}
     for name, value in vars(graph).items():
         if inspect.isfunction(value) and name not in activations | {"compile", "training_graph"}:
             assert f"`{name}`" in table, name

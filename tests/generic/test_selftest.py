@@ -21,7 +21,7 @@ from mpsfunc.core import launch
 from mpsfunc.core.launch import Stage
 from mpsfunc.selftest import calls
 
-BODIES = {path.stem for path in (Path(__file__).parents[2] / "metal").glob("*.metal")}
+BODIES = {path.stem for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
 
 
 def test_what_is_kept_is_what_doubles_give(on_cpu: mx.Device) -> None:

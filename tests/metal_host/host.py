@@ -1,7 +1,7 @@
 """Runs the GPU kernels of mpsfunc on a CPU, from the text that a Mac would compile behind MLX's own helpers.
 
     with metal_host() as host:
-        y = mf.avg_pool(x, 3)      # runs metal/avg_pool.metal, at once
+        y = mf.avg_pool(x, 3)      # runs metal/pooling/avg_pool.metal, at once
     host.runs[0].stage.body        # "avg_pool"
 
 Each launch runs three times: under clang's address and undefined-behaviour sanitizers with aligned inputs, again with

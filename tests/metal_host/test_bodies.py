@@ -24,7 +24,7 @@ from mpsfunc.core.launch import Stage
 pytestmark = needs_clang
 
 METAL = Path(__file__).parents[2] / "metal"
-BODIES = sorted(path.stem for path in METAL.glob("*.metal"))
+BODIES = sorted(path.stem for path in METAL.glob("*/*.metal"))
 
 
 # The scope lets tests of one case follow each other, so that one process of several has them all.
@@ -75,7 +75,7 @@ def test_pixels_are_counted_past_2_to_31() -> None:
 @pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])
 def test_no_counter_wraps_below_2_to_31(body: str) -> None:
     """One of int that takes several steps at once would before it ends."""
-    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", (METAL / f"{body}.metal").read_text())
+    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", _launch.text(f"{body}.metal"))
 
 
 @each_case
@@ -96,8 +96,8 @@ def test_every_result_is_stored_once_and_never_loaded(case: Case) -> None:
 def test_the_text_is_what_launch_hands_over(body: str) -> None:
     """The header files and the body, each whole and in order, with MLX's signature between them."""
     run = launches(body)[0]
-    parts = [(METAL / f"{header}.h").read_text() for header in ("geometry", "pack", "moments")]
-    parts += [f"[[kernel]] void custom_kernel_mpsfunc_{body}_", (METAL / f"{body}.metal").read_text()]
+    parts = [_launch.text(f"{header}.h") for header in ("geometry", "vector_load", "moments")]
+    parts += [f"[[kernel]] void custom_kernel_mpsfunc_{body}_", _launch.text(f"{body}.metal")]
     at = [run.job.kernel.text.find(part) for part in parts]
     assert -1 not in at and at == sorted(at)
     declared = [parameter.name for parameter in run.job.kernel.parameters]
@@ -134,7 +134,9 @@ def test_names_are_not_those_of_mlx() -> None:
     for name in files:  # which grows
         theirs += (folder / name).read_text()
         files += [each for each in re.findall(r'#include "(mlx/[^"]+)"', theirs) if each not in files]
-    ours = "".join(re.sub("//.*", "", path.read_text()) for path in METAL.iterdir() if not path.stem.startswith("cuda"))
+    ours = "".join(
+        re.sub("//.*", "", path.read_text()) for path in METAL.glob("*/*") if not path.stem.startswith("cuda")
+    )
     assert {"elem_to_loc", "Limits"} <= declared(theirs) and {"tap_begin", "Pack"} <= declared(ours)
     assert declared(theirs) & declared(ours) == set()
     assert set(re.findall(r"#define (\w+)", theirs)) & set(re.findall(r"\w+", ours)) == set()

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel.h"
+#include "runtime/parallel.h"
 
 namespace {
 

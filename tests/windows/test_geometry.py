@@ -1,4 +1,4 @@
-"""metal/geometry.h, compiled as C++, against brute force over the definition of an Axis."""
+"""metal/shared/geometry.h, compiled as C++, against brute force over the definition of an Axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpsfunc.windows.axis import Axis
 from mpsfunc.windows.placement import place
 from mpsfunc.windows.policy import PaddingPolicy
 
-GEOMETRY = Path(__file__).parents[2] / "metal" / "geometry.h"
+GEOMETRY = Path(__file__).parents[2] / "metal" / "shared" / "geometry.h"
 TWO_INTS = ("source", "target", "reads", "edge_source", "edge_tap", "taps_on_count")
 ONE_INT = (
     "selected", "first", "tap_begin", "tap_end", "reader_begin", "reader_end", "divisor", "taps",

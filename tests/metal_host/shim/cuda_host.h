@@ -1,5 +1,5 @@
-// The words of CUDA that metal/cuda.h and the headers behind it use, on the Metal host. msl.h comes first; the text of
-// a kernel follows in a namespace of its own, in which the words of cuda.h hide those of msl.h.
+// The words of CUDA that metal/shared/cuda.h and the headers behind it use, on the Metal host. msl.h comes first; the
+// text of a kernel follows in a namespace of its own, in which the words of cuda.h hide those of msl.h.
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
 
