@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "graph": {"mpsfunc"} | BENEATH | FAMILIES,
     "nn": {"mpsfunc", "core"},
     "selftest": {"mpsfunc", "core"},
-    "__main__": {"mpsfunc", "core", "selftest"},
+    "__main__.py": {"mpsfunc", "core", "selftest"},
     "primitives/runtime": {"metal"},
     "primitives/kernels": {"metal", "primitives/runtime"},
     "primitives/binding": {"metal", "primitives/runtime"},
@@ -245,7 +245,7 @@ def named(pattern: str) -> set[str]:
 def operations() -> set[str]:
     """The operations on images that Python launches."""
     norms = named(r"_(?:both|by_squares)\(\s*\*")  # each with its gradient
-    return named(r"_(?:launch\.launch|launched|run)") | norms | {f"{name}_grad" for name in norms}
+    return named(r"(?:\blaunch\.launch|_launched|_run)") | norms | {f"{name}_grad" for name in norms}
 
 
 def vector_operations() -> set[str]:

@@ -75,7 +75,7 @@ def test_pixels_are_counted_past_2_to_31() -> None:
 @pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])
 def test_no_counter_wraps_below_2_to_31(body: str) -> None:
     """One of int that takes several steps at once would before it ends."""
-    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", _launch.text(f"{body}.metal"))
+    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", launch.text(f"{body}.metal"))
 
 
 @each_case
@@ -96,8 +96,8 @@ def test_every_result_is_stored_once_and_never_loaded(case: Case) -> None:
 def test_the_text_is_what_launch_hands_over(body: str) -> None:
     """The header files and the body, each whole and in order, with MLX's signature between them."""
     run = launches(body)[0]
-    parts = [_launch.text(f"{header}.h") for header in ("geometry", "vector_load", "moments")]
-    parts += [f"[[kernel]] void custom_kernel_mpsfunc_{body}_", _launch.text(f"{body}.metal")]
+    parts = [launch.text(f"{header}.h") for header in ("geometry", "vector_load", "moments")]
+    parts += [f"[[kernel]] void custom_kernel_mpsfunc_{body}_", launch.text(f"{body}.metal")]
     at = [run.job.kernel.text.find(part) for part in parts]
     assert -1 not in at and at == sorted(at)
     declared = [parameter.name for parameter in run.job.kernel.parameters]
