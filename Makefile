@@ -8,19 +8,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A process a core; ARGS=-n0 for one, which a debugger needs.
 PYTEST := $(BIN)/python -m pytest -n auto
-beyond_cpu := --ignore=tests/kernels --ignore=tests/native --ignore=tests/bench
+beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
-  bad_calls bad_input checkpoint_arguments checkpointing conv_routes conversion cpu_conv cpu_images cpu_loss \
-  cpu_neuron cpu_norm cpu_whole_norm cuda_graphs demo distributed docs environment error_texts exporting full_disks \
-  geometry graph graph_contract graph_errors graph_filters interpreters interrupts layers memory named_pairs \
-  nn_checkpointing nvrtc nvrtc_found old_files oracle_norm pictures processes rules saved_files saved_places saving \
-  soak soak_files soak_forged_states state_transforms states threads tracing transforms weights window window_errors \
-  winograd
-beyond_isas := $(beyond_cpu) $(foreach name,$(same_everywhere),--ignore=tests/test_$(name).py)
+  graph saving soak windows activation/test_cpu.py \
+  $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
+  $(foreach name,checkpoint_arguments checkpointing cuda_graphs environment exporting interpreters interrupts memory \
+    nvrtc nvrtc_found processes rules threads,core/test_$(name).py) \
+  $(foreach name,bad_calls bad_input demo docs error_texts layers pictures state_transforms states tracing transforms, \
+    generic/test_$(name).py) \
+  image/test_cpu.py losses/test_cpu.py \
+  $(foreach name,checkpointing conversion named_pairs,nn/test_$(name).py) \
+  $(foreach name,cpu cpu_whole distributed oracle,normalization/test_$(name).py)
+beyond_isas := $(beyond_cpu) $(addprefix --ignore=tests/,$(same_everywhere))
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
-sources := pyproject.toml $(wildcard primitives/* metal/*.h)
-cxx := $(wildcard primitives/*.cpp primitives/*.h metal/*.h tests/kernels/shim/* tests/native/*.cpp)
+below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
+sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
+cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
 .PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
 
@@ -40,11 +44,11 @@ parity: $(VENV)/test  ## the same results as PyTorch
 	$(PYTEST) -m parity $(ARGS)
 
 kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
-	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/kernels $(ARGS)
+	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/metal_host $(ARGS)
 
 nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
 	$(PIP) install 'mpsfunc[nvrtc]'
-	MPSFUNC_REQUIRE_NVRTC=1 $(BIN)/python -m pytest -q tests/test_nvrtc.py $(ARGS)
+	MPSFUNC_REQUIRE_NVRTC=1 $(BIN)/python -m pytest -q tests/core/test_nvrtc.py $(ARGS)
 
 isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this machine
 	@isas=$$($(BIN)/python -c 'from mpsfunc import _primitives; print(*_primitives.isas()[1:])') || exit 1; \

@@ -30,7 +30,7 @@ def room(path: Path) -> str:
     if parts[0] == "metal":
         return "metal"
     if path.name == "__main__.py":
-        return "mpsfunc/__main__"
+        return "mpsfunc/__main__.py"
     return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 
 
@@ -157,7 +157,7 @@ def sentence(name: str) -> str:
     """What a room is for, as its package says in its first line."""
     known = {
         "mpsfunc": "The public names.",
-        "mpsfunc/__main__": "`python -m mpsfunc`.",
+        "mpsfunc/__main__.py": "`python -m mpsfunc`.",
         "primitives": "The CPU's kernels.",
         "primitives/runtime": "Instruction sets, checks of calls, threads; without MLX.",
         "primitives/kernels": "The CPU's kernels, once for each instruction set.",

@@ -3,7 +3,7 @@
     python docs/draw_windows.py
 
 A panel is one call of `place`: the image as a strip of pixels, below it every window with its taps, and beside them
-what matters. The few formulas here are those of metal/geometry.h.
+what matters. The few formulas here are those of metal/shared/geometry.h.
 """
 
 import xml.etree.ElementTree as ET

@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 from support import DTYPES
 
-from mpsfunc import _launch
+from mpsfunc.core import launch
 
 try:
     from hypothesis import settings
@@ -32,7 +32,7 @@ NO_CPU_MODULE = "mpsfunc was built without its CPU module"
 
 def no_cpu_module() -> bool:
     """Whether this is a GPU machine with the package alone; elsewhere a missing module is a failure."""
-    return _launch._primitives is None and mx.is_available(mx.gpu)
+    return launch._primitives is None and mx.is_available(mx.gpu)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[mx.Device]:
     """Every device that MLX has here, as the default one while the test runs; on a GPU with our own kernels.
 
-    A vendor's library may round where a definition does not: test_gpu.py holds the routes to it.
+    A vendor's library may round where a definition does not: generic/test_gpu.py holds the routes to it.
     """
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
     here = mx.Device(getattr(mx, request.param))
@@ -97,18 +97,18 @@ def on_cpu() -> Iterator[mx.Device]:
         yield mx.Device(mx.cpu)
 
 
-@pytest.fixture(params=() if _launch._primitives is None else _launch._primitives.isas())
+@pytest.fixture(params=() if launch._primitives is None else launch._primitives.isas())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every instruction set that this machine and build have, in use while the test runs."""
-    before = _launch._primitives.isa()
-    _launch._primitives.set_isa(request.param)
+    before = launch._primitives.isa()
+    launch._primitives.set_isa(request.param)
     yield request.param
-    _launch._primitives.set_isa(before)
+    launch._primitives.set_isa(before)
 
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """Sets the number of threads until the test ends."""
-    before = _launch._primitives.get_num_threads()
-    yield _launch._primitives.set_num_threads
-    _launch._primitives.set_num_threads(before)
+    before = launch._primitives.get_num_threads()
+    yield launch._primitives.set_num_threads
+    launch._primitives.set_num_threads(before)

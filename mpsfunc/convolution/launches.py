@@ -151,7 +151,7 @@ def strip(spec: Spec, out: int, width: int, dtype: mx.Dtype) -> int:
 
 @functools.cache
 def _tensor_cores() -> bool:
-    """Whether the GPU, if it is NVIDIA's, has the instructions by which `metal/matrices.h` multiplies."""
+    """Whether the GPU, if it is NVIDIA's, has the instructions by which `simdgroup_mma.h` multiplies."""
     return int(mx.device_info(mx.gpu).get("compute_capability_major", 8)) >= 8
 
 

@@ -251,7 +251,7 @@ def _wanted(
 
 
 def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
-    """What mx.distributed.all_gather makes, with a limit to its time where the CPU makes it; see watch.h."""
+    """What mx.distributed.all_gather makes, with a limit to its time where the CPU makes it; see timed_gather.h."""
     return gathered if _primitives is None else _primitives.watched(gathered, sockets, seconds)
 
 

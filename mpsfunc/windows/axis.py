@@ -20,7 +20,7 @@ LIMIT = 2**30
 
 
 class Axis(NamedTuple):
-    """The windows along one spatial axis: eleven ints, in the order of ``struct Axis`` in ``metal/geometry.h``.
+    """The windows along one spatial axis: eleven ints, in the order of ``struct Axis`` in ``metal/shared/geometry.h``.
 
     Tap k of output o reads input ``o * stride - pad + k * dilation``; where ``edge`` is 3, the taps of output o are the
     inputs from ``floor(o * n_in / n_out)`` up to, but without, ``ceil((o + 1) * n_in / n_out)``.

@@ -1,7 +1,7 @@
 """Places windows on images: however a caller says it, the answer is one `Axis` for the rows and one for the columns.
 
 Padding in pixels or by name, an MPS policy and an MPS offset all end here. Kernels see the two `Axis` only, and follow
-taps from input to output or back with ``metal/geometry.h``. Everything counts pixels; pairs are (y, x).
+taps from input to output or back with ``metal/shared/geometry.h``. Everything counts pixels; pairs are (y, x).
 
 A window of ``kernel_size`` k and ``dilation`` d spans ``K = (k - 1) * d + 1`` pixels. MPS calls the pixel
 ``K // 2`` places after its first tap its centre, so an even window reaches one pixel further up and left.

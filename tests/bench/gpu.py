@@ -14,7 +14,7 @@ import mlx.core as mx
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mpsfunc._mlx_settings import CUDA_GRAPHS
+from mpsfunc.core.mlx_settings import CUDA_GRAPHS
 
 from . import clock, cupti
 from .problems import TF32_TOLERANCE, Problem

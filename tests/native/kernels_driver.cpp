@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernel.h"
-#include "parallel.h"
+#include "runtime/call.h"
+#include "runtime/parallel.h"
 
 #define RECORDED(X)    \
   X(avg_pool)          \

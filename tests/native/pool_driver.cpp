@@ -1,4 +1,4 @@
-// Exercises the thread pool by itself: test_cpu.py builds it, with and without the thread sanitizer.
+// Exercises the thread pool by itself: test_native.py builds it, with and without the thread sanitizer.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel.h"
+#include "runtime/parallel.h"
 
 namespace {
 

@@ -15,15 +15,15 @@ from native.cxx import HERE, PRIMITIVES, SANITIZED, compile_, drive, needs_compi
 from support import numbers
 
 import mpsfunc as mf
-from mpsfunc import _launch
+from mpsfunc.core import launch
 
 pytestmark = [needs_compiler, pytest.mark.needs_cpu_module]
 
-FAMILIES = ("convolution", "batch_norm", "pooling", "dropout", "parallel")  # the longest to compile first
+FAMILIES = ("conv", "batch_norm", "avg_pool", "dropout", "parallel")  # the longest to compile first
 DRIVER = HERE / "kernels_driver.cpp"
 KERNELS = set(re.findall(r"X\((\w+)\)", DRIVER.read_text().partition("#define RECORDED(X)")[2].partition("\n\n")[0]))
 FLAGS = (*SANITIZED, "-g1", "-DMPSF_ISA=tested", "-ffp-contract=fast", "-fno-math-errno")
-# In the order of Type in kernel.h.
+# In the order of Type in call.h.
 TYPES = [mx.float32, mx.float16, mx.bfloat16, mx.float64, mx.int64, mx.uint64, mx.uint8, mx.uint16, mx.uint32]
 
 
@@ -46,7 +46,7 @@ class Recorder:
         if name in KERNELS:
             self.calls.append(f"{name} {' '.join(map(str, words))}\n".encode() + data)
             self.names.add(name)
-        return getattr(_launch._primitives, name)(arrays, params, shapes, dtypes, stream)
+        return getattr(launch._primitives, name)(arrays, params, shapes, dtypes, stream)
 
 
 def training_step(dtype: mx.Dtype) -> list[Any]:
@@ -79,7 +79,7 @@ def record(to: Path) -> Path:
     """What Python hands the kernels, in a file that the driver reads."""
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, mx.stream(mx.cpu):
-        patch.setattr(_launch, "module", lambda op: recorder)
+        patch.setattr(launch, "module", lambda op: recorder)
         for dtype in (mx.float32, mx.bfloat16):
             mx.eval(training_step(dtype))
     assert recorder.names == KERNELS
@@ -101,7 +101,7 @@ FAULTS = {
 
 
 def test_kernels_have_no_races_and_a_race_would_be_seen(tmp_path: Path) -> None:
-    sources = {name: PRIMITIVES / f"{name}.cpp" for name in FAMILIES} | {"driver": DRIVER}
+    sources = {name: next(PRIMITIVES.rglob(f"{name}.cpp")) for name in FAMILIES} | {"driver": DRIVER}
     with ThreadPoolExecutor(2) as both:
         made = both.map(lambda item: compile_(item[1], tmp_path / f"{item[0]}.o", "-c", *FLAGS), sources.items())
         objects = dict(zip(sources, made, strict=True))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from native.cxx import HERE, PRIMITIVES, ROOT, SANITIZED, compile_, drive, needs_compiler
 
-OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "kernel.h").read_text().partition("#define MPSF_KERNELS(X)")[2])
+OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "runtime" / "call.h").read_text().partition("#define MPSF_KERNELS(X)")[2])
 
 
 # Objects of one instruction set ---------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def _flags(isa: str) -> list[str]:
 
 
 def families() -> list[str]:
-    found = re.search(r"OBJECT ([^)]*)\)", (PRIMITIVES / "CMakeLists.txt").read_text())
+    found = re.search(r"set\(kernels\s([^)]*)\)", (PRIMITIVES / "CMakeLists.txt").read_text())
     assert found
     return found[1].split()
 
@@ -65,7 +65,7 @@ def test_a_leak_would_be_seen(tmp_path: Path, leak: str) -> None:
 # The pool -------------------------------------------------------------------------------------------------
 
 
-def pool_driver(to: Path, *flags: str, source: Path = PRIMITIVES / "parallel.cpp") -> Path:
+def pool_driver(to: Path, *flags: str, source: Path = PRIMITIVES / "runtime" / "parallel.cpp") -> Path:
     return compile_(HERE / "pool_driver.cpp", to, "-pthread", *flags, str(source))
 
 
@@ -94,7 +94,7 @@ def test_pool_has_no_races(tmp_path: Path) -> None:
     ids=("weak order", "no wait"),
 )
 def test_the_sanitizer_would_see_a_race(tmp_path: Path, right: str, wrong: str) -> None:
-    source = (PRIMITIVES / "parallel.cpp").read_text()
+    source = (PRIMITIVES / "runtime" / "parallel.cpp").read_text()
     assert source.count(right) == 1
     faulty = tmp_path / "parallel.cpp"
     faulty.write_text(source.replace(right, wrong))

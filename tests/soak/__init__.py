@@ -22,5 +22,6 @@ def programs() -> dict[str, ModuleType]:
         if str(_ROOT / folder) not in sys.path:
             sys.path.insert(0, str(_ROOT / folder))
     names = sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg)
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names if name not in ("__main__", "run")}
+    names = [name for name in names if name not in ("__main__", "run") and not name.startswith("test_")]
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
     return {name: module for name, module in modules.items() if hasattr(module, "rounds")}

@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from hostile import FUNCTIONS, HOSTILE, fault, good, parameters
+from support.hostile import FUNCTIONS, HOSTILE, fault, good, parameters
 
 NAME = "bad calls"
 _CALLS = 50  # of a round

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from matrix import MATRIX
+from support.matrix import MATRIX
 
 import mpsfunc as mf
-from mpsfunc import _launch, _vectors
+from mpsfunc.channels import vector_rules
+from mpsfunc.core import launch
 
 NAME = "entry points"
 _CALLS = 25  # of a round
@@ -84,14 +85,14 @@ def rounds(seed: int) -> Iterator[Counter[str]]:
 
 def templates() -> dict[str, list[Entry]]:
     """Valid calls of every entry point: what the matrix of transformations makes of them, forward and backward."""
-    recorder = _Recorder(_launch._primitives)
-    real = _launch.module
-    _launch.module = lambda op: recorder
+    recorder = _Recorder(launch._primitives)
+    real = launch.module
+    launch.module = lambda op: recorder
     try:
         with mx.stream(mx.cpu):
             _call_everything()
     finally:
-        _launch.module = real
+        launch.module = real
     return {op: list(found.values()) for op, found in recorder.calls.items()}
 
 
@@ -104,7 +105,7 @@ def _call_everything() -> None:
     mx.eval(mx.jvp(MATRIX["l2_pool"].call, arrays, arrays))
     x, y = mx.ones((2, 3, 4, 5)), mx.zeros((2, 3, 4, 5))
     rows = mx.ones((2, 6))
-    mx.eval(_vectors.by_group(rows, rows, 2.0, mx.default_stream(mx.cpu)))  # groups among several processes
+    mx.eval(vector_rules.by_group(rows, rows, 2.0, mx.default_stream(mx.cpu)))  # groups among several processes
     mx.eval(mf.compare(x, y, "less"), mf.dropout_mask(x.shape, p=0.5, seed=1), mf.dropout(x, p=0.5, seed=1))
 
 
@@ -323,7 +324,7 @@ def tried(entry: Entry, where: str) -> str:
         AssertionError: It ends in another way than a call may.
     """
     arrays = [array(a) for a in entry.inputs]
-    point = getattr(_launch._primitives, entry.op)
+    point = getattr(launch._primitives, entry.op)
     given = (arrays, list(entry.params), list(map(list, entry.shapes)), list(entry.dtypes), mx.cpu)
     faulthandler.dump_traceback_later(_SECONDS, exit=True)
     try:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mutants
-from trees import same_tree
+from support import mutations
+from support.trees import same_tree
 
 import mpsfunc as mf
 
@@ -39,10 +39,10 @@ _FORM = r"load: (?s:.+); got path='[^']+', expected (?s:.+)"
 _UNKNOWN = object()
 _WATCHED = [
     "mpsfunc.saving",
-    "mpsfunc._safetensors",
-    "mpsfunc._saved_tree",
-    "mpsfunc._saved_places",
-    "mpsfunc._earlier_files",
+    "mpsfunc.saving.safetensors",
+    "mpsfunc.saving.trees",
+    "mpsfunc.saving.places",
+    "mpsfunc.saving.earlier_files",
 ]
 
 
@@ -72,7 +72,7 @@ def samples(path: Path) -> list[tuple[bytes, Any]]:
     for tree in trees:
         mf.save(path, tree)
         contents = path.read_bytes()
-        earlier = mutants.of_version_1(contents)
+        earlier = mutations.of_version_1(contents)
         path.write_bytes(earlier)
         whole += [(contents, tree), (earlier, mf.load(path))]
     return whole
@@ -87,12 +87,12 @@ def _round(chance: random.Random, path: Path, whole: list[tuple[bytes, Any]], wh
             if chance.random() < 0.3:
                 kind, known = "bytes", tree
                 other, _ = chance.choice(whole)
-                contents = mutants.changed(chance, contents, other)
+                contents = mutations.changed(chance, contents, other)
                 if contents == other:
                     continue
             else:
                 known = _UNKNOWN
-                kind, contents = mutants.inside(chance, contents)
+                kind, contents = mutations.inside(chance, contents)
             done[f"{kind}: {ended(path, contents, known, f'{where}, mutant {at}, {kind}')}"] += 1
     finally:
         tracemalloc.stop()
@@ -194,9 +194,9 @@ def _fuzz(folder: str, seed: str) -> None:
 
     def mutate(contents: bytes, most: int, chosen: int) -> bytes:
         chance = random.Random(chosen)
-        if chance.random() < 0.2 or not mutants.parts(contents):
+        if chance.random() < 0.2 or not mutations.parts(contents):
             return bytes(atheris.Mutate(contents, most))
-        return mutants.inside(chance, contents)[1][:most]
+        return mutations.inside(chance, contents)[1][:most]
 
     options = ("-max_len=100000", "-timeout=60", "-rss_limit_mb=0", "-verbosity=0", f"-seed={int(seed) % 2**31 + 1}")
     corpus = str(Path(folder, "corpus"))

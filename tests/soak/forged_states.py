@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from hostile import HOSTILE, fault
-from matrix_states import STATEFUL
-from trees import same_tree
+from support.hostile import HOSTILE, fault
+from support.matrix.states import STATEFUL
+from support.trees import same_tree
 
 import mpsfunc as mf
 

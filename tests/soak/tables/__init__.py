@@ -1,6 +1,6 @@
 """A row for each function: a sampler of legal arguments, and what must come out, in NumPy.
 
-They are written from docs/ and Apple's documentation, and share nothing with the library or with `tests/oracle*.py`.
+They are written from docs/ and Apple's documentation, and share nothing with the library or with `support.oracle`.
 """
 
 from __future__ import annotations

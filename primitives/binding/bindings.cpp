@@ -1,0 +1,79 @@
+// mpsfunc._primitives: one lazy function an operation, and the settings of the pool and the dispatch.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "binding/cpu_op.h"
+#include "binding/timed_gather.h"
+#include "mlx/ops.h"
+#include "mlx/utils.h"
+#include "runtime/check.h"
+#include "runtime/parallel.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace mpsf {
+namespace {
+
+using Shapes = std::vector<std::vector<int>>;
+
+std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,
+                            const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice where) {
+  std::vector<mx::Shape> in, out;
+  for (const auto& shape : out_shapes) out.emplace_back(shape.begin(), shape.end());
+  check({op, inputs, params, out, out_dtypes});
+  mx::Stream stream = mx::to_stream(where, mx::Device::cpu);
+  if (stream.device != mx::Device::cpu) {
+    throw std::invalid_argument(std::string(op_name(op)) + ": expected a stream of the CPU");
+  }
+  for (mx::array& a : inputs) {
+    // An evaluated array has its layout, although MLX calls it available only once somebody asked. To tell that of
+    // others would save nodes, which cost less than the memory that MLX makes further ahead without them.
+    bool known = a.status() != mx::array::Status::unscheduled && (a.size() == 0 || a.flags().row_contiguous);
+    if (!known) a = mx::contiguous(a, /* allow_col_major = */ false, stream);
+    in.push_back(a.shape());
+  }
+  auto primitive = std::make_shared<CpuOp>(stream, op, std::move(params), std::move(in), out, out_dtypes);
+  return mx::array::make_arrays(std::move(out), out_dtypes, primitive, inputs);
+}
+
+}  // namespace
+}  // namespace mpsf
+
+NB_MODULE(_primitives, m) {
+  using namespace mpsf;
+  m.doc() = "CPU kernels of mpsfunc as lazy MLX primitives.";
+
+#define MPSF_BIND(op)                                                                              \
+  m.def(                                                                                           \
+      #op,                                                                                         \
+      [](std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,         \
+         const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice stream) {                    \
+        return make(Op::op, std::move(inputs), std::move(params), out_shapes, out_dtypes, stream); \
+      },                                                                                           \
+      "inputs"_a, "params"_a, "out_shapes"_a, "out_dtypes"_a, "stream"_a = nb::none());
+  MPSF_KERNELS(MPSF_BIND)
+#undef MPSF_BIND
+
+  m.def("tracing", &tracing, "Whether this thread is inside mx.grad, mx.vmap, mx.compile or another transformation.");
+  m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
+  m.def(
+      "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,
+      "Whether two objects hold one array; not so once either has been changed in place.");
+  m.def("unmade_zeros", &unmade_zeros, "a"_a, "Whether an array is an mx.zeros that is not evaluated yet.");
+  m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
+  m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
+        "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
+  m.def("get_num_threads", &get_num_threads);
+  m.def("set_num_threads", &set_num_threads, "threads"_a);
+  m.def("isas", &isas, "Instruction sets compiled and present here, widest first.");
+  m.def("isa", &active_isa, "The instruction set in use.");
+  m.def("set_isa", &set_isa, "name"_a);
+
+  // A wrong MPSFUNC_ISA or MPSFUNC_NUM_THREADS is an error of the import, not of some later evaluation.
+  active_isa();
+  get_num_threads();
+}

@@ -1,0 +1,115 @@
+// Windows of one pixel for few pixels, as in a fully connected layer. Most of what is read are weights then: a task
+// lays some out in the second cache of its core and goes through all pixels, which are gathered once.
+#pragma once
+#include "kernels/convolution/implicit_gemm.h"
+#include "kernels/convolution/weight_grad.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+constexpr int64_t kFewTiles = 64;                   // of pixels
+constexpr int64_t kManyWeights = int64_t{1} << 20;  // bytes, more than a second cache holds
+constexpr int kFewBlocks = 4;                       // of lanes that a task has at most
+
+template <typename T>
+bool is_of_few(const Product<T>& p) {
+  return p.groups == 1 && p.rows.taps == 1 && p.cols.taps == 1 && p.fold_rows * p.fold_cols == 1 && p.pixels() > 0 &&
+         p.pixels() <= kFewTiles * kTileRows && p.outs > (kProductTasks - 1) * kTileLanes<Acc<T>> &&
+         int64_t{p.channels} * p.outs * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
+}
+
+template <typename T>
+void product_of_few(const Product<T>& p) {
+  using A = Acc<T>;
+  constexpr int W = kTileLanes<A>;
+  constexpr int64_t kTileSize = kTileRows * W, kPanelSize = kTileRows * kPitch;
+  const int blocks = (p.outs + W - 1) / W;
+  const int64_t pixels = p.pixels(), tiles = (pixels + kTileRows - 1) / kTileRows, parts = p.parts();
+  const auto rows = [&](int64_t tile) { return static_cast<int>(smaller(kTileRows, pixels - tile * kTileRows)); };
+  const auto part_begin = [&](int64_t part) { return static_cast<int>(p.depth() * part / parts); };
+  const Scratch<A> panels(parts * tiles * kPanelSize);
+  parallel_for(parts * tiles, [&](int64_t task) {
+    const int64_t part = task / tiles, tile = task % tiles;
+    const Run run = {0, 0, part_begin(part), part_begin(part + 1)};
+    gather(p, 0, tile * kTileRows, rows(tile), &run, 1, panels.get() + task * kPanelSize);
+  });
+  const int64_t tasks = greater((blocks + kFewBlocks - 1) / kFewBlocks, lesser(blocks, kProductTasks));
+  parallel_for(tasks, [&](int64_t task) {
+    const int begin = static_cast<int>(blocks * task / tasks),
+              count = static_cast<int>(blocks * (task + 1) / tasks) - begin;
+    const Scratch<A> weights(count * kDepth * W), sums(count * tiles * kTileSize);
+    for (int64_t part = 0; part < parts; ++part) {
+      const int from = part_begin(part), depth = part_begin(part + 1) - from;
+      lay_out_tap(p, 0, begin, count, 0, from, from + depth, weights.get(), kDepth * W);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const A* panel = panels.get() + (part * tiles + tile) * kPanelSize;
+        for (int block = 0; block < count; ++block) {
+          const int lane = (begin + block) * W, vectors = p.outs - lane <= lanes<A> ? 1 : kTileVectors;
+          A* sum = sums.get() + (tile * count + block) * kTileSize;
+          multiply_tile<A, kPitch, false>(rows(tile), vectors)(panel, weights.get() + block * kDepth * W, depth,
+                                                               part > 0, nullptr, sum);
+          if (part == parts - 1) scatter(p, 0, tile * kTileRows, rows(tile), lane, sum);
+        }
+      }
+    }
+    stream_end();
+  });
+}
+
+template <typename T>
+bool is_of_few(const WeightGrad<T>& g) {
+  return g.groups == 1 && g.rows.size == 1 && g.cols.size == 1 && g.lines() == 1 && x_line(g, 0, 0) >= 0 &&
+         g.cols.stride == 1 && g.line() > 0 && g.line() <= kFewTiles * kTileRows &&
+         g.size() * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
+}
+
+template <typename T>
+void weight_grad_of_few(const WeightGrad<T>& g) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
+  const int pixels = g.line(), blocks = g.blocks(), parts = (pixels + kBlockPixels - 1) / kBlockPixels;
+  const int64_t dy_size = int64_t{pixels} * kOuterPitch, x_size = int64_t{pixels} * W;
+  const Scratch<A> dy(g.tiles() * dy_size);
+  parallel_for((g.tiles() + kPackedTiles - 1) / kPackedTiles, [&](int64_t task) {
+    const int begin = static_cast<int>(task) * kPackedTiles, end = lesser(g.tiles(), begin + kPackedTiles);
+    pack_dy(g, 0, {0, 1, 0, pixels}, begin, end, dy.get());
+    if (!g.db) return;
+    double bias[kPackedTiles * kTileRows] = {};
+    add_bias(g, begin, end, dy.get(), pixels, bias);
+    const int first = g.tile_begin(begin);
+    for (int out = first; out < g.tile_begin(end); ++out) g.db[out] = static_cast<A>(bias[out - first]);
+  });
+  const int64_t line = x_line(g, 0, 0), col = first(g.cols, g.cols.begin);
+  const int64_t wide = (blocks + kFewBlocks - 1) / kFewBlocks,
+                tall = smaller(g.tiles(), (kProductTasks + wide - 1) / wide);
+  parallel_for(wide * tall, [&](int64_t task) {
+    const int64_t column = task / tall, row = task % tall;
+    const int begin = static_cast<int>(blocks * column / wide);
+    const int count = static_cast<int>(blocks * (column + 1) / wide) - begin;
+    const Scratch<A> x(count * x_size + L), sums(kTileRows * W);
+    for (int k = 0; k < count; ++k) pack_line(g, 0, line, (begin + k) * W, col, pixels, 1, x.get() + k * x_size);
+    const int last = static_cast<int>(g.tiles() * (row + 1) / tall);
+    for (int tile = static_cast<int>(g.tiles() * row / tall); tile < last; ++tile) {
+      const int out = g.tile_begin(tile), rows = g.tile_begin(tile + 1) - out;
+      for (int k = 0; k < count; ++k) {
+        const int lane = (begin + k) * W, vectors = g.width() - lane <= L ? 1 : kTileVectors;
+        for (int part = 0; part < parts; ++part) {
+          const int at = pixels * part / parts;
+          const PixelBlock block = {&at, &at, 1, pixels * (part + 1) / parts - at, 1};
+          outer_tile<A, false>(rows, vectors)(block, dy.get() + tile * dy_size, x.get() + k * x_size, part > 0, nullptr,
+                                              nullptr, sums.get(), W);
+        }
+        for (int r = 0; r < rows; ++r) {
+          A* to = g.dw + int64_t{out + r} * g.channels + lane;
+          for (int v = 0; v < vectors; ++v) {
+            store_result(to + v * L, load(sums.get() + r * W + v * L), lesser(L, g.width() - lane - v * L), g.streamed);
+          }
+        }
+      }
+    }
+    stream_end();
+  });
+}
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA

@@ -1,0 +1,301 @@
+// Convolution and its input gradient as one product: panels of source pixels, gathered for a few output pixels
+// at a time, by weights laid out once a call in the order in which the tiles read them.
+#pragma once
+#include "kernels/activation/apply.h"
+#include "kernels/convolution/conv_axis.h"
+#include "kernels/convolution/microkernel.h"
+#include "kernels/convolution/transpose.h"
+#include "runtime/parallel.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+constexpr int kChunkTiles = 8;                      // tiles gathered together, to reuse weights from L1
+constexpr int64_t kWeightBytes = int64_t{8} << 20;  // of weights laid out at a time
+constexpr int64_t kTaskChunks = 4, kProductTasks = 16;
+constexpr int kLaidOut = 2;  // lane blocks whose weights are laid out together
+
+template <typename T>
+struct Product {
+  using A = Acc<T>;
+  const T* source;
+  T* result;
+  int images;
+  int source_rows, source_cols, source_channels;
+  int result_rows, result_cols, result_channels;
+  int groups, channels, outs;  // of one group: channels summed over, channels computed
+  const A* weights;
+  int64_t group_stride, tap_stride, channel_stride, out_stride;
+  int kernel_cols;
+  const A* bias;
+  const Neuron<A>* neuron;
+  bool streamed;  // whole vectors of the result are aligned, and better stored past the caches
+
+  Side rows, cols;
+  // Pixels of the result that one output makes, [row][col] in front of the channel within outs; bias counts outs too.
+  int fold_rows = 1, fold_cols = 1;
+
+  int64_t pixels() const { return int64_t{images} * rows.outs * cols.outs; }
+  // A row of taps is one run of memory where pixels and taps touch.
+  bool merged() const { return cols.src_tap == 1 && channels == source_channels; }
+  int64_t depth() const { return int64_t{rows.taps} * cols.taps * channels; }
+  int64_t parts() const { return depth() <= kDepth ? 1 : (depth() + kDepth - 1) / kDepth; }
+};
+
+// Elements [begin, end) of row tap `row` and, unless rows are merged, of column tap `col`.
+struct Run {
+  int row, col;
+  int64_t begin, end;
+};
+
+// The runs that make elements [begin, end) of the sum.
+template <typename T>
+int make_runs(const Product<T>& p, int64_t begin, int64_t end, Run* runs) {
+  const int64_t length = p.merged() ? int64_t{p.cols.taps} * p.channels : p.channels;
+  int count = 0;
+  for (int64_t k = begin; k < end;) {
+    const int64_t unit = k / length, from = k % length, to = smaller(length, from + end - k);
+    const int row = static_cast<int>(p.merged() ? unit : unit / p.cols.taps);
+    const int col = static_cast<int>(p.merged() ? 0 : unit % p.cols.taps);
+    runs[count++] = {row, col, from, to};
+    k += to - from;
+  }
+  return count;
+}
+
+struct Pixel {
+  int image, row, col;  // row and col count outputs of the side
+};
+
+template <typename T>
+Pixel pixel_at(const Product<T>& p, int64_t index) {
+  const int64_t line = index / p.cols.outs;
+  return {static_cast<int>(line / p.rows.outs), static_cast<int>(line % p.rows.outs),
+          static_cast<int>(index % p.cols.outs)};
+}
+
+template <typename T>
+MPSF_INLINE void step(const Product<T>& p, Pixel& at) {
+  if (++at.col < p.cols.outs) return;
+  at.col = 0;
+  if (++at.row < p.rows.outs) return;
+  at.row = 0;
+  ++at.image;
+}
+
+template <typename T>
+void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const Run* runs, int run_count,
+            Acc<T>* panel) {
+  Pixel at = pixel_at(p, pixel);
+  for (int64_t i = 0; i < count; ++i, step(p, at), panel += kPitch) {
+    const int row0 = p.rows.src_first + at.row * p.rows.src_out, col0 = p.cols.src_first + at.col * p.cols.src_out;
+    Acc<T>* to = panel;
+    for (int r = 0; r < run_count; ++r) {
+      const Run& run = runs[r];
+      const int row = row0 + run.row * p.rows.src_tap, col = col0 + run.col * p.cols.src_tap;
+      if (row < p.rows.src_begin || row >= p.rows.src_end) {
+        clear(to, run.end - run.begin);
+      } else {
+        const int64_t line = (int64_t{at.image} * p.source_rows + row) * p.source_cols + col;
+        copy_run(to, p.source + line * p.source_channels + int64_t{group} * p.channels, run.begin, run.end,
+                 int64_t{p.cols.src_begin - col} * p.channels, int64_t{p.cols.src_end - col} * p.channels);
+      }
+      to += run.end - run.begin;
+    }
+  }
+}
+
+// An output that makes several pixels of the result: a row of them is one run of memory.
+template <typename T>
+void unfold(const Product<T>& p, const Pixel& at, const Acc<T>* sums) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
+  const int rows = lesser(p.fold_rows, p.result_rows - row), cols = lesser(p.fold_cols, p.result_cols - col);
+  for (int i = 0; i < rows; ++i) {
+    T* to = p.result + ((int64_t{at.image} * p.result_rows + row + i) * p.result_cols + col) * p.result_channels;
+    const int begin = i * p.fold_cols * p.result_channels, width = cols * p.result_channels;
+    for (int lane = 0; lane < width; lane += L) {
+      const int n = lesser(L, width - lane);
+      Vec<A> value[1][1] = {{load_some(sums + begin + lane, n) + load_some(p.bias + begin + lane, n)}};
+      apply(value, p.neuron);
+      store_some(to + lane, value[0][0], n);
+    }
+  }
+}
+
+template <typename T>
+void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_lane, const Acc<T>* sums) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  Pixel at = pixel_at(p, pixel);
+  for (int r = 0; r < rows; ++r, step(p, at), sums += kTileLanes<A>) {
+    if (p.fold_rows * p.fold_cols > 1) {
+      unfold(p, at, sums);
+      continue;
+    }
+    const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
+    T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
+    for (int v = 0; v < kTileVectors; ++v) {
+      const int lane = first_lane + v * L, n = lesser(L, p.outs - lane);
+      if (n <= 0) break;
+      const int64_t channel = int64_t{group} * p.outs + lane;
+      Vec<A> value[1][1] = {{load(sums + v * L) + load_some(p.bias + channel, n)}};
+      apply(value, p.neuron);
+      store_result(to + channel, value[0][0], n, p.streamed);
+    }
+  }
+}
+
+// Channels [begin, end) of one tap for some blocks of lanes, as [channel][lane], blocks `pitch` apart.
+template <typename T>
+void lay_out_tap(const Product<T>& p, int group, int block, int blocks, int tap, int begin, int end, Acc<T>* to,
+                 int64_t pitch) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
+  const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
+  const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
+  const int width = lesser(blocks * W, p.outs - block * W);
+  const A* from = p.weights + group * p.group_stride + (int64_t{row} * p.kernel_cols + col) * p.tap_stride +
+                  int64_t{block} * W * p.out_stride + begin * p.channel_stride;
+  if (p.out_stride == 1) {  // lanes are neighbours in memory, and so are blocks
+    for (int c = begin; c < end; ++c, from += p.channel_stride, to += W) {
+      for (int lane = 0; lane < blocks * W; lane += L) {
+        A* place = to + lane / W * pitch + lane % W;
+        store(place, lane + L <= width ? load(from + lane) : load_some(from + lane, greater(0, width - lane)));
+      }
+    }
+    return;
+  }
+  // Channels are neighbours. Whole lines of the cache are read once: of many outs so far apart that they meet in few
+  // places of the nearest cache, none stays there for the next channels.
+  const int across = static_cast<int>(-(reinterpret_cast<intptr_t>(from) / static_cast<int>(sizeof(A))) & (L - 1));
+  for (int k = 0; k < blocks; ++k, from += W * p.out_stride, to += pitch) {
+    const int n = width - k * W;
+    for (int c = begin, count; c < end; c += count) {
+      count = lesser(c == begin && across > 0 ? across : L, end - c);
+      for (int v = 0; v < kTileVectors; ++v) {
+        Vec<A> turned[L];
+        load_turned(from + (c - begin) + v * L * p.out_stride, p.out_stride, count, greater(0, n - v * L), turned);
+        for (int i = 0; i < count; ++i) store(to + (c - begin + i) * W + v * L, turned[i]);
+      }
+    }
+  }
+}
+
+// Lane blocks [first, first + count) of every group, as [group][block][tap, channel][lane].
+template <typename T>
+void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
+  constexpr int W = kTileLanes<Acc<T>>;
+  const int taps = p.rows.taps * p.cols.taps, tasks = (count + kLaidOut - 1) / kLaidOut;
+  const int64_t depth = p.depth();
+  parallel_for(int64_t{p.groups} * tasks * taps, [&](int64_t task) {
+    const int tap = static_cast<int>(task % taps), begin = static_cast<int>(task / taps % tasks) * kLaidOut;
+    const int64_t group = task / taps / tasks;
+    lay_out_tap(p, static_cast<int>(group), first + begin, lesser(kLaidOut, count - begin), tap, 0, p.channels,
+                to + ((group * count + begin) * depth + int64_t{tap} * p.channels) * W, depth * W);
+  });
+}
+
+// A task: some pixels of lane blocks [begin, end) of a group. `weights` starts at block `begin`.
+template <typename T>
+class ProductTask {
+  using A = Acc<T>;
+  static constexpr int W = kTileLanes<A>;
+  static constexpr int64_t kTileSize = kTileRows * W, kPanelSize = kTileRows * kPitch;
+
+ public:
+  ProductTask(const Product<T>& p, int group, int begin, int end, const A* weights)
+      : p_(p),
+        group_(group),
+        begin_(begin),
+        blocks_(end - begin),
+        weights_(weights),
+        panels_(kChunkTiles * kPanelSize),
+        sums_(kChunkTiles * kTileSize * blocks_) {}
+
+  // At most kChunkTiles tiles of pixels. `ahead` is stepped through once for each of chunk_steps() tiles.
+  void compute(int64_t pixel, int64_t count, Ahead ahead) {
+    const int64_t depth = p_.depth(), parts = p_.parts(), tiles = (count + kTileRows - 1) / kTileRows;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
+      gather(p_, group_, pixel, count, runs_, make_runs(p_, from, to, runs_), panels_.get());
+      for (int block = 0; block < blocks_; ++block) {
+        const int lane = (begin_ + block) * W, vectors = p_.outs - lane <= lanes<A> ? 1 : kTileVectors;
+        const A* weights = weights_ + (block * depth + from) * W;
+        for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
+          const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
+          A* sums = sums_.get() + (block * tiles + tile) * kTileSize;
+          multiply_tile<A, kPitch, false>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from,
+                                                         part > 0, nullptr, sums);
+          if (part == parts - 1) scatter(p_, group_, pixel + tile * kTileRows, rows, lane, sums);
+        }
+      }
+    }
+  }
+
+  int64_t chunk_steps() const { return kChunkTiles * p_.parts() * blocks_; }
+
+ private:
+  const Product<T>& p_;
+  const int group_, begin_, blocks_;
+  const A* weights_;
+  Scratch<A> panels_, sums_;
+  Run runs_[kDepth];
+};
+
+// What pixels [pixel, pixel + count) read, unless that is only a part of what lies there.
+template <typename T>
+Ahead source_ahead(const Product<T>& p, int64_t pixel, int64_t count, int64_t steps) {
+  if (count <= 0 || p.groups > 1) return {};
+  const auto place = [&](const Pixel& at, int row_tap, int col_tap) {
+    const int row = p.rows.src_first + at.row * p.rows.src_out + row_tap * p.rows.src_tap;
+    const int col = p.cols.src_first + at.col * p.cols.src_out + col_tap * p.cols.src_tap;
+    const int64_t line = int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
+    return (line * p.source_cols + greater(0, lesser(col, p.source_cols - 1))) * p.source_channels;
+  };
+  const int64_t from = place(pixel_at(p, pixel), 0, 0);
+  const int64_t to = place(pixel_at(p, pixel + count - 1), p.rows.taps - 1, p.cols.taps - 1) + p.source_channels;
+  return {p.source + from, p.source + (from < to ? to : from), steps};
+}
+
+template <typename T>
+void product(const Product<T>& p) {
+  using A = Acc<T>;
+  constexpr int W = kTileLanes<A>;
+  const int64_t pixels = p.pixels(), depth = p.depth();
+  if (pixels == 0 || p.outs == 0) return;
+  const int blocks = (p.outs + W - 1) / W;
+  const int64_t block_bytes = p.groups * (depth + 1) * W * static_cast<int64_t>(sizeof(A));
+  const int batch = static_cast<int>(smaller(blocks, kWeightBytes / block_bytes + 1));
+  const int64_t tiles = (pixels + kTileRows - 1) / kTileRows;
+  const int64_t chunk = smaller(kChunkTiles, (tiles + kProductTasks - 1) / kProductTasks) * kTileRows;
+  const int64_t stretch = smaller(kTaskChunks, (pixels + chunk * kProductTasks - 1) / (chunk * kProductTasks)) * chunk;
+  const int64_t stretches = (pixels + stretch - 1) / stretch;
+  Scratch<A> weights(p.groups * batch * depth * W);
+
+  for (int first = 0; first < blocks; first += batch) {
+    const int count = lesser(batch, blocks - first);
+    lay_out_weights(p, first, count, weights.get());
+    // Few pixels: split the lanes as well.
+    const int64_t tasks = stretches * p.groups;
+    const int splits = static_cast<int>(smaller(count, (kProductTasks + tasks - 1) / tasks));
+    parallel_for(tasks * splits, [&](int64_t task) {
+      const int split = static_cast<int>(task % splits), group = static_cast<int>(task / splits % p.groups);
+      const int begin = count * split / splits, end = count * (split + 1) / splits;
+      ProductTask<T> work(p, group, first + begin, first + end,
+                          weights.get() + (int64_t{group} * count + begin) * depth * W);
+      int64_t pixel = task / splits / p.groups * stretch;
+      const int64_t last = smaller(pixels, pixel + stretch);
+      for (; pixel < last; pixel += chunk) {
+        const int64_t next = pixel + chunk;
+        work.compute(pixel, smaller(chunk, last - pixel),
+                     source_ahead(p, next, smaller(chunk, last - next), work.chunk_steps()));
+      }
+      stream_end();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA

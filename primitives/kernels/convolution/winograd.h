@@ -1,0 +1,224 @@
+// Convolution with 3x3 taps with fewer multiplications; transform_domain.h says how.
+#pragma once
+#include "kernels/convolution/implicit_gemm.h"
+#include "kernels/convolution/transform_domain.h"
+#include "kernels/convolution/transpose.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// Longest sum over one panel, and the distance of a panel's rows, as in microkernel.h.
+constexpr int kPlaceDepth = 64, kPlacePitch = kPlaceDepth + 16;
+constexpr int64_t kPlaceBytes = 400 << 10;  // of source places that stay in the cache beside sums and weights
+// Of source places of a small problem, made once for all threads; more where a register tile's are too many beside sums
+// and weights.
+constexpr int64_t kSharedBytes = int64_t{5} << 20, kMostShared = 2 * kSharedBytes;
+constexpr int64_t kPlaceSums = 512 << 10;  // of sums of blocks of lanes that share a panel while it is close
+constexpr int kPlaceGroups = 4;            // of register tiles, at most, that share a cache
+
+template <typename Map, typename T>
+class Winograd {
+  static constexpr int kReach = Map::kReach, kSide = Map::kSide, kPlaces = kSide * kSide, kOuts = Map::kOuts;
+  static constexpr int L = lanes<float>, W = kTileLanes<float>;
+
+ public:
+  explicit Winograd(const Product<T>& p)
+      : p_(p),
+        tiling_(p),
+        tiles_(tiling_.count),
+        blocks_((p.outs + W - 1) / W),
+        parts_((p.channels + kPlaceDepth - 1) / kPlaceDepth) {}
+
+  bool fits() const { return p_.groups == 1 && tiling_.fits(p_.channels, p_.outs); }
+
+  void run() const {
+    const int64_t each = int64_t{kPlaces} * p_.channels * static_cast<int64_t>(sizeof(float));
+    const int64_t groups = smaller(kPlaceGroups, kPlaceBytes / (each * kTileRows));
+    if (blocks_ >= 4 && tiles_ * each <= (groups > 0 ? kSharedBytes : kMostShared)) return run_shared();
+    int64_t count = kTileRows * (groups < 1 ? 1 : groups);
+    while (count > kTileRows && tiles_ < 8 * count) count -= kTileRows;
+    run_blocks(count);
+  }
+
+ private:
+  // Every task goes from its tiles of the source to their results; the weights' places are made before, for a batch
+  // of the blocks of lanes.
+  void run_blocks(int64_t count) const {
+    const int64_t size = weights_size();
+    const int batch =
+        static_cast<int>(smaller(blocks_, kWeightBytes / (size * static_cast<int64_t>(sizeof(float))) + 1));
+    const Scratch<float> weights(batch * size);
+    const int64_t tasks = (tiles_ + count - 1) / count;
+    const int64_t each = kPlaces * count * W * static_cast<int64_t>(sizeof(float));
+    const int together = static_cast<int>(smaller(batch, kPlaceSums / each + 1));
+    for (int first = 0; first < blocks_; first += batch) {
+      const int here = lesser(batch, blocks_ - first);
+      const int pieces = (p_.channels + L - 1) / L;
+      parallel_for(int64_t{here} * pieces, [&](int64_t task) {
+        const int block = static_cast<int>(task / pieces);
+        place_weights(first + block, static_cast<int>(task % pieces) * L, weights.get() + block * size);
+      });
+      parallel_for(tasks, [&](int64_t task) {
+        const int64_t begin = tiles_ * task / tasks, end = tiles_ * (task + 1) / tasks;
+        const Scratch<float> source(parts_ * kPlaces * source_pitch(end - begin)),
+            sums(together * kPlaces * sums_pitch(end - begin));
+        for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
+        for (int block = 0; block < here; block += together) {
+          const int some = lesser(together, here - block);
+          multiply_places(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
+                          sums.get());
+          for (int i = 0; i < some; ++i) {
+            finish(first + block + i, begin, end - begin, sums.get() + i * kPlaces * sums_pitch(end - begin));
+          }
+        }
+        stream_end();
+      });
+    }
+  }
+
+  // Few tiles and large weights: the source's places are made before, and each task makes weights for itself.
+  void run_shared() const {
+    const Scratch<float> source(parts_ * kPlaces * source_pitch(tiles_));
+    parallel_for((tiles_ + kTileRows - 1) / kTileRows, [&](int64_t task) {
+      const int64_t end = smaller(tiles_, (task + 1) * kTileRows);
+      for (int64_t tile = task * kTileRows; tile < end; ++tile) place_source(tile, tile, tiles_, source.get());
+    });
+    const int64_t most = 8 * kTileRows, rounds = (tiles_ + most - 1) / most;
+    parallel_for(blocks_, [&](int64_t task) {
+      const int block = static_cast<int>(task);
+      const Scratch<float> weights(weights_size()), sums(kPlaces * sums_pitch(most));
+      for (int channel = 0; channel < p_.channels; channel += L) place_weights(block, channel, weights.get());
+      for (int64_t round = 0; round < rounds; ++round) {
+        const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
+        multiply_places(block, 1, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
+        finish(block, begin, end - begin, sums.get());
+      }
+      stream_end();
+    });
+  }
+
+  // Distances of two places.
+  static int64_t source_pitch(int64_t tiles) { return tiles * kPlacePitch + kSkew; }
+  static int64_t sums_pitch(int64_t tiles) { return tiles * W + kSkew; }
+  static int64_t weights_pitch(int depth) { return int64_t{depth} * W + kSkew; }
+  // Of the weights of a block of lanes.
+  int64_t weights_size() const { return kPlaces * (int64_t{p_.channels} * W + parts_ * kSkew); }
+  int depth(int part) const { return lesser(kPlaceDepth, p_.channels - part * kPlaceDepth); }
+
+  // The weights of L channels and a block of lanes, as [part][place][channel][lane].
+  void place_weights(int block, int channel, float* to) const {
+    const int n = lesser(L, p_.channels - channel), part = channel / kPlaceDepth;
+    to += part * kPlaces * weights_pitch(kPlaceDepth) + channel % kPlaceDepth * W;
+    for (int v = 0; v < kTileVectors && block * W + v * L < p_.outs; ++v) {
+      Vec<float> taps[9][L];
+      for (int tap = 0; tap < 9; ++tap) {
+        const int row = p_.rows.tap_first + tap / 3 * p_.rows.tap_step;
+        const int col = p_.cols.tap_first + tap % 3 * p_.cols.tap_step;
+        const int lane = block * W + v * L;
+        load_lanes(p_.weights + (int64_t{row} * p_.kernel_cols + col) * p_.tap_stride + channel * p_.channel_stride +
+                       lane * p_.out_stride,
+                   p_.channel_stride, p_.out_stride, n, lesser(L, p_.outs - lane), taps[tap]);
+      }
+      for (int k = 0; k < n; ++k) {
+        Vec<float> half[3][kSide];
+        for (int q = 0; q < 3; ++q) {
+          const Vec<float> row[3] = {taps[3 * q][k], taps[3 * q + 1][k], taps[3 * q + 2][k]};
+          Map::weights(row, half[q]);
+        }
+#pragma GCC unroll 6
+        for (int j = 0; j < kSide; ++j) {
+          Vec<float> col[3], placed[kSide];
+          column(half, j, col);
+          Map::weights(col, placed);
+#pragma GCC unroll 6
+          for (int i = 0; i < kSide; ++i)
+            store(to + (i * kSide + j) * weights_pitch(depth(part)) + k * W + v * L, placed[i]);
+        }
+      }
+    }
+  }
+
+  // A tile of the source as [part][place][tile][channel], where it is number `at` of `count`.
+  void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
+    for (int channel = 0; channel < p_.channels; channel += L) {
+      tiling_.place_source(
+          p_.source, tile, channel, lesser(L, p_.channels - channel), source_pitch(count),
+          to + channel / kPlaceDepth * kPlaces * source_pitch(count) + at * kPlacePitch + channel % kPlaceDepth);
+    }
+  }
+
+  // sums[block][place][tile][lane] of `count` tiles from `begin` on, of `all` whose places are there.
+  void multiply_places(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
+                       const float* weights, float* sums) const {
+    const int64_t groups = (count + kTileRows - 1) / kTileRows, size = weights_size();
+    for (int part = 0; part < parts_; ++part) {
+      const int length = depth(part);
+      const int64_t fetched = int64_t{length} * W / kPlacePitch;
+      for (int place = 0; place < kPlaces; ++place, weights += weights_pitch(length)) {
+        const float* panel = source + (part * kPlaces + place) * source_pitch(all) + begin * kPlacePitch;
+        for (int block = 0; block < blocks; ++block) {
+          const int vectors = p_.outs - (first_block + block) * W <= L ? 1 : kTileVectors;
+          for (int64_t group = 0; group < groups; ++group) {
+            const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
+            // The first group fetches the weights of the next place, the others what those meet.
+            const float* slice = weights + block * size;
+            const float* next =
+                group == 0 ? slice + weights_pitch(length)
+                           : panel + source_pitch(all) + (block * (groups - 1) + group - 1) * fetched * kPlacePitch;
+            multiply_tile<float, kPlacePitch, true>(static_cast<int>(rows), vectors)(
+                panel + first * kPlacePitch, slice, length, part > 0, next,
+                sums + (block * kPlaces + place) * sums_pitch(count) + first * W);
+          }
+        }
+      }
+    }
+  }
+
+  void finish(int block, int64_t begin, int64_t count, const float* sums) const {
+    for (int64_t tile = 0; tile < count; ++tile) {
+      const typename Tiling<Map>::Corner at = tiling_.corner(begin + tile);
+      const int rows = tiling_.outs(p_.rows, at.row), cols = tiling_.outs(p_.cols, at.col);
+      T* y = p_.result +
+             ((int64_t{at.image} * p_.result_rows + p_.rows.out_first + at.row * p_.rows.out_step) * p_.result_cols +
+              p_.cols.out_first + at.col * p_.cols.out_step) *
+                 p_.result_channels;
+      for (int v = 0; v < kTileVectors; ++v) {
+        const int lane = block * W + v * L, n = lesser(L, p_.outs - lane);
+        if (n <= 0) break;
+        finish_tile(sums + tile * W + v * L, sums_pitch(count), load_some(p_.bias + lane, n), rows, cols, n, y + lane);
+      }
+    }
+  }
+
+  MPSF_INLINE void finish_tile(const float* sums, int64_t pitch, Vec<float> bias, int rows, int cols, int n,
+                               T* y) const {
+    const int64_t col_step = int64_t{p_.cols.src_tap} * p_.cols.out_step * p_.result_channels;
+    const int64_t row_step = int64_t{p_.rows.src_tap} * p_.rows.out_step * p_.result_cols * p_.result_channels;
+    Vec<float> half[kSide][kOuts];
+#pragma GCC unroll 6
+    for (int i = 0; i < kSide; ++i, sums += kSide * pitch) {
+      Vec<float> m[kSide];
+#pragma GCC unroll 6
+      for (int j = 0; j < kSide; ++j) m[j] = load(sums + j * pitch);
+      Map::results(m, half[i]);
+    }
+    for (int j = 0; j < cols; ++j) {
+      Vec<float> m[kSide], made[1][kOuts];
+      column(half, j, m);
+      Map::results(m, made[0]);
+#pragma GCC unroll 6
+      for (int i = 0; i < kOuts; ++i) made[0][i] += bias;
+      apply(made, p_.neuron);
+      T* to = y + j * col_step;
+      for (int i = 0; i < rows; ++i, to += row_step) store_result(to, made[0][i], n, p_.streamed);
+    }
+  }
+
+  const Product<T>& p_;
+  const Tiling<Map> tiling_;
+  const int64_t tiles_;
+  const int blocks_, parts_;
+};
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA

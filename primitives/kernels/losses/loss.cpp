@@ -1,0 +1,386 @@
+// Losses of images (n, pixels, classes): values, one an image or one an element, and gradients by y. Elements of all
+// types but softmax cross-entropy stand for themselves; that one goes pixel by pixel.
+#include "kernels/losses/line_reduce.h"
+#include "kernels/vector/channels.h"
+#include "kernels/vector/simd.h"
+#include "kernels/vector/vector_math.h"
+#include "runtime/parallel.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// Numbers of the types, as MPS has them.
+enum Kind : int { kAbsolute, kSquared, kSoftmax, kSigmoid, kCategorical, kHinge, kHuber, kCosine, kLog, kDivergence };
+
+// What is asked for, and of what; absent arrays are null.
+template <typename T>
+struct Job {
+  using A = Acc<T>;
+  int64_t images, pixels, classes;
+  const T* y;
+  const T* target;         // or
+  const uint32_t* labels;  // a class a pixel
+  const A* weights;        // one an element, or
+  const A* pixel_weights;
+  const A* scales;  // one an image
+  A* values;        // one an image, or
+  T* elements;
+  T* gradient;
+  bool exact;  // the gradient is the derivative
+  bool elements_streamed, gradient_streamed;
+  A kept, share, epsilon, delta, weight, factor;
+};
+
+// t * by, and 0 where t is.
+template <typename V>
+MPSF_INLINE V by(V t, V of) {
+  return t == 0 ? V{} : t * of;
+}
+
+// The loss of elements and its derivative by y, before weights.
+template <int K, typename V, typename T>
+MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) {
+  const V d = y - t, one = filled(y, Acc<T>(1));
+  if constexpr (K == kAbsolute) {
+    element = absolute(d);
+    slope = d > 0 ? one : d < 0 ? -one : d;
+  } else if constexpr (K == kSquared) {
+    element = d * d;
+    slope = d + d;
+  } else if constexpr (K == kSigmoid) {
+    const V small = exp(-absolute(y)), above = 1 / (1 + small);
+    element = (y < 0 ? V{} : y) - y * t + log_1p(small);
+    slope = (y < 0 ? small * above : above) - t;
+  } else if constexpr (K == kCategorical) {
+    element = -by(t, log(y));
+    slope = -by(t, 1 / y);
+  } else if constexpr (K == kHinge) {
+    const V side = 1 - (t + t), margin = 1 + side * y;
+    element = margin <= 0 ? V{} : margin;
+    slope = margin > 0 ? side : margin < 0 ? V{} : margin;
+  } else if constexpr (K == kHuber) {
+    const V size = absolute(d), bound = filled(y, job.delta);
+    element = size > bound ? bound * (size - bound / 2) : d * d / 2;
+    slope = size > bound ? (d < 0 ? -bound : bound) : d;
+  } else if constexpr (K == kCosine) {
+    element = -y * t;
+    slope = -t;
+  } else if constexpr (K == kLog) {
+    const V at = y + job.epsilon, other = 1 - y + job.epsilon;
+    element = -by(t, log(at)) - by(1 - t, log(other));
+    slope = by(1 - t, 1 / other) - by(t, 1 / at);
+  } else {
+    element = by(t, log(t)) - by(t, y);
+    slope = -t;
+  }
+}
+
+// Calls f(image, begin, end, room, more) for the units [begin, end) of images, which have so many elements each, with
+// two rooms for so many numbers, the first of which begins as zeros; it returns the sum of their losses. An image's
+// value is the sum over all of its units, times a factor.
+template <typename T, typename F>
+void over_images(const Job<T>& job, int64_t units, int64_t elements, int64_t zeros, int64_t more, const F& f) {
+  using A = Acc<T>;
+  const int64_t together = 1 + (kChunkElements - 1) / elements, chunks = (units + together - 1) / together;
+  const auto finish = [&](int64_t image, double sum) {
+    if (job.values) job.values[image] = static_cast<A>(sum * static_cast<double>(job.factor));
+  };
+  const auto cleared = [&](A* room) {
+    memset(static_cast<void*>(room), 0, static_cast<size_t>(zeros) * sizeof(A));
+    return room;
+  };
+  if (chunks == 1) {
+    parallel_groups(job.images, units * elements, units * elements, [&](int64_t begin, int64_t end) {
+      const Scratch<A> first(zeros), second(more);
+      cleared(first.get());
+      for (int64_t image = begin; image < end; ++image) {
+        finish(image, f(image, int64_t{0}, units, first.get(), second.get()));
+      }
+      stream_end();
+    });
+    return;
+  }
+  const Scratch<double> parts(job.images * chunks);
+  parallel_for(job.images * chunks, [&](int64_t i) {
+    const int64_t begin = i % chunks * together;
+    const Scratch<A> first(zeros), second(more);
+    parts[i] = f(i / chunks, begin, smaller(units, begin + together), cleared(first.get()), second.get());
+    stream_end();
+  });
+  for (int64_t image = 0; image < job.images; ++image) {
+    double sum = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += parts[image * chunks + chunk];
+    finish(image, sum);
+  }
+}
+
+// Element by element -----------------------------------------------------------------------------------------
+
+// Elements [begin, end) of an image, with their targets and weights, if they have some.
+template <int K, typename T, typename Target>
+MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w,
+                       Acc<T> scale) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const Job<T> told = job;  // whose numbers no store can change
+  LaneSum<A> sum;
+  along<A>(
+      length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        Vec<A> target = load_some(t + i, n), element, slope;
+        if constexpr (K == kSigmoid) target = target * told.kept + told.share;
+        of_elements<K>(load_some(told.y + from + i, n), target, told, element, slope);
+        const Vec<A> weight = w ? load_some(w + i, n) : splat(told.weight);
+        element *= weight;
+        if (told.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
+        if (told.elements) store_result(told.elements + from + i, element, n, told.elements_streamed);
+        if (told.gradient) store_result(told.gradient + from + i, slope * weight * scale, n, told.gradient_streamed);
+      });
+  return sum.total();
+}
+
+template <int K, typename T>
+void element_by_element(const Job<T>& job) {
+  using A = Acc<T>;
+  const int64_t size = job.pixels * job.classes, room = smaller(size, kChunkElements);
+  over_images(job, size, 1, job.labels ? room : 0, job.pixel_weights ? room : 0,
+              [&](int64_t image, int64_t begin, int64_t end, A* hot, A* spread) {
+                const int64_t from = image * size + begin, length = end - begin;
+                const A scale = job.exact ? (job.scales ? job.scales[image] : A(1)) * job.factor : A(1);
+                const A* w = job.weights ? job.weights + from : nullptr;
+                if (job.pixel_weights) {
+                  for (int64_t i = 0; i < length; ++i) spread[i] = job.pixel_weights[(from + i) / job.classes];
+                  w = spread;
+                }
+                if (!job.labels) return run<K>(job, from, length, job.target + from, w, scale);
+                const auto mark = [&](A target) {
+                  for (int64_t pixel = from / job.classes; pixel * job.classes < from + length; ++pixel) {
+                    const int64_t at = pixel * job.classes + job.labels[pixel] - from;
+                    if (job.labels[pixel] < job.classes && at >= 0 && at < length) hot[at] = target;
+                  }
+                };
+                mark(1);
+                const double sum = run<K>(job, from, length, hot, w, scale);
+                mark(0);
+                return sum;
+              });
+}
+
+// Pixel by pixel ---------------------------------------------------------------------------------------------
+
+// A pixel: its loss, element by element if they are asked for, and its gradient. `plus` is its targets' share.
+template <bool Lost, bool Slopes, bool Exact, typename T, typename Target>
+MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T> plus, Acc<T> own, Acc<T> scale,
+                         Acc<T>* room) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const T* y = job.y + from;
+  const int64_t length = job.classes;
+  const A* w = job.weights ? job.weights + from : nullptr;
+  const bool kept = Slopes && length <= kKept;
+  const A largest = largest_along(y, length);
+  const double total = exponentials(y, length, largest, kept ? room : nullptr);
+  const A less = static_cast<A>(__builtin_log(total)), times = job.kept;
+  const auto weight = [&](int64_t i, int n) __attribute__((always_inline)) {
+    return w ? load_some(w + i, n) : splat(own);
+  };
+  const auto smoothed = [&](int64_t i, int n) __attribute__((always_inline)) {
+    return load_some(t + i, n) * times + plus;
+  };
+  LaneSum<A> sum, targets;
+  if constexpr (Lost || Exact) {
+    T* const elements = job.elements;
+    const bool past_caches = job.elements_streamed;
+    along<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+          const Vec<A> v = weight(i, n), target = smoothed(i, n);
+          if constexpr (Exact) {
+            targets.add(n == L ? v * target : filled_from<A>(v * target, n, A(0)));
+          } else {
+            const Vec<A> element = -by<Vec<A>>(target, load_some(y + i, n) - largest - less) * v;
+            sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
+            if (elements) store_result(elements + from + i, element, n, past_caches);
+          }
+        });
+  }
+  if constexpr (Slopes) {
+    const A share = static_cast<A>(1 / total), all = Exact ? static_cast<A>(targets.total()) * share : share;
+    T* const gradient = job.gradient + from;
+    along_made(
+        gradient, length, job.gradient_streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+          const Vec<A> v = weight(i, n), target = smoothed(i, n);
+          const Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * all;
+          store_result(gradient + i, Exact ? (p - v * target) * scale : v * (p - target), n, past);
+        });
+  }
+  return sum.total();
+}
+
+// One lane less so much; apart, since the vector goes through memory.
+template <typename A>
+__attribute__((noinline)) Vec<A> less_at(Vec<A> v, int64_t lane, A by) {
+  A all[lanes<A>];
+  store(all, v);
+  all[lane] -= by;
+  return load(all);
+}
+
+// The same of a label without smoothing, whose target is 1 there and 0 elsewhere.
+template <bool Lost, bool Slopes, bool Exact, typename T>
+MPSF_INLINE double hot_pixel(const Job<T>& job, int64_t from, int64_t label, Acc<T> own, Acc<T> scale, Acc<T>* room) {
+  using A = Acc<T>;
+  const T* y = job.y + from;
+  const int64_t length = job.classes;
+  const A* w = job.weights ? job.weights + from : nullptr;
+  const bool kept = Slopes && length <= kKept, some = label < length;
+  const A largest = largest_along(y, length);
+  const double total = exponentials(y, length, largest, kept ? room : nullptr);
+  const A at_label = some && w ? w[label] : own;
+  double lost = 0;
+  if (Lost && some) {
+    A value[lanes<A>];
+    store(value, load(y + label, 1));
+    lost = -static_cast<double>((value[0] - largest - static_cast<A>(__builtin_log(total))) * at_label);
+  }
+  if constexpr (Slopes) {
+    const A share = static_cast<A>(1 / total), all = !Exact ? share : some ? at_label * share : A(0);
+    T* const gradient = job.gradient + from;
+    along_made(
+        gradient, length, job.gradient_streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+          Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * all;
+          const int64_t lane = label - i;
+          if (lane >= 0 && lane < n) p = less_at<A>(p, lane, Exact ? at_label : A(1));
+          store_result(gradient + i, p * (Exact ? splat(scale) : w ? load_some(w + i, n) : splat(own)), n, past);
+        });
+  }
+  return lost;
+}
+
+template <bool Lost, bool Slopes, bool Exact, typename T>
+void pixel_by_pixel(const Job<T>& job) {
+  using A = Acc<T>;
+  const int64_t classes = job.classes;
+  const bool smooth = job.elements || job.share != 0 || job.kept != 1;
+  over_images(job, job.pixels, classes, job.labels && smooth ? classes : 0, smaller(classes, kKept) + lanes<A>,
+              [&](int64_t image, int64_t begin, int64_t end, A* hot, A* room) {
+                const A scale = (job.scales ? job.scales[image] : A(1)) * job.factor;
+                double sum = 0;
+                for (int64_t i = image * job.pixels + begin; i < image * job.pixels + end; ++i) {
+                  const A own = job.pixel_weights ? job.pixel_weights[i] : job.weight;
+                  if (!job.labels) {
+                    const T* const t = job.target + i * classes;
+                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, t, job.share, own, scale, room);
+                  } else if (!smooth) {
+                    sum += hot_pixel<Lost, Slopes, Exact>(job, i * classes, job.labels[i], own, scale, room);
+                  } else {
+                    const bool some = job.labels[i] < classes;  // or nothing is shared among the classes
+                    if (some) hot[job.labels[i]] = 1;
+                    const A plus = some ? job.share : A(0);
+                    sum += pixel<Lost, Slopes, Exact>(job, i * classes, hot, plus, own, scale, room);
+                    if (some) hot[job.labels[i]] = 0;
+                  }
+                }
+                return sum;
+              });
+}
+
+template <typename T>
+void pixels_of(const Job<T>& job) {
+  if (job.exact) return pixel_by_pixel<false, true, true>(job);
+  if (!job.values && !job.elements) return pixel_by_pixel<false, true, false>(job);
+  job.gradient ? pixel_by_pixel<true, true, false>(job) : pixel_by_pixel<true, false, false>(job);
+}
+
+template <typename T>
+void by_kind(int kind, const Job<T>& job) {
+  switch (kind) {
+    case kAbsolute:
+      return element_by_element<kAbsolute>(job);
+    case kSquared:
+      return element_by_element<kSquared>(job);
+    case kSoftmax:
+      return pixels_of(job);
+    case kSigmoid:
+      return element_by_element<kSigmoid>(job);
+    case kCategorical:
+      return element_by_element<kCategorical>(job);
+    case kHinge:
+      return element_by_element<kHinge>(job);
+    case kHuber:
+      return element_by_element<kHuber>(job);
+    case kCosine:
+      return element_by_element<kCosine>(job);
+    case kLog:
+      return element_by_element<kLog>(job);
+    case kDivergence:
+      return element_by_element<kDivergence>(job);
+  }
+}
+
+// What both operations are given: y, a target or labels, weights; and numbers.
+template <typename T>
+Job<T> job_of(const Call& call, bool labelled, bool weighted, const int* numbers) {
+  using A = Acc<T>;
+  const Tensor &y = call.in[0], &target = call.in[1];
+  Job<T> job = {};
+  job.images = y.shape[0], job.pixels = y.shape[1], job.classes = y.shape[2];
+  job.y = data<T>(y);
+  if (labelled) {
+    job.labels = data<uint32_t>(target);
+  } else {
+    job.target = data<T>(target);
+  }
+  if (weighted) {
+    const Tensor& weights = call.in[2];
+    (weights.shape[2] == y.shape[2] ? job.weights : job.pixel_weights) = data<A>(weights);
+  }
+  double given[6];
+  memcpy(given, numbers, sizeof(given));
+  A* const to[6] = {&job.kept, &job.share, &job.epsilon, &job.delta, &job.weight, &job.factor};
+  for (int i = 0; i < 6; ++i) *to[i] = static_cast<A>(given[i]);
+  return job;
+}
+
+// Whether an output can be stored past the caches: chunks and images begin with whole vectors. Gradients of pixels look
+// for themselves.
+template <typename T>
+bool past_caches(const Call& call, const Tensor& out, bool by_itself) {
+  const Tensor& y = call.in[0];
+  const int64_t unit = call.params[0] == kSoftmax ? y.shape[2] : int64_t{y.shape[1]} * y.shape[2];
+  return out.streamed && (by_itself || unit % lanes<Acc<T>> == 0);
+}
+
+}  // namespace
+
+void loss(const Call& call) {
+  const int* params = call.params;
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    Job<T> job = job_of<T>(call, params[2], params[3], params + 4);
+    if (params[1]) {
+      job.elements = data<T>(call.out[0]);
+      job.elements_streamed = past_caches<T>(call, call.out[0], false);
+    } else {
+      job.values = data<Acc<T>>(call.out[0]);
+    }
+    if (call.out_count == 2) {
+      job.gradient = data<T>(call.out[1]);
+      job.gradient_streamed = past_caches<T>(call, call.out[1], params[0] == kSoftmax);
+    }
+    by_kind(params[0], job);
+  });
+}
+
+void loss_grad(const Call& call) {
+  const int* params = call.params;
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    Job<T> job = job_of<T>(call, params[2], params[3], params + 5);
+    if (params[4]) job.scales = data<Acc<T>>(call.in[params[3] ? 3 : 2]);
+    job.exact = params[1];
+    job.gradient = data<T>(call.out[0]);
+    job.gradient_streamed = past_caches<T>(call, call.out[0], params[0] == kSoftmax);
+    by_kind(params[0], job);
+  });
+}
+
+}  // namespace mpsf::MPSF_ISA

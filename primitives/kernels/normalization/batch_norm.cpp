@@ -1,0 +1,388 @@
+// Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them, each
+// direction by a state, and as a whole. Images come in sets with vectors of their own (channels.h): one set for batch
+// norm, one an image for instance norm.
+#include "kernels/activation/apply.h"
+#include "kernels/normalization/channel_moments.h"
+#include "kernels/normalization/channel_vectors.h"
+#include "kernels/vector/channels.h"
+#include "kernels/vector/simd.h"
+#include "runtime/parallel.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// Bytes of the result that a column of vectors is followed through.
+constexpr int64_t kBand = 1 << 14;
+
+// Whether every row of an image of these sets begins where it may be stored past the caches.
+template <typename A>
+bool streams(const Tensor& image, const Sets& sets) {
+  constexpr int L = lanes<A>;
+  return image.streamed && sets.rows.width % L == 0 && (sets.count == 1 || sets.size % L == 0);
+}
+
+// Fills `N` vectors side by side of so many rows, from element `at` on, where they are in column `column`. What the
+// loop reads is held by this function itself: a store might change what is reached through a reference.
+template <int N, bool Streamed, typename T, int Count, typename F>
+MPSF_INLINE void fill_column(T* image, int64_t at, int64_t height, int64_t pitch, const Acc<T>* const (&entries)[Count],
+                             int64_t column, int n, F f) {
+  constexpr int L = lanes<Acc<T>>;
+  Vec<Acc<T>> p[N][Count];
+  for (int v = 0; v < N; ++v) {
+    for (int i = 0; i < Count; ++i) p[v][i] = load_some(entries[i] + column + v * L, n);
+  }
+  for (int64_t row = 0; row < height; ++row, at += pitch) {
+    for (int v = 0; v < N; ++v) store_result(image + at + v * L, f(at + v * L, n, p[v]), n, Streamed);
+  }
+}
+
+// Fills sets with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors with one
+// entry a channel of each set. Runs from back to front, because the caches hold the end of what the pass before went
+// through.
+template <typename T, int Count, typename F>
+void fill(T* image, bool streamed, const Sets& sets, const Acc<T>* const (&vectors)[Count], const F& f) {
+  using A = Acc<T>;
+  const Rows& rows = sets.rows;
+
+  // `height` rows of `width` elements from `offset` on.
+  auto fill_band = [&](const A* const(&entries)[Count], int64_t offset, int64_t height, int64_t width) {
+    for_columns<A>(width, [&]<int N>(int64_t column, int n) {
+      const int64_t at = offset + column;
+      if (streamed && n == lanes<A>) {
+        fill_column<N, true>(image, at, height, rows.width, entries, column, n, f);
+      } else {
+        fill_column<N, false>(image, at, height, rows.width, entries, column, n, f);
+      }
+    });
+  };
+
+  const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
+  parallel_sets(sets, stay_whole(sets), true, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    Scratch<A> room(Count * rows.width);
+    for (int64_t set = end - 1; set >= begin; --set) {
+      const A* entries[Count];
+      for (int i = 0; i < Count; ++i) entries[i] = entries_of(vectors[i], sets, set, &room[i * rows.width]);
+      for (int64_t chunk = last - 1; chunk >= first; --chunk) {
+        const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
+        for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
+          fill_band(entries, set * sets.size + row * rows.width, smaller(band, chunk_end - row), width);
+        }
+      }
+    }
+    stream_end();
+  });
+}
+
+// What `fill` makes of x with the vectors mean, scale and shift.
+template <int Act, typename T>
+auto normalizing(const T* x, const Neuron<Acc<T>>& neuron) {
+  using V = Vec<Acc<T>>;
+  return [x, &neuron](int64_t at, int n, const V(&p)[3]) {
+    const auto& [mean, scale, shift] = p;
+    return activated_by<Act>((load_some(x + at, n) - mean) * scale + shift, neuron);
+  };
+}
+
+// Sums of g and of g * (x - mean) over every channel of every set, where g is dy through an activation of
+// (x - mean) * scale + shift; without one there are no vectors but the mean.
+template <int Act, typename T>
+void gradient_sums(const T* dy, const T* x, const Sets& sets, const Acc<T>* const (&vectors)[3],
+                   const Neuron<Acc<T>>& neuron, Acc<T>* const (&sums)[2]) {
+  using A = Acc<T>;
+  constexpr int kVectors = Act == kUnchanged ? 1 : 3;
+  const auto prepare = [&](int64_t set, A* room) {
+    const A* entries[kVectors];
+    for (int i = 0; i < kVectors; ++i) entries[i] = entries_of(vectors[i], sets, set, room + i * sets.rows.width);
+    const T *g = dy + set * sets.size, *from = x + set * sets.size;
+    return [=, &neuron](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
+      const Vec<A> centred = load_some(from + at, n) - load_some(entries[0] + column, n);
+      terms[0] = load_some(g + at, n);
+      if constexpr (Act != kUnchanged) {
+        const Vec<A> scale = load_some(entries[1] + column, n), shift = load_some(entries[2] + column, n);
+        terms[0] = passed_by<Act>(terms[0], centred * scale + shift, neuron);
+      }
+      terms[1] = terms[0] * centred;
+    };
+  };
+  channel_sums<A, kVectors>(sets, prepare, sums);
+}
+
+// Fills dx with a * g + b * (x - mean) + d, from the vectors mean, a, b, d, scale and shift; the last two as above.
+template <int Act, typename T>
+void fill_gradient(T* dx, bool streamed, const T* dy, const T* x, const Sets& sets, const Acc<T>* const (&vectors)[6],
+                   const Neuron<Acc<T>>& neuron) {
+  using V = Vec<Acc<T>>;
+  constexpr int kVectors = Act == kUnchanged ? 4 : 6;
+  const Acc<T>* read[kVectors];
+  for (int i = 0; i < kVectors; ++i) read[i] = vectors[i];
+  fill<T, kVectors>(dx, streamed, sets, read, [dy, x, &neuron](int64_t at, int n, const V(&p)[kVectors]) {
+    V g = load_some(dy + at, n), centred = load_some(x + at, n) - p[0];
+    if constexpr (Act != kUnchanged) g = passed_by<Act>(g, centred * p[4] + p[5], neuron);
+    return p[1] * g + p[2] * centred + p[3];
+  });
+}
+
+// By the vectors (channels,) of a state -------------------------------------------------------------------
+
+// What images less their mean are multiplied with: gamma / sqrt(var + eps).
+template <typename A>
+struct Slopes : Scratch<A> {
+  Slopes(const Tensor& gamma, const Tensor& var, A eps) : Scratch<A>(gamma.size) {
+    for (int64_t c = 0; c < gamma.size; ++c) (*this)[c] = data<A>(gamma)[c] * inverse_root(data<A>(var)[c], eps);
+  }
+};
+
+// From x, mean, var, gamma and beta.
+template <typename T>
+void normalized_by(const Call& call) {
+  using A = Acc<T>;
+  const Tensor& y = call.out[0];
+  const Sets sets = sets_of<A>(y, call.in[1].size);
+  const Slopes<A> slope(call.in[3], call.in[2], static_cast<A>(unpacked(call.params)));
+  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const A* const vectors[] = {data<A>(call.in[1]), slope.get(), data<A>(call.in[4])};
+  by_form(neuron.form, [&]<int Act>() {
+    fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
+  });
+}
+
+// From dy, x, mean, var and the gradients of gamma and beta; for an activation also from gamma and beta.
+template <typename T>
+void grown_by(const Call& call) {
+  using A = Acc<T>;
+  const int64_t channels = call.out[0].size;
+  const A eps = static_cast<A>(unpacked(call.params)), *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
+  A *dgamma = data<A>(call.out[0]), *dbeta = data<A>(call.out[1]);
+  const Sets sets = sets_of<A>(call.in[0], channels);
+  const Neuron<A> neuron(call.params[2], call.params + 3);
+  by_form(neuron.form, [&]<int Act>() {
+    constexpr bool kActs = Act != kUnchanged;
+    const Slopes<A> slope(call.in[kActs ? 6 : 3], call.in[3], eps);
+    const A* shift = kActs ? data<A>(call.in[7]) : mean;
+    gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), sets, {mean, slope.get(), shift}, neuron,
+                       {dbeta, dgamma});
+  });
+  for (int64_t c = 0; c < channels; ++c) {
+    dgamma[c] = data<A>(call.in[4])[c] + dgamma[c] * inverse_root(var[c], eps);
+    dbeta[c] = data<A>(call.in[5])[c] + dbeta[c];
+  }
+}
+
+// From dy, x, mean, var, the gradients of gamma and beta, gamma, and a count; for an activation also from beta.
+template <typename T>
+void gradient_by(const Call& call) {
+  using A = Acc<T>;
+  const Tensor& dx = call.out[0];
+  const Sets sets = sets_of<A>(dx, call.in[2].size);
+  const A eps = static_cast<A>(unpacked(call.params)), count = static_cast<A>(*data<int64_t>(call.in[7]));
+  const A *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
+  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const int64_t channels = sets.rows.channels;
+  const Slopes<A> a(call.in[6], call.in[3], eps);
+  const Scratch<A> b(channels), d(channels);
+  for (int64_t c = 0; c < channels; ++c) {
+    const A share = a[c] / count;
+    b[c] = -share * (inverse_root(var[c], eps) * data<A>(call.in[4])[c]);
+    d[c] = -share * data<A>(call.in[5])[c];
+  }
+  by_form(neuron.form, [&]<int Act>() {
+    const A* shift = Act != kUnchanged ? data<A>(call.in[8]) : mean;
+    fill_gradient<Act>(data<T>(dx), streams<A>(dx, sets), data<T>(call.in[0]), data<T>(call.in[1]), sets,
+                       {mean, a.get(), b.get(), d.get(), a.get(), shift}, neuron);
+  });
+}
+
+// As a whole ----------------------------------------------------------------------------------------------
+
+// What a direction as a whole is told.
+template <typename A>
+struct Whole {
+  int64_t groups;  // of neighbouring channels that share statistics; 0 where each has its own
+  A eps, count;    // count: elements that share statistics; known to the gradient only
+  Neuron<A> neuron;
+
+  explicit Whole(const int* params)
+      : groups(params[0]),
+        eps(static_cast<A>(unpacked(params + 1))),
+        count(static_cast<A>(unpacked(params + 3))),
+        neuron(params[5], params + 6) {}
+
+  // Calls f(at, size) for every group of channels of so many entries.
+  template <typename F>
+  void for_groups(int64_t entries, int64_t channels, const F& f) const {
+    if (groups == 0) return;
+    const int64_t size = channels / groups;
+    for (int64_t at = 0; at < entries; at += size) f(at, size);
+  }
+};
+
+template <typename T>
+void normalized(const Call& call) {
+  using A = Acc<T>;
+  const Tensor& y = call.out[0];
+  const Sets all = sets_of<A>(y, call.out[1].size);
+  const Whole<A> whole(call.params);
+  const bool streamed = streams<A>(y, all);
+  const int64_t channels = all.rows.channels;
+  const A *gamma = data<A>(call.in[1]), *beta = data<A>(call.in[2]);
+  by_form(whole.neuron.form, [&]<int Act>() {
+    for_sets(all, [&](const Sets& sets, int64_t first) {
+      const int64_t entries = sets.count * channels;
+      const T* x = data<T>(call.in[0]) + first * sets.size;
+      A *mean = data<A>(call.out[1]) + first * channels, *var = data<A>(call.out[2]) + first * channels;
+      moments_of(x, sets, mean, var);
+      whole.for_groups(entries, channels,
+                       [&](int64_t at, int64_t size) { join_moments(mean + at, var + at, size, mean + at, var + at); });
+      Scratch<A> scale(entries), shift(entries);
+      for (int64_t i = 0; i < entries; ++i) {
+        scale[i] = gamma[i % channels] * inverse_root(var[i], whole.eps);
+        shift[i] = beta[i % channels];
+      }
+      const A* const vectors[] = {mean, scale.get(), shift.get()};
+      fill<T, 3>(data<T>(y) + first * sets.size, streamed, sets, vectors, normalizing<Act>(x, whole.neuron));
+    });
+  });
+}
+
+// The entries that sets from `first` on have of a vector, one a channel, where it holds `width` a set: one for each
+// channel, or one for each group of neighbouring channels.
+template <typename A>
+struct ByChannel : Scratch<A> {
+  ByChannel(const Tensor& vector, int64_t width, int64_t first, int64_t entries, int64_t channels)
+      : Scratch<A>(entries) {
+    const A* from = data<A>(vector) + first * width;
+    const int64_t size = channels / width;
+    for (int64_t at = 0; at < entries; at += size, ++from) {
+      for (int64_t i = at; i < at + size; ++i) (*this)[i] = *from;
+    }
+  }
+};
+
+// The gradients that others have of mean and variance are zeros where their vectors are empty.
+template <typename T>
+void normalized_grad(const Call& call) {
+  using A = Acc<T>;
+  const Tensor& result = call.out[0];
+  const Sets all = sets_of<A>(result, call.out[1].size);
+  const Whole<A> whole(call.params);
+  const bool streamed = streams<A>(result, all);
+  const int64_t channels = all.rows.channels, width = call.in[4].size / all.count;
+  const bool others = call.in[6].size > 0;
+  const A *gamma = data<A>(call.in[2]), *beta = data<A>(call.in[3]);
+  by_form(whole.neuron.form, [&]<int Act>() {
+    for_sets(all, [&](const Sets& sets, int64_t first) {
+      const int64_t entries = sets.count * channels, from = first * channels, offset = first * sets.size;
+      const T *dy = data<T>(call.in[0]) + offset, *x = data<T>(call.in[1]) + offset;
+      const ByChannel<A> mean(call.in[4], width, first, entries, channels);
+      const ByChannel<A> var(call.in[5], width, first, entries, channels);
+      A *dgamma = data<A>(call.out[1]) + from, *dbeta = data<A>(call.out[2]) + from;
+      Scratch<A> a(entries), b(entries), d(entries), shift(entries);
+      for (int64_t i = 0; i < entries; ++i) {
+        a[i] = gamma[i % channels] * inverse_root(var[i], whole.eps);
+        shift[i] = beta[i % channels];
+      }
+      gradient_sums<Act>(dy, x, sets, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma});
+      for (int64_t i = 0; i < entries; ++i) {
+        const A dmean = others ? data<A>(call.in[6])[from + i] : A(0);
+        const A dvar = others ? data<A>(call.in[7])[from + i] : A(0);
+        const Factors<A> f(gamma[i % channels], var[i], dmean, dvar, dbeta[i], dgamma[i], whole.count, whole.eps);
+        dgamma[i] = f.dgamma, b[i] = f.b, d[i] = f.d;
+      }
+      whole.for_groups(entries, channels, [&](int64_t at, int64_t size) {
+        join_sum(&b[at], size, &b[at]);
+        join_sum(&d[at], size, &d[at]);
+      });
+      // The factor of g is what the image less its mean is multiplied with, too.
+      fill_gradient<Act>(data<T>(result) + offset, streamed, dy, x, sets,
+                         {mean.get(), a.get(), b.get(), d.get(), a.get(), shift.get()}, whole.neuron);
+    });
+  });
+}
+
+}  // namespace
+
+void bn_stats(const Call& call) {
+  const Tensor& mean = call.out[0];
+  if (mean.size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Acc<T>;
+    moments_of(data<T>(call.in[0]), sets_of<A>(call.in[0], mean.size), data<A>(mean), data<A>(call.out[1]));
+  });
+}
+
+void bn_normalize(const Call& call) {
+  const Tensor& y = call.out[0];
+  if (y.size == 0) return;
+  by_type(y.type, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Acc<T>;
+    const Sets sets = sets_of<A>(y, call.in[1].size);
+    const A* const vectors[] = {data<A>(call.in[1]), data<A>(call.in[2]), data<A>(call.in[3])};
+    const Neuron<A> neuron(call.params[0], call.params + 1);
+    by_form(neuron.form, [&]<int Act>() {
+      fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
+    });
+  });
+}
+
+void bn_stats_grad(const Call& call) {
+  const Tensor &total = call.out[0], &dot = call.out[1];
+  if (total.size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Acc<T>;
+    const Sets sets = sets_of<A>(call.in[0], total.size);
+    const Neuron<A> neuron(call.params[0], call.params + 1);
+    by_form(neuron.form, [&]<int Act>() {
+      constexpr int kScale = Act == kUnchanged ? 2 : 3, kShift = Act == kUnchanged ? 2 : 4;
+      gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), sets,
+                         {data<A>(call.in[2]), data<A>(call.in[kScale]), data<A>(call.in[kShift])}, neuron,
+                         {data<A>(total), data<A>(dot)});
+    });
+  });
+}
+
+void bn_grad(const Call& call) {
+  const Tensor& dx = call.out[0];
+  if (dx.size == 0) return;
+  by_type(dx.type, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Acc<T>;
+    const Sets sets = sets_of<A>(dx, call.in[2].size);
+    const Neuron<A> neuron(call.params[0], call.params + 1);
+    by_form(neuron.form, [&]<int Act>() {
+      const A* vectors[6];
+      for (int i = 0; i < 6; ++i) vectors[i] = data<A>(call.in[Act == kUnchanged && i > 3 ? 2 : 2 + i]);
+      fill_gradient<Act>(data<T>(dx), streams<A>(dx, sets), data<T>(call.in[0]), data<T>(call.in[1]), sets,
+                         {vectors[0], vectors[1], vectors[2], vectors[3], vectors[4], vectors[5]}, neuron);
+    });
+  });
+}
+
+void bn_normalize_by(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.out[0].type, [&](auto zero) { normalized_by<decltype(zero)>(call); });
+}
+
+void bn_stats_grad_by(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) { grown_by<decltype(zero)>(call); });
+}
+
+void bn_grad_by(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.out[0].type, [&](auto zero) { gradient_by<decltype(zero)>(call); });
+}
+
+void batch_norm(const Call& call) {
+  if (call.out[1].size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) { normalized<decltype(zero)>(call); });
+}
+
+void batch_norm_grad(const Call& call) {
+  if (call.out[1].size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) { normalized_grad<decltype(zero)>(call); });
+}
+
+}  // namespace mpsf::MPSF_ISA

@@ -1,0 +1,396 @@
+#include "runtime/check.h"
+
+#include <cstring>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include "runtime/check_channels.h"
+#include "runtime/check_elements.h"
+#include "runtime/check_rows.h"
+#include "shared/geometry.h"
+
+#define MPSF_POINTWISE inline  // of the activations only the numbers matter here
+#include "activation/activations.h"
+
+namespace mpsf {
+namespace {
+
+namespace mx = mlx::core;
+
+// Positions and sizes below this cannot overflow an int in geometry.h.
+constexpr int64_t kLimit = int64_t{1} << 30;
+
+class Check {
+ public:
+  explicit Check(const Signature& call) : call_(call) {}
+
+  void require(bool holds, const char* rule) const {
+    if (!holds) throw std::invalid_argument(std::string(op_name(call_.op)) + ": expected " + rule);
+  }
+
+  void counts(size_t inputs, size_t params, size_t outputs) const {
+    require(call_.inputs.size() == inputs, "another number of inputs");
+    require(call_.params.size() == params, "another number of params");
+    require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
+    for (const mx::array& a : call_.inputs) {
+      const bool counting = call_.op == Op::bn_grad_by || call_.op == Op::bn_running;
+      const bool scalar = call_.op == Op::power || (counting && a.dtype() == mx::int64);
+      require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
+      const bool numbers = scalar || maximum() || tables() || labelled(a);
+      require(numbers || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
+    }
+    for (const mx::Shape& shape : call_.shapes) {
+      for (int length : shape) require(length >= 0, "shapes without negative lengths");
+    }
+  }
+
+  const mx::Shape& in(int i) const { return call_.inputs[i].shape(); }
+  const mx::Shape& out(int i) const { return call_.shapes[i]; }
+  mx::Dtype image() const { return call_.inputs[0].dtype(); }
+  mx::Dtype accumulator() const { return image() == mx::float64 ? mx::float64 : mx::float32; }
+
+  void input(int i, const mx::Shape& shape, mx::Dtype dtype) const {
+    require(in(i) == shape && call_.inputs[i].dtype() == dtype, "inputs of matching shapes and dtypes");
+  }
+  void output(int i, const mx::Shape& shape, mx::Dtype dtype) const {
+    require(out(i) == shape && call_.dtypes[i] == dtype, "outputs of matching shapes and dtypes");
+  }
+
+  // Whether this is one of the maximum pooling's, which know integers and one more edge.
+  bool maximum() const {
+    return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_take;
+  }
+
+  // Whether tables say what is read.
+  bool tables() const { return call_.op == Op::pick || call_.op == Op::resample; }
+
+  // Classes of a loss's pixels.
+  bool labelled(const mx::array& a) const {
+    return (call_.op == Op::loss || call_.op == Op::loss_grad) && a.dtype() == mx::uint32;
+  }
+
+  // The axis leads from images of n_in to images of n_out along dimension 1 + which.
+  Axis axis(int which, int n_in, int n_out) const {
+    Axis a = axis_at(call_.params.data(), which);
+    require(a.n_in == n_in && a.n_out == n_out, "axes of the images' lengths");
+    require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
+    require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
+    // A tap of theirs that is moved to the edge needs one.
+    require(n_in >= 1 || a.edge != 1 || call_.op == Op::avg_pool || call_.op == Op::avg_pool_grad,
+            "pixels at the edge");
+    require(a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
+    require(a.zero_pad >= 0 && a.zero_pad_after >= 0, "no negative number of zeros");
+    // The bounds of window.py, below which geometry.h cannot overflow.
+    int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
+    const int64_t zeros = greater(a.zero_pad, a.zero_pad_after);
+    for (int64_t distance :
+         {a.n_in + zeros, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation}, extent, int64_t{a.pad}, end}) {
+      require(-kLimit < distance && distance < kLimit, "windows within 2^30 elements");
+    }
+    if (a.edge == 3) {
+      require(n_in >= 1 && a.dilation == 1, "pixels, and taps side by side, where windows part the input");
+      for (int o = 0; o < n_out; ++o) require(taps(a, o) <= a.size, "windows of at most the size");
+    }
+    return a;
+  }
+
+  void image_axes(const mx::Shape& source, const mx::Shape& pooled) const {
+    require(source.size() == 4 && pooled.size() == 4, "images of rank 4");
+    require(source[0] == pooled[0], "as many images out as in");
+    axis(0, source[1], pooled[1]);
+    axis(1, source[2], pooled[2]);
+  }
+
+  void pooling(const mx::Shape& source, const mx::Shape& pooled) const {
+    image_axes(source, pooled);
+    require(source[3] == pooled[3], "as many channels out as in");
+  }
+
+  // A dtype that numbers the taps and has one number left.
+  void winners(mx::Dtype dtype) const {
+    const int64_t taps = int64_t{axis_at(call_.params.data(), 0).size} * axis_at(call_.params.data(), 1).size;
+    const int64_t most = dtype == mx::uint8    ? 0xff
+                         : dtype == mx::uint16 ? 0xffff
+                         : dtype == mx::uint32 ? 0x7fffffff
+                                               : 0;
+    require(taps <= most, "winners of a dtype that numbers the taps");
+  }
+
+  double number(size_t at) const {
+    double value;
+    std::memcpy(&value, &call_.params[at], sizeof(value));
+    return value;
+  }
+
+  // The activation that params name from `at` on: a number, and behind `apart` more params three doubles.
+  int neuron(size_t at = 0, size_t apart = 0) const {
+    require(call_.params.size() == at + apart + 7, "an activation's number and three doubles");
+    require(call_.params[at] >= kNone && call_.params[at] <= kGelu, "an activation, 0 to 15");
+    return call_.params[at];
+  }
+
+  // Of all activations those that need no array.
+  int fused(size_t at = 0, size_t apart = 0) const {
+    require(neuron(at, apart) != kPrelu, "an activation without slopes for channels");
+    return call_.params[at];
+  }
+
+  // Those that a convolution applies itself.
+  void applied(size_t at, size_t apart) const {
+    const int kind = neuron(at, apart);
+    require(kind == kNone || kind == kRelu || kind == kSigmoid || kind == kTanh || kind == kElu,
+            "an activation that convolutions apply");
+  }
+
+  // One whose slope follows from what it returns.
+  void told(size_t at, size_t apart) const {
+    require(neuron(at, apart) == kRelu && number(at + apart + 1) >= 0, "an activation whose slope its result tells");
+  }
+
+  // Arrays of one shape and dtype, and where `slopes` of an activation of theirs one for each channel.
+  void elements(size_t arrays, bool slopes) const {
+    counts(arrays + (slopes ? 1 : 0), 7, 1);
+    for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
+    if (slopes) input(static_cast<int>(arrays), {in(0).back()}, accumulator());
+    output(0, in(0), image());
+  }
+
+  // Vectors of one shape and dtype, in and out, and doubles in the params.
+  void vectors(size_t inputs, size_t numbers, size_t outputs) const {
+    counts(inputs, 2 * numbers, outputs);
+    require(image() == accumulator(), "float32 or float64 vectors");
+    for (size_t i = 1; i < inputs; ++i) {
+      if (call_.inputs[i].dtype() == mx::int64) {
+        require(i + 1 == inputs && call_.inputs[i].ndim() == 0, "a scalar count");
+      } else {
+        input(static_cast<int>(i), in(0), image());
+      }
+    }
+    for (size_t i = 0; i < outputs; ++i) output(static_cast<int>(i), in(0), image());
+  }
+
+  // So many images that windows of one size go over, and doubles in the params behind that.
+  void windows(size_t images, size_t numbers) const {
+    counts(images, 1 + 2 * numbers, 1);
+    require(in(0).size() == 4, "images of rank 4");
+    require(call_.params[0] >= 1, "windows of at least 1");
+    for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
+    output(0, in(0), image());
+  }
+
+  // An image, and tables of what the rows and columns of the result read in it; what they hold is looked at later.
+  void resampling() const {
+    const bool picks = call_.op == Op::pick;
+    counts(picks ? 4 : 3, 0, 1);
+    require(in(0).size() == 4 && out(0).size() == 4, "images of rank 4");
+    require(in(0)[0] == out(0)[0] && in(0)[3] == out(0)[3], "as many images and channels out as in");
+    const mx::Dtype dtype = image();
+    const bool moves = dtype == mx::uint8 || dtype == mx::uint16 || dtype == mx::uint32 || dtype == mx::uint64;
+    require((picks && moves) || mx::issubdtype(dtype, mx::floating), "images that are floating, or unsigned to pick");
+    for (int axis = 1; axis <= 2; ++axis) {
+      require(call_.inputs[axis].ndim() == 1 && call_.inputs[axis].dtype() == mx::uint32, "tables of uint32");
+      const int64_t size = in(axis)[0], count = out(0)[axis];
+      require(picks ? size == count : size > count && (size - count - 1) % 3 == 0, "tables of the result's lengths");
+    }
+    if (picks) input(3, {1}, dtype);
+    output(0, out(0), dtype);
+  }
+
+  void switches(std::initializer_list<int> params) const {
+    for (int param : params) require(param == 0 || param == 1, "switches that are 0 or 1");
+  }
+
+  // Weights of the images' dtype or the accumulator's.
+  void weights(int i) const {
+    const mx::Dtype dtype = call_.inputs[i].dtype();
+    require(dtype == image() || dtype == accumulator(), "weights of the images' dtype or the accumulator's");
+  }
+
+  void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
+    image_axes(source, result);
+    int groups = call_.params[kBothAxes];
+    require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
+    require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
+    require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
+    Axis rows = axis_at(call_.params.data(), 0), cols = axis_at(call_.params.data(), 1);
+    require(rows.size == weights[1] && cols.size == weights[2], "axes of the weights' size");
+    require(rows.edge == 0 && cols.edge == 0, "edge 0");
+    int64_t size = weights[3];
+    for (int i = 0; i < 3; ++i) size = size < (int64_t{1} << 31) ? size * weights[i] : size;
+    require(size < (int64_t{1} << 31), "less than 2^31 weights");
+  }
+
+  // The number of groups of neighbouring channels, as Python packed it.
+  void groups() {
+    double count;
+    std::memcpy(&count, call_.params.data(), sizeof(count));
+    require(in(0).size() == 2 && count >= 1 && count <= in(0)[1], "rows of vectors and at most as many groups");
+    require(in(0)[1] % static_cast<int>(count) == 0, "groups that divide the channels");
+  }
+
+ private:
+  const Signature& call_;
+};
+
+}  // namespace
+
+void check(const Signature& call) {
+  Check c(call);
+  switch (call.op) {
+    case Op::avg_pool:
+      c.counts(1, kBothAxes, 1);
+      c.pooling(c.in(0), c.out(0));
+      return c.output(0, c.out(0), c.image());
+    case Op::avg_pool_grad:
+      c.counts(1, kBothAxes, 1);
+      c.pooling(c.out(0), c.in(0));
+      return c.output(0, c.out(0), c.image());
+    case Op::max_pool:
+      c.counts(1, kBothAxes, 2);
+      c.require(c.image() == mx::int64 || c.image() == mx::uint64 || mx::issubdtype(c.image(), mx::floating),
+                "floating images or wide integers");
+      c.pooling(c.in(0), c.out(0));
+      c.output(0, c.out(0), c.image());
+      c.output(1, c.out(0), call.dtypes[1]);
+      return c.winners(call.dtypes[1]);
+    case Op::max_pool_grad:
+    case Op::max_pool_take:
+      c.counts(2, kBothAxes, 1);
+      c.require(mx::issubdtype(c.image(), mx::floating), "floating images");
+      if (call.op == Op::max_pool_grad) {
+        c.pooling(c.out(0), c.in(0));
+        c.input(1, c.in(0), call.inputs[1].dtype());
+      } else {
+        c.pooling(c.in(0), c.out(0));
+        c.input(1, c.out(0), call.inputs[1].dtype());
+      }
+      c.output(0, c.out(0), c.image());
+      return c.winners(call.inputs[1].dtype());
+    case Op::l2_pool:
+      c.counts(1, kBothAxes, 1);
+      c.pooling(c.in(0), c.out(0));
+      return c.output(0, c.out(0), c.accumulator());
+    case Op::l2_pool_grad:
+      c.counts(3, kBothAxes, 1);
+      c.pooling(c.in(1), c.in(0));
+      c.input(1, c.in(1), c.image());
+      c.input(2, c.in(0), c.accumulator());
+      return c.output(0, c.in(1), c.image());
+    case Op::l2_pool_tangent:
+      c.counts(3, kBothAxes, 1);
+      c.pooling(c.in(0), c.in(2));
+      c.input(1, c.in(0), c.image());
+      c.input(2, c.in(2), c.accumulator());
+      return c.output(0, c.in(2), c.accumulator());
+    case Op::bn_stats:
+      return channels(c, call, 1, 0, 0, false);
+    case Op::bn_normalize:
+      c.fused();
+      return channels(c, call, 1, 3, 7, true);
+    case Op::bn_stats_grad:
+      return channels(c, call, 2, c.fused() == kNone ? 1 : 3, 7, false);
+    case Op::bn_grad:
+      return channels(c, call, 2, c.fused() == kNone ? 4 : 6, 7, true);
+    case Op::bn_normalize_by:
+      return by_state(c, call, 1, 4, true);
+    case Op::bn_stats_grad_by:
+      return by_state(c, call, 2, c.fused(2) == kNone ? 4 : 6, false);
+    case Op::bn_grad_by:
+      return by_state(c, call, 2, c.fused(2) == kNone ? 6 : 7, true);
+    case Op::batch_norm:
+      return whole(c, call, false);
+    case Op::batch_norm_grad:
+      return whole(c, call, true);
+    case Op::bn_slope:
+      return c.vectors(2, 1, 1);
+    case Op::bn_composed_factors:
+      return c.vectors(6, 2, 4);
+    case Op::bn_running:
+      c.require(call.inputs.size() == 5 && call.inputs[4].dtype() == mx::int64, "an int64 count");
+      return c.vectors(5, 2, 2);
+    case Op::bn_by_group:
+    case Op::bn_group_sums:
+      c.vectors(2, 1, 2);
+      return c.groups();
+    case Op::conv:
+      c.counts(3, kBothAxes + 9, 1);
+      c.weights(1);
+      c.convolution(c.in(0), c.out(0), c.in(1));
+      c.applied(kBothAxes + 1, 1);
+      c.switches({call.params[kBothAxes + 2]});
+      c.input(2, {c.in(1)[0]}, c.accumulator());
+      return c.output(0, c.out(0), c.image());
+    case Op::conv_grad_input:
+      c.counts(3, kBothAxes + 9, 1);
+      c.weights(1);
+      c.convolution(c.out(0), c.in(0), c.in(1));
+      c.input(2, {c.out(0)[3]}, c.accumulator());
+      c.applied(kBothAxes + 1, 1);
+      c.switches({call.params[kBothAxes + 2]});
+      return c.output(0, c.out(0), c.image());
+    case Op::conv_grad_weights:
+      c.counts(2, kBothAxes + 2, call.shapes.size() == 2 ? 2 : 1);
+      c.input(1, c.in(1), c.image());
+      c.convolution(c.in(1), c.in(0), c.out(0));
+      c.switches({call.params[kBothAxes + 1]});
+      if (call.shapes.size() == 2) c.output(1, {c.in(0)[3]}, c.accumulator());
+      return c.output(0, c.out(0), c.accumulator());
+    case Op::conv_grad_bias:
+      c.counts(1, 0, 1);
+      return c.output(0, {c.in(0).back()}, c.accumulator());
+    case Op::window_sum:
+      c.counts(1, 3, 1);
+      c.require(c.in(0).size() == 4 && c.image() == c.accumulator(), "float32 or float64 images of rank 4");
+      c.require(call.params[0] >= 1 && call.params[0] <= 3, "an axis from 1 to 3");
+      c.require(call.params[1] >= 0 && call.params[2] >= 0, "windows that hold their own position");
+      return c.output(0, c.in(0), c.image());
+    case Op::power:
+      c.counts(1, 2, 1);
+      c.require(c.image() == c.accumulator(), "float32 or float64");
+      return c.output(0, c.in(0), c.image());
+    case Op::cross_channel_norm:
+    case Op::spatial_norm:
+      return c.windows(1, 3);
+    case Op::cross_channel_norm_grad:
+    case Op::spatial_norm_grad:
+      return c.windows(2, 3);
+    case Op::local_contrast_norm:
+      return c.windows(1, 6);
+    case Op::local_contrast_norm_grad:
+      return c.windows(2, 6);
+    case Op::neuron_pull:
+      c.elements(2, false);
+      return c.told(0, 0);
+    case Op::neuron:
+    case Op::neuron_grad:
+      return c.elements(call.op == Op::neuron ? 1 : 2, c.neuron() == kPrelu);
+    case Op::neuron_curve:
+      c.fused();
+      return c.elements(3, false);
+    case Op::pick:
+    case Op::resample:
+      return c.resampling();
+    case Op::softmax:
+    case Op::log_softmax:
+      return lines(c, 1, 0);
+    case Op::softmax_grad:
+    case Op::log_softmax_grad:
+      c.require(call.params.size() == 1, "another number of params");
+      c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
+      return lines(c, call.params[0] == 1 ? 3 : 2, 1);
+    case Op::loss:
+      return loss(c, call, false);
+    case Op::loss_grad:
+      return loss(c, call, true);
+    case Op::dropout:
+    case Op::dropout_mask:
+    case Op::dropout_by_mask:
+    case Op::arithmetic:
+    case Op::arithmetic_grad:
+    case Op::compare:
+      return CheckElements(call).run();
+  }
+}
+
+}  // namespace mpsf

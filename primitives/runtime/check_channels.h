@@ -1,0 +1,73 @@
+// Refuses calls of what normalizes by the statistics of channels.
+#pragma once
+#include "runtime/check.h"
+
+namespace mpsf {
+
+// Images in sets, `vectors` inputs (sets, channels) behind them, or (channels,) for one set, and outputs like the image
+// or like those.
+template <typename Check>
+void channels(const Check& c, const Signature& call, size_t images, size_t vectors, size_t params, bool image_out) {
+  c.counts(images + vectors, params, image_out ? 1 : 2);
+  for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
+  const mlx::core::Shape vector = vectors > 0 ? c.in(static_cast<int>(images)) : c.out(0);
+  const bool one_set = vector.size() == 1;
+  c.require(c.in(0).size() >= 2 && (one_set || vector.size() == 2),
+            "images of rank 2 or more, and vectors of rank 1 or 2");
+  c.require(vector.back() == c.in(0).back(), "vectors with an entry a channel");
+  c.require(one_set || (vector[0] > 0 ? c.in(0)[0] % vector[0] == 0 : c.in(0)[0] == 0), "sets that divide the images");
+  for (size_t i = 0; i < vectors; ++i) c.input(static_cast<int>(images + i), vector, c.accumulator());
+  for (size_t i = 0; i < call.shapes.size(); ++i) {
+    c.output(static_cast<int>(i), image_out ? c.in(0) : vector, image_out ? c.image() : c.accumulator());
+  }
+}
+
+// A direction by a state: images, vectors (channels,), of a gradient of images the eighth a count, and outputs like the
+// image or like the vectors; a double and an activation in the params.
+template <typename Check>
+void by_state(const Check& c, const Signature& call, size_t images, size_t vectors, bool image_out) {
+  c.counts(images + vectors, 9, image_out ? 1 : 2);
+  c.fused(2);
+  c.require(c.in(0).size() >= 2, "images of rank 2 or more");
+  const mlx::core::Shape vector = {c.in(0).back()};
+  for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
+  for (size_t i = images; i < images + vectors; ++i) {
+    const bool count = images == 2 && image_out && i == 7;
+    c.input(static_cast<int>(i), count ? mlx::core::Shape{} : vector, count ? mlx::core::int64 : c.accumulator());
+  }
+  for (size_t i = 0; i < call.shapes.size(); ++i) {
+    c.output(static_cast<int>(i), image_out ? c.in(0) : vector, image_out ? c.image() : c.accumulator());
+  }
+}
+
+// A direction as a whole: images, two vectors (channels,), and statistics (sets, channels), or (channels,) where there
+// is one set; a number of groups, two doubles and an activation in the params. The gradient reads statistics, with an
+// entry a channel or a group, and has two more vectors of their gradients, or empty ones.
+template <typename Check>
+void whole(const Check& c, const Signature& call, bool gradient) {
+  const size_t images = gradient ? 2 : 1;
+  c.counts(gradient ? 8 : 3, 12, 3);
+  c.fused(5);
+  c.require(c.in(0).size() >= 2, "images of rank 2 or more");
+  const int channels = c.in(0).back();
+  for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
+  for (size_t i = images; i < images + 2; ++i) c.input(static_cast<int>(i), {channels}, c.accumulator());
+  const mlx::core::Shape& vector = c.out(1);
+  const bool shared = vector.size() == 1;
+  c.require(vector.size() == 1 || vector.size() == 2, "statistics of rank 1 or 2");
+  c.require(vector.back() == channels && (shared || vector[0] == c.in(0)[0]), "statistics of all images or of each");
+  c.output(0, c.in(0), c.image());
+  for (int i = 1; i < 3; ++i) c.output(i, vector, c.accumulator());
+  const int groups = call.params[0];
+  c.require(groups >= 0 && groups <= channels && (groups == 0 || channels % groups == 0),
+            "groups that divide the channels");
+  if (!gradient) return;
+  mlx::core::Shape by_group = vector;
+  by_group.back() = groups;
+  const mlx::core::Shape& statistics = groups > 0 && c.in(4) == by_group ? by_group : vector;
+  for (int i = 4; i < 6; ++i) c.input(i, statistics, c.accumulator());
+  const mlx::core::Shape& gradients = c.in(6) == mlx::core::Shape{0} ? c.in(6) : vector;
+  for (int i = 6; i < 8; ++i) c.input(i, gradients, c.accumulator());
+}
+
+}  // namespace mpsf

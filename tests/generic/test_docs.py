@@ -1,0 +1,144 @@
+"""The pages say what is true: their examples run, their links lead somewhere, and the names they use exist."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import pytest
+from mlx.utils import tree_flatten
+
+import mpsfunc as mf
+import mpsfunc.activation.activations
+from mpsfunc import graph
+
+ROOT = Path(__file__).parents[2]
+TEXTS = {
+    str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+}
+
+
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if ">>> " in text])
+def test_examples_run(page: str) -> None:
+    text = re.sub(r"^```.*$", "", TEXTS[page], flags=re.MULTILINE)
+    examples = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)
+    report: list[str] = []
+    with mx.stream(mx.cpu):
+        result = doctest.DocTestRunner().run(examples, out=report.append)
+    assert result.attempted > 0
+    assert not result.failed, "".join(report)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", TEXTS[page]):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_names_exist(page: str) -> None:
+    for name in re.findall(r"\bmf\.([A-Za-z_]\w*)", TEXTS[page]):
+        assert hasattr(mf, name), f"mf.{name}"
+
+
+def test_names_of_the_graph_exist() -> None:
+    for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
+        assert hasattr(graph, name) or name in ("svg", "md"), f"graph.{name}"
+    table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
+    by_name = vars(mpsfunc.activation.activations).items()
+    activations = {"prelu", *(name for name, value in by_name if value is getattr(mf, name, None))}
+    for name, value in vars(graph).items():
+        if inspect.isfunction(value) and name not in activations | {"compile", "training_graph"}:
+            assert f"`{name}`" in table, name
+
+
+def test_the_reference_has_every_public_name() -> None:
+    told = set(
+        re.findall(r"auto(?:function|class):: mpsfunc\.([\w.]+)", "".join(TEXTS[p] for p in TEXTS if "api" in p))
+    )
+    kinds = inspect.isfunction, inspect.isclass
+    public = {name for name, value in vars(mf).items() if name[0] != "_" and any(kind(value) for kind in kinds)}
+    layers = {f"nn.{name}" for name, value in vars(mf.nn).items() if name[0] != "_" and any(k(value) for k in kinds)}
+    assert told == public | layers
+
+
+ARGUMENTS = {"padding", "offset", "out_size", "edge_mode", "momentum"}
+
+
+@pytest.mark.parametrize("page", ["docs/comparison/from-mps.md", "docs/comparison/from-pytorch.md"])
+def test_the_tables_name_what_there_is(page: str) -> None:
+    cells = [line.rstrip(" |").rpartition("|")[2] for line in TEXTS[page].splitlines() if line.startswith("| ")]
+    names = {name for cell in cells for name in re.findall(r"`([a-z][a-z0-9_]*)(?=[`(])", cell)}
+    assert len(names) > 25
+    missing = {name for name in names if not hasattr(mf, name)} - ARGUMENTS
+    assert missing <= {"f_fwd", "f_state", "w", "x"}, missing
+
+
+def test_the_port_runs() -> None:
+    """The right column of the table is a program, whose gradients are those of autodiff."""
+    rows = re.findall(r"^\| `.*?` \| `(.*)` \|$", TEXTS["docs/graph.md"].partition("## A port")[2], re.MULTILINE)
+    assert len(rows) == 18
+    inputs = {"image": mx.random.normal((4, 28, 28, 1)), "labels": mx.array([1, 2, 3, 4]).reshape(4, 1, 1)}
+    here = {"graph": graph, "mx": mx, "optim": optim, "inputs": inputs, "batch": 4}
+    *build, run, update, wait = rows
+    exec("\n".join(build), here)
+    params, key = dict(here["params"]), here["states"]["drop"]
+    exec(run, here)
+
+    def loss(p: dict) -> mx.array:
+        same: dict = {"padding": mf.PaddingPolicy()}
+        x = mf.relu(mf.conv(inputs["image"], p["conv1"]["w"], p["conv1"]["b"], **same))
+        x = mf.relu(mf.fully_connected(mf.max_pool(x, 2, edge_mode="clamp", **same), p["fc1"]["w"], p["fc1"]["b"]))
+        x = mf.fully_connected(mf.dropout(x, keep_probability=0.5, key=key), p["fc2"]["w"], p["fc2"]["b"])
+        return mf.loss_value(x, inputs["labels"], "softmax_cross_entropy", "sum", weight=1 / 4).sum()
+
+    want = dict(tree_flatten(mx.grad(loss)(params)))
+    got = dict(tree_flatten(here["gradients"]))
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        assert mx.allclose(got[name], value, rtol=1e-4, atol=1e-5), name
+    exec(f"{update}\n{wait}", here)
+    assert not mx.array_equal(here["params"]["conv1"]["w"], params["conv1"]["w"])
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_files_exist(page: str) -> None:
+    for name in re.findall(r"`((?:mpsfunc|metal|primitives|tests|docs|\.ci)/[\w./-]+)`", TEXTS[page]):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_public_function_is_in_the_readme() -> None:
+    public = {name for name, value in vars(mf).items() if callable(value) and not name.startswith("_")}
+    states = {name for name in public if name.endswith("State")}
+    threads = {"set_num_threads", "get_num_threads"}
+    for name in public - states - threads:
+        assert f"`{name}`" in TEXTS["README.md"], name
+
+
+def first_cells(table: str) -> list[str]:
+    """The first cells of a table's rows below its head, without what follows a comma."""
+    return [row.split("|")[1].partition(",")[0].strip() for row in table.splitlines() if row.startswith("| ")][2:]
+
+
+def test_the_readme_sets_every_family_beside_the_others() -> None:
+    ours, _, rest = TEXTS["README.md"].partition("## What there is")[2].partition("### Beside the others")
+    theirs = rest.partition("What cuts across families:")[0]
+    assert len(first_cells(ours)) > 20
+    assert first_cells(theirs) == first_cells(ours)
+    rows = [row for row in rest.partition("### Devices")[0].splitlines() if row.startswith("| ")]
+    assert all(cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]), "a cell is empty"
+
+
+def test_make_knows_the_commands_of_the_pages() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    used = {
+        command for text in TEXTS.values() for command in re.findall(r"(?:`|^    )make ([a-z]+)", text, re.MULTILINE)
+    }
+    assert used >= {"demo", "test"}
+    for command in used:
+        assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE), command

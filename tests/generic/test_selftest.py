@@ -1,0 +1,156 @@
+"""`python -m mpsfunc`: it knows every function and kernel, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support.matrix import MATRIX
+
+import mpsfunc as mf
+from mpsfunc import __main__ as command
+from mpsfunc.core import launch
+from mpsfunc.core.launch import Stage
+from mpsfunc.selftest import calls
+
+BODIES = {path.stem for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
+
+
+def test_what_is_kept_is_what_doubles_give(on_cpu: mx.Device) -> None:
+    kept = json.loads(calls.KEPT.read_text())
+    found = {}
+    for family in calls.FAMILIES.values():
+        found |= family(calls.Values(mx.float64))
+    assert found.keys() == kept.keys()
+    for call, a in found.items():
+        np.testing.assert_allclose(calls.sums(a), kept[call], rtol=0, atol=1e-12 * max(1, kept[call][0]))
+
+
+def test_every_function_is_called() -> None:
+    called = {call.split()[0].rstrip(",") for call in json.loads(calls.KEPT.read_text())}
+    assert {name.split()[0] for name in MATRIX} - called == {"bn_frozen"}  # which computes nothing
+    assert {"dropout_mask", "max_pool_indices", "bn_reset"} <= called
+
+
+@pytest.mark.parametrize(
+    ("backend", "of_others"),
+    [
+        ("metal", {f"conv_grad_weights_{how}" for how in ("plain", "narrow", "strips")}),
+        ("cuda", {"conv_grad_weights", "conv_grad_weights_strips"}),  # the latter is for sixteen bits
+    ],
+)
+def test_every_kernel_is_launched(monkeypatch: pytest.MonkeyPatch, backend: str, of_others: set[str]) -> None:
+    launched = set()
+
+    def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+        launched.add(stage.body)
+        return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
+
+    monkeypatch.setattr(launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "backend", lambda stream: backend)
+    with mx.stream(mx.cpu), calls._ours():
+        for family in calls.FAMILIES.values():
+            family(calls.Values(mx.float32))
+    assert BODIES - launched == of_others
+
+
+def test_all_is_well(device: mx.Device) -> None:
+    families = list(calls.test(device))
+    assert len(families) >= len(calls.FAMILIES)
+    for family in families:
+        assert family.calls > 0 and not family.wrong and not family.error, family
+
+
+def test_what_is_wrong_is_said(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    relu, softmax = mf.relu, mf.softmax
+
+    def one_off(x: mx.array, *args: float) -> mx.array:
+        y = relu(x, *args)
+        y[0, 0, 0, 0] += 0.25
+        return y
+
+    monkeypatch.setattr(mf, "relu", one_off)
+    monkeypatch.setattr(mf, "softmax", lambda *args: softmax(*args) * float("nan"))
+    monkeypatch.setattr(mf, "loss_fwd", lambda *args, **how: 1 / 0)
+    monkeypatch.setattr(command, "devices", lambda: [mx.Device(mx.cpu)])
+    monkeypatch.setattr(sys, "argv", ["mpsfunc"])
+    assert command.main() == 1
+    told = capsys.readouterr().out
+    assert "relu: off by" in told and "softmax of axis 1: off by nan" in told
+    assert "losses: ZeroDivisionError: division by zero" in told and "NOT well" in told
+    assert "sigmoid: off" not in told
+
+
+def test_the_environment_is_left_alone(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for before in (None, "0"):
+        if before is None:
+            monkeypatch.delenv("MPSFUNC_DETERMINISTIC", raising=False)
+        else:
+            monkeypatch.setenv("MPSFUNC_DETERMINISTIC", before)
+        list(calls.test(on_cpu))
+        assert os.environ.get("MPSFUNC_DETERMINISTIC") == before
+
+
+def test_mlx_makes_no_kernels_meanwhile(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = []
+
+    def doubled(x: mx.array) -> mx.array:
+        traced.append(x)
+        return x + x
+
+    compiled = mx.compile(doubled)
+    family = calls.FAMILIES["pooling"]
+    monkeypatch.setitem(calls.FAMILIES, "pooling", lambda v: [compiled(v(3)) for _ in range(2)] and family(v))
+    list(calls.test(on_cpu))
+    assert len(traced) == 2  # each call was the function itself
+    for _ in range(2):
+        compiled(mx.ones(3))
+    assert len(traced) == 3
+
+
+def test_float32_means_float32_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_ENABLE_TF32", "1")  # for monkeypatch to put back
+    monkeypatch.delenv("MLX_ENABLE_TF32")
+    monkeypatch.setattr(sys, "argv", ["mpsfunc", "--no-test"])
+    assert command.main() == 0 and os.environ["MLX_ENABLE_TF32"] == "0"
+
+
+@pytest.mark.needs_cpu_module
+def test_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "mpsfunc"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"mpsfunc    {mf.__version__}" in done.stdout and "all well" in done.stdout
+    short = subprocess.run([sys.executable, "-m", "mpsfunc", "--no-test"], capture_output=True, text=True, check=True)
+    assert "threads" in short.stdout and "well" not in short.stdout
+
+
+def test_who_reads_no_further_gets_no_traceback() -> None:
+    told = [sys.executable, "-m", "mpsfunc", "--no-test"]
+    with subprocess.Popen(told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+def test_a_package_without_its_module_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_primitives", None)
+    assert "without the C++ module" in command.facts()["cpu"]
+    assert mx.Device(mx.cpu) not in command.devices()
+
+
+def test_the_report_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in command._set():
+        monkeypatch.delenv(name)
+    assert command.facts()["settings"] == "as they come"
+    monkeypatch.setenv("MPSFUNC_WINOGRAD", "0")
+    monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
+    assert command.facts()["settings"] == "MPSFUNC_DETERMINISTIC=1, MPSFUNC_WINOGRAD=0"

@@ -1,0 +1,110 @@
+"""Each filter of a graph: what it computes, its gradients, and its defaults."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from support.graph_rows import ROWS, SAME, Row, X, close, numbers
+
+import mpsfunc as mf
+from mpsfunc import graph
+
+FILTERS = {name for name, value in vars(graph).items() if inspect.isfunction(value)} - {"compile", "training_graph"}
+
+
+def test_every_filter_has_a_row() -> None:
+    assert {name.partition(",")[0] for name in ROWS} | {"loss", "compare"} == FILTERS
+
+
+def test_every_family_has_a_filter() -> None:
+    without = {"max_unpool", "fold_batch_norm", "dequantize_weights", "neuron", "arithmetic", "bn_merge", "bn_running"}
+    functions = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
+    families = {name for name in functions if not re.search("_(fwd|grad|state|mask|value|indices|grad_.*)$", name)}
+    families -= {name for name in families if re.match("bn_|set_num|get_num|save$|load$|checkpoint$", name)}
+    assert families - without == FILTERS - {"depthwise_conv", "reshape"}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_filter_and_its_gradients_are_those_of_the_function(row: Row, device: mx.Device) -> None:
+    nodes = [graph.ImageNode(f"x{i}") for i in range(len(row.shapes))]
+    node = row.node(*nodes)
+    ends = graph.training_graph(node, graph.ImageNode("dy"))
+    f = graph.compile([node, *(end.result_image for end in ends)], gradients=ends)
+    assert [end.gradient_of for end in ends] == nodes
+
+    arrays = [numbers(shape, i, row.positive) for i, shape in enumerate(row.shapes)]
+    inputs = {f"x{i}": array for i, array in enumerate(arrays)}
+    blank = graph.compile(node)
+    params, states = blank.init(mx.random.key(0), inputs)
+    params = {name: {k: v + 0.1 * numbers(v.shape, 7) for k, v in each.items()} for name, each in params.items()}
+    dy = numbers(blank.shapes(inputs)[node.name], 9)
+    (y, *dxs), gradients, _ = f(params, {**inputs, "dy": dy}, states)
+
+    def objective(given: dict[str, Any], *images: mx.array) -> mx.array:
+        return (row.plain(given.get("n", {}), *images) * dy).sum()
+
+    want = mx.grad(objective, argnums=tuple(range(len(arrays) + 1)))(params, *arrays)
+    close(y, row.plain(params.get("n", {}), *arrays))
+    close(dxs, list(want[1:]))
+    close(gradients, want[0])
+
+
+def test_defaults_are_those_of_the_functions_but_where_nodes_of_mps_differ() -> None:
+    differ = {
+        "conv": {"padding"}, "depthwise_conv": {"padding"}, "conv_transpose": {"padding"},
+        "avg_pool": {"padding", "edge_mode"}, "max_pool": {"padding", "edge_mode"}, "l2_pool": {"padding", "edge_mode"},
+        "local_contrast_norm": {"alpha"},
+    }  # fmt: skip
+    for name in FILTERS - {"reshape"}:
+        mine = inspect.signature(getattr(graph, name)).parameters
+        theirs = inspect.signature(getattr(mf, "conv" if name == "depthwise_conv" else name)).parameters
+        found = {k for k in mine if k in theirs and k not in ("beta", "gamma") and mine[k].default != theirs[k].default}
+        found |= {"beta"} if "beta" in theirs and mine["beta"].default not in (True, theirs["beta"].default) else set()
+        assert found == differ.get(name, set()), name
+
+
+def test_whoever_places_windows_gets_no_policy() -> None:
+    x = graph.ImageNode("x")
+    assert graph.avg_pool(x, 2, offset=1, out_size=(2, 2)).options["padding"] == 0
+    assert graph.avg_pool(x, 2, padding=1).options["padding"] == 1
+    assert graph.avg_pool(x, "global").options["padding"] == 0
+    assert graph.conv_transpose(x, 1, 2, output_padding=1, stride=2, name="t").options["padding"] == 0
+    assert graph.avg_pool(x, 2, ceil_mode=True).options["padding"] == 0
+    assert graph.avg_pool(x, 2).options["padding"] == SAME
+    assert graph.compile(graph.avg_pool(x, "global")).shapes({"x": X})["avg_pool"] == (2, 1, 1, 4)
+
+
+def test_compare_has_no_gradient() -> None:
+    x, y = graph.ImageNode("x"), graph.ImageNode("y")
+    less = graph.compare(x, y, "less")
+    a, b = numbers(X, 0), numbers(X, 1)
+    close(graph.compile(less)({}, {"x": a, "y": b})[0], mf.compare(a, b, "less"))
+    with pytest.raises(TypeError, match="compare: an operation without a gradient; got compare"):
+        graph.training_graph(less)
+    masked = graph.multiply(x, less)
+    less.result_image.stop_gradient = True
+    (end,) = graph.training_graph(masked, graph.ImageNode("dy"))
+    dx = graph.compile(end)({}, {"x": a, "y": b, "dy": mx.ones(X)})[0]
+    close(dx, mf.compare(a, b, "less"))
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_is_its_own_gradient(divided: bool, weighted: bool) -> None:
+    y, target, weights = (graph.ImageNode(name) for name in ("y", "target", "weights"))
+    node = graph.loss(y, target, "huber", "mean", delta=0.5, divided=divided, weights=weights if weighted else None)
+    f = graph.compile({"gradient": node, "value": node.loss_image})
+    arrays = {"y": numbers(X, 0), "target": numbers(X, 1)} | ({"weights": numbers(X, 2, True)} if weighted else {})
+    got, _, _ = f({}, arrays)
+    how: dict[str, Any] = {"delta": 0.5, "weights": arrays.get("weights")}
+    value, gradient = mf.loss(arrays["y"], arrays["target"], "huber", "mean", **how)
+    exact = mx.grad(lambda y: mf.loss_value(y, arrays["target"], "huber", "mean", **how).sum())(arrays["y"])
+    close(got, {"gradient": exact if divided else gradient, "value": value})
+    with pytest.raises(TypeError, match="a loss node is its own gradient node"):
+        node.gradient_filter(y)
+    with pytest.raises(ValueError, match="a loss starts the chain"):
+        graph.training_graph(node, y)

@@ -1,1 +1,0 @@
-"""Runs and checks the kernel texts of ``metal/`` on a machine without Metal; start with ``metal_host.py``."""

@@ -1,0 +1,101 @@
+"""Every body, with every fault that mutations.py puts into it by rule, must fail: the gates are worth their trust."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from metal_host import conformance
+from metal_host.host import Run, needs_clang
+from metal_host.job import OUTPUT, Buffer, KernelFault, Outcome, values
+from metal_host.mutations import Fault, faults, lost_spaces
+from metal_host.test_bodies import BODIES, METAL
+from metal_host.test_bodies import launches as all_launches
+from mpsfunc.core import launch
+
+pytestmark = needs_clang
+
+# Roundings of results, those of 16 bits several times over.
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
+# A right launch takes a fraction of a second; a fault that makes a loop endless would have each take a minute.
+SECONDS = 8
+_OUTPUTS = {"float32", "uint8", "uint16"}  # the integers number winners
+
+
+@functools.cache
+def launches(body: str) -> tuple[Run, ...]:
+    """Right launches of a body on float32, the largest first, which faults disturb most.
+
+    Behind them those of 16 bits, if the body goes another way there.
+    """
+    kinds: tuple[set[str], ...] = (_OUTPUTS,)
+    if "sizeof(T)" in launch.text(f"{body}.metal"):
+        kinds = _OUTPUTS, set(TOLERANCE)
+    known = sorted(all_launches(body), key=lambda run: -sum(b.bytes for b in run.job.buffers))
+    return tuple(r for kind in kinds for r in known if {b.dtype for b in r.job.buffers if b.role == OUTPUT} <= kind)
+
+
+def arrays(run: Run) -> tuple[str, ...]:
+    return (*run.stage.inputs, *run.stage.outputs)
+
+
+def alike(buffer: Buffer, one: Outcome, other: Outcome) -> bool:
+    """Whether results differ by rounding at most. The first are known to agree with the oracle."""
+    right, seen = (values(buffer.dtype, outcome.results[buffer.name]) for outcome in (one, other))
+    size = abs(right[np.isfinite(right)]).max(initial=1)
+    tolerance = TOLERANCE.get(buffer.dtype, 1e-5)
+    return np.allclose(seen, right, rtol=tolerance, atol=tolerance * size, equal_nan=True)
+
+
+def finder(body: str, fault: Fault) -> str | None:
+    """Who finds the fault, looking at one launch of the body after the other."""
+    text = launch.text(f"{body}.metal")
+    faulty = [(run, run.job._replace(kernel=run.job.kernel.replaced(text, fault.text))) for run in launches(body)]
+    if fault.kind == "space" and conformance.faults(faulty[0][1].kernel):
+        return "conformance"
+    sanitizers = ("thread", "quick address") if fault.kind == "barrier" else ("quick address", "thread")
+    try:
+        for sanitizer, rounded, (run, job) in itertools.product(sanitizers, (False, True), faulty):
+            outcome = job.once(sanitizer, rounded=rounded, seconds=SECONDS)
+            if not all(alike(b, run.outcome, outcome) for b in job.buffers if b.role == OUTPUT):
+                return "oracle"
+    except KernelFault as found:
+        return found.by
+    return None
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_every_fault_is_caught(body: str) -> None:
+    seeded = faults(launch.text(f"{body}.metal"), arrays(launches(body)[0]))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda fault: finder(body, fault), seeded))
+    for fault, by in zip(seeded, found, strict=True):
+        print(f"{body}: {fault.kind}, caught by {by}: {fault.where}")
+    # A text that does not compile is no fault that anybody would have to find.
+    assert [f.where for f, by in zip(seeded, found, strict=True) if by in (None, "compiler")] == []
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_faults_have_places(body: str) -> None:
+    """Rules that find nothing in a body would prove nothing about it."""
+    text = launch.text(f"{body}.metal")
+    kinds = {fault.kind for fault in faults(text, arrays(launches(body)[0]))}
+    assert {"index", "start"} <= kinds
+    assert "guard" in kinds or not re.search(r"\bif \(|\? ", text)
+    assert "threadgroup_barrier" not in text or {"barrier", "space"} <= kinds
+
+
+@pytest.mark.parametrize("header", sorted(path.stem for path in METAL.glob("*/*.h") if path.stem != "cuda"))
+def test_every_lost_address_space_in_a_header_is_caught(header: str) -> None:
+    text = launch.text(f"{header}.h")
+    small = next(run for run in launches("avg_pool") if "constant" in run.job.kernel.parameters[0].type)
+    if header == "simdgroup_mma":  # which other bodies do not have
+        small = launches("conv_grad_weights_strips")[-1]
+    for fault in lost_spaces(text):
+        assert conformance.faults(small.job.kernel.replaced(text, fault.text)), fault.where

@@ -1,0 +1,124 @@
+"""The C++ convolutions and their gradients over one kind of window, for tests that call them by themselves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, RELU, Activation
+from mpsfunc.windows.axis import Axis
+from support import accumulator, close, exact, numbers, same_bits
+from support.oracle import convolution as oracle
+
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+
+
+def axis(
+    n_in: int, n_out: int, size: int, stride: int, dilation: int, pad: int, begin: int = 0, end: int | None = None
+) -> Axis:
+    return Axis(n_in, n_out, size, stride, dilation, pad, 0, 0, begin, n_out if end is None else end, 0)
+
+
+# Rows and columns. The odd lengths leave broken register tiles, the strides several phases backward.
+WINDOWS = {
+    "1x1": (axis(3, 3, 1, 1, 1, 0), axis(5, 5, 1, 1, 1, 0)),
+    "1x1 s2": (axis(5, 3, 1, 2, 1, 0), axis(4, 2, 1, 2, 1, 0)),
+    "3x3 p1": (axis(5, 5, 3, 1, 1, 1), axis(16, 16, 3, 1, 1, 1)),
+    "3x3 s2 p1": (axis(7, 4, 3, 2, 1, 1), axis(8, 4, 3, 2, 1, 1)),
+    "2x3 s1,2": (axis(4, 3, 2, 1, 1, 0), axis(9, 5, 3, 2, 1, 1)),
+    "3x2 s2,1": (axis(6, 3, 3, 2, 1, 1), axis(5, 6, 2, 1, 1, 1)),
+    "4x4 s3,2": (axis(11, 4, 4, 3, 1, 2), axis(9, 5, 4, 2, 1, 2)),
+    "stride leaves gaps": (axis(9, 3, 2, 4, 1, 0), axis(8, 3, 1, 3, 1, 0)),
+    "dilated": (axis(8, 6, 3, 1, 2, 1), axis(9, 9, 3, 1, 3, 3)),
+    "dilated s2": (axis(9, 5, 2, 2, 3, 2), axis(12, 4, 4, 3, 2, 2)),
+    "dilated s4": (axis(12, 3, 3, 4, 6, 5), axis(13, 4, 2, 4, 2, 2)),
+    "dilated beyond the panel": (axis(2, 2, 1, 1, 1, 0), axis(80, 14, 3, 1, 33, 0)),
+    "negative pad": (axis(7, 3, 2, 2, 1, -1), axis(8, 4, 3, 1, 1, -2)),
+    "hangs over": (axis(3, 6, 5, 1, 1, 4), axis(2, 7, 4, 2, 1, 5)),
+    "wholly outside": (axis(3, 3, 2, 5, 1, 9), axis(4, 2, 2, 1, 1, -7)),
+    "some outside": (axis(3, 4, 2, 3, 1, 4), axis(4, 5, 1, 2, 1, 2)),
+    "selected": (axis(6, 5, 2, 1, 1, 0, 1, 3), axis(7, 5, 3, 2, 1, 2, 2, 5)),
+    "none selected": (axis(4, 3, 2, 1, 1, 0, 2, 2), axis(4, 3, 2, 1, 1, 0)),
+    "long line": (axis(2, 1, 2, 1, 1, 0), axis(530, 530, 3, 1, 1, 1)),
+}
+# None and a relu, as kernels are told.
+NEURONS = NO_ACTIVATION.told, Activation(RELU).told
+# Groups, channels and outputs of one group.
+CHANNELS = ((1, 1, 1), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 3, 16), (4, 4, 4), (6, 2, 2), (3, 1, 1), (65, 1, 1),
+            (7, 1, 2), (3, 1, 9), (2, 16, 5))  # fmt: skip
+
+
+class Case(NamedTuple):
+    """Operands of all operations over one kind of window."""
+
+    rows: Axis
+    cols: Axis
+    groups: int
+    x: mx.array
+    w: mx.array
+    b: mx.array
+    dy: mx.array
+    back: mx.array  # the bias of the data gradient
+    neuron: Activation = NO_ACTIVATION
+    winograd: int = 0
+
+    def run(self, op: str, arrays: list[mx.array], switches: list[int], *outputs: mx.array) -> list[mx.array]:
+        params = [*self.rows, *self.cols, self.groups, *switches]
+        shapes, dtypes = [a.shape for a in outputs], [a.dtype for a in outputs]
+        return list(getattr(_primitives, op)(arrays, params, shapes, dtypes, mx.cpu))
+
+    def _finish(self) -> list[int]:
+        return [self.neuron.kind, self.winograd, *self.neuron.told[1:]]
+
+    def conv(self) -> mx.array:
+        return self.run("conv", [self.x, self.w, self.b], self._finish(), self.dy)[0]
+
+    def grad_input(self) -> mx.array:
+        return self.run("conv_grad_input", [self.dy, self.w, self.back], self._finish(), self.x)[0]
+
+    def grad_weights(self) -> mx.array:
+        return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w)[0]
+
+    def grad_both(self) -> list[mx.array]:
+        return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w, self.b)
+
+    def grad_bias(self) -> mx.array:
+        return _primitives.conv_grad_bias([self.dy], [], [self.b.shape], [self.b.dtype], mx.cpu)[0]
+
+    def all(self) -> list[mx.array]:
+        return [self.conv(), self.grad_input(), self.grad_weights(), self.grad_bias(), self.grad_both()[1]]
+
+
+def case(
+    windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype = mx.float32, images: int = 2
+) -> Case:
+    (rows, cols), (groups, c, o) = windows, channels
+    x = numbers((images, rows.n_in, cols.n_in, groups * c), dtype)
+    w = numbers((groups * o, rows.size, cols.size, c), accumulator(dtype), seed=1)
+    b = numbers((groups * o,), accumulator(dtype), seed=2)
+    dy = numbers((images, rows.n_out, cols.n_out, groups * o), dtype, seed=3)
+    return Case(rows, cols, groups, x, w, b, dy, numbers((groups * c,), accumulator(dtype), seed=4))
+
+
+def check(k: Case) -> None:
+    """Compares all operations with their definitions."""
+    x, w, b, dy, back = (exact(a) for a in (k.x, k.w, k.b, k.dy, k.back))
+    where = (k.rows, k.cols, k.groups)
+    # An output that is not selected is zero and has no bias.
+    taken = np.ix_(range(x.shape[0]), range(k.rows.begin, k.rows.end), range(k.cols.begin, k.cols.end))
+    mask = np.zeros((*dy.shape[:3], 1))
+    mask[taken] = 1
+    close(k.conv(), oracle.conv(x, w, b, *where) * mask, oracle.conv(abs(x), abs(w), abs(b), *where))
+    dx, dx_scale = (oracle.conv_grad_input(*a, *where) for a in ((dy, w), (abs(dy), abs(w))))
+    close(k.grad_input(), dx + back, dx_scale + abs(back))
+    rectified = k._replace(neuron=Activation(RELU))
+    assert same_bits(rectified.conv(), mx.maximum(k.conv(), 0))
+    assert same_bits(rectified.grad_input(), mx.maximum(k.grad_input(), 0))
+    close(k.grad_weights(), oracle.conv_grad_weights(dy, x, *where), oracle.conv_grad_weights(abs(dy), abs(x), *where))
+    close(k.grad_bias(), oracle.conv_grad_bias(dy), oracle.conv_grad_bias(abs(dy)))
+    dw, db = k.grad_both()
+    assert same_bits(dw, k.grad_weights())
+    close(db, oracle.conv_grad_bias(dy * mask), oracle.conv_grad_bias(abs(dy)))

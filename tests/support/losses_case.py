@@ -1,0 +1,65 @@
+"""What the tests of losses share: arguments of each type, and every function beside its definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import mpsfunc as mf
+from support import VIEWS, accumulator, close, exact, numbers, same_bits
+from support.oracle import losses as oracle
+
+TYPES = (
+    *("mean_absolute_error", "mean_squared_error", "softmax_cross_entropy", "sigmoid_cross_entropy"),
+    *("categorical_cross_entropy", "hinge", "huber", "cosine_distance", "log", "kullback_leibler"),
+)
+REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
+SOFTMAX, SIGMOID, CATEGORICAL, COSINE = TYPES[2], TYPES[3], TYPES[4], TYPES[7]
+PAIRS = [(t, r) for t in TYPES for r in REDUCTIONS if t != COSINE or r == "sum"]
+each = pytest.mark.parametrize("type", TYPES)
+each_pair = pytest.mark.parametrize(("type", "reduction"), PAIRS)
+
+
+def images(type: str, shape: tuple[int, ...], dtype: mx.Dtype, seed: int = 0) -> tuple[mx.array, mx.array]:
+    """Predictions and targets that a type takes, away from where its digits cancel."""
+    y, t = exact(numbers(shape, mx.float64, seed)), exact(numbers(shape, mx.float64, seed + 1))
+    shares = np.exp(t) / np.exp(t).sum(-1, keepdims=True)
+    if type in (CATEGORICAL, "log"):
+        y = 0.1 + 0.8 / (1 + np.exp(-y))
+    if type == "hinge":
+        t = (t > 0).astype(np.float64)
+    elif type in (SOFTMAX, SIGMOID, CATEGORICAL, "log", "kullback_leibler"):
+        t = shares
+    wide = mx.float64 if dtype == mx.float64 else mx.float32
+    return mx.array(y, wide).astype(dtype), mx.array(t, wide).astype(dtype)
+
+
+def check(
+    type: str, reduction: str, y: mx.array, target: mx.array, *, view: str = "contiguous", slack: float = 8, **how: Any
+) -> None:
+    """All four functions against the definition."""
+    seen = VIEWS[view]
+    labelled = mx.issubdtype(target.dtype, mx.integer)
+    dense = np.array(target) if labelled else exact(target)  # or labels
+    told = {**how, "weights": exact(how["weights"])} if "weights" in how else how
+    value, passed, derived = oracle.loss(exact(y), dense, type, reduction, **told)
+    size = np.abs(oracle.loss(exact(y), dense, type, "none", **told)[0]) if type != COSINE else abs(exact(y) * dense)
+    axes = tuple(range(1, y.ndim))
+    scale = 1 + (size if reduction == "none" else size.sum(axes, keepdims=True))
+    weighed = np.broadcast_to(1 + np.abs(told.get("weights", told.get("weight", 1.0))), y.shape)
+    slope = 1 + np.abs(passed) + weighed * 2
+
+    made, gradient = mf.loss(seen(y), seen(target), type, reduction, **how)
+    assert made.dtype == (y.dtype if reduction == "none" else accumulator(y.dtype)) and gradient.dtype == y.dtype
+    close(made, value, scale, slack=slack)
+    close(gradient, passed, slope, slack=slack)
+    alone = mf.loss_value(seen(y), seen(target), type, reduction, **how)
+    close(alone, value, scale, slack=slack)
+    close(mf.loss_grad(seen(y), seen(target), type, reduction, **how), passed, slope, slack=slack)
+    divided = mf.loss_grad(seen(y), seen(target), type, reduction, divided=True, **how)
+    close(divided, derived, slope, slack=slack)
+    again, state = mf.loss_fwd(seen(y), seen(target), type, reduction, **how)
+    assert same_bits(again, made) and same_bits(state.gradient, gradient)
