@@ -3,10 +3,10 @@
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import launch
+from mpsfunc.core import texts
 
 assert "site-packages" in mf.__file__, mf.__file__
-assert "struct Axis" in launch.text("geometry.h")
+assert "struct Axis" in texts.text("shared/geometry.h")
 try:
     mf.avg_pool(mx.ones((1, 4, 4, 3)), 2, stream=mx.cpu)
 except RuntimeError as error:

@@ -4,11 +4,11 @@ import mlx.core as mx
 import mlx.nn
 
 import mpsfunc as mf
-from mpsfunc.core import launch
+from mpsfunc.core import texts
 from mpsfunc.selftest import calls
 
 assert "site-packages" in mf.__file__, mf.__file__
-assert "struct Axis" in launch.text("geometry.h")
+assert "struct Axis" in texts.text("shared/geometry.h")
 with mx.stream(mx.cpu):
     dx = mx.grad(lambda x: mf.avg_pool(x, 2).sum())(mx.ones((1, 4, 4, 3)))
     assert mx.all(dx == 0.25).item()

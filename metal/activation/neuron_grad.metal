@@ -1,5 +1,8 @@
 // dx = dy * f'(x) for the activation N, whose parameters are params. A prelu's a is the slope of the channel; the
 // others read no slopes. A thread has four packs of V elements under way together.
+#include "shared/vector_load.h"
+#include "shared/functions.h"
+#include "activation/activations.h"
 long size = 1;
 for (int axis = 0; axis < x_ndim; ++axis) size *= x_shape[axis];
 const long packs = size / V;

@@ -1,5 +1,8 @@
 // dz = dy * f'(x) for a relu, told from y = f(x); its parameters are params. A thread has four packs of V
 // elements under way together.
+#include "shared/vector_load.h"
+#include "shared/functions.h"
+#include "activation/activations.h"
 long size = 1;
 for (int axis = 0; axis < dy_ndim; ++axis) size *= dy_shape[axis];
 const long packs = size / V;

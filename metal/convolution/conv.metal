@@ -2,6 +2,9 @@
 // group at a time.
 // A matrix product that is never laid out: 64 pixels by 64 output channels a threadgroup, 4 by 4 a thread, and 16
 // steps of the sum over (tap, channel) at a time through threadgroup memory.
+#include "shared/geometry.h"
+#include "shared/functions.h"
+#include "convolution/neuron.h"
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
 const int in_channels = x_shape[3], out_channels = bias_shape[0];

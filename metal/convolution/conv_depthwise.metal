@@ -1,6 +1,10 @@
 // y[n,oh,ow,o] = neuron(bias[o] + sum over taps t of x[n, source(oh), source(ow), o / each] * w[o,t]), where each
 // channel of x has `each` outputs of its own.
 // A thread owns V output channels of four neighbours in a row, so that it loads a weight once for four pixels.
+#include "shared/geometry.h"
+#include "shared/vector_load.h"
+#include "shared/functions.h"
+#include "convolution/neuron.h"
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
 const Activation known = activation_at(params, kBothAxes + 2);

@@ -1,6 +1,10 @@
 // dx[n,h,w,c] = neuron(bias[c] + sum over taps t and the outputs o of channel c of dy[n, target(h), target(w), o] *
 // w[o,t]), where each channel has `each` outputs of its own.
 // A thread owns V channels of four neighbours in a row, so that it loads a weight once for four pixels.
+#include "shared/geometry.h"
+#include "shared/vector_load.h"
+#include "shared/functions.h"
+#include "convolution/neuron.h"
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int channels = params[kBothAxes], neuron = params[kBothAxes + 1];
 const Activation known = activation_at(params, kBothAxes + 2);

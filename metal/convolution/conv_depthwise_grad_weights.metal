@@ -2,6 +2,8 @@
 // where each channel of x has `each` outputs of its own; sum_partials adds the parts in order.
 // A thread owns V output channels at U taps and every grid-th pixel; a threadgroup folds its rows of threads in a fixed
 // order.
+#include "shared/geometry.h"
+#include "shared/vector_load.h"
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[kBothAxes];
 const int width = params[kBothAxes + 1], height = params[kBothAxes + 2];  // of the threadgroup

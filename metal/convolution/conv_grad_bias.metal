@@ -1,4 +1,5 @@
 // Sum of dy of each channel over this threadgroup's share of the pixels; sum_partials adds the shares in order.
+#include "shared/vector_load.h"
 const int channels = dy_shape[3], lanes = channels / V;
 const long pixels = long(dy_shape[0]) * dy_shape[1] * dy_shape[2];
 const int width = params[0], height = params[1];  // of the threadgroup

@@ -2,6 +2,9 @@
 // group at a time.
 // Tiled as conv.metal: 64 input pixels by 64 input channels a threadgroup, 4 by 4 a thread, 16 steps of the sum over
 // (tap, output channel) at a time.
+#include "shared/geometry.h"
+#include "shared/functions.h"
+#include "convolution/neuron.h"
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
 const int in_channels = bias_shape[0], out_channels = dy_shape[3];

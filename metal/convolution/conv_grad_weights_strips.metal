@@ -2,6 +2,9 @@
 // conv_grad_weights_narrow.metal in sixteen bits, by matrices that NVIDIA's tensor cores multiply: a simdgroup for each
 // tap of a window of KY by KX, SY by SX pixels apart. R rows of N windows and the pixels that they see lie in
 // threadgroup memory, O channels of dy and I of x, so that each is loaded once for all taps.
+#include "shared/geometry.h"
+#include "shared/vector_load.h"
+#include "convolution/simdgroup_mma.h"
 const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
 const int parts = params[kBothAxes];
 enum { ROWS = (R - 1) * SY + KY, COLS = (N - 1) * SX + KX, TURNS = (N + 7) / 8, APART = (COLS + SX - 1) / SX };

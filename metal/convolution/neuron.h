@@ -1,8 +1,11 @@
 // What a convolution's neuron makes of z, of those that it applies itself.
 #ifndef MPSF_NEURON_H
 #define MPSF_NEURON_H
+#include "shared/base.h"
+#include "shared/functions.h"
+#include "activation/activations.h"
 
-MPSF_FN float activated_by(int kind, float z, Activation p) {
+MPSF_FN float activated_by(int kind, float z, ActivationParams p) {
   if (kind == kRelu) return activated<kRelu>(z, p);
   if (kind == kSigmoid) return activated<kSigmoid>(z, p);
   if (kind == kTanh) return activated<kTanh>(z, p);

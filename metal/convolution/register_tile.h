@@ -1,6 +1,9 @@
 // What a thread of conv_grad_weights_narrow adds up.
 #ifndef MPSF_NARROW_H
 #define MPSF_NARROW_H
+#include "shared/base.h"
+#include "shared/geometry.h"
+#include "shared/vector_load.h"
 
 // For each tap of a window of KY by KX, sums of OfDy channels of dy times OfX of x.
 template <int KY, int KX, int OfDy, int OfX>

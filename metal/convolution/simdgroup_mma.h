@@ -2,6 +2,8 @@
 // name simdgroup_ have it, on CUDA behind cuda_matrix.h.
 #ifndef MPSF_MATRICES_H
 #define MPSF_MATRICES_H
+#include "shared/base.h"
+#include "shared/vector_load.h"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 // As tensor cores take them: a lane has two neighbouring pixels in channel lane / 4 of each eight by eight of them.

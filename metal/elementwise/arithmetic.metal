@@ -1,5 +1,7 @@
 // out = (p * x) K (q * y) + bias, between the limits that bits of L tell of. A thread has four packs of V elements of an
 // image under way together.
+#include "shared/vector_load.h"
+#include "elementwise/broadcast.h"
 const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
 const Under of_x = under_at(params, 0), of_y = under_at(params, 1);
 const float p = as_type<float>(params[14]), q = as_type<float>(params[15]), bias = as_type<float>(params[16]);

@@ -1,5 +1,7 @@
 // dx = dy times the derivative of r = (p * x) K (q * y) + bias by x, or with S = 1 by y; 0 where r is not strictly between
 // the limits that bits of L tell of. A thread has four packs of V elements of an image under way together.
+#include "shared/vector_load.h"
+#include "elementwise/broadcast.h"
 const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
 const Under of_x = under_at(params, 1), of_y = under_at(params, 2);
 const float p = as_type<float>(params[19]), q = as_type<float>(params[20]), bias = as_type<float>(params[21]);

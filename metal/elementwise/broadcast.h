@@ -1,6 +1,10 @@
 // What works element by element: arithmetic on two operands, and where operands lie under a result of images.
 #ifndef MPSF_OPERANDS_H
 #define MPSF_OPERANDS_H
+#include "shared/base.h"
+#if !defined(MPSF_ISA)  // the CPU's kernels have vectors of their own
+#include "shared/vector_load.h"
+#endif
 
 // Operands of an operation K, which arithmetic.py numbers: add, subtract, multiply, divide.
 template <int K, typename A>

@@ -1,5 +1,7 @@
 // out = 1 where comparison K of x and y holds, else 0; W tells integers. A thread has four packs of V elements of an image
 // under way together.
+#include "shared/vector_load.h"
+#include "elementwise/broadcast.h"
 const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
 const Under of_x = under_at(params, 0), of_y = under_at(params, 1);
 const float threshold = as_type<float>(params[14]);

@@ -1,5 +1,8 @@
 // y = x * m / keep, where m is 1 if the mask's random word is below a bound, else 0. The mask goes along channels where A
 // is 1. A thread has four packs of V elements of an image under way together.
+#include "shared/vector_load.h"
+#include "elementwise/broadcast.h"
+#include "elementwise/philox.h"
 const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
 const int each = n / params[14];  // images of a set, which has a key and a mask of its own
 const Under of_x = under_at(params, 0), of_mask = under_at(params, 1);

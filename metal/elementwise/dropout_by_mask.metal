@@ -1,4 +1,6 @@
 // y = x * mask / keep, with a mask of bytes. A thread has four packs of V elements of an image under way together.
+#include "shared/vector_load.h"
+#include "elementwise/broadcast.h"
 const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
 const Under of_x = under_at(params, 0), of_mask = under_at(params, 1);
 const float keep = as_type<float>(params[14]), share = 1 / keep;

@@ -1,4 +1,6 @@
 // The bytes of masks: 1 where a random word is below a bound, else 0. Each key makes a set of them.
+#include "shared/vector_load.h"
+#include "elementwise/philox.h"
 const long each = params[0] + (long(params[1]) << 30), packs = each / V;
 const uint bound = params[2];
 const int sets = keys_shape[0];

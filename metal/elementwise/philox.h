@@ -1,6 +1,8 @@
 // The counter-based generator Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
 #ifndef MPSF_PHILOX_H
 #define MPSF_PHILOX_H
+#include "shared/base.h"
+#include "shared/vector_load.h"
 
 // The keys of its rounds, made once for all words of a thread.
 struct Keys {

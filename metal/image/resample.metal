@@ -2,6 +2,7 @@
 // of a tile of DY by DX output pixels, which load what they read together once, U columns and B images under way.
 // `rows` and `cols` say for each tile where its list begins, and then list rows or columns of x, each with a weight for
 // every row or column of the tile. What has no weight does not count, not even infinity.
+#include "shared/vector_load.h"
 const int height = params[0], width = params[1], tiles_down = params[2], tiles_across = params[3];
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int across = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;

@@ -1,5 +1,7 @@
 // gradient = weight * slope for every element of images (n, pixels, classes), and the sums of weight * loss of images of
 // type K in parts: partial[part, image]. R threads of a simdgroup own a part, with two packs of V elements under way.
+#include "shared/vector_load.h"
+#include "losses/losses.h"
 const int classes = y_shape[2], size = y_shape[1] * classes, parts = params[0];
 const long group = thread_position_in_grid.x / R, image = group / parts;
 const int part = group % parts, lane = int(thread_position_in_grid.x) % R, stride = parts * R;

@@ -1,5 +1,7 @@
 // gradient = weight * slope for every element of images (n, pixels, classes) of type K, with X times the factor and, with
 // X = 2, that of the image. A thread has two packs of V elements under way together.
+#include "shared/vector_load.h"
+#include "losses/losses.h"
 const int classes = y_shape[2];
 const long size = long(y_shape[1]) * classes, packs = y_shape[0] * size / V, stride = threads_per_grid.x;
 const Told told = told_at(params, 0);

@@ -1,5 +1,8 @@
 // Softmax cross-entropy of images (n, pixels, classes): gradient = weight * (softmax - target), and the sums of the
 // losses of images in parts: partial[part, image]. R threads of a simdgroup own a part and share its pixels one by one.
+#include "shared/vector_load.h"
+#include "losses/online_softmax.h"
+#include "losses/losses.h"
 const int classes = y_shape[2], pixels = y_shape[1], parts = params[0];
 const long group = thread_position_in_grid.x / R, image = group / parts;
 const int part = group % parts, lane = int(thread_position_in_grid.x) % R;

@@ -1,6 +1,9 @@
 // Gradients of softmax cross-entropy of pixels: weight * (softmax - target), or with X the derivative softmax * (sum of
 // weight * target) - weight * target, times the factor and, with X = 2, that of the image. R threads of a simdgroup share
 // a pixel.
+#include "shared/vector_load.h"
+#include "losses/online_softmax.h"
+#include "losses/losses.h"
 const int classes = y_shape[2], lane = int(thread_position_in_grid.x) % R;
 const long pixels = y_shape[0] * long(y_shape[1]), stride = threads_per_grid.x / R;
 const Told told = told_at(params, 0);

@@ -1,6 +1,9 @@
 // Losses of elements and what is read for them.
 #ifndef MPSF_LOSSES_H
 #define MPSF_LOSSES_H
+#include "shared/base.h"
+#include "shared/vector_load.h"
+#include "shared/functions.h"
 
 // A target becomes kept * target + share, but for a label that is no class, whose targets stay zeros; a loss is
 // multiplied by the weight, a sum by the factor.

@@ -2,6 +2,8 @@
 // an infinity makes the sum NaN. Nothing but -infinity has sum 0.
 #ifndef MPSF_EXPONENTIALS_H
 #define MPSF_EXPONENTIALS_H
+#include "shared/base.h"
+#include "shared/vector_load.h"
 
 MPSF_FN float minus_infinity() { return as_type<float>(-8388608); }
 

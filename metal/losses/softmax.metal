@@ -1,5 +1,7 @@
 // y = softmax of rows that lie in one piece, with L its logarithm. R threads of a simdgroup share a row, each with M
 // packs of V elements of it, and have B rows under way together.
+#include "shared/vector_load.h"
+#include "losses/online_softmax.h"
 const int length = x_shape[1], lane = int(thread_position_in_grid.x) % R;
 const long rows = x_shape[0], stride = threads_per_grid.x / R;
 const bool wide = aligned<V>(x);

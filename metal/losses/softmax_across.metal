@@ -1,6 +1,8 @@
 // y = softmax along the middle axis of (outer, length, inner), with L its logarithm, for lines of any length. Threads
 // side by side own V lines each; those above one another share them, with four elements under way, and fold what they
 // found in a fixed order.
+#include "shared/vector_load.h"
+#include "losses/online_softmax.h"
 const int length = x_shape[1], inner = x_shape[2], lanes = inner / V;
 const int width = params[0], height = params[1];  // of the threadgroup
 const int row = thread_position_in_threadgroup.y;

@@ -2,6 +2,7 @@
 // simdgroup share a row, each with M packs of V elements of it, and have B rows under way together. Of 16 bits, y adds up
 // to 1 but for its roundings, and those times dy would be most of what is left near an entry of 1: there dy is taken from
 // its mean, which changes nothing else.
+#include "shared/vector_load.h"
 const int length = y_shape[1], lane = int(thread_position_in_grid.x) % R;
 const long rows = y_shape[0], stride = threads_per_grid.x / R;
 const bool wide = aligned<V>(y), wide_dy = aligned<V>(dy);

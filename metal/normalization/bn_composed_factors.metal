@@ -1,5 +1,6 @@
 // The scale's gradient, and a, b and d of an image gradient a * dy + b * (x - mean) + d whose statistics have gradients of
 // their own. A thread takes a channel of a set, and then the one a grid further.
+#include "shared/norms.h"
 const int size = params[0];
 const float count = as_type<float>(params[1]), eps = as_type<float>(params[2]);
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {

@@ -1,5 +1,6 @@
 // a, b and d of an image gradient a * g + b * (x - mean) + d, from what a batch's state holds. A thread takes a channel,
 // and then the one a grid further.
+#include "shared/norms.h"
 const int channels = params[0];
 const float eps = as_type<float>(params[1]);
 for (int c = thread_position_in_grid.x; c < channels; c += threads_per_grid.x) {

@@ -2,6 +2,10 @@
 // shift[c]; each set of images has vectors of its own. R: all sets share the shift, and the scale is a. A threadgroup has
 // `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and has W of
 // them under way.
+#include "shared/vector_load.h"
+#include "shared/functions.h"
+#include "elementwise/broadcast.h"
+#include "normalization/channel_sums.h"
 const int channels = x_shape[3], lanes = channels / V, sets = params[0], height = params[1];  // height of the threadgroup
 const long share = params[2];
 const Activation known = activation_at(params, 3);

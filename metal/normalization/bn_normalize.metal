@@ -2,6 +2,10 @@
 // scale and shift, and the scale is still to be divided by the root of var[c] + eps. A threadgroup has
 // `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and has W
 // of them under way.
+#include "shared/vector_load.h"
+#include "shared/norms.h"
+#include "shared/functions.h"
+#include "normalization/channel_sums.h"
 const int channels = x_shape[3], lanes = channels / V, sets = params[0], height = params[1];  // height of the threadgroup
 const long share = params[2];
 const float eps = as_type<float>(params[3]);

@@ -2,6 +2,8 @@
 // less the set's first pixel, so that they keep their digits where the mean dwarfs the deviation.
 // A thread owns V channels of a set and every grid-th pixel, and adds up how far they are from the first of them, or after
 // 64 from their mean. That first one is among what varies, so the error is at most that of some 64 roundings.
+#include "shared/vector_load.h"
+#include "normalization/channel_sums.h"
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
 const int kept = params[3];  // the first of a thread's pixels that stay in a cache

@@ -2,6 +2,10 @@
 // another. g is dy through the activation N of (x - mean) * scale + shift; R: all sets share scale and shift, and the
 // scale is still to be divided by the root of var + eps.
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup adds up its rows of threads in order.
+#include "shared/vector_load.h"
+#include "shared/norms.h"
+#include "shared/functions.h"
+#include "normalization/channel_sums.h"
 const int channels = x_shape[3], lanes = channels / V;
 const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
 const int kept = params[3];  // the first of a thread's pixels that stay in a cache

@@ -1,5 +1,7 @@
 // The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 128 strided sums of eight, then two
 // turns; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
+#include "shared/moments.h"
+#include "shared/norms.h"
 const int parts = partial_shape[0], columns = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup
 const int channels = params[2];  // of a set; all sets share gamma

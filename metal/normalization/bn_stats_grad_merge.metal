@@ -1,5 +1,7 @@
 // The scale's and the shift's gradients, grown by the parts' sums in a fixed order: up to 128 strided sums of
 // eight, then two turns.
+#include "shared/moments.h"
+#include "shared/norms.h"
 const int parts = partial_shape[0], channels = partial_shape[1] / 2;
 const int width = params[0], height = params[1];  // of the threadgroup
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;

@@ -1,5 +1,6 @@
 // Mean and population variance of each set's channels from the threadgroups' partial moments, folded in a fixed order.
 // Their means are less the first pixel of the set; here they are added less the mean of the first part.
+#include "shared/moments.h"
 const int parts = mean_shape[0], columns = mean_shape[1], channels = x_shape[3];
 const int width = params[0], height = params[1];  // of the threadgroup
 const int tall = params[2], fewest = params[3], longer = params[4];  // rows of threads of a part, and what they had each

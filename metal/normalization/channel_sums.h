@@ -1,6 +1,10 @@
 // What a thread adds up for V channels of an image, a pixel at a time.
 #ifndef MPSF_CHANNELS_H
 #define MPSF_CHANNELS_H
+#include "shared/base.h"
+#include "shared/vector_load.h"
+#include "shared/functions.h"
+#include "activation/activations.h"
 
 // Sums of the distance to a shift, and of its square.
 template <int V>

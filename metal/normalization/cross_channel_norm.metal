@@ -1,6 +1,8 @@
 // y = x * (delta + alpha / K * sum of x^2 over K channels) ** -beta, for a window of few channels: [c - K / 2, c + (K -
 // 1) / 2]. A thread owns V channels and every grid-th pixel, and has two of them under way together; neighbours come in
 // packs, which the threads beside it have loaded too.
+#include "shared/vector_load.h"
+#include "normalization/powers.h"
 const int channels = x_shape[3], lanes = channels / V;
 const long pixels = long(x_shape[0]) * x_shape[1] * x_shape[2];
 const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);

@@ -2,6 +2,8 @@
 // dy * x * t ** (-beta - 1) over the channels whose windows hold this one, [c - (K - 1) / 2, c + K / 2].
 // A thread owns O packs of V channels, all of them there, and every grid-th pixel; what its neighbours need too it works
 // out again.
+#include "shared/vector_load.h"
+#include "normalization/powers.h"
 const int channels = x_shape[3], lanes = channels / V;
 const long pixels = long(x_shape[0]) * x_shape[1] * x_shape[2];
 const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);

@@ -1,5 +1,6 @@
 // dx = straight * a - around * sum_a + along * sum_c, from local_contrast_norm_weights and their sums over windows. A
 // thread has two packs of V elements under way together.
+#include "shared/vector_load.h"
 const long packs = long(a_shape[0]) * a_shape[1] * a_shape[2] * a_shape[3] / V;
 const float straight = as_type<float>(params[0]), around = as_type<float>(params[1]), along = as_type<float>(params[2]);
 const bool wide = aligned<V>(a), wide_a = aligned<V>(sum_a), wide_c = aligned<V>(sum_c);

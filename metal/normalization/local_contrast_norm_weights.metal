@@ -1,15 +1,19 @@
 // What the gradient of local_contrast_norm adds up over windows: a = dy * t ** -beta, b = dy * (x - p0 * M) * t ** (-beta -
 // 1), and c = b * (M - x). A thread owns V channels of some pixels.
+#include "shared/base.h"
+#include "shared/vector_load.h"
+#include "shared/moments.h"
+#include "normalization/powers.h"
 const int before = params[0], after = params[1], height = x_shape[1], width = x_shape[2], channels = x_shape[3];
 const int lanes = channels / V, column = thread_position_in_grid.x / lanes;
 if (column >= width) return;
 const float area = as_type<float>(params[2]), alpha = as_type<float>(params[3]), beta = as_type<float>(params[4]);
 const float delta = as_type<float>(params[5]), p0 = as_type<float>(params[6]);
 const bool wide_dy = aligned<V>(dy), wide = aligned<V>(x), wide_mean = aligned<V>(mean), wide_m2 = aligned<V>(m2);
-const int across = lesser(width, column + after + 1) - greater(0, column - before);
+const int across = min_int(width, column + after + 1) - max_int(0, column - before);
 for (long i = thread_position_in_grid.z; i < x_shape[0]; i += threads_per_grid.z) {
   for (int row = thread_position_in_grid.y; row < height; row += threads_per_grid.y) {
-    const int down = lesser(height, row + after + 1) - greater(0, row - before);
+    const int down = min_int(height, row + after + 1) - max_int(0, row - before);
     const long at = ((i * height + row) * width) * channels + long(thread_position_in_grid.x) * V;
     const Pack<T, V> in_dy = load<V>(dy + at, wide_dy), in = load<V>(x + at, wide);
     const Pack<float, V> near = load<V>(mean + at, wide_mean), spread = load<V>(m2 + at, wide_m2);

@@ -1,6 +1,7 @@
 // Powers that normalizations divide by.
 #ifndef MPSF_POWERS_H
 #define MPSF_POWERS_H
+#include "shared/base.h"
 
 // t ** -beta and 1 / t.
 struct Inverse {

@@ -1,5 +1,7 @@
 // y = x * t ** -beta, t = delta + share * squares, from sums of squares over windows. A thread has four packs of V
 // elements under way together.
+#include "shared/vector_load.h"
+#include "normalization/powers.h"
 const long packs = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / V;
 const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
 const bool wide = aligned<V>(x), wide_squares = aligned<V>(squares);

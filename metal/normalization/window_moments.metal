@@ -2,13 +2,15 @@
 // else have moments themselves: of as many pixels as windows have in that row of the image. Means are told less the pixel
 // in the middle, and are added up less one that all windows of a run hold, so that they keep their digits where the mean
 // dwarfs the deviation, whatever is in other places.
+#include "shared/base.h"
+#include "shared/moments.h"
 const int length = params[0], inner = params[1], before = params[2], after = params[3];
 const int run = params[4], chunk = params[5], height = x_shape[1];
 const long lines = long(x_shape[0]) * height * x_shape[2] * x_shape[3] / length, line = thread_position_in_grid.x;
 if (line >= lines) return;
 const long start = line / inner * length * inner + line % inner;
 const int row = line / inner % height;
-const float count = F ? 1 : lesser(height, row + after + 1) - greater(0, row - before);
+const float count = F ? 1 : min_int(height, row + after + 1) - max_int(0, row - before);
 Moments tops[R], own[R];
 for (long from = long(thread_position_in_grid.y) * run; from < length; from += long(threads_per_grid.y) * run) {
   const int left = (from + run < length ? run : int(length - from)) - 1;  // elements that are not common to all
@@ -20,12 +22,12 @@ for (long from = long(thread_position_in_grid.y) * run; from < length; from += l
   }
   for (int c = left / chunk; c >= 0; --c) {
     tops[c] = sum;
-    for (int i = lesser(left, (c + 1) * chunk) - 1; i >= c * chunk && from - before + i >= 0; --i) {
+    for (int i = min_int(left, (c + 1) * chunk) - 1; i >= c * chunk && from - before + i >= 0; --i) {
       sum = merged(sum, element<F>(x, mean, m2, start + (from - before + i) * inner, pivot, count));
     }
   }
   for (int c = 0; c <= left / chunk; ++c) {
-    const int end = lesser(left + 1, (c + 1) * chunk);
+    const int end = min_int(left + 1, (c + 1) * chunk);
     sum = tops[c];
     for (int i = end - 1; i >= c * chunk; --i) {
       if (i < left && from - before + i >= 0) {

@@ -2,6 +2,8 @@
 // of x in the same place, and is to be b times that to the pixel in the middle of the window. Distances are added up
 // less that to a pixel of the run, so that they keep their digits where the image dwarfs them: of three the middle
 // value, so that no single pixel that dwarfs all others takes their digits away.
+#include "shared/base.h"
+#include "shared/moments.h"
 const int length = params[0], inner = params[1], before = params[2], after = params[3];
 const int run = params[4], chunk = params[5];
 const long lines = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / length, line = thread_position_in_grid.x;
@@ -17,12 +19,12 @@ for (long from = long(thread_position_in_grid.y) * run; from < length; from += l
   for (long q = low; q < length && q <= high; ++q) sum = beside(sum, x, a, b, c, start + q * inner, pivot);
   for (int part = left / chunk; part >= 0; --part) {
     tops[part] = sum;
-    for (int i = lesser(left, (part + 1) * chunk) - 1; i >= part * chunk && from - before + i >= 0; --i) {
+    for (int i = min_int(left, (part + 1) * chunk) - 1; i >= part * chunk && from - before + i >= 0; --i) {
       sum = beside(sum, x, a, b, c, start + (from - before + i) * inner, pivot);
     }
   }
   for (int part = 0; part <= left / chunk; ++part) {
-    const int end = lesser(left + 1, (part + 1) * chunk);
+    const int end = min_int(left + 1, (part + 1) * chunk);
     sum = tops[part];
     for (int i = end - 1; i >= part * chunk; --i) {
       if (i < left && from - before + i >= 0) {

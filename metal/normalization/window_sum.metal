@@ -3,6 +3,8 @@
 // A thread makes a run of results for V lines, whose windows have elements in common. To their sum it adds suffix sums of
 // what is to the left, of which it keeps a chunk of up to R at a time and one at the end of each chunk, and prefix sums
 // of what is to the right.
+#include "shared/base.h"
+#include "shared/vector_load.h"
 const int length = params[0], inner = params[1], before = params[2], after = params[3];
 const int run = params[4], chunk = params[5];
 const long lines = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / length;
@@ -18,12 +20,12 @@ for (long from = long(thread_position_in_grid.y) * run; from < length; from += l
   for (long q = low; q < length && q <= high; ++q) sum = plus<S>(sum, load<V>(x + start + q * inner, wide));
   for (int c = left / chunk; c >= 0; --c) {
     tops[c] = sum;
-    for (int i = lesser(left, (c + 1) * chunk) - 1; i >= c * chunk && from - before + i >= 0; --i) {
+    for (int i = min_int(left, (c + 1) * chunk) - 1; i >= c * chunk && from - before + i >= 0; --i) {
       sum = plus<S>(sum, load<V>(x + start + (from - before + i) * inner, wide));
     }
   }
   for (int c = 0; c <= left / chunk; ++c) {
-    const int end = lesser(left + 1, (c + 1) * chunk);
+    const int end = min_int(left + 1, (c + 1) * chunk);
     sum = tops[c];
     for (int i = end - 1; i >= c * chunk; --i) {
       if (i < left && from - before + i >= 0) {

@@ -1,7 +1,10 @@
 // y[n,oh,ow,c] = S / (N(oh) N(ow)), where S adds x up at those taps of (oh, ow) that hit the image.
 // A thread owns V channels of one output pixel and takes B images at a time, so that geometry is worked out once, and U
 // taps of a row: B * U loads are under way together. Results are of type O.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;

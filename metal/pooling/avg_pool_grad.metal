@@ -1,7 +1,10 @@
 // dx[n,h,w,c] adds up dy[n,oh,ow,c] / (N(oh) N(ow)) over all (oh, ow) with a tap on (h, w).
 // A thread owns V channels of one pixel of dx and collects all that goes there, always in the same order. It takes B
 // images at a time as avg_pool.metal does.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
 const int w = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (w >= cols.n_in) return;

@@ -1,7 +1,11 @@
 // norms[n,oh,ow,c] is the root of the sum of squares that the taps of window (oh, ow) read in x.
 // A thread owns V channels of one output pixel, image by image, and has U taps of a row under way at a time. Where
 // squares left float's range it goes over the window once more with scaled values.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+#include "shared/norms.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;

@@ -1,6 +1,10 @@
 // dx[n,h,w,c] adds up dy[n,oh,ow,c] * x[n,h,w,c] / norms[n,oh,ow,c] over all taps of all (oh, ow) that read (h, w), and
 // nothing where the norm is 0. A thread owns V channels of one pixel of dx, image by image.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+#include "shared/norms.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
 const int w = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (w >= cols.n_in) return;

@@ -1,6 +1,10 @@
 // dnorms[n,oh,ow,c] adds up t[n,h,w,c] * x[n,h,w,c] / norms[n,oh,ow,c] over the pixels (h, w) that the taps of window
 // (oh, ow) read, and is 0 where the norm is 0. A thread owns V channels of one output pixel, image by image.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+#include "shared/norms.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;

@@ -1,7 +1,10 @@
 // y[n,oh,ow,c] is the largest value that a tap of window (oh, ow) reads, and winners[n,oh,ow,c] the number of the first
 // tap that reads it; all ones where a zero of the padding is larger. A NaN is larger than any number.
 // A thread owns V channels of one output pixel, image by image, and has U taps of a row under way at a time.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;

@@ -1,6 +1,9 @@
 // dx[n,h,w,c] adds up dy[n,oh,ow,c] over all (oh, ow) whose window the pixel (h, w) won, always in the same order.
 // A thread owns V channels of one pixel of dx, image by image.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
 const int w = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (w >= cols.n_in) return;

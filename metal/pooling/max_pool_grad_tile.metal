@@ -1,6 +1,10 @@
 // max_pool_grad.metal on the tiles of avg_pool_grad_tile.metal; no tap is moved to the edge.
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+#include "pooling/tile.h"
 typedef Tile<KY, KX, SY, SX, DY, DX> Tiles;
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = dy_shape[0], channels = dy_shape[3], lanes = channels / V;
 const int across = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 const long dx_image = long(rows.n_in) * cols.n_in * channels, dy_image = long(rows.n_out) * cols.n_out * channels;

@@ -1,6 +1,9 @@
 // y[n,oh,ow,c] is what the winning tap of window (oh, ow) reads in x, which need not be the image it won in; 0 where no
 // tap won. A thread owns V channels of one output pixel, image by image.
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
+#include "pooling/params.h"
+#include "shared/vector_load.h"
+const PoolParams windows = params_as<PoolParams>(params);
+const Axis rows = windows.rows, cols = windows.cols;
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (ow >= cols.n_out) return;

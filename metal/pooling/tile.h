@@ -2,6 +2,8 @@
 // of a window falls on which pixel is a constant. Windows have KY by KX taps, without dilation, and are SY by SX apart.
 #ifndef MPSF_TILE_H
 #define MPSF_TILE_H
+#include "shared/base.h"
+#include "shared/geometry.h"
 
 template <int KY, int KX, int SY, int SX, int DY, int DX>
 struct Tile {

@@ -2,23 +2,9 @@
 // vectors.
 #ifndef MPSF_FUNCTIONS_H
 #define MPSF_FUNCTIONS_H
+#include "shared/base.h"
+
 #define MPSF_POINTWISE MPSF_FN
-
-// What an activation is told; see activations.h.
-struct Activation {
-  float a, b, c, log_c;
-};
-
-// The floats from `at` on among a kernel's parameters.
-template <typename Params>
-MPSF_FN Activation activation_at(Params params, int at) {
-  Activation p;
-  p.a = as_type<float>(params[at]);
-  p.b = as_type<float>(params[at + 1]);
-  p.c = as_type<float>(params[at + 2]);
-  p.log_c = as_type<float>(params[at + 3]);
-  return p;
-}
 
 MPSF_FN float filled(float, float value) { return value; }
 MPSF_FN float absolute(float x) { return fabs(x); }

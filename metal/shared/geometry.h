@@ -2,13 +2,7 @@
 // Everything counts elements of that axis; mpsfunc/windows/placement.py fills an Axis in.
 #ifndef MPSF_GEOMETRY_H
 #define MPSF_GEOMETRY_H
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define MPSF_FN __device__ inline
-#elif defined(__METAL_VERSION__)
-#define MPSF_FN inline
-#else
-#define MPSF_FN static inline
-#endif
+#include "shared/base.h"
 
 struct Axis {
   int n_in, n_out;  // how long the input and the output are
@@ -26,8 +20,7 @@ struct Axis {
 // Ints of a packed Axis, and of the rows and the columns, behind which an operation's other parameters begin.
 enum { kAxisInts = 11, kBothAxes = 2 * kAxisInts };
 
-// Axis number `which` of the packed int32 parameters. The pointer type is a template argument because
-// MSL spells its address space in the type.
+// Axis number `which` of the packed int32 parameters.
 template <typename Params>
 MPSF_FN Axis axis_at(Params params, int which) {
   int i = which * kAxisInts;
@@ -35,13 +28,6 @@ MPSF_FN Axis axis_at(Params params, int which) {
             params[i + 6], params[i + 7], params[i + 8], params[i + 9], params[i + 10]};
   return a;
 }
-
-MPSF_FN int lesser(int a, int b) { return a < b ? a : b; }
-MPSF_FN int greater(int a, int b) { return a > b ? a : b; }
-// Quotients of a by b > 0, rounded down and up, without a sum that could overflow.
-// Plain C division rounds toward zero.
-MPSF_FN int floor_div(int a, int b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
-MPSF_FN int ceil_div(int a, int b) { return a > 0 ? 1 + (a - 1) / b : -(-a / b); }
 
 MPSF_FN bool selected(Axis a, int o) { return o >= a.begin && o < a.end; }
 
@@ -57,9 +43,9 @@ MPSF_FN int first(Axis a, int o) { return a.edge == 3 ? part_down(o, a.n_out, a.
 MPSF_FN int taps(Axis a, int o) { return a.edge == 3 ? part_up(o + 1, a.n_out, a.n_in) - first(a, o) : a.size; }
 
 // Of the taps of output o, [tap_begin, tap_end) fall on the image.
-MPSF_FN int tap_begin(Axis a, int o) { return greater(0, ceil_div(-first(a, o), a.dilation)); }
+MPSF_FN int tap_begin(Axis a, int o) { return max_int(0, ceil_div(-first(a, o), a.dilation)); }
 MPSF_FN int tap_end(Axis a, int o) {
-  return greater(tap_begin(a, o), lesser(taps(a, o), floor_div(a.n_in - 1 - first(a, o), a.dilation) + 1));
+  return max_int(tap_begin(a, o), min_int(taps(a, o), floor_div(a.n_in - 1 - first(a, o), a.dilation) + 1));
 }
 
 // Convolutions ---------------------------------------------------------------------------------------------
@@ -83,12 +69,12 @@ MPSF_FN int target(Axis a, int i, int k) {
 // The selected outputs whose window spans input i are [reader_begin, reader_end).
 // With dilation 1 each of them reads i exactly once; otherwise ask reads().
 MPSF_FN int reader_begin(Axis a, int i) {
-  if (a.edge == 3) return greater(a.begin, part_down(i, a.n_in, a.n_out));
-  return greater(a.begin, ceil_div(i + a.pad - (a.size - 1) * a.dilation, a.stride));
+  if (a.edge == 3) return max_int(a.begin, part_down(i, a.n_in, a.n_out));
+  return max_int(a.begin, ceil_div(i + a.pad - (a.size - 1) * a.dilation, a.stride));
 }
 MPSF_FN int reader_end(Axis a, int i) {
-  if (a.edge == 3) return lesser(a.end, part_up(i + 1, a.n_in, a.n_out));
-  return lesser(a.end, floor_div(i + a.pad, a.stride) + 1);
+  if (a.edge == 3) return min_int(a.end, part_up(i + 1, a.n_in, a.n_out));
+  return min_int(a.end, floor_div(i + a.pad, a.stride) + 1);
 }
 MPSF_FN bool reads(Axis a, int o, int i) { return a.dilation == 1 || (i - first(a, o)) % a.dilation == 0; }
 
@@ -96,8 +82,8 @@ MPSF_FN bool reads(Axis a, int o, int i) { return a.dilation == 1 || (i - first(
 MPSF_FN int divisor(Axis a, int o) {
   if (a.edge != 1) return taps(a, o);
   int low = -a.zero_pad - first(a, o), high = a.n_in - 1 + a.zero_pad_after - first(a, o);
-  int from = greater(0, ceil_div(low, a.dilation)), to = lesser(a.size - 1, floor_div(high, a.dilation));
-  return greater(0, to - from + 1);
+  int from = max_int(0, ceil_div(low, a.dilation)), to = min_int(a.size - 1, floor_div(high, a.dilation));
+  return max_int(0, to - from + 1);
 }
 
 // Maxima and norms, where edge 1 reads the edge pixel for a tap outside and 2 passes such a tap by ---------
@@ -105,7 +91,7 @@ MPSF_FN int divisor(Axis a, int o) {
 // The taps of output o that read are [edge_tap_begin, edge_tap_end), and where one stands that reads the edge.
 MPSF_FN int edge_tap_begin(Axis a, int o) { return a.edge == 1 ? 0 : tap_begin(a, o); }
 MPSF_FN int edge_tap_end(Axis a, int o) { return a.edge == 1 ? a.size : tap_end(a, o); }
-MPSF_FN int onto_image(Axis a, int i) { return greater(0, lesser(i, a.n_in - 1)); }
+MPSF_FN int onto_image(Axis a, int i) { return max_int(0, min_int(i, a.n_in - 1)); }
 
 // Input that tap k of output o reads, or -1.
 MPSF_FN int edge_source(Axis a, int o, int k) {
@@ -123,8 +109,8 @@ MPSF_FN Taps taps_on(Axis a, int o, int i) {
   int distance = i - first(a, o), last = taps(a, o) - 1;
   bool low = a.edge == 1 && i == 0, high = a.edge == 1 && i == a.n_in - 1;
   int from = low ? 0 : ceil_div(distance, a.dilation), to = high ? last : floor_div(distance, a.dilation);
-  from = greater(0, from);
-  Taps on = {from, greater(0, lesser(last, to) - from + 1)};
+  from = max_int(0, from);
+  Taps on = {from, max_int(0, min_int(last, to) - from + 1)};
   return on;
 }
 

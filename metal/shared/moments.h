@@ -2,6 +2,7 @@
 // normalization makes of them.
 #ifndef MPSF_MOMENTS_H
 #define MPSF_MOMENTS_H
+#include "shared/base.h"
 
 struct Moments {
   float count, mean, m2;

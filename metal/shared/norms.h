@@ -1,6 +1,7 @@
 // The arithmetic of norms, in float.
 #ifndef MPSF_NORMS_H
 #define MPSF_NORMS_H
+#include "shared/base.h"
 
 // What values are multiplied by whose squares add up to `sum`, so that squares of up to 2^31 values keep their digits.
 MPSF_FN float square_scale(float sum) {

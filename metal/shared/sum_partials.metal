@@ -1,9 +1,11 @@
 // total[i] = sum over the parts of partial[part, i], in a fixed order: up to 128 strided
 // sums of eight, then two turns.
+#include "shared/moments.h"
 const int parts = partial_shape[0];
 const long length = long(partial_shape[1]);
 const long i = thread_position_in_grid.x;
-const int width = params[0], height = params[1];  // of the threadgroup
+const Threadgroup group = params_as<Threadgroup>(params);
+const int width = group.width, height = group.height;
 const int row = thread_position_in_threadgroup.y;
 const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256];

@@ -1,6 +1,7 @@
 // Sixteen bytes at a time where the pointer allows it.
 #ifndef MPSF_PACK_H
 #define MPSF_PACK_H
+#include "shared/base.h"
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 template <typename T, int V>

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
-
 NAMES = (
     "none", "relu", "linear", "sigmoid", "hard_sigmoid", "tanh", "absolute", "softplus", "softsign", "elu", "prelu",
     "relun", "power", "exponential", "logarithm", "gelu",
@@ -19,8 +17,19 @@ NAMES = (
 ) = range(len(NAMES))  # fmt: skip
 
 
+class ActivationParams(NamedTuple):
+    """What a GPU's kernel is told of an activation: ``struct ActivationParams`` of ``metal/activation/params.h``."""
+
+    a: float
+    b: float
+    c: float
+    log_c: float
+
+
 class Activation(NamedTuple):
     """An activation's number and parameters; those that it does not have are 0.
+
+    A CPU's kernel gets it as it is, as the ``struct Activation`` of ``metal/activation/params.h``.
 
     Fields:
         kind: As MPS numbers them.
@@ -35,15 +44,10 @@ class Activation(NamedTuple):
     c: float = 0.0
 
     @property
-    def told(self) -> tuple[int, ...]:
-        """The ints that a CPU primitive takes."""
-        return (self.kind, *launch.doubles(self.a, self.b, self.c))
-
-    @property
-    def bits(self) -> tuple[int, ...]:
-        """The parameters and the logarithm of a base, which one of a rounded base would not be, as a GPU takes them."""
+    def gpu_params(self) -> ActivationParams:
+        """What a GPU's kernel is told; the logarithm of a base, since that of a rounded one is another."""
         log_c = log_of(self.c) if self.kind in (EXPONENTIAL, LOGARITHM) else 0.0
-        return (*launch.bits(self.a), *launch.bits(self.b), *launch.bits(self.c), *launch.bits(log_c))
+        return ActivationParams(self.a, self.b, self.c, log_c)
 
 
 NO_ACTIVATION = Activation(NONE)

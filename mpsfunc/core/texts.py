@@ -13,22 +13,20 @@ _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 
 @functools.cache
 def text(name: str) -> str:
-    """A file of ``metal/``, such as "shared/geometry.h"."""
-    whole: str = (_folder() / name).read_text(encoding="utf-8")
-    return whole
+    """A file of ``metal/``, such as "shared/geometry.h", without its lines of includes."""
+    return _INCLUDE.sub("", _whole(name))
 
 
-@functools.cache
 def body(name: str) -> str:
     """What stands between the braces of a kernel."""
-    return _INCLUDE.sub("", text(_places()[name]))
+    return text(_places()[name])
 
 
 @functools.cache
 def header(name: str, *, metal: bool) -> str:
     """What stands in front of the kernel ``name``, for CUDA behind the words of Metal."""
     found: dict[str, str] = {}
-    source = text(_places()[name])
+    source = _whole(_places()[name])
     if not metal:
         words = "shared/cuda.h", "shared/cuda_matrix.h"
         _gather(words[: 1 + ("simdgroup_" in source)], found)
@@ -46,9 +44,14 @@ def _gather(names: Any, found: dict[str, str]) -> None:
     for name in names:
         if name in found:
             continue
-        whole = text(name)
-        _gather(_INCLUDE.findall(whole), found)
-        found[name] = _INCLUDE.sub("", whole)
+        _gather(_INCLUDE.findall(_whole(name)), found)
+        found[name] = text(name)
+
+
+@functools.cache
+def _whole(name: str) -> str:
+    file: str = (_folder() / name).read_text(encoding="utf-8")
+    return file
 
 
 @functools.cache

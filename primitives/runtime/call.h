@@ -21,7 +21,7 @@ struct Call {
   const Tensor* in;
   const Tensor* out;
   int out_count;
-  const int* params;  // see the family's launch in Python; spatial axes are kAxisInts each (geometry.h)
+  const int* params;  // the words of a struct of metal/<family>/params.h
 };
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in

@@ -83,7 +83,7 @@ class Check {
     require(a.zero_pad >= 0 && a.zero_pad_after >= 0, "no negative number of zeros");
     // The bounds of window.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
-    const int64_t zeros = greater(a.zero_pad, a.zero_pad_after);
+    const int64_t zeros = max_int(a.zero_pad, a.zero_pad_after);
     for (int64_t distance :
          {a.n_in + zeros, int64_t{a.n_out}, int64_t{a.stride}, int64_t{a.dilation}, extent, int64_t{a.pad}, end}) {
       require(-kLimit < distance && distance < kLimit, "windows within 2^30 elements");

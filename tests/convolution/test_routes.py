@@ -16,7 +16,7 @@ from mpsfunc.channels.activation_spec import ELU, NO_ACTIVATION, RELU, SIGMOID, 
 from mpsfunc.convolution import launches, library, routes
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import launch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 
 GEOMETRIES = geometries(mf.PaddingPolicy) | {
     "3x3 p1": ((6, 7), (3, 3), {"stride": 1, "padding": 1}),
@@ -126,12 +126,12 @@ def test_who_makes_a_weight_gradient_on_cuda(
     """Our kernel for few channels where it beats cuDNN, and wherever cuDNN must not be asked."""
     launched = []
 
-    def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+    def run_kernel(stage: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
         launched.append(stage.body)
         return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
 
     monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
-    monkeypatch.setattr(launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "run_kernel", run_kernel)
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", deterministic)
     monkeypatch.setenv("MLX_ENABLE_TF32", "1")
     state = mf.conv_state((2, 17, 17, channels), (out, kernel, kernel, channels), stride=stride, padding=kernel // 2)
@@ -147,11 +147,11 @@ def test_who_makes_a_weight_gradient_on_cuda(
 def test_on_a_gpu_one_gradient_of_parameters_does_not_make_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C++ module, too, where every call is wrapped for a transformation that may look on."""
 
-    def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+    def run_kernel(stage: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
         return [mx.sin(mx.zeros(shape, dtype)) for shape, dtype in stage.results]
 
     monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
-    monkeypatch.setattr(launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "run_kernel", run_kernel)
     monkeypatch.setattr(launch, "_primitives", None)
     x = numbers((2, 5, 5, 64), mx.bfloat16)
     state = mf.conv_grad_weights(x, x, mf.conv_state((2, 5, 5, 64), (64, 3, 3, 64), padding=1))

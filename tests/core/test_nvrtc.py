@@ -22,9 +22,9 @@ import pytest
 import mpsfunc as mf
 from mpsfunc import __main__ as command
 from mpsfunc.channels import launches
-from mpsfunc.core import launch
+from mpsfunc.core import launch, texts
 from mpsfunc.core import nvrtc as core_nvrtc
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.selftest import calls
 
 GPU = mx.Device(mx.gpu, 0)
@@ -288,8 +288,8 @@ def test_a_launch_tells_the_lengths_that_a_kernel_asks_about_and_its_parameters(
 ) -> None:
     monkeypatch.setattr(core_nvrtc, "compiler", lambda device: Fake())
     total = ((5,), mx.float32)
-    stage = Stage("sum_partials", ("skipped", "partial"), ("total",), (total,), (5, 1, 1), (5, 1, 1), (7, -9))
-    launch.run_stage(stage, [mx.ones((9, 9)), mx.ones((3, 5))], mx.default_stream(mx.cpu), init_value=0.5)
+    stage = KernelLaunch("sum_partials", ("skipped", "partial"), ("total",), (total,), (5, 1, 1), (5, 1, 1), (7, -9))
+    launch.run_kernel(stage, [mx.ones((9, 9)), mx.ones((3, 5))], mx.default_stream(mx.cpu), init_value=0.5)
     assert on_cuda[0]["scalars"] == [3, 5, 7, -9, 0, 0, 0, 0, 0, 0] and on_cuda[0]["init_value"] == 0.5
 
 
@@ -299,7 +299,7 @@ def test_without_a_compiler_mlx_gets_the_text(on_cuda: list[Any], monkeypatch: p
     mf.avg_pool(mx.ones((2, 6, 4, 8)), 2)
     launch._kernel.cache_clear()
     (how,) = on_cuda
-    assert how["source"] == launch.text("avg_pool.metal") and how["header"].startswith(launch.text("cuda.h"))
+    assert how["source"] == texts.body("avg_pool") and how["header"].startswith(texts.text("shared/cuda.h"))
     assert how["input_names"] == ["x", "params"] and how["template"][0] == ("T", mx.float32)
 
 

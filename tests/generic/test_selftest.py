@@ -18,7 +18,7 @@ from support.matrix import MATRIX
 import mpsfunc as mf
 from mpsfunc import __main__ as command
 from mpsfunc.core import launch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.selftest import calls
 
 BODIES = {path.stem for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
@@ -50,11 +50,11 @@ def test_every_function_is_called() -> None:
 def test_every_kernel_is_launched(monkeypatch: pytest.MonkeyPatch, backend: str, of_others: set[str]) -> None:
     launched = set()
 
-    def run_stage(stage: Stage, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+    def run_kernel(stage: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
         launched.add(stage.body)
         return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
 
-    monkeypatch.setattr(launch, "run_stage", run_stage)
+    monkeypatch.setattr(launch, "run_kernel", run_kernel)
     monkeypatch.setattr(launch, "backend", lambda stream: backend)
     with mx.stream(mx.cpu), calls._ours():
         for family in calls.FAMILIES.values():

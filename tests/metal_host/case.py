@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
 import mlx.core as mx
 
-from mpsfunc.core import launch
-from mpsfunc.core.launch import Output, Stage
+from mpsfunc.core import grids, launch
+from mpsfunc.core.launch import KernelLaunch, Output
 
 
 class Case(NamedTuple):
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 @contextlib.contextmanager
 def _few_threadgroups() -> Iterator[None]:
-    with mock.patch.object(launch, "_BLOCKS_YZ", 1), mock.patch.object(launch, "FILL", 1):
+    with mock.patch.object(grids, "_BLOCKS_YZ", 1), mock.patch.object(grids, "FILL", 1):
         yield
 
 
@@ -39,19 +39,18 @@ def named(body: str, shape: tuple[int, ...], dtype: mx.Dtype, **options: Any) ->
 
 
 def launched(
-    arrays: Sequence[mx.array],
+    arrays: dict[str, mx.array],
     outputs: tuple[Output, ...],
-    stages: Any,
-    *more: mx.array,
-    results_of: tuple[int, ...] = (),
+    launches: Any,
+    *,
+    returns: tuple[str, ...] = (),
 ) -> list[mx.array]:
-    """What the stages make of the arrays, on the GPU of the moment."""
+    """What the launches make of the arrays, on the GPU of the moment."""
 
-    def made() -> tuple[Stage, ...]:
-        return tuple(stages)
+    def made() -> tuple[KernelLaunch, ...]:
+        return tuple(launches)
 
-    here = launch.resolve(None)
-    return launch.launch("norm", arrays, (), outputs, made, here, finally_with=more, results_of=results_of)
+    return launch.launch("norm", arrays, None, outputs, made, launch.resolve(None), returns=returns)
 
 
 def like(x: mx.array) -> tuple[Output]:

@@ -28,7 +28,8 @@ from metal_host import build
 from metal_host.job import CONSTANT, INPUT, OUTPUT, Buffer, Job, KernelFault, Outcome
 from metal_host.msl_text import Kernel, capture
 from mpsfunc.core import launch
-from mpsfunc.core.launch import Output, Stage
+from mpsfunc.core.launch import KernelLaunch, Output
+from mpsfunc.core.params import for_gpu
 
 __all__ = ["KernelFault", "MetalHost", "Run", "job", "metal_host", "needs_clang"]
 
@@ -40,7 +41,7 @@ if build.missing() and os.environ.get("MPSFUNC_REQUIRE_CLANG") == "1":  # CI: no
 class Run(NamedTuple):
     """A launch that went well."""
 
-    stage: Stage
+    stage: KernelLaunch
     job: Job
     outcome: Outcome
 
@@ -52,14 +53,16 @@ class MetalHost:
         self.runs: list[Run] = []
         self._rounded = rounded
 
-    def run_stage(self, stage: Stage, arrays: Sequence[mx.array], stream: mx.Stream) -> list[mx.array]:
-        """What `core.launch.run_stage` does, here and now.
+    def run_kernel(self, stage: KernelLaunch, arrays: Sequence[mx.array], stream: mx.Stream) -> list[mx.array]:
+        """What `core.launch.run_kernel` does, here and now.
 
         Raises:
             KernelFault: Something was wrong with the kernel.
         """
-        kernel = stage_kernel(stage, tuple((tuple(a.shape), a.dtype) for a in arrays))
-        inputs = dict(zip((*stage.inputs, "params"), (*arrays, launch.packed(stage.params)), strict=True))
+        kernel = kernel_of(stage, tuple((tuple(a.shape), a.dtype) for a in arrays))
+        inputs = dict(zip(stage.inputs, arrays, strict=True))
+        if stage.params is not None:
+            inputs["params"] = launch.packed(for_gpu(stage.params))
         outputs = dict(zip(stage.outputs, stage.results, strict=True))
         work = job(kernel, inputs, outputs, stage.grid, stage.threadgroup)
         whole = all(t % g == 0 for t, g in zip(stage.grid, stage.threadgroup, strict=True))
@@ -81,16 +84,16 @@ def metal_host(*, rounded: bool = False) -> Iterator[MetalHost]:
         mock.patch.object(launch, "_primitives", None),
         mock.patch.object(launch, "backend", lambda stream: "metal"),
         mock.patch.object(launch, "routed", lambda stream, *backends: False),
-        mock.patch.object(launch, "run_stage", host.run_stage),
+        mock.patch.object(launch, "run_kernel", host.run_kernel),
     ):
         yield host
 
 
-_run_stage = launch.run_stage  # the real one
+_run_stage = launch.run_kernel  # the real one
 
 
 @functools.lru_cache(maxsize=1024)
-def stage_kernel(stage: Stage, signature: tuple[Output, ...]) -> Kernel:
+def kernel_of(stage: KernelLaunch, signature: tuple[Output, ...]) -> Kernel:
     """The text that `core.launch` hands over for a stage on arrays of these shapes and dtypes."""
     arrays = [mx.zeros(shape, dtype) for shape, dtype in signature]
     return capture(lambda: _run_stage(stage, arrays, mx.gpu, metal=True, verbose=True))  # type: ignore[arg-type]

@@ -18,8 +18,8 @@ from metal_host.cases import CASES
 from metal_host.host import Run, metal_host, needs_clang
 from metal_host.job import OUTPUT, Traffic
 from mpsfunc.convolution import launches as convolution_launches
-from mpsfunc.core import launch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core import launch, texts
+from mpsfunc.core.launch import KernelLaunch
 
 pytestmark = needs_clang
 
@@ -64,18 +64,18 @@ def test_pixels_are_counted_past_2_to_31() -> None:
     y = mx.zeros((0, 2**31 - 1, 1))
     template = (("V", 1), ("L", 0), ("W", 0), ("R", 1))
     results = ((1, 0), mx.float32), (y.shape, mx.float32)
-    stage = Stage(
+    stage = KernelLaunch(
         *("loss_rows", ("y", "target", "labels", "weights"), ("partial", "gradient"), results),
         *((32, 1, 1), (32, 1, 1), (2**30, *[0] * 6), template),
     )
     with metal_host() as host:
-        host.run_stage(stage, [y, y, launch.packed(()), y], mx.default_stream(mx.cpu))
+        host.run_kernel(stage, [y, y, launch.packed(()), y], mx.default_stream(mx.cpu))
 
 
 @pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])
 def test_no_counter_wraps_below_2_to_31(body: str) -> None:
     """One of int that takes several steps at once would before it ends."""
-    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", launch.text(f"{body}.metal"))
+    assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", texts.body(body))
 
 
 @each_case
@@ -96,14 +96,13 @@ def test_every_result_is_stored_once_and_never_loaded(case: Case) -> None:
 def test_the_text_is_what_launch_hands_over(body: str) -> None:
     """The header files and the body, each whole and in order, with MLX's signature between them."""
     run = launches(body)[0]
-    parts = [launch.text(f"{header}.h") for header in ("geometry", "vector_load", "moments")]
-    parts += [f"[[kernel]] void custom_kernel_mpsfunc_{body}_", launch.text(f"{body}.metal")]
+    parts = [texts.header(body, metal=True), f"[[kernel]] void custom_kernel_mpsfunc_{body}_", texts.body(body)]
     at = [run.job.kernel.text.find(part) for part in parts]
     assert -1 not in at and at == sorted(at)
     declared = [parameter.name for parameter in run.job.kernel.parameters]
     assert [name for name in declared if name in (*run.stage.inputs, *run.stage.outputs, "params")] == [
         *run.stage.inputs,
-        "params",
+        *(["params"] if run.stage.params is not None else []),
         *run.stage.outputs,
     ]
 

@@ -16,7 +16,7 @@ from metal_host.job import OUTPUT, values
 from metal_host.msl_text import Kernel
 from metal_host.test_bodies import BODIES, launches
 from metal_host.test_host import MATRICES, multiplied
-from mpsfunc.core import launch
+from mpsfunc.core import texts
 
 pytestmark = needs_clang
 
@@ -30,7 +30,7 @@ def on_cuda(kernel: Kernel, body: str, names: tuple[str, ...], header: str = "")
         for name, word in zip(names, words, strict=True)
     )
     signature = ", ".join(f"{re.sub('device|constant', '', p.type)} {p.name}" for p in buffers)
-    words = launch.text("cuda.h") + launch.text("cuda_matrix.h")
+    words = texts.text("shared/cuda.h") + texts.text("shared/cuda_matrix.h")
     text = (
         f'#include "cuda_host.h"\nnamespace on_cuda {{\n{words}{header}\n'
         f"void body({signature}) {{\n{template}\n{body}\n}}\n}}\n"
@@ -40,7 +40,7 @@ def on_cuda(kernel: Kernel, body: str, names: tuple[str, ...], header: str = "")
 
 def headers(kernel: Kernel) -> str:
     """What stands between MLX's own words and the kernel."""
-    text = kernel.text[kernel.text.index(launch.text("geometry.h")) : kernel.text.index("[[kernel]]")]
+    text = kernel.text[kernel.text.index(texts.text("shared/geometry.h")) : kernel.text.index("[[kernel]]")]
     return text[: text.rindex("template")]
 
 
@@ -58,7 +58,7 @@ def test_cuda_words_mean_what_metal_means(body: str) -> None:
 
     widest = max(launches(body), key=wide)
     for run in {id(r): r for r in (widest, launches(body)[0])}.values():
-        text, names = launch.text(f"{body}.metal"), ("T", *(name for name, _ in run.stage.template))
+        text, names = texts.body(body), ("T", *(name for name, _ in run.stage.template))
         job = run.job._replace(kernel=on_cuda(run.job.kernel, text, names, headers(run.job.kernel)))
         outcomes = [job.once("address", rounded=True, disturbed=disturbed) for disturbed in (False, True)]
         assert outcomes[0].results == outcomes[1].results, "other bits where inputs are not aligned"

@@ -17,7 +17,7 @@ from metal_host.job import OUTPUT, Buffer, KernelFault, Outcome, values
 from metal_host.mutations import Fault, faults, lost_spaces
 from metal_host.test_bodies import BODIES, METAL
 from metal_host.test_bodies import launches as all_launches
-from mpsfunc.core import launch
+from mpsfunc.core import texts
 
 pytestmark = needs_clang
 
@@ -35,7 +35,7 @@ def launches(body: str) -> tuple[Run, ...]:
     Behind them those of 16 bits, if the body goes another way there.
     """
     kinds: tuple[set[str], ...] = (_OUTPUTS,)
-    if "sizeof(T)" in launch.text(f"{body}.metal"):
+    if "sizeof(T)" in texts.body(body):
         kinds = _OUTPUTS, set(TOLERANCE)
     known = sorted(all_launches(body), key=lambda run: -sum(b.bytes for b in run.job.buffers))
     return tuple(r for kind in kinds for r in known if {b.dtype for b in r.job.buffers if b.role == OUTPUT} <= kind)
@@ -55,7 +55,7 @@ def alike(buffer: Buffer, one: Outcome, other: Outcome) -> bool:
 
 def finder(body: str, fault: Fault) -> str | None:
     """Who finds the fault, looking at one launch of the body after the other."""
-    text = launch.text(f"{body}.metal")
+    text = texts.body(body)
     faulty = [(run, run.job._replace(kernel=run.job.kernel.replaced(text, fault.text))) for run in launches(body)]
     if fault.kind == "space" and conformance.faults(faulty[0][1].kernel):
         return "conformance"
@@ -72,7 +72,7 @@ def finder(body: str, fault: Fault) -> str | None:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_every_fault_is_caught(body: str) -> None:
-    seeded = faults(launch.text(f"{body}.metal"), arrays(launches(body)[0]))
+    seeded = faults(texts.body(body), arrays(launches(body)[0]))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda fault: finder(body, fault), seeded))
     for fault, by in zip(seeded, found, strict=True):
@@ -84,18 +84,18 @@ def test_every_fault_is_caught(body: str) -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_faults_have_places(body: str) -> None:
     """Rules that find nothing in a body would prove nothing about it."""
-    text = launch.text(f"{body}.metal")
+    text = texts.body(body)
     kinds = {fault.kind for fault in faults(text, arrays(launches(body)[0]))}
     assert {"index", "start"} <= kinds
     assert "guard" in kinds or not re.search(r"\bif \(|\? ", text)
     assert "threadgroup_barrier" not in text or {"barrier", "space"} <= kinds
 
 
-@pytest.mark.parametrize("header", sorted(path.stem for path in METAL.glob("*/*.h") if path.stem != "cuda"))
+@pytest.mark.parametrize(
+    "header", sorted(f"{path.parent.name}/{path.name}" for path in METAL.glob("*/*.h") if path.stem != "cuda")
+)
 def test_every_lost_address_space_in_a_header_is_caught(header: str) -> None:
-    text = launch.text(f"{header}.h")
-    small = next(run for run in launches("avg_pool") if "constant" in run.job.kernel.parameters[0].type)
-    if header == "simdgroup_mma":  # which other bodies do not have
-        small = launches("conv_grad_weights_strips")[-1]
+    text = texts.text(header)
+    small = next(run for body in BODIES for run in launches(body) if text in run.job.kernel.text)
     for fault in lost_spaces(text):
         assert conformance.faults(small.job.kernel.replaced(text, fault.text)), fault.where

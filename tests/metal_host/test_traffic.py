@@ -21,7 +21,7 @@ from metal_host.host import Run, metal_host, needs_clang
 from metal_host.test_bodies import BODIES
 from mpsfunc.channels import activation_launches, launches
 from mpsfunc.channels.activation_spec import GELU, NO_ACTIVATION, PRELU, RELU, Activation
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 from mpsfunc.normalization import window_launches
 
 pytestmark = needs_clang
@@ -73,7 +73,7 @@ def _l2_pool_of_edges() -> None:
 
 def _norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
-    with mock.patch.object(launch, "FILL", 1):
+    with mock.patch.object(grids, "FILL", 1):
         state = mf.bn_stats_grad(dy, x, mf.bn_stats(x))
     mf.bn_normalize(x, state)
     mf.bn_grad(dy, x, state)
@@ -86,7 +86,7 @@ def _affine() -> None:
 
 def _composed_norm() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
-    with mock.patch.object(launch, "FILL", 1):
+    with mock.patch.object(grids, "FILL", 1):
         mx.eval(mx.vjp(lambda x: mf.batch_norm(x, neuron="relu"), [x], [dy]))
 
 

@@ -139,8 +139,8 @@ bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
     for (int phase = 1; phase < count; ++phase) {
       const Side side = input_side(a, phase);
       if (side.taps == 0) continue;
-      begin = begin < end ? lesser(begin, side.src_first) : side.src_first;
-      end = greater(end, side.src_first + side.taps);
+      begin = begin < end ? min_int(begin, side.src_first) : side.src_first;
+      end = max_int(end, side.src_first + side.taps);
     }
     all.src_first = begin, all.taps = end - begin, all.tap_first = 0, all.tap_step = 1, all.src_tap = 1;
     return all;

@@ -23,14 +23,14 @@ inline int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, 
 
 // The inputs of one phase, those equal to `phase` modulo the stride, meet the same taps, and neighbours among
 // them meet neighbouring outputs of the convolution: backward is one forward-like sum for each phase.
-inline int phases(const Axis& a) { return lesser(a.stride, a.n_in); }
+inline int phases(const Axis& a) { return min_int(a.stride, a.n_in); }
 
 inline Side input_side(const Axis& a, int phase) {
   const int common = common_divisor(a.stride, a.dilation), step = a.stride / common;
   const auto reach = [&](int tap) { return phase + a.pad - tap * a.dilation; };
   int tap = 0;
-  while (tap < lesser(step, a.size) && floor_div(reach(tap), a.stride) * a.stride != reach(tap)) ++tap;
-  const int taps = tap < lesser(step, a.size) ? (a.size - 1 - tap) / step + 1 : 0;
+  while (tap < min_int(step, a.size) && floor_div(reach(tap), a.stride) * a.stride != reach(tap)) ++tap;
+  const int taps = tap < min_int(step, a.size) ? (a.size - 1 - tap) / step + 1 : 0;
   const int last = tap + (taps - 1) * step;
   Side side = {};
   side.outs = ceil_div(a.n_in - phase, a.stride);
@@ -68,8 +68,8 @@ struct Inner {
 
 inline Inner inner(const Side& side) {
   const int last = side.src_end - 1 - (side.taps - 1) * side.src_tap - side.src_first;
-  const int begin = greater(0, ceil_div(side.src_begin - side.src_first, side.src_out));
-  const int end = lesser(side.outs, floor_div(last, side.src_out) + 1);
+  const int begin = max_int(0, ceil_div(side.src_begin - side.src_first, side.src_out));
+  const int end = min_int(side.outs, floor_div(last, side.src_out) + 1);
   return begin < end ? Inner{begin, end} : Inner{0, 0};
 }
 
@@ -83,8 +83,8 @@ void for_pixels(const Side& side, const F& f) {
       out += Pixels;
     } else {
       const int first = side.src_first + out * side.src_out;
-      const int begin = greater(0, ceil_div(side.src_begin - first, side.src_tap));
-      const int end = lesser(side.taps, floor_div(side.src_end - 1 - first, side.src_tap) + 1);
+      const int begin = max_int(0, ceil_div(side.src_begin - first, side.src_tap));
+      const int end = min_int(side.taps, floor_div(side.src_end - 1 - first, side.src_tap) + 1);
       f.template operator()<1>(out, begin, end);
       ++out;
     }

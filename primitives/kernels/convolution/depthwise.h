@@ -125,7 +125,7 @@ void depthwise(const Depthwise<T>& d) {
     for (int64_t line = task * band; line < smaller(lines, (task + 1) * band); ++line) {
       const int image = static_cast<int>(line / d.rows.outs), row = static_cast<int>(line % d.rows.outs);
       const int last = d.rows.src_first + (row + 1) * d.rows.src_out + (d.rows.taps - 1) * d.rows.src_tap;
-      const int next = greater(0, lesser(last, d.source_rows - 1));
+      const int next = max_int(0, min_int(last, d.source_rows - 1));
       const T* ahead = d.source + (int64_t{image} * d.source_rows + next) * d.source_cols * d.source_pitch();
       for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
         int c = 0;
@@ -133,7 +133,7 @@ void depthwise(const Depthwise<T>& d) {
           sum_taps<T, Pixels, 2, true>(d, image, row, col, tap_begin, tap_end, c, L, ahead);
         }
         for (; c < d.channels; c += L) {
-          const int n = lesser(L, d.channels - c);
+          const int n = min_int(L, d.channels - c);
           sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, n, ahead);
         }
       });

@@ -73,8 +73,8 @@ int lines_of_nine(const DepthwiseGrad<T>& g, int64_t line, int64_t end) {
   if (kRegisters < 32 || g.planes > 1 || !moves_by_one(rows) || !moves_by_one(cols)) return 0;
   const int selected = rows.end - rows.begin, row = rows.begin + static_cast<int>(line % selected);
   if (row < rows.pad) return 0;
-  const int last = lesser(rows.end, rows.n_in + rows.pad - 2), most = greater(1, kPiece / (cols.end - cols.begin));
-  return greater(0, static_cast<int>(smaller(end - line, lesser(most, last - row))));
+  const int last = min_int(rows.end, rows.n_in + rows.pad - 2), most = max_int(1, kPiece / (cols.end - cols.begin));
+  return max_int(0, static_cast<int>(smaller(end - line, min_int(most, last - row))));
 }
 
 // Adds columns [begin, end) of so many lines, from dy on, to the sums of all nine taps for a vector of channels. Three
@@ -134,7 +134,7 @@ int add_lines_of_nine(const DepthwiseGrad<T>& g, int64_t line, int lines, double
   const int whole = g.channels / L * L;
   for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
     for (int c = 0; c < whole; c += L) {
-      add_nine_taps<T>(g, dy + c, x + c, lines, col, lesser(g.cols.end, col + kPiece), sums + c);
+      add_nine_taps<T>(g, dy + c, x + c, lines, col, min_int(g.cols.end, col + kPiece), sums + c);
     }
   }
   return whole;
@@ -160,15 +160,15 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
   // The next lines are read soon.
   const int64_t dy_pitch = g.cols.n_out * outs, x_pitch = int64_t{g.cols.n_in} * g.channels;
   const T* dy_next = g.dy + (image * g.rows.n_out + row + 1) * dy_pitch;
-  const int next_row = greater(0, first(g.rows, lesser(row + 1, g.rows.n_out - 1)));
+  const int next_row = max_int(0, first(g.rows, min_int(row + 1, g.rows.n_out - 1)));
   const T* x_next = g.x + (image * g.rows.n_in + next_row + g.rows.size - 1) * x_pitch;
   // So many channels that both lines stay in the first cache for all taps.
   const bool long_lines = (dy_pitch + x_pitch) * static_cast<int64_t>(sizeof(T)) > 32 << 10;
-  const int block = g.planes == 1 && long_lines ? 4 * L : greater(1, g.channels);
+  const int block = g.planes == 1 && long_lines ? 4 * L : max_int(1, g.channels);
   const int64_t steps = int64_t{g.rows.size} * g.cols.size * ceil_div(g.channels, block);
   Ahead ahead_dy(dy_next, dy_next + dy_pitch, steps), ahead_x(x_next, x_next + x_pitch, steps);
   for (int channel = first_channel; channel < g.channels; channel += block) {
-    const int channel_end = lesser(g.channels, channel + block);
+    const int channel_end = min_int(g.channels, channel + block);
     for (int q = 0; q < g.rows.size; ++q) {
       const int from_row = source(g.rows, row, q);
       if (from_row < 0) continue;
@@ -176,8 +176,8 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
       const T* const dy_line = g.dy + (image * g.rows.n_out + row) * g.cols.n_out * outs;
       double* const sum = sums + int64_t{q} * g.cols.size * g.channels;
       const auto shift = [&](int p) { return p * g.cols.dilation - g.cols.pad; };
-      const auto begin = [&](int p) { return greater(col_begin, ceil_div(-shift(p), g.cols.stride)); };
-      const auto end = [&](int p) { return lesser(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1); };
+      const auto begin = [&](int p) { return max_int(col_begin, ceil_div(-shift(p), g.cols.stride)); };
+      const auto end = [&](int p) { return min_int(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1); };
       const int64_t x_step = int64_t{g.cols.stride} * g.channels;
       // Columns [from, to) of tap p, channels [c, c_end).
       const auto add_tap = [&](int p, int from, int to, int c, int c_end) {
@@ -191,21 +191,21 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
         for (; c < c_end; c += L) {
           for (int plane = 0; plane < g.planes; ++plane) {
             add_line<T, 1, false>(dy + int64_t{c} * g.planes + plane, x + c, to - from, outs, x_step, g.planes,
-                                  lesser(L, c_end - c), at + plane * g.rows.size * g.cols.size * g.channels + c);
+                                  min_int(L, c_end - c), at + plane * g.rows.size * g.cols.size * g.channels + c);
           }
         }
       };
       int done = channel;
       if (g.planes == 1 && g.cols.size == 3) {
         constexpr int V = kRegisters == 32 ? 4 : 2;
-        const int from = greater(begin(0), greater(begin(1), begin(2))), to = lesser(end(0), lesser(end(1), end(2)));
+        const int from = max_int(begin(0), max_int(begin(1), begin(2))), to = min_int(end(0), min_int(end(1), end(2)));
         for (; from < to && done + V * L <= channel_end; done += V * L) {
           add_three_taps<T, V>(dy_line + from * outs + done,
                                x_line + (int64_t{from} * g.cols.stride + shift(0)) * g.channels + done, to - from, outs,
                                x_step, int64_t{g.cols.dilation} * g.channels, sum + done, g.channels);
           for (int p = 0; p < 3; ++p) {
-            add_tap(p, begin(p), lesser(end(p), from), done, done + V * L);
-            add_tap(p, greater(begin(p), to), end(p), done, done + V * L);
+            add_tap(p, begin(p), min_int(end(p), from), done, done + V * L);
+            add_tap(p, max_int(begin(p), to), end(p), done, done + V * L);
           }
         }
       }
@@ -236,9 +236,9 @@ void depthwise_grad(const DepthwiseGrad<T>& g) {
     const int64_t end = g.lines() * (part + 1) / parts;
     for (int64_t line = g.lines() * part / parts; line < end;) {
       const int band = lines_of_nine(g, line, end), done = band > 0 ? add_lines_of_nine(g, line, band, sum) : 0;
-      for (const int64_t next = line + greater(1, band); line < next; ++line) {
+      for (const int64_t next = line + max_int(1, band); line < next; ++line) {
         for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
-          depthwise_grad_line(g, line, col, lesser(g.cols.end, col + kPiece), done, sum);
+          depthwise_grad_line(g, line, col, min_int(g.cols.end, col + kPiece), done, sum);
         }
       }
     }

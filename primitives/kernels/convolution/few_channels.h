@@ -78,7 +78,7 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
   }
 #pragma GCC unroll 2
   for (int v = 0; v < Vectors; ++v) {
-    const int some = lesser(L, n - v * L);
+    const int some = min_int(L, n - v * L);
     const Vec<A> start = load_some(bias + v * L, some);
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) acc[r][v] += start;
@@ -87,7 +87,7 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
   const bool streamed = job.streamed;
 #pragma GCC unroll 2
   for (int v = 0; v < Vectors; ++v) {
-    const int some = lesser(L, n - v * L);
+    const int some = min_int(L, n - v * L);
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) store_result(result + r * job.result_pitch + v * L, acc[r][v], some, streamed);
   }
@@ -359,7 +359,7 @@ class LineGrad {
 
   void add_bias(const A* dy, int64_t pitch, int64_t block_size, int count, double* bias) const {
     for (int out = 0; out < g_.outs; out += L) {
-      const int n = lesser(L, g_.outs - out);
+      const int n = min_int(L, g_.outs - out);
       Vec<A> sum = {};
       const A* from = dy + out / W * block_size + out % W;
       for (int i = 0; i < count; ++i) sum += load_some(from + i * pitch, n);

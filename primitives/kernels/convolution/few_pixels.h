@@ -33,7 +33,7 @@ void product_of_few(const Product<T>& p) {
     const Run run = {0, 0, part_begin(part), part_begin(part + 1)};
     gather(p, 0, tile * kTileRows, rows(tile), &run, 1, panels.get() + task * kPanelSize);
   });
-  const int64_t tasks = greater((blocks + kFewBlocks - 1) / kFewBlocks, lesser(blocks, kProductTasks));
+  const int64_t tasks = max_int((blocks + kFewBlocks - 1) / kFewBlocks, min_int(blocks, kProductTasks));
   parallel_for(tasks, [&](int64_t task) {
     const int begin = static_cast<int>(blocks * task / tasks),
               count = static_cast<int>(blocks * (task + 1) / tasks) - begin;
@@ -71,7 +71,7 @@ void weight_grad_of_few(const WeightGrad<T>& g) {
   const int64_t dy_size = int64_t{pixels} * kOuterPitch, x_size = int64_t{pixels} * W;
   const Scratch<A> dy(g.tiles() * dy_size);
   parallel_for((g.tiles() + kPackedTiles - 1) / kPackedTiles, [&](int64_t task) {
-    const int begin = static_cast<int>(task) * kPackedTiles, end = lesser(g.tiles(), begin + kPackedTiles);
+    const int begin = static_cast<int>(task) * kPackedTiles, end = min_int(g.tiles(), begin + kPackedTiles);
     pack_dy(g, 0, {0, 1, 0, pixels}, begin, end, dy.get());
     if (!g.db) return;
     double bias[kPackedTiles * kTileRows] = {};
@@ -102,7 +102,7 @@ void weight_grad_of_few(const WeightGrad<T>& g) {
         for (int r = 0; r < rows; ++r) {
           A* to = g.dw + int64_t{out + r} * g.channels + lane;
           for (int v = 0; v < vectors; ++v) {
-            store_result(to + v * L, load(sums.get() + r * W + v * L), lesser(L, g.width() - lane - v * L), g.streamed);
+            store_result(to + v * L, load(sums.get() + r * W + v * L), min_int(L, g.width() - lane - v * L), g.streamed);
           }
         }
       }

@@ -111,12 +111,12 @@ void unfold(const Product<T>& p, const Pixel& at, const Acc<T>* sums) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
-  const int rows = lesser(p.fold_rows, p.result_rows - row), cols = lesser(p.fold_cols, p.result_cols - col);
+  const int rows = min_int(p.fold_rows, p.result_rows - row), cols = min_int(p.fold_cols, p.result_cols - col);
   for (int i = 0; i < rows; ++i) {
     T* to = p.result + ((int64_t{at.image} * p.result_rows + row + i) * p.result_cols + col) * p.result_channels;
     const int begin = i * p.fold_cols * p.result_channels, width = cols * p.result_channels;
     for (int lane = 0; lane < width; lane += L) {
-      const int n = lesser(L, width - lane);
+      const int n = min_int(L, width - lane);
       Vec<A> value[1][1] = {{load_some(sums + begin + lane, n) + load_some(p.bias + begin + lane, n)}};
       apply(value, p.neuron);
       store_some(to + lane, value[0][0], n);
@@ -137,7 +137,7 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
     const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
     T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
     for (int v = 0; v < kTileVectors; ++v) {
-      const int lane = first_lane + v * L, n = lesser(L, p.outs - lane);
+      const int lane = first_lane + v * L, n = min_int(L, p.outs - lane);
       if (n <= 0) break;
       const int64_t channel = int64_t{group} * p.outs + lane;
       Vec<A> value[1][1] = {{load(sums + v * L) + load_some(p.bias + channel, n)}};
@@ -155,14 +155,14 @@ void lay_out_tap(const Product<T>& p, int group, int block, int blocks, int tap,
   constexpr int L = lanes<A>, W = kTileLanes<A>;
   const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
   const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
-  const int width = lesser(blocks * W, p.outs - block * W);
+  const int width = min_int(blocks * W, p.outs - block * W);
   const A* from = p.weights + group * p.group_stride + (int64_t{row} * p.kernel_cols + col) * p.tap_stride +
                   int64_t{block} * W * p.out_stride + begin * p.channel_stride;
   if (p.out_stride == 1) {  // lanes are neighbours in memory, and so are blocks
     for (int c = begin; c < end; ++c, from += p.channel_stride, to += W) {
       for (int lane = 0; lane < blocks * W; lane += L) {
         A* place = to + lane / W * pitch + lane % W;
-        store(place, lane + L <= width ? load(from + lane) : load_some(from + lane, greater(0, width - lane)));
+        store(place, lane + L <= width ? load(from + lane) : load_some(from + lane, max_int(0, width - lane)));
       }
     }
     return;
@@ -173,10 +173,10 @@ void lay_out_tap(const Product<T>& p, int group, int block, int blocks, int tap,
   for (int k = 0; k < blocks; ++k, from += W * p.out_stride, to += pitch) {
     const int n = width - k * W;
     for (int c = begin, count; c < end; c += count) {
-      count = lesser(c == begin && across > 0 ? across : L, end - c);
+      count = min_int(c == begin && across > 0 ? across : L, end - c);
       for (int v = 0; v < kTileVectors; ++v) {
         Vec<A> turned[L];
-        load_turned(from + (c - begin) + v * L * p.out_stride, p.out_stride, count, greater(0, n - v * L), turned);
+        load_turned(from + (c - begin) + v * L * p.out_stride, p.out_stride, count, max_int(0, n - v * L), turned);
         for (int i = 0; i < count; ++i) store(to + (c - begin + i) * W + v * L, turned[i]);
       }
     }
@@ -192,7 +192,7 @@ void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
   parallel_for(int64_t{p.groups} * tasks * taps, [&](int64_t task) {
     const int tap = static_cast<int>(task % taps), begin = static_cast<int>(task / taps % tasks) * kLaidOut;
     const int64_t group = task / taps / tasks;
-    lay_out_tap(p, static_cast<int>(group), first + begin, lesser(kLaidOut, count - begin), tap, 0, p.channels,
+    lay_out_tap(p, static_cast<int>(group), first + begin, min_int(kLaidOut, count - begin), tap, 0, p.channels,
                 to + ((group * count + begin) * depth + int64_t{tap} * p.channels) * W, depth * W);
   });
 }
@@ -251,8 +251,8 @@ Ahead source_ahead(const Product<T>& p, int64_t pixel, int64_t count, int64_t st
   const auto place = [&](const Pixel& at, int row_tap, int col_tap) {
     const int row = p.rows.src_first + at.row * p.rows.src_out + row_tap * p.rows.src_tap;
     const int col = p.cols.src_first + at.col * p.cols.src_out + col_tap * p.cols.src_tap;
-    const int64_t line = int64_t{at.image} * p.source_rows + greater(0, lesser(row, p.source_rows - 1));
-    return (line * p.source_cols + greater(0, lesser(col, p.source_cols - 1))) * p.source_channels;
+    const int64_t line = int64_t{at.image} * p.source_rows + max_int(0, min_int(row, p.source_rows - 1));
+    return (line * p.source_cols + max_int(0, min_int(col, p.source_cols - 1))) * p.source_channels;
   };
   const int64_t from = place(pixel_at(p, pixel), 0, 0);
   const int64_t to = place(pixel_at(p, pixel + count - 1), p.rows.taps - 1, p.cols.taps - 1) + p.source_channels;
@@ -275,7 +275,7 @@ void product(const Product<T>& p) {
   Scratch<A> weights(p.groups * batch * depth * W);
 
   for (int first = 0; first < blocks; first += batch) {
-    const int count = lesser(batch, blocks - first);
+    const int count = min_int(batch, blocks - first);
     lay_out_weights(p, first, count, weights.get());
     // Few pixels: split the lanes as well.
     const int64_t tasks = stretches * p.groups;

@@ -215,7 +215,7 @@ struct Tiling {
   }
   // How many outputs of a tile that begins with `out` exist.
   static int outs(const Side& side, int out) {
-    return greater(0, lesser(Map::kOuts, ceil_div(side.outs - out, side.src_tap)));
+    return max_int(0, min_int(Map::kOuts, ceil_div(side.outs - out, side.src_tap)));
   }
 
   // n channels of a tile of the source, taken to places that lie `pitch` apart.

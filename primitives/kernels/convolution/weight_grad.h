@@ -88,7 +88,7 @@ template <typename T>
 void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int first, int last, Acc<T>* panel) {
   const int64_t size = int64_t{range.count} * range.cols * kOuterPitch;
   for (; first < last; first += kPackedTiles) {
-    const int end = lesser(last, first + kPackedTiles);
+    const int end = min_int(last, first + kPackedTiles);
     Acc<T>* to = panel + first * size;
     for (int i = 0; i < range.count; ++i) {
       const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.outs;
@@ -110,7 +110,7 @@ void add_bias(const WeightGrad<T>& g, int first, int last, const Acc<T>* panel, 
     const int begin = g.tile_begin(tile), end = g.tile_begin(tile + 1);
     const A* from = panel + tile * pixel_count * kOuterPitch;
     for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
-      const int n = lesser(lanes<A>, end - i);
+      const int n = min_int(lanes<A>, end - i);
       for (int64_t pixel = 0; pixel < pixel_count;) {
         Vec<A> sum = {};
         const int64_t run = smaller(pixel_count, pixel + kBlockPixels);
@@ -267,8 +267,8 @@ class WeightGradTask {
     if (from < 0 || to < 0) return {};
     const int col = first(g_.cols, g_.cols.begin + range.col),
               last = first(g_.cols, g_.cols.begin + range.col + range.cols - 1) + 1;
-    const int64_t low = from * g_.cols.n_in + greater(0, lesser(col, g_.cols.n_in));
-    const int64_t high = to * g_.cols.n_in + greater(0, lesser(last, g_.cols.n_in));
+    const int64_t low = from * g_.cols.n_in + max_int(0, min_int(col, g_.cols.n_in));
+    const int64_t high = to * g_.cols.n_in + max_int(0, min_int(last, g_.cols.n_in));
     return {g_.x + low * g_.channels, g_.x + (low < high ? high : low) * g_.channels, steps};
   }
 
@@ -294,7 +294,7 @@ void add_parts(const WeightGrad<T>& g, int64_t parts, int64_t part_size, const A
         const A* from = sums + (group * g.blocks() + lane / W) * g.block_size() + (tap * g.outs + out) * W + lane % W;
         Vec<A> sum = load(from);
         for (int64_t part = 1; part < parts; ++part) sum += load(from + part * part_size);
-        store_some(to + lane, sum, lesser(lanes<A>, g.width() - lane));
+        store_some(to + lane, sum, min_int(lanes<A>, g.width() - lane));
       }
     }
   });
@@ -332,7 +332,7 @@ void weight_grad_by_blocks(const WeightGrad<T>& g) {
       const A* from = sums.get() + (i % taps * g.outs + i / taps) * W;
       A* to = g.dw + (int64_t{group} * g.outs * taps + i) * g.width() + block * W;
       for (int lane = 0; lane < W && block * W + lane < g.width(); lane += lanes<A>) {
-        store_result(to + lane, load(from + lane), lesser(lanes<A>, g.width() - block * W - lane), g.streamed);
+        store_result(to + lane, load(from + lane), min_int(lanes<A>, g.width() - block * W - lane), g.streamed);
       }
     }
     stream_end();
@@ -353,7 +353,7 @@ void weight_grad(const WeightGrad<T>& g) {
   const int64_t affordable = kPartBytes / ((part_size + 1) * static_cast<int64_t>(sizeof(A))) + 1;
   const int64_t parts = smaller(g.pixel_blocks(), smaller(kMaxParts, affordable));
   if (affordable == 1 && int64_t{g.groups} * g.blocks() >= kMaxParts) return weight_grad_by_blocks(g);
-  const int64_t splits = smaller(greater(1, g.blocks()), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
+  const int64_t splits = smaller(max_int(1, g.blocks()), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
   Scratch<A> sums(parts * part_size);
   Scratch<double> bias(g.db ? parts * outs : 0);
   if (g.db) clear(bias.get(), parts * outs);

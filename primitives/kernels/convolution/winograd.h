@@ -52,7 +52,7 @@ class Winograd {
     const int64_t each = kPlaces * count * W * static_cast<int64_t>(sizeof(float));
     const int together = static_cast<int>(smaller(batch, kPlaceSums / each + 1));
     for (int first = 0; first < blocks_; first += batch) {
-      const int here = lesser(batch, blocks_ - first);
+      const int here = min_int(batch, blocks_ - first);
       const int pieces = (p_.channels + L - 1) / L;
       parallel_for(int64_t{here} * pieces, [&](int64_t task) {
         const int block = static_cast<int>(task / pieces);
@@ -64,7 +64,7 @@ class Winograd {
             sums(together * kPlaces * sums_pitch(end - begin));
         for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
         for (int block = 0; block < here; block += together) {
-          const int some = lesser(together, here - block);
+          const int some = min_int(together, here - block);
           multiply_places(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
                           sums.get());
           for (int i = 0; i < some; ++i) {
@@ -103,11 +103,11 @@ class Winograd {
   static int64_t weights_pitch(int depth) { return int64_t{depth} * W + kSkew; }
   // Of the weights of a block of lanes.
   int64_t weights_size() const { return kPlaces * (int64_t{p_.channels} * W + parts_ * kSkew); }
-  int depth(int part) const { return lesser(kPlaceDepth, p_.channels - part * kPlaceDepth); }
+  int depth(int part) const { return min_int(kPlaceDepth, p_.channels - part * kPlaceDepth); }
 
   // The weights of L channels and a block of lanes, as [part][place][channel][lane].
   void place_weights(int block, int channel, float* to) const {
-    const int n = lesser(L, p_.channels - channel), part = channel / kPlaceDepth;
+    const int n = min_int(L, p_.channels - channel), part = channel / kPlaceDepth;
     to += part * kPlaces * weights_pitch(kPlaceDepth) + channel % kPlaceDepth * W;
     for (int v = 0; v < kTileVectors && block * W + v * L < p_.outs; ++v) {
       Vec<float> taps[9][L];
@@ -117,7 +117,7 @@ class Winograd {
         const int lane = block * W + v * L;
         load_lanes(p_.weights + (int64_t{row} * p_.kernel_cols + col) * p_.tap_stride + channel * p_.channel_stride +
                        lane * p_.out_stride,
-                   p_.channel_stride, p_.out_stride, n, lesser(L, p_.outs - lane), taps[tap]);
+                   p_.channel_stride, p_.out_stride, n, min_int(L, p_.outs - lane), taps[tap]);
       }
       for (int k = 0; k < n; ++k) {
         Vec<float> half[3][kSide];
@@ -142,7 +142,7 @@ class Winograd {
   void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
     for (int channel = 0; channel < p_.channels; channel += L) {
       tiling_.place_source(
-          p_.source, tile, channel, lesser(L, p_.channels - channel), source_pitch(count),
+          p_.source, tile, channel, min_int(L, p_.channels - channel), source_pitch(count),
           to + channel / kPlaceDepth * kPlaces * source_pitch(count) + at * kPlacePitch + channel % kPlaceDepth);
     }
   }
@@ -183,7 +183,7 @@ class Winograd {
               p_.cols.out_first + at.col * p_.cols.out_step) *
                  p_.result_channels;
       for (int v = 0; v < kTileVectors; ++v) {
-        const int lane = block * W + v * L, n = lesser(L, p_.outs - lane);
+        const int lane = block * W + v * L, n = min_int(L, p_.outs - lane);
         if (n <= 0) break;
         finish_tile(sums + tile * W + v * L, sums_pitch(count), load_some(p_.bias + lane, n), rows, cols, n, y + lane);
       }

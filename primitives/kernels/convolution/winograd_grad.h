@@ -50,7 +50,7 @@ class WinogradGrad {
     const Scratch<double> bias(g_.db ? g_.outs : 0);
     if (g_.db) clear(bias.get(), g_.outs);
     for (int first = 0; first < blocks_; first += batch) {
-      const int here = lesser(batch, blocks_ - first);
+      const int here = min_int(batch, blocks_ - first);
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles * round / rounds, end = tiles * (round + 1) / rounds, count = end - begin;
         place(first, here, begin, end, dy.get(), x.get(), g_.db && first == 0 ? bias.get() : nullptr);
@@ -150,12 +150,12 @@ class WinogradGrad {
     for (int tile = 0; tile < g_.tiles(); ++tile) {
       for (int out = g_.tile_begin(tile); out < g_.tile_begin(tile + 1); out += L) {
         const int lane = out - g_.tile_begin(tile);
-        place_result(begin + i, out, lesser(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
+        place_result(begin + i, out, min_int(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
                      dy + (tile * count + i) * kOuterPitch + lane, bias);
       }
     }
-    for (int channel = first * W; channel < lesser(g_.channels, (first + blocks) * W); channel += L) {
-      tiling_.place_source(g_.x, begin + i, channel, lesser(L, g_.channels - channel), x_pitch(count, blocks),
+    for (int channel = first * W; channel < min_int(g_.channels, (first + blocks) * W); channel += L) {
+      tiling_.place_source(g_.x, begin + i, channel, min_int(L, g_.channels - channel), x_pitch(count, blocks),
                            x + (int64_t{channel / W - first} * count + i) * W + channel % W);
     }
   }
@@ -209,7 +209,7 @@ class WinogradGrad {
   void finish(int block, int tile, const float* sums) const {
     const int begin = g_.tile_begin(tile), end = g_.tile_begin(tile + 1);
     for (int v = 0; v < kTileVectors; ++v) {
-      const int lane = block * W + v * L, n = lesser(L, g_.channels - lane);
+      const int lane = block * W + v * L, n = min_int(L, g_.channels - lane);
       if (n <= 0) break;
       for (int out = begin; out < end; ++out) {
         const float* from = sums + (out - begin) * W + v * L;

@@ -4,7 +4,7 @@
 #include "kernels/vector/simd.h"
 #include "kernels/vector/tap_lists.h"
 #include "runtime/parallel.h"
-#include "shared/geometry.h"
+#include "pooling/params.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 template <typename A>
 constexpr auto each_tap = [](const Axis& a, int o, const auto& add) {
   if (!selected(a, o)) return;
-  const A count = static_cast<A>(greater(1, divisor(a, o)));
+  const A count = static_cast<A>(max_int(1, divisor(a, o)));
   const int start = first(a, o), end = tap_end(a, o);
   for (int k = tap_begin(a, o); k < end; ++k) add(start + k * a.dilation, count);
 };
@@ -22,7 +22,7 @@ constexpr auto each_tap = [](const Axis& a, int o, const auto& add) {
 template <typename A>
 constexpr auto each_reader = [](const Axis& a, int i, const auto& add) {
   for (int o = reader_begin(a, i); o < reader_end(a, i); ++o) {
-    if (reads(a, o, i)) add(o, 1 / static_cast<A>(greater(1, divisor(a, o))));
+    if (reads(a, o, i)) add(o, 1 / static_cast<A>(max_int(1, divisor(a, o))));
   }
 };
 
@@ -59,8 +59,9 @@ MPSF_INLINE void means(const Line<T, A>* lines, Rows rows, const Entry<A>* taps,
 template <typename T>
 void forward(const Call& call) {
   using A = Acc<T>;
+  const PoolParams windows = params_as<PoolParams>(call.params);
   over_windows<T, A>(
-      call, each_tap<A>,
+      call, windows.rows, windows.cols, each_tap<A>,
       [&](auto lines, auto row_count, auto taps, auto col_count, int, int, int64_t shift, int64_t at, int64_t length) {
         means(lines, row_count, taps, col_count, shift, length, data<T>(call.out[0]) + at);
       });
@@ -87,7 +88,8 @@ MPSF_INLINE void shares(const T* dy, const Entry<A>* rows, Rows row_count, const
 template <typename T>
 void gradient(const Call& call) {
   using A = Acc<T>;
-  over_pixels<T, A>(call, nullptr, each_reader<A>,
+  const PoolParams windows = params_as<PoolParams>(call.params);
+  over_pixels<T, A>(call, windows.rows, windows.cols, nullptr, each_reader<A>,
                     [&](int64_t from, auto rows, auto row_count, auto cols, auto col_count, auto, T* made,
                         int64_t length, bool streamed) {
                       shares(data<T>(call.in[0]) + from, rows, row_count, cols, col_count, length, made, streamed);

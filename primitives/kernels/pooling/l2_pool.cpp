@@ -4,7 +4,7 @@
 #include "kernels/vector/simd.h"
 #include "kernels/vector/tap_lists.h"
 #include "runtime/parallel.h"
-#include "shared/geometry.h"
+#include "pooling/params.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -85,8 +85,9 @@ MPSF_INLINE void roots(const Line<T, int>* lines, Rows rows, const Entry<int>* e
 
 template <typename T>
 void forward(const Call& call) {
+  const PoolParams windows = params_as<PoolParams>(call.params);
   over_windows<T, int>(
-      call, each_read,
+      call, windows.rows, windows.cols, each_read,
       [&](auto lines, auto row_count, auto cols, auto col_count, int, int, int64_t shift, int64_t at, int64_t length) {
         roots(lines, row_count, cols, col_count, shift, length, data<Acc<T>>(call.out[0]) + at);
       });
@@ -116,7 +117,8 @@ MPSF_INLINE void pulled(const T* dy, const Acc<T>* norms, const Entry<int>* rows
 
 template <typename T>
 void gradient(const Call& call) {
-  over_pixels<T, int>(call, data<T>(call.in[1]), each_reader,
+  const PoolParams windows = params_as<PoolParams>(call.params);
+  over_pixels<T, int>(call, windows.rows, windows.cols, data<T>(call.in[1]), each_reader,
                       [&](int64_t from, auto rows, auto row_count, auto cols, auto col_count, const T* own, T* made,
                           int64_t length, bool streamed) {
                         pulled(data<T>(call.in[0]) + from, data<Acc<T>>(call.in[2]) + from, rows, row_count, cols,
@@ -128,7 +130,8 @@ template <typename T>
 void tangent(const Call& call) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
+  const PoolParams windows = params_as<PoolParams>(call.params);
+  const Axis &rows = windows.rows, &cols = windows.cols;
   const int64_t channels = call.out[0].shape[3], lines = int64_t{call.out[0].shape[0]} * rows.n_out;
   const int64_t row_pitch = cols.n_in * channels;
   parallel_lines(lines, cols.n_out * channels, [&](int64_t line) {

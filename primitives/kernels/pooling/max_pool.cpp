@@ -4,7 +4,7 @@
 #include "kernels/vector/simd.h"
 #include "kernels/vector/tap_lists.h"
 #include "runtime/parallel.h"
-#include "shared/geometry.h"
+#include "pooling/params.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -156,8 +156,9 @@ constexpr bool kUnrolled = sizeof(Acc<T>) == 4 && sizeof(W) == 1;
 
 template <typename T, typename W>
 void forward(const Call& call) {
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
-  over_windows<T, int, kUnrolled<T, W>>(call, each_tap,
+  const PoolParams windows = params_as<PoolParams>(call.params);
+  const Axis &rows = windows.rows, &cols = windows.cols;
+  over_windows<T, int, kUnrolled<T, W>>(call, windows.rows, windows.cols, each_tap,
                                         [&](auto lines, auto row_count, auto taps, auto col_count, int y, int x,
                                             int64_t shift, int64_t at, int64_t length) {
                                           // One answer for a run: windows that lead to the same taps hang over alike.
@@ -191,8 +192,9 @@ MPSF_INLINE void won(const T* dy, const W* winners, const Tap* rows, Rows row_co
 
 template <typename T, typename W>
 void gradient(const Call& call) {
-  const int width = axis_at(call.params, 1).size;
-  over_pixels<T, int, kUnrolled<T, W>>(call, nullptr, each_reader,
+  const PoolParams windows = params_as<PoolParams>(call.params);
+  const int width = windows.cols.size;
+  over_pixels<T, int, kUnrolled<T, W>>(call, windows.rows, windows.cols, nullptr, each_reader,
                                        [&](int64_t from, auto rows, auto row_count, auto cols, auto col_count, auto,
                                            T* made, int64_t length, bool streamed) {
                                          won(data<T>(call.in[0]) + from, data<W>(call.in[1]) + from, rows, row_count,
@@ -203,7 +205,8 @@ void gradient(const Call& call) {
 template <typename T, typename W>
 void take(const Call& call) {
   const Tensor &in = call.in[0], &out = call.out[0];
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
+  const PoolParams windows = params_as<PoolParams>(call.params);
+  const Axis &rows = windows.rows, &cols = windows.cols;
   const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_out;
   parallel_lines(lines, cols.n_out * channels, [&](int64_t line) {
     const int64_t image = line / rows.n_out;

@@ -205,8 +205,7 @@ struct Line {
 // windows that begin with (y, x) and read the lines at shift + cols[j].at; row_count and col_count are constants where
 // small, but for types with accumulators of 8 bytes, which would double what there is to compile.
 template <typename T, typename P, bool Unrolled = sizeof(Acc<T>) == 4, typename Read, typename F>
-void over_windows(const Call& call, const Read& read, const F& f) {
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
+void over_windows(const Call& call, const Axis& rows, const Axis& cols, const Read& read, const F& f) {
   const int64_t channels = call.out[0].shape[3], lines = int64_t{call.out[0].shape[0]} * rows.n_out;
   const int64_t pitch = cols.n_in * channels;
   const int64_t spanned = smaller(rows.n_in, int64_t{rows.size - 1} * rows.dilation + 1);
@@ -270,9 +269,8 @@ void over_windows(const Call& call, const Read& read, const F& f) {
 // an axis. f(from, rows, row_count, cols, col_count, own, made, length, streamed) makes `length` elements at `made` of
 // pixels that are read at from + rows[i].at + cols[j].at; `own` are theirs in the image `source`, if there is one.
 template <typename T, typename P, bool Unrolled = sizeof(Acc<T>) == 4, typename Read, typename F>
-void over_pixels(const Call& call, const T* source, const Read& read, const F& f) {
+void over_pixels(const Call& call, const Axis& rows, const Axis& cols, const T* source, const Read& read, const F& f) {
   const Tensor& out = call.out[0];
-  const Axis rows = axis_at(call.params, 0), cols = axis_at(call.params, 1);
   const int64_t channels = out.shape[3], lines = int64_t{out.shape[0]} * rows.n_in;
   const int64_t pitch = cols.n_in * channels, row_pitch = cols.n_out * channels;
   const bool apart = reordered<T>(cols, channels, 1);

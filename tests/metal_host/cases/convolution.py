@@ -19,7 +19,7 @@ from metal_host.case import Case, named
 from mpsfunc.channels.activation_spec import ELU, NAMES, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
 from mpsfunc.convolution import launches, routes
 from mpsfunc.convolution.spec import Spec
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 ACTIVATIONS = (
@@ -103,7 +103,7 @@ def _on_cuda(
     out: int,
     kernel: tuple[int, int],
     crowded: bool = False,
-    fill: int = launch.FILL,
+    fill: int = grids.FILL,
     room: int = launches._STRIP,
     **how: Any,
 ) -> Case:
@@ -111,7 +111,7 @@ def _on_cuda(
 
     def check() -> None:
         *_, grad_weights = _convs(shape, dtype, out, kernel, **how)
-        less = contextlib.nullcontext() if crowded else mock.patch.object(launch, "FILL", fill)
+        less = contextlib.nullcontext() if crowded else mock.patch.object(grids, "FILL", fill)
         on_cuda = mock.patch.object(launch, "backend", lambda stream: "cuda")
         with on_cuda, less, mock.patch.object(launches, "_STRIP", room):
             grad_weights.check()

@@ -23,7 +23,7 @@ from mpsfunc.channels.activation_spec import (
     SOFTPLUS,
     Activation,
 )
-from mpsfunc.core import launch
+from mpsfunc.core import grids, launch
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 Array = np.ndarray
@@ -313,10 +313,10 @@ def _behind_an_outlier() -> Case:
 
 
 def _launched_with(case: Case, told: str, **known: int) -> Case:
-    """The case with other numbers of `core.launch`."""
+    """The case with other numbers of `core.grids`."""
 
     def check() -> None:
-        with mock.patch.multiple(launch, **known):
+        with mock.patch.multiple(grids, **known):
             case.check()
 
     return case._replace(name=f"{case.name} {told}", check=check)
