@@ -2,7 +2,7 @@
 // vectors.
 #ifndef MPSF_FUNCTIONS_H
 #define MPSF_FUNCTIONS_H
-#include "shared/base.h"
+#include "activation/params.h"
 
 #define MPSF_POINTWISE MPSF_FN
 
@@ -33,7 +33,7 @@ MPSF_FN float bell(float x) {
 }
 
 // z ** (c - less), also of negative numbers, which not every pow() knows.
-MPSF_FN float power(float z, Activation p, int less) {
+MPSF_FN float power(float z, ActivationParams p, int less) {
   const float exponent = p.c - less, made = pow(fabs(z), exponent);
   const bool whole = floor(exponent) == exponent;
   if (whole && floor(exponent * 0.5f) * 2 != exponent) return z < 0 || 1 / z < 0 ? -made : made;
