@@ -2,13 +2,12 @@
 // group at a time.
 // A matrix product that is never laid out: 64 pixels by 64 output channels a threadgroup, 4 by 4 a thread, and 16
 // steps of the sum over (tap, channel) at a time through threadgroup memory.
-#include "shared/geometry.h"
-#include "shared/functions.h"
 #include "convolution/neuron.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
+#include "convolution/params.h"
+const ConvLaunch launch = params_as<ConvLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int groups = launch.groups;
 const int in_channels = x_shape[3], out_channels = bias_shape[0];
-const Activation known = activation_at(params, kBothAxes + 2);
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * in_width;
 const int group = threadgroup_position_in_grid.z;
@@ -57,6 +56,6 @@ for (int i = 0; i < 16; ++i) {
   const int o = o0 + step * 4 + i % 4;
   if (p < pixels && o < out_width) {
     const float z = sum[i] + float(bias[group * out_width + o]);
-    y[p * out_channels + group * out_width + o] = T(activated_by(neuron, z, known));
+    y[p * out_channels + group * out_width + o] = T(activated_by(launch.kind, z, launch.activation));
   }
 }

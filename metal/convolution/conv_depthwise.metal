@@ -1,13 +1,12 @@
 // y[n,oh,ow,o] = neuron(bias[o] + sum over taps t of x[n, source(oh), source(ow), o / each] * w[o,t]), where each
 // channel of x has `each` outputs of its own.
 // A thread owns V output channels of four neighbours in a row, so that it loads a weight once for four pixels.
-#include "shared/geometry.h"
-#include "shared/vector_load.h"
-#include "shared/functions.h"
 #include "convolution/neuron.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
-const Activation known = activation_at(params, kBothAxes + 2);
+#include "convolution/params.h"
+#include "shared/vector_load.h"
+const ConvLaunch launch = params_as<ConvLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int groups = launch.groups;
 const int images = x_shape[0], out_channels = bias_shape[0], each = out_channels / groups, lanes = out_channels / V;
 const int ow0 = thread_position_in_grid.x / lanes * 4, o = thread_position_in_grid.x % lanes * V, c = o / each;
 const int taps = rows.size * cols.size;
@@ -39,7 +38,7 @@ for (int oh = thread_position_in_grid.y; oh < rows.n_out; oh += threads_per_grid
     for (int i = 0; i < 4; ++i) {
       if (ow0 + i < cols.n_out) {
         Pack<T, V> out;
-        for (int j = 0; j < V; ++j) out.v[j] = T(activated_by(neuron, sum[i * V + j], known));
+        for (int j = 0; j < V; ++j) out.v[j] = T(activated_by(launch.kind, sum[i * V + j], launch.activation));
         store(y + to + i * long(out_channels), out);
       }
     }

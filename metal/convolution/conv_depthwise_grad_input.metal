@@ -1,13 +1,12 @@
 // dx[n,h,w,c] = neuron(bias[c] + sum over taps t and the outputs o of channel c of dy[n, target(h), target(w), o] *
 // w[o,t]), where each channel has `each` outputs of its own.
 // A thread owns V channels of four neighbours in a row, so that it loads a weight once for four pixels.
-#include "shared/geometry.h"
-#include "shared/vector_load.h"
-#include "shared/functions.h"
 #include "convolution/neuron.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int channels = params[kBothAxes], neuron = params[kBothAxes + 1];
-const Activation known = activation_at(params, kBothAxes + 2);
+#include "convolution/params.h"
+#include "shared/vector_load.h"
+const ConvLaunch launch = params_as<ConvLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int channels = launch.groups;
 const int images = dy_shape[0], out_channels = dy_shape[3], each = out_channels / channels, lanes = channels / V;
 const int w0 = thread_position_in_grid.x / lanes * 4, c = thread_position_in_grid.x % lanes * V;
 const int taps = rows.size * cols.size;
@@ -42,7 +41,7 @@ for (int h = thread_position_in_grid.y; h < rows.n_in; h += threads_per_grid.y) 
     for (int i = 0; i < 4; ++i) {
       if (w0 + i < cols.n_in) {
         Pack<T, V> out;
-        for (int j = 0; j < V; ++j) out.v[j] = T(activated_by(neuron, sum[i * V + j], known));
+        for (int j = 0; j < V; ++j) out.v[j] = T(activated_by(launch.kind, sum[i * V + j], launch.activation));
         store(dx + to + i * long(channels), out);
       }
     }

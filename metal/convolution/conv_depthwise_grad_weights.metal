@@ -2,11 +2,11 @@
 // where each channel of x has `each` outputs of its own; sum_partials adds the parts in order.
 // A thread owns V output channels at U taps and every grid-th pixel; a threadgroup folds its rows of threads in a fixed
 // order.
-#include "shared/geometry.h"
+#include "convolution/params.h"
 #include "shared/vector_load.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[kBothAxes];
-const int width = params[kBothAxes + 1], height = params[kBothAxes + 2];  // of the threadgroup
+const ConvDepthwiseGradWeightsLaunch launch = params_as<ConvDepthwiseGradWeightsLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int groups = launch.groups, width = launch.threadgroup_size.width, height = launch.threadgroup_size.height;
 const int out_channels = dy_shape[3], each = out_channels / groups, lanes = out_channels / V;
 const int taps = rows.size * cols.size;
 const long pixels = long(dy_shape[0]) * rows.n_out * cols.n_out;

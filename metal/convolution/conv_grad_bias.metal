@@ -2,7 +2,8 @@
 #include "shared/vector_load.h"
 const int channels = dy_shape[3], lanes = channels / V;
 const long pixels = long(dy_shape[0]) * dy_shape[1] * dy_shape[2];
-const int width = params[0], height = params[1];  // of the threadgroup
+const Threadgroup group = params_as<Threadgroup>(params);
+const int width = group.width, height = group.height;
 const int lane = thread_position_in_grid.x, c = lane * V;
 const int row = thread_position_in_threadgroup.y;
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;

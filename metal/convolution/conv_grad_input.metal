@@ -2,13 +2,12 @@
 // group at a time.
 // Tiled as conv.metal: 64 input pixels by 64 input channels a threadgroup, 4 by 4 a thread, 16 steps of the sum over
 // (tap, output channel) at a time.
-#include "shared/geometry.h"
-#include "shared/functions.h"
 #include "convolution/neuron.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[kBothAxes], neuron = params[kBothAxes + 1];
+#include "convolution/params.h"
+const ConvLaunch launch = params_as<ConvLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int groups = launch.groups;
 const int in_channels = bias_shape[0], out_channels = dy_shape[3];
-const Activation known = activation_at(params, kBothAxes + 2);
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * out_width;
 const int group = threadgroup_position_in_grid.z;
@@ -59,6 +58,6 @@ for (int i = 0; i < 16; ++i) {
   const int c = c0 + step * 4 + i % 4;
   if (p < pixels && c < in_width) {
     const float z = sum[i] + float(bias[group * in_width + c]);
-    dx[p * in_channels + group * in_width + c] = T(activated_by(neuron, z, known));
+    dx[p * in_channels + group * in_width + c] = T(activated_by(launch.kind, z, launch.activation));
   }
 }

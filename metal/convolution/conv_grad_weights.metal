@@ -2,10 +2,11 @@
 // A matrix product that is never laid out: 64 output channels by 64 (tap, channel) pairs a threadgroup, 16 by 32 a
 // simdgroup, and 16 pixels at a time through threadgroup memory, V channels a load. The pixels are cut into parts, so
 // that few weights still fill the GPU; sum_partials adds the parts in order.
-#include "shared/geometry.h"
+#include "convolution/params.h"
 #include "shared/vector_load.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[kBothAxes], parts = params[kBothAxes + 1];
+const ConvGradWeightsLaunch launch = params_as<ConvGradWeightsLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int groups = launch.groups, parts = launch.parts;
 const int in_channels = x_shape[3], out_channels = dy_shape[3];
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int depth = rows.size * cols.size * in_width;

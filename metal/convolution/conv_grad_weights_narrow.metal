@@ -3,11 +3,12 @@
 // channels at all taps and goes along rows of windows, so that each pixel is loaded once for all windows of a row that
 // read it. A threadgroup of G has DOWN by ACROSS threads for channels of dy and x, as often as it has room for them to
 // share its part's rows; what those sum up is added in order, as are the parts by sum_partials.
-#include "shared/geometry.h"
-#include "shared/vector_load.h"
+#include "convolution/params.h"
 #include "convolution/register_tile.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int parts = params[kBothAxes];
+#include "shared/vector_load.h"
+const ConvGradWeightsLaunch launch = params_as<ConvGradWeightsLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int parts = launch.parts;
 enum { LANES = DOWN * ACROSS, SLICES = G / LANES, OUTS = DOWN * O, INS = ACROSS * I };
 const int part = threadgroup_position_in_grid.x, thread_id = thread_position_in_threadgroup.x;
 const int o0 = int(threadgroup_position_in_grid.y) * OUTS, c0 = int(threadgroup_position_in_grid.z) * INS;

@@ -3,9 +3,10 @@
 // there than the words of cuda_matrix.h. Tiled as conv.metal: 64 output channels by 64 (tap, channel) pairs a
 // threadgroup, 4 by 4 a thread, 16 pixels at a time. The pixels are cut into parts, so that few weights still fill the
 // GPU; sum_partials adds the parts in order.
-#include "shared/geometry.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int groups = params[kBothAxes], parts = params[kBothAxes + 1];
+#include "convolution/params.h"
+const ConvGradWeightsLaunch launch = params_as<ConvGradWeightsLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int groups = launch.groups, parts = launch.parts;
 const int in_channels = x_shape[3], out_channels = dy_shape[3];
 const int in_width = in_channels / groups, out_width = out_channels / groups;
 const int taps = rows.size * cols.size, depth = taps * in_width;

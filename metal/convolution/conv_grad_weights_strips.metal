@@ -2,11 +2,12 @@
 // conv_grad_weights_narrow.metal in sixteen bits, by matrices that NVIDIA's tensor cores multiply: a simdgroup for each
 // tap of a window of KY by KX, SY by SX pixels apart. R rows of N windows and the pixels that they see lie in
 // threadgroup memory, O channels of dy and I of x, so that each is loaded once for all taps.
-#include "shared/geometry.h"
-#include "shared/vector_load.h"
+#include "convolution/params.h"
 #include "convolution/simdgroup_mma.h"
-const Axis rows = axis_at(params, 0), cols = axis_at(params, 1);
-const int parts = params[kBothAxes];
+#include "shared/vector_load.h"
+const ConvGradWeightsLaunch launch = params_as<ConvGradWeightsLaunch>(params);
+const Axis rows = launch.rows, cols = launch.cols;
+const int parts = launch.parts;
 enum { ROWS = (R - 1) * SY + KY, COLS = (N - 1) * SX + KX, TURNS = (N + 7) / 8, APART = (COLS + SX - 1) / SX };
 // Sixteens of channels, and eights from pixel to pixel: odd, so that pixels that follow one another have other banks.
 enum { DOWN = (O + 15) / 16, ACROSS = (I + 15) / 16, OF_DY = 2 * DOWN + 1, OF_X = 2 * ACROSS + 1 };

@@ -7,9 +7,11 @@ import math
 
 import mlx.core as mx
 
+from mpsfunc.convolution.params import ConvDepthwiseGradWeightsLaunch, ConvGradWeightsLaunch, ConvLaunch
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import grids, launch
-from mpsfunc.core.launch import Output, Stage
+from mpsfunc.core.launch import KernelLaunch, Output
+from mpsfunc.core.params import Threadgroup
 
 Shape = tuple[int, ...]
 
@@ -30,37 +32,31 @@ _STRIP, _MATRICES = 3 * 2**14, 4
 _PARTIALS = 4 * 2**20
 
 
-def conv_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+def conv_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The convolution of x with weights and ``out`` biases in the accumulator's dtype."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     if depthwise(groups, x_shape[3] // groups):
         return depthwise_stages(spec, x_shape, out, dtype)
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
     pixels = x_shape[0] * rows.n_out * cols.n_out
-    grid, params = (
-        grids.tiles(_tiles(pixels), _tiles(out // groups), groups),
-        (*rows, *cols, groups, spec.neuron.kind, *spec.neuron.bits),
-    )
-    return (Stage("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, params),)
+    grid = grids.tiles(_tiles(pixels), _tiles(out // groups), groups)
+    return (KernelLaunch("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, _params(spec)),)
 
 
-def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The image's gradient, ``width`` channels a group, from dy, weights and a bias for each channel."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     if depthwise(groups, width):
         return depthwise_grad_input_stages(spec, dy_shape, dtype)
     result = ((dy_shape[0], rows.n_in, cols.n_in, groups * width), dtype)
     pixels = dy_shape[0] * rows.n_in * cols.n_in
-    grid, params = (
-        grids.tiles(_tiles(pixels), _tiles(width), groups),
-        (*rows, *cols, groups, spec.neuron.kind, *spec.neuron.bits),
-    )
-    return (Stage("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, params),)
+    grid = grids.tiles(_tiles(pixels), _tiles(width), groups)
+    return (KernelLaunch("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, _params(spec)),)
 
 
 def grad_weights_stages(
     spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.Dtype, *, matrices: bool
-) -> tuple[Stage, ...]:
+) -> tuple[KernelLaunch, ...]:
     """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x.
 
     ``matrices``: by matrices of simdgroups for all that is not depthwise.
@@ -80,14 +76,14 @@ def grad_weights_stages(
     parts = max(1, min(grids.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
     partial = ((parts, out * depth), mx.float32)
     together = _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)
-    first = Stage(
+    first = KernelLaunch(
         "conv_grad_weights" if matrices else "conv_grad_weights_plain",
         ("dy", "x"),
         ("partial",),
         (partial,),
         grids.tiles(down, across, groups * parts),
         _GROUP,
-        (*rows, *cols, groups, parts),
+        ConvGradWeightsLaunch(rows, cols, groups, parts),
         (("V", together),) if matrices else (),
     )
     return first, _summed(spec, out, width)
@@ -105,7 +101,7 @@ def narrow(spec: Spec, out: int, width: int) -> bool:
     return spec.groups == 1 and few and fits
 
 
-def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
+def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
     rows, cols = spec.rows, spec.cols
     out, width, lines = dy_shape[3], x_shape[3], dy_shape[0] * rows.n_out
     of_dy, of_x = _together(math.prod(dy_shape), out), 2 if width % 2 == 0 and math.prod(x_shape) >= 8 else 1
@@ -120,14 +116,14 @@ def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[S
     together = 4 if cols.stride == 1 or cols.size == 1 else 3
     template = {"KY": rows.size, "KX": cols.size, "S": cols.stride, "U": together, "OUT": out, "IN": width}
     template |= {"O": of_dy, "I": of_x, "G": _THREADS, "DOWN": down, "ACROSS": across}
-    first = Stage(
+    first = KernelLaunch(
         "conv_grad_weights_narrow",
         ("dy", "x"),
         ("partial",),
         (((parts, out * taps * width), mx.float32),),
         (parts * _THREADS, blocks_down, blocks_across),
         (_THREADS, 1, 1),
-        (*rows, *cols, parts),
+        ConvGradWeightsLaunch(rows, cols, spec.groups, parts),
         tuple(template.items()),
     )
     return first, _summed(spec, out, width)
@@ -162,7 +158,7 @@ def _eights(out: int, width: int) -> tuple[int, int]:
     return of_dy, max(n for n in range(1, of_x + 1) if of_x % n == 0 and (n + 1) // 2 <= most)
 
 
-def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: int) -> tuple[Stage, ...]:
+def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: int) -> tuple[KernelLaunch, ...]:
     rows, cols = spec.rows, spec.cols
     out, width, taps = dy_shape[3], x_shape[3], rows.size * cols.size
     of_dy, of_x = _eights(out, width)
@@ -171,14 +167,14 @@ def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: 
     _, parts = _evenly(strips, -(-strips // parts))
     template = {"KY": rows.size, "KX": cols.size, "SY": rows.stride, "SX": cols.stride, "N": cols.n_out}
     template |= {"R": at_a_time, "O": 8 * of_dy, "I": 8 * of_x}
-    first = Stage(
+    first = KernelLaunch(
         "conv_grad_weights_strips",
         ("dy", "x"),
         ("partial",),
         (((parts, out * taps * width), mx.float32),),
         (parts * taps * 32, 1, across),
         (taps * 32, 1, 1),
-        (*rows, *cols, parts),
+        ConvGradWeightsLaunch(rows, cols, spec.groups, parts),
         tuple(template.items()),
     )
     return first, _summed(spec, out, width)
@@ -198,14 +194,14 @@ def depthwise(groups: int, width: int) -> bool:
     return groups > 1 and width == 1
 
 
-def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[Stage, ...]:
+def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The depthwise convolution of x with float32 weights, and ``out`` biases."""
     rows, cols = spec.rows, spec.cols
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
     return (_by_pixel("conv_depthwise", ("x", "w", "bias"), "y", result, spec, out == x_shape[3], x_shape),)
 
 
-def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) -> tuple[Stage, ...]:
+def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The image's gradient from dy and float32 weights, and a bias for each channel of the image."""
     channels = spec.groups
     result = ((dy_shape[0], spec.rows.n_in, spec.cols.n_in, channels), dtype)
@@ -213,7 +209,7 @@ def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) ->
     return (_by_pixel(name, inputs, "dx", result, spec, dy_shape[3] == channels, dy_shape),)
 
 
-def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[Stage, ...]:
+def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
     """The weights' gradient, of shape (o, kh, kw, 1), from dy and x."""
     rows, cols, out = spec.rows, spec.cols, dy_shape[3]
     taps, pixels = rows.size * cols.size, math.prod(dy_shape[:3])
@@ -223,14 +219,14 @@ def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -
     (across, _, _), group = grids.column_threads(out // per_thread, pixels)
     most = grids.FILL // (-(-across // group[0]) * rounds)
     parts = max(1, min(most, _PARTIALS // (out * taps), pixels // (16 * group[1])))
-    first = Stage(
+    first = KernelLaunch(
         "conv_depthwise_grad_weights",
         ("dy", "x"),
         ("partial",),
         (((parts, out * taps), mx.float32),),
         (across, parts * group[1], rounds),
         group,
-        (*rows, *cols, spec.groups, *group[:2]),
+        ConvDepthwiseGradWeightsLaunch(rows, cols, spec.groups, Threadgroup(*group[:2])),
         (("V", per_thread), ("U", -(-taps // rounds))),
     )
     return first, _summed(spec, out, 1)
@@ -244,13 +240,12 @@ def _by_pixel(
     spec: Spec,
     alone: bool,
     source: Shape,
-) -> Stage:
+) -> KernelLaunch:
     """A thread for some channels, if each has one output alone, of a few pixels of the result."""
     (n, height, width, channels), _ = result
     per_thread = _together(math.prod(source), channels) if alone else 1
     grid, group = grids.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
-    params = (*spec.rows, *spec.cols, spec.groups, spec.neuron.kind, *spec.neuron.bits)
-    return Stage(body, inputs, (output,), (result,), grid, group, params, (("V", per_thread),))
+    return KernelLaunch(body, inputs, (output,), (result,), grid, group, _params(spec), (("V", per_thread),))
 
 
 # Both ---------------------------------------------------------------------------------------------------
@@ -261,11 +256,15 @@ def _together(size: int, *widths: int) -> int:
     return 4 if size >= 8 and all(width % 4 == 0 for width in widths) else 1
 
 
+def _params(spec: Spec) -> ConvLaunch:
+    return ConvLaunch(spec.rows, spec.cols, spec.groups, spec.neuron.kind, spec.neuron.gpu_params)
+
+
 def _tiles(n: int) -> int:
     return -(-n // _TILE)
 
 
-def _summed(spec: Spec, out: int, width: int) -> Stage:
-    """The stage that adds partial gradients of weights."""
+def _summed(spec: Spec, out: int, width: int) -> KernelLaunch:
+    """The launch that adds partial gradients of weights."""
     result = ((out, spec.rows.size, spec.cols.size, width), mx.float32)
     return launch.sum_partials(math.prod(result[0]))._replace(results=(result,))

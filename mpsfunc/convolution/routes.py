@@ -8,9 +8,10 @@ import mlx.core as mx
 
 from mpsfunc.channels.sums import channel_sums
 from mpsfunc.convolution import clamped_edges, launches, library
+from mpsfunc.convolution.params import ConvGradWeightsParams, ConvParams
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import environment, launch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.windows.axis import Axis
 
 
@@ -28,12 +29,11 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     acc = launch.accumulator(x.dtype)
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.conv_stages(spec, x.shape, out, x.dtype)
 
-    arrays = [x, _wide(w, x, spec), b.astype(acc)]
-    params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
-    return launch.launch("conv", arrays, params, (result,), stages, spec.stream)[0]
+    arrays = {"x": x, "w": _wide(w, x, spec), "bias": b.astype(acc)}
+    return launch.launch("conv", arrays, _params(windows, spec), (result,), kernels, spec.stream)[0]
 
 
 def _wide(w: mx.array, images: mx.array, spec: Spec) -> mx.array:
@@ -60,13 +60,12 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
         return library.finished(library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.grad_input_stages(spec, dy.shape, w.shape[3], dy.dtype)
 
     acc = launch.accumulator(dy.dtype)
-    arrays = [dy, _wide(w, dy, spec), b.astype(acc)]
-    params = (*windows, spec.neuron.kind, _winograd(), *spec.neuron.told[1:])
-    return launch.launch("conv_grad_input", arrays, params, (result,), stages, spec.stream)[0]
+    arrays = {"dy": dy, "w": _wide(w, dy, spec), "bias": b.astype(acc)}
+    return launch.launch("conv_grad_input", arrays, _params(windows, spec), (result,), kernels, spec.stream)[0]
 
 
 def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
@@ -97,12 +96,12 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
     acc = launch.accumulator(x.dtype)
     results = (shape, acc), ((out,), acc)
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         matrices = launch.backend(spec.stream) == "metal"
         return launches.grad_weights_stages(spec, dy.shape, x.shape, x.dtype, matrices=matrices)
 
-    told = (*windows, _winograd())
-    return launch.launch("conv_grad_weights", [dy, x], told, results[:count], stages, spec.stream)
+    params = ConvGradWeightsParams(*windows, _winograd())
+    return launch.launch("conv_grad_weights", {"dy": dy, "x": x}, params, results[:count], kernels, spec.stream)
 
 
 def _slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
@@ -137,6 +136,11 @@ def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
     return channel_sums(dy, spec.stream)
 
 
+def _params(windows: tuple[Axis, Axis, int], spec: Spec) -> ConvParams:
+    kind, a, b, c = spec.neuron
+    return ConvParams(*windows, kind, _winograd(), a, b, c)
+
+
 def _winograd() -> int:
     """Whether a CPU may save multiplications where a window is 3 by 3."""
     return int(environment.switch("MPSFUNC_WINOGRAD", True))
@@ -149,9 +153,9 @@ _PLAIN, _CLAMPED, _COVERING = range(3)
 
 
 @functools.lru_cache(maxsize=1024)
-def _form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[int, ...]]:
-    """Which form a convolution takes, and the ints that every kernel of a plain one is told."""
-    windows = (*rows._replace(edge=0), *cols._replace(edge=0), groups)
+def _form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[Axis, Axis, int]]:
+    """Which form a convolution takes, and the windows and groups that every CPU kernel of a plain one is told."""
+    windows = (rows._replace(edge=0), cols._replace(edge=0), groups)
     if clamped_edges.clamped(rows, cols):
         return _CLAMPED, windows
     # One window, larger than a pixel, that takes exactly the whole image.

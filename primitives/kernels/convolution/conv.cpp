@@ -1,4 +1,5 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
+#include "convolution/params.h"
 #include "kernels/convolution/depthwise.h"
 #include "kernels/convolution/depthwise_grad.h"
 #include "kernels/convolution/few_channels.h"
@@ -19,14 +20,15 @@ struct Geometry {
   int images, groups, channels, outs;  // channels and outs of one group
   bool winograd;
 
-  Geometry(const Call& call, int images, const int* weights, bool winograd)
-      : rows(axis_at(call.params, 0)),
-        cols(axis_at(call.params, 1)),
+  template <typename Params>
+  Geometry(const Params& p, int images, const int* weights)
+      : rows(p.rows),
+        cols(p.cols),
         images(images),
-        groups(call.params[kBothAxes]),
+        groups(p.groups),
         channels(weights[3]),
         outs(weights[0] / groups),
-        winograd(winograd) {}
+        winograd(p.winograd != 0) {}
 
   // The same with all pixels in one line, if each stands for itself.
   Geometry flat() const {
@@ -50,6 +52,8 @@ struct Geometry {
     return is_small_group<A>(groups, channels, outs);
   }
 };
+
+Activation<double> activation_of(const ConvParams<double>& p) { return {p.kind, p.a, p.b, p.c}; }
 
 template <typename T>
 void multiply_all(const Product<T>& p, bool winograd) {
@@ -290,8 +294,9 @@ void conv(const Call& given) {
     using T = decltype(zero);
     const WideWeights<T> weights(given);
     const Call& call = weights.call();
-    const Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[kBothAxes + 2] != 0);
-    const Neuron<Acc<T>> neuron(call.params[kBothAxes + 1], call.params + kBothAxes + 3);
+    const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
+    const Geometry g(p, call.in[0].shape[0], call.in[1].shape);
+    const Neuron<Acc<T>> neuron(activation_of(p));
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
     if (g.depthwise()) {
@@ -309,8 +314,9 @@ void conv_grad_input(const Call& given) {
     using T = decltype(zero);
     const WideWeights<T> weights(given);
     const Call& call = weights.call();
-    Geometry g(call, call.in[0].shape[0], call.in[1].shape, call.params[kBothAxes + 2] != 0);
-    const Neuron<Acc<T>> neuron(call.params[kBothAxes + 1], call.params + kBothAxes + 3);
+    const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
+    Geometry g(p, call.in[0].shape[0], call.in[1].shape);
+    const Neuron<Acc<T>> neuron(activation_of(p));
     if (call.out[0].size == 0 || input_folded<T>(g, call, neuron)) return;
     if (input_spread<true, T>(g, call, neuron) || input_spread<false, T>(g, call, neuron)) return;
     if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
@@ -332,7 +338,8 @@ void conv_grad_input(const Call& given) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    Geometry g(call, call.in[0].shape[0], call.out[0].shape, call.params[kBothAxes + 1] != 0);
+    const ConvGradWeightsParams p = params_as<ConvGradWeightsParams>(call.params);
+    Geometry g(p, call.in[0].shape[0], call.out[0].shape);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {

@@ -1,0 +1,44 @@
+// Parameters of the convolutions; the records of these names are in mpsfunc/convolution/params.py.
+#ifndef MPSF_CONVOLUTION_PARAMS_H
+#define MPSF_CONVOLUTION_PARAMS_H
+#include "activation/params.h"
+#include "shared/geometry.h"
+
+// A convolution, or the gradient of its images, as a CPU runs them: the windows, the activation behind the sums, which
+// is Activation's, and whether Winograd's algorithm may run where it can.
+MPSF_BEGIN_PARAMS
+template <typename Real>
+struct ConvParams {
+  Axis rows, cols;
+  int groups, kind, winograd;
+  Real a, b, c;
+};
+MPSF_END_PARAMS
+
+// The gradient of the weights on a CPU.
+struct ConvGradWeightsParams {
+  Axis rows, cols;
+  int groups, winograd;
+};
+
+// A convolution, or the gradient of its images, on a GPU.
+struct ConvLaunch {
+  Axis rows, cols;
+  int groups, kind;
+  ActivationParams activation;
+};
+
+// The gradient of the weights on a GPU, which cuts the pixels into so many parts.
+struct ConvGradWeightsLaunch {
+  Axis rows, cols;
+  int groups, parts;
+};
+
+// The same where every channel is a group.
+struct ConvDepthwiseGradWeightsLaunch {
+  Axis rows, cols;
+  int groups;
+  Threadgroup threadgroup_size;
+};
+
+#endif
