@@ -13,6 +13,8 @@ from support.oracle import activation as oracle_activation
 from support.oracle import convolution as oracle
 
 from mpsfunc.channels.activation_spec import ELU, RELU, SIGMOID, TANH, Activation
+from mpsfunc.convolution.params import ConvGradWeightsParams
+from mpsfunc.core.params import for_cpu
 from mpsfunc.windows.axis import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
@@ -270,9 +272,10 @@ def test_a_full_panel_of_lines_that_start_left_of_the_image(
     isa: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], rows: Axis, cols: Axis, dtype: mx.Dtype
 ) -> None:
     """Once a vector was written behind the panel."""
+    params = for_cpu(ConvGradWeightsParams(rows, cols, 1, 1))
     with mx.stream(mx.cpu):
         x, dy = numbers(x_shape, dtype), numbers((x_shape[0], rows.n_out, cols.n_out, w_shape[0]), dtype, 1)
-        (dw,) = _primitives.conv_grad_weights([dy, x], [*rows, *cols, 1, 1], [list(w_shape)], [dtype], mx.cpu)
+        (dw,) = _primitives.conv_grad_weights([dy, x], params, [list(w_shape)], [dtype], mx.cpu)
     definition = [
         oracle.conv_grad_weights(g, v, rows, cols, 1)
         for g, v in ((exact(dy), exact(x)), (abs(exact(dy)), abs(exact(x))))
@@ -374,7 +377,7 @@ def test_fused_neurons(isa: str, name: str, windows: str, channels: tuple[int, i
 @pytest.mark.parametrize("shape", ((0,), (1,), (3, 5), (2, 3, 4, 1, 1, 2, 1, 3), (7, 50_001)), ids=str)
 def test_neuron_pull(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     dy, y = numbers(shape, dtype), numbers(shape, dtype, seed=1)
-    (dz,) = _primitives.neuron_pull([dy, y], list(Activation(RELU).told), [shape], [dtype], mx.cpu)
+    (dz,) = _primitives.neuron_pull([dy, y], list(for_cpu(Activation(RELU))), [shape], [dtype], mx.cpu)
     assert same_bits(dz, mx.where(y > 0, dy, mx.zeros_like(dy), stream=mx.cpu))
 
 
@@ -382,6 +385,6 @@ def test_neuron_pull_of_special_values(isa: str) -> None:
     inf, nan = float("inf"), float("nan")
     y = mx.array([nan, -0.0, 0.0, inf, -inf, 1e-45, 1.0, 1.0])
     dy = mx.array([1.0, nan, inf, 2.0, nan, 3.0, nan, -inf])
-    (dz,) = _primitives.neuron_pull([dy, y], list(Activation(RELU).told), [[8]], [mx.float32], mx.cpu)
+    (dz,) = _primitives.neuron_pull([dy, y], list(for_cpu(Activation(RELU))), [[8]], [mx.float32], mx.cpu)
     assert np.array_equal(np.asarray(dz), [0, 0, 0, 2, 0, 3, nan, -inf], equal_nan=True)
     assert not np.signbit(np.asarray(dz)[:6]).any()

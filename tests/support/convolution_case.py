@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, RELU, Activation
+from mpsfunc.convolution.params import ConvGradWeightsParams, ConvParams
+from mpsfunc.core.params import for_cpu
 from mpsfunc.windows.axis import Axis
 from support import accumulator, close, exact, numbers, same_bits
 from support.oracle import convolution as oracle
@@ -44,8 +46,6 @@ WINDOWS = {
     "none selected": (axis(4, 3, 2, 1, 1, 0, 2, 2), axis(4, 3, 2, 1, 1, 0)),
     "long line": (axis(2, 1, 2, 1, 1, 0), axis(530, 530, 3, 1, 1, 1)),
 }
-# None and a relu, as kernels are told.
-NEURONS = NO_ACTIVATION.told, Activation(RELU).told
 # Groups, channels and outputs of one group.
 CHANNELS = ((1, 1, 1), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 3, 16), (4, 4, 4), (6, 2, 2), (3, 1, 1), (65, 1, 1),
             (7, 1, 2), (3, 1, 9), (2, 16, 5))  # fmt: skip
@@ -65,25 +65,30 @@ class Case(NamedTuple):
     neuron: Activation = NO_ACTIVATION
     winograd: int = 0
 
-    def run(self, op: str, arrays: list[mx.array], switches: list[int], *outputs: mx.array) -> list[mx.array]:
-        params = [*self.rows, *self.cols, self.groups, *switches]
+    def run(self, op: str, arrays: list[mx.array], params: Any, *outputs: mx.array) -> list[mx.array]:
         shapes, dtypes = [a.shape for a in outputs], [a.dtype for a in outputs]
-        return list(getattr(_primitives, op)(arrays, params, shapes, dtypes, mx.cpu))
+        return list(getattr(_primitives, op)(arrays, for_cpu(params), shapes, dtypes, mx.cpu))
 
-    def _finish(self) -> list[int]:
-        return [self.neuron.kind, self.winograd, *self.neuron.told[1:]]
+    @property
+    def _params(self) -> ConvParams:
+        kind, a, b, c = self.neuron
+        return ConvParams(self.rows, self.cols, self.groups, kind, self.winograd, a, b, c)
+
+    @property
+    def _grad_weights_params(self) -> ConvGradWeightsParams:
+        return ConvGradWeightsParams(self.rows, self.cols, self.groups, self.winograd)
 
     def conv(self) -> mx.array:
-        return self.run("conv", [self.x, self.w, self.b], self._finish(), self.dy)[0]
+        return self.run("conv", [self.x, self.w, self.b], self._params, self.dy)[0]
 
     def grad_input(self) -> mx.array:
-        return self.run("conv_grad_input", [self.dy, self.w, self.back], self._finish(), self.x)[0]
+        return self.run("conv_grad_input", [self.dy, self.w, self.back], self._params, self.x)[0]
 
     def grad_weights(self) -> mx.array:
-        return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w)[0]
+        return self.run("conv_grad_weights", [self.dy, self.x], self._grad_weights_params, self.w)[0]
 
     def grad_both(self) -> list[mx.array]:
-        return self.run("conv_grad_weights", [self.dy, self.x], [self.winograd], self.w, self.b)
+        return self.run("conv_grad_weights", [self.dy, self.x], self._grad_weights_params, self.w, self.b)
 
     def grad_bias(self) -> mx.array:
         return _primitives.conv_grad_bias([self.dy], [], [self.b.shape], [self.b.dtype], mx.cpu)[0]
