@@ -1,4 +1,4 @@
-// What a thread of conv_grad_weights_narrow adds up.
+// What a thread of conv_grad_weights_registers adds up.
 #ifndef MPSF_NARROW_H
 #define MPSF_NARROW_H
 #include "shared/base.h"

@@ -67,9 +67,9 @@ def grad_weights_stages(
         return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
     at_a_time = 0 if matrices else strip(spec, out, width, dtype)
     if at_a_time:
-        return _strip_grad_weights(spec, dy_shape, x_shape, at_a_time)
+        return _tensor_core_grad_weights(spec, dy_shape, x_shape, at_a_time)
     if not matrices and narrow(spec, out, width):
-        return _narrow_grad_weights(spec, dy_shape, x_shape)
+        return _register_grad_weights(spec, dy_shape, x_shape)
     depth = rows.size * cols.size * width
     down, across = _tiles(out // groups), _tiles(depth)
     pixels = dy_shape[0] * rows.n_out * cols.n_out
@@ -77,7 +77,7 @@ def grad_weights_stages(
     partial = ((parts, out * depth), mx.float32)
     together = _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)
     first = KernelLaunch(
-        "conv_grad_weights" if matrices else "conv_grad_weights_plain",
+        "conv_grad_weights" if matrices else "conv_grad_weights_simt",
         ("dy", "x"),
         ("partial",),
         (partial,),
@@ -101,7 +101,7 @@ def narrow(spec: Spec, out: int, width: int) -> bool:
     return spec.groups == 1 and few and fits
 
 
-def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
+def _register_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
     rows, cols = spec.rows, spec.cols
     out, width, lines = dy_shape[3], x_shape[3], dy_shape[0] * rows.n_out
     of_dy, of_x = _together(math.prod(dy_shape), out), 2 if width % 2 == 0 and math.prod(x_shape) >= 8 else 1
@@ -117,7 +117,7 @@ def _narrow_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[K
     template = {"KY": rows.size, "KX": cols.size, "S": cols.stride, "U": together, "OUT": out, "IN": width}
     template |= {"O": of_dy, "I": of_x, "G": _THREADS, "DOWN": down, "ACROSS": across}
     first = KernelLaunch(
-        "conv_grad_weights_narrow",
+        "conv_grad_weights_registers",
         ("dy", "x"),
         ("partial",),
         (((parts, out * taps * width), mx.float32),),
@@ -158,7 +158,7 @@ def _eights(out: int, width: int) -> tuple[int, int]:
     return of_dy, max(n for n in range(1, of_x + 1) if of_x % n == 0 and (n + 1) // 2 <= most)
 
 
-def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: int) -> tuple[KernelLaunch, ...]:
+def _tensor_core_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: int) -> tuple[KernelLaunch, ...]:
     rows, cols = spec.rows, spec.cols
     out, width, taps = dy_shape[3], x_shape[3], rows.size * cols.size
     of_dy, of_x = _eights(out, width)
@@ -168,7 +168,7 @@ def _strip_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape, at_a_time: 
     template = {"KY": rows.size, "KX": cols.size, "SY": rows.stride, "SX": cols.stride, "N": cols.n_out}
     template |= {"R": at_a_time, "O": 8 * of_dy, "I": 8 * of_x}
     first = KernelLaunch(
-        "conv_grad_weights_strips",
+        "conv_grad_weights_tensor_core",
         ("dy", "x"),
         ("partial",),
         (((parts, out * taps * width), mx.float32),),

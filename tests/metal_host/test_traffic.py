@@ -305,10 +305,12 @@ TRAFFIC = {
     ),
     "conv_grad_weights": Row(_conv, {"dy": (IMAGE, 3 * IMAGE), "x": (IMAGE, READS * IMAGE)}),
     # 400 weights of an output are seven tiles.
-    "conv_grad_weights_plain": Row(_conv_on_cuda, {"dy": (IMAGE, 7 * IMAGE), "x": (IMAGE, READS_5 * IMAGE)}),
+    "conv_grad_weights_simt": Row(_conv_on_cuda, {"dy": (IMAGE, 7 * IMAGE), "x": (IMAGE, READS_5 * IMAGE)}),
     # Lanes for dy and x are four by eight; what is loaded of a row serves all columns of its windows.
-    "conv_grad_weights_narrow": Row(_conv_on_cuda, {"dy": (IMAGE, 8 * IMAGE), "x": (IMAGE, 4 * (3 - 2 / 12) * IMAGE)}),
-    "conv_grad_weights_strips": Row(_conv_on_cuda, dict.fromkeys(("dy", "x"), (IMAGE // 2, IMAGE / 2))),
+    "conv_grad_weights_registers": Row(
+        _conv_on_cuda, {"dy": (IMAGE, 8 * IMAGE), "x": (IMAGE, 4 * (3 - 2 / 12) * IMAGE)}
+    ),
+    "conv_grad_weights_tensor_core": Row(_conv_on_cuda, dict.fromkeys(("dy", "x"), (IMAGE // 2, IMAGE / 2))),
     # A thread loads a channel's weights and bias for four pixels, and the taps of its rows that hit the image.
     "conv_depthwise": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"x": (IMAGE, READS * IMAGE)}),
     "conv_depthwise_grad_input": Row(_depthwise, _CHANNEL_BY_CHANNEL | {"dy": (IMAGE, READS * IMAGE)}),

@@ -120,9 +120,9 @@ def _on_cuda(
     return Case(named(body, shape, dtype, out=out, k=kernel, **how), bodies, check, crowded)
 
 
-_plain = functools.partial(_on_cuda, "conv_grad_weights_plain")
-_narrow = functools.partial(_on_cuda, "conv_grad_weights_narrow")
-_strips = functools.partial(_on_cuda, "conv_grad_weights_strips")
+_simt = functools.partial(_on_cuda, "conv_grad_weights_simt")
+_registers = functools.partial(_on_cuda, "conv_grad_weights_registers")
+_tensor_core = functools.partial(_on_cuda, "conv_grad_weights_tensor_core")
 
 
 def convolution() -> list[Case]:
@@ -144,33 +144,35 @@ def convolution() -> list[Case]:
         *_convs((1, 1, 3, 2), F32, 2, (1, 2), groups=2),  # in constant memory
         *_convs((2, 4, 6, 2), F16, 2, (2, 2), groups=2, stride=2, offset=(-3, 4), out_size=(4, 3)),  # windows outside
         *_convs((3, 6, 9, 64), F32, 128, (2, 1), groups=64, crowded=True),
-        _plain((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1, dilation=(1, 2)),
-        _plain((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
-        _plain((2, 4, 3, 4), BF16, 8, (3, 4), padding="same"),
-        _plain((1, 2, 2, 1), F32, 2, (2, 1), stride=(2, 3), offset=(-2, 3), out_size=(3, 1)),
-        _plain((3, 14, 13, 2), F32, 70, (2, 1)),
-        _plain((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),
-        _plain((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
+        _simt((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1, dilation=(1, 2)),
+        _simt((1, 6, 5, 8), F16, 4, (2, 3), groups=2, dilation=(2, 1), padding=(1, 2)),
+        _simt((2, 4, 3, 4), BF16, 8, (3, 4), padding="same"),
+        _simt((1, 2, 2, 1), F32, 2, (2, 1), stride=(2, 3), offset=(-2, 3), out_size=(3, 1)),
+        _simt((3, 14, 13, 2), F32, 70, (2, 1)),
+        _simt((2, 7, 5, 70), F32, 3, (1, 2), padding=(0, 1)),
+        _simt((1, 23, 23, 1), F32, 100, (1, 1), crowded=True),
         # Few channels.
-        _narrow((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
-        _narrow((2, 9, 11, 16), F32, 16, (3, 3), padding=1),  # several channels a load; columns left over
-        _narrow(
+        _registers((2, 5, 6, 3), F32, 5, (3, 2), stride=2, padding=1),
+        _registers((2, 9, 11, 16), F32, 16, (3, 3), padding=1),  # several channels a load; columns left over
+        _registers(
             (2, 6, 9, 34), F32, 20, (2, 3), padding=(1, 2), stride=(3, 1), dilation=(2, 1)
         ),  # and blocks of channels
-        _narrow((1, 7, 5, 6), F16, 12, (1, 1), stride=2),  # columns between windows
-        _narrow((2, 4, 3, 4), BF16, 8, (3, 3), padding="same"),
-        _narrow((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 2)),  # in constant memory
-        _narrow((1, 3, 4, 3), F32, 4, (1, 9), padding=(0, 8)),
-        _narrow((3, 40, 7, 8), F32, 4, (3, 3), padding=1),  # several parts
-        _narrow((2, 23, 5, 4), F32, 4, (3, 1), crowded=True),
+        _registers((1, 7, 5, 6), F16, 12, (1, 1), stride=2),  # columns between windows
+        _registers((2, 4, 3, 4), BF16, 8, (3, 3), padding="same"),
+        _registers((1, 2, 2, 1), F32, 2, (2, 1), stride=2, offset=(-2, 3), out_size=(3, 2)),  # in constant memory
+        _registers((1, 3, 4, 3), F32, 4, (1, 9), padding=(0, 8)),
+        _registers((3, 40, 7, 8), F32, 4, (3, 3), padding=1),  # several parts
+        _registers((2, 23, 5, 4), F32, 4, (3, 1), crowded=True),
         # Few channels in sixteen bits.
-        _strips((2, 5, 8, 8), F16, 16, (3, 3), padding=1),
-        _strips((2, 9, 21, 16), BF16, 8, (2, 3), stride=(1, 2), padding=(0, 2)),  # windows that had their turn
-        _strips((3, 7, 19, 24), F16, 8, (3, 2), stride=2, offset=(-1, 3), out_size=(5, 9)),  # an odd number of eights
-        _strips((2, 12, 9, 64), BF16, 48, (1, 2), padding=(2, 0)),  # blocks of x's channels
-        _strips((1, 2, 64, 56), F16, 40, (2, 1)),
-        _strips((3, 23, 8, 8), BF16, 8, (3, 3), crowded=True, padding="same"),
-        _strips((2, 5, 8, 8), BF16, 16, (3, 3), padding=1, room=3200),  # strips of two rows, two and one
+        _tensor_core((2, 5, 8, 8), F16, 16, (3, 3), padding=1),
+        _tensor_core((2, 9, 21, 16), BF16, 8, (2, 3), stride=(1, 2), padding=(0, 2)),  # windows that had their turn
+        _tensor_core(
+            (3, 7, 19, 24), F16, 8, (3, 2), stride=2, offset=(-1, 3), out_size=(5, 9)
+        ),  # an odd number of eights
+        _tensor_core((2, 12, 9, 64), BF16, 48, (1, 2), padding=(2, 0)),  # blocks of x's channels
+        _tensor_core((1, 2, 64, 56), F16, 40, (2, 1)),
+        _tensor_core((3, 23, 8, 8), BF16, 8, (3, 3), crowded=True, padding="same"),
+        _tensor_core((2, 5, 8, 8), BF16, 16, (3, 3), padding=1, room=3200),  # strips of two rows, two and one
         # An odd number of eights of windows, and a part of fewer strips.
-        _strips((3, 3, 9, 8), F16, 64, (1, 2), fill=4),
+        _tensor_core((3, 3, 9, 8), F16, 64, (1, 2), fill=4),
     ]

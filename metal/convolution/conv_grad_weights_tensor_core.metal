@@ -1,6 +1,6 @@
 // partial[part,o,t,c] = sum over this part's output pixels of dy[n,oh,ow,o] * x[n, source(oh), source(ow), c].
-// conv_grad_weights_narrow.metal in sixteen bits, by matrices that NVIDIA's tensor cores multiply: a simdgroup for each
-// tap of a window of KY by KX, SY by SX pixels apart. R rows of N windows and the pixels that they see lie in
+// conv_grad_weights_registers.metal in sixteen bits, by matrices that NVIDIA's tensor cores multiply: a simdgroup for
+// each tap of a window of KY by KX, SY by SX pixels apart. R rows of N windows and the pixels that they see lie in
 // threadgroup memory, O channels of dy and I of x, so that each is loaded once for all taps.
 #include "convolution/params.h"
 #include "convolution/simdgroup_mma.h"

@@ -1,5 +1,5 @@
 // partial[part,o,t,c] = sum over this part's rows of output pixels of dy[n,oh,ow,o] * x[n, source(oh), source(ow), c].
-// conv_grad_weights_plain.metal for few channels and small windows of KY by KX, S columns apart. A thread owns O by I
+// conv_grad_weights_simt.metal for few channels and small windows of KY by KX, S columns apart. A thread owns O by I
 // channels at all taps and goes along rows of windows, so that each pixel is loaded once for all windows of a row that
 // read it. A threadgroup of G has DOWN by ACROSS threads for channels of dy and x, as often as it has room for them to
 // share its part's rows; what those sum up is added in order, as are the parts by sum_partials.
