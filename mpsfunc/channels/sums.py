@@ -5,7 +5,8 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.core import grids, launch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.params import Threadgroup
 
 
 def channel_sums(x: mx.array, stream: mx.Stream) -> mx.array:
@@ -13,12 +14,13 @@ def channel_sums(x: mx.array, stream: mx.Stream) -> mx.array:
     n, height, width, channels = x.shape
     result = ((channels,), launch.accumulator(x.dtype))
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         per_thread = grids.lanes(x.dtype, channels, x.size)
         grid, group = grids.column_threads(channels // per_thread, n * height * width)
         partial = ((grid[1] // group[1], channels), mx.float32)
         unroll = (("V", per_thread),)
-        first = Stage("conv_grad_bias", ("dy",), ("partial",), (partial,), grid, group, group[:2], unroll)
+        names, params = (("dy",), ("partial",)), Threadgroup(*group[:2])
+        first = KernelLaunch("conv_grad_bias", *names, (partial,), grid, group, params, unroll)
         return first, launch.sum_partials(channels)
 
-    return launch.launch("conv_grad_bias", [x], (), (result,), stages, stream)[0]
+    return launch.launch("conv_grad_bias", {"dy": x}, None, (result,), kernels, stream)[0]
