@@ -1,9 +1,10 @@
 // What a thread adds up for V channels of an image, a pixel at a time.
 #ifndef MPSF_CHANNELS_H
 #define MPSF_CHANNELS_H
-#include "activation/activations.h"
 #include "shared/functions.h"
 #include "shared/vector_load.h"
+// Behind the functions that it uses.
+#include "activation/activations.h"
 
 // Sums of the distance to a shift, and of its square.
 template <int V>
