@@ -1,7 +1,9 @@
 // Mean and variance of groups of `size` neighbouring channels together, from those of channels; for each channel its
 // group's. R threads of a simdgroup share a group. Sums are of how far means are from the group's first, so that equal
 // ones have no variance.
-const int size = params[0], lane = int(thread_position_in_grid.x) % R, groups = mean_shape[0] * mean_shape[1] / size;
+#include "normalization/params.h"
+const BnGroupLaunch launch = params_as<BnGroupLaunch>(params);
+const int size = launch.size, lane = int(thread_position_in_grid.x) % R, groups = mean_shape[0] * mean_shape[1] / size;
 // As often for all threads, which meet in the shuffles.
 for (int first = 0; first < groups; first += threads_per_grid.x / R) {
   const int group = first + int(thread_position_in_grid.x) / R;

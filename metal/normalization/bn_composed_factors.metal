@@ -1,8 +1,10 @@
 // The scale's gradient, and a, b and d of an image gradient a * dy + b * (x - mean) + d whose statistics have gradients of
 // their own. A thread takes a channel of a set, and then the one a grid further.
+#include "normalization/params.h"
 #include "shared/norms.h"
-const int size = params[0];
-const float count = as_type<float>(params[1]), eps = as_type<float>(params[2]);
+const BnComposedFactorsLaunch launch = params_as<BnComposedFactorsLaunch>(params);
+const int size = launch.size;
+const float count = launch.params.count, eps = launch.params.eps;
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
   // Read before anything is written, so that they are under way together.
   const float of_mean = dmean[c], of_var = dvar[c], sum = dbeta[c];

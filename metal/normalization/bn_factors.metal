@@ -1,8 +1,10 @@
 // a, b and d of an image gradient a * g + b * (x - mean) + d, from what a batch's state holds. A thread takes a channel,
 // and then the one a grid further.
+#include "normalization/params.h"
 #include "shared/norms.h"
-const int channels = params[0];
-const float eps = as_type<float>(params[1]);
+const BnFactorsLaunch launch = params_as<BnFactorsLaunch>(params);
+const int channels = launch.channels;
+const float eps = launch.eps;
 for (int c = thread_position_in_grid.x; c < channels; c += threads_per_grid.x) {
   // Read before anything is written, so that they are under way together.
   const float of_gamma = float(dgamma[c]), of_beta = float(dbeta[c]), pixels = float(count[0]);

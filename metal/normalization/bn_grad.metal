@@ -3,12 +3,12 @@
 // `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and has W of
 // them under way.
 #include "shared/vector_load.h"
-#include "shared/functions.h"
-#include "elementwise/broadcast.h"
 #include "normalization/channel_sums.h"
-const int channels = x_shape[3], lanes = channels / V, sets = params[0], height = params[1];  // height of the threadgroup
-const long share = params[2];
-const Activation known = activation_at(params, 3);
+#include "normalization/params.h"
+const BnGradLaunch launch = params_as<BnGradLaunch>(params);
+const int channels = x_shape[3], lanes = channels / V, sets = launch.sets, height = launch.height;  // height of the threadgroup
+const long share = launch.share;
+const ActivationParams known = launch.act;
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, lane = column % lanes, c = lane * V;
 if (set >= sets) return;

@@ -1,6 +1,8 @@
 // For each channel the sums of b and of d over its group of `size` neighbouring channels. R threads of a simdgroup share
 // a group.
-const int size = params[0], lane = int(thread_position_in_grid.x) % R, groups = b_shape[0] * b_shape[1] / size;
+#include "normalization/params.h"
+const BnGroupLaunch launch = params_as<BnGroupLaunch>(params);
+const int size = launch.size, lane = int(thread_position_in_grid.x) % R, groups = b_shape[0] * b_shape[1] / size;
 // As often for all threads, which meet in the shuffles.
 for (int first = 0; first < groups; first += threads_per_grid.x / R) {
   const int group = first + int(thread_position_in_grid.x) / R;

@@ -4,12 +4,13 @@
 // of them under way.
 #include "shared/vector_load.h"
 #include "shared/norms.h"
-#include "shared/functions.h"
 #include "normalization/channel_sums.h"
-const int channels = x_shape[3], lanes = channels / V, sets = params[0], height = params[1];  // height of the threadgroup
-const long share = params[2];
-const float eps = as_type<float>(params[3]);
-const Activation known = activation_at(params, 4);
+#include "normalization/params.h"
+const BnNormalizeLaunch launch = params_as<BnNormalizeLaunch>(params);
+const int channels = x_shape[3], lanes = channels / V, sets = launch.sets, height = launch.height;  // height of the threadgroup
+const long share = launch.share;
+const float eps = launch.eps;
+const ActivationParams known = launch.act;
 const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, set = column / lanes, lane = column % lanes, c = lane * V;
 if (set >= sets) return;

@@ -1,7 +1,9 @@
 // Running statistics moved a share of the way to those of a batch of so many elements; none leaves them where they are,
 // and one, which has no variance, makes the variance NaN.
-const int size = params[0];
-const float share = as_type<float>(params[1]), unbiased = as_type<float>(params[2]);
+#include "normalization/params.h"
+const BnRunningLaunch launch = params_as<BnRunningLaunch>(params);
+const int size = launch.size;
+const float share = launch.params.share, unbiased = launch.params.unbiased;
 const long seen = count[0];
 const float elements = float(seen), wider = unbiased != 0 ? elements / (elements - 1) : 1.0f;
 const float factor = seen == 1 ? as_type<float>(0x7fc00000) : wider;

@@ -4,10 +4,12 @@
 // 64 from their mean. That first one is among what varies, so the error is at most that of some 64 roundings.
 #include "shared/vector_load.h"
 #include "normalization/channel_sums.h"
+#include "normalization/params.h"
+const BnStatsLaunch launch = params_as<BnStatsLaunch>(params);
 const int channels = x_shape[3], lanes = channels / V;
-const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
-const int kept = params[3];  // the first of a thread's pixels that stay in a cache
-const int fewest = params[4], longer = params[5];  // pixels of a thread, and how many rows of threads have one more
+const int width = launch.group.width, height = launch.group.height, sets = launch.sets;
+const int kept = launch.kept;  // the first of a thread's pixels that stay in a cache
+const int fewest = launch.fewest, longer = launch.longer;  // pixels of a thread, and how many rows of threads have one more
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = sets == 1 ? 0 : column / lanes, c = (column - set * lanes) * V;
 const int row = thread_position_in_threadgroup.y, top = int(thread_position_in_threadgroup.x), slot = row * width + top;

@@ -4,14 +4,15 @@
 // A thread owns V channels of a set and every grid-th pixel; a threadgroup adds up its rows of threads in order.
 #include "shared/vector_load.h"
 #include "shared/norms.h"
-#include "shared/functions.h"
 #include "normalization/channel_sums.h"
+#include "normalization/params.h"
+const BnStatsGradLaunch launch = params_as<BnStatsGradLaunch>(params);
 const int channels = x_shape[3], lanes = channels / V;
-const int width = params[0], height = params[1], sets = params[2];  // width and height of the threadgroup
-const int kept = params[3];  // the first of a thread's pixels that stay in a cache
-const int fewest = params[4], longer = params[5];  // pixels of a thread, and how many rows of threads have one more
-const float eps = as_type<float>(params[6]);
-const Activation known = activation_at(params, 7);
+const int width = launch.group.width, height = launch.group.height, sets = launch.sets;
+const int kept = launch.kept;  // the first of a thread's pixels that stay in a cache
+const int fewest = launch.fewest, longer = launch.longer;  // pixels of a thread, and how many rows of threads have one more
+const float eps = launch.eps;
+const ActivationParams known = launch.act;
 const int column = thread_position_in_grid.x, columns = lanes * sets;
 const int set = sets == 1 ? 0 : column / lanes, c = (column - set * lanes) * V;
 const int row = thread_position_in_threadgroup.y, top = int(thread_position_in_threadgroup.x), slot = row * width + top;

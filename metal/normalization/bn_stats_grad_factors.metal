@@ -1,11 +1,13 @@
 // The gradients of scale and shift from the parts' sums, folded in a fixed order: up to 128 strided sums of eight, then two
 // turns; and a, b and d of an image gradient a * g + b * (x - mean) + d whose statistics have gradients of their own.
+#include "normalization/params.h"
 #include "shared/moments.h"
 #include "shared/norms.h"
+const BnStatsGradFactorsLaunch launch = params_as<BnStatsGradFactorsLaunch>(params);
 const int parts = partial_shape[0], columns = partial_shape[1] / 2;
-const int width = params[0], height = params[1];  // of the threadgroup
-const int channels = params[2];  // of a set; all sets share gamma
-const float count = as_type<float>(params[3]), eps = as_type<float>(params[4]);
+const int width = launch.group.width, height = launch.group.height;
+const int channels = launch.channels;  // of a set; all sets share gamma
+const float count = launch.count, eps = launch.eps;
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256], dots[256];

@@ -1,16 +1,18 @@
 // The scale's and the shift's gradients, grown by the parts' sums in a fixed order: up to 128 strided sums of
 // eight, then two turns.
+#include "normalization/params.h"
 #include "shared/moments.h"
 #include "shared/norms.h"
+const BnStatsGradMergeLaunch launch = params_as<BnStatsGradMergeLaunch>(params);
 const int parts = partial_shape[0], channels = partial_shape[1] / 2;
-const int width = params[0], height = params[1];  // of the threadgroup
+const int width = launch.group.width, height = launch.group.height;
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256], dots[256];
 const bool told = row == 0 && c < channels;
 float root = 0, gamma_before = 0, beta_before = 0;
 if (told) {  // before the sums are folded, since a read takes as long
-  root = slope_of(1, var[c], as_type<float>(params[2]));
+  root = slope_of(1, var[c], launch.eps);
   gamma_before = dgamma[c];
   beta_before = dbeta[c];
 }

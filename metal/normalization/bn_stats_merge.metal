@@ -1,10 +1,13 @@
 // Mean and population variance of each set's channels from the threadgroups' partial moments, folded in a fixed order.
 // Their means are less the first pixel of the set; here they are added less the mean of the first part.
+#include "normalization/params.h"
 #include "shared/moments.h"
+const BnStatsMergeLaunch launch = params_as<BnStatsMergeLaunch>(params);
 const int parts = mean_shape[0], columns = mean_shape[1], channels = x_shape[3];
-const int width = params[0], height = params[1];  // of the threadgroup
-const int tall = params[2], fewest = params[3], longer = params[4];  // rows of threads of a part, and what they had each
-const float share = as_type<float>(params[5]);  // of a pixel in its set
+const int width = launch.group.width, height = launch.group.height;
+// Rows of threads of a part, and what they had each.
+const int tall = launch.tall, fewest = launch.fewest, longer = launch.longer;
+const float share = launch.share;  // of a pixel in its set
 const int column = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256], squares[256];

@@ -1,9 +1,9 @@
 // What a thread adds up for V channels of an image, a pixel at a time.
 #ifndef MPSF_CHANNELS_H
 #define MPSF_CHANNELS_H
-#include "shared/base.h"
-#include "shared/vector_load.h"
 #include "shared/functions.h"
+#include "shared/vector_load.h"
+// Behind the functions that it uses.
 #include "activation/activations.h"
 
 // Sums of the distance to a shift, and of its square.
@@ -72,7 +72,7 @@ struct Affine {
   Pack<float, V> center, slope, level;
 };
 template <typename T, int N, int V, typename Pixel>
-MPSF_FN Pack<T, V> normalized(Pixel x, Affine<V> by, Activation known) {
+MPSF_FN Pack<T, V> normalized(Pixel x, Affine<V> by, ActivationParams known) {
   Pack<T, V> y;
   for (int j = 0; j < V; ++j) {
     y.v[j] = T(activated<N>((held_value(x, j) - by.center.v[j]) * by.slope.v[j] + by.level.v[j], known));
@@ -91,7 +91,7 @@ MPSF_FN Pulls<V> no_pulls() {
   return s;
 }
 template <int N, int V, typename Pixel>
-MPSF_FN Pulls<V> pulls_with(Pulls<V> s, Pixel dy, Pixel x, Affine<V> by, Activation known) {
+MPSF_FN Pulls<V> pulls_with(Pulls<V> s, Pixel dy, Pixel x, Affine<V> by, ActivationParams known) {
   for (int j = 0; j < V; ++j) {
     const float off = held_value(x, j) - by.center.v[j];
     const float g = passed<N>(held_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
@@ -107,7 +107,7 @@ struct Factors {
   Pack<float, V> of_g, of_x, lift;
 };
 template <typename T, int N, int V, typename Pixel>
-MPSF_FN Pack<T, V> combined(Pixel dy, Pixel x, Factors<V> f, Affine<V> by, Activation known) {
+MPSF_FN Pack<T, V> combined(Pixel dy, Pixel x, Factors<V> f, Affine<V> by, ActivationParams known) {
   Pack<T, V> dx;
   for (int j = 0; j < V; ++j) {
     const float off = held_value(x, j) - by.center.v[j];

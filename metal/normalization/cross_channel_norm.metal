@@ -2,10 +2,12 @@
 // 1) / 2]. A thread owns V channels and every grid-th pixel, and has two of them under way together; neighbours come in
 // packs, which the threads beside it have loaded too.
 #include "shared/vector_load.h"
+#include "normalization/params.h"
 #include "normalization/powers.h"
+const SquaresNormLaunch launch = params_as<SquaresNormLaunch>(params);
 const int channels = x_shape[3], lanes = channels / V;
 const long pixels = long(x_shape[0]) * x_shape[1] * x_shape[2];
-const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
+const float share = launch.share, beta = launch.beta, delta = launch.delta;
 const int lane = thread_position_in_grid.x;
 if (lane >= lanes) return;
 const int before = (K / 2 + V - 1) / V, packs = before + 1 + ((K - 1) / 2 + V - 1) / V;

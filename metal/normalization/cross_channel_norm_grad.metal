@@ -3,11 +3,13 @@
 // A thread owns O packs of V channels, all of them there, and every grid-th pixel; what its neighbours need too it works
 // out again.
 #include "shared/vector_load.h"
+#include "normalization/params.h"
 #include "normalization/powers.h"
+const SquaresNormGradLaunch launch = params_as<SquaresNormGradLaunch>(params);
 const int channels = x_shape[3], lanes = channels / V;
 const long pixels = long(x_shape[0]) * x_shape[1] * x_shape[2];
-const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
-const float factor = as_type<float>(params[3]);
+const float share = launch.share, beta = launch.beta, delta = launch.delta;
+const float factor = launch.factor;
 const int lane = thread_position_in_grid.x * O;  // the first
 if (lane >= lanes) return;
 const int beside = (K - 1 + V - 1) / V, packs = beside + O + beside;  // of x, for the windows of all that are read

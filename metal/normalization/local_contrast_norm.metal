@@ -1,15 +1,16 @@
 // y = pm + ps * (x - p0 * M) * t ** -beta, t = delta + alpha * variance, from moments over windows whose places outside
 // the image are zeros that count. A thread owns V channels of some pixels.
-#include "shared/base.h"
-#include "shared/vector_load.h"
-#include "shared/moments.h"
+#include "normalization/params.h"
 #include "normalization/powers.h"
-const int before = params[0], after = params[1], height = x_shape[1], width = x_shape[2], channels = x_shape[3];
+#include "shared/moments.h"
+#include "shared/vector_load.h"
+const LocalContrastLaunch launch = params_as<LocalContrastLaunch>(params);
+const int before = launch.before, after = launch.after, height = x_shape[1], width = x_shape[2], channels = x_shape[3];
 const int lanes = channels / V, column = thread_position_in_grid.x / lanes;
 if (column >= width) return;
-const float area = as_type<float>(params[2]), alpha = as_type<float>(params[3]), beta = as_type<float>(params[4]);
-const float delta = as_type<float>(params[5]), p0 = as_type<float>(params[6]);
-const float pm = as_type<float>(params[7]), ps = as_type<float>(params[8]);
+const float area = launch.area, alpha = launch.alpha, beta = launch.beta;
+const float delta = launch.delta, p0 = launch.p0;
+const float pm = launch.pm, ps = launch.ps;
 const bool wide = aligned<V>(x), wide_mean = aligned<V>(mean), wide_m2 = aligned<V>(m2);
 const int across = min_int(width, column + after + 1) - max_int(0, column - before);
 for (long i = thread_position_in_grid.z; i < x_shape[0]; i += threads_per_grid.z) {

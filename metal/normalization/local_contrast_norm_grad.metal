@@ -1,8 +1,10 @@
 // dx = straight * a - around * sum_a + along * sum_c, from local_contrast_norm_weights and their sums over windows. A
 // thread has two packs of V elements under way together.
+#include "normalization/params.h"
 #include "shared/vector_load.h"
+const LocalContrastGradLaunch launch = params_as<LocalContrastGradLaunch>(params);
 const long packs = long(a_shape[0]) * a_shape[1] * a_shape[2] * a_shape[3] / V;
-const float straight = as_type<float>(params[0]), around = as_type<float>(params[1]), along = as_type<float>(params[2]);
+const float straight = launch.straight, around = launch.around, along = launch.along;
 const bool wide = aligned<V>(a), wide_a = aligned<V>(sum_a), wide_c = aligned<V>(sum_c);
 const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {

@@ -1,9 +1,11 @@
 // y = x * t ** -beta, t = delta + share * squares, from sums of squares over windows. A thread has four packs of V
 // elements under way together.
 #include "shared/vector_load.h"
+#include "normalization/params.h"
 #include "normalization/powers.h"
+const SquaresNormLaunch launch = params_as<SquaresNormLaunch>(params);
 const long packs = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / V;
-const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
+const float share = launch.share, beta = launch.beta, delta = launch.delta;
 const bool wide = aligned<V>(x), wide_squares = aligned<V>(squares);
 const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {

@@ -1,10 +1,12 @@
 // dx = dy * t ** -beta - factor * x * through, t = delta + share * squares, where `sums` are those of
 // spatial_norm_weights over windows. A thread has two packs of V elements under way together.
 #include "shared/vector_load.h"
+#include "normalization/params.h"
 #include "normalization/powers.h"
+const SquaresNormGradLaunch launch = params_as<SquaresNormGradLaunch>(params);
 const long packs = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / V;
-const float share = as_type<float>(params[0]), beta = as_type<float>(params[1]), delta = as_type<float>(params[2]);
-const float factor = as_type<float>(params[3]);
+const float share = launch.share, beta = launch.beta, delta = launch.delta;
+const float factor = launch.factor;
 const bool wide_dy = aligned<V>(dy), wide = aligned<V>(x);
 const bool wide_squares = aligned<V>(squares), wide_sums = aligned<V>(sums);
 const long stride = threads_per_grid.x;

@@ -2,10 +2,11 @@
 // else have moments themselves: of as many pixels as windows have in that row of the image. Means are told less the pixel
 // in the middle, and are added up less one that all windows of a run hold, so that they keep their digits where the mean
 // dwarfs the deviation, whatever is in other places.
-#include "shared/base.h"
+#include "normalization/params.h"
 #include "shared/moments.h"
-const int length = params[0], inner = params[1], before = params[2], after = params[3];
-const int run = params[4], chunk = params[5], height = x_shape[1];
+const WindowLaunch launch = params_as<WindowLaunch>(params);
+const int length = launch.length, inner = launch.inner, before = launch.before, after = launch.after;
+const int run = launch.run, chunk = launch.chunk, height = x_shape[1];
 const long lines = long(x_shape[0]) * height * x_shape[2] * x_shape[3] / length, line = thread_position_in_grid.x;
 if (line >= lines) return;
 const long start = line / inner * length * inner + line % inner;

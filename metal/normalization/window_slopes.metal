@@ -2,10 +2,11 @@
 // of x in the same place, and is to be b times that to the pixel in the middle of the window. Distances are added up
 // less that to a pixel of the run, so that they keep their digits where the image dwarfs them: of three the middle
 // value, so that no single pixel that dwarfs all others takes their digits away.
-#include "shared/base.h"
+#include "normalization/params.h"
 #include "shared/moments.h"
-const int length = params[0], inner = params[1], before = params[2], after = params[3];
-const int run = params[4], chunk = params[5];
+const WindowLaunch launch = params_as<WindowLaunch>(params);
+const int length = launch.length, inner = launch.inner, before = launch.before, after = launch.after;
+const int run = launch.run, chunk = launch.chunk;
 const long lines = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / length, line = thread_position_in_grid.x;
 if (line >= lines) return;
 const long start = line / inner * length * inner + line % inner;

@@ -3,10 +3,11 @@
 // A thread makes a run of results for V lines, whose windows have elements in common. To their sum it adds suffix sums of
 // what is to the left, of which it keeps a chunk of up to R at a time and one at the end of each chunk, and prefix sums
 // of what is to the right.
-#include "shared/base.h"
+#include "normalization/params.h"
 #include "shared/vector_load.h"
-const int length = params[0], inner = params[1], before = params[2], after = params[3];
-const int run = params[4], chunk = params[5];
+const WindowLaunch launch = params_as<WindowLaunch>(params);
+const int length = launch.length, inner = launch.inner, before = launch.before, after = launch.after;
+const int run = launch.run, chunk = launch.chunk;
 const long lines = long(x_shape[0]) * x_shape[1] * x_shape[2] * x_shape[3] / length;
 const long line = long(thread_position_in_grid.x) * V;
 if (line >= lines) return;

@@ -7,7 +7,7 @@ over becomes more sets. The normalizations build on these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -19,7 +19,7 @@ from mpsfunc.channels.activation_rules import (
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import derived, differentiable, one_batch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 
 Rows = mx.array
 
@@ -80,17 +80,17 @@ def _rows(x: mx.array, sets: int) -> launch.Output:
 def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
     result = _rows(x, spec.sets)
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.moments(x, spec.sets)
 
-    return tuple(launch.launch("bn_stats", [x], (), (result, result), stages, spec.stream, finally_with=[x]))
+    return tuple(launch.launch("bn_stats", {"x": x}, None, (result, result), kernels, spec.stream))
 
 
 def _run_moments_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
     if launch.backend(spec.stream) != "cpu":
         return of_the_set(_run_moments(x, spec))
     vector = (x.shape[3],), launch.accumulator(x.dtype)
-    return tuple(launch.launch("bn_stats", [x], (), (vector, vector), tuple, spec.stream))
+    return tuple(launch.launch("bn_stats", {"x": x}, None, (vector, vector), tuple, spec.stream))
 
 
 def of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
@@ -102,29 +102,34 @@ def _run_sums(*args: Any) -> tuple[Rows, ...]:
     dy, x, mean, *behind, on = args
     result = _rows(x, mean.shape[0])
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.sums(dy, mean.shape[0], on.act)
 
-    arrays = [dy, x, mean, *behind]
-    return tuple(launch.launch("bn_stats_grad", arrays, on.act.told, (result, result), stages, on.stream))
+    arrays = {"dy": dy, "x": x, "mean": mean, **_of_neuron(behind)}
+    return tuple(launch.launch("bn_stats_grad", arrays, on.act, (result, result), kernels, on.stream))
 
 
 def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.affine(x, mean.shape[0], on.act)
 
-    arrays = [x, mean, scale, shift]
-    return launch.launch("bn_normalize", arrays, on.act.told, ((tuple(x.shape), x.dtype),), stages, on.stream)[0]
+    arrays = {"x": x, "mean": mean, "scale": scale, "shift": shift}
+    return launch.launch("bn_normalize", arrays, on.act, ((tuple(x.shape), x.dtype),), kernels, on.stream)[0]
 
 
 def _run_combine(*args: Any) -> mx.array:
-    *arrays, on = args
-    dy, _, mean = arrays[:3]
+    dy, x, mean, a, b, d, *behind, on = args
 
-    def stages() -> tuple[Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.combine(dy, mean.shape[0], on.act)
 
-    return launch.launch("bn_grad", arrays, on.act.told, ((tuple(dy.shape), dy.dtype),), stages, on.stream)[0]
+    arrays = {"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **_of_neuron(behind)}
+    return launch.launch("bn_grad", arrays, on.act, ((tuple(dy.shape), dy.dtype),), kernels, on.stream)[0]
+
+
+def _of_neuron(vectors: Sequence[Rows]) -> dict[str, Rows]:
+    """By their names, where there are any."""
+    return dict(zip(("scale", "shift"), vectors, strict=False))
 
 
 # Rules --------------------------------------------------------------------------------------------------

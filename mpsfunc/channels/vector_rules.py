@@ -12,74 +12,86 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc.channels.params import (
+    BnComposedFactorsLaunch,
+    BnComposedFactorsParams,
+    BnGroupLaunch,
+    BnGroupParams,
+    BnRunningLaunch,
+    BnRunningParams,
+    BnSlopeParams,
+)
 from mpsfunc.core import grids, launch, lazy
 from mpsfunc.core.autodiff import derived
+from mpsfunc.core.launch import KernelLaunch
 
 Vector = mx.array  # (c,), or rows of such
 Rows = mx.array  # (rows, c)
 
 
-class _Numbers(NamedTuple):
-    values: tuple[float, ...]
-    outputs: int
+class _Spec(NamedTuple):
+    params: Any  # a record of the function's numbers
     stream: mx.Stream
 
 
 def _one_launch(
-    op: str, outputs: int, names: tuple[str, str] | None = None, *, by_group: bool = False
+    op: str, reads: str, writes: str, params: Callable[..., Any], on_gpu: Callable[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes ``function(*vectors, *numbers, stream)`` one GPU kernel, or the CPU primitive ``op`` that computes it too.
 
-    The function, of MLX's operations, has ``outputs`` results and gives the derivatives. MLX makes one kernel of a
-    chain that ends in one result; where there are more, ``names`` of the inputs and outputs of ``metal/<op>.metal``.
-    What is ``by_group`` takes rows of vectors, and as its one number how many groups of channels they have.
+    The function, of MLX's operations, gives the derivatives.
+
+    Args:
+        op: The operation, and where it has one its body.
+        reads: Names of the vectors.
+        writes: Names of the results.
+        params: Makes a record of the numbers.
+        on_gpu: Grid, threadgroup, parameters and constants of the body, from the first vector and that record. Default:
+            there is no body; MLX makes one kernel of a chain that ends in one result.
     """
+    inputs, outputs = tuple(reads.split()), tuple(writes.split())
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         compiled = mx.compile(function)
 
         def run(*arrays: Any) -> Any:
             *vectors, spec = arrays
-            results = ((tuple(vectors[0].shape), vectors[0].dtype),) * spec.outputs
+            results = ((tuple(vectors[0].shape), vectors[0].dtype),) * len(outputs)
 
-            def stages() -> tuple[launch.Stage, ...]:
-                assert names is not None, "MLX makes this kernel"
-                inputs, made = (tuple(words.split()) for words in names)
-                runs = _of_groups(vectors[0], spec) if by_group else _of_entries(vectors[0], spec)
-                return (launch.Stage(op, inputs, made, results, *runs),)
+            def kernels() -> tuple[KernelLaunch, ...]:
+                assert on_gpu is not None, "MLX makes this kernel"
+                return (KernelLaunch(op, inputs, outputs, results, *on_gpu(vectors[0], spec.params)),)
 
             if launch.backend(spec.stream) != "cpu":  # where Metal would be handed a number instead of an array
                 vectors = [v if v.ndim else v[None] for v in vectors]
-            made = launch.launch(op, vectors, launch.doubles(*spec.values), results, stages, spec.stream)
-            return tuple(made) if spec.outputs > 1 else made[0]
+            named = dict(zip(inputs, vectors, strict=True))
+            made = launch.launch(op, named, spec.params, results, kernels, spec.stream)
+            return tuple(made) if len(outputs) > 1 else made[0]
 
-        rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].values))
+        rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].params))
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
             *operands, stream = args
-            if names is None and launch.backend(stream) != "cpu":
+            if on_gpu is None and launch.backend(stream) != "cpu":
                 return compiled(*operands)
-            vectors = [a for a in operands if isinstance(a, mx.array)]
-            return rule(*vectors, _Numbers(tuple(operands[len(vectors) :]), outputs, stream))
+            return rule(*operands[: len(inputs)], _Spec(params(*operands[len(inputs) :]), stream))
 
         return call
 
     return wrap
 
 
-def _of_entries(vector: Vector, spec: _Numbers) -> tuple[Any, ...]:
-    """Grid, threadgroup, params and template of a kernel in which every entry is a thread's."""
-    params = (vector.size, *(word for value in spec.values for word in launch.bits(value)))
-    return *grids.pointwise_threads(vector.size), params, ()
+def _by_entry(record: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel in which every entry is a thread's, whose record is the number of entries and the parameters."""
+    return lambda vector, params: (*grids.pointwise_threads(vector.size), record(vector.size, params))
 
 
-def _of_groups(rows: Rows, spec: _Numbers) -> tuple[Any, ...]:
-    """Likewise where a group of channels is what up to 32 threads share."""
-    (groups,) = spec.values
-    size = rows.shape[1] // int(groups)
+def _by_group(rows: Rows, params: BnGroupParams) -> tuple[Any, ...]:
+    """A kernel in which a group of channels is what up to 32 threads share."""
+    size = rows.shape[1] // int(params.groups)
     sharing = min(32, grids.power_of_two(size))
-    return *grids.sharing_threads(rows.size // size, sharing), (size,), (("R", sharing),)
+    return *grids.sharing_threads(rows.size // size, sharing), BnGroupLaunch(size), (("R", sharing),)
 
 
 def inverse_root(var: Vector, eps: float) -> Vector:
@@ -93,13 +105,16 @@ def inverse_root(var: Vector, eps: float) -> Vector:
     return root * mx.rsqrt(shifted / mx.where((known == 0) | mx.isinf(known), 1, known))
 
 
-@_one_launch("bn_slope", 1)
+@_one_launch("bn_slope", "scale var", "slope", BnSlopeParams)
 def slope(scale: Vector, var: Vector, eps: float) -> Vector:
     """What an image less its mean is multiplied with."""
     return scale * inverse_root(var, eps)
 
 
-@_one_launch("bn_composed_factors", 4, ("gamma var dmean dvar dbeta dot", "dgamma a b d"))
+@_one_launch(
+    *("bn_composed_factors", "gamma var dmean dvar dbeta dot", "dgamma a b d"),
+    *(BnComposedFactorsParams, _by_entry(BnComposedFactorsLaunch)),
+)
 def composed_factors(
     gamma: Vector,
     var: Vector,
@@ -117,7 +132,10 @@ def composed_factors(
     return dgamma, a, 2 * dvar / count - share * (root * dgamma), dmean / count - share * dbeta
 
 
-@_one_launch("bn_running", 2, ("running_mean running_var mean var count", "moved_mean moved_var"))
+@_one_launch(
+    *("bn_running", "running_mean running_var mean var count", "moved_mean moved_var"),
+    *(BnRunningParams, _by_entry(BnRunningLaunch)),
+)
 def moved(
     running_mean: Vector,
     running_var: Vector,
@@ -139,7 +157,7 @@ def moved(
     return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
 
 
-@_one_launch("bn_by_group", 2, ("mean var", "group_mean group_var"), by_group=True)
+@_one_launch("bn_by_group", "mean var", "group_mean group_var", BnGroupParams, _by_group)
 def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
     """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
 
@@ -154,7 +172,7 @@ def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
     return whole, wide
 
 
-@_one_launch("bn_group_sums", 2, ("b d", "group_b group_d"), by_group=True)
+@_one_launch("bn_group_sums", "b d", "group_b group_d", BnGroupParams, _by_group)
 def group_sums(b: Rows, d: Rows, groups: float) -> tuple[Rows, Rows]:
     """For each channel the sums over its group of neighbouring channels."""
     apart = (b.shape[0], int(groups), b.shape[1] // int(groups))

@@ -16,6 +16,8 @@ from mpsfunc.channels.activation_spec import Activation
 from mpsfunc.channels.rules import On, affine, combine, sums
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import derived
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.normalization.params import BnByStateParams
 
 Vector = mx.array  # (c,)
 
@@ -81,24 +83,30 @@ def gradient(
 # Launches -----------------------------------------------------------------------------------------------
 
 
-def _cast(x: mx.array, vectors: Sequence[Vector], by: By) -> list[Vector]:
-    """Vectors as a launch reads them: a GPU's kernels cast for themselves."""
-    dtype = launch.accumulator(x.dtype)
-    return [v.astype(dtype) for v in vectors] if launch.backend(by.stream) == "cpu" else list(vectors)
+def _named(x: mx.array, names: str, vectors: Sequence[Vector], by: By) -> dict[str, Vector]:
+    """Vectors as a launch reads them, by those of the names for which there are some.
+
+    A GPU's kernels cast for themselves. A count stays as it is, but Metal would be handed a number instead of an array.
+    """
+    dtype, on_cpu = launch.accumulator(x.dtype), launch.backend(by.stream) == "cpu"
+    named = dict(zip(names.split(), vectors, strict=False))
+    if on_cpu:
+        return {name: v if name == "count" else v.astype(dtype) for name, v in named.items()}
+    return named | {"count": named["count"][None]} if "count" in named else named
 
 
-def _told(by: By) -> tuple[int, ...]:
-    return (*launch.doubles(by.eps), *by.act.told)
+def _params(by: By) -> BnByStateParams:
+    return BnByStateParams(by.eps, by.act)
 
 
 def _run_normalize(x: mx.array, *rest: Any) -> mx.array:
     *vectors, by = rest
 
-    def stages() -> tuple[launch.Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.normalized_by(x, by.act, by.eps)
 
-    image, arrays = (tuple(x.shape), x.dtype), [x, *_cast(x, vectors, by)]
-    return launch.launch("bn_normalize_by", arrays, _told(by), (image,), stages, by.stream)[0]
+    image, arrays = (tuple(x.shape), x.dtype), {"x": x, **_named(x, "mean var gamma beta", vectors, by)}
+    return launch.launch("bn_normalize_by", arrays, _params(by), (image,), kernels, by.stream)[0]
 
 
 def _run_grown(*args: Any) -> tuple[Vector, ...]:
@@ -106,25 +114,23 @@ def _run_grown(*args: Any) -> tuple[Vector, ...]:
     if x.size == 0 and launch.backend(by.stream) != "cpu":  # where nothing runs for empty arrays
         return tuple(v.astype(launch.accumulator(x.dtype)) for v in vectors[2:4])
 
-    def stages() -> tuple[launch.Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.grown(dy, by.act, by.eps)
 
-    vector, arrays = ((x.shape[3],), launch.accumulator(x.dtype)), [dy, x, *_cast(x, vectors, by)]
-    return tuple(launch.launch("bn_stats_grad_by", arrays, _told(by), (vector, vector), stages, by.stream))
+    vector = (x.shape[3],), launch.accumulator(x.dtype)
+    arrays = {"dy": dy, "x": x, **_named(x, "mean var dgamma dbeta gamma beta", vectors, by)}
+    return tuple(launch.launch("bn_stats_grad_by", arrays, _params(by), (vector, vector), kernels, by.stream))
 
 
 def _run_gradient(*args: Any) -> mx.array:
     dy, x, *vectors, by = args
-    if launch.backend(by.stream) == "cpu":
-        vectors = [*_cast(x, vectors[:5], by), vectors[5], *_cast(x, vectors[6:], by)]
-    else:
-        vectors[5] = vectors[5][None]  # Metal would be handed a number instead of an array
 
-    def stages() -> tuple[launch.Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.gradient_by(dy, by.act, by.eps)
 
     image = (tuple(x.shape), x.dtype)
-    return launch.launch("bn_grad_by", [dy, x, *vectors], _told(by), (image,), stages, by.stream)[0]
+    arrays = {"dy": dy, "x": x, **_named(x, "mean var dgamma dbeta gamma count beta", vectors, by)}
+    return launch.launch("bn_grad_by", arrays, _params(by), (image,), kernels, by.stream)[0]
 
 
 # Meanings -----------------------------------------------------------------------------------------------

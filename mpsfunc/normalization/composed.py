@@ -17,8 +17,10 @@ from mpsfunc.channels.activation_spec import Activation
 from mpsfunc.channels.rules import On, Rows, affine, combine, moments, sums
 from mpsfunc.core import checks, launch, lazy
 from mpsfunc.core.autodiff import derived
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.normalization import across_processes
 from mpsfunc.normalization.across_processes import Group
+from mpsfunc.normalization.params import BatchNormParams
 
 
 class Spec(NamedTuple):
@@ -137,10 +139,8 @@ def _at_once(x: mx.array, spec: Spec) -> bool:
     return launch.backend(spec.stream) == "cpu" or not (spec.groups or x.size == 0)
 
 
-def _told(x: mx.array, spec: Spec) -> tuple[int, ...]:
-    """The ints that the CPU's primitives take."""
-    count = _elements(x, spec.per_image, spec.groups)
-    return (spec.groups, *launch.doubles(spec.eps, float(count)), *spec.act.told)
+def _params(x: mx.array, spec: Spec) -> BatchNormParams:
+    return BatchNormParams(spec.groups, spec.eps, float(_elements(x, spec.per_image, spec.groups)), spec.act)
 
 
 def _of_nothing(x: mx.array, spec: Spec) -> list[mx.array] | None:
@@ -193,12 +193,12 @@ def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tu
         return _forward(x, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
 
-    def stages() -> tuple[launch.Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         return launches.normalized(x, vector, spec.act, spec.eps)
 
-    arrays = [x, *_cast(x, gamma, beta, spec)]
-    results_of = launches.NORMALIZED
-    made = launch.launch("batch_norm", arrays, _told(x, spec), outputs, stages, spec.stream, results_of=results_of)
+    gamma, beta = _cast(x, gamma, beta, spec)
+    arrays, returns = {"x": x, "gamma": gamma, "beta": beta}, ("y", "mean", "var")
+    made = launch.launch("batch_norm", arrays, _params(x, spec), outputs, kernels, spec.stream, returns=returns)
     return *made, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
 
 
@@ -222,13 +222,15 @@ def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
         return _gradients(*args)
     outputs = _, vector, _ = _outputs(x, spec)
 
-    def stages() -> tuple[launch.Stage, ...]:
+    def kernels() -> tuple[KernelLaunch, ...]:
         count = float(_elements(x, spec.per_image, 0))
         return launches.gradients(dy, vector, spec.act, count, spec.eps)
 
-    arrays = [dy, x, *_cast(x, gamma, beta, spec), mean, var, dmean, dvar]
-    told, results_of = _told(x, spec), launches.GRADIENTS
-    return tuple(launch.launch("batch_norm_grad", arrays, told, outputs, stages, spec.stream, results_of=results_of))
+    gamma, beta = _cast(x, gamma, beta, spec)
+    images, statistics = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, {"mean": mean, "var": var}
+    arrays, returns = {**images, **statistics, "dmean": dmean, "dvar": dvar}, ("dx", "dgamma", "dbeta")
+    params = _params(x, spec)
+    return tuple(launch.launch("batch_norm_grad", arrays, params, outputs, kernels, spec.stream, returns=returns))
 
 
 def _gradients(*args: Any) -> tuple[mx.array, ...]:

@@ -14,8 +14,9 @@ import numpy as np
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.autodiff import derived, differentiable, over_batches
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.normalization import window_launches
+from mpsfunc.normalization.params import LocalContrastParams, PowerParams, SquaresNormParams, WindowSumParams
 
 ROWS, COLS, CHANNELS = 1, 2, 3  # axes of an image
 
@@ -106,28 +107,28 @@ def checked(op: str, dy: mx.array, x: mx.array, state: Any, kind: type[Any], str
 # Sums over windows --------------------------------------------------------------------------------------
 
 
-class _Reach(NamedTuple):
-    axis: int
-    before: int
-    after: int
+class _Windows(NamedTuple):
+    reach: WindowSumParams
     stream: mx.Stream
 
 
-def _run_window_sum(x: mx.array, reach: _Reach) -> mx.array:
-    def stages() -> tuple[Stage, ...]:
-        return window_launches.window_sum(x, *reach[:3])
+def _run_window_sum(x: mx.array, windows: _Windows) -> mx.array:
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return window_launches.window_sum(x, *windows.reach)
 
-    return launch.launch("window_sum", [x], reach[:3], ((tuple(x.shape), x.dtype),), stages, reach.stream)[0]
+    image = tuple(x.shape), x.dtype
+    return launch.launch("window_sum", {"x": x}, windows.reach, (image,), kernels, windows.stream)[0]
 
 
-def _window_sum_vjp(arrays: Any, cotangents: Any, outputs: Any, reach: _Reach) -> Any:
-    return (_window_sum(cotangents[0], reach._replace(before=reach.after, after=reach.before)),)
+def _window_sum_vjp(arrays: Any, cotangents: Any, outputs: Any, windows: _Windows) -> Any:
+    axis, before, after = windows.reach
+    return (_window_sum(cotangents[0], windows._replace(reach=WindowSumParams(axis, after, before))),)
 
 
 _window_sum: Any = differentiable(
     *("window_sum", _run_window_sum),
     vjp=_window_sum_vjp,
-    jvp=lambda arrays, tangents, reach: _window_sum(tangents[0], reach),
+    jvp=lambda arrays, tangents, windows: _window_sum(tangents[0], windows),
     vmap=over_batches(lambda: _window_sum),
 )
 
@@ -136,7 +137,8 @@ def _over_windows(x: mx.array, axes: tuple[int, ...], size: int, stream: mx.Stre
     """Sums over the windows [i - size // 2, i + (size - 1) // 2], or over those that hold a place."""
     before, after = size // 2, (size - 1) // 2
     for axis in axes:
-        x = _window_sum(x, _Reach(axis, *((after, before) if mirrored else (before, after)), stream))
+        reach = WindowSumParams(axis, *((after, before) if mirrored else (before, after)))
+        x = _window_sum(x, _Windows(reach, stream))
     return x
 
 
@@ -151,11 +153,11 @@ class _Exponent(NamedTuple):
 def _run_power(t: mx.array, exponent: _Exponent) -> mx.array:
     if launch.backend(exponent.stream) != "cpu":
         return mx.power(t, exponent.value)
-    result, params = (tuple(t.shape), t.dtype), launch.doubles(exponent.value)
-    return launch.launch("power", [t], params, (result,), _no_stages, exponent.stream)[0]
+    result, params = (tuple(t.shape), t.dtype), PowerParams(exponent.value)
+    return launch.launch("power", {"t": t}, params, (result,), _no_kernels, exponent.stream)[0]
 
 
-def _no_stages() -> tuple[Stage, ...]:
+def _no_kernels() -> tuple[KernelLaunch, ...]:
     raise AssertionError("power: MLX has this for a GPU")
 
 
@@ -174,30 +176,29 @@ _power: Any = differentiable(
 
 # A norm and its gradient --------------------------------------------------------------------------------
 
-_Stages = tuple[Callable[..., tuple[Stage, ...]], Callable[..., tuple[Stage, ...]]]
+_Kernels = tuple[Callable[..., tuple[KernelLaunch, ...]], Callable[..., tuple[KernelLaunch, ...]]]
 
 
-def _both(
-    name: str, params: Callable[[Any], tuple[int, ...]], meanings: tuple[Any, Any], stages: _Stages, given: int
-) -> tuple[Any, Any]:
+def _both(name: str, params: Callable[[Any], Any], meanings: tuple[Any, Any], kernels: _Kernels) -> tuple[Any, Any]:
     """An operation and its gradient.
 
     Args:
         name: Of the operation; the gradient's ends in "_grad".
-        params: Makes the CPU's parameters from a spec.
+        params: Makes the CPU's parameters, which are the numbers of both, from a spec.
         meanings: Both as `derived` wants them.
-        stages: Make both's launches on a GPU, from arrays and the first fields of a spec.
-        given: So many of them.
+        kernels: Make both's launches on a GPU, from arrays and those numbers.
     """
 
     def run(arrays: tuple[mx.array, ...], spec: Any) -> mx.array:
-        x = arrays[-1]
-        op, on_gpu = (name, stages[0]) if len(arrays) == 1 else (f"{name}_grad", stages[1])
+        x, record = arrays[-1], params(spec)
+        forward = len(arrays) == 1
+        op, on_gpu = (name, kernels[0]) if forward else (f"{name}_grad", kernels[1])
+        named = {"x": x} if forward else {"dy": arrays[0], "x": x}
 
-        def launches() -> tuple[Stage, ...]:
-            return on_gpu(*arrays, *spec[:given])
+        def launches() -> tuple[KernelLaunch, ...]:
+            return on_gpu(*arrays, *record)
 
-        return launch.launch(op, arrays, params(spec), ((tuple(x.shape), x.dtype),), launches, spec.stream)[0]
+        return launch.launch(op, named, record, ((tuple(x.shape), x.dtype),), launches, spec.stream)[0]
 
     def vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Any) -> Any:
         return (backward(cotangents[0], arrays[0], spec),)
@@ -215,11 +216,11 @@ def _both(
 # Norms by squares ---------------------------------------------------------------------------------------
 
 
-def _by_squares(name: str, axes: tuple[int, ...], stages: _Stages) -> tuple[Any, Any]:
+def _by_squares(name: str, axes: tuple[int, ...], kernels: _Kernels) -> tuple[Any, Any]:
     """The norm by sums of squares along these axes, and its gradient; the rest as for `_both`."""
 
-    def params(spec: Spec) -> tuple[int, ...]:
-        return (spec.size, *launch.doubles(spec.alpha, spec.beta, spec.delta))
+    def params(spec: Spec) -> SquaresNormParams:
+        return SquaresNormParams(*spec[:4])
 
     def base(x: mx.array, spec: Spec) -> mx.array:
         squares = _over_windows(x * x, axes, spec.size, spec.stream)
@@ -241,14 +242,14 @@ def _by_squares(name: str, axes: tuple[int, ...], stages: _Stages) -> tuple[Any,
         y: mx.array = (first - second).astype(x.dtype)
         return y
 
-    return _both(name, params, (meaning, meaning_of_grad), stages, 4)
+    return _both(name, params, (meaning, meaning_of_grad), kernels)
 
 
 # Local contrast -----------------------------------------------------------------------------------------
 
 
-def _contrast_params(spec: ContrastSpec) -> tuple[int, ...]:
-    return (spec.size, *launch.doubles(*spec[1:7]))
+def _contrast_params(spec: ContrastSpec) -> LocalContrastParams:
+    return LocalContrastParams(*spec[:7])
 
 
 def _parts_of_contrast(x: mx.array, spec: ContrastSpec) -> tuple[mx.array, mx.array, mx.array, mx.array]:
@@ -317,5 +318,4 @@ _spatial, _spatial_grad = _by_squares(
 _contrast, _contrast_grad = _both(
     *("local_contrast_norm", _contrast_params, (_contrast_meaning, _contrast_grad_meaning)),
     (window_launches.local_contrast_norm, window_launches.local_contrast_norm_grad),
-    7,
 )

@@ -81,7 +81,8 @@ def _norm() -> None:
 
 def _affine() -> None:
     x, rows = numbers(LONG), numbers((1, LONG[-1]))
-    launched([x, rows, rows, rows], ((LONG, mx.float32),), launches.affine(x, 1, NO_ACTIVATION))
+    arrays = {"x": x, "mean": rows, "scale": rows, "shift": rows}
+    launched(arrays, ((LONG, mx.float32),), launches.affine(x, 1, NO_ACTIVATION))
 
 
 def _composed_norm() -> None:
@@ -105,8 +106,8 @@ def _windows() -> None:
         ("local_contrast_norm", 3, (1, 0, 1)),
     ):
         forward, backward = (getattr(window_launches, name) for name in (op, f"{op}_grad"))
-        launched([x], ((LONG, mx.float32),), forward(x, size, *told, *rest))
-        launched([dy, x], ((LONG, mx.float32),), backward(dy, x, size, *told, *rest))
+        launched({"x": x}, ((LONG, mx.float32),), forward(x, size, *told, *rest))
+        launched({"dy": dy, "x": x}, ((LONG, mx.float32),), backward(dy, x, size, *told, *rest))
 
 
 def _conv() -> None:

@@ -15,7 +15,7 @@ from support import DTYPES, TOLERANCE, VIEWS, accumulator, close, exact, numbers
 from support.oracle import normalization as oracle
 
 import mpsfunc as mf
-from mpsfunc.core import launch
+from mpsfunc.core import grids
 
 # The two images [1, 3] and [2, 6] of the worked example, with gamma 2, beta 0.5 and eps 1.
 GAMMA, BETA, EPS = 2.0, 0.5, 1.0
@@ -212,7 +212,7 @@ def test_every_threadgroup_of_statistics_has_pixels_and_every_thread_four() -> N
     """The kernels of a GPU lean on that: the first row of threads of each is what the others are compared with."""
     for lanes, sets in itertools.product((1, 2, 3, 8, 16, 100, 256, 300), (1, 2, 7, 300)):
         for pixels in (*range(1, 600), 3136, 401408):
-            grid, group = launch.column_threads(lanes, pixels, sets, laden=True)
+            grid, group = grids.column_threads(lanes, pixels, sets, laden=True)
             assert pixels // grid[1] >= min(4, pixels) and grid[1] % group[1] == 0
 
 

@@ -13,9 +13,10 @@ from support.convolution_case import NEURONS as PLAIN
 
 import mpsfunc as mf
 from mpsfunc.channels.activation_spec import SIGMOID, Activation
+from mpsfunc.core.params import for_cpu
 
 EPS = 1e-3
-NEURONS = (*PLAIN, Activation(SIGMOID).told)
+NEURONS = (*PLAIN, for_cpu(Activation(SIGMOID)))
 # Images, groups of channels, and whether each image has statistics of its own: one set, few, many, small and large
 # ones, broken vectors, a rest of a row, several chunks of rows.
 WHOLE = (

@@ -6,6 +6,7 @@
 #include "kernels/normalization/channel_vectors.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
+#include "normalization/params.h"
 #include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -138,8 +139,9 @@ void normalized_by(const Call& call) {
   using A = Acc<T>;
   const Tensor& y = call.out[0];
   const Sets sets = sets_of<A>(y, call.in[1].size);
-  const Slopes<A> slope(call.in[3], call.in[2], static_cast<A>(unpacked(call.params)));
-  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
+  const Slopes<A> slope(call.in[3], call.in[2], static_cast<A>(p.eps));
+  const Neuron<A> neuron(p.act);
   const A* const vectors[] = {data<A>(call.in[1]), slope.get(), data<A>(call.in[4])};
   by_form(neuron.form, [&]<int Act>() {
     fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
@@ -151,10 +153,11 @@ template <typename T>
 void grown_by(const Call& call) {
   using A = Acc<T>;
   const int64_t channels = call.out[0].size;
-  const A eps = static_cast<A>(unpacked(call.params)), *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
+  const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
+  const A eps = static_cast<A>(p.eps), *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
   A *dgamma = data<A>(call.out[0]), *dbeta = data<A>(call.out[1]);
   const Sets sets = sets_of<A>(call.in[0], channels);
-  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const Neuron<A> neuron(p.act);
   by_form(neuron.form, [&]<int Act>() {
     constexpr bool kActs = Act != kUnchanged;
     const Slopes<A> slope(call.in[kActs ? 6 : 3], call.in[3], eps);
@@ -174,9 +177,10 @@ void gradient_by(const Call& call) {
   using A = Acc<T>;
   const Tensor& dx = call.out[0];
   const Sets sets = sets_of<A>(dx, call.in[2].size);
-  const A eps = static_cast<A>(unpacked(call.params)), count = static_cast<A>(*data<int64_t>(call.in[7]));
+  const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
+  const A eps = static_cast<A>(p.eps), count = static_cast<A>(*data<int64_t>(call.in[7]));
   const A *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
-  const Neuron<A> neuron(call.params[2], call.params + 3);
+  const Neuron<A> neuron(p.act);
   const int64_t channels = sets.rows.channels;
   const Slopes<A> a(call.in[6], call.in[3], eps);
   const Scratch<A> b(channels), d(channels);
@@ -201,11 +205,8 @@ struct Whole {
   A eps, count;    // count: elements that share statistics; known to the gradient only
   Neuron<A> neuron;
 
-  explicit Whole(const int* params)
-      : groups(params[0]),
-        eps(static_cast<A>(unpacked(params + 1))),
-        count(static_cast<A>(unpacked(params + 3))),
-        neuron(params[5], params + 6) {}
+  explicit Whole(const BatchNormParams<double>& p)
+      : groups(p.groups), eps(static_cast<A>(p.eps)), count(static_cast<A>(p.count)), neuron(p.act) {}
 
   // Calls f(at, size) for every group of channels of so many entries.
   template <typename F>
@@ -221,7 +222,7 @@ void normalized(const Call& call) {
   using A = Acc<T>;
   const Tensor& y = call.out[0];
   const Sets all = sets_of<A>(y, call.out[1].size);
-  const Whole<A> whole(call.params);
+  const Whole<A> whole(params_as<BatchNormParams<double>>(call.params));
   const bool streamed = streams<A>(y, all);
   const int64_t channels = all.rows.channels;
   const A *gamma = data<A>(call.in[1]), *beta = data<A>(call.in[2]);
@@ -264,7 +265,7 @@ void normalized_grad(const Call& call) {
   using A = Acc<T>;
   const Tensor& result = call.out[0];
   const Sets all = sets_of<A>(result, call.out[1].size);
-  const Whole<A> whole(call.params);
+  const Whole<A> whole(params_as<BatchNormParams<double>>(call.params));
   const bool streamed = streams<A>(result, all);
   const int64_t channels = all.rows.channels, width = call.in[4].size / all.count;
   const bool others = call.in[6].size > 0;
@@ -319,7 +320,7 @@ void bn_normalize(const Call& call) {
     using A = Acc<T>;
     const Sets sets = sets_of<A>(y, call.in[1].size);
     const A* const vectors[] = {data<A>(call.in[1]), data<A>(call.in[2]), data<A>(call.in[3])};
-    const Neuron<A> neuron(call.params[0], call.params + 1);
+    const Neuron<A> neuron(params_as<Activation<double>>(call.params));
     by_form(neuron.form, [&]<int Act>() {
       fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
     });
@@ -333,7 +334,7 @@ void bn_stats_grad(const Call& call) {
     using T = decltype(zero);
     using A = Acc<T>;
     const Sets sets = sets_of<A>(call.in[0], total.size);
-    const Neuron<A> neuron(call.params[0], call.params + 1);
+    const Neuron<A> neuron(params_as<Activation<double>>(call.params));
     by_form(neuron.form, [&]<int Act>() {
       constexpr int kScale = Act == kUnchanged ? 2 : 3, kShift = Act == kUnchanged ? 2 : 4;
       gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), sets,
@@ -350,7 +351,7 @@ void bn_grad(const Call& call) {
     using T = decltype(zero);
     using A = Acc<T>;
     const Sets sets = sets_of<A>(dx, call.in[2].size);
-    const Neuron<A> neuron(call.params[0], call.params + 1);
+    const Neuron<A> neuron(params_as<Activation<double>>(call.params));
     by_form(neuron.form, [&]<int Act>() {
       const A* vectors[6];
       for (int i = 0; i < 6; ++i) vectors[i] = data<A>(call.in[Act == kUnchanged && i > 3 ? 2 : 2 + i]);

@@ -5,6 +5,7 @@
 #include "kernels/vector/channels.h"
 #include "kernels/vector/power.h"
 #include "kernels/vector/simd.h"
+#include "normalization/params.h"
 #include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -18,16 +19,16 @@ struct Contrast {
   Power<A> power;  // with -beta
   double share, alpha, beta, delta, p0, pm, ps;
 
-  explicit Contrast(const int* params)
-      : size(params[0]),
-        power(-unpacked(params + 3)),
+  explicit Contrast(const LocalContrastParams<double>& p)
+      : size(p.size),
+        power(-p.beta),
         share(1 / (static_cast<double>(size) * static_cast<double>(size))),
-        alpha(unpacked(params + 1)),
-        beta(unpacked(params + 3)),
-        delta(unpacked(params + 5)),
-        p0(unpacked(params + 7)),
-        pm(unpacked(params + 9)),
-        ps(unpacked(params + 11)) {}
+        alpha(p.alpha),
+        beta(p.beta),
+        delta(p.delta),
+        p0(p.p0),
+        pm(p.pm),
+        ps(p.ps) {}
 };
 
 // Calls f(i, n) for the vectors of so many doubles.
@@ -108,7 +109,7 @@ template <typename T>
 void forward(const Call& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
-  const Contrast<Acc<T>> c(call.params);
+  const Contrast<Acc<T>> c(params_as<LocalContrastParams<double>>(call.params));
   parallel_parts<D>(images, reach_of(c.size, images.height).size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
     Windows<T> windows(c, x, part, part.top, part.bottom);
@@ -131,7 +132,7 @@ template <typename T>
 void gradient(const Call& call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   const Images images = images_of(x);
-  const Contrast<Acc<T>> c(call.params);
+  const Contrast<Acc<T>> c(params_as<LocalContrastParams<double>>(call.params));
   const double slope = 2 * c.alpha * c.beta * c.share, level = c.p0 * c.share;
   const Reach up = reach_of(c.size, images.height).mirrored(), back = reach_of(c.size, images.width).mirrored();
   parallel_parts<D>(images, up.size(), [&](const Part& part) {

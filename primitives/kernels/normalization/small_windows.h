@@ -4,6 +4,7 @@
 #include "kernels/vector/channels.h"
 #include "kernels/vector/power.h"
 #include "kernels/vector/simd.h"
+#include "normalization/params.h"
 #include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -15,13 +16,13 @@ struct Settings {
   Power<A> power;         // with -beta
   A base, factor, slope;  // delta, alpha / N and 2 alpha beta / N
 
-  // From (size, alpha, beta, delta); N is the size to the power of so many axes.
-  Settings(const int* params, int axes) : size(params[0]), power(-unpacked(params + 3)) {
+  // N is the size to the power of so many axes.
+  Settings(const SquaresNormParams<double>& p, int axes) : size(p.size), power(-p.beta) {
     const double side = static_cast<double>(size), count = axes == 2 ? side * side : side;
-    const double share = unpacked(params + 1) / count;
-    base = static_cast<A>(unpacked(params + 5));
+    const double share = p.alpha / count;
+    base = static_cast<A>(p.delta);
     factor = static_cast<A>(share);
-    slope = static_cast<A>(2 * share * unpacked(params + 3));
+    slope = static_cast<A>(2 * share * p.beta);
   }
 };
 
@@ -40,7 +41,7 @@ void spatial_near(const Call& call) {
   constexpr int64_t kBefore = Size / 2, kAfter = (Size - 1) / 2, kBlock = 1 << 12;
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
-  const Settings<A> s(call.params, 2);
+  const Settings<A> s(params_as<SquaresNormParams<double>>(call.params), 2);
   parallel_parts<A>(images, smaller(Size, images.height), [&](const Part& part) {
     const int64_t step = part.channels, room = (images.width + Size - 1) * step + lanes<A>;
     const int64_t block = (kBlock / step + 16) & ~int64_t{15};

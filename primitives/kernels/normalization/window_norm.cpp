@@ -6,6 +6,7 @@
 #include "kernels/vector/channels.h"
 #include "kernels/vector/power.h"
 #include "kernels/vector/simd.h"
+#include "normalization/params.h"
 #include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -48,7 +49,8 @@ void combined(const Settings<A>& s, const A* pulled, const A* x, const A* sums, 
 template <typename T>
 void spatial(const Call& call) {
   using A = Acc<T>;
-  switch (call.params[0]) {
+  const SquaresNormParams<double> p = params_as<SquaresNormParams<double>>(call.params);
+  switch (p.size) {
     case 3:
       return spatial_near<3, T>(call);
     case 5:
@@ -58,7 +60,7 @@ void spatial(const Call& call) {
   }
   const Tensor &x = call.in[0], &y = call.out[0];
   const Images images = images_of(x);
-  const Settings<A> s(call.params, 2);
+  const Settings<A> s(p, 2);
   const Reach down = reach_of(s.size, images.height), along = reach_of(s.size, images.width);
   parallel_parts<A>(images, down.size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
@@ -86,7 +88,7 @@ void spatial_grad(const Call& call) {
   using A = Acc<T>;
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   const Images images = images_of(x);
-  const Settings<A> s(call.params, 2);
+  const Settings<A> s(params_as<SquaresNormParams<double>>(call.params), 2);
   const Reach down = reach_of(s.size, images.height), along = reach_of(s.size, images.width), up = down.mirrored();
   parallel_parts<A>(images, down.size(), [&](const Part& part) {
     const int64_t width = images.width * part.channels;
@@ -213,7 +215,7 @@ template <typename T>
 void cross_channel(const Call& call) {
   using A = Acc<T>;
   const int64_t channels = call.in[0].shape[3];
-  const Settings<A> s(call.params, 1);
+  const Settings<A> s(params_as<SquaresNormParams<double>>(call.params), 1);
   const Reach reach = reach_of(s.size, channels);
   struct Shared {
     PixelSums<A> sums;
@@ -240,7 +242,7 @@ template <typename T>
 void cross_channel_grad(const Call& call) {
   using A = Acc<T>;
   const int64_t channels = call.in[0].shape[3];
-  const Settings<A> s(call.params, 1);
+  const Settings<A> s(params_as<SquaresNormParams<double>>(call.params), 1);
   const Reach reach = reach_of(s.size, channels);
   struct Shared {
     PixelSums<A> squares, pulls;
@@ -327,21 +329,22 @@ void by_accumulator(const Tensor& image, const F& f) {
 void window_sum(const Call& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   if (y.size == 0) return;
-  const int axis = call.params[0];
-  const Reach reach = reach_of(call.params[1], call.params[2], x.shape[axis]);
+  const WindowSumParams p = params_as<WindowSumParams>(call.params);
+  const Reach reach = reach_of(p.before, p.after, x.shape[p.axis]);
   by_accumulator(x, [&](auto zero) {
     using A = decltype(zero);
-    if (axis == 1) return sums_down<A>(x, y, reach);
-    if (axis == 2) return sums_along<A>(x, y, reach);
+    if (p.axis == 1) return sums_down<A>(x, y, reach);
+    if (p.axis == 2) return sums_along<A>(x, y, reach);
     sums_across<A>(x, y, reach);
   });
 }
 
 void power(const Call& call) {
+  const PowerParams<double> p = params_as<PowerParams<double>>(call.params);
   by_accumulator(call.in[0], [&](auto zero) {
     using A = decltype(zero);
     const Tensor& result = call.out[0];
-    const Power<A> power(unpacked(call.params));
+    const Power<A> power(p.exponent);
     const bool slow = sizeof(A) == 8 && power.kind() == Raise::other;
     const int64_t chunk = slow ? kChunkElements / 16 : kChunkElements;
     parallel_for((result.size + chunk - 1) / chunk, [&](int64_t i) {

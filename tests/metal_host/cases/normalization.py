@@ -138,7 +138,7 @@ def _window_sum(
 ) -> Case:
     def check() -> None:
         x = numbers(shape, dtype)
-        made = launched([x], ((shape, F32),), window_launches.window_sum(x, axis, before, after))
+        made = launched({"x": x}, ((shape, F32),), window_launches.window_sum(x, axis, before, after))
         right, size = (sums(v, (axis,), before, after) for v in (exact(x), abs(exact(x))))
         close(made[0], right, size)
 

@@ -1,4 +1,4 @@
-"""The cases of `cases` that normalize by sets of images, straight from the stages of their kernels."""
+"""The cases of `cases` that normalize by sets of images, straight from the launches of their kernels."""
 
 from __future__ import annotations
 
@@ -57,30 +57,32 @@ def _sets(
     def before() -> Array:
         return (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
 
-    given = [scale, shift] if act.kind else []
+    given = {"scale": scale, "shift": shift} if act.kind else {}
     known = {"a": act.a, "b": act.b, "c": act.c}
 
     def stats() -> None:
-        made = launched([x], ((vectors, F32),) * 2, launches.moments(x, sets), x)
+        made = launched({"x": x}, ((vectors, F32),) * 2, launches.moments(x, sets))
         axes = (1, 2, 3)
         close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
         close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
 
     def normalize() -> None:
-        y = launched([x, mean, scale, shift], like(x), launches.affine(x, sets, act))[0]
+        arrays = {"x": x, "mean": mean, "scale": scale, "shift": shift}
+        y = launched(arrays, like(x), launches.affine(x, sets, act))[0]
         right = oracle_activation.neuron(before(), NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
 
     def stats_grad() -> None:
-        stages = launches.sums(dy, sets, act)
-        total, dot = launched([dy, x, mean, *given], ((vectors, F32),) * 2, stages)
+        arrays = {"dy": dy, "x": x, "mean": mean, **given}
+        total, dot = launched(arrays, ((vectors, F32),) * 2, launches.sums(dy, sets, act))
         size = abs(by_set(dy)).sum((1, 2, 3)) + 1
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
         close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
 
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
-        dx = launched([dy, x, mean, a, b, d, *given], like(x), launches.combine(dy, sets, act))[0]
+        arrays = {"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **given}
+        dx = launched(arrays, like(x), launches.combine(dy, sets, act))[0]
         right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
         close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
 
@@ -94,9 +96,9 @@ def _sets(
         return exact(v).reshape(-1, 1, 1, 1, channels)
 
     def composed() -> None:
-        stages = launches.normalized(x, vector, act, 1e-3)
-        outputs = (*like(x), vector, vector)
-        y, found, spread = launched([x, gamma, beta], outputs, stages, results_of=launches.NORMALIZED)
+        arrays, outputs = {"x": x, "gamma": gamma, "beta": beta}, (*like(x), vector, vector)
+        kernels = launches.normalized(x, vector, act, 1e-3)
+        y, found, spread = launched(arrays, outputs, kernels, returns=("y", "mean", "var"))
         center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
         z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
         right = oracle_activation.neuron(z, NAMES[act.kind], **known)
@@ -106,10 +108,11 @@ def _sets(
 
     def pulled_back() -> None:
         count = float(x.size // channels // sets)
-        stages = launches.gradients(dy, vector, act, count, 1e-3)
-        center = mean.reshape(vector[0])
-        arrays, outputs = [dy, x, gamma, beta, center, var, dmean, dvar], (*like(x), vector, vector)
-        dx, dgamma, dbeta = launched(arrays, outputs, stages, results_of=launches.GRADIENTS)
+        kernels = launches.gradients(dy, vector, act, count, 1e-3)
+        images, center = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, mean.reshape(vector[0])
+        arrays = {**images, "mean": center, "var": var, "dmean": dmean, "dvar": dvar}
+        outputs = (*like(x), vector, vector)
+        dx, dgamma, dbeta = launched(arrays, outputs, kernels, returns=("dx", "dgamma", "dbeta"))
         root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_set(x) - wide(mean)
         z = off * root * by_channel(gamma) + by_channel(beta)
         g = by_set(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
@@ -155,7 +158,8 @@ def _by_state(
     mean, dgamma, dbeta = (numbers((channels,), F32, seed) for seed in (5, 6, 7))
     var = abs(numbers((channels,), F32, 8)) + 1
     count, known = mx.array([300], mx.int64), {"a": act.a, "b": act.b, "c": act.c}
-    behind = [gamma, beta] if act.kind else []
+    gradients = {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta}
+    scale, shift = ({"gamma": gamma}, {"beta": beta}) if act.kind else ({}, {})  # which only an activation needs
     off, root = exact(x) - exact(mean), 1 / np.sqrt(exact(var) + 1e-3)
     z = off * root * exact(gamma) + exact(beta)
     size = abs(exact(dy)).sum((0, 1, 2)) + 1
@@ -164,17 +168,18 @@ def _by_state(
         return exact(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
 
     def normalize() -> None:
-        y = launched([x, mean, var, gamma, beta], like(x), launches.normalized_by(x, act, 1e-3))[0]
+        arrays = {"x": x, "mean": mean, "var": var, "gamma": gamma, "beta": beta}
+        y = launched(arrays, like(x), launches.normalized_by(x, act, 1e-3))[0]
         close(y, oracle_activation.neuron(z, NAMES[act.kind], **known), abs(z) + 9, slack=slack)
 
     def grown() -> None:
-        stages = launches.grown(dy, act, 1e-3)
-        made = launched([dy, x, mean, var, dgamma, dbeta, *behind], (((channels,), F32),) * 2, stages)
+        arrays = {"dy": dy, "x": x, **gradients, **scale, **shift}
+        made = launched(arrays, (((channels,), F32),) * 2, launches.grown(dy, act, 1e-3))
         close(made[0], exact(dgamma) + (pulled() * off).sum((0, 1, 2)) * root, 3 * size, slack=slack)
         close(made[1], exact(dbeta) + pulled().sum((0, 1, 2)), size, slack=slack)
 
     def grad() -> None:
-        arrays = [dy, x, mean, var, dgamma, dbeta, gamma, count, *behind[1:]]
+        arrays = {"dy": dy, "x": x, **gradients, "gamma": gamma, "count": count, **shift}
         dx = launched(arrays, like(x), launches.gradient_by(dy, act, 1e-3))[0]
         right = exact(gamma) * root * (pulled() - exact(dbeta) / 300 - off * root * exact(dgamma) / 300)
         close(dx, right, abs(right) + 9, slack=slack)
@@ -290,7 +295,7 @@ def _few_pixels() -> Case:
     def check() -> None:
         for seed in range(4):
             x = numbers((3, 5, 4, 16), F32, seed)
-            mean, var = launched([x], (((1, 16), F32),) * 2, launches.moments(x, 1), x)
+            mean, var = launched({"x": x}, (((1, 16), F32),) * 2, launches.moments(x, 1))
             right = exact(x).reshape(1, -1, 16)
             close(mean, right.mean(1), abs(right).mean(1))
             close(var, right.var(1), (right**2).mean(1))
@@ -304,8 +309,8 @@ def _behind_an_outlier() -> Case:
     def check() -> None:
         x = exact(numbers((1, 30, 40, 1024)))
         x[0, -1, -1] += 30  # threads go from the last pixel to the first
-        stages = launches.moments(mx.array(x, F32), 1)
-        mean, var = launched([mx.array(x, F32)], (((1, 1024), F32),) * 2, stages, mx.array(x, F32))
+        image = mx.array(x, F32)
+        mean, var = launched({"x": image}, (((1, 1024), F32),) * 2, launches.moments(image, 1))
         close(mean, x.mean((1, 2)), abs(x).mean((1, 2)), slack=8)
         close(var, x.var((1, 2)), x.var((1, 2)), slack=16)
 

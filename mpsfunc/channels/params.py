@@ -1,0 +1,157 @@
+"""Parameters of launches over images and vectors, as ``metal/normalization/params.h`` has them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mpsfunc.channels.activation_spec import ActivationParams
+from mpsfunc.core.params import Threadgroup
+
+# Images -------------------------------------------------------------------------------------------------
+
+
+class BnStatsLaunch(NamedTuple):
+    """Of `moments`.
+
+    Fields:
+        group: The threadgroup.
+        sets: Sets of images.
+        kept: The first of a thread's pixels that stay in a cache.
+        fewest: Pixels of a thread at least.
+        longer: How many rows of threads have one more.
+    """
+
+    group: Threadgroup
+    sets: int
+    kept: int
+    fewest: int
+    longer: int
+
+
+class BnStatsMergeLaunch(NamedTuple):
+    """Of `moments`: what merges the parts.
+
+    Fields:
+        group: The threadgroup.
+        tall: Rows of threads of a part.
+        fewest: Pixels of one of these threads at least.
+        longer: How many of all rows had one more.
+        share: Of a pixel in its set.
+    """
+
+    group: Threadgroup
+    tall: int
+    fewest: int
+    longer: int
+    share: float
+
+
+class BnStatsGradLaunch(NamedTuple):
+    """Of `sums`; the fields are those of `BnStatsLaunch`, what is added to a variance, and the activation."""
+
+    group: Threadgroup
+    sets: int
+    kept: int
+    fewest: int
+    longer: int
+    eps: float
+    act: ActivationParams
+
+
+class BnStatsGradFactorsLaunch(NamedTuple):
+    """Of `gradients`: channels of a set, and its pixels."""
+
+    group: Threadgroup
+    channels: int
+    count: float
+    eps: float
+
+
+class BnStatsGradMergeLaunch(NamedTuple):
+    """Of `grown`."""
+
+    group: Threadgroup
+    eps: float
+
+
+class BnNormalizeLaunch(NamedTuple):
+    """Of `affine`, `normalized` and `normalized_by`.
+
+    Fields:
+        sets: Sets of images.
+        height: Of a threadgroup.
+        share: Pixels of a thread.
+        eps: Added to a variance.
+        act: The activation.
+    """
+
+    sets: int
+    height: int
+    share: int
+    eps: float
+    act: ActivationParams
+
+
+class BnGradLaunch(NamedTuple):
+    """Of `combine`, `gradients` and `gradient_by`; the fields are those of `BnNormalizeLaunch`."""
+
+    sets: int
+    height: int
+    share: int
+    act: ActivationParams
+
+
+class BnFactorsLaunch(NamedTuple):
+    """Of `gradient_by`."""
+
+    channels: int
+    eps: float
+
+
+# Vectors ------------------------------------------------------------------------------------------------
+
+
+class BnSlopeParams(NamedTuple):
+    """Of `vector_rules.slope`."""
+
+    eps: float
+
+
+class BnComposedFactorsParams(NamedTuple):
+    """Of `vector_rules.composed_factors`."""
+
+    count: float
+    eps: float
+
+
+class BnComposedFactorsLaunch(NamedTuple):
+    """Likewise for so many entries."""
+
+    size: int
+    params: BnComposedFactorsParams
+
+
+class BnRunningParams(NamedTuple):
+    """Of `vector_rules.moved`; ``unbiased`` is 1 or 0."""
+
+    share: float
+    unbiased: float
+
+
+class BnRunningLaunch(NamedTuple):
+    """Likewise for so many entries."""
+
+    size: int
+    params: BnRunningParams
+
+
+class BnGroupParams(NamedTuple):
+    """Of `vector_rules.by_group` and `vector_rules.group_sums`: how many groups."""
+
+    groups: float
+
+
+class BnGroupLaunch(NamedTuple):
+    """Channels of a group."""
+
+    size: int
