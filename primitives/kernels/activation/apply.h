@@ -1,6 +1,7 @@
 // The table of activations for vectors, and how other operations apply one themselves: the plain ones inline, any other
 // through a function of its own, so that it neither grows their loops nor takes their registers.
 #pragma once
+#include "activation/params.h"
 #include "kernels/vector/power.h"
 #include "kernels/vector/vector_math.h"
 
@@ -17,16 +18,17 @@ struct Neuron {
   A a, b, c, log_c;
   Power<A> powers[3];  // c and one and two less
 
-  __attribute__((noinline)) Neuron(int number, const int* numbers)
-      : kind(number),
-        a(static_cast<A>(unpacked(numbers))),
-        b(static_cast<A>(unpacked(numbers + 2))),
-        c(static_cast<A>(unpacked(numbers + 4))),
-        log_c(static_cast<A>(c == -1 ? 1 : __builtin_log(unpacked(numbers + 4)))),
-        powers{Power<A>(unpacked(numbers + 4)), Power<A>(unpacked(numbers + 4) - 1),
-               Power<A>(unpacked(numbers + 4) - 2)} {
+  __attribute__((noinline)) explicit Neuron(const Activation<double>& known)
+      : kind(known.kind),
+        a(static_cast<A>(known.a)),
+        b(static_cast<A>(known.b)),
+        c(static_cast<A>(known.c)),
+        log_c(static_cast<A>(c == -1 ? 1 : __builtin_log(known.c))),
+        powers{Power<A>(known.c), Power<A>(known.c - 1), Power<A>(known.c - 2)} {
     form = kind == 0 ? kUnchanged : kind == 1 && a == 0 ? kRectified : kOther;
   }
+  Neuron(int number, const int* numbers)
+      : Neuron(Activation<double>{number, unpacked(numbers), unpacked(numbers + 2), unpacked(numbers + 4)}) {}
 };
 
 // z ** (c - less)
