@@ -3,11 +3,12 @@
 #include "shared/vector_load.h"
 #include "shared/functions.h"
 #include "activation/activations.h"
+#include "activation/params.h"
 long size = 1;
 for (int axis = 0; axis < x_ndim; ++axis) size *= x_shape[axis];
 const long packs = size / V;
 const int channels = x_shape[x_ndim - 1];
-Activation known = activation_at(params, 0);
+ActivationParams known = params_as<ActivationParams>(params);
 const bool wide = aligned<V>(x), wide_dy = aligned<V>(dy);
 const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {

@@ -3,10 +3,11 @@
 #include "shared/vector_load.h"
 #include "shared/functions.h"
 #include "activation/activations.h"
+#include "activation/params.h"
 long size = 1;
 for (int axis = 0; axis < dy_ndim; ++axis) size *= dy_shape[axis];
 const long packs = size / V;
-const Activation known = activation_at(params, 0);
+const ActivationParams known = params_as<ActivationParams>(params);
 const bool wide = aligned<V>(dy), wide_y = aligned<V>(y);
 const long stride = threads_per_grid.x;
 for (long p = thread_position_in_grid.x; p < packs; p += 4 * stride) {

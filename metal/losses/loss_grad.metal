@@ -2,14 +2,15 @@
 // X = 2, that of the image. A thread has two packs of V elements under way together.
 #include "shared/vector_load.h"
 #include "losses/losses.h"
+#include "losses/params.h"
 const int classes = y_shape[2];
 const long size = long(y_shape[1]) * classes, packs = y_shape[0] * size / V, stride = threads_per_grid.x;
-const Told told = told_at(params, 0);
+const LossNumbers<float> told = params_as<LossNumbers<float>>(params);
 for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
   Given<V> in[2];
   for (int i = 0; i < 2; ++i) {
     const long at = (p + i * stride < packs ? p + i * stride : p) * V;
-    in[i] = given<L, W, V>(y, target, labels, weights, at, at / classes, int(at % classes), classes, told);
+    in[i] = given<L, W, V>(y, target, weights, at, at / classes, int(at % classes), classes, told);
   }
   for (int i = 0; i < 2 && p + i * stride < packs; ++i) {
     const long at = (p + i * stride) * V;

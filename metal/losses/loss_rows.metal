@@ -3,10 +3,12 @@
 #include "shared/vector_load.h"
 #include "losses/online_softmax.h"
 #include "losses/losses.h"
-const int classes = y_shape[2], pixels = y_shape[1], parts = params[0];
+#include "losses/params.h"
+const LossLaunch launch = params_as<LossLaunch>(params);
+const int classes = y_shape[2], pixels = y_shape[1], parts = launch.parts;
 const long group = thread_position_in_grid.x / R, image = group / parts;
 const int part = group % parts, lane = int(thread_position_in_grid.x) % R;
-const Told told = told_at(params, 1);
+const LossNumbers<float> told = launch.numbers;
 const bool wide = aligned<V>(y);
 float sum = 0;
 // As often for all threads, which meet in the shuffles. Unsigned counters may go past 2^31 before they end.
@@ -22,7 +24,7 @@ for (long first = 0; first < pixels; first += parts) {
   }
   const float log_sum = log(own.sum), share = 1 / own.sum;
   for (uint c = lane * V; c < end; c += R * V) {
-    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, classes, told);
+    const Given<V> in = given<L, W, V>(y, target, weights, pixel * classes + c, pixel, c, classes, told);
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {
       const float less = in.y[j] - own.most;

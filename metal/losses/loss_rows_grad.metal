@@ -4,9 +4,10 @@
 #include "shared/vector_load.h"
 #include "losses/online_softmax.h"
 #include "losses/losses.h"
+#include "losses/params.h"
 const int classes = y_shape[2], lane = int(thread_position_in_grid.x) % R;
 const long pixels = y_shape[0] * long(y_shape[1]), stride = threads_per_grid.x / R;
-const Told told = told_at(params, 0);
+const LossNumbers<float> told = params_as<LossNumbers<float>>(params);
 // As often for all threads, which meet in the shuffles. Unsigned counters may go past 2^31 before they end.
 for (long first = 0; first < pixels; first += stride) {
   const long pixel = first + thread_position_in_grid.x / R;
@@ -14,7 +15,7 @@ for (long first = 0; first < pixels; first += stride) {
   Exponentials own = {minus_infinity(), 0};
   float all = 0;
   for (uint c = lane * V; c < end; c += R * V) {
-    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, classes, told);
+    const Given<V> in = given<L, W, V>(y, target, weights, pixel * classes + c, pixel, c, classes, told);
     Pack<float, V> more;
     for (int j = 0; j < V; ++j) {
       more.v[j] = in.y[j];
@@ -28,7 +29,7 @@ for (long first = 0; first < pixels; first += stride) {
   }
   const float share = 1 / own.sum;
   for (uint c = lane * V; c < end; c += R * V) {
-    const Given<V> in = given<L, W, V>(y, target, labels, weights, pixel * classes + c, pixel, c, classes, told);
+    const Given<V> in = given<L, W, V>(y, target, weights, pixel * classes + c, pixel, c, classes, told);
     const float factor = X == 2 ? told.factor * float(scales[pixel / y_shape[1]]) : told.factor;
     Pack<T, V> out;
     for (int j = 0; j < V; ++j) {

@@ -1,21 +1,10 @@
 // Losses of elements and what is read for them.
 #ifndef MPSF_LOSSES_H
 #define MPSF_LOSSES_H
+#include "losses/params.h"
 #include "shared/base.h"
-#include "shared/vector_load.h"
 #include "shared/functions.h"
-
-// A target becomes kept * target + share, but for a label that is no class, whose targets stay zeros; a loss is
-// multiplied by the weight, a sum by the factor.
-struct Told {
-  float kept, share, epsilon, delta, weight, factor;
-};
-template <typename Params>
-MPSF_FN Told told_at(Params params, int at) {
-  Told r = {as_type<float>(params[at]),     as_type<float>(params[at + 1]), as_type<float>(params[at + 2]),
-            as_type<float>(params[at + 3]), as_type<float>(params[at + 4]), as_type<float>(params[at + 5])};
-  return r;
-}
+#include "shared/vector_load.h"
 
 // V elements of one pixel: predictions, targets and weights.
 template <int V>
@@ -23,13 +12,13 @@ struct Given {
   float y[V], t[V], w[V];
 };
 
-// Those from element `at` on, which is class c of a pixel. With L targets are labels; with W = 1 every element has a
-// weight, with W = 2 every pixel.
-template <int L, int W, int V, typename Y, typename Target, typename Labels, typename Weights>
-MPSF_FN Given<V> given(Y y, Target target, Labels labels, Weights weights, long at, long pixel, int c, int classes,
-                       Told told) {
+// Those from element `at` on, which is class c of a pixel. With L the target is a label a pixel; with W = 1 every
+// element has a weight, with W = 2 every pixel.
+template <int L, int W, int V, typename Y, typename Target, typename Weights>
+MPSF_FN Given<V> given(Y y, Target target, Weights weights, long at, long pixel, int c, int classes,
+                       LossNumbers<float> told) {
   Given<V> r;
-  const int label = L ? int(labels[pixel]) : 0;
+  const int label = L ? int(target[pixel]) : 0;
   const float share = label >= 0 && label < classes ? told.share : 0.0f;
   const float weight = W == 2 ? float(weights[pixel]) : told.weight;
   auto seen = load<V>(y + at, aligned<V>(y));
@@ -59,7 +48,7 @@ MPSF_FN float weighed(float t, float of) { return t == 0 ? 0.0f : t * of; }
 
 // The loss of an element and its derivative by y, before weights; types are MPS's, without softmax cross-entropy.
 template <int K>
-MPSF_FN Term term(float y, float t, Told told) {
+MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
   Term r;
   const float d = y - t, size = fabs(d);
   if (K == 0) {

@@ -1,10 +1,12 @@
 // y = softmax along the middle axis of (outer, length, inner), with L its logarithm, for lines of any length. Threads
 // side by side own V lines each; those above one another share them, with four elements under way, and fold what they
 // found in a fixed order.
+#include "shared/base.h"
 #include "shared/vector_load.h"
 #include "losses/online_softmax.h"
 const int length = x_shape[1], inner = x_shape[2], lanes = inner / V;
-const int width = params[0], height = params[1];  // of the threadgroup
+const Threadgroup group = params_as<Threadgroup>(params);
+const int width = group.width, height = group.height;
 const int row = thread_position_in_threadgroup.y;
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 const long column = thread_position_in_grid.x;

@@ -1,9 +1,11 @@
 // dx = y * (dy - sum of dy * y) along the middle axis of (outer, length, inner), with L dy - exp(y) * (sum of dy), for
 // lines of any length. Threads side by side own V lines each; those above one another share them, with two elements
 // under way, and fold their sums in a fixed order. Of 16 bits, dy is taken from its mean, as in softmax_grad.
+#include "shared/base.h"
 #include "shared/vector_load.h"
 const int length = y_shape[1], inner = y_shape[2], lanes = inner / V;
-const int width = params[0], height = params[1];  // of the threadgroup
+const Threadgroup group = params_as<Threadgroup>(params);
+const int width = group.width, height = group.height;
 const int row = thread_position_in_threadgroup.y;
 const int slot = (row * width + int(thread_position_in_threadgroup.x)) * V;
 const long column = thread_position_in_grid.x;

@@ -11,7 +11,7 @@ from mpsfunc.channels.activation_rules import On
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, RELUN, Activation
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 
 _OF_SLOPES = Activation(PRELU)
 # min(x, 0), whose derivative is 1 below 0 and 0 from there on.
@@ -59,26 +59,26 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _run(op: str, arrays: list[mx.array], slopes: mx.array, stages: Any, on: On) -> mx.array:
-    wide = slopes.astype(launch.accumulator(arrays[0].dtype))
+def _run(op: str, arrays: dict[str, mx.array], slopes: mx.array, kernels: Any, on: On) -> mx.array:
+    wide = slopes.astype(launch.accumulator(arrays["x"].dtype))
 
     def launched(some: list[mx.array]) -> mx.array:
-        result = (tuple(some[0].shape), some[0].dtype)
+        named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
 
-        def made() -> tuple[Stage, ...]:
-            return stages(some[0], on.act, slopes=True)  # type: ignore[no-any-return]
+        def made() -> tuple[KernelLaunch, ...]:
+            return kernels(some[0], on.act, slopes=True)  # type: ignore[no-any-return]
 
-        return launch.launch(op, [*some, wide], on.act.told, (result,), made, on.stream)[0]
+        return launch.launch(op, {**named, "slopes": wide}, on.act, (result,), made, on.stream)[0]
 
-    return activation_rules.in_few_axes(arrays, launched)
+    return activation_rules.in_few_axes(list(arrays.values()), launched)
 
 
 def _run_prelu(x: mx.array, slopes: mx.array, on: On) -> mx.array:
-    return _run("neuron", [x], slopes, activation_launches.neuron, on)
+    return _run("neuron", {"x": x}, slopes, activation_launches.neuron, on)
 
 
 def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: On) -> mx.array:
-    return _run("neuron_grad", [dy, x], slopes, activation_launches.grad, on)
+    return _run("neuron_grad", {"dy": dy, "x": x}, slopes, activation_launches.grad, on)
 
 
 # Rules --------------------------------------------------------------------------------------------------

@@ -226,28 +226,28 @@ def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _run(op: str, arrays: list[mx.array], stages: Any, on: On) -> mx.array:
+def _run(op: str, arrays: dict[str, mx.array], kernels: Any, on: On) -> mx.array:
     def launched(some: list[mx.array]) -> mx.array:
-        result = (tuple(some[0].shape), some[0].dtype)
-        return launch.launch(op, some, on.act.told, (result,), lambda: stages(some[0], on.act), on.stream)[0]
+        named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
+        return launch.launch(op, named, on.act, (result,), lambda: kernels(some[0], on.act), on.stream)[0]
 
-    return in_few_axes(arrays, launched)
+    return in_few_axes(list(arrays.values()), launched)
 
 
 def _run_neuron(x: mx.array, on: On) -> mx.array:
-    return _run("neuron", [x], activation_launches.neuron, on)
+    return _run("neuron", {"x": x}, activation_launches.neuron, on)
 
 
 def _run_grad(dy: mx.array, x: mx.array, on: On) -> mx.array:
-    return _run("neuron_grad", [dy, x], activation_launches.grad, on)
+    return _run("neuron_grad", {"dy": dy, "x": x}, activation_launches.grad, on)
 
 
 def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array:
-    return _run("neuron_curve", [u, dy, x], activation_launches.curve, on)
+    return _run("neuron_curve", {"u": u, "dy": dy, "x": x}, activation_launches.curve, on)
 
 
 def _run_pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
-    return _run("neuron_pull", [dy, y], activation_launches.pull, on)
+    return _run("neuron_pull", {"dy": dy, "y": y}, activation_launches.pull, on)
 
 
 _neuron: Any = differentiable(

@@ -14,6 +14,7 @@ import mlx.core as mx
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable
 from mpsfunc.losses import softmax_rules
+from mpsfunc.losses.params import LossNumbers
 
 # Numbered as MPS does.
 TYPES = (
@@ -46,6 +47,11 @@ class Spec(NamedTuple):
     weighted: bool
     scaled: bool  # a gradient has a factor for each image, the last array
     stream: mx.Stream
+
+    @property
+    def numbers(self) -> LossNumbers:
+        """Those that a kernel is told."""
+        return LossNumbers(self.kept, self.share, self.epsilon, self.delta, self.weight, self.factor)
 
 
 # Functions whose own rules keep digits, or signs, that those of MLX's operations lose. ------------------

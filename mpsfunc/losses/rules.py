@@ -13,9 +13,10 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import derived, differentiable, over_batches
-from mpsfunc.core.launch import Output, Stage
+from mpsfunc.core.launch import KernelLaunch, Output
 from mpsfunc.losses import formulas, launches
 from mpsfunc.losses.formulas import Spec
+from mpsfunc.losses.params import LossGradParams, LossParams
 
 Arrays = tuple[mx.array, ...]
 
@@ -54,8 +55,13 @@ def both(arrays: Arrays, spec: Spec) -> tuple[mx.array, mx.array]:
 # Launches -----------------------------------------------------------------------------------------------
 
 
-def _numbers(spec: Spec) -> tuple[float, ...]:
-    return spec.kept, spec.share, spec.epsilon, spec.delta, spec.weight, spec.factor
+def _named(arrays: list[mx.array], spec: Spec) -> dict[str, mx.array]:
+    names = ["y", "target"]
+    if spec.weighted:
+        names.append("weights")
+    if spec.scaled:
+        names.append("scales")
+    return dict(zip(names, arrays, strict=True))
 
 
 def _outputs(y: mx.array, spec: Spec) -> tuple[Output, Output]:
@@ -79,20 +85,14 @@ def _run_value(*args: Any) -> mx.array:
 
 
 def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.array]:
-    y, outputs = arrays[0], _outputs(arrays[0], spec)
-    if launch.backend(spec.stream) == "cpu":
-        kinds = spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted)
-        params = (*kinds, *launch.doubles(*_numbers(spec)))
-        return launch.launch("loss", arrays, params, outputs if passed else outputs[:1], _no_stages, spec.stream)
-    read = launches.arrays(arrays, spec, gradient=False)
-    made = launches.loss(y, read[3], spec) if y.size else ()
-    where = (6 if len(made) == 2 else 4, 5)  # the sum of parts or the only part, and what the first launch passes on
-    value, gradient = launch.launch("loss", read, (), outputs, lambda: made, spec.stream, results_of=where)
-    return [value.reshape(y.shape[0]), gradient]
+    named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)
+    params = LossParams(spec.type, spec.elements, spec.labelled, spec.weighted, spec.numbers)
 
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.loss(named, spec)
 
-def _no_stages() -> tuple[Stage, ...]:
-    raise AssertionError("loss: launched for a CPU")
+    made = outputs if passed else outputs[:1]
+    return launch.launch("loss", named, params, made, kernels, spec.stream, returns=("total", "gradient"))
 
 
 def _run_gradient(*args: Any) -> mx.array:
@@ -106,17 +106,13 @@ def _run_derivative(*args: Any) -> mx.array:
 
 
 def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.array:
-    y, outputs = arrays[0], _outputs(arrays[0], spec)[1:]
-    if launch.backend(spec.stream) == "cpu":
-        kinds = spec.type, int(exact), int(spec.labelled), int(spec.weighted), int(spec.scaled)
-        params = (*kinds, *launch.doubles(*_numbers(spec)))
-        return launch.launch("loss_grad", arrays, params, outputs, _no_stages, spec.stream)[0]
-    read = launches.arrays(arrays, spec, gradient=True)
+    named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)[1:]
+    params = LossGradParams(spec.type, exact, spec.labelled, spec.weighted, spec.scaled, spec.numbers)
 
-    def stages() -> tuple[Stage, ...]:
-        return launches.loss_grad(y, read[3], spec, exact)
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.loss_grad(named, spec, exact)
 
-    return launch.launch("loss_grad", read, (), outputs, stages, spec.stream)[0]
+    return launch.launch("loss_grad", named, params, outputs, kernels, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.core import grids
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.params import Threadgroup
 
 # Packs that a thread has of a row at most, and packs that it should have under way.
 _PACKS, _UNDER_WAY = 8, 4
 
 
-def stages(log: bool, gradient: bool, y: mx.array) -> tuple[Stage, ...]:
+def kernels(log: bool, gradient: bool, y: mx.array) -> tuple[KernelLaunch, ...]:
     """Softmax along the middle axis of (outer, length, inner), or its gradient from dy and y."""
     rows_body, body = ("softmax_grad", "softmax_grad_across") if gradient else ("softmax", "softmax_across")
     names, made = (("dy", "y"), ("dx",)) if gradient else (("x",), ("y",))
@@ -25,11 +26,11 @@ def stages(log: bool, gradient: bool, y: mx.array) -> tuple[Stage, ...]:
         rows = max(1, _UNDER_WAY // of_thread)
         grid, group = grids.sharing_threads(-(-outer // rows), sharing)
         shares = (("V", lanes), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
-        return (Stage(rows_body, names, made, (result,), grid, group, (), shares),)
+        return (KernelLaunch(rows_body, names, made, (result,), grid, group, None, shares),)
     lanes = grids.lanes(y.dtype, inner, y.size)
     grid, group = _across(outer, length, inner // lanes)
     template = (("V", lanes), ("L", int(log)))
-    return (Stage(body, names, made, (result,), grid, group, group[:2], template),)
+    return (KernelLaunch(body, names, made, (result,), grid, group, Threadgroup(*group[:2]), template),)
 
 
 def _across(outer: int, length: int, beside: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

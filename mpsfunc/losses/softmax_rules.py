@@ -13,12 +13,13 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import derived, differentiable, over_batches
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.losses import softmax_launches
+from mpsfunc.losses.params import SoftmaxGradParams
 
 _MOST = 2**31 - 1
 # What the gradients' kernels compute; the numbers are theirs.
-_PULL, _CURVE, _TANGENT = 0, 1, 2
+_PULL, _CURVE, _TANGENT = map(SoftmaxGradParams, range(3))
 
 
 class Spec(NamedTuple):
@@ -62,14 +63,13 @@ def lines(op: str, shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return outer, shape[axis], inner
 
 
-def _launched(op: str, arrays: tuple[mx.array, ...], kind: int, spec: Spec) -> mx.array:
-    y = arrays[-1]
+def _launched(op: str, arrays: dict[str, mx.array], params: SoftmaxGradParams | None, spec: Spec) -> mx.array:
+    *_, like = arrays.values()
 
-    def stages() -> tuple[Stage, ...]:
-        return softmax_launches.stages(op.startswith("log"), op.endswith("grad"), y)
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return softmax_launches.kernels(op.startswith("log"), op.endswith("grad"), like)
 
-    params = () if len(arrays) == 1 else (kind,)
-    return launch.launch(op, arrays, params, ((tuple(y.shape), y.dtype),), stages, spec.stream)[0]
+    return launch.launch(op, arrays, params, ((tuple(like.shape), like.dtype),), kernels, spec.stream)[0]
 
 
 def _wide(*arrays: mx.array) -> list[mx.array]:
@@ -100,7 +100,7 @@ exp: Any = differentiable(
 
 _softmax: Any = differentiable(
     "softmax",
-    lambda x, spec: _launched("softmax", (x,), _PULL, spec),
+    lambda x, spec: _launched("softmax", {"x": x}, None, spec),
     vjp=lambda arrays, cotangents, outputs, spec: (softmax_grad(cotangents[0], outputs[0], spec),),
     jvp=lambda arrays, tangents, spec: softmax_grad(tangents[0], _softmax(arrays[0], spec), spec),
     vmap=over_batches(lambda: _softmax),
@@ -114,7 +114,7 @@ def _meaning_of_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
 
 _softmax_grad: Any = derived(
     "softmax_grad",
-    lambda dy, y, spec: _launched("softmax_grad", (dy, y), _PULL, spec),
+    lambda dy, y, spec: _launched("softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
     _meaning_of_softmax_grad,
     vjp=lambda arrays, cotangents, outputs, spec: (
         _softmax_grad(cotangents[0], arrays[1], spec),
@@ -133,7 +133,7 @@ def _meaning_of_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec
 def _run_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     if not _own(spec):
         return _meaning_of_softmax_curve(u, dy, y, spec)
-    return _launched("softmax_grad", (u, dy, y), _CURVE, spec)
+    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
 
 
 # The gradient of sum(u * softmax_grad(dy, y)) by y.
@@ -151,7 +151,7 @@ def _log_softmax_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> 
 
 _log_softmax: Any = differentiable(
     "log_softmax",
-    lambda x, spec: _launched("log_softmax", (x,), _PULL, spec),
+    lambda x, spec: _launched("log_softmax", {"x": x}, None, spec),
     vjp=_log_softmax_vjp,
     jvp=lambda arrays, tangents, spec: _tangent(tangents[0], _log_softmax(arrays[0], spec), spec),
     vmap=over_batches(lambda: _log_softmax),
@@ -166,7 +166,7 @@ def _meaning_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.ar
 
 _log_softmax_grad: Any = derived(
     "log_softmax_grad",
-    lambda dy, y, spec: _launched("log_softmax_grad", (dy, y), _PULL, spec),
+    lambda dy, y, spec: _launched("log_softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
     _meaning_of_log_softmax_grad,
     vjp=lambda arrays, cotangents, outputs, spec: (
         _tangent(cotangents[0], arrays[1], spec),
@@ -184,7 +184,7 @@ def _meaning_of_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
 def _run_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
     if not _own(spec):
         return _meaning_of_tangent(t, y, spec)
-    return _launched("log_softmax_grad", (t, y), _TANGENT, spec)
+    return _launched("log_softmax_grad", {"t": t, "y": y}, _TANGENT, spec)
 
 
 _tangent: Any = derived(
@@ -204,7 +204,7 @@ def _meaning_of_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: 
 def _run_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     if not _own(spec):
         return _meaning_of_log_softmax_curve(u, dy, y, spec)
-    return _launched("log_softmax_grad", (u, dy, y), _CURVE, spec)
+    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
 
 
 # The gradient of sum(u * log_softmax_grad(dy, y)) by y.

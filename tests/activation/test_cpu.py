@@ -12,6 +12,7 @@ from support import DTYPES, accumulator, close, exact, numbers, same_bits
 from support.oracle import activation as oracle
 
 from mpsfunc.channels.activation_spec import NAMES, Activation
+from mpsfunc.core.params import for_cpu
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
@@ -27,7 +28,7 @@ each = pytest.mark.parametrize(("name", "told"), EVERY, ids=[f"{name}{told}" for
 
 def run(op: str, arrays: list[mx.array], act: Activation) -> mx.array:
     x = arrays[0]
-    return getattr(_primitives, op)(arrays, list(act.told), [list(x.shape)], [x.dtype], mx.cpu)[0]
+    return getattr(_primitives, op)(arrays, for_cpu(act), [list(x.shape)], [x.dtype], mx.cpu)[0]
 
 
 def of(name: str, told: Told, x: np.ndarray, op: str = "neuron", dtype: mx.Dtype = mx.float32) -> np.ndarray:

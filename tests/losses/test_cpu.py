@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support import exact, numbers
 
-from mpsfunc.core.launch import doubles
+from mpsfunc.core.params import for_cpu
+from mpsfunc.losses.params import LossNumbers
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
@@ -17,7 +18,7 @@ F32 = mx.float32
 LINES, HALF = ((2, 3, 4), F32), ((2, 3, 4), mx.float16)
 FLAT = ((2, 12), F32)
 VALUES, LABELS, PIXELS = ((2,), F32), ((2, 3), mx.uint32), ((2, 3, 1), F32)
-NUMBERS = doubles(1.0, 0.0, 1e-7, 1.0, 1.0, 1.0)
+NUMBERS = for_cpu(LossNumbers(1.0, 0.0, 1e-7, 1.0, 1.0, 1.0))
 
 
 def run(op: str, arrays: list[mx.array], params: tuple[int, ...], outputs: list[Any]) -> list[mx.array]:

@@ -20,6 +20,7 @@ from metal_host.job import OUTPUT, Traffic
 from mpsfunc.convolution import launches as convolution_launches
 from mpsfunc.core import launch, texts
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.losses.params import LossLaunch, LossNumbers
 
 pytestmark = needs_clang
 
@@ -65,11 +66,11 @@ def test_pixels_are_counted_past_2_to_31() -> None:
     template = (("V", 1), ("L", 0), ("W", 0), ("R", 1))
     results = ((1, 0), mx.float32), (y.shape, mx.float32)
     stage = KernelLaunch(
-        *("loss_rows", ("y", "target", "labels", "weights"), ("partial", "gradient"), results),
-        *((32, 1, 1), (32, 1, 1), (2**30, *[0] * 6), template),
+        *("loss_rows", ("y", "target", "weights"), ("partial", "gradient"), results),
+        *((32, 1, 1), (32, 1, 1), LossLaunch(2**30, LossNumbers(*[0.0] * 6)), template),
     )
     with metal_host() as host:
-        host.run_kernel(stage, [y, y, launch.packed(()), y], mx.default_stream(mx.cpu))
+        host.run_kernel(stage, [y, y, y], mx.default_stream(mx.cpu))
 
 
 @pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])

@@ -136,17 +136,17 @@ def _depthwise() -> None:
 def _neurons() -> None:
     x, dy, u = (numbers(LONG, seed=seed) for seed in range(3))
     act, like = Activation(GELU), ((LONG, mx.float32),)
-    launched([x], like, activation_launches.neuron(x, act))
-    launched([dy, x], like, activation_launches.grad(x, act))
-    launched([u, dy, x], like, activation_launches.curve(x, act))
-    launched([dy, x], like, activation_launches.pull(x, Activation(RELU)))
+    launched({"x": x}, like, activation_launches.neuron(x, act))
+    launched({"dy": dy, "x": x}, like, activation_launches.grad(x, act))
+    launched({"u": u, "dy": dy, "x": x}, like, activation_launches.curve(x, act))
+    launched({"dy": dy, "y": x}, like, activation_launches.pull(x, Activation(RELU)))
 
 
 def _prelu() -> None:
     x, dy, slopes = numbers(LONG), numbers(LONG, seed=1), numbers(LONG[-1:], seed=2)
     act, like = Activation(PRELU), ((LONG, mx.float32),)
-    launched([x, slopes], like, activation_launches.neuron(x, act, slopes=True))
-    launched([dy, x, slopes], like, activation_launches.grad(x, act, slopes=True))
+    launched({"x": x, "slopes": slopes}, like, activation_launches.neuron(x, act, slopes=True))
+    launched({"dy": dy, "x": x, "slopes": slopes}, like, activation_launches.grad(x, act, slopes=True))
 
 
 def _elements() -> None:
@@ -214,7 +214,7 @@ _PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
 _THREE_PIVOTS = (LONG_IMAGE, (147 + 3 * 22 + 64) / 64 * LONG_IMAGE)
 _TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)
 _UNREAD = (LONG_IMAGE, 0)  # the image stands in
-_NO_LABELS = {"labels": (32, 0), "weights": _UNREAD}
+_NO_WEIGHTS = {"weights": _UNREAD}
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
@@ -349,11 +349,11 @@ TRAFFIC = {
     "softmax_grad": Row(_softmax, dict.fromkeys(("dy", "y"), _WHOLE)),
     "softmax_across": Row(_softmax, {"x": _TWICE}),  # to add up, and to divide
     "softmax_grad_across": Row(_softmax, dict.fromkeys(("dy", "y"), _TWICE)),
-    "loss": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_LABELS}),
-    "loss_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_LABELS, "scales": _UNREAD}),
-    "loss_rows": Row(_losses, {"y": _TWICE, "target": _WHOLE, **_NO_LABELS}),
+    "loss": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_WEIGHTS}),
+    "loss_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_WEIGHTS, "scales": _UNREAD}),
+    "loss_rows": Row(_losses, {"y": _TWICE, "target": _WHOLE, **_NO_WEIGHTS}),
     # The targets are added up for a derivative.
-    "loss_rows_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _TWICE), **_NO_LABELS, "scales": _UNREAD}),
+    "loss_rows_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _TWICE), **_NO_WEIGHTS, "scales": _UNREAD}),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 

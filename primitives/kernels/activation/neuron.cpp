@@ -1,4 +1,5 @@
 // Activations and their derivatives, element by element.
+#include "activation/params.h"
 #include "kernels/activation/apply.h"
 #include "runtime/parallel.h"
 
@@ -91,12 +92,14 @@ void over_wide(const Span<T, O>& span, const Neuron<Acc<T>>& neuron, Over<Acc<T>
   }
 }
 
+Activation<double> activation_of(const Call& call) { return params_as<Activation<double>>(call.params); }
+
 template <int O>
 void pointwise(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const Neuron<A> neuron(call.params[0], call.params + 1);
+    const Neuron<A> neuron(activation_of(call));
     const Tensor& out = call.out[0];
     parallel_for((out.size + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
       const int64_t begin = chunk * kChunkElements;
@@ -152,12 +155,12 @@ void by_channel(const Call& call) {
 }  // namespace
 
 void neuron(const Call& call) {
-  if (call.params[0] == kPrelu) return by_channel<kValue>(call);
+  if (activation_of(call).kind == kPrelu) return by_channel<kValue>(call);
   pointwise<kValue>(call);
 }
 
 void neuron_grad(const Call& call) {
-  if (call.params[0] == kPrelu) return by_channel<kSlope>(call);
+  if (activation_of(call).kind == kPrelu) return by_channel<kSlope>(call);
   pointwise<kSlope>(call);
 }
 

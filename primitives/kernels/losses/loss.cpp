@@ -4,6 +4,7 @@
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
 #include "kernels/vector/vector_math.h"
+#include "losses/params.h"
 #include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -318,7 +319,7 @@ void by_kind(int kind, const Job<T>& job) {
 
 // What both operations are given: y, a target or labels, weights; and numbers.
 template <typename T>
-Job<T> job_of(const Call& call, bool labelled, bool weighted, const int* numbers) {
+Job<T> job_of(const Call& call, bool labelled, bool weighted, const LossNumbers<double>& numbers) {
   using A = Acc<T>;
   const Tensor &y = call.in[0], &target = call.in[1];
   Job<T> job = {};
@@ -333,53 +334,55 @@ Job<T> job_of(const Call& call, bool labelled, bool weighted, const int* numbers
     const Tensor& weights = call.in[2];
     (weights.shape[2] == y.shape[2] ? job.weights : job.pixel_weights) = data<A>(weights);
   }
-  double given[6];
-  memcpy(given, numbers, sizeof(given));
-  A* const to[6] = {&job.kept, &job.share, &job.epsilon, &job.delta, &job.weight, &job.factor};
-  for (int i = 0; i < 6; ++i) *to[i] = static_cast<A>(given[i]);
+  job.kept = static_cast<A>(numbers.kept);
+  job.share = static_cast<A>(numbers.share);
+  job.epsilon = static_cast<A>(numbers.epsilon);
+  job.delta = static_cast<A>(numbers.delta);
+  job.weight = static_cast<A>(numbers.weight);
+  job.factor = static_cast<A>(numbers.factor);
   return job;
 }
 
 // Whether an output can be stored past the caches: chunks and images begin with whole vectors. Gradients of pixels look
 // for themselves.
 template <typename T>
-bool past_caches(const Call& call, const Tensor& out, bool by_itself) {
+bool past_caches(const Call& call, int kind, const Tensor& out, bool by_itself) {
   const Tensor& y = call.in[0];
-  const int64_t unit = call.params[0] == kSoftmax ? y.shape[2] : int64_t{y.shape[1]} * y.shape[2];
+  const int64_t unit = kind == kSoftmax ? y.shape[2] : int64_t{y.shape[1]} * y.shape[2];
   return out.streamed && (by_itself || unit % lanes<Acc<T>> == 0);
 }
 
 }  // namespace
 
 void loss(const Call& call) {
-  const int* params = call.params;
+  const LossParams<double> p = params_as<LossParams<double>>(call.params);
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    Job<T> job = job_of<T>(call, params[2], params[3], params + 4);
-    if (params[1]) {
+    Job<T> job = job_of<T>(call, p.labelled, p.weighted, p.numbers);
+    if (p.elements) {
       job.elements = data<T>(call.out[0]);
-      job.elements_streamed = past_caches<T>(call, call.out[0], false);
+      job.elements_streamed = past_caches<T>(call, p.type, call.out[0], false);
     } else {
       job.values = data<Acc<T>>(call.out[0]);
     }
     if (call.out_count == 2) {
       job.gradient = data<T>(call.out[1]);
-      job.gradient_streamed = past_caches<T>(call, call.out[1], params[0] == kSoftmax);
+      job.gradient_streamed = past_caches<T>(call, p.type, call.out[1], p.type == kSoftmax);
     }
-    by_kind(params[0], job);
+    by_kind(p.type, job);
   });
 }
 
 void loss_grad(const Call& call) {
-  const int* params = call.params;
+  const LossGradParams<double> p = params_as<LossGradParams<double>>(call.params);
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
-    Job<T> job = job_of<T>(call, params[2], params[3], params + 5);
-    if (params[4]) job.scales = data<Acc<T>>(call.in[params[3] ? 3 : 2]);
-    job.exact = params[1];
+    Job<T> job = job_of<T>(call, p.labelled, p.weighted, p.numbers);
+    if (p.scaled) job.scales = data<Acc<T>>(call.in[p.weighted ? 3 : 2]);
+    job.exact = p.exact;
     job.gradient = data<T>(call.out[0]);
-    job.gradient_streamed = past_caches<T>(call, call.out[0], params[0] == kSoftmax);
-    by_kind(params[0], job);
+    job.gradient_streamed = past_caches<T>(call, p.type, call.out[0], p.type == kSoftmax);
+    by_kind(p.type, job);
   });
 }
 

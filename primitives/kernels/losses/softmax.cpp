@@ -4,6 +4,7 @@
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
 #include "kernels/vector/vector_math.h"
+#include "losses/params.h"
 #include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
@@ -271,11 +272,15 @@ void backward(const Call& call) {
 void softmax(const Call& call) { forward<false>(call); }
 void log_softmax(const Call& call) { forward<true>(call); }
 
-void softmax_grad(const Call& call) { call.params[0] == 0 ? backward<Pull>(call) : backward<Curve>(call); }
+void softmax_grad(const Call& call) {
+  const SoftmaxGradParams p = params_as<SoftmaxGradParams>(call.params);
+  p.derivative == 0 ? backward<Pull>(call) : backward<Curve>(call);
+}
 
 void log_softmax_grad(const Call& call) {
-  if (call.params[0] == 0) return backward<LogPull>(call);
-  call.params[0] == 1 ? backward<LogCurve>(call) : backward<LogTangent>(call);
+  const SoftmaxGradParams p = params_as<SoftmaxGradParams>(call.params);
+  if (p.derivative == 0) return backward<LogPull>(call);
+  p.derivative == 1 ? backward<LogCurve>(call) : backward<LogTangent>(call);
 }
 
 }  // namespace mpsf::MPSF_ISA

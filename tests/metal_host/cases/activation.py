@@ -1,4 +1,4 @@
-"""The cases of `cases` that apply activations, straight from the stages of their kernels."""
+"""The cases of `cases` that apply activations, straight from the launches of their kernels."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def _each(
         # An exponent is rounded, and a value that is a sum has the size of its terms.
         size = 4 + abs(oracle_activation.neuron(x64, name, **known)) * (1 + abs(x64))
         if 0 in orders:
-            (y,) = launched([x], like(x), activation_launches.neuron(x, act))
+            (y,) = launched({"x": x}, like(x), activation_launches.neuron(x, act))
             close(y, oracle_activation.neuron(x64, name, **known), size, slack=4)
         if 1 in orders:
-            (dx,) = launched([dy, x], like(x), activation_launches.grad(x, act))
+            (dx,) = launched({"dy": dy, "x": x}, like(x), activation_launches.grad(x, act))
             right = exact(dy) * oracle_activation.slope(x64, name, **known)
             close(dx, right, abs(exact(dy)) * (4 + abs(right) * (1 + abs(x64))), slack=4)
         if 2 in orders:
-            (bent,) = launched([u, dy, x], like(x), activation_launches.curve(x, act))
+            (bent,) = launched({"u": u, "dy": dy, "x": x}, like(x), activation_launches.curve(x, act))
             both = exact(u) * exact(dy)
             right = both * oracle_activation.curvature(x64, name, **known)
             close(bent, right, abs(both) * (4 + abs(right) * (1 + abs(x64))), slack=4)
@@ -98,9 +98,9 @@ def _prelu(shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
     def check() -> None:
         x, dy, slopes = spread(shape, dtype), numbers(shape, dtype, 1), numbers(shape[-1:], seed=3)
         act, a = Activation(PRELU), exact(slopes)
-        (y,) = launched([x, slopes], like(x), activation_launches.neuron(x, act, slopes=True))
+        (y,) = launched({"x": x, "slopes": slopes}, like(x), activation_launches.neuron(x, act, slopes=True))
         close(y, np.where(exact(x) < 0, a, 1) * exact(x))
-        (dx,) = launched([dy, x, slopes], like(x), activation_launches.grad(x, act, slopes=True))
+        (dx,) = launched({"dy": dy, "x": x, "slopes": slopes}, like(x), activation_launches.grad(x, act, slopes=True))
         close(dx, np.where(exact(x) < 0, a, 1) * exact(dy))
 
     return Case(named("prelu", shape, dtype), ("neuron", "neuron_grad"), check, **how)
@@ -111,7 +111,7 @@ def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how:
         dy = numbers(shape, dtype, 1)
         y = mx.array(oracle_activation.neuron(exact(spread(shape, F32)), name, **_known(told)).astype(np.float32))
         y = y.astype(dtype)
-        (dz,) = launched([dy, y], like(dy), activation_launches.pull(dy, activation(name, told)))
+        (dz,) = launched({"dy": dy, "y": y}, like(dy), activation_launches.pull(dy, activation(name, told)))
         close(dz, exact(dy) * slope_of_result(exact(y), *told), abs(exact(dy)), slack=4)
 
     return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_pull",), check, **how)

@@ -1,0 +1,76 @@
+"""Parameters of the kernels of losses and softmaxes, as ``metal/losses/params.h`` has them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LossNumbers(NamedTuple):
+    """The numbers of a loss.
+
+    Fields:
+        kept: A target becomes kept * target + share, but for a label that is no class, whose targets stay zeros.
+        share: What all classes get of it.
+        epsilon: Of the type "log".
+        delta: Of the type "huber".
+        weight: Of every element, unless there are weights.
+        factor: Of a sum.
+    """
+
+    kept: float
+    share: float
+    epsilon: float
+    delta: float
+    weight: float
+    factor: float
+
+
+class LossParams(NamedTuple):
+    """What a CPU's `loss` is told.
+
+    Fields:
+        type: As MPS numbers them.
+        elements: Whether the value has one number an element, else an image.
+        labelled: Whether the target is a class a pixel.
+        weighted: Whether there are weights.
+        numbers: Those of the loss.
+    """
+
+    type: int
+    elements: int
+    labelled: int
+    weighted: int
+    numbers: LossNumbers
+
+
+class LossGradParams(NamedTuple):
+    """What a CPU's `loss_grad` is told.
+
+    Fields:
+        type: As MPS numbers them.
+        exact: Whether it is the derivative of the value, else what MPS passes on.
+        labelled: Whether the target is a class a pixel.
+        weighted: Whether there are weights.
+        scaled: Whether there is a factor for each image.
+        numbers: Those of the loss.
+    """
+
+    type: int
+    exact: int
+    labelled: int
+    weighted: int
+    scaled: int
+    numbers: LossNumbers
+
+
+class LossLaunch(NamedTuple):
+    """Parts that an image is summed in on a GPU, and the numbers of the loss."""
+
+    parts: int
+    numbers: LossNumbers
+
+
+class SoftmaxGradParams(NamedTuple):
+    """Which derivative a CPU's kernel computes: 0 the gradient, 1 its own by y, 2 of a logarithm, its own by dy."""
+
+    derivative: int
