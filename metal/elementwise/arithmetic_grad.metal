@@ -2,10 +2,12 @@
 // the limits that bits of L tell of. A thread has four packs of V elements of an image under way together.
 #include "shared/vector_load.h"
 #include "elementwise/broadcast.h"
-const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
-const Under of_x = under_at(params, 1), of_y = under_at(params, 2);
-const float p = as_type<float>(params[19]), q = as_type<float>(params[20]), bias = as_type<float>(params[21]);
-const float least = as_type<float>(params[22]), most = as_type<float>(params[23]);
+#include "elementwise/params.h"
+const ArithmeticGradParams<float> given = params_as<ArithmeticGradParams<float>>(params);
+const int n = given.n, w = given.w, lanes = given.c / V, packs = given.h * w * lanes;
+const Operand of_x = given.x, of_y = given.y;
+const float p = given.factors.primary_scale, q = given.factors.secondary_scale, bias = given.factors.bias;
+const float least = given.factors.minimum, most = given.factors.maximum;
 const bool wide = aligned<V>(dy), wide_x = aligned<V>(x), wide_y = aligned<V>(y);
 const long stride = threads_per_grid.x;
 for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {

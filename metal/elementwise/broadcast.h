@@ -1,7 +1,7 @@
 // What works element by element: arithmetic on two operands, and where operands lie under a result of images.
-#ifndef MPSF_OPERANDS_H
-#define MPSF_OPERANDS_H
-#include "shared/base.h"
+#ifndef MPSF_BROADCAST_H
+#define MPSF_BROADCAST_H
+#include "elementwise/params.h"
 #if !defined(MPSF_ISA)  // the CPU's kernels have vectors of their own
 #include "shared/vector_load.h"
 #endif
@@ -28,21 +28,8 @@ MPSF_FN A over(A x, A d, A r) {
   return q - q == 0 ? fma(fma(-q, d, x), r, q) : q;
 }
 
-// An operand is as long as the result along an axis, or 1. Image b of the result reads its image b / per % images.
-struct Under {
-  int images, per, h, w, c;
-};
-
-// Operand number `which` of the packed int32 parameters, which begin with the result's four lengths.
-template <typename Params>
-MPSF_FN Under under_at(Params params, int which) {
-  const int i = 4 + 5 * which;
-  Under u = {params[i], params[i + 1], params[i + 2], params[i + 3], params[i + 4]};
-  return u;
-}
-
-MPSF_FN long entries(Under u) { return long(u.h) * u.w * u.c; }
-MPSF_FN long image_of(Under u, int b) { return u.images == 1 ? 0 : b / u.per % u.images * entries(u); }
+MPSF_FN long entries(Operand u) { return long(u.h) * u.w * u.c; }
+MPSF_FN long image_of(Operand u, int b) { return u.images == 1 ? 0 : b / u.per % u.images * entries(u); }
 
 // Where pack p of V elements stands in an image of width w, with so many packs a pixel. Merged images are one line.
 struct Place {
@@ -58,7 +45,7 @@ MPSF_FN Place place_at(int p, int w, int lanes) {
   at.x = pixel - at.y * w;
   return at;
 }
-MPSF_FN int entry_of(Under u, Place at) {
+MPSF_FN int entry_of(Operand u, Place at) {
   return ((u.h == 1 ? 0 : at.y) * u.w + (u.w == 1 ? 0 : at.x)) * u.c + (u.c == 1 ? 0 : at.c);
 }
 

@@ -2,10 +2,12 @@
 // under way together.
 #include "shared/vector_load.h"
 #include "elementwise/broadcast.h"
-const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
-const Under of_x = under_at(params, 0), of_y = under_at(params, 1);
-const float threshold = as_type<float>(params[14]);
-const unsigned long whole = (unsigned long)(uint(params[15])) | (unsigned long)(uint(params[16])) << 32;
+#include "elementwise/params.h"
+const CompareLaunch given = params_as<CompareLaunch>(params);
+const int n = given.n, w = given.w, lanes = given.c / V, packs = given.h * w * lanes;
+const Operand of_x = given.x, of_y = given.y;
+const float threshold = given.threshold;
+const unsigned long whole = joined(given.threshold_low, given.threshold_high);
 const typename NumbersOf<W>::kind numbers = {};
 const bool wide_x = aligned<V>(x), wide_y = aligned<V>(y);
 const long stride = threads_per_grid.x;

@@ -2,12 +2,14 @@
 // is 1. A thread has four packs of V elements of an image under way together.
 #include "shared/vector_load.h"
 #include "elementwise/broadcast.h"
+#include "elementwise/params.h"
 #include "elementwise/philox.h"
-const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
-const int each = n / params[14];  // images of a set, which has a key and a mask of its own
-const Under of_x = under_at(params, 0), of_mask = under_at(params, 1);
-const uint bound = params[15];
-const float keep = as_type<float>(params[16]), share = 1 / keep;
+const DropoutParams<float> given = params_as<DropoutParams<float>>(params);
+const int n = given.n, w = given.w, lanes = given.c / V, packs = given.h * w * lanes;
+const int each = n / keys_shape[0];  // images of a set, which has a key and a mask of its own
+const Operand of_x = given.x, of_mask = given.mask;
+const uint bound = given.bound;
+const float keep = given.keep, share = 1 / keep;
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.x;
 for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {

@@ -1,9 +1,11 @@
 // y = x * mask / keep, with a mask of bytes. A thread has four packs of V elements of an image under way together.
 #include "shared/vector_load.h"
 #include "elementwise/broadcast.h"
-const int n = params[0], w = params[2], lanes = params[3] / V, packs = params[1] * w * lanes;
-const Under of_x = under_at(params, 0), of_mask = under_at(params, 1);
-const float keep = as_type<float>(params[14]), share = 1 / keep;
+#include "elementwise/params.h"
+const DropoutByMaskParams<float> given = params_as<DropoutByMaskParams<float>>(params);
+const int n = given.n, w = given.w, lanes = given.c / V, packs = given.h * w * lanes;
+const Operand of_x = given.x, of_mask = given.mask;
+const float keep = given.keep, share = 1 / keep;
 const bool wide = aligned<V>(x), wide_mask = aligned<V>(mask);
 const long stride = threads_per_grid.x;
 for (int b = thread_position_in_grid.y; b < n; b += threads_per_grid.y) {

@@ -1,8 +1,10 @@
 // The bytes of masks: 1 where a random word is below a bound, else 0. Each key makes a set of them.
 #include "shared/vector_load.h"
+#include "elementwise/params.h"
 #include "elementwise/philox.h"
-const long each = params[0] + (long(params[1]) << 30), packs = each / V;
-const uint bound = params[2];
+const DropoutMaskLaunch given = params_as<DropoutMaskLaunch>(params);
+const long each = joined(given.entries_low, given.entries_high), packs = each / V;
+const uint bound = given.bound;
 const int sets = keys_shape[0];
 const long stride = threads_per_grid.x;
 for (int set = thread_position_in_grid.y; set < sets; set += threads_per_grid.y) {

@@ -2,17 +2,19 @@
 // of a tile of DY by DX output pixels, which load what they read together once, U columns and B images under way.
 // `rows` and `cols` say for each tile where its list begins, and then list rows or columns of x, each with a weight for
 // every row or column of the tile. What has no weight does not count, not even infinity.
+#include "image/params.h"
 #include "shared/vector_load.h"
-const int height = params[0], width = params[1], tiles_down = params[2], tiles_across = params[3];
+const ResampleLaunch p = params_as<ResampleLaunch>(params);
+const int height = p.height, width = p.width, tiles_down = p.tiles_down, tiles_across = p.tiles_across;
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int across = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (across >= tiles_across) return;
-const int left = across * DX - params[5], k_begin = cols[across], k_end = cols[across + 1];
+const int left = across * DX - p.cols_ahead, k_begin = cols[across], k_end = cols[across + 1];
 const long x_image = long(x_shape[1]) * x_shape[2] * channels, y_image = long(height) * width * channels;
 const bool wide = aligned<V>(x);
 
 for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_per_grid.y) {
-  const int top = down * DY - params[4], q_begin = rows[down], q_end = rows[down + 1];
+  const int top = down * DY - p.rows_ahead, q_begin = rows[down], q_end = rows[down + 1];
   for (int n = thread_position_in_grid.z * B; n < images; n += threads_per_grid.z * B) {
     float sum[B * DY * DX * V];
     for (int j = 0; j < B * DY * DX * V; ++j) sum[j] = 0;

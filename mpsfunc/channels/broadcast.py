@@ -22,7 +22,7 @@ _Pair = tuple[int, int]  # the lengths of two operands along an axis
 _ONE: _Pair = (1, 1)
 
 
-class Under(NamedTuple):
+class Operand(NamedTuple):
     """An operand: image b of the result reads its image ``b // per % images``."""
 
     images: int
@@ -39,12 +39,7 @@ class Layout(NamedTuple):
     h: int
     w: int
     c: int
-    operands: tuple[Under, ...]
-
-    @property
-    def params(self) -> tuple[int, ...]:
-        """As kernels read it."""
-        return self[:4] + sum((tuple(u) for u in self.operands), ())
+    operands: tuple[Operand, ...]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -53,8 +48,8 @@ def layout(shape: Shape, *operands: tuple[Shape, int]) -> Layout:
 
     Example:
         >>> layout((2, 3, 4, 5), ((2, 3, 4, 5), 1), ((1, 1, 1, 5), 2))
-        Layout(n=1, h=1, w=24, c=5, operands=(Under(images=1, per=1, h=1, w=24, c=5), Under(images=1, per=1, h=1, \
-w=1, c=5)))
+        Layout(n=1, h=1, w=24, c=5, operands=(Operand(images=1, per=1, h=1, w=24, c=5), Operand(images=1, per=1, \
+h=1, w=1, c=5)))
     """
     n, h, w, c = shape
     groups: list[tuple[int, tuple[bool, ...]]] = []  # from the innermost on: a length, and who goes along it
@@ -73,7 +68,7 @@ w=1, c=5)))
     groups += [(1, (True,) * len(operands))] * (3 - len(groups))
     lengths = [g[0] for g in groups]
 
-    def under(i: int) -> Under:
+    def operand(i: int) -> Operand:
         along = [length if to[i] else 1 for length, to in groups]
         if apart:
             batch = operands[i][0][0], operands[i][1]
@@ -81,11 +76,11 @@ w=1, c=5)))
             batch = 1, 1
         else:
             batch = (images[0], 1) if images[1][i] else (1, images[0])
-        return Under(*batch, *reversed(along))
+        return Operand(*batch, *reversed(along))
 
     batch = n if apart else images[0] if images else 1
     inner, middle, outer = lengths
-    return Layout(batch, outer, middle, inner, tuple(under(i) for i in range(len(operands))))
+    return Layout(batch, outer, middle, inner, tuple(operand(i) for i in range(len(operands))))
 
 
 def as_images(shape: Shape) -> Shape:

@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.channels import broadcast
-from mpsfunc.channels.broadcast import Shape
+from mpsfunc.channels.broadcast import Layout, Operand, Shape
 from mpsfunc.channels.sums import channel_sums
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import derived, differentiable, one_batch
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.elementwise.params import (
+    ArithmeticFactors,
+    ArithmeticGradParams,
+    ArithmeticParams,
+    CompareLaunch,
+    CompareParams,
+    halves,
+)
 
 ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
 
@@ -80,18 +88,13 @@ def compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
     return made
 
 
-def _limits(spec: Spec) -> tuple[int, float, float]:
-    """Which limits there are, in bits, and both."""
-    which = (spec.minimum is not None) + 2 * (spec.maximum is not None)
-    return which, spec.minimum or 0.0, spec.maximum or 0.0
+def _limits(spec: Spec) -> int:
+    """Which limits there are, in bits."""
+    return (spec.minimum is not None) + 2 * (spec.maximum is not None)
 
 
-def _numbers(spec: Spec) -> tuple[float, ...]:
-    return (spec.primary_scale, spec.secondary_scale, spec.bias, *_limits(spec)[1:])
-
-
-def _bits(*numbers: float) -> tuple[int, ...]:
-    return sum((launch.bits(number) for number in numbers), ())
+def _factors(spec: Spec) -> ArithmeticFactors:
+    return ArithmeticFactors(*spec[1:4], spec.minimum or 0.0, spec.maximum or 0.0)
 
 
 # What the kernels mean ----------------------------------------------------------------------------------
@@ -158,22 +161,26 @@ def _shape(x: mx.array, y: mx.array, spec: GradSpec) -> Shape:
 # Kernels ------------------------------------------------------------------------------------------------
 
 
+def _both(made: Layout) -> tuple[Operand, Operand]:
+    x, y = made.operands
+    return x, y
+
+
 def _run_value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     shape = broadcast.result_shape((x.shape, y.shape), spec.batch)
     if 0 in shape:
         return mx.zeros(shape, x.dtype)
     made = broadcast.layout(shape, (x.shape, spec.pers[0]), (y.shape, spec.pers[1]))
-    which, _, _ = _limits(spec)
-    params = (*made.params, spec.operation, which, *launch.doubles(*_numbers(spec)))
+    limits = _limits(spec)
+    params = ArithmeticParams(*made[:4], *_both(made), spec.operation, limits, _factors(spec))
 
-    def stages() -> tuple[Stage, ...]:
+    def launches() -> tuple[KernelLaunch, ...]:
         per_thread = broadcast.lanes(x.dtype, made)
         size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
-        unroll = (("V", per_thread), ("K", spec.operation), ("L", which), ("F", int(broadcast.merged(made))))
-        numbers = (*made.params, *_bits(*_numbers(spec)))
-        return (Stage("arithmetic", ("x", "y"), ("out",), ((shape, x.dtype),), size, group, numbers, unroll),)
+        unroll = (("V", per_thread), ("K", spec.operation), ("L", limits), ("F", int(broadcast.merged(made))))
+        return (KernelLaunch("arithmetic", ("x", "y"), ("out",), ((shape, x.dtype),), size, group, params, unroll),)
 
-    return launch.launch("arithmetic", [x, y], params, ((shape, x.dtype),), stages, spec.stream)[0]
+    return launch.launch("arithmetic", {"x": x, "y": y}, params, ((shape, x.dtype),), launches, spec.stream)[0]
 
 
 def reads(spec: GradSpec) -> tuple[bool, bool]:
@@ -203,28 +210,24 @@ def _run_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.arra
 def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx.Dtype) -> mx.array:
     """The gradient before sums."""
     of, needed, shape = spec.of, reads(spec), tuple(dy.shape)
-    arrays = [dy, *(a for a, needs in zip((x, y), needed, strict=True) if needs)]
+    arrays = {"dy": dy, **({"x": x} if needed[0] else {}), **({"y": y} if needed[1] else {})}
     # An operand that is not read is stood in for by dy.
     lying = [(a.shape, per) if needs else (shape, 1) for a, per, needs in zip((x, y), of.pers, needed, strict=True)]
     made = broadcast.layout(shape, (shape, 1), *lying)
-    which, numbers = _limits(of)[0] if spec.clamped else 0, _numbers(of)
-    params = (*made.params, of.operation, spec.operand, which, *needed, *launch.doubles(*numbers))
+    limits, (first, second, third) = _limits(of) if spec.clamped else 0, made.operands
+    switches = of.operation, spec.operand, limits, *needed
+    params = ArithmeticGradParams(*made[:4], first, second, third, *switches, _factors(of))
 
-    def stages() -> tuple[Stage, ...]:
+    def launches() -> tuple[KernelLaunch, ...]:
         per_thread = broadcast.lanes(dtype, made)  # what a thread stores at a time is sixteen bytes
         size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
-        modes = (("K", of.operation), ("S", spec.operand), ("L", which), ("F", int(broadcast.merged(made))))
+        modes = (("K", of.operation), ("S", spec.operand), ("L", limits), ("F", int(broadcast.merged(made))))
         template = (("O", dtype), ("V", per_thread), *modes)
-        places = (0, 1 if needed[0] else 0, 1 + needed[0] if needed[1] else 0)
-        inputs, result = ("dy", "x", "y"), ((shape, dtype),)
-        return (
-            Stage(
-                *("arithmetic_grad", inputs, ("dx",), result, size, group),
-                *((*made.params, *_bits(*numbers)), template, places),
-            ),
-        )
+        inputs = "dy", ("x", "x" if needed[0] else "dy"), ("y", "y" if needed[1] else "dy")
+        result = ((shape, dtype),)
+        return (KernelLaunch("arithmetic_grad", inputs, ("dx",), result, size, group, params, template),)
 
-    return launch.launch("arithmetic_grad", arrays, params, ((shape, dtype),), stages, of.stream)[0]
+    return launch.launch("arithmetic_grad", arrays, params, ((shape, dtype),), launches, of.stream)[0]
 
 
 def _sums(full: mx.array, shape: Shape, spec: GradSpec) -> mx.array:
@@ -245,18 +248,18 @@ def _run_compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
     if launch.backend(spec.stream) == "cpu" and not mx.issubdtype(dtype, mx.floating):
         wide = mx.uint64 if mx.issubdtype(dtype, mx.unsignedinteger) else mx.int64
         x, y, result = x.astype(wide), y.astype(wide), (shape, wide)
-    params = (*made.params, spec.comparison, *launch.doubles(spec.threshold))
+    params = CompareParams(*made[:4], *_both(made), spec.comparison, spec.threshold)
 
-    def stages() -> tuple[Stage, ...]:
+    def launches() -> tuple[KernelLaunch, ...]:
         per_thread = broadcast.lanes(dtype, made)
         size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
         whole = int(mx.issubdtype(dtype, mx.integer))
         unroll = (("V", per_thread), ("K", spec.comparison), ("W", whole), ("F", int(broadcast.merged(made))))
         most = min(int(spec.threshold), 2**64 - 1)
-        numbers = (*made.params, *launch.bits(spec.threshold), *map(launch.signed, (most % 2**32, most // 2**32)))
-        return (Stage("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)
+        numbers = CompareLaunch(*made[:4], *_both(made), spec.threshold, *halves(most))
+        return (KernelLaunch("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)
 
-    return launch.launch("compare", [x, y], params, (result,), stages, spec.stream)[0].astype(dtype)
+    return launch.launch("compare", {"x": x, "y": y}, params, (result,), launches, spec.stream)[0].astype(dtype)
 
 
 # Rules --------------------------------------------------------------------------------------------------

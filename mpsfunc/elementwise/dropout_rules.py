@@ -15,7 +15,15 @@ from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Layout, Shape
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.params import Unsigned
+from mpsfunc.elementwise.params import (
+    DropoutByMaskParams,
+    DropoutMaskLaunch,
+    DropoutMaskParams,
+    DropoutParams,
+    halves,
+)
 
 
 class Random(NamedTuple):
@@ -81,54 +89,48 @@ def _run_by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
     sets = keys.shape[0]
     result = ((sets * spec.images, *x.shape[1:]), x.dtype)
     made = _layout(x, keys, spec)
-    bound = launch.signed(spec.threshold)
+    source, mask = made.operands
+    params = DropoutParams(*made[:4], source, mask, Unsigned(spec.threshold), spec.keep)
 
-    def stages() -> tuple[Stage, ...]:
+    def launches() -> tuple[KernelLaunch, ...]:
         per_thread = broadcast.lanes(x.dtype, made)
         size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
-        along = int(made.operands[1].c > 1)
+        along = int(mask.c > 1)
         unroll = (("V", per_thread), ("A", along), ("F", int(broadcast.merged(made))))
-        numbers = (*made.params, sets, bound, *launch.bits(spec.keep))
-        return (Stage("dropout", ("x", "keys"), ("y",), (result,), size, group, numbers, unroll),)
+        return (KernelLaunch("dropout", ("x", "keys"), ("y",), (result,), size, group, params, unroll),)
 
-    params = (*made.params, bound, *launch.doubles(spec.keep))
-    return launch.launch("dropout", [x, keys], params, (result,), stages, spec.stream)[0]
+    return launch.launch("dropout", {"x": x, "keys": keys}, params, (result,), launches, spec.stream)[0]
 
 
 def _run_by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
     shape = (spec.batch, *x.shape[1:])
     made = broadcast.layout(shape, (x.shape, 1), (mask.shape, spec.per))
     result = (shape, x.dtype)
+    source, over = made.operands
+    params = DropoutByMaskParams(*made[:4], source, over, spec.keep)
 
-    def stages() -> tuple[Stage, ...]:
+    def launches() -> tuple[KernelLaunch, ...]:
         per_thread = broadcast.lanes(x.dtype, made)
         size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
         unroll = (("V", per_thread), ("F", int(broadcast.merged(made))))
-        numbers = (*made.params, *launch.bits(spec.keep))
-        return (Stage("dropout_by_mask", ("x", "mask"), ("y",), (result,), size, group, numbers, unroll),)
+        return (KernelLaunch("dropout_by_mask", ("x", "mask"), ("y",), (result,), size, group, params, unroll),)
 
-    params = (*made.params, *launch.doubles(spec.keep))
-    return launch.launch("dropout_by_mask", [x, mask], params, (result,), stages, spec.stream)[0]
+    return launch.launch("dropout_by_mask", {"x": x, "mask": mask}, params, (result,), launches, spec.stream)[0]
 
 
 def _run_masks(keys: mx.array, spec: Random) -> mx.array:
     h, w, c = spec.mask
     result = ((keys.shape[0] * spec.images, h, w, c), mx.uint8)
-    bound = launch.signed(spec.threshold)
+    bound = Unsigned(spec.threshold)
 
-    def stages() -> tuple[Stage, ...]:
+    def launches() -> tuple[KernelLaunch, ...]:
         each = spec.images * h * w * c
         per_thread = 16 if each % 16 == 0 else 1
         size, group = broadcast.grid(each // per_thread, keys.shape[0])
-        numbers, unroll = (*_halves(each), bound), (("V", per_thread),)
-        return (Stage("dropout_mask", ("keys",), ("mask",), (result,), size, group, numbers, unroll),)
+        params, unroll = DropoutMaskLaunch(*halves(each), bound), (("V", per_thread),)
+        return (KernelLaunch("dropout_mask", ("keys",), ("mask",), (result,), size, group, params, unroll),)
 
-    return launch.launch("dropout_mask", [keys], (bound,), (result,), stages, spec.stream)[0]
-
-
-def _halves(count: int) -> tuple[int, int]:
-    """A count past int32, as its lower 30 bits and the rest."""
-    return count % 2**30, count // 2**30
+    return launch.launch("dropout_mask", {"keys": keys}, DropoutMaskParams(bound), (result,), launches, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------

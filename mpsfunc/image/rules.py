@@ -14,7 +14,8 @@ import numpy as np
 
 from mpsfunc.core import grids, launch
 from mpsfunc.core.autodiff import differentiable, over_batches
-from mpsfunc.core.launch import Stage
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.image.params import PickLaunch, ResampleLaunch
 from mpsfunc.windows import sampling
 from mpsfunc.windows.sampling import Axis
 
@@ -142,32 +143,34 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     if not back and sampling.picks(rows) and sampling.picks(cols):
         together = min(4, n)
 
-        def picking() -> tuple[Stage, ...]:
+        def picking() -> tuple[KernelLaunch, ...]:
             grid, group = grids.image_threads(width * (channels // lanes), height, -(-n // together))
             names = ("x", "rows", "cols", "filling"), ("y",)
             template = ("V", lanes), ("B", together)
-            return (Stage("pick", *names, (result,), grid, group, (height, width), template),)
+            params = PickLaunch(height, width)
+            return (KernelLaunch("pick", *names, (result,), grid, group, params, template),)
 
-        arrays = [x, _picks(rows), _picks(cols), _filling(spec.fill, x.dtype)]
-        return launch.launch("pick", arrays, (), (result,), picking, spec.stream)[0]
+        arrays = {"x": x, "rows": _picks(rows), "cols": _picks(cols), "filling": _filling(spec.fill, x.dtype)}
+        return launch.launch("pick", arrays, None, (result,), picking, spec.stream)[0]
 
     if launch.backend(spec.stream) == "cpu":
-        arrays = [x, _lists(rows, back), _lists(cols, back)]
-        return launch.launch("resample", arrays, (), (result,), tuple, spec.stream)[0]
+        arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
+        return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
     down, across = (_tiled(axis, back) for axis in (rows, cols))
 
-    def mixing() -> tuple[Stage, ...]:
+    def mixing() -> tuple[KernelLaunch, ...]:
         # Columns and images under way, as many as there are registers for.
         columns = _evenly(across.longest, 4)
         results = down.size * across.size * max(lanes // 4, 1)
         together = max(1, min(n, 4, 8 // results, 8 // columns))
         grid, group = grids.image_threads(across.tiles * (channels // lanes), down.tiles, -(-n // together))
-        params = height, width, down.tiles, across.tiles, down.ahead, across.ahead
+        params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
         template = ("V", lanes), ("B", together), ("U", columns), ("DY", down.size), ("DX", across.size)
         names = ("x", "rows", "cols"), ("y",)
-        return (Stage("resample", *names, (result,), grid, group, params, template),)
+        return (KernelLaunch("resample", *names, (result,), grid, group, params, template),)
 
-    return launch.launch("resample", [x, down.table, across.table], (), (result,), mixing, spec.stream)[0]
+    arrays = {"x": x, "rows": down.table, "cols": across.table}
+    return launch.launch("resample", arrays, None, (result,), mixing, spec.stream)[0]
 
 
 def _evenly(count: int, most: int) -> int:

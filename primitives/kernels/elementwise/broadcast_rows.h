@@ -12,7 +12,8 @@ namespace {
 
 struct Result {
   int64_t n, h, w, c;
-  explicit Result(const int* params) : n(params[0]), h(params[1]), w(params[2]), c(params[3]) {}
+  template <typename Params>
+  explicit Result(const Params& p) : n(p.n), h(p.h), w(p.w), c(p.c) {}
 };
 
 // Elements that are worked on at a time; what is repeated stays in the fastest cache.
@@ -49,14 +50,13 @@ MPSF_INLINE Vec<A> taken_as(const T* p, int n) {
 }
 
 // Entries of an operand in memory. Such a source hands out `count` entries from `first` on; it has room(), in entries,
-// to make them in, and an `under`.
+// to make them in, and an `operand`.
 template <typename T>
 struct Stored {
   using Entry = T;
   const T* stored;
-  Under under;
-  Stored(const Tensor& tensor, const int* params, int which)
-      : stored(data<T>(tensor)), under(under_at(params, which)) {}
+  Operand operand;
+  Stored(const Tensor& tensor, const Operand& lying) : stored(data<T>(tensor)), operand(lying) {}
   static constexpr int64_t room() { return 0; }
   const T* entries(int64_t first, int64_t, T*) const { return stored + first; }
 };
@@ -69,17 +69,17 @@ class Seen {
  public:
   Seen(const Source& source, const Result& result)
       : source_(source),
-        under_(source.under),
+        operand_(source.operand),
         result_(result),
-        across_(under_.w != result.w),
-        deep_(under_.c != result.c),
+        across_(operand_.w != result.w),
+        deep_(operand_.c != result.c),
         made_(Source::room()),
         repeated_(across_ || deep_ ? kTogether : 0) {}
 
   // Under `count` elements of the pixels from x on, from channel c on: whole pixels, or one pixel's part.
   const T* under(int64_t b, int64_t y, int64_t x, int64_t c, int64_t count) {
-    const int64_t image = under_.images == 1 ? 0 : b / under_.per % under_.images;
-    const int64_t line = image * under_.h + (under_.h == 1 ? 0 : y);
+    const int64_t image = operand_.images == 1 ? 0 : b / operand_.per % operand_.images;
+    const int64_t line = image * operand_.h + (operand_.h == 1 ? 0 : y);
     if (!across_ && !deep_) return source_.entries((line * result_.w + x) * result_.c + c, count, made_.get());
     const int64_t pixels = count < result_.c ? 1 : count / result_.c, each = count / pixels;
     if (across_ && line != line_) have_ = 0;
@@ -112,7 +112,7 @@ class Seen {
   }
 
   const Source& source_;
-  const Under under_;
+  const Operand operand_;
   const Result& result_;
   bool across_, deep_;  // whether all pixels of a line share entries, and all channels of a pixel
   int64_t line_ = -1, have_ = 0;
@@ -161,8 +161,7 @@ void fill_tiles(O* to, bool streamed, const Result& r, const Tiles<A>& tiles, in
 
 // Fills a result of O with f of vectors of A, one from each source.
 template <typename O, typename A, typename F, typename... Sources>
-void elementwise(const Tensor& out, const int* params, const F& f, const Sources&... sources) {
-  const Result r(params);
+void elementwise(const Tensor& out, const Result& r, const F& f, const Sources&... sources) {
   const Tiles<A> tiles(r);
   const int64_t several = 1 + kChunkElements / (tiles.pixels * tiles.channels);
   parallel_for((tiles.count + several - 1) / several, [&](int64_t chunk) {

@@ -8,7 +8,7 @@ namespace {
 // Bytes that are 1 where a random word is below a threshold. Each set of them has a key of its own.
 struct Random {
   using Entry = Byte;
-  Under under;
+  Operand operand;
   const uint32_t* keys;
   int64_t set;  // entries of a set
   uint32_t threshold;
@@ -32,36 +32,34 @@ struct Random {
   }
 };
 
-template <typename T, typename Mask>
-void dropped(const Call& call, const int* keep, const Mask& mask) {
+template <typename T, typename Params, typename Mask>
+void dropped(const Call& call, const Params& p, const Mask& mask) {
   using A = Acc<T>;
-  double value;
-  memcpy(&value, keep, sizeof(value));
-  const A by = static_cast<A>(value);
+  const A by = static_cast<A>(p.keep);
   elementwise<T, A>(
-      call.out[0], call.params, [=](Vec<A> x, Vec<A> m) { return x * m / by; }, Stored<T>(call.in[0], call.params, 0),
-      mask);
+      call.out[0], Result(p), [=](Vec<A> x, Vec<A> m) { return x * m / by; }, Stored<T>(call.in[0], p.x), mask);
 }
 
 }  // namespace
 
 void dropout(const Call& call) {
-  const Under under = under_at(call.params, 1);
-  const int64_t sets = call.in[1].size / 2, all = under.images * entries(under);
-  const Random random{under, data<uint32_t>(call.in[1]), all / sets, static_cast<uint32_t>(call.params[14])};
-  by_type(call.in[0].type, [&](auto zero) { dropped<decltype(zero)>(call, call.params + 15, random); });
+  const DropoutParams<double> p = params_as<DropoutParams<double>>(call.params);
+  const int64_t sets = call.in[1].size / 2, all = p.mask.images * entries(p.mask);
+  const Random random{p.mask, data<uint32_t>(call.in[1]), all / sets, p.bound};
+  by_type(call.in[0].type, [&](auto zero) { dropped<decltype(zero)>(call, p, random); });
 }
 
 void dropout_by_mask(const Call& call) {
-  const Stored<Byte> mask(call.in[1], call.params, 1);
-  by_type(call.in[0].type, [&](auto zero) { dropped<decltype(zero)>(call, call.params + 14, mask); });
+  const DropoutByMaskParams<double> p = params_as<DropoutByMaskParams<double>>(call.params);
+  const Stored<Byte> mask(call.in[1], p.mask);
+  by_type(call.in[0].type, [&](auto zero) { dropped<decltype(zero)>(call, p, mask); });
 }
 
 void dropout_mask(const Call& call) {
   const int64_t size = call.out[0].size, sets = call.in[0].size / 2;
   if (size == 0) return;
   const int64_t set = size / sets, parts = (set + kTogether - 1) / kTogether;
-  const Random random{{}, data<uint32_t>(call.in[0]), set, static_cast<uint32_t>(call.params[0])};
+  const Random random{{}, data<uint32_t>(call.in[0]), set, params_as<DropoutMaskParams>(call.params).bound};
   const int64_t several = 1 + kChunkElements / smaller(set, kTogether);
   parallel_for((sets * parts + several - 1) / several, [&](int64_t chunk) {
     Scratch<Byte> room(Random::room());
