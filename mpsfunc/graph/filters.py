@@ -14,7 +14,7 @@ from mpsfunc.core import checks
 from mpsfunc.core.arguments import pair, refuse
 from mpsfunc.elementwise.dropout import by_name
 from mpsfunc.graph import kinds
-from mpsfunc.graph.making import GIVEN, Filter, Own, filter_of
+from mpsfunc.graph.factory import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
 
 

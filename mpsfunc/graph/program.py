@@ -10,6 +10,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import told
+from mpsfunc.graph.dependency import Spec, after
 from mpsfunc.graph.drawing import Drawing
 from mpsfunc.graph.nodes import (
     Call,
@@ -24,9 +25,8 @@ from mpsfunc.graph.nodes import (
     in_order,
     shown,
 )
-from mpsfunc.graph.ordering import Spec, after
+from mpsfunc.graph.placeholders import first_value, fitting, placeholders
 from mpsfunc.graph.plan import Step, count_once, ends, leaves, named_inputs, names, step
-from mpsfunc.graph.values import first_value, fitting, placeholders
 
 Tree = dict[str, Any]
 

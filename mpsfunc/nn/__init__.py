@@ -31,7 +31,14 @@ from mpsfunc.nn.checkpointing import checkpoint as checkpoint
 from mpsfunc.nn.conversion import Conversion as Conversion
 from mpsfunc.nn.conversion import convert as convert
 from mpsfunc.nn.conversion import revert as revert
-from mpsfunc.nn.fusing import Sequential as Sequential
+from mpsfunc.nn.drop_in import Sequential as Sequential
+from mpsfunc.nn.extra_layers import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from mpsfunc.nn.extra_layers import AdaptiveMaxPool2d as AdaptiveMaxPool2d
+from mpsfunc.nn.extra_layers import CrossChannelNorm as CrossChannelNorm
+from mpsfunc.nn.extra_layers import L2Pool2d as L2Pool2d
+from mpsfunc.nn.extra_layers import LocalContrastNorm as LocalContrastNorm
+from mpsfunc.nn.extra_layers import MaxUnpool2d as MaxUnpool2d
+from mpsfunc.nn.extra_layers import SpatialNorm as SpatialNorm
 from mpsfunc.nn.layers import AvgPool2d as AvgPool2d
 from mpsfunc.nn.layers import BatchNorm as BatchNorm
 from mpsfunc.nn.layers import Conv2d as Conv2d
@@ -43,10 +50,3 @@ from mpsfunc.nn.layers import InstanceNorm as InstanceNorm
 from mpsfunc.nn.layers import Linear as Linear
 from mpsfunc.nn.layers import MaxPool2d as MaxPool2d
 from mpsfunc.nn.layers import Upsample as Upsample
-from mpsfunc.nn.more import AdaptiveAvgPool2d as AdaptiveAvgPool2d
-from mpsfunc.nn.more import AdaptiveMaxPool2d as AdaptiveMaxPool2d
-from mpsfunc.nn.more import CrossChannelNorm as CrossChannelNorm
-from mpsfunc.nn.more import L2Pool2d as L2Pool2d
-from mpsfunc.nn.more import LocalContrastNorm as LocalContrastNorm
-from mpsfunc.nn.more import MaxUnpool2d as MaxUnpool2d
-from mpsfunc.nn.more import SpatialNorm as SpatialNorm

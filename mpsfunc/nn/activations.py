@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc.nn.fusing import Activation, DropIn
+from mpsfunc.nn.drop_in import Activation, DropIn
 
 
 class ReLU(Activation, stock.ReLU):

@@ -11,15 +11,15 @@ from mlx.utils import tree_flatten
 
 from mpsfunc.core.arguments import entries, is_a, text
 from mpsfunc.core.printing import a_kind, told
-from mpsfunc.nn import activations, fusing, layers
+from mpsfunc.nn import activations, drop_in, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
-from mpsfunc.nn.fusing import Activation, DropIn, Following, Fusing, Sequential
+from mpsfunc.nn.drop_in import Activation, DropIn, Following, Fusing, Sequential
 from mpsfunc.nn.layers import BatchNorm
 
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
     value.__mro__[value.__mro__.index(DropIn) + 1]: value
-    for module in (activations, fusing, layers)
+    for module in (activations, drop_in, layers)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, DropIn) and issubclass(value, stock.Module)
 }
@@ -239,10 +239,10 @@ def _neighbours(
             continue
         for i, behind in enumerate(chain.layers):
             here, ahead = (f"{path}.layers.{k}" if path else f"layers.{k}" for k in (i, i - 1))
-            if i and fusing.fused(chain.layers[i - 1], behind) is not None:
+            if i and drop_in.fused(chain.layers[i - 1], behind) is not None:
                 fused[ahead] = here
                 alone.pop(here, None)
-            elif here in alone or fusing.function(behind) is not None:
+            elif here in alone or drop_in.function(behind) is not None:
                 alone[here] = f"behind {_name(chain.layers[i - 1]) if i else 'nothing'}"
             elif not isinstance(behind, stock.Module):
                 left[here] = f"no drop-in for {_name(behind)}"

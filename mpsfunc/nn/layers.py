@@ -10,7 +10,7 @@ import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.core.printing import told
-from mpsfunc.nn.fusing import DropIn, Fusing
+from mpsfunc.nn.drop_in import DropIn, Fusing
 
 
 class Conv2d(Fusing, stock.Conv2d):

@@ -81,7 +81,7 @@ class Check {
             "pixels at the edge");
     require(a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
     require(a.zero_pad >= 0 && a.zero_pad_after >= 0, "no negative number of zeros");
-    // The bounds of window.py, below which geometry.h cannot overflow.
+    // The bounds of placement.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
     const int64_t zeros = max_int(a.zero_pad, a.zero_pad_after);
     for (int64_t distance :

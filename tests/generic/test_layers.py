@@ -120,7 +120,7 @@ def test_placement_does_not_know_mlx() -> None:
 GRAPH = {name.removeprefix("graph/"): imports(text) for name, text in MODULES.items() if name.startswith("graph/")}
 # Each knows those before it.
 ABOVE = (
-    *("nodes", "kinds", "making", "filters", "training", "drawing", "ordering", "plan", "values", "program"),
+    *("nodes", "kinds", "factory", "filters", "training", "drawing", "dependency", "plan", "placeholders", "program"),
     "__init__",
 )
 
@@ -136,9 +136,9 @@ def test_the_graph_is_in_floors() -> None:
 
 
 def test_the_layers_are_in_floors() -> None:
-    parts = ("fusing", "activations", "layers", "more", "conversion", "checkpointing", "__init__")
+    parts = ("drop_in", "activations", "layers", "extra_layers", "conversion", "checkpointing", "__init__")
     for path in PACKAGE.glob("nn/*.py"):
-        known = set(parts[: parts.index(path.stem)]) - ({"more"} if path.stem == "conversion" else set())
+        known = set(parts[: parts.index(path.stem)]) - ({"extra_layers"} if path.stem == "conversion" else set())
         known = known if path.stem != "checkpointing" else set()
         inside = {module for module in imports(path.read_text()) if module.startswith("mpsfunc.nn.")}
         assert inside <= {f"mpsfunc.nn.{name}" for name in known}

@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 import mpsfunc as mf
 from mpsfunc import nn
 from mpsfunc.nn.conversion import DROP_INS
-from mpsfunc.nn.fusing import DropIn
+from mpsfunc.nn.drop_in import DropIn
 
 X = (3, 8, 6, 4)
 ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {

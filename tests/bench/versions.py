@@ -1,0 +1,137 @@
+"""What a change costs: two built checkouts in turns, by the import, by building a call, and by training steps.
+
+python -m tests.bench.versions ../before .         each with its C++ module beside its Python files
+
+Building a call is all that happens before an evaluation. A process for each checkout waits for its turns; imports have
+one of their own each. A ratio is of the second checkout to the first, by the medians of all rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CALLS = ("avg_pool", "conv", "batch_norm")
+NETWORKS = ("small", "resnet20")
+BATCH = 16
+_BUILT, _STEPS = 2000, 1  # calls and steps of a turn
+_IMPORT = "import time; begun = time.perf_counter(); import mpsfunc; print(time.perf_counter() - begun)"
+
+
+def works() -> dict[str, Callable[[], float]]:
+    """Seconds of one turn of each, in the checkout of this process."""
+    import mlx.core as mx
+
+    import mpsfunc as mf
+
+    from .networks import Setting, data
+    from .rivals import networks_mlx
+
+    x, weight, vector = mx.ones((2, 16, 16, 16)), mx.ones((16, 3, 3, 16)), mx.ones((16,))
+    mx.eval(x, weight, vector)
+    calls: dict[str, Callable[[], object]] = {
+        "avg_pool": lambda: mf.avg_pool(x, 3, stride=2, padding=1),
+        "conv": lambda: mf.conv(x, weight, vector, padding=1),
+        "batch_norm": lambda: mf.batch_norm(x, vector, vector),
+    }
+
+    def building(call: Callable[[], object]) -> Callable[[], float]:
+        def turn() -> float:
+            begun = time.perf_counter()
+            for _ in range(_BUILT):
+                call()
+            return (time.perf_counter() - begun) / _BUILT
+
+        return turn
+
+    def training(name: str) -> Callable[[], float]:
+        step = networks_mlx.step(Setting(name, BATCH), *data(BATCH), converted=True)
+
+        def turn() -> float:
+            begun = time.perf_counter()
+            step.times(_STEPS)
+            return (time.perf_counter() - begun) / _STEPS
+
+        turn()
+        return turn
+
+    return {name: building(call) for name, call in calls.items()} | {name: training(name) for name in NETWORKS}
+
+
+def child() -> None:
+    """Answers each name on a line with the seconds of a turn."""
+    known = works()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(known[line.strip()](), flush=True)
+
+
+class Checkout:
+    """A process that works in a checkout."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, "PYTHONPATH": str(folder)}
+        # The program is this checkout's, what it measures is the other's.
+        program = "import tests.bench.networks; "
+        program += f"source = open({str(Path(__file__).resolve())!r}).read(); "
+        program += (
+            "scope = {'__name__': 'tests.bench.versions', '__package__': 'tests.bench', '__file__': n.__file__}; "
+        )
+        program += "exec(compile(source, 'versions.py', 'exec'), scope); scope['child']()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None and self._process.stdin is not None
+        self._told, self._asked = self._process.stdout, self._process.stdin
+        if self._told.readline().strip() != "ready":
+            raise RuntimeError(f"versions: the checkout does not run; got folder={str(folder)!r}, expected a built one")
+
+    def seconds(self, name: str) -> float:
+        """One turn of a work, or one import in a process of its own."""
+        if name == "import":
+            done = subprocess.run(
+                [sys.executable, "-c", _IMPORT],
+                cwd=self.folder,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            return float(done.stdout)
+        self._asked.write(name + "\n")
+        self._asked.flush()
+        return float(self._told.readline())
+
+
+def main() -> None:
+    """Prints a row a work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--rounds", type=int, default=31)
+    given = parser.parse_args()
+    before, after = (Checkout(folder.resolve()) for folder in (given.before, given.after))
+    print("| work | before, ms | after, ms | ratio |\n| --- | --- | --- | --- |")
+    for name in ("import", *CALLS, *NETWORKS):
+        seconds: dict[Checkout, list[float]] = {before: [], after: []}
+        for i in range(given.rounds):
+            for side in (before, after) if i % 2 == 0 else (after, before):
+                seconds[side].append(side.seconds(name))
+        one, two = (statistics.median(seconds[side]) for side in (before, after))
+        print(f"| {name} | {one * 1e3:.4g} | {two * 1e3:.4g} | {two / one:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
