@@ -242,7 +242,7 @@ def words(text: str) -> set[str]:
 
 
 def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
-    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime" / "call.h").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_text(), re.MULTILINE)
     assert sorted([*operations(), *vector_operations()]) == sorted(listed)
 
 
