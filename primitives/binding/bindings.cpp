@@ -10,6 +10,7 @@
 #include "mlx/ops.h"
 #include "mlx/utils.h"
 #include "runtime/check.h"
+#include "runtime/operations.h"
 #include "runtime/parallel.h"
 
 namespace nb = nanobind;
@@ -18,13 +19,17 @@ using namespace nb::literals;
 namespace mpsf {
 namespace {
 
-using Shapes = std::vector<std::vector<int>>;
+using Shapes = std::vector<Shape>;
 
 std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,
                             const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice where) {
+  std::vector<Array> read;
+  for (const mx::array& a : inputs) read.push_back({{a.shape().begin(), a.shape().end()}, type_of(a.dtype())});
+  std::vector<Dtype> written;
+  for (mx::Dtype dtype : out_dtypes) written.push_back(type_of(dtype));
+  check({op, read, params, out_shapes, written});
   std::vector<mx::Shape> in, out;
-  for (const auto& shape : out_shapes) out.emplace_back(shape.begin(), shape.end());
-  check({op, inputs, params, out, out_dtypes});
+  for (const Shape& shape : out_shapes) out.emplace_back(shape.begin(), shape.end());
   mx::Stream stream = mx::to_stream(where, mx::Device::cpu);
   if (stream.device != mx::Device::cpu) {
     throw std::invalid_argument(std::string(op_name(op)) + ": expected a stream of the CPU");

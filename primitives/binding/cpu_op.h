@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,13 +15,14 @@
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/primitives.h"
+#include "runtime/check.h"
 #include "runtime/dispatch.h"
 
 namespace mpsf {
 
 namespace mx = mlx::core;
 
-inline Type type_of(mx::Dtype dtype) {
+inline Dtype type_of(mx::Dtype dtype) {
   if (dtype == mx::float32) return Type::f32;
   if (dtype == mx::float16) return Type::f16;
   if (dtype == mx::bfloat16) return Type::bf16;
@@ -30,11 +32,12 @@ inline Type type_of(mx::Dtype dtype) {
   if (dtype == mx::uint8) return Type::u8;
   if (dtype == mx::uint16) return Type::u16;
   if (dtype == mx::uint32) return Type::u32;
-  throw std::invalid_argument("not a dtype of the kernels");
+  return std::nullopt;
 }
 
 inline Tensor tensor_of(const mx::array& a, void* data, bool streamed = false) {
-  Tensor tensor{data, static_cast<int64_t>(a.size()), {}, static_cast<int>(a.ndim()), type_of(a.dtype()), streamed};
+  Tensor tensor{data,    static_cast<int64_t>(a.size()), {}, static_cast<int>(a.ndim()), type_of(a.dtype()).value(),
+                streamed};
   for (int i = 0; i < tensor.ndim; ++i) tensor.shape[i] = a.shape(i);
   return tensor;
 }

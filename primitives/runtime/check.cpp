@@ -16,8 +16,6 @@
 namespace mpsf {
 namespace {
 
-namespace mx = mlx::core;
-
 // Positions and sizes below this cannot overflow an int in geometry.h.
 constexpr int64_t kLimit = int64_t{1} << 30;
 
@@ -33,27 +31,27 @@ class Check {
     require(call_.inputs.size() == inputs, "another number of inputs");
     require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
-    for (const mx::array& a : call_.inputs) {
+    for (const Array& a : call_.inputs) {
       const bool counting = call_.op == Op::bn_grad_by || call_.op == Op::bn_running;
-      const bool scalar = call_.op == Op::power || (counting && a.dtype() == mx::int64);
-      require((scalar || a.ndim() >= 1) && a.ndim() <= 8, "inputs of rank 1 to 8");
+      const bool scalar = call_.op == Op::power || (counting && a.dtype == Type::i64);
+      require((scalar || a.shape.size() >= 1) && a.shape.size() <= 8, "inputs of rank 1 to 8");
       const bool numbers = scalar || maximum() || tables() || labelled(a);
-      require(numbers || mx::issubdtype(a.dtype(), mx::floating), "floating inputs");
+      require(numbers || is_floating(a.dtype), "floating inputs");
     }
-    for (const mx::Shape& shape : call_.shapes) {
+    for (const Shape& shape : call_.shapes) {
       for (int length : shape) require(length >= 0, "shapes without negative lengths");
     }
   }
 
-  const mx::Shape& in(int i) const { return call_.inputs[i].shape(); }
-  const mx::Shape& out(int i) const { return call_.shapes[i]; }
-  mx::Dtype image() const { return call_.inputs[0].dtype(); }
-  mx::Dtype accumulator() const { return image() == mx::float64 ? mx::float64 : mx::float32; }
+  const Shape& in(int i) const { return call_.inputs[i].shape; }
+  const Shape& out(int i) const { return call_.shapes[i]; }
+  Dtype image() const { return call_.inputs[0].dtype; }
+  Dtype accumulator() const { return image() == Type::f64 ? Type::f64 : Type::f32; }
 
-  void input(int i, const mx::Shape& shape, mx::Dtype dtype) const {
-    require(in(i) == shape && call_.inputs[i].dtype() == dtype, "inputs of matching shapes and dtypes");
+  void input(int i, const Shape& shape, Dtype dtype) const {
+    require(in(i) == shape && call_.inputs[i].dtype == dtype, "inputs of matching shapes and dtypes");
   }
-  void output(int i, const mx::Shape& shape, mx::Dtype dtype) const {
+  void output(int i, const Shape& shape, Dtype dtype) const {
     require(out(i) == shape && call_.dtypes[i] == dtype, "outputs of matching shapes and dtypes");
   }
 
@@ -66,8 +64,8 @@ class Check {
   bool tables() const { return call_.op == Op::pick || call_.op == Op::resample; }
 
   // Classes of a loss's pixels.
-  bool labelled(const mx::array& a) const {
-    return (call_.op == Op::loss || call_.op == Op::loss_grad) && a.dtype() == mx::uint32;
+  bool labelled(const Array& a) const {
+    return (call_.op == Op::loss || call_.op == Op::loss_grad) && a.dtype == Type::u32;
   }
 
   // The axis leads from images of n_in to images of n_out along dimension 1 + which.
@@ -95,25 +93,22 @@ class Check {
     return a;
   }
 
-  void image_axes(const mx::Shape& source, const mx::Shape& pooled) const {
+  void image_axes(const Shape& source, const Shape& pooled) const {
     require(source.size() == 4 && pooled.size() == 4, "images of rank 4");
     require(source[0] == pooled[0], "as many images out as in");
     axis(0, source[1], pooled[1]);
     axis(1, source[2], pooled[2]);
   }
 
-  void pooling(const mx::Shape& source, const mx::Shape& pooled) const {
+  void pooling(const Shape& source, const Shape& pooled) const {
     image_axes(source, pooled);
     require(source[3] == pooled[3], "as many channels out as in");
   }
 
   // A dtype that numbers the taps and has one number left.
-  void winners(mx::Dtype dtype) const {
+  void winners(Dtype dtype) const {
     const int64_t taps = int64_t{axis_at(call_.params.data(), 0).size} * axis_at(call_.params.data(), 1).size;
-    const int64_t most = dtype == mx::uint8    ? 0xff
-                         : dtype == mx::uint16 ? 0xffff
-                         : dtype == mx::uint32 ? 0x7fffffff
-                                               : 0;
+    const int64_t most = dtype == Type::u8 ? 0xff : dtype == Type::u16 ? 0xffff : dtype == Type::u32 ? 0x7fffffff : 0;
     require(taps <= most, "winners of a dtype that numbers the taps");
   }
 
@@ -161,8 +156,8 @@ class Check {
     counts(inputs, 2 * numbers, outputs);
     require(image() == accumulator(), "float32 or float64 vectors");
     for (size_t i = 1; i < inputs; ++i) {
-      if (call_.inputs[i].dtype() == mx::int64) {
-        require(i + 1 == inputs && call_.inputs[i].ndim() == 0, "a scalar count");
+      if (call_.inputs[i].dtype == Type::i64) {
+        require(i + 1 == inputs && call_.inputs[i].shape.size() == 0, "a scalar count");
       } else {
         input(static_cast<int>(i), in(0), image());
       }
@@ -185,11 +180,11 @@ class Check {
     counts(picks ? 4 : 3, 0, 1);
     require(in(0).size() == 4 && out(0).size() == 4, "images of rank 4");
     require(in(0)[0] == out(0)[0] && in(0)[3] == out(0)[3], "as many images and channels out as in");
-    const mx::Dtype dtype = image();
-    const bool moves = dtype == mx::uint8 || dtype == mx::uint16 || dtype == mx::uint32 || dtype == mx::uint64;
-    require((picks && moves) || mx::issubdtype(dtype, mx::floating), "images that are floating, or unsigned to pick");
+    const Dtype dtype = image();
+    const bool moves = dtype == Type::u8 || dtype == Type::u16 || dtype == Type::u32 || dtype == Type::u64;
+    require((picks && moves) || is_floating(dtype), "images that are floating, or unsigned to pick");
     for (int axis = 1; axis <= 2; ++axis) {
-      require(call_.inputs[axis].ndim() == 1 && call_.inputs[axis].dtype() == mx::uint32, "tables of uint32");
+      require(call_.inputs[axis].shape.size() == 1 && call_.inputs[axis].dtype == Type::u32, "tables of uint32");
       const int64_t size = in(axis)[0], count = out(0)[axis];
       require(picks ? size == count : size > count && (size - count - 1) % 3 == 0, "tables of the result's lengths");
     }
@@ -203,11 +198,11 @@ class Check {
 
   // Weights of the images' dtype or the accumulator's.
   void weights(int i) const {
-    const mx::Dtype dtype = call_.inputs[i].dtype();
+    const Dtype dtype = call_.inputs[i].dtype;
     require(dtype == image() || dtype == accumulator(), "weights of the images' dtype or the accumulator's");
   }
 
-  void convolution(const mx::Shape& source, const mx::Shape& result, const mx::Shape& weights) const {
+  void convolution(const Shape& source, const Shape& result, const Shape& weights) const {
     image_axes(source, result);
     int groups = call_.params[kBothAxes];
     require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
@@ -248,7 +243,7 @@ void check(const Signature& call) {
       return c.output(0, c.out(0), c.image());
     case Op::max_pool:
       c.counts(1, kBothAxes, 2);
-      c.require(c.image() == mx::int64 || c.image() == mx::uint64 || mx::issubdtype(c.image(), mx::floating),
+      c.require(c.image() == Type::i64 || c.image() == Type::u64 || is_floating(c.image()),
                 "floating images or wide integers");
       c.pooling(c.in(0), c.out(0));
       c.output(0, c.out(0), c.image());
@@ -257,16 +252,16 @@ void check(const Signature& call) {
     case Op::max_pool_grad:
     case Op::max_pool_take:
       c.counts(2, kBothAxes, 1);
-      c.require(mx::issubdtype(c.image(), mx::floating), "floating images");
+      c.require(is_floating(c.image()), "floating images");
       if (call.op == Op::max_pool_grad) {
         c.pooling(c.out(0), c.in(0));
-        c.input(1, c.in(0), call.inputs[1].dtype());
+        c.input(1, c.in(0), call.inputs[1].dtype);
       } else {
         c.pooling(c.in(0), c.out(0));
-        c.input(1, c.out(0), call.inputs[1].dtype());
+        c.input(1, c.out(0), call.inputs[1].dtype);
       }
       c.output(0, c.out(0), c.image());
-      return c.winners(call.inputs[1].dtype());
+      return c.winners(call.inputs[1].dtype);
     case Op::l2_pool:
       c.counts(1, kBothAxes, 1);
       c.pooling(c.in(0), c.out(0));
@@ -307,7 +302,7 @@ void check(const Signature& call) {
     case Op::bn_composed_factors:
       return c.vectors(6, 2, 4);
     case Op::bn_running:
-      c.require(call.inputs.size() == 5 && call.inputs[4].dtype() == mx::int64, "an int64 count");
+      c.require(call.inputs.size() == 5 && call.inputs[4].dtype == Type::i64, "an int64 count");
       return c.vectors(5, 2, 2);
     case Op::bn_by_group:
     case Op::bn_group_sums:

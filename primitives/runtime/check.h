@@ -1,20 +1,33 @@
 // Refuses calls that a kernel could not survive. What users get wrong is said earlier, and better, in Python.
 #pragma once
+#include <optional>
 #include <vector>
 
-#include "mlx/array.h"
 #include "runtime/dispatch.h"
 
 namespace mpsf {
 
-// What a call is made of, before there are data.
+using Shape = std::vector<int>;
+using Dtype = std::optional<Type>;  // nothing for those that no kernel knows
+
+// An input, before there are data.
+struct Array {
+  Shape shape;
+  Dtype dtype;
+};
+
+// What a call is made of.
 struct Signature {
   Op op;
-  const std::vector<mlx::core::array>& inputs;
+  const std::vector<Array>& inputs;
   const std::vector<int>& params;
-  const std::vector<mlx::core::Shape>& shapes;  // of the outputs
-  const std::vector<mlx::core::Dtype>& dtypes;
+  const std::vector<Shape>& shapes;  // of the outputs
+  const std::vector<Dtype>& dtypes;
 };
+
+inline bool is_floating(Dtype dtype) {
+  return dtype == Type::f32 || dtype == Type::f16 || dtype == Type::bf16 || dtype == Type::f64;
+}
 
 // Throws std::invalid_argument.
 void check(const Signature& call);

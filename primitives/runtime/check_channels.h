@@ -10,7 +10,7 @@ template <typename Check>
 void channels(const Check& c, const Signature& call, size_t images, size_t vectors, size_t params, bool image_out) {
   c.counts(images + vectors, params, image_out ? 1 : 2);
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
-  const mlx::core::Shape vector = vectors > 0 ? c.in(static_cast<int>(images)) : c.out(0);
+  const Shape vector = vectors > 0 ? c.in(static_cast<int>(images)) : c.out(0);
   const bool one_set = vector.size() == 1;
   c.require(c.in(0).size() >= 2 && (one_set || vector.size() == 2),
             "images of rank 2 or more, and vectors of rank 1 or 2");
@@ -29,11 +29,11 @@ void by_state(const Check& c, const Signature& call, size_t images, size_t vecto
   c.counts(images + vectors, 9, image_out ? 1 : 2);
   c.fused(2);
   c.require(c.in(0).size() >= 2, "images of rank 2 or more");
-  const mlx::core::Shape vector = {c.in(0).back()};
+  const Shape vector = {c.in(0).back()};
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
   for (size_t i = images; i < images + vectors; ++i) {
     const bool count = images == 2 && image_out && i == 7;
-    c.input(static_cast<int>(i), count ? mlx::core::Shape{} : vector, count ? mlx::core::int64 : c.accumulator());
+    c.input(static_cast<int>(i), count ? Shape{} : vector, count ? Type::i64 : c.accumulator());
   }
   for (size_t i = 0; i < call.shapes.size(); ++i) {
     c.output(static_cast<int>(i), image_out ? c.in(0) : vector, image_out ? c.image() : c.accumulator());
@@ -52,7 +52,7 @@ void whole(const Check& c, const Signature& call, bool gradient) {
   const int channels = c.in(0).back();
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
   for (size_t i = images; i < images + 2; ++i) c.input(static_cast<int>(i), {channels}, c.accumulator());
-  const mlx::core::Shape& vector = c.out(1);
+  const Shape& vector = c.out(1);
   const bool shared = vector.size() == 1;
   c.require(vector.size() == 1 || vector.size() == 2, "statistics of rank 1 or 2");
   c.require(vector.back() == channels && (shared || vector[0] == c.in(0)[0]), "statistics of all images or of each");
@@ -62,11 +62,11 @@ void whole(const Check& c, const Signature& call, bool gradient) {
   c.require(groups >= 0 && groups <= channels && (groups == 0 || channels % groups == 0),
             "groups that divide the channels");
   if (!gradient) return;
-  mlx::core::Shape by_group = vector;
+  Shape by_group = vector;
   by_group.back() = groups;
-  const mlx::core::Shape& statistics = groups > 0 && c.in(4) == by_group ? by_group : vector;
+  const Shape& statistics = groups > 0 && c.in(4) == by_group ? by_group : vector;
   for (int i = 4; i < 6; ++i) c.input(i, statistics, c.accumulator());
-  const mlx::core::Shape& gradients = c.in(6) == mlx::core::Shape{0} ? c.in(6) : vector;
+  const Shape& gradients = c.in(6) == Shape{0} ? c.in(6) : vector;
   for (int i = 6; i < 8; ++i) c.input(i, gradients, c.accumulator());
 }
 

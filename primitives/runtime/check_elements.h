@@ -27,12 +27,12 @@ class CheckElements {
         counts(2, 2, 2);
         operand(0, 0);
         operand(1, 1);
-        require(dtype(1) == mlx::core::uint8, "a mask of bytes");
+        require(dtype(1) == Type::u8, "a mask of bytes");
         return floating();
       case Op::dropout_mask:
         require(call_.inputs.size() == 1 && params_.size() == 1, "keys and a bound");
         require(size_of(call_.shapes[0]) % keys(0) == 0, "keys that divide the mask");
-        return require(call_.dtypes[0] == mlx::core::uint8, "a result of bytes");
+        return require(call_.dtypes[0] == Type::u8, "a result of bytes");
       case Op::arithmetic:
         counts(2, 2, 12);
         operand(0, 0);
@@ -49,7 +49,7 @@ class CheckElements {
         operand(1, 1);
         below(14, 6, "a comparison");
         require(dtype(1) == dtype(0) && call_.dtypes[0] == dtype(0), "operands and a result of one dtype");
-        require(dtype(0) == mlx::core::int64 || dtype(0) == mlx::core::uint64 || is_floating(),
+        require(dtype(0) == Type::i64 || dtype(0) == Type::u64 || floating_inputs(),
                 "floating operands or wide integers");
     }
   }
@@ -74,9 +74,9 @@ class CheckElements {
             "dy of the result's size");
     if (x) operand(1, 1);
     if (y) operand(1 + x, 2);
-    for (const mlx::core::array& a : call_.inputs) require(a.dtype() == dtype(0), "operands of one dtype");
-    require(is_floating(), "floating operands");
-    const auto wide = dtype(0) == mlx::core::float64 ? mlx::core::float64 : mlx::core::float32;
+    for (const Array& a : call_.inputs) require(a.dtype == dtype(0), "operands of one dtype");
+    require(floating_inputs(), "floating operands");
+    const auto wide = dtype(0) == Type::f64 ? Type::f64 : Type::f32;
     require(call_.dtypes[0] == dtype(0) || call_.dtypes[0] == wide, "a result of dy's dtype or its accumulator's");
   }
 
@@ -86,15 +86,17 @@ class CheckElements {
   void below(int param, int count, const char* rule) const {
     require(0 <= params_[param] && params_[param] < count, rule);
   }
-  mlx::core::Dtype dtype(int i) const { return call_.inputs[i].dtype(); }
-  bool is_floating() const { return mlx::core::issubdtype(dtype(0), mlx::core::floating); }
-  void floating() const { require(is_floating() && call_.dtypes[0] == dtype(0), "floating images and results alike"); }
+  Dtype dtype(int i) const { return call_.inputs[i].dtype; }
+  bool floating_inputs() const { return is_floating(dtype(0)); }
+  void floating() const {
+    require(floating_inputs() && call_.dtypes[0] == dtype(0), "floating images and results alike");
+  }
 
   // So many inputs, operands that the params lay under the result, and params behind those.
   void counts(size_t inputs, size_t operands, size_t rest) const {
     require(call_.inputs.size() == inputs, "another number of inputs");
     require(params_.size() == 4 + 5 * operands + rest, "another number of params");
-    for (const mlx::core::array& a : call_.inputs) require(a.ndim() >= 1 && a.ndim() <= 8, "inputs of rank 1 to 8");
+    for (const Array& a : call_.inputs) require(a.shape.size() >= 1 && a.shape.size() <= 8, "inputs of rank 1 to 8");
     for (int i = 0; i < 4; ++i) require(params_[i] >= 1, "a result with elements");
     constexpr int64_t kMost = int64_t{1} << 31;
     const int64_t lines = int64_t{params_[1]} * params_[2];
@@ -112,19 +114,20 @@ class CheckElements {
   // Input i is operand `which`.
   void operand(int i, int which) const {
     const int* u = params_.data() + 4 + 5 * which;
-    require(static_cast<int64_t>(call_.inputs[i].size()) == u[0] * (int64_t{u[2]} * u[3] * u[4]),
-            "operands of the size that the params say");
+    int64_t size = 1;
+    for (int length : call_.inputs[i].shape) size *= length;
+    require(size == u[0] * (int64_t{u[2]} * u[3] * u[4]), "operands of the size that the params say");
   }
 
   int keys(int i) const {
-    const mlx::core::array& a = call_.inputs[i];
-    require(a.ndim() == 2 && a.shape(1) == 2 && a.shape(0) >= 1 && a.dtype() == mlx::core::uint32,
+    const Array& a = call_.inputs[i];
+    require(a.shape.size() == 2 && a.shape[1] == 2 && a.shape[0] >= 1 && a.dtype == Type::u32,
             "keys of two uint32 each");
-    return a.shape(0);
+    return a.shape[0];
   }
 
   // Elements of a result; where they are kMostElements or more, that many.
-  static int64_t size_of(const mlx::core::Shape& shape) {
+  static int64_t size_of(const Shape& shape) {
     int64_t count = 1;
     for (int length : shape) {
       if (length == 0) return 0;

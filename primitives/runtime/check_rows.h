@@ -7,7 +7,6 @@ namespace mpsf {
 // Images (n, pixels, classes), a target, and perhaps weights and a factor for each image.
 template <typename Check>
 void loss(const Check& c, const Signature& call, bool gradient) {
-  namespace mx = mlx::core;
   const std::vector<int>& params = call.params;
   const size_t flags = gradient ? 5 : 4;
   c.require(params.size() == flags + 12, "another number of params");
@@ -15,12 +14,12 @@ void loss(const Check& c, const Signature& call, bool gradient) {
   const size_t inputs = 2 + params[3] + (gradient ? params[4] : 0);
   c.counts(inputs, flags + 12, !gradient && call.shapes.size() == 2 ? 2 : 1);
   c.require(params[0] >= 0 && params[0] <= 9, "a type from 0 to 9");
-  const mx::Shape& y = c.in(0);
-  c.require(y.size() == 3 && mx::issubdtype(c.image(), mx::floating), "floating images of rank 3");
+  const Shape& y = c.in(0);
+  c.require(y.size() == 3 && is_floating(c.image()), "floating images of rank 3");
   c.require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
   if (params[2]) {
     c.require(params[0] == 2 || params[0] == 4, "a type with labels");
-    c.input(1, {y[0], y[1]}, mx::uint32);
+    c.input(1, {y[0], y[1]}, Type::u32);
   } else {
     c.input(1, y, c.image());
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/call.h"
+#include "runtime/operations.h"
 
 namespace mpsf {
 

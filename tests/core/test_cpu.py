@@ -20,7 +20,7 @@ from mpsfunc.windows.axis import Axis
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
 ISAS = _primitives.isas()
-LIST = Path(__file__).parents[2] / "primitives" / "runtime" / "call.h"
+LIST = Path(__file__).parents[2] / "primitives" / "runtime" / "operations.h"
 OPERATIONS = re.findall(r"^  X\((\w+)\)", LIST.read_text(), re.MULTILINE)
 
 # Pixels and channels: single lanes, broken vectors of every width, more pixels than a block, a rest of a row.

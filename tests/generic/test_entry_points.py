@@ -13,7 +13,7 @@ pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its
 
 from soak import entry_points
 
-LIST = Path(__file__).parents[2] / "primitives" / "runtime" / "call.h"
+LIST = Path(__file__).parents[2] / "primitives" / "runtime" / "operations.h"
 
 
 def test_every_entry_point_has_valid_calls() -> None:

@@ -259,7 +259,7 @@ def words(text: str) -> set[str]:
 
 
 def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
-    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime" / "call.h").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_text(), re.MULTILINE)
     assert sorted([*operations(), *vector_operations()]) == sorted(listed)
 
 
@@ -269,7 +269,7 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     # MLX has powers for a GPU; the logarithm of softmax is the text of softmax, normalization by a state and as a whole
     # those of its parts. A stage without a name of its own is called after its operation.
     others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE}
-    assert named(r"\bStage") | operations() <= texts | others
+    assert named(r"\bKernelLaunch") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from native.cxx import HERE, PRIMITIVES, ROOT, SANITIZED, compile_, drive, needs_compiler
 
-OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "runtime" / "call.h").read_text().partition("#define MPSF_KERNELS(X)")[2])
+OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_text())
 
 
 # Objects of one instruction set ---------------------------------------------------------------------------
@@ -30,13 +30,13 @@ def _flags(isa: str) -> list[str]:
     """The flags that CMakeLists.txt gives an instruction set, where this compiler has it."""
     if os.uname().machine not in ("x86_64", "AMD64"):
         return []
-    found = re.search(rf"set\(flags_{isa} ([^)]*)\)", (PRIMITIVES / "CMakeLists.txt").read_text())
+    found = re.search(rf"set\(flags_{isa} ([^)]*)\)", (PRIMITIVES / "runtime" / "CMakeLists.txt").read_text())
     assert found
     return found[1].split()
 
 
 def families() -> list[str]:
-    found = re.search(r"set\(kernels\s([^)]*)\)", (PRIMITIVES / "CMakeLists.txt").read_text())
+    found = re.search(r"set\(kernels\s([^)]*)\)", (PRIMITIVES / "runtime" / "CMakeLists.txt").read_text())
     assert found
     return found[1].split()
 

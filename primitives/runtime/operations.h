@@ -1,0 +1,60 @@
+// The operations. No kernel includes this: a new line compiles what chooses, checks and binds, and its own family.
+#pragma once
+
+// One line an operation: a function of this name exists in every instruction set's namespace, in
+// _primitives, and (but for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel,
+// normalization by a state and as a whole, which a GPU makes of its parts, and log_softmax and log_softmax_grad, which
+// are template arguments of softmax's bodies) under metal/.
+#define MPSF_KERNELS(X)      \
+  X(avg_pool)                \
+  X(avg_pool_grad)           \
+  X(max_pool)                \
+  X(max_pool_grad)           \
+  X(max_pool_take)           \
+  X(l2_pool)                 \
+  X(l2_pool_grad)            \
+  X(l2_pool_tangent)         \
+  X(bn_stats)                \
+  X(bn_normalize)            \
+  X(bn_stats_grad)           \
+  X(bn_grad)                 \
+  X(bn_normalize_by)         \
+  X(bn_stats_grad_by)        \
+  X(bn_grad_by)              \
+  X(batch_norm)              \
+  X(batch_norm_grad)         \
+  X(bn_slope)                \
+  X(bn_composed_factors)     \
+  X(bn_running)              \
+  X(bn_by_group)             \
+  X(bn_group_sums)           \
+  X(conv)                    \
+  X(conv_grad_input)         \
+  X(conv_grad_weights)       \
+  X(conv_grad_bias)          \
+  X(neuron)                  \
+  X(neuron_grad)             \
+  X(neuron_curve)            \
+  X(neuron_pull)             \
+  X(softmax)                 \
+  X(softmax_grad)            \
+  X(log_softmax)             \
+  X(log_softmax_grad)        \
+  X(loss)                    \
+  X(loss_grad)               \
+  X(dropout)                 \
+  X(dropout_mask)            \
+  X(dropout_by_mask)         \
+  X(arithmetic)              \
+  X(arithmetic_grad)         \
+  X(compare)                 \
+  X(pick)                    \
+  X(resample)                \
+  X(window_sum)              \
+  X(power)                   \
+  X(cross_channel_norm)      \
+  X(cross_channel_norm_grad) \
+  X(spatial_norm)            \
+  X(spatial_norm_grad)       \
+  X(local_contrast_norm)     \
+  X(local_contrast_norm_grad)
