@@ -17,18 +17,6 @@ struct Axis {
   int zero_pad_after;  // zeros behind the input that count then
 };
 
-// Ints of a packed Axis, and of the rows and the columns, behind which an operation's other parameters begin.
-enum { kAxisInts = 11, kBothAxes = 2 * kAxisInts };
-
-// Axis number `which` of the packed int32 parameters.
-template <typename Params>
-MPSF_FN Axis axis_at(Params params, int which) {
-  int i = which * kAxisInts;
-  Axis a = {params[i],     params[i + 1], params[i + 2], params[i + 3], params[i + 4], params[i + 5],
-            params[i + 6], params[i + 7], params[i + 8], params[i + 9], params[i + 10]};
-  return a;
-}
-
 MPSF_FN bool selected(Axis a, int o) { return o >= a.begin && o < a.end; }
 
 // i of n equal parts, in units of which there are `of`: rounded down and up.

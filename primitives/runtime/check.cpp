@@ -1,17 +1,16 @@
 #include "runtime/check.h"
 
-#include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
 
+#define MPSF_POINTWISE inline  // of the activations only the numbers matter here
+#include "activation/activations.h"
+#include "convolution/params.h"
+#include "pooling/params.h"
 #include "runtime/check_channels.h"
 #include "runtime/check_elements.h"
 #include "runtime/check_rows.h"
-#include "shared/geometry.h"
-
-#define MPSF_POINTWISE inline  // of the activations only the numbers matter here
-#include "activation/activations.h"
 
 namespace mpsf {
 namespace {
@@ -27,9 +26,16 @@ class Check {
     if (!holds) throw std::invalid_argument(std::string(op_name(call_.op)) + ": expected " + rule);
   }
 
-  void counts(size_t inputs, size_t params, size_t outputs) const {
+  // The parameters, as the struct that an operation has.
+  template <typename P>
+  P params() const {
+    require(call_.params.size() == sizeof(P) / sizeof(int), "another number of params");
+    return params_as<P>(call_.params.data());
+  }
+  void no_params() const { require(call_.params.empty(), "another number of params"); }
+
+  void counts(size_t inputs, size_t outputs) const {
     require(call_.inputs.size() == inputs, "another number of inputs");
-    require(call_.params.size() == params, "another number of params");
     require(call_.shapes.size() == outputs && call_.dtypes.size() == outputs, "another number of outputs");
     for (const Array& a : call_.inputs) {
       const bool counting = call_.op == Op::bn_grad_by || call_.op == Op::bn_running;
@@ -68,9 +74,8 @@ class Check {
     return (call_.op == Op::loss || call_.op == Op::loss_grad) && a.dtype == Type::u32;
   }
 
-  // The axis leads from images of n_in to images of n_out along dimension 1 + which.
-  Axis axis(int which, int n_in, int n_out) const {
-    Axis a = axis_at(call_.params.data(), which);
+  // The axis leads from images of n_in to images of n_out.
+  void axis(const Axis& a, int n_in, int n_out) const {
     require(a.n_in == n_in && a.n_out == n_out, "axes of the images' lengths");
     require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
     require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
@@ -90,70 +95,61 @@ class Check {
       require(n_in >= 1 && a.dilation == 1, "pixels, and taps side by side, where windows part the input");
       for (int o = 0; o < n_out; ++o) require(taps(a, o) <= a.size, "windows of at most the size");
     }
-    return a;
   }
 
-  void image_axes(const Shape& source, const Shape& pooled) const {
+  void image_axes(const Axis& rows, const Axis& cols, const Shape& source, const Shape& pooled) const {
     require(source.size() == 4 && pooled.size() == 4, "images of rank 4");
     require(source[0] == pooled[0], "as many images out as in");
-    axis(0, source[1], pooled[1]);
-    axis(1, source[2], pooled[2]);
+    axis(rows, source[1], pooled[1]);
+    axis(cols, source[2], pooled[2]);
   }
 
   void pooling(const Shape& source, const Shape& pooled) const {
-    image_axes(source, pooled);
+    const PoolParams windows = params<PoolParams>();
+    image_axes(windows.rows, windows.cols, source, pooled);
     require(source[3] == pooled[3], "as many channels out as in");
   }
 
   // A dtype that numbers the taps and has one number left.
   void winners(Dtype dtype) const {
-    const int64_t taps = int64_t{axis_at(call_.params.data(), 0).size} * axis_at(call_.params.data(), 1).size;
+    const PoolParams windows = params<PoolParams>();
+    const int64_t taps = int64_t{windows.rows.size} * windows.cols.size;
     const int64_t most = dtype == Type::u8 ? 0xff : dtype == Type::u16 ? 0xffff : dtype == Type::u32 ? 0x7fffffff : 0;
     require(taps <= most, "winners of a dtype that numbers the taps");
   }
 
-  double number(size_t at) const {
-    double value;
-    std::memcpy(&value, &call_.params[at], sizeof(value));
-    return value;
-  }
-
-  // The activation that params name from `at` on: a number, and behind `apart` more params three doubles.
-  int neuron(size_t at = 0, size_t apart = 0) const {
-    require(call_.params.size() == at + apart + 7, "an activation's number and three doubles");
-    require(call_.params[at] >= kNone && call_.params[at] <= kGelu, "an activation, 0 to 15");
-    return call_.params[at];
+  void activation(const Activation<double>& act) const {
+    require(act.kind >= kNone && act.kind <= kGelu, "an activation, 0 to 15");
   }
 
   // Of all activations those that need no array.
-  int fused(size_t at = 0, size_t apart = 0) const {
-    require(neuron(at, apart) != kPrelu, "an activation without slopes for channels");
-    return call_.params[at];
+  void fused(const Activation<double>& act) const {
+    activation(act);
+    require(act.kind != kPrelu, "an activation without slopes for channels");
   }
 
   // Those that a convolution applies itself.
-  void applied(size_t at, size_t apart) const {
-    const int kind = neuron(at, apart);
+  void applied(int kind) const {
     require(kind == kNone || kind == kRelu || kind == kSigmoid || kind == kTanh || kind == kElu,
             "an activation that convolutions apply");
   }
 
   // One whose slope follows from what it returns.
-  void told(size_t at, size_t apart) const {
-    require(neuron(at, apart) == kRelu && number(at + apart + 1) >= 0, "an activation whose slope its result tells");
+  void told(const Activation<double>& act) const {
+    require(act.kind == kRelu && act.a >= 0, "an activation whose slope its result tells");
   }
 
   // Arrays of one shape and dtype, and where `slopes` of an activation of theirs one for each channel.
   void elements(size_t arrays, bool slopes) const {
-    counts(arrays + (slopes ? 1 : 0), 7, 1);
+    counts(arrays + (slopes ? 1 : 0), 1);
     for (size_t i = 1; i < arrays; ++i) input(static_cast<int>(i), in(0), image());
     if (slopes) input(static_cast<int>(arrays), {in(0).back()}, accumulator());
     output(0, in(0), image());
   }
 
-  // Vectors of one shape and dtype, in and out, and doubles in the params.
-  void vectors(size_t inputs, size_t numbers, size_t outputs) const {
-    counts(inputs, 2 * numbers, outputs);
+  // Vectors of one shape and dtype, in and out.
+  void vectors(size_t inputs, size_t outputs) const {
+    counts(inputs, outputs);
     require(image() == accumulator(), "float32 or float64 vectors");
     for (size_t i = 1; i < inputs; ++i) {
       if (call_.inputs[i].dtype == Type::i64) {
@@ -165,11 +161,11 @@ class Check {
     for (size_t i = 0; i < outputs; ++i) output(static_cast<int>(i), in(0), image());
   }
 
-  // So many images that windows of one size go over, and doubles in the params behind that.
-  void windows(size_t images, size_t numbers) const {
-    counts(images, 1 + 2 * numbers, 1);
+  // So many images that windows of one size go over.
+  void windows(size_t images, int size) const {
+    counts(images, 1);
     require(in(0).size() == 4, "images of rank 4");
-    require(call_.params[0] >= 1, "windows of at least 1");
+    require(size >= 1, "windows of at least 1");
     for (size_t i = 1; i < images; ++i) input(static_cast<int>(i), in(0), image());
     output(0, in(0), image());
   }
@@ -177,7 +173,8 @@ class Check {
   // An image, and tables of what the rows and columns of the result read in it; what they hold is looked at later.
   void resampling() const {
     const bool picks = call_.op == Op::pick;
-    counts(picks ? 4 : 3, 0, 1);
+    no_params();
+    counts(picks ? 4 : 3, 1);
     require(in(0).size() == 4 && out(0).size() == 4, "images of rank 4");
     require(in(0)[0] == out(0)[0] && in(0)[3] == out(0)[3], "as many images and channels out as in");
     const Dtype dtype = image();
@@ -202,15 +199,16 @@ class Check {
     require(dtype == image() || dtype == accumulator(), "weights of the images' dtype or the accumulator's");
   }
 
-  void convolution(const Shape& source, const Shape& result, const Shape& weights) const {
-    image_axes(source, result);
-    int groups = call_.params[kBothAxes];
+  template <typename P>
+  void convolution(const P& p, const Shape& source, const Shape& result, const Shape& weights) const {
+    image_axes(p.rows, p.cols, source, result);
+    switches({p.winograd});
+    const int groups = p.groups;
     require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
     require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
     require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
-    Axis rows = axis_at(call_.params.data(), 0), cols = axis_at(call_.params.data(), 1);
-    require(rows.size == weights[1] && cols.size == weights[2], "axes of the weights' size");
-    require(rows.edge == 0 && cols.edge == 0, "edge 0");
+    require(p.rows.size == weights[1] && p.cols.size == weights[2], "axes of the weights' size");
+    require(p.rows.edge == 0 && p.cols.edge == 0, "edge 0");
     int64_t size = weights[3];
     for (int i = 0; i < 3; ++i) size = size < (int64_t{1} << 31) ? size * weights[i] : size;
     require(size < (int64_t{1} << 31), "less than 2^31 weights");
@@ -218,8 +216,7 @@ class Check {
 
   // The number of groups of neighbouring channels, as Python packed it.
   void groups() {
-    double count;
-    std::memcpy(&count, call_.params.data(), sizeof(count));
+    const double count = params<BnGroupParams<double>>().groups;
     require(in(0).size() == 2 && count >= 1 && count <= in(0)[1], "rows of vectors and at most as many groups");
     require(in(0)[1] % static_cast<int>(count) == 0, "groups that divide the channels");
   }
@@ -234,15 +231,15 @@ void check(const Signature& call) {
   Check c(call);
   switch (call.op) {
     case Op::avg_pool:
-      c.counts(1, kBothAxes, 1);
+      c.counts(1, 1);
       c.pooling(c.in(0), c.out(0));
       return c.output(0, c.out(0), c.image());
     case Op::avg_pool_grad:
-      c.counts(1, kBothAxes, 1);
+      c.counts(1, 1);
       c.pooling(c.out(0), c.in(0));
       return c.output(0, c.out(0), c.image());
     case Op::max_pool:
-      c.counts(1, kBothAxes, 2);
+      c.counts(1, 2);
       c.require(c.image() == Type::i64 || c.image() == Type::u64 || is_floating(c.image()),
                 "floating images or wide integers");
       c.pooling(c.in(0), c.out(0));
@@ -251,7 +248,7 @@ void check(const Signature& call) {
       return c.winners(call.dtypes[1]);
     case Op::max_pool_grad:
     case Op::max_pool_take:
-      c.counts(2, kBothAxes, 1);
+      c.counts(2, 1);
       c.require(is_floating(c.image()), "floating images");
       if (call.op == Op::max_pool_grad) {
         c.pooling(c.out(0), c.in(0));
@@ -263,117 +260,139 @@ void check(const Signature& call) {
       c.output(0, c.out(0), c.image());
       return c.winners(call.inputs[1].dtype);
     case Op::l2_pool:
-      c.counts(1, kBothAxes, 1);
+      c.counts(1, 1);
       c.pooling(c.in(0), c.out(0));
       return c.output(0, c.out(0), c.accumulator());
     case Op::l2_pool_grad:
-      c.counts(3, kBothAxes, 1);
+      c.counts(3, 1);
       c.pooling(c.in(1), c.in(0));
       c.input(1, c.in(1), c.image());
       c.input(2, c.in(0), c.accumulator());
       return c.output(0, c.in(1), c.image());
     case Op::l2_pool_tangent:
-      c.counts(3, kBothAxes, 1);
+      c.counts(3, 1);
       c.pooling(c.in(0), c.in(2));
       c.input(1, c.in(0), c.image());
       c.input(2, c.in(2), c.accumulator());
       return c.output(0, c.in(2), c.accumulator());
     case Op::bn_stats:
-      return channels(c, call, 1, 0, 0, false);
+      c.no_params();
+      return channels(c, call, 1, 0, false);
     case Op::bn_normalize:
-      c.fused();
-      return channels(c, call, 1, 3, 7, true);
-    case Op::bn_stats_grad:
-      return channels(c, call, 2, c.fused() == kNone ? 1 : 3, 7, false);
-    case Op::bn_grad:
-      return channels(c, call, 2, c.fused() == kNone ? 4 : 6, 7, true);
+      c.fused(c.params<Activation<double>>());
+      return channels(c, call, 1, 3, true);
+    case Op::bn_stats_grad: {
+      const auto act = c.params<Activation<double>>();
+      c.fused(act);
+      return channels(c, call, 2, act.kind == kNone ? 1 : 3, false);
+    }
+    case Op::bn_grad: {
+      const auto act = c.params<Activation<double>>();
+      c.fused(act);
+      return channels(c, call, 2, act.kind == kNone ? 4 : 6, true);
+    }
     case Op::bn_normalize_by:
-      return by_state(c, call, 1, 4, true);
+      return by_state(c, call, 1, {4, 4}, true);
     case Op::bn_stats_grad_by:
-      return by_state(c, call, 2, c.fused(2) == kNone ? 4 : 6, false);
+      return by_state(c, call, 2, {4, 6}, false);
     case Op::bn_grad_by:
-      return by_state(c, call, 2, c.fused(2) == kNone ? 6 : 7, true);
+      return by_state(c, call, 2, {6, 7}, true);
     case Op::batch_norm:
-      return whole(c, call, false);
+      return whole(c, false);
     case Op::batch_norm_grad:
-      return whole(c, call, true);
+      return whole(c, true);
     case Op::bn_slope:
-      return c.vectors(2, 1, 1);
+      c.params<BnSlopeParams<double>>();
+      return c.vectors(2, 1);
     case Op::bn_composed_factors:
-      return c.vectors(6, 2, 4);
+      c.params<BnComposedFactorsParams<double>>();
+      return c.vectors(6, 4);
     case Op::bn_running:
+      c.params<BnRunningParams<double>>();
       c.require(call.inputs.size() == 5 && call.inputs[4].dtype == Type::i64, "an int64 count");
-      return c.vectors(5, 2, 2);
+      return c.vectors(5, 2);
     case Op::bn_by_group:
     case Op::bn_group_sums:
-      c.vectors(2, 1, 2);
+      c.vectors(2, 2);
       return c.groups();
-    case Op::conv:
-      c.counts(3, kBothAxes + 9, 1);
+    case Op::conv: {
+      const auto p = c.params<ConvParams<double>>();
+      c.counts(3, 1);
       c.weights(1);
-      c.convolution(c.in(0), c.out(0), c.in(1));
-      c.applied(kBothAxes + 1, 1);
-      c.switches({call.params[kBothAxes + 2]});
+      c.convolution(p, c.in(0), c.out(0), c.in(1));
+      c.applied(p.kind);
       c.input(2, {c.in(1)[0]}, c.accumulator());
       return c.output(0, c.out(0), c.image());
-    case Op::conv_grad_input:
-      c.counts(3, kBothAxes + 9, 1);
+    }
+    case Op::conv_grad_input: {
+      const auto p = c.params<ConvParams<double>>();
+      c.counts(3, 1);
       c.weights(1);
-      c.convolution(c.out(0), c.in(0), c.in(1));
+      c.convolution(p, c.out(0), c.in(0), c.in(1));
       c.input(2, {c.out(0)[3]}, c.accumulator());
-      c.applied(kBothAxes + 1, 1);
-      c.switches({call.params[kBothAxes + 2]});
+      c.applied(p.kind);
       return c.output(0, c.out(0), c.image());
-    case Op::conv_grad_weights:
-      c.counts(2, kBothAxes + 2, call.shapes.size() == 2 ? 2 : 1);
+    }
+    case Op::conv_grad_weights: {
+      const auto p = c.params<ConvGradWeightsParams>();
+      c.counts(2, call.shapes.size() == 2 ? 2 : 1);
       c.input(1, c.in(1), c.image());
-      c.convolution(c.in(1), c.in(0), c.out(0));
-      c.switches({call.params[kBothAxes + 1]});
+      c.convolution(p, c.in(1), c.in(0), c.out(0));
       if (call.shapes.size() == 2) c.output(1, {c.in(0)[3]}, c.accumulator());
       return c.output(0, c.out(0), c.accumulator());
+    }
     case Op::conv_grad_bias:
-      c.counts(1, 0, 1);
+      c.no_params();
+      c.counts(1, 1);
       return c.output(0, {c.in(0).back()}, c.accumulator());
-    case Op::window_sum:
-      c.counts(1, 3, 1);
+    case Op::window_sum: {
+      const auto p = c.params<WindowSumParams>();
+      c.counts(1, 1);
       c.require(c.in(0).size() == 4 && c.image() == c.accumulator(), "float32 or float64 images of rank 4");
-      c.require(call.params[0] >= 1 && call.params[0] <= 3, "an axis from 1 to 3");
-      c.require(call.params[1] >= 0 && call.params[2] >= 0, "windows that hold their own position");
+      c.require(p.axis >= 1 && p.axis <= 3, "an axis from 1 to 3");
+      c.require(p.before >= 0 && p.after >= 0, "windows that hold their own position");
       return c.output(0, c.in(0), c.image());
+    }
     case Op::power:
-      c.counts(1, 2, 1);
+      c.params<PowerParams<double>>();
+      c.counts(1, 1);
       c.require(c.image() == c.accumulator(), "float32 or float64");
       return c.output(0, c.in(0), c.image());
     case Op::cross_channel_norm:
     case Op::spatial_norm:
-      return c.windows(1, 3);
+      return c.windows(1, c.params<SquaresNormParams<double>>().size);
     case Op::cross_channel_norm_grad:
     case Op::spatial_norm_grad:
-      return c.windows(2, 3);
+      return c.windows(2, c.params<SquaresNormParams<double>>().size);
     case Op::local_contrast_norm:
-      return c.windows(1, 6);
+      return c.windows(1, c.params<LocalContrastParams<double>>().size);
     case Op::local_contrast_norm_grad:
-      return c.windows(2, 6);
+      return c.windows(2, c.params<LocalContrastParams<double>>().size);
     case Op::neuron_pull:
-      c.elements(2, false);
-      return c.told(0, 0);
+      c.told(c.params<Activation<double>>());
+      return c.elements(2, false);
     case Op::neuron:
-    case Op::neuron_grad:
-      return c.elements(call.op == Op::neuron ? 1 : 2, c.neuron() == kPrelu);
+    case Op::neuron_grad: {
+      const auto act = c.params<Activation<double>>();
+      c.activation(act);
+      return c.elements(call.op == Op::neuron ? 1 : 2, act.kind == kPrelu);
+    }
     case Op::neuron_curve:
-      c.fused();
+      c.fused(c.params<Activation<double>>());
       return c.elements(3, false);
     case Op::pick:
     case Op::resample:
       return c.resampling();
     case Op::softmax:
     case Op::log_softmax:
-      return lines(c, 1, 0);
+      c.no_params();
+      return lines(c, 1);
     case Op::softmax_grad:
-    case Op::log_softmax_grad:
-      c.require(call.params.size() == 1, "another number of params");
-      c.require(call.params[0] >= 0 && call.params[0] <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
-      return lines(c, call.params[0] == 1 ? 3 : 2, 1);
+    case Op::log_softmax_grad: {
+      const int derivative = c.params<SoftmaxGradParams>().derivative;
+      c.require(derivative >= 0 && derivative <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
+      return lines(c, derivative == 1 ? 3 : 2);
+    }
     case Op::loss:
       return loss(c, call, false);
     case Op::loss_grad:

@@ -1,5 +1,6 @@
 // Refuses calls of what normalizes by the statistics of channels.
 #pragma once
+#include "normalization/params.h"
 #include "runtime/check.h"
 
 namespace mpsf {
@@ -7,8 +8,8 @@ namespace mpsf {
 // Images in sets, `vectors` inputs (sets, channels) behind them, or (channels,) for one set, and outputs like the image
 // or like those.
 template <typename Check>
-void channels(const Check& c, const Signature& call, size_t images, size_t vectors, size_t params, bool image_out) {
-  c.counts(images + vectors, params, image_out ? 1 : 2);
+void channels(const Check& c, const Signature& call, size_t images, size_t vectors, bool image_out) {
+  c.counts(images + vectors, image_out ? 1 : 2);
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
   const Shape vector = vectors > 0 ? c.in(static_cast<int>(images)) : c.out(0);
   const bool one_set = vector.size() == 1;
@@ -23,11 +24,16 @@ void channels(const Check& c, const Signature& call, size_t images, size_t vecto
 }
 
 // A direction by a state: images, vectors (channels,), of a gradient of images the eighth a count, and outputs like the
-// image or like the vectors; a double and an activation in the params.
+// image or like the vectors. There are so many vectors without an activation, and with one.
+struct Vectors {
+  size_t plain, activated;
+};
 template <typename Check>
-void by_state(const Check& c, const Signature& call, size_t images, size_t vectors, bool image_out) {
-  c.counts(images + vectors, 9, image_out ? 1 : 2);
-  c.fused(2);
+void by_state(const Check& c, const Signature& call, size_t images, Vectors known, bool image_out) {
+  const auto act = c.template params<BnByStateParams<double>>().act;
+  c.fused(act);
+  const size_t vectors = act.kind == kNone ? known.plain : known.activated;
+  c.counts(images + vectors, image_out ? 1 : 2);
   c.require(c.in(0).size() >= 2, "images of rank 2 or more");
   const Shape vector = {c.in(0).back()};
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
@@ -41,13 +47,14 @@ void by_state(const Check& c, const Signature& call, size_t images, size_t vecto
 }
 
 // A direction as a whole: images, two vectors (channels,), and statistics (sets, channels), or (channels,) where there
-// is one set; a number of groups, two doubles and an activation in the params. The gradient reads statistics, with an
+// is one set. The gradient reads statistics, with an
 // entry a channel or a group, and has two more vectors of their gradients, or empty ones.
 template <typename Check>
-void whole(const Check& c, const Signature& call, bool gradient) {
+void whole(const Check& c, bool gradient) {
   const size_t images = gradient ? 2 : 1;
-  c.counts(gradient ? 8 : 3, 12, 3);
-  c.fused(5);
+  const auto p = c.template params<BatchNormParams<double>>();
+  c.counts(gradient ? 8 : 3, 3);
+  c.fused(p.act);
   c.require(c.in(0).size() >= 2, "images of rank 2 or more");
   const int channels = c.in(0).back();
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
@@ -58,7 +65,7 @@ void whole(const Check& c, const Signature& call, bool gradient) {
   c.require(vector.back() == channels && (shared || vector[0] == c.in(0)[0]), "statistics of all images or of each");
   c.output(0, c.in(0), c.image());
   for (int i = 1; i < 3; ++i) c.output(i, vector, c.accumulator());
-  const int groups = call.params[0];
+  const int groups = p.groups;
   c.require(groups >= 0 && groups <= channels && (groups == 0 || channels % groups == 0),
             "groups that divide the channels");
   if (!gradient) return;

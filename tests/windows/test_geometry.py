@@ -16,7 +16,7 @@ from mpsfunc.windows.axis import Axis
 from mpsfunc.windows.placement import place
 from mpsfunc.windows.policy import PaddingPolicy
 
-GEOMETRY = Path(__file__).parents[2] / "metal" / "shared" / "geometry.h"
+METAL = Path(__file__).parents[2] / "metal"
 TWO_INTS = ("source", "target", "reads", "edge_source", "edge_tap", "taps_on_count")
 ONE_INT = (
     "selected", "first", "tap_begin", "tap_end", "reader_begin", "reader_end", "divisor", "taps",
@@ -42,7 +42,7 @@ class Geometry:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         function = getattr(self._library, f"geometry_{name}")
-        packed = ctypes.c_int * (2 * len(Axis._fields))  # as the second axis of two, so that axis_at is covered
+        packed = ctypes.c_int * (2 * len(Axis._fields))  # as the second axis of two, so that params_as is covered
 
         def call(axis: Axis, *ints: int) -> int:
             return int(function(packed(*[0] * len(axis), *axis), *ints))
@@ -57,12 +57,12 @@ def geometry(tmp_path_factory: pytest.TempPathFactory) -> Geometry:
     field = {"taps_on_count": ("taps_on", ".count")}
     code = "".join(
         f'extern "C" int geometry_{name}(const int* params, {declared}) '
-        f"{{ return {field.get(name, (name, ''))[0]}(axis_at(params, 1), {passed}){field.get(name, ('', ''))[1]}; }}\n"
+        f"{{ return {field.get(name, (name, ''))[0]}(params_as<PoolParams>(params).cols, {passed}){field.get(name, ('', ''))[1]}; }}\n"
         for name, declared, passed in calls
     )
-    (folder / "geometry.cpp").write_text(f'#include "{GEOMETRY}"\n{code}')
+    (folder / "geometry.cpp").write_text(f'#include "pooling/params.h"\n{code}')
     compiler = os.environ.get("CXX", "c++")
-    command = [compiler, "-std=c++17", "-shared", "-fPIC", "-fwrapv", "geometry.cpp", "-o", "geometry.so"]
+    command = [compiler, "-std=c++17", "-shared", "-fPIC", "-fwrapv", f"-I{METAL}", "geometry.cpp", "-o", "geometry.so"]
     subprocess.run(command, cwd=folder, check=True)
     return Geometry(folder / "geometry.so")
 
