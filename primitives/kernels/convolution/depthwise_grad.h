@@ -177,7 +177,9 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
       double* const sum = sums + int64_t{q} * g.cols.size * g.channels;
       const auto shift = [&](int p) { return p * g.cols.dilation - g.cols.pad; };
       const auto begin = [&](int p) { return max_int(col_begin, ceil_div(-shift(p), g.cols.stride)); };
-      const auto end = [&](int p) { return min_int(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1); };
+      const auto end = [&](int p) {
+        return min_int(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1);
+      };
       const int64_t x_step = int64_t{g.cols.stride} * g.channels;
       // Columns [from, to) of tap p, channels [c, c_end).
       const auto add_tap = [&](int p, int from, int to, int c, int c_end) {

@@ -102,7 +102,8 @@ void weight_grad_of_few(const WeightGrad<T>& g) {
         for (int r = 0; r < rows; ++r) {
           A* to = g.dw + int64_t{out + r} * g.channels + lane;
           for (int v = 0; v < vectors; ++v) {
-            store_result(to + v * L, load(sums.get() + r * W + v * L), min_int(L, g.width() - lane - v * L), g.streamed);
+            store_result(to + v * L, load(sums.get() + r * W + v * L), min_int(L, g.width() - lane - v * L),
+                         g.streamed);
           }
         }
       }
