@@ -2,7 +2,7 @@
 #ifndef MPSF_NEURON_H
 #define MPSF_NEURON_H
 #include "shared/functions.h"
-
+// Activations stand behind their functions.
 #include "activation/activations.h"
 
 MPSF_FN float activated_by(int kind, float z, ActivationParams p) {
