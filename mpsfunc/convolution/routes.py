@@ -154,7 +154,7 @@ _PLAIN, _CLAMPED, _COVERING = range(3)
 
 @functools.lru_cache(maxsize=1024)
 def _form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[Axis, Axis, int]]:
-    """Which form a convolution takes, and the windows and groups that every CPU kernel of a plain one is told."""
+    """Which form a convolution takes, and the windows and groups of every CPU kernel of a plain one."""
     windows = (rows._replace(edge=0), cols._replace(edge=0), groups)
     if clamped_edges.clamped(rows, cols):
         return _CLAMPED, windows
