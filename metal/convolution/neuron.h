@@ -1,8 +1,8 @@
 // What a convolution's neuron makes of z, of those that it applies itself.
 #ifndef MPSF_NEURON_H
 #define MPSF_NEURON_H
-#include "shared/base.h"
 #include "shared/functions.h"
+// Activations stand behind their functions.
 #include "activation/activations.h"
 
 MPSF_FN float activated_by(int kind, float z, ActivationParams p) {

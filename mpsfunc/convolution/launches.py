@@ -32,29 +32,29 @@ _STRIP, _MATRICES = 3 * 2**14, 4
 _PARTIALS = 4 * 2**20
 
 
-def conv_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
+def conv(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The convolution of x with weights and ``out`` biases in the accumulator's dtype."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     if depthwise(groups, x_shape[3] // groups):
-        return depthwise_stages(spec, x_shape, out, dtype)
+        return _depthwise_conv(spec, x_shape, out, dtype)
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
     pixels = x_shape[0] * rows.n_out * cols.n_out
     grid = grids.tiles(_tiles(pixels), _tiles(out // groups), groups)
     return (KernelLaunch("conv", ("x", "w", "bias"), ("y",), (result,), grid, _GROUP, _params(spec)),)
 
 
-def grad_input_stages(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
+def grad_input(spec: Spec, dy_shape: Shape, width: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The image's gradient, ``width`` channels a group, from dy, weights and a bias for each channel."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     if depthwise(groups, width):
-        return depthwise_grad_input_stages(spec, dy_shape, dtype)
+        return _depthwise_grad_input(spec, dy_shape, dtype)
     result = ((dy_shape[0], rows.n_in, cols.n_in, groups * width), dtype)
     pixels = dy_shape[0] * rows.n_in * cols.n_in
     grid = grids.tiles(_tiles(pixels), _tiles(width), groups)
     return (KernelLaunch("conv_grad_input", ("dy", "w", "bias"), ("dx",), (result,), grid, _GROUP, _params(spec)),)
 
 
-def grad_weights_stages(
+def grad_weights(
     spec: Spec, dy_shape: Shape, x_shape: Shape, dtype: mx.Dtype, *, matrices: bool
 ) -> tuple[KernelLaunch, ...]:
     """The weights' gradient, of shape (o, kh, kw, c / groups), from dy and x.
@@ -64,7 +64,7 @@ def grad_weights_stages(
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     out, width = dy_shape[3], x_shape[3] // groups
     if depthwise(groups, width):
-        return depthwise_grad_weights_stages(spec, dy_shape, x_shape)
+        return _depthwise_grad_weights(spec, dy_shape, x_shape)
     at_a_time = 0 if matrices else strip(spec, out, width, dtype)
     if at_a_time:
         return _tensor_core_grad_weights(spec, dy_shape, x_shape, at_a_time)
@@ -75,7 +75,7 @@ def grad_weights_stages(
     pixels = dy_shape[0] * rows.n_out * cols.n_out
     parts = max(1, min(grids.FILL // (down * across * groups), _PARTIALS // (out * depth), pixels // 256))
     partial = ((parts, out * depth), mx.float32)
-    together = _together(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)
+    vector_width = _vector_width(min(math.prod(dy_shape), math.prod(x_shape)), width, out // groups)
     first = KernelLaunch(
         "conv_grad_weights" if matrices else "conv_grad_weights_simt",
         ("dy", "x"),
@@ -84,7 +84,7 @@ def grad_weights_stages(
         grids.tiles(down, across, groups * parts),
         _GROUP,
         ConvGradWeightsLaunch(rows, cols, groups, parts),
-        (("V", together),) if matrices else (),
+        (("V", vector_width),) if matrices else (),
     )
     return first, _summed(spec, out, width)
 
@@ -104,7 +104,7 @@ def narrow(spec: Spec, out: int, width: int) -> bool:
 def _register_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
     rows, cols = spec.rows, spec.cols
     out, width, lines = dy_shape[3], x_shape[3], dy_shape[0] * rows.n_out
-    of_dy, of_x = _together(math.prod(dy_shape), out), 2 if width % 2 == 0 and math.prod(x_shape) >= 8 else 1
+    of_dy, of_x = _vector_width(math.prod(dy_shape), out), 2 if width % 2 == 0 and math.prod(x_shape) >= 8 else 1
     down, blocks_down = _evenly(out // of_dy, 4)
     across, blocks_across = _evenly(width // of_x, 8)
     taps = rows.size * cols.size
@@ -113,8 +113,8 @@ def _register_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple
     at_a_time = grids.FILL // 4 * (3 if own > 36 else 4 if own > 8 else 6)
     parts = min(at_a_time // (blocks_down * blocks_across), _PARTIALS // (out * taps * width))
     parts = max(1, min(parts, lines // (_THREADS // (down * across))))
-    together = 4 if cols.stride == 1 or cols.size == 1 else 3
-    template = {"KY": rows.size, "KX": cols.size, "S": cols.stride, "U": together, "OUT": out, "IN": width}
+    in_flight = 4 if cols.stride == 1 or cols.size == 1 else 3
+    template = {"KY": rows.size, "KX": cols.size, "S": cols.stride, "U": in_flight, "OUT": out, "IN": width}
     template |= {"O": of_dy, "I": of_x, "G": _THREADS, "DOWN": down, "ACROSS": across}
     first = KernelLaunch(
         "conv_grad_weights_registers",
@@ -194,14 +194,14 @@ def depthwise(groups: int, width: int) -> bool:
     return groups > 1 and width == 1
 
 
-def depthwise_stages(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
+def _depthwise_conv(spec: Spec, x_shape: Shape, out: int, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The depthwise convolution of x with float32 weights, and ``out`` biases."""
     rows, cols = spec.rows, spec.cols
     result = ((x_shape[0], rows.n_out, cols.n_out, out), dtype)
     return (_by_pixel("conv_depthwise", ("x", "w", "bias"), "y", result, spec, out == x_shape[3], x_shape),)
 
 
-def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
+def _depthwise_grad_input(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) -> tuple[KernelLaunch, ...]:
     """The image's gradient from dy and float32 weights, and a bias for each channel of the image."""
     channels = spec.groups
     result = ((dy_shape[0], spec.rows.n_in, spec.cols.n_in, channels), dtype)
@@ -209,13 +209,13 @@ def depthwise_grad_input_stages(spec: Spec, dy_shape: Shape, dtype: mx.Dtype) ->
     return (_by_pixel(name, inputs, "dx", result, spec, dy_shape[3] == channels, dy_shape),)
 
 
-def depthwise_grad_weights_stages(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
+def _depthwise_grad_weights(spec: Spec, dy_shape: Shape, x_shape: Shape) -> tuple[KernelLaunch, ...]:
     """The weights' gradient, of shape (o, kh, kw, 1), from dy and x."""
     rows, cols, out = spec.rows, spec.cols, dy_shape[3]
     taps, pixels = rows.size * cols.size, math.prod(dy_shape[:3])
     rounds = -(-taps // _TAPS)
     smaller = min(math.prod(dy_shape), math.prod(x_shape))
-    per_thread = _together(smaller, out) if out == x_shape[3] else 1
+    per_thread = _vector_width(smaller, out) if out == x_shape[3] else 1
     (across, _, _), group = grids.column_threads(out // per_thread, pixels)
     most = grids.FILL // (-(-across // group[0]) * rounds)
     parts = max(1, min(most, _PARTIALS // (out * taps), pixels // (16 * group[1])))
@@ -243,7 +243,7 @@ def _by_pixel(
 ) -> KernelLaunch:
     """A thread for some channels, if each has one output alone, of a few pixels of the result."""
     (n, height, width, channels), _ = result
-    per_thread = _together(math.prod(source), channels) if alone else 1
+    per_thread = _vector_width(math.prod(source), channels) if alone else 1
     grid, group = grids.threads(-(-width // _PIXELS) * (channels // per_thread), height, n)
     return KernelLaunch(body, inputs, (output,), (result,), grid, group, _params(spec), (("V", per_thread),))
 
@@ -251,7 +251,7 @@ def _by_pixel(
 # Both ---------------------------------------------------------------------------------------------------
 
 
-def _together(size: int, *widths: int) -> int:
+def _vector_width(size: int, *widths: int) -> int:
     """Channels that a thread loads together from arrays of this size at least, in which they run in such widths."""
     return 4 if size >= 8 and all(width % 4 == 0 for width in widths) else 1
 

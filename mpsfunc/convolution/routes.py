@@ -30,7 +30,7 @@ def conv(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.conv_stages(spec, x.shape, out, x.dtype)
+        return launches.conv(spec, x.shape, out, x.dtype)
 
     arrays = {"x": x, "w": _wide(w, x, spec), "bias": b.astype(acc)}
     return launch.launch("conv", arrays, _params(windows, spec), (result,), kernels, spec.stream)[0]
@@ -61,7 +61,7 @@ def grad_input(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     result = ((n, spec.rows.n_in, spec.cols.n_in, channels), dy.dtype)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.grad_input_stages(spec, dy.shape, w.shape[3], dy.dtype)
+        return launches.grad_input(spec, dy.shape, w.shape[3], dy.dtype)
 
     acc = launch.accumulator(dy.dtype)
     arrays = {"dy": dy, "w": _wide(w, dy, spec), "bias": b.astype(acc)}
@@ -98,7 +98,7 @@ def _grad_weights(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.
 
     def kernels() -> tuple[KernelLaunch, ...]:
         matrices = launch.backend(spec.stream) == "metal"
-        return launches.grad_weights_stages(spec, dy.shape, x.shape, x.dtype, matrices=matrices)
+        return launches.grad_weights(spec, dy.shape, x.shape, x.dtype, matrices=matrices)
 
     params = ConvGradWeightsParams(*windows, _winograd())
     return launch.launch("conv_grad_weights", {"dy": dy, "x": x}, params, results[:count], kernels, spec.stream)
@@ -154,7 +154,7 @@ _PLAIN, _CLAMPED, _COVERING = range(3)
 
 @functools.lru_cache(maxsize=1024)
 def _form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[Axis, Axis, int]]:
-    """Which form a convolution takes, and the windows and groups that every CPU kernel of a plain one is told."""
+    """Which form a convolution takes, and the windows and groups of every CPU kernel of a plain one."""
     windows = (rows._replace(edge=0), cols._replace(edge=0), groups)
     if clamped_edges.clamped(rows, cols):
         return _CLAMPED, windows

@@ -126,9 +126,9 @@ def test_who_makes_a_weight_gradient_on_cuda(
     """Our kernel for few channels where it beats cuDNN, and wherever cuDNN must not be asked."""
     launched = []
 
-    def run_kernel(stage: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
-        launched.append(stage.body)
-        return [mx.zeros(shape, dtype) for shape, dtype in stage.results]
+    def run_kernel(of: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+        launched.append(of.body)
+        return [mx.zeros(shape, dtype) for shape, dtype in of.results]
 
     monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     monkeypatch.setattr(launch, "run_kernel", run_kernel)
@@ -147,8 +147,8 @@ def test_who_makes_a_weight_gradient_on_cuda(
 def test_on_a_gpu_one_gradient_of_parameters_does_not_make_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C++ module, too, where every call is wrapped for a transformation that may look on."""
 
-    def run_kernel(stage: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
-        return [mx.sin(mx.zeros(shape, dtype)) for shape, dtype in stage.results]
+    def run_kernel(of: KernelLaunch, arrays: Sequence[mx.array], stream: Any) -> list[mx.array]:
+        return [mx.sin(mx.zeros(shape, dtype)) for shape, dtype in of.results]
 
     monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     monkeypatch.setattr(launch, "run_kernel", run_kernel)
@@ -267,8 +267,8 @@ def test_strips_fit_into_shared_memory(channels: int, out: int, stride: int) -> 
         spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
         if launches.strip(spec, out, channels, mx.float16):
             dy_shape = 1, state.rows.n_out, state.cols.n_out, out
-            stage, _ = launches.grad_weights_stages(spec, dy_shape, shape, mx.float16, matrices=False)
-            t: dict[str, Any] = dict(stage.template)
+            first, _ = launches.grad_weights(spec, dy_shape, shape, mx.float16, matrices=False)
+            t: dict[str, Any] = dict(first.template)
             of_dy, of_x = (2 * -(-t[name] // 16) + 1 for name in "OI")
             seen = ((t["R"] - 1) * t["SY"] + t["KY"]) * -(-((t["N"] - 1) * t["SX"] + t["KX"]) // t["SX"]) * t["SX"]
             sizes.append(16 * ((t["R"] * -(-t["N"] // 8) + 1) * 8 * of_dy + seen * of_x))

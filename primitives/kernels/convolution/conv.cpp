@@ -17,7 +17,7 @@ namespace {
 // What all operations know: the weights' shape, the image x that is convolved, and the result y.
 struct Geometry {
   Axis rows, cols;
-  int images, groups, channels, outs;  // channels and outs of one group
+  int images, groups, channels, out_channels;  // channels and out_channels of one group
   bool winograd;
 
   template <typename Params>
@@ -27,7 +27,7 @@ struct Geometry {
         images(images),
         groups(p.groups),
         channels(weights[3]),
-        outs(weights[0] / groups),
+        out_channels(weights[0] / groups),
         winograd(p.winograd != 0) {}
 
   // The same with all pixels in one line, if each stands for itself.
@@ -46,10 +46,10 @@ struct Geometry {
 
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
-  bool depthwise() const { return is_depthwise(groups, channels, outs); }
+  bool depthwise() const { return is_depthwise(groups, channels, out_channels); }
   template <typename A>
   bool small_groups() const {
-    return is_small_group<A>(groups, channels, outs);
+    return is_small_group<A>(groups, channels, out_channels);
   }
 };
 
@@ -68,7 +68,7 @@ void multiply_all(const Product<T>& p, bool winograd) {
   return is_of_few(p) ? product_of_few(p) : product(p);
 }
 
-// Convolution as a product: channels of x times weights give outs.
+// Convolution as a product: channels of x times weights give output channels.
 template <typename T>
 void conv_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
@@ -77,34 +77,36 @@ void conv_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
   p.result = data<T>(call.out[0]);
   p.images = g.images;
   p.source_rows = g.rows.n_in, p.source_cols = g.cols.n_in, p.source_channels = g.groups * g.channels;
-  p.result_rows = g.rows.n_out, p.result_cols = g.cols.n_out, p.result_channels = g.groups * g.outs;
-  p.groups = g.groups, p.channels = g.channels, p.outs = g.outs;
+  p.result_rows = g.rows.n_out, p.result_cols = g.cols.n_out, p.result_channels = g.groups * g.out_channels;
+  p.groups = g.groups, p.channels = g.channels, p.out_channels = g.out_channels;
   p.weights = data<A>(call.in[1]);
-  p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1, p.out_stride = g.per_out();
+  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1,
+  p.out_stride = g.per_out();
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = &neuron;
-  p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
-  p.rows = forward_side(g.rows), p.cols = forward_side(g.cols);
+  p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
+  p.rows = forward_axis(g.rows), p.cols = forward_axis(g.cols);
   multiply_all(p, g.winograd);
 }
 
-// Backward outs of dy times weights give channels, for one phase or for all.
+// Backward output channels of dy times weights give channels, for one phase or for all.
 template <typename T>
-Product<T> input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
-                         const Side& cols) {
+Product<T> input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const ConvAxis& rows,
+                         const ConvAxis& cols) {
   using A = Acc<T>;
   Product<T> p = {};
   p.source = data<T>(call.in[0]);
   p.result = data<T>(call.out[0]);
   p.images = g.images;
-  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.groups * g.outs;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.groups * g.out_channels;
   p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.groups * g.channels;
-  p.groups = g.groups, p.channels = g.outs, p.outs = g.channels;
+  p.groups = g.groups, p.channels = g.out_channels, p.out_channels = g.channels;
   p.weights = data<A>(call.in[1]);
-  p.group_stride = g.outs * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(), p.out_stride = 1;
+  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(),
+  p.out_stride = 1;
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = &neuron;
-  p.streamed = call.out[0].streamed && p.outs % lanes<A> == 0;
+  p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
   p.rows = rows, p.cols = cols;
   return p;
 }
@@ -119,7 +121,7 @@ bool input_spread(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
       return a.size == 3 && a.stride == 2 && a.dilation == 1 && (a.pad % 2 != 0) == Odd;
     };
     if (!g.winograd || !fits(g.rows) || !fits(g.cols)) return false;
-    const Product<T> p = input_product<T>(g, call, neuron, spread_side(g.rows), spread_side(g.cols));
+    const Product<T> p = input_product<T>(g, call, neuron, spread_axis(g.rows), spread_axis(g.cols));
     const Winograd<Spread<Odd>, T> spread(p);
     if (!spread.fits()) return false;
     spread.run();
@@ -136,36 +138,36 @@ bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
   const bool touching = g.rows.dilation == 1 && g.cols.dilation == 1;
   if (g.groups > 1 || !touching || (down == 1 && across == 1)) return false;
   if (int64_t{down} * across > kTileLanes<A> || int64_t{down} * across * g.channels > kTileLanes<A>) return false;
-  const int outs = down * across * g.channels;
+  const int out_channels = down * across * g.channels;
   const auto whole = [](const Axis& a, int count) {
-    Side all = input_side(a, 0);
+    ConvAxis all = input_axis(a, 0);
     int begin = all.src_first, end = begin + all.taps;
     for (int phase = 1; phase < count; ++phase) {
-      const Side side = input_side(a, phase);
-      if (side.taps == 0) continue;
-      begin = begin < end ? min_int(begin, side.src_first) : side.src_first;
-      end = max_int(end, side.src_first + side.taps);
+      const ConvAxis axis = input_axis(a, phase);
+      if (axis.taps == 0) continue;
+      begin = begin < end ? min_int(begin, axis.src_first) : axis.src_first;
+      end = max_int(end, axis.src_first + axis.taps);
     }
     all.src_first = begin, all.taps = end - begin, all.tap_first = 0, all.tap_step = 1, all.src_tap = 1;
     return all;
   };
-  const Side rows = whole(g.rows, down), cols = whole(g.cols, across);
-  const int vectors = (outs + lanes<A> - 1) / lanes<A>, apart = (g.channels + lanes<A> - 1) / lanes<A>;
+  const ConvAxis rows = whole(g.rows, down), cols = whole(g.cols, across);
+  const int vectors = (out_channels + lanes<A> - 1) / lanes<A>, apart = (g.channels + lanes<A> - 1) / lanes<A>;
   if (int64_t{rows.taps} * cols.taps * vectors > int64_t{g.rows.size} * g.cols.size * apart) return false;
 
   const A *w = data<A>(call.in[1]), *b = data<A>(call.in[2]);
-  const Scratch<A> weights(int64_t{rows.taps} * cols.taps * g.outs * outs), bias(outs);
-  clear(weights.get(), int64_t{rows.taps} * cols.taps * g.outs * outs);
+  const Scratch<A> weights(int64_t{rows.taps} * cols.taps * g.out_channels * out_channels), bias(out_channels);
+  clear(weights.get(), int64_t{rows.taps} * cols.taps * g.out_channels * out_channels);
   for (int phase = 0; phase < down * across; ++phase) {
-    const Side down_side = input_side(g.rows, phase / across), across_side = input_side(g.cols, phase % across);
-    for (int q = 0; q < down_side.taps; ++q) {
-      for (int p = 0; p < across_side.taps; ++p) {
-        const int row = down_side.tap_first + q * down_side.tap_step,
-                  col = across_side.tap_first + p * across_side.tap_step;
+    const ConvAxis down_axis = input_axis(g.rows, phase / across), across_axis = input_axis(g.cols, phase % across);
+    for (int q = 0; q < down_axis.taps; ++q) {
+      for (int p = 0; p < across_axis.taps; ++p) {
+        const int row = down_axis.tap_first + q * down_axis.tap_step,
+                  col = across_axis.tap_first + p * across_axis.tap_step;
         const int tap =
-            (down_side.src_first + q - rows.src_first) * cols.taps + across_side.src_first + p - cols.src_first;
-        for (int out = 0; out < g.outs; ++out) {
-          memcpy(&weights[(int64_t{tap} * g.outs + out) * outs + phase * g.channels],
+            (down_axis.src_first + q - rows.src_first) * cols.taps + across_axis.src_first + p - cols.src_first;
+        for (int out = 0; out < g.out_channels; ++out) {
+          memcpy(&weights[(int64_t{tap} * g.out_channels + out) * out_channels + phase * g.channels],
                  w + ((int64_t{out} * g.rows.size + row) * g.cols.size + col) * g.channels,
                  static_cast<size_t>(g.channels) * sizeof(A));
         }
@@ -177,11 +179,11 @@ bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
   p.source = data<T>(call.in[0]);
   p.result = data<T>(call.out[0]);
   p.images = g.images;
-  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.outs;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.out_channels;
   p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.channels;
-  p.groups = 1, p.channels = g.outs, p.outs = outs;
+  p.groups = 1, p.channels = g.out_channels, p.out_channels = out_channels;
   p.weights = weights.get();
-  p.tap_stride = int64_t{g.outs} * outs, p.channel_stride = outs, p.out_stride = 1;
+  p.tap_stride = int64_t{g.out_channels} * out_channels, p.channel_stride = out_channels, p.out_stride = 1;
   p.kernel_cols = cols.taps;
   p.bias = bias.get(), p.neuron = &neuron;
   p.rows = rows, p.cols = cols;
@@ -193,39 +195,43 @@ bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
 template <typename T>
 void conv_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
-  const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
+  const ConvAxis rows = forward_axis(g.rows), cols = forward_axis(g.cols);
   const A* w = data<A>(call.in[1]);
   const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
   const int64_t taps = g.per_out(), plane_size = taps * g.groups;
-  Scratch<A> weights(g.outs * plane_size);
-  const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
-  lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
-  for (int plane = 0; plane < g.outs; ++plane) {
+  Scratch<A> weights(g.out_channels * plane_size);
+  const auto at = [&](int lane, int plane, int tap) {
+    return w[(int64_t{lane} * g.out_channels + plane) * taps + tap];
+  };
+  lay_out_planes(rows, cols, g.cols.size, g.out_channels, g.groups, at, weights.get());
+  for (int plane = 0; plane < g.out_channels; ++plane) {
     depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
-                  g.cols.n_out, g.groups, 1, 1, g.outs, weights.get() + plane * plane_size, data<A>(call.in[2]) + plane,
-                  &neuron, streamed, rows, cols});
+                  g.cols.n_out, g.groups, 1, 1, g.out_channels, weights.get() + plane * plane_size,
+                  data<A>(call.in[2]) + plane, &neuron, streamed, rows, cols});
   }
 }
 
 template <typename T>
-void input_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
-                     const Side& cols) {
+void input_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const ConvAxis& rows,
+                     const ConvAxis& cols) {
   using A = Acc<T>;
   const A* w = data<A>(call.in[1]);
   const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
   const int64_t taps = g.per_out();
-  Scratch<A> weights(g.outs * taps * g.groups);
-  const auto at = [&](int lane, int plane, int tap) { return w[(int64_t{lane} * g.outs + plane) * taps + tap]; };
-  lay_out_planes(rows, cols, g.cols.size, g.outs, g.groups, at, weights.get());
+  Scratch<A> weights(g.out_channels * taps * g.groups);
+  const auto at = [&](int lane, int plane, int tap) {
+    return w[(int64_t{lane} * g.out_channels + plane) * taps + tap];
+  };
+  lay_out_planes(rows, cols, g.cols.size, g.out_channels, g.groups, at, weights.get());
   depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
-                g.cols.n_in, g.groups, g.outs, g.outs, 1, weights.get(), data<A>(call.in[2]), &neuron, streamed, rows,
-                cols});
+                g.cols.n_in, g.groups, g.out_channels, g.out_channels, 1, weights.get(), data<A>(call.in[2]), &neuron,
+                streamed, rows, cols});
 }
 
 template <typename T>
 void conv_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
-  const Side rows = forward_side(g.rows), cols = forward_side(g.cols);
+  const ConvAxis rows = forward_axis(g.rows), cols = forward_axis(g.cols);
   const A* w = data<A>(call.in[1]);
   const int width = g.groups * g.channels;
   Scratch<A> weights(width * g.per_out());
@@ -238,8 +244,8 @@ void conv_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
 }
 
 template <typename T>
-void input_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const Side& rows,
-                   const Side& cols) {
+void input_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const ConvAxis& rows,
+                   const ConvAxis& cols) {
   using A = Acc<T>;
   const A* w = data<A>(call.in[1]);
   const int width = g.groups * g.channels;
@@ -322,7 +328,7 @@ void conv_grad_input(const Call& given) {
     if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
-        const Side rows = input_side(g.rows, row), cols = input_side(g.cols, col);
+        const ConvAxis rows = input_axis(g.rows, row), cols = input_axis(g.cols, col);
         if (g.depthwise()) {
           input_depthwise<T>(g, call, neuron, rows, cols);
         } else if (g.small_groups<Acc<T>>()) {
@@ -343,11 +349,12 @@ void conv_grad_weights(const Call& call) {
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
     if (g.depthwise()) {
-      depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.outs});
+      depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.out_channels});
     } else {
       g = g.flat();
       const bool streamed = call.out[0].streamed && g.channels % lanes<Acc<T>> == 0;
-      const WeightGrad<T> grad = {dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.outs, streamed};
+      const WeightGrad<T> grad = {dy,      x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.out_channels,
+                                  streamed};
       if constexpr (sizeof(Acc<T>) == sizeof(float)) {
         const WinogradGrad<Dense, T> dense(grad);
         if (g.winograd && dense.fits()) return dense.run();

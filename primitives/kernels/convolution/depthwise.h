@@ -11,8 +11,8 @@ namespace {
 // With more outputs than this for a channel, products are the better way.
 constexpr int kMaxMultiplier = 4;
 
-inline bool is_depthwise(int groups, int channels, int outs) {
-  return groups > 1 && channels == 1 && outs <= kMaxMultiplier;
+inline bool is_depthwise(int groups, int channels, int out_channels) {
+  return groups > 1 && channels == 1 && out_channels <= kMaxMultiplier;
 }
 
 // result[pixel][channel * result_step] = bias + the sum over planes and taps of
@@ -29,7 +29,7 @@ struct Depthwise {
   const A* bias;  // of the channels, result_step apart
   const Neuron<A>* neuron;
   bool streamed;  // whole vectors are aligned, and better stored past the caches
-  Side rows, cols;
+  ConvAxis rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
   int64_t source_pitch() const { return int64_t{channels} * source_step; }
@@ -52,7 +52,7 @@ MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n, bool streamed)
   for (int i = 0; i < n; ++i) p[i * step] = some[i];
 }
 
-// `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels. Fetches
+// `Pixels` outputs axis by axis that have the same taps [tap_begin, tap_end), `Vectors` vectors of n channels. Fetches
 // as many pixels of the source's line `ahead`, which without a stride the next row of outputs is the first to read: in
 // pieces of a pixel, no processor foresees it. Whole says that these are whole vectors in one plane without steps, so
 // that the compiler knows it too.
@@ -66,7 +66,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
     d.planes = d.source_step = d.result_step = 1;
     n = L;
   }
-  const Side &rows = d.rows, &cols = d.cols;
+  const ConvAxis &rows = d.rows, &cols = d.cols;
   Vec<A> acc[Pixels][Vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) {
@@ -120,10 +120,10 @@ template <typename T>
 void depthwise(const Depthwise<T>& d) {
   constexpr int L = lanes<Acc<T>>, kPixels = kRegisters == 32 ? 4 : 2;
   const bool dense = d.planes == 1 && d.source_step == 1 && d.result_step == 1;
-  const int64_t lines = int64_t{d.images} * d.rows.outs, band = smaller(8, 1 + lines / 32);
+  const int64_t lines = int64_t{d.images} * d.rows.count, band = smaller(8, 1 + lines / 32);
   parallel_for((lines + band - 1) / band, [&](int64_t task) {
     for (int64_t line = task * band; line < smaller(lines, (task + 1) * band); ++line) {
-      const int image = static_cast<int>(line / d.rows.outs), row = static_cast<int>(line % d.rows.outs);
+      const int image = static_cast<int>(line / d.rows.count), row = static_cast<int>(line % d.rows.count);
       const int last = d.rows.src_first + (row + 1) * d.rows.src_out + (d.rows.taps - 1) * d.rows.src_tap;
       const int next = max_int(0, min_int(last, d.source_rows - 1));
       const T* ahead = d.source + (int64_t{image} * d.source_rows + next) * d.source_cols * d.source_pitch();

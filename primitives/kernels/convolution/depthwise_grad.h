@@ -16,7 +16,7 @@ struct DepthwiseGrad {
 
   int64_t lines() const { return int64_t{images} * (rows.end - rows.begin); }
   int64_t size() const { return int64_t{channels} * planes * rows.size * cols.size; }
-  int64_t outs() const { return int64_t{channels} * planes; }
+  int64_t out_channels() const { return int64_t{channels} * planes; }
 };
 
 // Outputs that are added up in the accumulator's precision; longer sums go on in double.
@@ -146,19 +146,19 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
                          double* sums) {
   constexpr int L = lanes<Acc<T>>;
   const int selected = g.rows.end - g.rows.begin, row = g.rows.begin + static_cast<int>(line % selected);
-  const int64_t image = line / selected, outs = g.outs();
+  const int64_t image = line / selected, out_channels = g.out_channels();
   if (g.db) {
-    const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + col_begin) * outs;
+    const T* dy = g.dy + ((image * g.rows.n_out + row) * g.cols.n_out + col_begin) * out_channels;
     double* sum = sums + g.size();
-    for (int64_t c = 0; c < outs; c += L) {
-      const int n = static_cast<int>(smaller(L, outs - c));
+    for (int64_t c = 0; c < out_channels; c += L) {
+      const int n = static_cast<int>(smaller(L, out_channels - c));
       Vec<Acc<T>> acc = {};
-      for (int i = 0; i < col_end - col_begin; ++i) acc += load_some(dy + i * outs + c, n);
+      for (int i = 0; i < col_end - col_begin; ++i) acc += load_some(dy + i * out_channels + c, n);
       for (int i = 0; i < n; ++i) sum[c + i] += static_cast<double>(acc[i]);
     }
   }
   // The next lines are read soon.
-  const int64_t dy_pitch = g.cols.n_out * outs, x_pitch = int64_t{g.cols.n_in} * g.channels;
+  const int64_t dy_pitch = g.cols.n_out * out_channels, x_pitch = int64_t{g.cols.n_in} * g.channels;
   const T* dy_next = g.dy + (image * g.rows.n_out + row + 1) * dy_pitch;
   const int next_row = max_int(0, first(g.rows, min_int(row + 1, g.rows.n_out - 1)));
   const T* x_next = g.x + (image * g.rows.n_in + next_row + g.rows.size - 1) * x_pitch;
@@ -173,24 +173,26 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
       const int from_row = source(g.rows, row, q);
       if (from_row < 0) continue;
       const T* const x_line = g.x + (image * g.rows.n_in + from_row) * g.cols.n_in * g.channels;
-      const T* const dy_line = g.dy + (image * g.rows.n_out + row) * g.cols.n_out * outs;
+      const T* const dy_line = g.dy + (image * g.rows.n_out + row) * g.cols.n_out * out_channels;
       double* const sum = sums + int64_t{q} * g.cols.size * g.channels;
       const auto shift = [&](int p) { return p * g.cols.dilation - g.cols.pad; };
       const auto begin = [&](int p) { return max_int(col_begin, ceil_div(-shift(p), g.cols.stride)); };
-      const auto end = [&](int p) { return min_int(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1); };
+      const auto end = [&](int p) {
+        return min_int(col_end, floor_div(g.cols.n_in - 1 - shift(p), g.cols.stride) + 1);
+      };
       const int64_t x_step = int64_t{g.cols.stride} * g.channels;
       // Columns [from, to) of tap p, channels [c, c_end).
       const auto add_tap = [&](int p, int from, int to, int c, int c_end) {
         if (from >= to) return;
         const T* x = x_line + (int64_t{from} * g.cols.stride + shift(p)) * g.channels;
-        const T* dy = dy_line + from * outs;
+        const T* dy = dy_line + from * out_channels;
         double* at = sum + int64_t{p} * g.channels;
         for (; g.planes == 1 && c + 4 * L <= c_end; c += 4 * L) {
-          add_line<T, 4, true>(dy + c, x + c, to - from, outs, x_step, 1, L, at + c);
+          add_line<T, 4, true>(dy + c, x + c, to - from, out_channels, x_step, 1, L, at + c);
         }
         for (; c < c_end; c += L) {
           for (int plane = 0; plane < g.planes; ++plane) {
-            add_line<T, 1, false>(dy + int64_t{c} * g.planes + plane, x + c, to - from, outs, x_step, g.planes,
+            add_line<T, 1, false>(dy + int64_t{c} * g.planes + plane, x + c, to - from, out_channels, x_step, g.planes,
                                   min_int(L, c_end - c), at + plane * g.rows.size * g.cols.size * g.channels + c);
           }
         }
@@ -200,9 +202,9 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
         constexpr int V = kRegisters == 32 ? 4 : 2;
         const int from = max_int(begin(0), max_int(begin(1), begin(2))), to = min_int(end(0), min_int(end(1), end(2)));
         for (; from < to && done + V * L <= channel_end; done += V * L) {
-          add_three_taps<T, V>(dy_line + from * outs + done,
-                               x_line + (int64_t{from} * g.cols.stride + shift(0)) * g.channels + done, to - from, outs,
-                               x_step, int64_t{g.cols.dilation} * g.channels, sum + done, g.channels);
+          add_three_taps<T, V>(dy_line + from * out_channels + done,
+                               x_line + (int64_t{from} * g.cols.stride + shift(0)) * g.channels + done, to - from,
+                               out_channels, x_step, int64_t{g.cols.dilation} * g.channels, sum + done, g.channels);
           for (int p = 0; p < 3; ++p) {
             add_tap(p, begin(p), min_int(end(p), from), done, done + V * L);
             add_tap(p, max_int(begin(p), to), end(p), done, done + V * L);
@@ -223,10 +225,10 @@ void depthwise_grad(const DepthwiseGrad<T>& g) {
   using A = Acc<T>;
   constexpr int64_t kParts = 16;
   const int64_t taps = int64_t{g.rows.size} * g.cols.size, parts = smaller(kParts, g.lines());
-  const int64_t each = g.size() + (g.db ? g.outs() : 0);
+  const int64_t each = g.size() + (g.db ? g.out_channels() : 0);
   if (g.size() == 0) return;
   if (parts == 0) {
-    if (g.db) clear(g.db, g.outs());
+    if (g.db) clear(g.db, g.out_channels());
     return clear(g.dw, g.size());
   }
   Scratch<double> sums(parts * each);

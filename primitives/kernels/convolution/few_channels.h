@@ -108,21 +108,21 @@ constexpr int64_t kLineSumBytes = int64_t{1} << 18;  // of sums that a part of t
 template <typename T>
 bool has_few_channels(const Product<T>& p) {
   return p.groups == 1 && p.merged() && p.channels < lanes<Acc<T>> && p.cols.taps > 1 && p.rows.taps > 0 &&
-         p.fold_rows * p.fold_cols == 1 && p.depth() <= kDepth && int64_t{p.images} * p.rows.outs >= kLeastLines;
+         p.fold_rows * p.fold_cols == 1 && p.depth() <= kDepth && int64_t{p.images} * p.rows.count >= kLeastLines;
 }
 
 template <typename T>
 void product_of_lines(const Product<T>& p) {
   using A = Acc<T>;
   constexpr int L = lanes<A>, W = kTileLanes<A>;
-  if (p.pixels() == 0 || p.outs == 0) return;
-  const int blocks = (p.outs + W - 1) / W, taps = p.rows.taps;
+  if (p.pixels() == 0 || p.out_channels == 0) return;
+  const int blocks = (p.out_channels + W - 1) / W, taps = p.rows.taps;
   const int64_t depth = p.depth(), length = int64_t{p.cols.taps} * p.channels;
-  const int64_t cols = int64_t{p.cols.outs - 1} * p.cols.src_out + p.cols.taps, size = cols * p.channels + L;
-  const int64_t tiles = (p.cols.outs + kTileRows - 1) / kTileRows;
+  const int64_t cols = int64_t{p.cols.count - 1} * p.cols.src_out + p.cols.taps, size = cols * p.channels + L;
+  const int64_t tiles = (p.cols.count + kTileRows - 1) / kTileRows;
   const Scratch<A> weights(blocks * depth * W);
   lay_out_weights(p, 0, blocks, weights.get());
-  const int64_t all = int64_t{p.images} * p.rows.outs, band = smaller(8, 1 + all / 32);
+  const int64_t all = int64_t{p.images} * p.rows.count, band = smaller(8, 1 + all / 32);
   parallel_for((all + band - 1) / band, [&](int64_t task) {
     // Lines of the source stay for the next outputs, as many as taps see.
     const Scratch<A> panel(taps * size);
@@ -137,8 +137,8 @@ void product_of_lines(const Product<T>& p) {
                             p.neuron,
                             p.streamed};
     for (int64_t line = task * band; line < smaller(all, (task + 1) * band); ++line) {
-      const int64_t image = line / p.rows.outs;
-      const int out = static_cast<int>(line % p.rows.outs);
+      const int64_t image = line / p.rows.count;
+      const int out = static_cast<int>(line % p.rows.count);
       for (int q = 0; q < taps; ++q) {
         const int row = p.rows.src_first + out * p.rows.src_out + q * p.rows.src_tap;
         lines[q] = nullptr;
@@ -157,11 +157,11 @@ void product_of_lines(const Product<T>& p) {
                       p.cols.out_first) *
                          p.result_channels;
       for (int block = 0; block < blocks; ++block) {
-        const int lane = block * W, vectors = p.outs - lane <= L ? 1 : kTileVectors;
+        const int lane = block * W, vectors = p.out_channels - lane <= L ? 1 : kTileVectors;
         for (int64_t tile = 0; tile < tiles; ++tile) {
-          const int64_t begin = p.cols.outs * tile / tiles, rows = p.cols.outs * (tile + 1) / tiles - begin;
+          const int64_t begin = p.cols.count * tile / tiles, rows = p.cols.count * (tile + 1) / tiles - begin;
           line_tile<T>(static_cast<int>(rows), vectors)(job, begin * job.pitch, weights.get() + block * depth * W,
-                                                        p.bias + lane, p.outs - lane, {weights.get(), 0},
+                                                        p.bias + lane, p.out_channels - lane, {weights.get(), 0},
                                                         result + begin * job.result_pitch + lane);
         }
       }
@@ -178,15 +178,15 @@ constexpr int64_t kNearBytes =
 // Whether tiles may read the source where it lies.
 template <typename T>
 bool is_of_pixels(const Product<T>& p) {
-  const auto alone = [](const Side& s, int n) {
-    return s.taps == 1 && s.outs == n && s.src_out == 1 && s.src_first == 0 && s.src_begin == 0 && s.src_end == n &&
+  const auto alone = [](const ConvAxis& s, int n) {
+    return s.taps == 1 && s.count == n && s.src_out == 1 && s.src_first == 0 && s.src_begin == 0 && s.src_end == n &&
            s.out_first == 0 && s.out_step == 1;
   };
   return sizeof(T) == sizeof(Acc<T>) && p.images == 1 && alone(p.rows, 1) && alone(p.cols, p.source_cols) &&
          p.source_cols == p.result_cols && p.groups == 1 && p.fold_rows * p.fold_cols == 1 &&
          p.channels * static_cast<int64_t>(sizeof(T)) <= kNearBytes &&
-         p.cols.outs >= kProductTasks * kChunkTiles * kTileRows &&
-         int64_t{p.channels} * p.outs * static_cast<int64_t>(sizeof(T)) <= kWeightBytes;
+         p.cols.count >= kProductTasks * kChunkTiles * kTileRows &&
+         int64_t{p.channels} * p.out_channels * static_cast<int64_t>(sizeof(T)) <= kWeightBytes;
 }
 
 template <typename T>
@@ -194,9 +194,9 @@ void product_of_pixels(const Product<T>& p) {
   using A = Acc<T>;
   constexpr int L = lanes<A>, W = kTileLanes<A>;
   constexpr int64_t kChunk = kChunkTiles * kTileRows;
-  if (p.outs == 0) return;
-  const int blocks = (p.outs + W - 1) / W;
-  const int64_t pixels = p.cols.outs, depth = p.channels;
+  if (p.out_channels == 0) return;
+  const int blocks = (p.out_channels + W - 1) / W;
+  const int64_t pixels = p.cols.count, depth = p.channels;
   const Scratch<A> weights(blocks * depth * W);
   lay_out_weights(p, 0, blocks, weights.get());
   const int64_t step = (kTileRows * static_cast<int64_t>(sizeof(T)) + blocks - 1) / blocks;
@@ -209,12 +209,12 @@ void product_of_pixels(const Product<T>& p) {
     for (int64_t begin = task * stretch, end; begin < last; begin = end) {
       end = smaller(last, begin + kChunk);
       Meanwhile next = {p.source + end * depth, end < last ? step : 0};
-      for (int lane = 0; lane < p.outs; lane += W) {
-        const int vectors = p.outs - lane <= L ? 1 : kTileVectors;
+      for (int lane = 0; lane < p.out_channels; lane += W) {
+        const int vectors = p.out_channels - lane <= L ? 1 : kTileVectors;
         for (int64_t pixel = begin; pixel < end; pixel += kTileRows) {
           const int rows = static_cast<int>(smaller(kTileRows, end - pixel));
-          line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane, p.outs - lane,
-                                      next, p.result + pixel * p.result_channels + lane);
+          line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane,
+                                      p.out_channels - lane, next, p.result + pixel * p.result_channels + lane);
           next.from = static_cast<const char*>(next.from) + depth * next.step;
         }
       }
@@ -223,7 +223,8 @@ void product_of_pixels(const Product<T>& p) {
   });
 }
 
-// Weight gradient: outs are the lanes, and the taps of a row with their channels make the rows of a tile ------------
+// Weight gradient: output channels are the lanes, and the taps of a row with their channels make the rows of a tile
+// ------------
 
 constexpr int kPackedPixels = 128;  // of a piece, so that a block of many stays in the nearest cache
 constexpr int kNearBlocks = 2;      // of lanes; with more, pixels lie too far apart to be read again and again
@@ -267,30 +268,30 @@ class LineGrad {
  public:
   explicit LineGrad(const WeightGrad<T>& g)
       : g_(g),
-        blocks_((g.outs + W - 1) / W),
+        blocks_((g.out_channels + W - 1) / W),
         width_(g.cols.size * g.channels),
         size_(int64_t{blocks_} * g.rows.size * width_ * W),
-        direct_(sizeof(T) == sizeof(A) && g.outs % L == 0 && blocks_ <= kNearBlocks),
+        direct_(sizeof(T) == sizeof(A) && g.out_channels % L == 0 && blocks_ <= kNearBlocks),
         pieces_(blocks_ <= kNearBlocks ? g.pieces() : (g.line() + kPackedPixels - 1) / kPackedPixels) {}
 
   bool fits() const {
     // Pixels by themselves, as many as give threads enough pieces.
     const bool pixels = g_.rows.size == 1 && g_.cols.size == 1 && g_.lines() == 1 && g_.groups == 1 &&
                         g_.line() == g_.cols.n_in && g_.cols.stride == 1 && 2 * pieces_ >= kMaxParts;
-    return (g_.merged() || pixels) && g_.channels > 0 && g_.outs > 0 && g_.lines() > 0 && g_.line() > 0 &&
+    return (g_.merged() || pixels) && g_.channels > 0 && g_.out_channels > 0 && g_.lines() > 0 && g_.line() > 0 &&
            size_ * static_cast<int64_t>(sizeof(A)) <= kLineSumBytes;
   }
 
   void run() const {
     const int64_t pieces = g_.lines() * pieces_, parts = smaller(kMaxParts, pieces);
     const Scratch<A> totals(parts * size_);
-    const Scratch<double> bias(g_.db ? parts * g_.outs : 0);
+    const Scratch<double> bias(g_.db ? parts * g_.out_channels : 0);
     parallel_for(parts, [&](int64_t part) {
       const Scratch<A> sums(size_);
       A* total = totals.get() + part * size_;
-      double* own = g_.db ? bias.get() + part * g_.outs : nullptr;
+      double* own = g_.db ? bias.get() + part * g_.out_channels : nullptr;
       clear(total, size_);
-      if (own) clear(own, g_.outs);
+      if (own) clear(own, g_.out_channels);
       const int64_t end = pieces * (part + 1) / parts;
       for (int64_t piece = pieces * part / parts; piece < end;) {
         clear(sums.get(), size_);
@@ -304,10 +305,10 @@ class LineGrad {
       Vec<A> sum = load(totals.get() + i);
       for (int64_t part = 1; part < parts; ++part) sum += load(totals.get() + part * size_ + i);
       const int64_t depth = int64_t{g_.rows.size} * width_, out = i / W / depth * W + i % W, k = i / W % depth;
-      for (int lane = 0; lane < L && out + lane < g_.outs; ++lane) g_.dw[(out + lane) * depth + k] = sum[lane];
+      for (int lane = 0; lane < L && out + lane < g_.out_channels; ++lane) g_.dw[(out + lane) * depth + k] = sum[lane];
     }
-    for (int out = 0; g_.db && out < g_.outs; ++out) {
-      for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.outs + out];
+    for (int out = 0; g_.db && out < g_.out_channels; ++out) {
+      for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.out_channels + out];
       g_.db[out] = static_cast<A>(bias[out]);
     }
   }
@@ -317,8 +318,9 @@ class LineGrad {
   int piece_begin(int64_t at) const { return static_cast<int>(g_.line() * at / pieces_); }
   Ahead ahead(int64_t piece, int64_t steps) const {
     const int64_t line = piece / pieces_, at = piece % pieces_;
-    const T* const from = g_.dy + dy_pixel(g_, line, 0) * g_.outs;
-    return {from + int64_t{piece_begin(at)} * g_.outs, from + int64_t{piece_begin(at + 1)} * g_.outs, steps};
+    const T* const from = g_.dy + dy_pixel(g_, line, 0) * g_.out_channels;
+    return {from + int64_t{piece_begin(at)} * g_.out_channels, from + int64_t{piece_begin(at + 1)} * g_.out_channels,
+            steps};
   }
 
   // Adds the products of a piece of a line of outputs to sums, [block][row tap][column tap, channel][out]. Pieces up to
@@ -327,14 +329,14 @@ class LineGrad {
     const int64_t line = piece / pieces_, at = piece % pieces_;
     const int begin = piece_begin(at), count = piece_begin(at + 1) - begin;
     const int64_t cols = int64_t{count - 1} * g_.cols.stride + g_.cols.size;
-    const int64_t pitch = direct_ ? g_.outs : W, block_size = direct_ ? W : int64_t{count} * W;
+    const int64_t pitch = direct_ ? g_.out_channels : W, block_size = direct_ ? W : int64_t{count} * W;
     const Scratch<A> x(cols * g_.channels + L), packed(direct_ ? 0 : blocks_ * block_size);
-    const T* given = g_.dy + dy_pixel(g_, line, begin) * g_.outs;
+    const T* given = g_.dy + dy_pixel(g_, line, begin) * g_.out_channels;
     const A* dy = packed.get();
     if constexpr (sizeof(T) == sizeof(A)) dy = direct_ ? given : dy;
-    for (int i = 0; !direct_ && i < count; ++i, given += g_.outs) {
+    for (int i = 0; !direct_ && i < count; ++i, given += g_.out_channels) {
       for (int block = 0; block < blocks_; ++block) {
-        copy_run(packed.get() + block * block_size + i * W, given, block * W, block * W + W, 0, g_.outs);
+        copy_run(packed.get() + block * block_size + i * W, given, block * W, block * W + W, 0, g_.out_channels);
       }
     }
     if (bias) add_bias(dy, pitch, block_size, count, bias);
@@ -346,7 +348,7 @@ class LineGrad {
       pad_line(g_.x + from * g_.cols.n_in * g_.channels, g_.channels, first(g_.cols, g_.cols.begin + begin), cols, 0,
                g_.cols.n_in, x.get());
       for (int block = 0; block < blocks_; ++block) {
-        const int vectors = g_.outs - block * W <= L ? 1 : kTileVectors;
+        const int vectors = g_.out_channels - block * W <= L ? 1 : kTileVectors;
         A* sum = sums + (int64_t{block} * g_.rows.size + q) * width_ * W;
         for (int tile = 0; tile < tiles; ++tile, next.step()) {
           const int k = width_ * tile / tiles;
@@ -358,8 +360,8 @@ class LineGrad {
   }
 
   void add_bias(const A* dy, int64_t pitch, int64_t block_size, int count, double* bias) const {
-    for (int out = 0; out < g_.outs; out += L) {
-      const int n = min_int(L, g_.outs - out);
+    for (int out = 0; out < g_.out_channels; out += L) {
+      const int n = min_int(L, g_.out_channels - out);
       Vec<A> sum = {};
       const A* from = dy + out / W * block_size + out % W;
       for (int i = 0; i < count; ++i) sum += load_some(from + i * pitch, n);

@@ -14,8 +14,8 @@ constexpr int kFewBlocks = 4;                       // of lanes that a task has 
 template <typename T>
 bool is_of_few(const Product<T>& p) {
   return p.groups == 1 && p.rows.taps == 1 && p.cols.taps == 1 && p.fold_rows * p.fold_cols == 1 && p.pixels() > 0 &&
-         p.pixels() <= kFewTiles * kTileRows && p.outs > (kProductTasks - 1) * kTileLanes<Acc<T>> &&
-         int64_t{p.channels} * p.outs * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
+         p.pixels() <= kFewTiles * kTileRows && p.out_channels > (kProductTasks - 1) * kTileLanes<Acc<T>> &&
+         int64_t{p.channels} * p.out_channels * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
 }
 
 template <typename T>
@@ -23,7 +23,7 @@ void product_of_few(const Product<T>& p) {
   using A = Acc<T>;
   constexpr int W = kTileLanes<A>;
   constexpr int64_t kTileSize = kTileRows * W, kPanelSize = kTileRows * kPitch;
-  const int blocks = (p.outs + W - 1) / W;
+  const int blocks = (p.out_channels + W - 1) / W;
   const int64_t pixels = p.pixels(), tiles = (pixels + kTileRows - 1) / kTileRows, parts = p.parts();
   const auto rows = [&](int64_t tile) { return static_cast<int>(smaller(kTileRows, pixels - tile * kTileRows)); };
   const auto part_begin = [&](int64_t part) { return static_cast<int>(p.depth() * part / parts); };
@@ -44,7 +44,7 @@ void product_of_few(const Product<T>& p) {
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const A* panel = panels.get() + (part * tiles + tile) * kPanelSize;
         for (int block = 0; block < count; ++block) {
-          const int lane = (begin + block) * W, vectors = p.outs - lane <= lanes<A> ? 1 : kTileVectors;
+          const int lane = (begin + block) * W, vectors = p.out_channels - lane <= lanes<A> ? 1 : kTileVectors;
           A* sum = sums.get() + (tile * count + block) * kTileSize;
           multiply_tile<A, kPitch, false>(rows(tile), vectors)(panel, weights.get() + block * kDepth * W, depth,
                                                                part > 0, nullptr, sum);
@@ -102,7 +102,8 @@ void weight_grad_of_few(const WeightGrad<T>& g) {
         for (int r = 0; r < rows; ++r) {
           A* to = g.dw + int64_t{out + r} * g.channels + lane;
           for (int v = 0; v < vectors; ++v) {
-            store_result(to + v * L, load(sums.get() + r * W + v * L), min_int(L, g.width() - lane - v * L), g.streamed);
+            store_result(to + v * L, load(sums.get() + r * W + v * L), min_int(L, g.width() - lane - v * L),
+                         g.streamed);
           }
         }
       }

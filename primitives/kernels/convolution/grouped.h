@@ -1,4 +1,4 @@
-// Convolution in small groups with as many channels in as out. Whole groups lie side by side in a vector, and
+// Convolution in small groups with as many channels in as out. Whole groups lie axis by axis in a vector, and
 // each channel of a group is spread over its group: nothing is multiplied by zero.
 #pragma once
 #include "kernels/activation/apply.h"
@@ -10,8 +10,8 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 template <typename A>
-bool is_small_group(int groups, int channels, int outs) {
-  return groups > 1 && channels == outs && channels > 1 && channels < lanes<A> && lanes<A> % channels == 0;
+bool is_small_group(int groups, int channels, int out_channels) {
+  return groups > 1 && channels == out_channels && channels > 1 && channels < lanes<A> && lanes<A> % channels == 0;
 }
 
 // result[pixel][lane] = bias + the sum over taps and channels k of a group of
@@ -27,7 +27,7 @@ struct Grouped {
   const A* weights;
   const A* bias;
   const Neuron<A>* neuron;
-  Side rows, cols;
+  ConvAxis rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
 };
@@ -49,14 +49,14 @@ MPSF_INLINE Vec<A> take(Vec<A> v, Places<A> at) {
   return taken;
 }
 
-// `Pixels` outputs side by side that have the same taps [tap_begin, tap_end), n lanes from `lane` on. Whole says
+// `Pixels` outputs axis by axis that have the same taps [tap_begin, tap_end), n lanes from `lane` on. Whole says
 // that these are all lanes of a vector, so that the compiler knows it too. `first` has each lane's group's channel 0.
 template <typename T, int Pixels, bool Whole>
 MPSF_INLINE void sum_groups(const Grouped<T>& g, Places<Acc<T>> first, int image, int row, int col, int tap_begin,
                             int tap_end, int lane, int n) {
   using A = Acc<T>;
   if (Whole) n = lanes<A>;
-  const Side &rows = g.rows, &cols = g.cols;
+  const ConvAxis &rows = g.rows, &cols = g.cols;
   Vec<A> acc[Pixels][1];
 #pragma GCC unroll 8
   for (int i = 0; i < Pixels; ++i) acc[i][0] = load_some(g.bias + lane, n);
@@ -90,8 +90,8 @@ void grouped(const Grouped<T>& g) {
   constexpr int L = lanes<Acc<T>>, kPixels = kRegisters == 32 ? 8 : 4;
   Places<Acc<T>> first = {};
   for (int i = 0; i < L; ++i) first[i] = i / g.channels * g.channels;
-  parallel_for(int64_t{g.images} * g.rows.outs, [&](int64_t line) {
-    const int image = static_cast<int>(line / g.rows.outs), row = static_cast<int>(line % g.rows.outs);
+  parallel_for(int64_t{g.images} * g.rows.count, [&](int64_t line) {
+    const int image = static_cast<int>(line / g.rows.count), row = static_cast<int>(line % g.rows.count);
     for_pixels<kPixels>(g.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
       int lane = 0;
       for (; lane + L <= g.width; lane += L) {

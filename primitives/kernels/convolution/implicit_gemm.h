@@ -23,7 +23,7 @@ struct Product {
   int images;
   int source_rows, source_cols, source_channels;
   int result_rows, result_cols, result_channels;
-  int groups, channels, outs;  // of one group: channels summed over, channels computed
+  int groups, channels, out_channels;  // of one group: channels summed over, channels computed
   const A* weights;
   int64_t group_stride, tap_stride, channel_stride, out_stride;
   int kernel_cols;
@@ -31,11 +31,12 @@ struct Product {
   const Neuron<A>* neuron;
   bool streamed;  // whole vectors of the result are aligned, and better stored past the caches
 
-  Side rows, cols;
-  // Pixels of the result that one output makes, [row][col] in front of the channel within outs; bias counts outs too.
+  ConvAxis rows, cols;
+  // Pixels of the result that one output makes, [row][col] in front of the channel within out_channels; bias counts
+  // out_channels too.
   int fold_rows = 1, fold_cols = 1;
 
-  int64_t pixels() const { return int64_t{images} * rows.outs * cols.outs; }
+  int64_t pixels() const { return int64_t{images} * rows.count * cols.count; }
   // A row of taps is one run of memory where pixels and taps touch.
   bool merged() const { return cols.src_tap == 1 && channels == source_channels; }
   int64_t depth() const { return int64_t{rows.taps} * cols.taps * channels; }
@@ -64,21 +65,21 @@ int make_runs(const Product<T>& p, int64_t begin, int64_t end, Run* runs) {
 }
 
 struct Pixel {
-  int image, row, col;  // row and col count outputs of the side
+  int image, row, col;  // row and col count outputs of the axis
 };
 
 template <typename T>
 Pixel pixel_at(const Product<T>& p, int64_t index) {
-  const int64_t line = index / p.cols.outs;
-  return {static_cast<int>(line / p.rows.outs), static_cast<int>(line % p.rows.outs),
-          static_cast<int>(index % p.cols.outs)};
+  const int64_t line = index / p.cols.count;
+  return {static_cast<int>(line / p.rows.count), static_cast<int>(line % p.rows.count),
+          static_cast<int>(index % p.cols.count)};
 }
 
 template <typename T>
 MPSF_INLINE void step(const Product<T>& p, Pixel& at) {
-  if (++at.col < p.cols.outs) return;
+  if (++at.col < p.cols.count) return;
   at.col = 0;
-  if (++at.row < p.rows.outs) return;
+  if (++at.row < p.rows.count) return;
   at.row = 0;
   ++at.image;
 }
@@ -137,9 +138,9 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
     const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
     T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
     for (int v = 0; v < kTileVectors; ++v) {
-      const int lane = first_lane + v * L, n = min_int(L, p.outs - lane);
+      const int lane = first_lane + v * L, n = min_int(L, p.out_channels - lane);
       if (n <= 0) break;
-      const int64_t channel = int64_t{group} * p.outs + lane;
+      const int64_t channel = int64_t{group} * p.out_channels + lane;
       Vec<A> value[1][1] = {{load(sums + v * L) + load_some(p.bias + channel, n)}};
       apply(value, p.neuron);
       store_result(to + channel, value[0][0], n, p.streamed);
@@ -155,7 +156,7 @@ void lay_out_tap(const Product<T>& p, int group, int block, int blocks, int tap,
   constexpr int L = lanes<A>, W = kTileLanes<A>;
   const int row = p.rows.tap_first + tap / p.cols.taps * p.rows.tap_step;
   const int col = p.cols.tap_first + tap % p.cols.taps * p.cols.tap_step;
-  const int width = min_int(blocks * W, p.outs - block * W);
+  const int width = min_int(blocks * W, p.out_channels - block * W);
   const A* from = p.weights + group * p.group_stride + (int64_t{row} * p.kernel_cols + col) * p.tap_stride +
                   int64_t{block} * W * p.out_stride + begin * p.channel_stride;
   if (p.out_stride == 1) {  // lanes are neighbours in memory, and so are blocks
@@ -167,8 +168,8 @@ void lay_out_tap(const Product<T>& p, int group, int block, int blocks, int tap,
     }
     return;
   }
-  // Channels are neighbours. Whole lines of the cache are read once: of many outs so far apart that they meet in few
-  // places of the nearest cache, none stays there for the next channels.
+  // Channels are neighbours. Whole lines of the cache are read once: of many output channels so far apart that they
+  // meet in few places of the nearest cache, none stays there for the next channels.
   const int across = static_cast<int>(-(reinterpret_cast<intptr_t>(from) / static_cast<int>(sizeof(A))) & (L - 1));
   for (int k = 0; k < blocks; ++k, from += W * p.out_stride, to += pitch) {
     const int n = width - k * W;
@@ -221,7 +222,7 @@ class ProductTask {
       const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
       gather(p_, group_, pixel, count, runs_, make_runs(p_, from, to, runs_), panels_.get());
       for (int block = 0; block < blocks_; ++block) {
-        const int lane = (begin_ + block) * W, vectors = p_.outs - lane <= lanes<A> ? 1 : kTileVectors;
+        const int lane = (begin_ + block) * W, vectors = p_.out_channels - lane <= lanes<A> ? 1 : kTileVectors;
         const A* weights = weights_ + (block * depth + from) * W;
         for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
           const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
@@ -264,8 +265,8 @@ void product(const Product<T>& p) {
   using A = Acc<T>;
   constexpr int W = kTileLanes<A>;
   const int64_t pixels = p.pixels(), depth = p.depth();
-  if (pixels == 0 || p.outs == 0) return;
-  const int blocks = (p.outs + W - 1) / W;
+  if (pixels == 0 || p.out_channels == 0) return;
+  const int blocks = (p.out_channels + W - 1) / W;
   const int64_t block_bytes = p.groups * (depth + 1) * W * static_cast<int64_t>(sizeof(A));
   const int batch = static_cast<int>(smaller(blocks, kWeightBytes / block_bytes + 1));
   const int64_t tiles = (pixels + kTileRows - 1) / kTileRows;

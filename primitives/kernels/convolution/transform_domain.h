@@ -14,7 +14,7 @@ constexpr int kLeastPixels = 128;   // below, taking the weights to places costs
 // Below, kOuts results of an axis come from kReach pixels, in kSide places; from one result to the next it is kStep
 // pixels, or one for kSpread results. Tiles may cover kFifths fifths of the results that exist.
 
-// Windows side by side: F(4x4, 3x3), 36 places instead of 144 products. Its places are values of polynomials at 0, +-a,
+// Windows axis by axis: F(4x4, 3x3), 36 places instead of 144 products. Its places are values of polynomials at 0, +-a,
 // +-b and infinity. These a and b, found by measurement, have exact squares and lose the least: half of what the usual
 // 1 and 2 do.
 struct Dense {
@@ -160,13 +160,13 @@ MPSF_INLINE void column(const V (&rows)[Rows][Cols], int j, V (&to)[Rows]) {
   for (int i = 0; i < Rows; ++i) to[i] = rows[i][j];
 }
 
-// The outputs of a convolution in tiles. Those of a dilated one are as many convolutions side by side as its taps are
+// The outputs of a convolution in tiles. Those of a dilated one are as many convolutions axis by axis as its taps are
 // apart, so that a tile's outputs and sources are that far apart too.
 template <typename Map>
 struct Tiling {
   static constexpr int kReach = Map::kReach, kSide = Map::kSide;
 
-  Side rows, cols;
+  ConvAxis rows, cols;
   int source_rows, source_cols, source_channels;
   int down, across;  // tiles of an image
   int64_t count;     // of all images
@@ -182,23 +182,25 @@ struct Tiling {
         across(tiles(cols)),
         count(int64_t{p.images} * down * across) {}
 
-  static int tiles(const Side& side) { return ceil_div(ceil_div(side.outs, side.src_tap), Map::kOuts) * side.src_tap; }
+  static int tiles(const ConvAxis& axis) {
+    return ceil_div(ceil_div(axis.count, axis.src_tap), Map::kOuts) * axis.src_tap;
+  }
 
   // Every window touches the source (of an adjoint: every tile): where a tile lay mostly outside, a sum of few terms
   // would be rounded as many.
-  static bool fits(const Side& side) {
-    const bool touching = side.src_first + 2 * side.src_tap >= side.src_begin &&
-                          side.src_first + (side.outs - 1) * side.src_out / Map::kSpread < side.src_end;
-    const bool apart = side.src_tap == 1 || Map::kStep * Map::kSpread == 1;
-    return touching && side.taps == 3 && side.src_out == Map::kStep && apart;
+  static bool fits(const ConvAxis& axis) {
+    const bool touching = axis.src_first + 2 * axis.src_tap >= axis.src_begin &&
+                          axis.src_first + (axis.count - 1) * axis.src_out / Map::kSpread < axis.src_end;
+    const bool apart = axis.src_tap == 1 || Map::kStep * Map::kSpread == 1;
+    return touching && axis.taps == 3 && axis.src_out == Map::kStep && apart;
   }
 
   // Whether outputs are made of such windows, and tiles do not hang over the edge too far: so many fifths of the
   // outputs still cost less than a product for each tap.
-  bool fits(int channels, int outs) const {
+  bool fits(int channels, int out_channels) const {
     const bool plain = fits(rows) && fits(cols);
-    const int64_t pixels = down > 0 && across > 0 ? count / down / across * rows.outs * cols.outs : 0;
-    return plain && channels >= kLeastChannels && outs >= kLeastChannels && pixels >= kLeastPixels &&
+    const int64_t pixels = down > 0 && across > 0 ? count / down / across * rows.count * cols.count : 0;
+    return plain && channels >= kLeastChannels && out_channels >= kLeastChannels && pixels >= kLeastPixels &&
            5 * count * Map::kOuts * Map::kOuts <= Map::kFifths * pixels;
   }
 
@@ -210,12 +212,12 @@ struct Tiling {
     const int row = static_cast<int>(line % down), col = static_cast<int>(tile % across);
     return {static_cast<int>(line / down), first_out(rows, row), first_out(cols, col)};
   }
-  static int first_out(const Side& side, int tile) {
-    return tile % side.src_tap + tile / side.src_tap * side.src_tap * Map::kOuts;
+  static int first_out(const ConvAxis& axis, int tile) {
+    return tile % axis.src_tap + tile / axis.src_tap * axis.src_tap * Map::kOuts;
   }
   // How many outputs of a tile that begins with `out` exist.
-  static int outs(const Side& side, int out) {
-    return max_int(0, min_int(Map::kOuts, ceil_div(side.outs - out, side.src_tap)));
+  static int outputs(const ConvAxis& axis, int out) {
+    return max_int(0, min_int(Map::kOuts, ceil_div(axis.count - out, axis.src_tap)));
   }
 
   // n channels of a tile of the source, taken to places that lie `pitch` apart.

@@ -7,10 +7,10 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int kBlockPixels = 256;                 // that one register tile adds up
-constexpr int64_t kRunBlocks = 32;                // added up by themselves, to round less in long sums
-constexpr int kPackedTiles = 4;                   // of outs that are packed together, to read whole lines of the cache
-constexpr int kMaxHalo = 64;                      // columns worth packing once for all taps of a row
+constexpr int kBlockPixels = 256;   // that one register tile adds up
+constexpr int64_t kRunBlocks = 32;  // added up by themselves, to round less in long sums
+constexpr int kPackedTiles = 4;     // of output channels that are packed together, to read whole lines of the cache
+constexpr int kMaxHalo = 64;        // columns worth packing once for all taps of a row
 constexpr int64_t kPartBytes = int64_t{4} << 20;  // of sums private to the parts of the image
 constexpr int64_t kMaxParts = 16;
 
@@ -21,8 +21,8 @@ struct WeightGrad {
   A *dw, *db;  // db, the sums of dy, or null
   int images;
   Axis rows, cols;
-  int groups, channels, outs;  // channels and outs of one group
-  bool streamed;               // whole vectors of dw are aligned, and better stored past the caches
+  int groups, channels, out_channels;  // channels and out_channels of one group
+  bool streamed;                       // whole vectors of dw are aligned, and better stored past the caches
 
   // With few channels the taps of a row, neighbours in memory, are taken as the channels of one tap.
   bool merged() const { return cols.dilation == 1 && groups == 1 && channels < lanes<A> && cols.size > 1; }
@@ -30,13 +30,13 @@ struct WeightGrad {
   int width() const { return merged() ? cols.size * channels : channels; }
   int blocks() const { return (width() + kTileLanes<A> - 1) / kTileLanes<A>; }
   // Sums of one block of lanes, as [row tap][column tap][out][lane].
-  int64_t block_size() const { return int64_t{rows.size} * taps() * outs * kTileLanes<A>; }
+  int64_t block_size() const { return int64_t{rows.size} * taps() * out_channels * kTileLanes<A>; }
 
-  int64_t size() const { return int64_t{groups} * outs * rows.size * cols.size * channels; }
+  int64_t size() const { return int64_t{groups} * out_channels * rows.size * cols.size * channels; }
 
   // Outs are divided evenly into register tiles.
-  int tiles() const { return (outs + kTileRows - 1) / kTileRows; }
-  int tile_begin(int tile) const { return static_cast<int>(int64_t{outs} * tile / tiles()); }
+  int tiles() const { return (out_channels + kTileRows - 1) / kTileRows; }
+  int tile_begin(int tile) const { return static_cast<int>(int64_t{out_channels} * tile / tiles()); }
 
   // One panel serves all taps of a row; otherwise each tap has its own, without the columns between strides.
   bool shared() const { return !merged() && cols.stride <= 2 && (cols.size - 1) * int64_t{cols.dilation} <= kMaxHalo; }
@@ -83,7 +83,7 @@ int64_t x_line(const WeightGrad<T>& g, int64_t line, int q) {
   return row < 0 ? -1 : line / selected * g.rows.n_in + row;
 }
 
-// The cotangents of tiles [first, last) of a group as [tile of outs][pixel][out]; `panel` is of all tiles.
+// The cotangents of tiles [first, last) of a group as [tile of output channels][pixel][out]; `panel` is of all tiles.
 template <typename T>
 void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int first, int last, Acc<T>* panel) {
   const int64_t size = int64_t{range.count} * range.cols * kOuterPitch;
@@ -91,8 +91,8 @@ void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int fir
     const int end = min_int(last, first + kPackedTiles);
     Acc<T>* to = panel + first * size;
     for (int i = 0; i < range.count; ++i) {
-      const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.outs;
-      for (int j = 0; j < range.cols; ++j, from += int64_t{g.groups} * g.outs, to += kOuterPitch) {
+      const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.out_channels;
+      for (int j = 0; j < range.cols; ++j, from += int64_t{g.groups} * g.out_channels, to += kOuterPitch) {
         for (int tile = first; tile < end; ++tile) {
           const int begin = g.tile_begin(tile), out = g.tile_begin(tile + 1);
           copy_run(to + (tile - first) * size, from, begin, out, begin, out);
@@ -102,7 +102,7 @@ void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int fir
   }
 }
 
-// Adds up what pack_dy has packed; `bias` is of the outs of these tiles.
+// Adds up what pack_dy has packed; `bias` is of the output channels of these tiles.
 template <typename T>
 void add_bias(const WeightGrad<T>& g, int first, int last, const Acc<T>* panel, int64_t pixel_count, double* bias) {
   using A = Acc<T>;
@@ -207,8 +207,8 @@ class WeightGradTask {
         for (int q = 0; q < g_.rows.size; ++q) {
           for (int tap = 0; tap < g_.taps(); ++tap) {
             const PixelBlock pixels = source_pixels(range, block * W, q, tap);
-            A* sum = sums + (block - first_) * g_.block_size() + (int64_t{q} * g_.taps() + tap) * g_.outs * W;
-            if (pixels.count == 0 && index == begin) clear(sum, int64_t{g_.outs} * W);
+            A* sum = sums + (block - first_) * g_.block_size() + (int64_t{q} * g_.taps() + tap) * g_.out_channels * W;
+            if (pixels.count == 0 && index == begin) clear(sum, int64_t{g_.out_channels} * W);
             for (int tile = 0; tile < g_.tiles() && pixels.count > 0; ++tile) {
               add_tile(panel, pixels, block * W, tile, range.count * range.cols, index > begin, sum);
               dy.step();
@@ -258,7 +258,7 @@ class WeightGradTask {
     const PixelRange range = pixel_range(g_, index);
     const int64_t from = dy_pixel(g_, range.line, range.col);
     const int64_t to = dy_pixel(g_, range.line + range.count - 1, range.col + range.cols);
-    return {g_.dy + from * g_.outs, g_.dy + to * g_.outs, steps};
+    return {g_.dy + from * g_.out_channels, g_.dy + to * g_.out_channels, steps};
   }
   Ahead x_ahead(int64_t index, int64_t end, int64_t steps) const {
     if (!alone(index, end)) return {};
@@ -286,12 +286,13 @@ template <typename T>
 void add_parts(const WeightGrad<T>& g, int64_t parts, int64_t part_size, const Acc<T>* sums) {
   using A = Acc<T>;
   constexpr int W = kTileLanes<A>;
-  parallel_for(int64_t{g.groups} * g.outs, [&](int64_t channel) {
-    const int64_t group = channel / g.outs, out = channel % g.outs;
+  parallel_for(int64_t{g.groups} * g.out_channels, [&](int64_t channel) {
+    const int64_t group = channel / g.out_channels, out = channel % g.out_channels;
     A* to = g.dw + channel * g.rows.size * g.taps() * g.width();
     for (int64_t tap = 0; tap < int64_t{g.rows.size} * g.taps(); ++tap, to += g.width()) {
       for (int lane = 0; lane < g.width(); lane += lanes<A>) {
-        const A* from = sums + (group * g.blocks() + lane / W) * g.block_size() + (tap * g.outs + out) * W + lane % W;
+        const A* from =
+            sums + (group * g.blocks() + lane / W) * g.block_size() + (tap * g.out_channels + out) * W + lane % W;
         Vec<A> sum = load(from);
         for (int64_t part = 1; part < parts; ++part) sum += load(from + part * part_size);
         store_some(to + lane, sum, min_int(lanes<A>, g.width() - lane));
@@ -307,10 +308,10 @@ template <typename T>
 void weight_grad_by_blocks(const WeightGrad<T>& g) {
   using A = Acc<T>;
   constexpr int W = kTileLanes<A>;
-  const int64_t outs = int64_t{g.groups} * g.outs, taps = int64_t{g.rows.size} * g.taps();
+  const int64_t out_channels = int64_t{g.groups} * g.out_channels, taps = int64_t{g.rows.size} * g.taps();
   const int64_t size = g.packed_size(), pixel_blocks = g.pixel_blocks();
-  Scratch<double> bias(g.db ? outs : 0);
-  if (g.db) clear(bias.get(), outs);
+  Scratch<double> bias(g.db ? out_channels : 0);
+  if (g.db) clear(bias.get(), out_channels);
   // All tasks of a group read all of its cotangents: packed once, unless they are many.
   const bool packs = g.blocks() > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(A)) <= kPackedBytes;
   const Scratch<A> packed(packs ? g.groups * pixel_blocks * size : 0);
@@ -325,29 +326,29 @@ void weight_grad_by_blocks(const WeightGrad<T>& g) {
   parallel_for(int64_t{g.groups} * g.blocks(), [&](int64_t task) {
     const int group = static_cast<int>(task / g.blocks()), block = static_cast<int>(task % g.blocks());
     const Scratch<A> sums(g.block_size());
-    double* const own = g.db && block == 0 ? bias.get() + int64_t{group} * g.outs : nullptr;
+    double* const own = g.db && block == 0 ? bias.get() + int64_t{group} * g.out_channels : nullptr;
     const A* all = packs ? packed.get() + group * pixel_blocks * size : nullptr;
     WeightGradTask<T>(g, group, block, block + 1, own, all).add(0, pixel_blocks, sums.get());
-    for (int64_t i = 0; i < g.outs * taps; ++i) {
-      const A* from = sums.get() + (i % taps * g.outs + i / taps) * W;
-      A* to = g.dw + (int64_t{group} * g.outs * taps + i) * g.width() + block * W;
+    for (int64_t i = 0; i < g.out_channels * taps; ++i) {
+      const A* from = sums.get() + (i % taps * g.out_channels + i / taps) * W;
+      A* to = g.dw + (int64_t{group} * g.out_channels * taps + i) * g.width() + block * W;
       for (int lane = 0; lane < W && block * W + lane < g.width(); lane += lanes<A>) {
         store_result(to + lane, load(from + lane), min_int(lanes<A>, g.width() - block * W - lane), g.streamed);
       }
     }
     stream_end();
   });
-  for (int64_t out = 0; g.db && out < outs; ++out) g.db[out] = static_cast<A>(bias[out]);
+  for (int64_t out = 0; g.db && out < out_channels; ++out) g.db[out] = static_cast<A>(bias[out]);
 }
 
 template <typename T>
 void weight_grad(const WeightGrad<T>& g) {
   using A = Acc<T>;
   const int64_t part_size = int64_t{g.groups} * g.blocks() * g.block_size();
-  const int64_t outs = int64_t{g.groups} * g.outs;
-  if (outs == 0) return;
+  const int64_t out_channels = int64_t{g.groups} * g.out_channels;
+  if (out_channels == 0) return;
   if (g.lines() == 0 || g.line() == 0) {
-    if (g.db) clear(g.db, outs);
+    if (g.db) clear(g.db, out_channels);
     return clear(g.dw, g.size());
   }
   const int64_t affordable = kPartBytes / ((part_size + 1) * static_cast<int64_t>(sizeof(A))) + 1;
@@ -355,19 +356,19 @@ void weight_grad(const WeightGrad<T>& g) {
   if (affordable == 1 && int64_t{g.groups} * g.blocks() >= kMaxParts) return weight_grad_by_blocks(g);
   const int64_t splits = smaller(max_int(1, g.blocks()), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
   Scratch<A> sums(parts * part_size);
-  Scratch<double> bias(g.db ? parts * outs : 0);
-  if (g.db) clear(bias.get(), parts * outs);
+  Scratch<double> bias(g.db ? parts * out_channels : 0);
+  if (g.db) clear(bias.get(), parts * out_channels);
   parallel_for(parts * g.groups * splits, [&](int64_t task) {
     const int64_t split = task % splits, group = task / splits % g.groups, part = task / splits / g.groups;
     const int64_t begin = g.blocks() * split / splits, end = g.blocks() * (split + 1) / splits;
     WeightGradTask<T>(g, static_cast<int>(group), static_cast<int>(begin), static_cast<int>(end),
-                      g.db && split == 0 ? bias.get() + part * outs + group * g.outs : nullptr, nullptr)
+                      g.db && split == 0 ? bias.get() + part * out_channels + group * g.out_channels : nullptr, nullptr)
         .add(g.pixel_blocks() * part / parts, g.pixel_blocks() * (part + 1) / parts,
              sums.get() + part * part_size + (group * g.blocks() + begin) * g.block_size());
   });
   add_parts(g, parts, part_size, sums.get());
-  for (int64_t out = 0; g.db && out < outs; ++out) {
-    for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * outs + out];
+  for (int64_t out = 0; g.db && out < out_channels; ++out) {
+    for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * out_channels + out];
     g.db[out] = static_cast<A>(bias[out]);
   }
 }

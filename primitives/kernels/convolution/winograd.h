@@ -26,10 +26,10 @@ class Winograd {
       : p_(p),
         tiling_(p),
         tiles_(tiling_.count),
-        blocks_((p.outs + W - 1) / W),
+        blocks_((p.out_channels + W - 1) / W),
         parts_((p.channels + kPlaceDepth - 1) / kPlaceDepth) {}
 
-  bool fits() const { return p_.groups == 1 && tiling_.fits(p_.channels, p_.outs); }
+  bool fits() const { return p_.groups == 1 && tiling_.fits(p_.channels, p_.out_channels); }
 
   void run() const {
     const int64_t each = int64_t{kPlaces} * p_.channels * static_cast<int64_t>(sizeof(float));
@@ -109,7 +109,7 @@ class Winograd {
   void place_weights(int block, int channel, float* to) const {
     const int n = min_int(L, p_.channels - channel), part = channel / kPlaceDepth;
     to += part * kPlaces * weights_pitch(kPlaceDepth) + channel % kPlaceDepth * W;
-    for (int v = 0; v < kTileVectors && block * W + v * L < p_.outs; ++v) {
+    for (int v = 0; v < kTileVectors && block * W + v * L < p_.out_channels; ++v) {
       Vec<float> taps[9][L];
       for (int tap = 0; tap < 9; ++tap) {
         const int row = p_.rows.tap_first + tap / 3 * p_.rows.tap_step;
@@ -117,7 +117,7 @@ class Winograd {
         const int lane = block * W + v * L;
         load_lanes(p_.weights + (int64_t{row} * p_.kernel_cols + col) * p_.tap_stride + channel * p_.channel_stride +
                        lane * p_.out_stride,
-                   p_.channel_stride, p_.out_stride, n, min_int(L, p_.outs - lane), taps[tap]);
+                   p_.channel_stride, p_.out_stride, n, min_int(L, p_.out_channels - lane), taps[tap]);
       }
       for (int k = 0; k < n; ++k) {
         Vec<float> half[3][kSide];
@@ -157,7 +157,7 @@ class Winograd {
       for (int place = 0; place < kPlaces; ++place, weights += weights_pitch(length)) {
         const float* panel = source + (part * kPlaces + place) * source_pitch(all) + begin * kPlacePitch;
         for (int block = 0; block < blocks; ++block) {
-          const int vectors = p_.outs - (first_block + block) * W <= L ? 1 : kTileVectors;
+          const int vectors = p_.out_channels - (first_block + block) * W <= L ? 1 : kTileVectors;
           for (int64_t group = 0; group < groups; ++group) {
             const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
             // The first group fetches the weights of the next place, the others what those meet.
@@ -177,13 +177,13 @@ class Winograd {
   void finish(int block, int64_t begin, int64_t count, const float* sums) const {
     for (int64_t tile = 0; tile < count; ++tile) {
       const typename Tiling<Map>::Corner at = tiling_.corner(begin + tile);
-      const int rows = tiling_.outs(p_.rows, at.row), cols = tiling_.outs(p_.cols, at.col);
+      const int rows = tiling_.outputs(p_.rows, at.row), cols = tiling_.outputs(p_.cols, at.col);
       T* y = p_.result +
              ((int64_t{at.image} * p_.result_rows + p_.rows.out_first + at.row * p_.rows.out_step) * p_.result_cols +
               p_.cols.out_first + at.col * p_.cols.out_step) *
                  p_.result_channels;
       for (int v = 0; v < kTileVectors; ++v) {
-        const int lane = block * W + v * L, n = min_int(L, p_.outs - lane);
+        const int lane = block * W + v * L, n = min_int(L, p_.out_channels - lane);
         if (n <= 0) break;
         finish_tile(sums + tile * W + v * L, sums_pitch(count), load_some(p_.bias + lane, n), rows, cols, n, y + lane);
       }

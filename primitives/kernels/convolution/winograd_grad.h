@@ -20,17 +20,17 @@ class WinogradGrad {
   static constexpr int kSums = kPlaces * kTileRows * W;  // of a register tile in all places
 
   struct Image {
-    Side rows, cols;
+    ConvAxis rows, cols;
     int images, source_rows, source_cols, source_channels;
   };
 
  public:
   explicit WinogradGrad(const WeightGrad<T>& g)
       : g_(g),
-        tiling_(Image{forward_side(g.rows), forward_side(g.cols), g.images, g.rows.n_in, g.cols.n_in, g.channels}),
+        tiling_(Image{forward_axis(g.rows), forward_axis(g.cols), g.images, g.rows.n_in, g.cols.n_in, g.channels}),
         blocks_((g.channels + W - 1) / W) {}
 
-  bool fits() const { return g_.groups == 1 && tiling_.fits(g_.channels, g_.outs); }
+  bool fits() const { return g_.groups == 1 && tiling_.fits(g_.channels, g_.out_channels); }
 
   void run() const {
     const int64_t tiles = tiling_.count;
@@ -47,8 +47,8 @@ class WinogradGrad {
     const int64_t each = (tiles + rounds - 1) / rounds, flush = kRun / ((each + kRun - 1) / kRun) + 1;
     const int64_t size = rounds > 1 ? int64_t{batch} * g_.tiles() * kSums : 0;
     const Scratch<float> sums(size), totals(rounds > flush ? size : 0);
-    const Scratch<double> bias(g_.db ? g_.outs : 0);
-    if (g_.db) clear(bias.get(), g_.outs);
+    const Scratch<double> bias(g_.db ? g_.out_channels : 0);
+    if (g_.db) clear(bias.get(), g_.out_channels);
     for (int first = 0; first < blocks_; first += batch) {
       const int here = min_int(batch, blocks_ - first);
       for (int64_t round = 0; round < rounds; ++round) {
@@ -70,7 +70,7 @@ class WinogradGrad {
         });
       }
     }
-    for (int out = 0; g_.db && out < g_.outs; ++out) g_.db[out] = static_cast<float>(bias[out]);
+    for (int out = 0; g_.db && out < g_.out_channels; ++out) g_.db[out] = static_cast<float>(bias[out]);
   }
 
  private:
@@ -88,23 +88,24 @@ class WinogradGrad {
     const int64_t most = kGradOwnBytes / bytes(blocks_) + kTileRows;
     const int64_t parts = smaller(kMaxParts, (tiles + most - 1) / most);
     const Scratch<float> sums(parts * sums_each * kSums);
-    const Scratch<double> bias(g_.db ? parts * g_.outs : 0);
-    if (g_.db) clear(bias.get(), parts * g_.outs);
+    const Scratch<double> bias(g_.db ? parts * g_.out_channels : 0);
+    if (g_.db) clear(bias.get(), parts * g_.out_channels);
     parallel_for(parts, [&](int64_t part) {
       const int64_t from = tiles * part / parts, mine = tiles * (part + 1) / parts - from;
       const int64_t rounds = (mine + most - 1) / most, each = (mine + rounds - 1) / rounds;
       const int64_t flush = kRun / ((each + kRun - 1) / kRun) + 1, size = sums_each * kSums;
       const Scratch<float> dy(kPlaces * dy_pitch(each)), x(kPlaces * x_pitch(each, blocks_));
-      const Scratch<float> run(rounds > flush ? size : 0), added(g_.db ? g_.outs : 0);
+      const Scratch<float> run(rounds > flush ? size : 0), added(g_.db ? g_.out_channels : 0);
       float* const total = sums.get() + part * size;
       float* const sum = rounds > flush ? run.get() : total;
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = from + mine * round / rounds, count = from + mine * (round + 1) / rounds - begin;
-        if (g_.db) clear(added.get(), g_.outs);
+        if (g_.db) clear(added.get(), g_.out_channels);
         for (int64_t i = 0; i < count; ++i) {
           place_tile(0, blocks_, begin, i, count, dy.get(), x.get(), g_.db ? added.get() : nullptr);
         }
-        for (int out = 0; g_.db && out < g_.outs; ++out) bias[part * g_.outs + out] += static_cast<double>(added[out]);
+        for (int out = 0; g_.db && out < g_.out_channels; ++out)
+          bias[part * g_.out_channels + out] += static_cast<double>(added[out]);
         for (int64_t task = 0; task < sums_each; ++task) {
           const int block = static_cast<int>(task / g_.tiles()), tile = static_cast<int>(task % g_.tiles());
           multiply_places(block, tile, count, dy.get() + tile * count * kOuterPitch, x.get() + block * count * W,
@@ -118,8 +119,8 @@ class WinogradGrad {
       for (int64_t part = 1; part < parts; ++part) add(total + part * sums_each * kSums, kSums, false, total);
       finish(static_cast<int>(task / g_.tiles()), static_cast<int>(task % g_.tiles()), total);
     });
-    for (int out = 0; g_.db && out < g_.outs; ++out) {
-      for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.outs + out];
+    for (int out = 0; g_.db && out < g_.out_channels; ++out) {
+      for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.out_channels + out];
       g_.db[out] = static_cast<float>(bias[out]);
     }
   }
@@ -129,18 +130,19 @@ class WinogradGrad {
     for (int64_t i = 0; i < size; i += L) store(total + i, first ? load(sums + i) : load(total + i) + load(sums + i));
   }
 
-  // Tiles [begin, end) as [place][tile of outs][tile][out] and [place][block][tile][lane].
+  // Tiles [begin, end) as [place][tile of output channels][tile][out] and [place][block][tile][lane].
   void place(int first, int blocks, int64_t begin, int64_t end, float* dy, float* x, double* bias) const {
     const int64_t count = end - begin, tasks = (count + kTileRows - 1) / kTileRows;
-    const Scratch<float> part(bias ? tasks * g_.outs : 0);
-    if (bias) clear(part.get(), tasks * g_.outs);
+    const Scratch<float> part(bias ? tasks * g_.out_channels : 0);
+    if (bias) clear(part.get(), tasks * g_.out_channels);
     parallel_for(tasks, [&](int64_t task) {
       for (int64_t i = count * task / tasks; i < count * (task + 1) / tasks; ++i) {
-        place_tile(first, blocks, begin, i, count, dy, x, bias ? part.get() + task * g_.outs : nullptr);
+        place_tile(first, blocks, begin, i, count, dy, x, bias ? part.get() + task * g_.out_channels : nullptr);
       }
     });
     for (int64_t task = 0; bias && task < tasks; ++task) {
-      for (int out = 0; out < g_.outs; ++out) bias[out] += static_cast<double>(part[task * g_.outs + out]);
+      for (int out = 0; out < g_.out_channels; ++out)
+        bias[out] += static_cast<double>(part[task * g_.out_channels + out]);
     }
   }
 
@@ -160,16 +162,16 @@ class WinogradGrad {
     }
   }
 
-  // n outs of a tile of the cotangent, taken to places that lie `pitch` apart, and added to their sums.
+  // n output channels of a tile of the cotangent, taken to places that lie `pitch` apart, and added to their sums.
   MPSF_INLINE void place_result(int64_t tile, int out, int n, int64_t pitch, float* to, float* bias) const {
     const typename Tiling<Map>::Corner at = tiling_.corner(tile);
-    const int rows = tiling_.outs(tiling_.rows, at.row), cols = tiling_.outs(tiling_.cols, at.col);
-    const int64_t col_step = int64_t{tiling_.cols.src_tap} * g_.outs;
-    const int64_t row_step = int64_t{tiling_.rows.src_tap} * g_.cols.n_out * g_.outs;
+    const int rows = tiling_.outputs(tiling_.rows, at.row), cols = tiling_.outputs(tiling_.cols, at.col);
+    const int64_t col_step = int64_t{tiling_.cols.src_tap} * g_.out_channels;
+    const int64_t row_step = int64_t{tiling_.rows.src_tap} * g_.cols.n_out * g_.out_channels;
     const T* from =
         g_.dy + out +
         ((int64_t{at.image} * g_.rows.n_out + g_.rows.begin + at.row) * g_.cols.n_out + g_.cols.begin + at.col) *
-            g_.outs;
+            g_.out_channels;
     Vec<float> half[kOuts][kSide], sum = {};
     for (int i = 0; i < kOuts; ++i, from += row_step) {
       Vec<float> d[kOuts];

@@ -87,12 +87,12 @@ def _convs(
             close(actual, definition(*values), definition(*map(abs, values)))
 
     body = "conv_depthwise" if groups == shape[3] > 1 else "conv"
-    told = {"out": out, "k": kernel, "groups": groups, **placement}
+    options = {"out": out, "k": kernel, "groups": groups, **placement}
     both = (f"{body}_grad_weights", "conv_grad_bias", "sum_partials")
     return [
-        Case(named(body, shape, dtype, **told), (body,), forward, crowded),
-        Case(named(f"{body}_grad_input", shape, dtype, **told), (f"{body}_grad_input",), grad_input, crowded),
-        Case(named(f"{body}_grad_weights", shape, dtype, **told), both, grad_weights, crowded),
+        Case(named(body, shape, dtype, **options), (body,), forward, crowded),
+        Case(named(f"{body}_grad_input", shape, dtype, **options), (f"{body}_grad_input",), grad_input, crowded),
+        Case(named(f"{body}_grad_weights", shape, dtype, **options), both, grad_weights, crowded),
     ]
 
 
