@@ -4,7 +4,7 @@
 #include "shared/norms.h"
 const BnComposedFactorsLaunch launch = params_as<BnComposedFactorsLaunch>(params);
 const int size = launch.size;
-const float count = launch.params.count, eps = launch.params.eps;
+const float count = launch.params.elements, eps = launch.params.eps;
 for (int c = thread_position_in_grid.x; c < size; c += threads_per_grid.x) {
   // Read before anything is written, so that they are under way together.
   const float of_mean = dmean[c], of_var = dvar[c], sum = dbeta[c];

@@ -17,11 +17,11 @@ struct BnByStateParams {
 };
 
 // As a whole. There are so many `groups` of neighbouring channels that share statistics, or 0 where each channel has
-// its own; `count` elements share them.
+// its own; so many `elements` share them.
 template <typename Real>
 struct BatchNormParams {
   int groups;
-  Real eps, count;
+  Real eps, elements;
   Activation<Real> act;
 };
 MPSF_END_PARAMS
@@ -49,11 +49,11 @@ struct BnStatsGradLaunch {
   ActivationParams act;
 };
 
-// Of so many channels of a set, and `count` pixels. Five words.
+// Of so many channels and pixels of a set. Five words.
 struct BnStatsGradFactorsLaunch {
   Threadgroup group;
   int channels;
-  float count, eps;
+  float pixels, eps;
 };
 
 // Three words.
@@ -91,7 +91,7 @@ struct BnSlopeParams {
 
 template <typename Real>
 struct BnComposedFactorsParams {
-  Real count, eps;
+  Real elements, eps;
 };
 
 // Statistics move by `share`; `unbiased` is 1 or 0.

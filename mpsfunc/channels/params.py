@@ -63,7 +63,7 @@ class BnStatsGradFactorsLaunch(NamedTuple):
 
     group: Threadgroup
     channels: int
-    count: float
+    pixels: float
     eps: float
 
 
@@ -120,7 +120,7 @@ class BnSlopeParams(NamedTuple):
 class BnComposedFactorsParams(NamedTuple):
     """Of `vector_rules.composed_factors`."""
 
-    count: float
+    elements: float
     eps: float
 
 

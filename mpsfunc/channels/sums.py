@@ -18,9 +18,8 @@ def channel_sums(x: mx.array, stream: mx.Stream) -> mx.array:
         per_thread = grids.lanes(x.dtype, channels, x.size)
         grid, group = grids.column_threads(channels // per_thread, n * height * width)
         partial = ((grid[1] // group[1], channels), mx.float32)
-        unroll = (("V", per_thread),)
-        names, params = (("dy",), ("partial",)), Threadgroup(*group[:2])
-        first = KernelLaunch("conv_grad_bias", *names, (partial,), grid, group, params, unroll)
+        params, template = Threadgroup(*group[:2]), (("V", per_thread),)
+        first = KernelLaunch("conv_grad_bias", ("dy",), ("partial",), (partial,), grid, group, params, template)
         return first, launch.sum_partials(channels)
 
     return launch.launch("conv_grad_bias", {"dy": x}, None, (result,), kernels, stream)[0]

@@ -22,13 +22,13 @@ class BatchNormParams(NamedTuple):
     Fields:
         groups: Of neighbouring channels that share statistics; 0 where each has its own.
         eps: Added to the variance.
-        count: Elements that share statistics.
+        elements: So many share statistics.
         act: The activation.
     """
 
     groups: int
     eps: float
-    count: float
+    elements: float
     act: Activation
 
 

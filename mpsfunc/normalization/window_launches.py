@@ -101,7 +101,7 @@ def local_contrast_norm_grad(
     weights = _pixelwise("local_contrast_norm_weights", ("dy", "x", "mean", "m2"), ("a", "b", "c"), x, params)
 
     def summed(axis: int, source: str, result: str) -> KernelLaunch:
-        reads = ("x", *((name, f"{source}{name}") for name in "abc"))
+        reads: tuple[Name, ...] = ("x", *((name, f"{source}{name}") for name in "abc"))
         writes = tuple((f"out_{name}", f"{result}{name}") for name in "abc")
         return _along("window_slopes", reads, writes, shape, axis, _window(kernel_size)[::-1])
 

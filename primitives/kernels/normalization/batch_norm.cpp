@@ -206,7 +206,7 @@ struct Whole {
   Neuron<A> neuron;
 
   explicit Whole(const BatchNormParams<double>& p)
-      : groups(p.groups), eps(static_cast<A>(p.eps)), count(static_cast<A>(p.count)), neuron(p.act) {}
+      : groups(p.groups), eps(static_cast<A>(p.eps)), count(static_cast<A>(p.elements)), neuron(p.act) {}
 
   // Calls f(at, size) for every group of channels of so many entries.
   template <typename F>

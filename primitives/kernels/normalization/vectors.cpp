@@ -45,7 +45,7 @@ void bn_composed_factors(const Call& call) {
   const BnComposedFactorsParams<double> p = params_as<BnComposedFactorsParams<double>>(call.params);
   for_channels<6, 4>(call, [&]<typename A>(const A(&in)[6], A(&out)[4]) {
     const auto& [gamma, var, dmean, dvar, dbeta, dot] = in;
-    const Factors<A> f(gamma, var, dmean, dvar, dbeta, dot, static_cast<A>(p.count), static_cast<A>(p.eps));
+    const Factors<A> f(gamma, var, dmean, dvar, dbeta, dot, static_cast<A>(p.elements), static_cast<A>(p.eps));
     out[0] = f.dgamma, out[1] = f.a, out[2] = f.b, out[3] = f.d;
   });
 }
