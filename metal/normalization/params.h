@@ -49,11 +49,11 @@ struct BnStatsGradLaunch {
   ActivationParams act;
 };
 
-// Of so many channels of a set, and `elements` pixels. Five words.
+// Of so many channels and pixels of a set. Five words.
 struct BnStatsGradFactorsLaunch {
   Threadgroup group;
   int channels;
-  float elements, eps;
+  float pixels, eps;
 };
 
 // Three words.

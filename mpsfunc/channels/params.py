@@ -63,7 +63,7 @@ class BnStatsGradFactorsLaunch(NamedTuple):
 
     group: Threadgroup
     channels: int
-    elements: float
+    pixels: float
     eps: float
 
 

@@ -22,7 +22,7 @@ class BatchNormParams(NamedTuple):
     Fields:
         groups: Of neighbouring channels that share statistics; 0 where each has its own.
         eps: Added to the variance.
-        elements: Those that share statistics.
+        elements: So many share statistics.
         act: The activation.
     """
 

@@ -102,7 +102,7 @@ def local_contrast_norm_grad(
 
     def summed(axis: int, source: str, result: str) -> KernelLaunch:
         reads: tuple[Name, ...] = ("x", *((name, f"{source}{name}") for name in "abc"))
-        writes: tuple[Name, ...] = tuple((f"out_{name}", f"{result}{name}") for name in "abc")
+        writes = tuple((f"out_{name}", f"{result}{name}") for name in "abc")
         return _along("window_slopes", reads, writes, shape, axis, _window(kernel_size)[::-1])
 
     factors = LocalContrastGradLaunch(ps, ps * p0 / area, ps * 2 * alpha * beta / area)
