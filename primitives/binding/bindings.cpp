@@ -24,6 +24,7 @@ using Shapes = std::vector<Shape>;
 std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<int> params, const Shapes& out_shapes,
                             const std::vector<mx::Dtype>& out_dtypes, mx::StreamOrDevice where) {
   std::vector<Array> read;
+  read.reserve(inputs.size());
   for (const mx::array& a : inputs) read.push_back({{a.shape().begin(), a.shape().end()}, type_of(a.dtype())});
   std::vector<Dtype> written;
   for (mx::Dtype dtype : out_dtypes) written.push_back(type_of(dtype));

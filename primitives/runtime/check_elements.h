@@ -16,6 +16,7 @@ class CheckElements {
 
   void run() const {
     require(call_.shapes.size() == 1 && call_.dtypes.size() == 1, "one output");
+    require(call_.shapes[0].size() <= 8, "a result of rank 8 at most");
     for (int length : call_.shapes[0]) require(length >= 0, "shapes without negative lengths");
     require(size_of(call_.shapes[0]) < kMostElements, "a result of less than 2^40 elements");
     switch (call_.op) {

@@ -274,6 +274,7 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
     ("dropout_by_mask", [IMAGE, MASK], (*LINES, *ALIKE, 2, 1, 1, 28, 3, 0, 0), [IMAGE]),
     ("dropout_mask", [((3, 2), mx.uint32)], (5,), [((4,), mx.uint8)]),
     ("dropout_mask", [KEYS], (5,), [((4,), mx.bool_)]),
+    ("dropout_mask", [KEYS], (5,), [((4, *[1] * 8), mx.uint8)]),
     ("dropout_mask", [KEYS], (), [((4,), mx.uint8)]),
     ("dropout_mask", [KEYS], (5,), [((2**20, 2**20), mx.uint8)]),
     ("dropout_mask", [KEYS], (5,), [((2**31 - 1, 2**30, 2**30, 2**30), mx.uint8)]),
