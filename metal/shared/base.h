@@ -10,8 +10,8 @@
 #endif
 
 // Parameters travel as 32-bit words. A kernel reads them as the struct of its family's params.h whose layout they have.
-// The type of the words is a template argument because MSL spells an address space in it: `constant` for less than eight
-// words, else `device`.
+// The type of the words is a template argument because MSL spells an address space in it: `constant` for less than
+// eight words, else `device`.
 //
 // On a CPU reals are doubles, which lie behind ints without a gap: structs with a Real stand between these two.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__METAL_VERSION__)

@@ -57,7 +57,8 @@ def geometry(tmp_path_factory: pytest.TempPathFactory) -> Geometry:
     field = {"taps_on_count": ("taps_on", ".count")}
     code = "".join(
         f'extern "C" int geometry_{name}(const int* params, {declared}) '
-        f"{{ return {field.get(name, (name, ''))[0]}(params_as<PoolParams>(params).cols, {passed}){field.get(name, ('', ''))[1]}; }}\n"
+        f"{{ const Axis axis = params_as<PoolParams>(params).cols; "
+        f"return {field.get(name, (name, ''))[0]}(axis, {passed}){field.get(name, ('', ''))[1]}; }}\n"
         for name, declared, passed in calls
     )
     (folder / "geometry.cpp").write_text(f'#include "pooling/params.h"\n{code}')

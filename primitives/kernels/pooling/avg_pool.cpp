@@ -3,8 +3,8 @@
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
 #include "kernels/vector/tap_lists.h"
-#include "runtime/parallel.h"
 #include "pooling/params.h"
+#include "runtime/parallel.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
