@@ -4,9 +4,9 @@
 ``...State``. `batch_norm` composes them for ``mx.grad``.
 
 Four kernels over images carry everything, at every order of derivative: the moments of a channel, an affine map of
-one image (`affine`) or of two (`combine`), and two channel sums (`sums`), all in `channels.rules`. Each one's
-rules use the others; what remains is arithmetic on vectors with one entry a channel, which `batch_rules` lets the
-kernels do.
+one image (`bn_normalize`) or of two (`bn_grad`), and two channel sums (`bn_stats_grad`), all in `channels.rules`. Each
+one's rules use the others; what remains is arithmetic on vectors with one entry a channel, which `batch_rules` lets
+the kernels do.
 """
 
 from __future__ import annotations
