@@ -78,7 +78,7 @@ struct BnGradLaunch {
 // Vectors with one entry a channel -----------------------------------------------------------------------
 
 // Two words.
-struct BnFactorsLaunch {
+struct BnGradCoefficientsLaunch {
   int channels;
   float eps;
 };

@@ -53,7 +53,7 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
     else:
         dy, other, act = activation_rules.grad(dy, x, below), activation_rules.grad(other, x, below), NO_ACTIVATION
     on = rules.On(act, stream)
-    return rules.sums(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)
+    return rules.bn_stats_grad(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)
 
 
 # Kernels ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from mpsfunc.channels.activation_spec import Activation
 from mpsfunc.channels.params import (
-    BnFactorsLaunch,
+    BnGradCoefficientsLaunch,
     BnGradLaunch,
     BnNormalizeLaunch,
     BnStatsGradFactorsLaunch,
@@ -31,7 +31,7 @@ _CACHED = 30 * 10**6
 _BY_PARAMETERS = ("scale", "gamma"), ("shift", "beta")  # which all sets share
 
 
-def moments(x: mx.array, sets: int) -> tuple[KernelLaunch, ...]:
+def bn_stats(x: mx.array, sets: int) -> tuple[KernelLaunch, ...]:
     """Population variance ``var`` and ``mean`` (sets, c) of x."""
     n, height, width, channels = x.shape
     per_thread, grid, group = _columns(x, sets)
@@ -50,71 +50,71 @@ def moments(x: mx.array, sets: int) -> tuple[KernelLaunch, ...]:
     )
 
 
-def sums(dy: mx.array, sets: int, act: Activation) -> tuple[KernelLaunch, ...]:
+def bn_stats_grad(dy: mx.array, sets: int, act: Activation) -> tuple[KernelLaunch, ...]:
     """Sums of g and of g * (x - mean) over each channel, g = dy through the neuron, from dy, x, mean[, scale, shift].
 
     The result is flat: sets * c sums of g, then as many of the products.
     """
-    first = _sums(dy, sets, act)
+    first = _bn_stats_grad(dy, sets, act)
     parts, length = first.results[0][0]
     return first, launch.sum_partials(length, parts)
 
 
-def affine(x: mx.array, sets: int, act: Activation) -> tuple[KernelLaunch, ...]:
+def bn_normalize(x: mx.array, sets: int, act: Activation) -> tuple[KernelLaunch, ...]:
     """``y = (x - mean) * scale + shift``, activated, from x, mean, scale, shift."""
-    return (_normalize(x, sets, act, None, ("scale", "shift", ("var", "mean"))),)
+    return (_bn_normalize(x, sets, act, None, ("scale", "shift", ("var", "mean"))),)
 
 
-def normalized(x: mx.array, vector: launch.Output, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
+def batch_norm(x: mx.array, vector: launch.Output, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
     """Images normalized by their own statistics: y, mean and var, from x, gamma and beta.
 
     ``vector``, of the statistics, is (c,), or (n, c) where each image has its own; gamma and beta are (c,).
     """
     sets = _sets(vector)
-    first, merge = moments(x, sets)
+    first, merge = bn_stats(x, sets)
     merge = merge._replace(results=(vector, vector))
-    return first, merge, _normalize(x, sets, act, eps, (*_BY_PARAMETERS, "var"))
+    return first, merge, _bn_normalize(x, sets, act, eps, (*_BY_PARAMETERS, "var"))
 
 
-def gradients(
+def batch_norm_grad(
     dy: mx.array, vector: launch.Output, act: Activation, count: float, eps: float
 ) -> tuple[KernelLaunch, ...]:
-    """The gradients dx, dgamma and dbeta of `normalized`.
+    """The gradients dx, dgamma and dbeta of `batch_norm`.
 
     From dy, x, gamma, beta, mean, var and the gradients dmean and dvar of those two.
     """
     sets, channels = _sets(vector), dy.shape[3]
-    first = _sums(dy, sets, act, eps)
+    first = _bn_stats_grad(dy, sets, act, eps)
     grid, group = grids.merging_threads(sets * channels, first.results[0][0][0])
     reads, writes = ("partial", "gamma", "var", "dmean", "dvar"), ("dgamma", "dbeta", "a", "b", "d")
     params = BnStatsGradFactorsLaunch(Threadgroup(*group[:2]), channels, count, eps)
     factors = KernelLaunch("bn_stats_grad_factors", reads, writes, (vector,) * 5, grid, group, params)
-    return first, factors, _combine(dy, sets, act, shared=True)
+    return first, factors, _bn_grad(dy, sets, act, shared=True)
 
 
-def combine(dy: mx.array, sets: int, act: Activation) -> tuple[KernelLaunch, ...]:
+def bn_grad(dy: mx.array, sets: int, act: Activation) -> tuple[KernelLaunch, ...]:
     """``dx = a * g + b * (x - mean) + d``, g = dy through the neuron, from dy, x, mean, a, b, d[, scale, shift]."""
-    return (_combine(dy, sets, act, shared=False),)
+    return (_bn_grad(dy, sets, act, shared=False),)
 
 
-def normalized_by(x: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
+def bn_normalize_by(x: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
     """Images y normalized by a batch's statistics, from x, mean, var, gamma and beta, vectors (c,)."""
-    return (_normalize(x, 1, act, eps, (*_BY_PARAMETERS, "var")),)
+    return (_bn_normalize(x, 1, act, eps, (*_BY_PARAMETERS, "var")),)
 
 
-def grown(dy: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
+def bn_stats_grad_by(dy: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
     """The gradients (c,) of a batch's scale and shift, grown by those of some images.
 
     From dy, x, mean, var, dgamma, dbeta[, gamma, beta].
     """
-    channels, first = dy.shape[3], _sums(dy, 1, act, eps)
+    channels, first = dy.shape[3], _bn_stats_grad(dy, 1, act, eps)
     grid, group = grids.merging_threads(channels, first.results[0][0][0])
     reads, writes = ("partial", "var", "dgamma", "dbeta"), ("new_dgamma", "new_dbeta")
     params, result = BnStatsGradMergeLaunch(Threadgroup(*group[:2]), eps), ((channels,), mx.float32)
     return first, KernelLaunch("bn_stats_grad_merge", reads, writes, (result, result), grid, group, params)
 
 
-def gradient_by(dy: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
+def bn_grad_by(dy: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
     """The gradient dx of images that a batch normalized.
 
     From dy, x, mean, var, dgamma, dbeta, gamma, count[, beta].
@@ -122,13 +122,15 @@ def gradient_by(dy: mx.array, act: Activation, eps: float) -> tuple[KernelLaunch
     channels = dy.shape[3]
     vector = ((channels,), mx.float32)
     names = ("gamma", "var", "dgamma", "dbeta", "count"), ("a", "b", "d")
-    params = BnFactorsLaunch(channels, eps)
-    factors = KernelLaunch("bn_factors", *names, (vector,) * 3, *grids.pointwise_threads(channels), params)
-    return factors, _combine(dy, 1, act, shared=True)
+    params = BnGradCoefficientsLaunch(channels, eps)
+    coefficients = KernelLaunch(
+        "bn_grad_coefficients", *names, (vector,) * 3, *grids.pointwise_threads(channels), params
+    )
+    return coefficients, _bn_grad(dy, 1, act, shared=True)
 
 
-def _combine(dy: mx.array, sets: int, act: Activation, *, shared: bool) -> KernelLaunch:
-    """`combine`, for sets that share the shift or have one each."""
+def _bn_grad(dy: mx.array, sets: int, act: Activation, *, shared: bool) -> KernelLaunch:
+    """`bn_grad`, for sets that share the shift or have one each."""
     # Where they share it, the factor of g is what the image less its mean is multiplied with, too.
     neuron: tuple[Name, ...] = (("scale", "a"), ("shift", "beta")) if shared else ("scale", "shift")
     reads = ("dy", "x", "mean", "a", "b", "d", *_of_neuron(act, neuron))
@@ -142,14 +144,16 @@ def _sets(vector: launch.Output) -> int:
     return 1 if len(shape) == 1 else shape[0]
 
 
-def _normalize(x: mx.array, sets: int, act: Activation, eps: float | None, vectors: tuple[Name, ...]) -> KernelLaunch:
+def _bn_normalize(
+    x: mx.array, sets: int, act: Activation, eps: float | None, vectors: tuple[Name, ...]
+) -> KernelLaunch:
     grid, group, share, constants = _by_pixel(x, sets, act)
     params = BnNormalizeLaunch(sets, group[1], share, eps or 0.0, act.gpu_params)
     constants = (*constants, ("R", int(eps is not None)))
     return KernelLaunch("bn_normalize", ("x", "mean", *vectors), ("y",), (_like(x),), grid, group, params, constants)
 
 
-def _sums(dy: mx.array, sets: int, act: Activation, eps: float | None = None) -> KernelLaunch:
+def _bn_stats_grad(dy: mx.array, sets: int, act: Activation, eps: float | None = None) -> KernelLaunch:
     """Partial sums side by side, a row for each part of the pixels.
 
     From dy, x, mean[, scale, shift], or with ``eps`` from dy, x, mean[, gamma, beta, var].

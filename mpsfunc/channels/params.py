@@ -11,7 +11,7 @@ from mpsfunc.core.params import Threadgroup
 
 
 class BnStatsLaunch(NamedTuple):
-    """Of `moments`.
+    """Of `bn_stats`.
 
     Fields:
         group: The threadgroup.
@@ -29,7 +29,7 @@ class BnStatsLaunch(NamedTuple):
 
 
 class BnStatsMergeLaunch(NamedTuple):
-    """Of `moments`: what merges the parts.
+    """Of `bn_stats`: what merges the parts.
 
     Fields:
         group: The threadgroup.
@@ -47,7 +47,7 @@ class BnStatsMergeLaunch(NamedTuple):
 
 
 class BnStatsGradLaunch(NamedTuple):
-    """Of `sums`; the fields are those of `BnStatsLaunch`, what is added to a variance, and the activation."""
+    """Of `bn_stats_grad`; the fields are those of `BnStatsLaunch`, what is added to a variance, and the activation."""
 
     group: Threadgroup
     sets: int
@@ -59,7 +59,7 @@ class BnStatsGradLaunch(NamedTuple):
 
 
 class BnStatsGradFactorsLaunch(NamedTuple):
-    """Of `gradients`: channels of a set, and its pixels."""
+    """Of `batch_norm_grad`: channels of a set, and its pixels."""
 
     group: Threadgroup
     channels: int
@@ -68,14 +68,14 @@ class BnStatsGradFactorsLaunch(NamedTuple):
 
 
 class BnStatsGradMergeLaunch(NamedTuple):
-    """Of `grown`."""
+    """Of `bn_stats_grad_by`."""
 
     group: Threadgroup
     eps: float
 
 
 class BnNormalizeLaunch(NamedTuple):
-    """Of `affine`, `normalized` and `normalized_by`.
+    """Of `bn_normalize`, `batch_norm` and `bn_normalize_by`.
 
     Fields:
         sets: Sets of images.
@@ -93,7 +93,7 @@ class BnNormalizeLaunch(NamedTuple):
 
 
 class BnGradLaunch(NamedTuple):
-    """Of `combine`, `gradients` and `gradient_by`; the fields are those of `BnNormalizeLaunch`."""
+    """Of `bn_grad`, `batch_norm_grad` and `bn_grad_by`; the fields are those of `BnNormalizeLaunch`."""
 
     sets: int
     height: int
@@ -101,8 +101,8 @@ class BnGradLaunch(NamedTuple):
     act: ActivationParams
 
 
-class BnFactorsLaunch(NamedTuple):
-    """Of `gradient_by`."""
+class BnGradCoefficientsLaunch(NamedTuple):
+    """Of `bn_grad_by`."""
 
     channels: int
     eps: float

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import activation_rules, launches
 from mpsfunc.channels.activation_rules import (
-    On as On,  # the activation that follows `affine`, and where everything runs
+    On as On,  # the activation that follows `bn_normalize`, and where everything runs
 )
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core import launch
@@ -29,38 +29,40 @@ class _Sets(NamedTuple):
     stream: mx.Stream
 
 
-def moments(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
+def bn_stats(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
     """Mean and population variance of each channel of each set."""
-    mean, var = _moments(x, _Sets(sets, stream))
+    mean, var = _bn_stats(x, _Sets(sets, stream))
     return mean, var
 
 
-def moments_of_all(x: mx.array, stream: mx.Stream) -> tuple[mx.array, mx.array]:
+def bn_stats_of_all(x: mx.array, stream: mx.Stream) -> tuple[mx.array, mx.array]:
     """Mean (c,) and population variance (c,) of all images as one set."""
-    mean, var = _moments_of_all(x, _Sets(1, stream))
+    mean, var = _bn_stats_of_all(x, _Sets(1, stream))
     return mean, var
 
 
-def affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def bn_normalize(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
     """``act(z)`` with ``z = (x - mean) * scale + shift``."""
-    y: mx.array = (_activated if on.act.kind else _affine)(x, mean, scale, shift, on)
+    y: mx.array = (_activated_bn_normalize if on.act.kind else _bn_normalize)(x, mean, scale, shift, on)
     return y
 
 
-def sums(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> tuple[Rows, Rows]:
+def bn_stats_grad(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> tuple[Rows, Rows]:
     """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each set, where ``g = dy * act'(z)``."""
-    total, dot = _activated_sums(dy, x, mean, scale, shift, on) if on.act.kind else _sums(dy, x, mean, on)
+    total, dot = (
+        _activated_bn_stats_grad(dy, x, mean, scale, shift, on) if on.act.kind else _bn_stats_grad(dy, x, mean, on)
+    )
     return total, dot
 
 
-def combine(
+def bn_grad(
     dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, scale: Rows, shift: Rows, on: On
 ) -> mx.array:
-    """``a * g + b * (x - mean) + d`` with the g of `sums`."""
+    """``a * g + b * (x - mean) + d`` with the g of `bn_stats_grad`."""
     if on.act.kind:
-        dx: mx.array = _activated_combine(dy, x, mean, a, b, d, scale, shift, on)
+        dx: mx.array = _activated_bn_grad(dy, x, mean, a, b, d, scale, shift, on)
     else:
-        dx = _combine(dy, x, mean, a, b, d, on)
+        dx = _bn_grad(dy, x, mean, a, b, d, on)
     return dx
 
 
@@ -77,18 +79,18 @@ def _rows(x: mx.array, sets: int) -> launch.Output:
     return (sets, x.shape[3]), launch.accumulator(x.dtype)
 
 
-def _run_moments(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
+def _run_bn_stats(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
     result = _rows(x, spec.sets)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.moments(x, spec.sets)
+        return launches.bn_stats(x, spec.sets)
 
     return tuple(launch.launch("bn_stats", {"x": x}, None, (result, result), kernels, spec.stream))
 
 
-def _run_moments_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
+def _run_bn_stats_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
     if launch.backend(spec.stream) != "cpu":
-        return of_the_set(_run_moments(x, spec))
+        return of_the_set(_run_bn_stats(x, spec))
     vector = (x.shape[3],), launch.accumulator(x.dtype)
     return tuple(launch.launch("bn_stats", {"x": x}, None, (vector, vector), tuple, spec.stream))
 
@@ -98,30 +100,30 @@ def of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
     return tuple(v.reshape(v.shape[1]) for v in rows)
 
 
-def _run_sums(*args: Any) -> tuple[Rows, ...]:
+def _run_bn_stats_grad(*args: Any) -> tuple[Rows, ...]:
     dy, x, mean, *behind, on = args
     result = _rows(x, mean.shape[0])
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.sums(dy, mean.shape[0], on.act)
+        return launches.bn_stats_grad(dy, mean.shape[0], on.act)
 
     arrays = {"dy": dy, "x": x, "mean": mean, **_of_neuron(behind)}
     return tuple(launch.launch("bn_stats_grad", arrays, on.act, (result, result), kernels, on.stream))
 
 
-def _run_affine(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def _run_bn_normalize(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.affine(x, mean.shape[0], on.act)
+        return launches.bn_normalize(x, mean.shape[0], on.act)
 
     arrays = {"x": x, "mean": mean, "scale": scale, "shift": shift}
     return launch.launch("bn_normalize", arrays, on.act, ((tuple(x.shape), x.dtype),), kernels, on.stream)[0]
 
 
-def _run_combine(*args: Any) -> mx.array:
+def _run_bn_grad(*args: Any) -> mx.array:
     dy, x, mean, a, b, d, *behind, on = args
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.combine(dy, mean.shape[0], on.act)
+        return launches.bn_grad(dy, mean.shape[0], on.act)
 
     arrays = {"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **_of_neuron(behind)}
     return launch.launch("bn_grad", arrays, on.act, ((tuple(dy.shape), dy.dtype),), kernels, on.stream)[0]
@@ -145,45 +147,45 @@ def _total(*terms: Any) -> Any:
 
 
 def _scaled(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
-    y: mx.array = _affine(x, mean, scale, shift, on.plain)
+    y: mx.array = _bn_normalize(x, mean, scale, shift, on.plain)
     return y
 
 
-def _plain_sums(dy: mx.array, x: mx.array, mean: Rows, on: On) -> tuple[Rows, Rows]:
-    total, dot = _sums(dy, x, mean, on.plain)
+def _plain_bn_stats_grad(dy: mx.array, x: mx.array, mean: Rows, on: On) -> tuple[Rows, Rows]:
+    total, dot = _bn_stats_grad(dy, x, mean, on.plain)
     return total, dot
 
 
-def _plain_combine(dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, on: On) -> mx.array:
-    y: mx.array = _combine(dy, x, mean, a, b, d, on.plain)
+def _plain_bn_grad(dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, on: On) -> mx.array:
+    y: mx.array = _bn_grad(dy, x, mean, a, b, d, on.plain)
     return y
 
 
-def _moments_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
+def _bn_stats_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
     count, on = _in_a_set(x, mean), On(NO_ACTIVATION, spec.stream)
     return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
-def _moments_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
+def _bn_stats_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
     (x,), (tx,) = arrays, tangents
-    mean, _ = _moments(x, spec)
-    total, dot = _plain_sums(tx, x, mean, On(NO_ACTIVATION, spec.stream))
+    mean, _ = _bn_stats(x, spec)
+    total, dot = _plain_bn_stats_grad(tx, x, mean, On(NO_ACTIVATION, spec.stream))
     return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
 
 
-def _affine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _bn_normalize_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (x, mean, scale, shift), (dy,) = arrays, cotangents
     none = _zeros(mean)
-    total, dot = sums(dy, x, mean, scale, shift, on)
+    total, dot = bn_stats_grad(dy, x, mean, scale, shift, on)
     if on.act.kind:
-        dx = combine(dy, x, mean, scale, none, none, scale, shift, on)
+        dx = bn_grad(dy, x, mean, scale, none, none, scale, shift, on)
     else:
         dx = _scaled(dy, none, scale, none, on)
     return dx, -scale * total, dot, total
 
 
-def _affine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _bn_normalize_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     (x, mean, scale, _), (tx, tmean, tscale, tshift) = arrays, tangents
     none = _zeros(mean)
     slope = none if tscale is None else tscale
@@ -192,47 +194,47 @@ def _affine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
         return _scaled(x, mean, slope, level, on)
     if tscale is None:
         return _scaled(tx, none, scale, level, on)
-    return _plain_combine(tx, x, mean, scale, slope, level, on)
+    return _plain_bn_grad(tx, x, mean, scale, slope, level, on)
 
 
-def _sums_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _bn_stats_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (dy, x, mean), (dtotal, ddot), (total, _) = arrays, cotangents, outputs
     none = _zeros(mean)
     return _scaled(x, mean, ddot, dtotal, on), _scaled(dy, none, ddot, none, on), -ddot * total
 
 
-def _sums_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _bn_stats_grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     (dy, x, mean), (tdy, tx, tmean) = arrays, tangents
     none = _zeros(mean)
-    total, dot = (none, none) if tdy is None else _plain_sums(tdy, x, mean, on)
+    total, dot = (none, none) if tdy is None else _plain_bn_stats_grad(tdy, x, mean, on)
     if tx is not None:
-        dot = dot + _plain_sums(dy, tx, none, on)[1]
+        dot = dot + _plain_bn_stats_grad(dy, tx, none, on)[1]
     if tmean is not None:
-        dot = dot - tmean * _plain_sums(dy, x, mean, on)[0]
+        dot = dot - tmean * _plain_bn_stats_grad(dy, x, mean, on)[0]
     return total, dot
 
 
-def _combine_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _bn_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     (dy, x, mean, a, b, _), (cotangent,) = arrays, cotangents
     none = _zeros(mean)
-    total, dot = _plain_sums(cotangent, x, mean, on)
-    _, with_dy = _plain_sums(cotangent, dy, none, on)
+    total, dot = _plain_bn_stats_grad(cotangent, x, mean, on)
+    _, with_dy = _plain_bn_stats_grad(cotangent, dy, none, on)
     ddy, dx = _scaled(cotangent, none, a, none, on), _scaled(cotangent, none, b, none, on)
     return ddy, dx, -b * total, with_dy, dot, total
 
 
-def _combine_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _bn_grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     (dy, x, mean, a, b, _), (tdy, tx, tmean, ta, tb, td) = arrays, tangents
     none = _zeros(mean)
     level = _total(none, td, None if tmean is None else -b * tmean)
-    vectors = _plain_combine(dy, x, mean, none if ta is None else ta, none if tb is None else tb, level, on)
+    vectors = _plain_bn_grad(dy, x, mean, none if ta is None else ta, none if tb is None else tb, level, on)
     if tdy is None and tx is None:
         return vectors
     if tx is None:
         return vectors + _scaled(tdy, none, a, none, on)
     if tdy is None:
         return vectors + _scaled(tx, none, b, none, on)
-    return vectors + _plain_combine(tdy, tx, none, a, b, none, on)
+    return vectors + _plain_bn_grad(tdy, tx, none, a, b, none, on)
 
 
 # What an activation changes, said by operations without it: derivatives of every order, unfused.
@@ -246,14 +248,14 @@ def _before_activation(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift
     return activation_rules.grad(dy, _scaled(x, mean, scale, shift, on), on)
 
 
-def _sums_before_activation(*args: Any) -> tuple[Rows, Rows]:
+def _bn_stats_grad_before_activation(*args: Any) -> tuple[Rows, Rows]:
     dy, x, mean, scale, shift, on = args
-    return _plain_sums(_before_activation(dy, x, mean, scale, shift, on), x, mean, on)
+    return _plain_bn_stats_grad(_before_activation(dy, x, mean, scale, shift, on), x, mean, on)
 
 
-def _combine_before_activation(*args: Any) -> mx.array:
+def _bn_grad_before_activation(*args: Any) -> mx.array:
     dy, x, mean, a, b, d, scale, shift, on = args
-    return _plain_combine(_before_activation(dy, x, mean, scale, shift, on), x, mean, a, b, d, on)
+    return _plain_bn_grad(_before_activation(dy, x, mean, scale, shift, on), x, mean, a, b, d, on)
 
 
 # Mapped images lengthen the batch, and vectors get more sets, unless all images share the only one.
@@ -282,30 +284,37 @@ def _mapped(function: Callable[[], Any], images: int, *, shared: bool) -> Any:
     return rule
 
 
-def _map_moments(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
-    out = _moments(one_batch(arrays[0], mapped[0], size), spec._replace(sets=spec.sets * size))
+def _map_bn_stats(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
+    out = _bn_stats(one_batch(arrays[0], mapped[0], size), spec._replace(sets=spec.sets * size))
     return tuple(_apart(o, size) for o in out)
 
 
-_moments: Any = differentiable("bn_stats", _run_moments, vjp=_moments_vjp, jvp=_moments_jvp, vmap=_map_moments)
-_moments_of_all: Any = derived("bn_stats", _run_moments_of_all, lambda x, spec: of_the_set(_moments(x, spec)))
-_affine: Any = differentiable(
-    *("bn_normalize", _run_affine), vjp=_affine_vjp, jvp=_affine_jvp, vmap=_mapped(lambda: _affine, 1, shared=True)
+_bn_stats: Any = differentiable("bn_stats", _run_bn_stats, vjp=_bn_stats_vjp, jvp=_bn_stats_jvp, vmap=_map_bn_stats)
+_bn_stats_of_all: Any = derived("bn_stats", _run_bn_stats_of_all, lambda x, spec: of_the_set(_bn_stats(x, spec)))
+_bn_normalize: Any = differentiable(
+    *("bn_normalize", _run_bn_normalize),
+    vjp=_bn_normalize_vjp,
+    jvp=_bn_normalize_jvp,
+    vmap=_mapped(lambda: _bn_normalize, 1, shared=True),
 )
-_sums: Any = differentiable(
-    *("bn_stats_grad", _run_sums), vjp=_sums_vjp, jvp=_sums_jvp, vmap=_mapped(lambda: _sums, 2, shared=False)
+_bn_stats_grad: Any = differentiable(
+    *("bn_stats_grad", _run_bn_stats_grad),
+    vjp=_bn_stats_grad_vjp,
+    jvp=_bn_stats_grad_jvp,
+    vmap=_mapped(lambda: _bn_stats_grad, 2, shared=False),
 )
-_combine: Any = differentiable(
-    *("bn_grad", _run_combine), vjp=_combine_vjp, jvp=_combine_jvp, vmap=_mapped(lambda: _combine, 2, shared=True)
+_bn_grad: Any = differentiable(
+    *("bn_grad", _run_bn_grad), vjp=_bn_grad_vjp, jvp=_bn_grad_jvp, vmap=_mapped(lambda: _bn_grad, 2, shared=True)
 )
-_activated: Any = derived(
-    *("bn_normalize", _run_affine, _activation),
-    vjp=_affine_vjp,
-    vmap=_mapped(lambda: _activated, 1, shared=True),
+_activated_bn_normalize: Any = derived(
+    *("bn_normalize", _run_bn_normalize, _activation),
+    vjp=_bn_normalize_vjp,
+    vmap=_mapped(lambda: _activated_bn_normalize, 1, shared=True),
 )
-_activated_sums: Any = derived(
-    *("bn_stats_grad", _run_sums, _sums_before_activation), vmap=_mapped(lambda: _activated_sums, 2, shared=False)
+_activated_bn_stats_grad: Any = derived(
+    *("bn_stats_grad", _run_bn_stats_grad, _bn_stats_grad_before_activation),
+    vmap=_mapped(lambda: _activated_bn_stats_grad, 2, shared=False),
 )
-_activated_combine: Any = derived(
-    *("bn_grad", _run_combine, _combine_before_activation), vmap=_mapped(lambda: _activated_combine, 2, shared=True)
+_activated_bn_grad: Any = derived(
+    *("bn_grad", _run_bn_grad, _bn_grad_before_activation), vmap=_mapped(lambda: _activated_bn_grad, 2, shared=True)
 )

@@ -4,9 +4,9 @@
 ``...State``. `batch_norm` composes them for ``mx.grad``.
 
 Four kernels over images carry everything, at every order of derivative: the moments of a channel, an affine map of
-one image (`affine`) or of two (`combine`), and two channel sums (`sums`), all in `channels.rules`. Each one's
-rules use the others; what remains is arithmetic on vectors with one entry a channel, which `batch_rules` lets the
-kernels do.
+one image (`bn_normalize`) or of two (`bn_grad`), and two channel sums (`bn_stats_grad`), all in `channels.rules`. Each
+one's rules use the others; what remains is arithmetic on vectors with one entry a channel, which `batch_rules` lets
+the kernels do.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def bn_normalize(
     checks.image("bn_normalize", "x", x, stream=run_on)
     by, slopes, _ = _chosen("bn_normalize", run_on, x, state, gamma, beta, neuron)
     with mx.stream(run_on):
-        y = batch_rules.normalize(x, state.mean, state.var, *filled(x, gamma, beta), by)
+        y = batch_rules.bn_normalize_by(x, state.mean, state.var, *filled(x, gamma, beta), by)
         return y if slopes is None else prelu_rules.prelu(y, slopes, run_on)
 
 
@@ -135,10 +135,10 @@ def bn_stats_grad(
         given = filled(x, gamma, beta) if by.act.kind else (state.mean, state.mean)
         statistics, held = (state.mean, state.var), (state.dgamma, state.dbeta)
         if processes is None:
-            dgamma, dbeta = batch_rules.grown(dy, x, statistics, held, given, by)
+            dgamma, dbeta = batch_rules.bn_stats_grad_by(dy, x, statistics, held, given, by)
         else:
             none = mx.zeros_like(state.mean)
-            own = batch_rules.grown(dy, x, statistics, (none, none), given, by)
+            own = batch_rules.bn_stats_grad_by(dy, x, statistics, (none, none), given, by)
             of_all = across_processes.total(own, processes, run_on)
             dgamma, dbeta = (a.astype(b.dtype) + b for a, b in zip(held, of_all, strict=True))
         return state._replace(dgamma=dgamma, dbeta=dbeta, summed=UNKNOWN if state.summed == UNKNOWN else behind)
@@ -205,11 +205,11 @@ def bn_grad(
             dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
         given, statistics = filled(x, gamma, beta), (state.mean, state.var)
         if not state.frozen:
-            return batch_rules.gradient(dy, x, statistics, (state.dgamma, state.dbeta), given, state.count, by)
+            return batch_rules.bn_grad_by(dy, x, statistics, (state.dgamma, state.dbeta), given, state.count, by)
         none = mx.zeros_like(state.mean)
         if not by.act.kind:
-            return batch_rules.normalize(dy, none, state.var, given[0], none, by)
-        return batch_rules.gradient(dy, x, statistics, (none, none), given, mx.array(1, mx.int64), by)
+            return batch_rules.bn_normalize_by(dy, none, state.var, given[0], none, by)
+        return batch_rules.bn_grad_by(dy, x, statistics, (none, none), given, mx.array(1, mx.int64), by)
 
 
 def batch_norm(
@@ -315,5 +315,5 @@ def _before_prelu(
     by: By,
 ) -> mx.array:
     """The gradient of what a prelu was applied to, which is computed again."""
-    z = batch_rules.normalize(x, state.mean, state.var, *filled(x, gamma, beta), by)
+    z = batch_rules.bn_normalize_by(x, state.mean, state.var, *filled(x, gamma, beta), by)
     return prelu_rules.prelu_pull(dy, z, slopes, by.stream)

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import launches, vector_rules
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.channels.rules import On, affine, combine, sums
+from mpsfunc.channels.rules import On, bn_grad, bn_normalize, bn_stats_grad
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import derived
 from mpsfunc.core.launch import KernelLaunch
@@ -36,13 +36,13 @@ class By(NamedTuple):
     stream: mx.Stream
 
 
-def normalize(x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: By) -> mx.array:
+def bn_normalize_by(x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: By) -> mx.array:
     """``act(z)`` with ``z = gamma * (x - mean) / sqrt(var + eps) + beta``."""
-    y: mx.array = _normalize(x, mean, var, gamma, beta, by)
+    y: mx.array = _bn_normalize_by(x, mean, var, gamma, beta, by)
     return y
 
 
-def grown(
+def bn_stats_grad_by(
     dy: mx.array,
     x: mx.array,
     statistics: tuple[Vector, Vector],
@@ -60,11 +60,11 @@ def grown(
         given: Gamma and beta, which only an activation needs.
         by: As it was.
     """
-    dgamma, dbeta = _grown(dy, x, *statistics, *gradients, *(given if by.act.kind else ()), by)
+    dgamma, dbeta = _bn_stats_grad_by(dy, x, *statistics, *gradients, *(given if by.act.kind else ()), by)
     return dgamma, dbeta
 
 
-def gradient(
+def bn_grad_by(
     dy: mx.array,
     x: mx.array,
     statistics: tuple[Vector, Vector],
@@ -73,10 +73,10 @@ def gradient(
     count: mx.array,
     by: By,
 ) -> mx.array:
-    """The gradient of the images; arguments are those of `grown`, and a 0-d count of what the statistics cover."""
+    """The gradient of the images, from what `bn_stats_grad_by` takes and a 0-d count of what the statistics cover."""
     gamma, beta = given
     behind = (beta,) if by.act.kind else ()
-    dx: mx.array = _gradient(dy, x, *statistics, *gradients, gamma, count, *behind, by)
+    dx: mx.array = _bn_grad_by(dy, x, *statistics, *gradients, gamma, count, *behind, by)
     return dx
 
 
@@ -99,34 +99,34 @@ def _params(by: By) -> BnByStateParams:
     return BnByStateParams(by.eps, by.act)
 
 
-def _run_normalize(x: mx.array, *rest: Any) -> mx.array:
+def _run_bn_normalize_by(x: mx.array, *rest: Any) -> mx.array:
     *vectors, by = rest
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.normalized_by(x, by.act, by.eps)
+        return launches.bn_normalize_by(x, by.act, by.eps)
 
     image, arrays = (tuple(x.shape), x.dtype), {"x": x, **_named(x, "mean var gamma beta", vectors, by)}
     return launch.launch("bn_normalize_by", arrays, _params(by), (image,), kernels, by.stream)[0]
 
 
-def _run_grown(*args: Any) -> tuple[Vector, ...]:
+def _run_bn_stats_grad_by(*args: Any) -> tuple[Vector, ...]:
     dy, x, *vectors, by = args
     if x.size == 0 and launch.backend(by.stream) != "cpu":  # where nothing runs for empty arrays
         return tuple(v.astype(launch.accumulator(x.dtype)) for v in vectors[2:4])
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.grown(dy, by.act, by.eps)
+        return launches.bn_stats_grad_by(dy, by.act, by.eps)
 
     vector = (x.shape[3],), launch.accumulator(x.dtype)
     arrays = {"dy": dy, "x": x, **_named(x, "mean var dgamma dbeta gamma beta", vectors, by)}
     return tuple(launch.launch("bn_stats_grad_by", arrays, _params(by), (vector, vector), kernels, by.stream))
 
 
-def _run_gradient(*args: Any) -> mx.array:
+def _run_bn_grad_by(*args: Any) -> mx.array:
     dy, x, *vectors, by = args
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.gradient_by(dy, by.act, by.eps)
+        return launches.bn_grad_by(dy, by.act, by.eps)
 
     image = (tuple(x.shape), x.dtype)
     arrays = {"dy": dy, "x": x, **_named(x, "mean var dgamma dbeta gamma count beta", vectors, by)}
@@ -142,22 +142,22 @@ def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
     return [v.astype(dtype)[None] for v in vectors]
 
 
-def _normalize_meaning(x: mx.array, *rest: Any) -> mx.array:
+def _bn_normalize_by_meaning(x: mx.array, *rest: Any) -> mx.array:
     *vectors, by = rest
     mean, var, gamma, beta = _rows(x, vectors)
-    return affine(x, mean, vector_rules.slope(gamma, var, by.eps, by.stream), beta, On(by.act, by.stream))
+    return bn_normalize(x, mean, vector_rules.slope(gamma, var, by.eps, by.stream), beta, On(by.act, by.stream))
 
 
-def _grown_meaning(*args: Any) -> tuple[Vector, Vector]:
+def _bn_stats_grad_by_meaning(*args: Any) -> tuple[Vector, Vector]:
     dy, x, *vectors, by = args
     mean, var, dgamma, dbeta, *given = _rows(x, vectors)
     scale, shift = (vector_rules.slope(given[0], var, by.eps, by.stream), given[1]) if given else (mean, mean)
-    total, dot = sums(dy, x, mean, scale, shift, On(by.act, by.stream))
+    total, dot = bn_stats_grad(dy, x, mean, scale, shift, On(by.act, by.stream))
     made = dgamma + dot * vector_rules.inverse_root(var, by.eps), dbeta + total
     return made[0].reshape(x.shape[3]), made[1].reshape(x.shape[3])
 
 
-def _gradient_meaning(*args: Any) -> mx.array:
+def _bn_grad_by_meaning(*args: Any) -> mx.array:
     dy, x, *vectors, by = args
     count = vectors.pop(5)
     mean, var, dgamma, dbeta, gamma, *given = _rows(x, vectors)
@@ -165,9 +165,9 @@ def _gradient_meaning(*args: Any) -> mx.array:
     share = gamma * root / count.astype(var.dtype)
     scale = gamma * root
     shift = given[0] if given else mean
-    return combine(dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, On(by.act, by.stream))
+    return bn_grad(dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, On(by.act, by.stream))
 
 
-_normalize: Any = derived("bn_normalize", _run_normalize, _normalize_meaning)
-_grown: Any = derived("bn_stats_grad", _run_grown, _grown_meaning)
-_gradient: Any = derived("bn_grad", _run_gradient, _gradient_meaning)
+_bn_normalize_by: Any = derived("bn_normalize", _run_bn_normalize_by, _bn_normalize_by_meaning)
+_bn_stats_grad_by: Any = derived("bn_stats_grad", _run_bn_stats_grad_by, _bn_stats_grad_by_meaning)
+_bn_grad_by: Any = derived("bn_grad", _run_bn_grad_by, _bn_grad_by_meaning)

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import accumulation, launches, rules, vector_rules
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.channels.rules import On, Rows, affine, combine, moments, sums
+from mpsfunc.channels.rules import On, Rows, bn_grad, bn_normalize, bn_stats, bn_stats_grad
 from mpsfunc.core import checks, launch, lazy
 from mpsfunc.core.autodiff import derived
 from mpsfunc.core.launch import KernelLaunch
@@ -115,7 +115,7 @@ def statistics(
     x: mx.array, per_image: bool, groups: int, processes: Group | None, stream: mx.Stream
 ) -> tuple[Rows, Rows, mx.array]:
     """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
-    mean, var = moments(x, x.shape[0] if per_image else 1, stream)
+    mean, var = bn_stats(x, x.shape[0] if per_image else 1, stream)
     if groups:
         mean, var = vector_rules.by_group(mean, var, float(groups), stream)
     count = mx.array(_elements(x, per_image, groups), mx.int64)
@@ -125,7 +125,7 @@ def statistics(
 def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
     """Mean (c,), variance (c,) and count of all images together."""
     if processes is None:
-        return *rules.moments_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
+        return *rules.bn_stats_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
     mean, var, count = statistics(x, False, 0, processes, stream)
     with mx.stream(stream):
         mean, var = rules.of_the_set((mean, var))
@@ -194,7 +194,7 @@ def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tu
     outputs = _, vector, _ = _outputs(x, spec)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.normalized(x, vector, spec.act, spec.eps)
+        return launches.batch_norm(x, vector, spec.act, spec.eps)
 
     gamma, beta = _cast(x, gamma, beta, spec)
     arrays, returns = {"x": x, "gamma": gamma, "beta": beta}, ("y", "mean", "var")
@@ -209,7 +209,7 @@ def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[
     gamma, beta = parameters(x, gamma, beta)
     mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
     slope = vector_rules.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
-    y = affine(x, mean, slope, _rows(beta, mean), On(spec.act, spec.stream))
+    y = bn_normalize(x, mean, slope, _rows(beta, mean), On(spec.act, spec.stream))
     return y, *_shared((mean, var), spec), count
 
 
@@ -224,7 +224,7 @@ def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
 
     def kernels() -> tuple[KernelLaunch, ...]:
         count = float(_elements(x, spec.per_image, 0))
-        return launches.gradients(dy, vector, spec.act, count, spec.eps)
+        return launches.batch_norm_grad(dy, vector, spec.act, count, spec.eps)
 
     gamma, beta = _cast(x, gamma, beta, spec)
     images, statistics = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, {"mean": mean, "var": var}
@@ -249,7 +249,7 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
     gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
     on = On(spec.act, spec.stream)
     slope = vector_rules.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
-    dbeta, dot = sums(dy, x, mean, slope, beta, on)
+    dbeta, dot = bn_stats_grad(dy, x, mean, slope, beta, on)
     together: tuple[Rows, ...] = (dmean, dvar, dbeta, dot)
     count = float(_elements(x, spec.per_image, spec.groups))
     if spec.processes is not None:  # an image gets its share of what all processes' losses want
@@ -260,7 +260,7 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
         b, d = vector_rules.group_sums(b, d, float(spec.groups), spec.stream)
     if spec.processes is not None:  # the parameters' gradients are of this process's loss
         dgamma = dot * vector_rules.inverse_root(var, spec.eps)
-    return combine(dy, x, mean, a, b, d, slope, beta, on), *_shared((dgamma, dbeta), spec)
+    return bn_grad(dy, x, mean, a, b, d, slope, beta, on), *_shared((dgamma, dbeta), spec)
 
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:

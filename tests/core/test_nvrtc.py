@@ -87,7 +87,7 @@ def test_a_kernel_that_is_to_have_company_is_compiled_for_fewer_registers() -> N
 
 
 def test_statistics_are_to_have_company() -> None:
-    first, _ = launches.moments(mx.zeros((8, 56, 56, 64)), 1)
+    first, _ = launches.bn_stats(mx.zeros((8, 56, 56, 64)), 1)
     assert dict(first.template)[launch.RESIDENT] == 2
 
 

@@ -156,7 +156,7 @@ def test_cases_of_every_kind(body: str) -> None:
         "bn_stats_merge",
         "bn_stats_grad_merge",
         "bn_stats_grad_factors",
-        "bn_factors",
+        "bn_grad_coefficients",
         "bn_composed_factors",
         "bn_by_group",
         "bn_group_sums",

@@ -82,7 +82,7 @@ def _norm() -> None:
 def _affine() -> None:
     x, rows = numbers(LONG), numbers((1, LONG[-1]))
     arrays = {"x": x, "mean": rows, "scale": rows, "shift": rows}
-    launched(arrays, ((LONG, mx.float32),), launches.affine(x, 1, NO_ACTIVATION))
+    launched(arrays, ((LONG, mx.float32),), launches.bn_normalize(x, 1, NO_ACTIVATION))
 
 
 def _composed_norm() -> None:
@@ -283,7 +283,7 @@ TRAFFIC = {
             **_NO_NEURON,
         },
     ),
-    "bn_factors": Row(
+    "bn_grad_coefficients": Row(
         _norm,
         {**dict.fromkeys(("gamma", "var", "dgamma", "dbeta"), (VECTOR, VECTOR)), "count": (8, VECTOR // 4 * 8)},
     ),

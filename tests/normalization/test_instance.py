@@ -172,9 +172,9 @@ def test_mapped_images_keep_to_their_own_vectors(on_cpu: mx.Device) -> None:
     """Two sets of vectors that nobody maps over, under images that somebody does."""
     on = rules.On(NO_ACTIVATION, mx.default_stream(mx.cpu))
     xs, rows = numbers((3, 4, 2, 5, 6)), [numbers((2, 6), seed=i) for i in range(3)]
-    mapped = mx.vmap(lambda x: rules.affine(x, *rows, on))(xs)
+    mapped = mx.vmap(lambda x: rules.bn_normalize(x, *rows, on))(xs)
     for x, y in zip(xs, mapped, strict=True):
-        assert same_bits(y, rules.affine(x, *rows, on))
+        assert same_bits(y, rules.bn_normalize(x, *rows, on))
 
 
 def test_group_norm_between_instance_norm_and_one_group(device: mx.Device) -> None:

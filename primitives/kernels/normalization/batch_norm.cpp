@@ -135,7 +135,7 @@ struct Slopes : Scratch<A> {
 
 // From x, mean, var, gamma and beta.
 template <typename T>
-void normalized_by(const Call& call) {
+void normalize_by(const Call& call) {
   using A = Acc<T>;
   const Tensor& y = call.out[0];
   const Sets sets = sets_of<A>(y, call.in[1].size);
@@ -150,7 +150,7 @@ void normalized_by(const Call& call) {
 
 // From dy, x, mean, var and the gradients of gamma and beta; for an activation also from gamma and beta.
 template <typename T>
-void grown_by(const Call& call) {
+void stats_grad_by(const Call& call) {
   using A = Acc<T>;
   const int64_t channels = call.out[0].size;
   const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
@@ -173,7 +173,7 @@ void grown_by(const Call& call) {
 
 // From dy, x, mean, var, the gradients of gamma and beta, gamma, and a count; for an activation also from beta.
 template <typename T>
-void gradient_by(const Call& call) {
+void grad_by(const Call& call) {
   using A = Acc<T>;
   const Tensor& dx = call.out[0];
   const Sets sets = sets_of<A>(dx, call.in[2].size);
@@ -363,17 +363,17 @@ void bn_grad(const Call& call) {
 
 void bn_normalize_by(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.out[0].type, [&](auto zero) { normalized_by<decltype(zero)>(call); });
+  by_type(call.out[0].type, [&](auto zero) { normalize_by<decltype(zero)>(call); });
 }
 
 void bn_stats_grad_by(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) { grown_by<decltype(zero)>(call); });
+  by_type(call.in[0].type, [&](auto zero) { stats_grad_by<decltype(zero)>(call); });
 }
 
 void bn_grad_by(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.out[0].type, [&](auto zero) { gradient_by<decltype(zero)>(call); });
+  by_type(call.out[0].type, [&](auto zero) { grad_by<decltype(zero)>(call); });
 }
 
 void batch_norm(const Call& call) {

@@ -76,7 +76,7 @@ def _norms(shape: tuple[int, ...], dtype: mx.Dtype, *, slack: float = 8, crowded
         Case(named("bn_stats", shape, dtype), ("bn_stats", "bn_stats_merge"), stats, crowded),
         Case(named("bn_normalize", shape, dtype), ("bn_normalize",), normalize, crowded),
         Case(named("bn_stats_grad", shape, dtype), ("bn_stats_grad", "bn_stats_grad_merge"), stats_grad, crowded),
-        Case(named("bn_grad", shape, dtype), ("bn_factors", "bn_grad"), grad, crowded),
+        Case(named("bn_grad", shape, dtype), ("bn_grad_coefficients", "bn_grad"), grad, crowded),
     ]
 
 

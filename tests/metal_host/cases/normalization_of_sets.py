@@ -61,20 +61,20 @@ def _sets(
     known = {"a": act.a, "b": act.b, "c": act.c}
 
     def stats() -> None:
-        made = launched({"x": x}, ((vectors, F32),) * 2, launches.moments(x, sets))
+        made = launched({"x": x}, ((vectors, F32),) * 2, launches.bn_stats(x, sets))
         axes = (1, 2, 3)
         close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
         close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
 
     def normalize() -> None:
         arrays = {"x": x, "mean": mean, "scale": scale, "shift": shift}
-        y = launched(arrays, like(x), launches.affine(x, sets, act))[0]
+        y = launched(arrays, like(x), launches.bn_normalize(x, sets, act))[0]
         right = oracle_activation.neuron(before(), NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
 
     def stats_grad() -> None:
         arrays = {"dy": dy, "x": x, "mean": mean, **given}
-        total, dot = launched(arrays, ((vectors, F32),) * 2, launches.sums(dy, sets, act))
+        total, dot = launched(arrays, ((vectors, F32),) * 2, launches.bn_stats_grad(dy, sets, act))
         size = abs(by_set(dy)).sum((1, 2, 3)) + 1
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
         close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
@@ -82,7 +82,7 @@ def _sets(
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
         arrays = {"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **given}
-        dx = launched(arrays, like(x), launches.combine(dy, sets, act))[0]
+        dx = launched(arrays, like(x), launches.bn_grad(dy, sets, act))[0]
         right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
         close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
 
@@ -97,7 +97,7 @@ def _sets(
 
     def composed() -> None:
         arrays, outputs = {"x": x, "gamma": gamma, "beta": beta}, (*like(x), vector, vector)
-        kernels = launches.normalized(x, vector, act, 1e-3)
+        kernels = launches.batch_norm(x, vector, act, 1e-3)
         y, found, spread = launched(arrays, outputs, kernels, returns=("y", "mean", "var"))
         center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
         z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
@@ -108,7 +108,7 @@ def _sets(
 
     def pulled_back() -> None:
         count = float(x.size // channels // sets)
-        kernels = launches.gradients(dy, vector, act, count, 1e-3)
+        kernels = launches.batch_norm_grad(dy, vector, act, count, 1e-3)
         images, center = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, mean.reshape(vector[0])
         arrays = {**images, "mean": center, "var": var, "dmean": dmean, "dvar": dvar}
         outputs = (*like(x), vector, vector)
@@ -169,18 +169,18 @@ def _by_state(
 
     def normalize() -> None:
         arrays = {"x": x, "mean": mean, "var": var, "gamma": gamma, "beta": beta}
-        y = launched(arrays, like(x), launches.normalized_by(x, act, 1e-3))[0]
+        y = launched(arrays, like(x), launches.bn_normalize_by(x, act, 1e-3))[0]
         close(y, oracle_activation.neuron(z, NAMES[act.kind], **known), abs(z) + 9, slack=slack)
 
     def grown() -> None:
         arrays = {"dy": dy, "x": x, **gradients, **scale, **shift}
-        made = launched(arrays, (((channels,), F32),) * 2, launches.grown(dy, act, 1e-3))
+        made = launched(arrays, (((channels,), F32),) * 2, launches.bn_stats_grad_by(dy, act, 1e-3))
         close(made[0], exact(dgamma) + (pulled() * off).sum((0, 1, 2)) * root, 3 * size, slack=slack)
         close(made[1], exact(dbeta) + pulled().sum((0, 1, 2)), size, slack=slack)
 
     def grad() -> None:
         arrays = {"dy": dy, "x": x, **gradients, "gamma": gamma, "count": count, **shift}
-        dx = launched(arrays, like(x), launches.gradient_by(dy, act, 1e-3))[0]
+        dx = launched(arrays, like(x), launches.bn_grad_by(dy, act, 1e-3))[0]
         right = exact(gamma) * root * (pulled() - exact(dbeta) / 300 - off * root * exact(dgamma) / 300)
         close(dx, right, abs(right) + 9, slack=slack)
 
@@ -188,7 +188,7 @@ def _by_state(
     return [
         Case(named("bn_normalize by a state", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
         Case(named("bn_grown", shape, dtype, **told), ("bn_stats_grad", "bn_stats_grad_merge"), grown, crowded),
-        Case(named("bn_grad by a state", shape, dtype, **told), ("bn_factors", "bn_grad"), grad, crowded),
+        Case(named("bn_grad by a state", shape, dtype, **told), ("bn_grad_coefficients", "bn_grad"), grad, crowded),
     ]
 
 
@@ -295,7 +295,7 @@ def _few_pixels() -> Case:
     def check() -> None:
         for seed in range(4):
             x = numbers((3, 5, 4, 16), F32, seed)
-            mean, var = launched({"x": x}, (((1, 16), F32),) * 2, launches.moments(x, 1))
+            mean, var = launched({"x": x}, (((1, 16), F32),) * 2, launches.bn_stats(x, 1))
             right = exact(x).reshape(1, -1, 16)
             close(mean, right.mean(1), abs(right).mean(1))
             close(var, right.var(1), (right**2).mean(1))
@@ -310,7 +310,7 @@ def _behind_an_outlier() -> Case:
         x = exact(numbers((1, 30, 40, 1024)))
         x[0, -1, -1] += 30  # threads go from the last pixel to the first
         image = mx.array(x, F32)
-        mean, var = launched({"x": image}, (((1, 1024), F32),) * 2, launches.moments(image, 1))
+        mean, var = launched({"x": image}, (((1, 1024), F32),) * 2, launches.bn_stats(image, 1))
         close(mean, x.mean((1, 2)), abs(x).mean((1, 2)), slack=8)
         close(var, x.var((1, 2)), x.var((1, 2)), slack=16)
 
