@@ -25,7 +25,7 @@ def loss(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...]:
     sharing = min(32, grids.power_of_two((classes if by_rows else pixels * classes) // lanes))
     items = pixels if by_rows else -(-pixels * classes // (lanes * sharing * _PACKS))
     parts = max(1, min(items, 8 * grids.FILL * 256 // (n * sharing)))
-    body = "loss_rows" if by_rows else "loss"
+    body = "softmax_cross_entropy" if by_rows else "loss"
     template = (*template, ("R", sharing), *(() if by_rows else (("K", spec.type),)))
     (threads, _, _), _ = grids.threads(-(-n * parts * sharing // 256) * 256, 1)  # which refuses what is too wide
     grid, group, params = (threads, 1, 1), (256, 1, 1), LossLaunch(parts, spec.numbers)
@@ -44,7 +44,7 @@ def loss_grad(arrays: dict[str, mx.array], spec: Spec, exact: bool) -> tuple[Ker
     if spec.type == SOFTMAX:
         sharing = min(32, grids.power_of_two(classes // lanes))
         grid, group = grids.sharing_threads(n * pixels, sharing)
-        body, template = "loss_rows_grad", (*template, ("R", sharing))
+        body, template = "softmax_cross_entropy_grad", (*template, ("R", sharing))
     else:
         grid, group = grids.pointwise_threads(y.size // lanes)
         body, template = "loss_grad", (*template, ("K", spec.type))

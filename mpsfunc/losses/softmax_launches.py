@@ -14,7 +14,7 @@ _PACKS, _UNDER_WAY = 8, 4
 
 def kernels(log: bool, gradient: bool, y: mx.array) -> tuple[KernelLaunch, ...]:
     """Softmax along the middle axis of (outer, length, inner), or its gradient from dy and y."""
-    rows_body, body = ("softmax_grad", "softmax_grad_across") if gradient else ("softmax", "softmax_across")
+    rows_body, body = ("softmax_grad", "softmax_grad_strided") if gradient else ("softmax", "softmax_strided")
     names, made = (("dy", "y"), ("dx",)) if gradient else (("x",), ("y",))
     result = tuple(y.shape), y.dtype
     outer, length, inner = y.shape

@@ -66,14 +66,16 @@ def test_pixels_are_counted_past_2_to_31() -> None:
     template = (("V", 1), ("L", 0), ("W", 0), ("R", 1))
     results = ((1, 0), mx.float32), (y.shape, mx.float32)
     stage = KernelLaunch(
-        *("loss_rows", ("y", "target", "weights"), ("partial", "gradient"), results),
+        *("softmax_cross_entropy", ("y", "target", "weights"), ("partial", "gradient"), results),
         *((32, 1, 1), (32, 1, 1), LossLaunch(2**30, LossNumbers(*[0.0] * 6)), template),
     )
     with metal_host() as host:
         host.run_kernel(stage, [y, y, y], mx.default_stream(mx.cpu))
 
 
-@pytest.mark.parametrize("body", ["loss_rows", "loss_rows_grad", "softmax_across", "softmax_grad_across"])
+@pytest.mark.parametrize(
+    "body", ["softmax_cross_entropy", "softmax_cross_entropy_grad", "softmax_strided", "softmax_grad_strided"]
+)
 def test_no_counter_wraps_below_2_to_31(body: str) -> None:
     """One of int that takes several steps at once would before it ends."""
     assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", texts.body(body))

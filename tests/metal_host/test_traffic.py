@@ -213,8 +213,8 @@ _PIVOTED = (LONG_IMAGE, (147 + 22 + 64) / 64 * LONG_IMAGE)
 # Of slopes, three pixels for each of the 22 runs' pivots.
 _THREE_PIVOTS = (LONG_IMAGE, (147 + 3 * 22 + 64) / 64 * LONG_IMAGE)
 _TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)
-_UNREAD = (LONG_IMAGE, 0)  # the image stands in
-_NO_WEIGHTS = {"weights": _UNREAD}
+_NO_WEIGHTS = {"weights": (LONG_IMAGE, 0)}  # the image stands in
+_NO_SCALES = {**_NO_WEIGHTS, "scales": (LONG_IMAGE, 0)}
 TRAFFIC = {
     "avg_pool": Row(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "avg_pool_grad": Row(_pool_grad_of_many, {"dy": (IMAGE, (5 * 12 - 6) ** 2 / 12**2 * IMAGE)}),  # likewise
@@ -347,13 +347,13 @@ TRAFFIC = {
     ),
     "softmax": Row(_softmax, {"x": _WHOLE}),
     "softmax_grad": Row(_softmax, dict.fromkeys(("dy", "y"), _WHOLE)),
-    "softmax_across": Row(_softmax, {"x": _TWICE}),  # to add up, and to divide
-    "softmax_grad_across": Row(_softmax, dict.fromkeys(("dy", "y"), _TWICE)),
+    "softmax_strided": Row(_softmax, {"x": _TWICE}),  # to add up, and to divide
+    "softmax_grad_strided": Row(_softmax, dict.fromkeys(("dy", "y"), _TWICE)),
     "loss": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_WEIGHTS}),
-    "loss_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_WEIGHTS, "scales": _UNREAD}),
-    "loss_rows": Row(_losses, {"y": _TWICE, "target": _WHOLE, **_NO_WEIGHTS}),
+    "loss_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _WHOLE), **_NO_SCALES}),
+    "softmax_cross_entropy": Row(_losses, {"y": _TWICE, "target": _WHOLE, **_NO_WEIGHTS}),
     # The targets are added up for a derivative.
-    "loss_rows_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _TWICE), **_NO_WEIGHTS, "scales": _UNREAD}),
+    "softmax_cross_entropy_grad": Row(_losses, {**dict.fromkeys(("y", "target"), _TWICE), **_NO_SCALES}),
     "sum_partials": Row(_conv, {"partial": (WEIGHTS, WEIGHTS)}),
 }
 

@@ -19,10 +19,10 @@ SOFTMAX, SIGMOID, CATEGORICAL, COSINE = (
 
 
 def _softmax(
-    shape: tuple[int, ...], dtype: mx.Dtype, axis: int = -1, *, across: bool = False, size: float = 1.0, **how: Any
+    shape: tuple[int, ...], dtype: mx.Dtype, axis: int = -1, *, strided: bool = False, size: float = 1.0, **how: Any
 ) -> list[Case]:
-    """Both functions, both ways; ``across`` are lines that no simdgroup holds."""
-    ending = "_across" if across else ""
+    """Both functions, both ways; ``strided`` are lines that no simdgroup holds."""
+    ending = "_strided" if strided else ""
 
     def check(name: str) -> None:
         forward, backward = getattr(mf, name), getattr(mf, f"{name}_grad")
@@ -73,8 +73,8 @@ def _loss(
     **how: Any,
 ) -> Case:
     """The value and both gradients; ``whole`` images are one part each, and need no more sums."""
-    ending = "_rows" if type == SOFTMAX else ""
-    bodies = (f"loss{ending}", f"loss{ending}_grad", *(() if whole else ("sum_partials",)))
+    body = type if type == SOFTMAX else "loss"
+    bodies = (body, f"{body}_grad", *(() if whole else ("sum_partials",)))
     if type == SOFTMAX and (not labels or weighing != "none"):
         bodies += ("softmax",)  # the target's and weights' derivatives, which the host runs though nobody asks for them
 
@@ -136,17 +136,17 @@ def losses() -> list[Case]:
         *_softmax((2, 1000), F32),
         *_softmax((3, 200), F32),
         *_softmax((1100, 20), F32, crowded=True),
-        *_softmax((2, 1030), F32, across=True),
-        *_softmax((2, 301), F32, across=True, size=60.0),
-        *_softmax((3, 10, 8), F32, 1, across=True, size=60.0),
-        *_softmax((2, 37, 3), F32, 1, across=True),
-        *_softmax((3, 2), F32, 0, across=True),
-        *_softmax((9, 16), F16, 0, across=True),
-        *_softmax((2, 3, 7), BF16, 1, across=True),
-        *_softmax((5, 16), BF16, 0, across=True),
-        *_softmax((3, 2), F16, 0, across=True),
-        *_softmax((2, 3), BF16, 0, across=True),
-        *_softmax((70, 40), F32, 0, across=True, crowded=True),
+        *_softmax((2, 1030), F32, strided=True),
+        *_softmax((2, 301), F32, strided=True, size=60.0),
+        *_softmax((3, 10, 8), F32, 1, strided=True, size=60.0),
+        *_softmax((2, 37, 3), F32, 1, strided=True),
+        *_softmax((3, 2), F32, 0, strided=True),
+        *_softmax((9, 16), F16, 0, strided=True),
+        *_softmax((2, 3, 7), BF16, 1, strided=True),
+        *_softmax((5, 16), BF16, 0, strided=True),
+        *_softmax((3, 2), F16, 0, strided=True),
+        *_softmax((2, 3), BF16, 0, strided=True),
+        *_softmax((70, 40), F32, 0, strided=True, crowded=True),
         _loss("mean_absolute_error", (2, 3, 5), F32, "mean", whole=True),
         _loss("mean_squared_error", (2, 9, 40), F32, weighing="elements", whole=True),
         _loss("mean_squared_error", (3, 2), F16, weighing="pixels", whole=True),
