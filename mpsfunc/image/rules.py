@@ -159,7 +159,7 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     down, across = (_tiled(axis, back) for axis in (rows, cols))
 
     def mixing() -> tuple[KernelLaunch, ...]:
-        # Columns and images_per_thread under way, as many as there are registers for.
+        # Columns and images under way, as many as there are registers for.
         columns = _evenly(across.longest, 4)
         results = down.size * across.size * max(vector_width // 4, 1)
         images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
