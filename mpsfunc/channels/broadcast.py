@@ -229,7 +229,7 @@ def gathered(full: mx.array, shape: Shape, per: int) -> mx.array:
 # GPU ----------------------------------------------------------------------------------------------------
 
 
-def lanes(dtype: mx.Dtype, made: Layout) -> int:
+def vector_width(dtype: mx.Dtype, made: Layout) -> int:
     """Elements along the innermost axis that one thread owns."""
     size = made.n * made.h * made.w * made.c
     return grids.lanes(dtype, made.c, size)
@@ -248,9 +248,9 @@ def merged(made: Layout) -> bool:
     return made.h * made.w == 1
 
 
-def packs(made: Layout, per_thread: int) -> int:
+def packs(made: Layout, width: int) -> int:
     """Packs of an image."""
-    return made.h * made.w * (made.c // per_thread)
+    return made.h * made.w * (made.c // width)
 
 
 def result_shape(shapes: Sequence[Shape], batch: int) -> Shape:

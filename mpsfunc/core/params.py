@@ -63,37 +63,36 @@ def for_cpu(record: Any) -> tuple[int, ...]:
 
 
 def _for_gpu(kind: Any) -> Words:
-    flat, to_words = _flat(kind), _to_words(codes(kind))
-    real = tuple(code == "f" for code in codes(kind))
-
-    def words(record: Any) -> tuple[int, ...]:
-        pairs = zip(flat(record), real, strict=True)
-        return to_words(*(max(-_MOST, min(number, _MOST)) if is_real else number for number, is_real in pairs))
-
-    return words if set(codes(kind)) - {"i"} else flat
+    return _words(kind, "f", "max(-most, min({}, most))")
 
 
 def _for_cpu(kind: Any) -> Words:
-    flat, to_words = _flat(kind), _to_words(codes(kind).replace("f", "d"))
-    return (lambda record: to_words(*flat(record))) if set(codes(kind)) - {"i"} else flat
+    return _words(kind, "d", "{}")
 
 
-def _to_words(of: str) -> Callable[..., tuple[int, ...]]:
-    packer = struct.Struct(f"={of}")
-    return lambda *numbers: struct.unpack(f"={packer.size // 4}i", packer.pack(*numbers))
+def _words(kind: Any, code: str, real: str) -> Words:
+    """Makes words of a record and those inside it; compiled, since every call asks.
 
-
-def _flat(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Makes one tuple of a record and those inside it; compiled, since every call asks."""
+    Args:
+        kind: The record.
+        code: What `struct` calls a real number here.
+        real: How one is written.
+    """
 
     def parts(of: Any, at: str) -> Iterator[str]:
         for i, (_, inner) in enumerate(fields(of)):
+            part = f"{at}[{i}]"
             if inner in _CODES:
-                yield f"{at}[{i}]"
-            elif all(leaf in _CODES for _, leaf in fields(inner)):
-                yield f"*{at}[{i}]"
+                yield real.format(part) if inner is float else part
+            elif all(leaf in _CODES and leaf is not float for _, leaf in fields(inner)):
+                yield f"*{part}"
             else:
-                yield from parts(inner, f"{at}[{i}]")
+                yield from parts(inner, part)
 
-    made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda r: ({''.join(part + ', ' for part in parts(kind, 'r'))})")
-    return made
+    packer = struct.Struct(f"={codes(kind).replace('f', code)}")
+    numbers = "".join(f"{part}, " for part in parts(kind, "r"))
+    made = f"unpack(pack({numbers}))" if set(codes(kind)) - {"i"} else f"({numbers})"
+    words = struct.Struct(f"={packer.size // 4}i")
+    known = {"pack": packer.pack, "unpack": words.unpack, "most": _MOST}
+    compiled: Words = eval(f"lambda r: {made}", known)
+    return compiled

@@ -175,9 +175,9 @@ def _run_value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     params = ArithmeticParams(*made[:4], *_both(made), spec.operation, limits, _factors(spec))
 
     def launches() -> tuple[KernelLaunch, ...]:
-        per_thread = broadcast.lanes(x.dtype, made)
-        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
-        unroll = (("V", per_thread), ("K", spec.operation), ("L", limits), ("F", int(broadcast.merged(made))))
+        width = broadcast.vector_width(x.dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
+        unroll = (("V", width), ("K", spec.operation), ("L", limits), ("F", int(broadcast.merged(made))))
         return (KernelLaunch("arithmetic", ("x", "y"), ("out",), ((shape, x.dtype),), size, group, params, unroll),)
 
     return launch.launch("arithmetic", {"x": x, "y": y}, params, ((shape, x.dtype),), launches, spec.stream)[0]
@@ -219,10 +219,10 @@ def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx
     params = ArithmeticGradParams(*made[:4], first, second, third, *switches, _factors(of))
 
     def launches() -> tuple[KernelLaunch, ...]:
-        per_thread = broadcast.lanes(dtype, made)  # what a thread stores at a time is sixteen bytes
-        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        width = broadcast.vector_width(dtype, made)  # what a thread stores at a time is sixteen bytes
+        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
         modes = (("K", of.operation), ("S", spec.operand), ("L", limits), ("F", int(broadcast.merged(made))))
-        template = (("O", dtype), ("V", per_thread), *modes)
+        template = (("O", dtype), ("V", width), *modes)
         inputs = "dy", ("x", "x" if needed[0] else "dy"), ("y", "y" if needed[1] else "dy")
         result = ((shape, dtype),)
         return (KernelLaunch("arithmetic_grad", inputs, ("dx",), result, size, group, params, template),)
@@ -251,10 +251,10 @@ def _run_compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
     params = CompareParams(*made[:4], *_both(made), spec.comparison, spec.threshold)
 
     def launches() -> tuple[KernelLaunch, ...]:
-        per_thread = broadcast.lanes(dtype, made)
-        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        width = broadcast.vector_width(dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
         whole = int(mx.issubdtype(dtype, mx.integer))
-        unroll = (("V", per_thread), ("K", spec.comparison), ("W", whole), ("F", int(broadcast.merged(made))))
+        unroll = (("V", width), ("K", spec.comparison), ("W", whole), ("F", int(broadcast.merged(made))))
         most = min(int(spec.threshold), 2**64 - 1)
         numbers = CompareLaunch(*made[:4], *_both(made), spec.threshold, *halves(most))
         return (KernelLaunch("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)

@@ -93,10 +93,10 @@ def _run_by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
     params = DropoutParams(*made[:4], source, mask, Unsigned(spec.threshold), spec.keep)
 
     def launches() -> tuple[KernelLaunch, ...]:
-        per_thread = broadcast.lanes(x.dtype, made)
-        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
+        width = broadcast.vector_width(x.dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
         along = int(mask.c > 1)
-        unroll = (("V", per_thread), ("A", along), ("F", int(broadcast.merged(made))))
+        unroll = (("V", width), ("A", along), ("F", int(broadcast.merged(made))))
         return (KernelLaunch("dropout", ("x", "keys"), ("y",), (result,), size, group, params, unroll),)
 
     return launch.launch("dropout", {"x": x, "keys": keys}, params, (result,), launches, spec.stream)[0]
@@ -110,9 +110,9 @@ def _run_by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
     params = DropoutByMaskParams(*made[:4], source, over, spec.keep)
 
     def launches() -> tuple[KernelLaunch, ...]:
-        per_thread = broadcast.lanes(x.dtype, made)
-        size, group = broadcast.grid(broadcast.packs(made, per_thread), made.n)
-        unroll = (("V", per_thread), ("F", int(broadcast.merged(made))))
+        width = broadcast.vector_width(x.dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
+        unroll = (("V", width), ("F", int(broadcast.merged(made))))
         return (KernelLaunch("dropout_by_mask", ("x", "mask"), ("y",), (result,), size, group, params, unroll),)
 
     return launch.launch("dropout_by_mask", {"x": x, "mask": mask}, params, (result,), launches, spec.stream)[0]
@@ -125,9 +125,9 @@ def _run_masks(keys: mx.array, spec: Random) -> mx.array:
 
     def launches() -> tuple[KernelLaunch, ...]:
         each = spec.images * h * w * c
-        per_thread = 16 if each % 16 == 0 else 1
-        size, group = broadcast.grid(each // per_thread, keys.shape[0])
-        params, unroll = DropoutMaskLaunch(*halves(each), bound), (("V", per_thread),)
+        width = 16 if each % 16 == 0 else 1
+        size, group = broadcast.grid(each // width, keys.shape[0])
+        params, unroll = DropoutMaskLaunch(*halves(each), bound), (("V", width),)
         return (KernelLaunch("dropout_mask", ("keys",), ("mask",), (result,), size, group, params, unroll),)
 
     return launch.launch("dropout_mask", {"keys": keys}, DropoutMaskParams(bound), (result,), launches, spec.stream)[0]

@@ -139,14 +139,14 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     n, _, _, channels = x.shape
     height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
     result = (n, height, width, channels), x.dtype
-    lanes = grids.lanes(x.dtype, channels, x.size)
+    vector_width = grids.lanes(x.dtype, channels, x.size)
     if not back and sampling.picks(rows) and sampling.picks(cols):
-        together = min(4, n)
+        images_per_thread = min(4, n)
 
         def picking() -> tuple[KernelLaunch, ...]:
-            grid, group = grids.image_threads(width * (channels // lanes), height, -(-n // together))
+            grid, group = grids.image_threads(width * (channels // vector_width), height, -(-n // images_per_thread))
             names = ("x", "rows", "cols", "filling"), ("y",)
-            template = ("V", lanes), ("B", together)
+            template = ("V", vector_width), ("B", images_per_thread)
             params = PickLaunch(height, width)
             return (KernelLaunch("pick", *names, (result,), grid, group, params, template),)
 
@@ -161,11 +161,13 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     def mixing() -> tuple[KernelLaunch, ...]:
         # Columns and images under way, as many as there are registers for.
         columns = _evenly(across.longest, 4)
-        results = down.size * across.size * max(lanes // 4, 1)
-        together = max(1, min(n, 4, 8 // results, 8 // columns))
-        grid, group = grids.image_threads(across.tiles * (channels // lanes), down.tiles, -(-n // together))
+        results = down.size * across.size * max(vector_width // 4, 1)
+        images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
+        grid, group = grids.image_threads(
+            across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread)
+        )
         params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
-        template = ("V", lanes), ("B", together), ("U", columns), ("DY", down.size), ("DX", across.size)
+        template = ("V", vector_width), ("B", images_per_thread), ("U", columns), ("DY", down.size), ("DX", across.size)
         names = ("x", "rows", "cols"), ("y",)
         return (KernelLaunch("resample", *names, (result,), grid, group, params, template),)
 
