@@ -13,13 +13,14 @@ import pytest
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
 from support.oracle import pooling as oracle
 
-from mpsfunc.channels.activation_spec import NO_ACTIVATION
-from mpsfunc.core import launch
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, RELU, Activation
+from mpsfunc.core.params import for_cpu
 from mpsfunc.windows.axis import Axis
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
 ISAS = _primitives.isas()
+PLAIN = for_cpu(NO_ACTIVATION)
 LIST = Path(__file__).parents[2] / "primitives" / "runtime" / "operations.h"
 OPERATIONS = re.findall(r"^  X\((\w+)\)", LIST.read_text(), re.MULTILINE)
 
@@ -71,7 +72,7 @@ def stats(x: mx.array) -> list[mx.array]:
 
 def stats_grad(dy: mx.array, x: mx.array, mean: mx.array) -> list[mx.array]:
     vector = ((1, x.shape[-1]), accumulator(x.dtype))
-    return [v[0] for v in run("bn_stats_grad", [dy, x, mean[None]], NO_ACTIVATION.told, vector, vector)]
+    return [v[0] for v in run("bn_stats_grad", [dy, x, mean[None]], PLAIN, vector, vector)]
 
 
 def vectors(count: int, channels: int, dtype: mx.Dtype) -> list[mx.array]:
@@ -112,9 +113,9 @@ def test_affine_maps(isa: str, shape: tuple[int, int], dtype: mx.Dtype) -> None:
     mean, a, b, d = vectors(4, shape[1], dtype)
     x64, dy64, mean64, a64, b64, d64 = (exact(v) for v in (x, dy, mean, a, b, d))
     scale = 3 + abs(a64 * x64) + abs(b64 * x64) + abs(a64 * dy64) + abs(b64 * mean64)
-    (y,) = run("bn_normalize", [x, mean[None], a[None], b[None]], NO_ACTIVATION.told, (shape, dtype))
+    (y,) = run("bn_normalize", [x, mean[None], a[None], b[None]], PLAIN, (shape, dtype))
     close(y, (x64 - mean64) * a64 + b64, scale)
-    (dx,) = run("bn_grad", [dy, x, *(v[None] for v in (mean, a, b, d))], NO_ACTIVATION.told, (shape, dtype))
+    (dx,) = run("bn_grad", [dy, x, *(v[None] for v in (mean, a, b, d))], PLAIN, (shape, dtype))
     close(dx, a64 * dy64 + b64 * (x64 - mean64) + d64, scale)
 
 
@@ -140,7 +141,7 @@ def test_every_sixteen_bit_value_survives(isa: str, dtype: mx.Dtype) -> None:
     bits = np.arange(2**16, dtype=np.uint16)
     x = mx.array(bits).view(dtype).reshape(-1, 16)
     zeros, ones = mx.zeros((1, 16)), mx.ones((1, 16))
-    (y,) = run("bn_normalize", [x, zeros, ones, zeros], NO_ACTIVATION.told, (x.shape, dtype))
+    (y,) = run("bn_normalize", [x, zeros, ones, zeros], PLAIN, (x.shape, dtype))
     assert mx.array_equal(x, y, equal_nan=True)
 
 
@@ -156,7 +157,7 @@ def test_rounding_to_sixteen_bits(isa: str, dtype: mx.Dtype) -> None:
     (y,) = run(
         "bn_normalize",
         [mx.zeros((1, shift.size), dtype), *[mx.zeros((1, shift.size))] * 2, shift[None]],
-        NO_ACTIVATION.told,
+        PLAIN,
         ((1, shift.size), dtype),
     )
     assert mx.array_equal(y.reshape(-1), shift.astype(dtype))
@@ -183,10 +184,10 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
     x, vector = numbers(shape, dtype), [v[None] for v in vectors(3, channels, dtype)]
     part = 3 * 448  # whole rows; small enough to go through the caches
     for _ in range(3):  # at the latest the second result lies in memory that was used before
-        (y,) = run("bn_normalize", [x, *vector], NO_ACTIVATION.told, (shape, dtype))
+        (y,) = run("bn_normalize", [x, *vector], PLAIN, (shape, dtype))
         mx.eval(y)
         for rows in (slice(0, part), slice(shape[0] - part, shape[0])):
-            (expected,) = run("bn_normalize", [x[rows], *vector], NO_ACTIVATION.told, ((part, channels), dtype))
+            (expected,) = run("bn_normalize", [x[rows], *vector], PLAIN, ((part, channels), dtype))
             assert same_bits(y[rows], expected)
         del y
 
@@ -229,8 +230,8 @@ def test_empty(isa: str, shape: tuple[int, ...]) -> None:
     assert pool_grad(mx.zeros((n, 4, 4, c)), *axes).shape == shape
     for vector in (*stats(x), *stats_grad(x, x, zeros)):
         assert mx.array_equal(vector, zeros)
-    assert run("bn_normalize", [x, *[zeros[None]] * 3], NO_ACTIVATION.told, (shape, mx.float32))[0].shape == shape
-    assert run("bn_grad", [x, x, *[zeros[None]] * 4], NO_ACTIVATION.told, (shape, mx.float32))[0].shape == shape
+    assert run("bn_normalize", [x, *[zeros[None]] * 3], PLAIN, (shape, mx.float32))[0].shape == shape
+    assert run("bn_grad", [x, x, *[zeros[None]] * 4], PLAIN, (shape, mx.float32))[0].shape == shape
 
 
 def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
@@ -244,7 +245,7 @@ def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
 IMAGE, VECTOR = ((2, 7, 8, 3), mx.float32), ((3,), mx.float32)
 POOLED = ((2, 4, 4, 3), mx.float32)
 CONVOLVED, WEIGHTS = ((2, 4, 4, 5), mx.float32), ((5, 3, 3, 3), mx.float32)
-NUMBERS = launch.doubles(0, 0, 0)  # parameters of an activation
+NUMBERS = PLAIN[1:]  # parameters of an activation
 GOOD = (*AXES["3x3 s2 p1"][0], *AXES["3x3 s2 p1"][1])
 
 
@@ -360,7 +361,7 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("neuron_pull", [IMAGE, IMAGE], (0, *NUMBERS), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (1,), [IMAGE]),
         ("neuron_pull", [IMAGE, IMAGE], (), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], (1, *launch.doubles(-1.0, 0, 0)), [IMAGE]),  # both signs come out the same
+        ("neuron_pull", [IMAGE, IMAGE], for_cpu(Activation(RELU, -1.0)), [IMAGE]),  # both signs come out the same
         ("neuron_pull", [IMAGE, IMAGE], (15, *NUMBERS), [IMAGE]),  # a gelu's result does not tell
         ("neuron_pull", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),  # nor does that of a sigmoid, once it is rounded
         ("neuron", [IMAGE], (16, *NUMBERS), [IMAGE]),
