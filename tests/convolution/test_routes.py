@@ -84,17 +84,17 @@ def test_a_fused_bias_and_neuron(gpu: str) -> None:
 @pytest.mark.parametrize(
     ("channels", "out", "kernel", "stride", "dtype", "body"),
     [
-        (16, 16, 3, 1, mx.float32, "narrow"),
-        (16, 32, 3, 1, mx.float16, "strips"),
-        (64, 64, 3, 1, mx.float16, "strips"),
-        (32, 64, 3, 2, mx.float16, "strips"),
-        (8, 64, 3, 1, mx.bfloat16, "strips"),
-        (32, 24, 2, 2, mx.bfloat16, "strips"),
-        (12, 32, 3, 1, mx.float16, "narrow"),
-        (4, 8, 3, 1, mx.bfloat16, "narrow"),
-        (32, 32, 3, 2, mx.float32, "narrow"),
-        (3, 64, 3, 1, mx.bfloat16, "narrow"),
-        (32, 64, 1, 2, mx.float16, "narrow"),
+        (16, 16, 3, 1, mx.float32, "registers"),
+        (16, 32, 3, 1, mx.float16, "tensor_core"),
+        (64, 64, 3, 1, mx.float16, "tensor_core"),
+        (32, 64, 3, 2, mx.float16, "tensor_core"),
+        (8, 64, 3, 1, mx.bfloat16, "tensor_core"),
+        (32, 24, 2, 2, mx.bfloat16, "tensor_core"),
+        (12, 32, 3, 1, mx.float16, "registers"),
+        (4, 8, 3, 1, mx.bfloat16, "registers"),
+        (32, 32, 3, 2, mx.float32, "registers"),
+        (3, 64, 3, 1, mx.bfloat16, "registers"),
+        (32, 64, 1, 2, mx.float16, "registers"),
         (32, 64, 3, 1, mx.float32, ""),
         (16, 64, 3, 1, mx.float32, ""),
         (16, 16, 1, 1, mx.float32, ""),
@@ -105,7 +105,7 @@ def test_a_fused_bias_and_neuron(gpu: str) -> None:
         (16, 12, 3, 1, mx.bfloat16, ""),
         (32, 64, 1, 2, mx.bfloat16, ""),
         (64, 32, 1, 2, mx.float32, ""),
-        (1, 16, 3, 1, mx.float32, "narrow"),
+        (1, 16, 3, 1, mx.float32, "registers"),
         (3, 64, 3, 2, mx.float32, ""),
         (5, 16, 3, 1, mx.float32, ""),
         (128, 3, 3, 1, mx.float32, ""),
@@ -140,7 +140,9 @@ def test_who_makes_a_weight_gradient_on_cuda(
     routes.grad_weights(dy, x, spec)
     fits = kernel <= 3 and max(channels, out) <= 64
     halves = dtype != mx.float32 and channels % 8 == out % 8 == 0 and kernel > 1
-    ours = body or ("" if deterministic == "0" else "strips" if fits and halves else "narrow" if fits else "plain")
+    ours = body or (
+        "" if deterministic == "0" else "tensor_core" if fits and halves else "registers" if fits else "simt"
+    )
     assert launched == ([f"conv_grad_weights_{ours}", "sum_partials"] if ours else [])
 
 
