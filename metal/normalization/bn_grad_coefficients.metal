@@ -2,7 +2,7 @@
 // and then the one a grid further.
 #include "normalization/params.h"
 #include "shared/norms.h"
-const BnGradCoefficientsLaunch launch = params_as<BnFactorsLaunch>(params);
+const BnGradCoefficientsLaunch launch = params_as<BnGradCoefficientsLaunch>(params);
 const int channels = launch.channels;
 const float eps = launch.eps;
 for (int c = thread_position_in_grid.x; c < channels; c += threads_per_grid.x) {
