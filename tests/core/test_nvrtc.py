@@ -25,6 +25,7 @@ from mpsfunc.channels import launches
 from mpsfunc.core import launch, texts
 from mpsfunc.core import nvrtc as core_nvrtc
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.params import Threadgroup
 from mpsfunc.selftest import calls
 
 GPU = mx.Device(mx.gpu, 0)
@@ -288,9 +289,11 @@ def test_a_launch_tells_the_lengths_that_a_kernel_asks_about_and_its_parameters(
 ) -> None:
     monkeypatch.setattr(core_nvrtc, "compiler", lambda device: Fake())
     total = ((5,), mx.float32)
-    stage = KernelLaunch("sum_partials", ("skipped", "partial"), ("total",), (total,), (5, 1, 1), (5, 1, 1), (7, -9))
+    stage = KernelLaunch(
+        "sum_partials", ("skipped", "partial"), ("total",), (total,), (5, 1, 1), (5, 1, 1), Threadgroup(7, -9)
+    )
     launch.run_kernel(stage, [mx.ones((9, 9)), mx.ones((3, 5))], mx.default_stream(mx.cpu), init_value=0.5)
-    assert on_cuda[0]["scalars"] == [3, 5, 7, -9, 0, 0, 0, 0, 0, 0] and on_cuda[0]["init_value"] == 0.5
+    assert on_cuda[0]["scalars"] == [3, 5, 7, -9] and on_cuda[0]["init_value"] == 0.5
 
 
 def test_without_a_compiler_mlx_gets_the_text(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +397,7 @@ def test_nvidia_s_compiler_takes_every_kernel(
         texts |= {core_nvrtc.source(*each[:-1])[0] for each in wanted}
         named |= {each[0] for each in wanted}
     bodies = {f"mpsfunc_{path.stem}" for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
-    assert bodies - named == {"mpsfunc_conv_grad_weights"}  # by an Apple GPU's matrices; CUDA has the plain one
+    assert bodies - named == {"mpsfunc_conv_grad_weights"}  # by an Apple GPU's matrices; CUDA has one without
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sizes = list(pool.map(lambda text: len(nvrtc.compile(text)), texts))
     assert len(texts) > 200 and min(sizes) > 1000

@@ -60,9 +60,9 @@ def test_bodies(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("conv_grad_weights ")])
 def test_matrices_of_simdgroups(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The body of Apple GPUs, wherever this runs: CUDA has words for it that its own choice does not use."""
-    stages = launches.grad_weights_stages
-    with_matrices = functools.partial(stages, matrices=True)
-    monkeypatch.setattr(launches, "grad_weights_stages", lambda *args, matrices: with_matrices(*args))
+    kernels = launches.grad_weights
+    with_matrices = functools.partial(kernels, matrices=True)
+    monkeypatch.setattr(launches, "grad_weights", lambda *args, matrices: with_matrices(*args))
     CASES[name].run()
 
 

@@ -43,8 +43,8 @@ def test_every_function_is_called() -> None:
 @pytest.mark.parametrize(
     ("backend", "of_others"),
     [
-        ("metal", {f"conv_grad_weights_{how}" for how in ("plain", "narrow", "strips")}),
-        ("cuda", {"conv_grad_weights", "conv_grad_weights_strips"}),  # the latter is for sixteen bits
+        ("metal", {f"conv_grad_weights_{how}" for how in ("simt", "registers", "tensor_core")}),
+        ("cuda", {"conv_grad_weights", "conv_grad_weights_tensor_core"}),  # the latter is for sixteen bits
     ],
 )
 def test_every_kernel_is_launched(monkeypatch: pytest.MonkeyPatch, backend: str, of_others: set[str]) -> None:

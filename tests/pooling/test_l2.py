@@ -20,9 +20,9 @@ from support import (
     exact,
     geometries,
     numbers,
-    oracle,
     same_bits,
 )
+from support.oracle import pooling as oracle
 from support.strategies import pairs, placements
 
 import mpsfunc as mf
