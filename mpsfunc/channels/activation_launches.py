@@ -21,12 +21,12 @@ def grad(x: mx.array, act: Activation, *, slopes: bool = False) -> tuple[KernelL
 
 def curve(x: mx.array, act: Activation) -> tuple[KernelLaunch, ...]:
     """``u * dy * f''(x)`` from u, dy and x."""
-    return (_pointwise("neuron_curve", ("u", "dy", "x"), "r", x, act),)
+    return (_pointwise("neuron_grad_grad", ("u", "dy", "x"), "r", x, act),)
 
 
 def pull(y: mx.array, act: Activation) -> tuple[KernelLaunch, ...]:
     """``dy * f'(x)`` from dy and ``y = f(x)``, of a relu."""
-    return (_pointwise("neuron_pull", ("dy", "y"), "dz", y, act),)
+    return (_pointwise("neuron_grad_from_output", ("dy", "y"), "dz", y, act),)
 
 
 def _slopes(there: bool) -> Name:

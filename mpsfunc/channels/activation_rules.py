@@ -243,19 +243,21 @@ def _run_grad(dy: mx.array, x: mx.array, on: On) -> mx.array:
 
 
 def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array:
-    return _run("neuron_curve", {"u": u, "dy": dy, "x": x}, activation_launches.curve, on)
+    return _run("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.curve, on)
 
 
 def _run_pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
-    return _run("neuron_pull", {"dy": dy, "y": y}, activation_launches.pull, on)
+    return _run("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.pull, on)
 
 
 _neuron: Any = differentiable(
     "neuron", _run_neuron, vjp=_neuron_vjp, jvp=_neuron_jvp, vmap=elementwise(lambda: _neuron)
 )
 _grad: Any = differentiable("neuron_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=elementwise(lambda: _grad))
-_curve: Any = derived("neuron_curve", _run_curve, _curve_meaning, vmap=elementwise(lambda: _curve))
+_curve: Any = derived("neuron_grad_grad", _run_curve, _curve_meaning, vmap=elementwise(lambda: _curve))
 _applied: Any = differentiable(
     "neuron", _run_neuron, vjp=_applied_vjp, jvp=_applied_jvp, vmap=elementwise(lambda: _applied)
 )
-_pull: Any = differentiable("neuron_pull", _run_pull, vjp=_pull_vjp, jvp=_pull_jvp, vmap=elementwise(lambda: _pull))
+_pull: Any = differentiable(
+    "neuron_grad_from_output", _run_pull, vjp=_pull_vjp, jvp=_pull_jvp, vmap=elementwise(lambda: _pull)
+)

@@ -157,7 +157,7 @@ def moved(
     return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
 
 
-@_one_launch("bn_by_group", "mean var", "group_mean group_var", BnGroupParams, _by_group)
+@_one_launch("group_moments", "mean var", "group_mean group_var", BnGroupParams, _by_group)
 def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
     """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
 

@@ -63,10 +63,10 @@ def _run_tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.ar
 
     def kernels() -> tuple[KernelLaunch, ...]:
         names = ("t", "x", "norms"), ("dnorms",)
-        return (launches.by_pixel("l2_pool_tangent", names, source, (result,), spec.windows),)
+        return (launches.by_pixel("l2_pool_jvp", names, source, (result,), spec.windows),)
 
     arrays = {"t": t, "x": x, "norms": norms}
-    return launch.launch("l2_pool_tangent", arrays, spec.windows, (result,), kernels, spec.stream)[0]
+    return launch.launch("l2_pool_jvp", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------
@@ -127,5 +127,5 @@ def _tangent_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
 _norms: Any = differentiable("l2_pool", _run_norms, vjp=_norms_vjp, jvp=_norms_jvp, vmap=over_batches(lambda: _norms))
 _grad: Any = differentiable("l2_pool_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=over_batches(lambda: _grad))
 _tangent: Any = differentiable(
-    "l2_pool_tangent", _run_tangent, vjp=_tangent_vjp, jvp=_tangent_jvp, vmap=over_batches(lambda: _tangent)
+    "l2_pool_jvp", _run_tangent, vjp=_tangent_vjp, jvp=_tangent_jvp, vmap=over_batches(lambda: _tangent)
 )

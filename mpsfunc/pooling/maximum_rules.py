@@ -78,10 +78,12 @@ def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
 
     def kernels() -> tuple[KernelLaunch, ...]:
         names = ("x", "winners"), ("y",)
-        return (by_pixel("max_pool_take", names, (x.shape, x.dtype), (result,), spec.windows, (("W", winners.dtype),)),)
+        return (
+            by_pixel("max_pool_gather", names, (x.shape, x.dtype), (result,), spec.windows, (("W", winners.dtype),)),
+        )
 
     arrays = {"x": x, "winners": winners}
-    return launch.launch("max_pool_take", arrays, spec.windows, (result,), kernels, spec.stream)[0]
+    return launch.launch("max_pool_gather", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 # Rules --------------------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
     )
 
 
-_take: Any = _linear("max_pool_take", _run_take, lambda: _take, lambda: _grad)
+_take: Any = _linear("max_pool_gather", _run_take, lambda: _take, lambda: _grad)
 _grad: Any = _linear("max_pool_grad", _run_grad, lambda: _grad, lambda: _take)
 _pool: Any = differentiable(
     "max_pool",

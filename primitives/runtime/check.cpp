@@ -63,7 +63,7 @@ class Check {
 
   // Whether this is one of the maximum pooling's, which know integers and one more edge.
   bool maximum() const {
-    return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_take;
+    return call_.op == Op::max_pool || call_.op == Op::max_pool_grad || call_.op == Op::max_pool_gather;
   }
 
   // Whether tables say what is read.
@@ -247,7 +247,7 @@ void check(const Signature& call) {
       c.output(1, c.out(0), call.dtypes[1]);
       return c.winners(call.dtypes[1]);
     case Op::max_pool_grad:
-    case Op::max_pool_take:
+    case Op::max_pool_gather:
       c.counts(2, 1);
       c.require(is_floating(c.image()), "floating images");
       if (call.op == Op::max_pool_grad) {
@@ -269,7 +269,7 @@ void check(const Signature& call) {
       c.input(1, c.in(1), c.image());
       c.input(2, c.in(0), c.accumulator());
       return c.output(0, c.in(1), c.image());
-    case Op::l2_pool_tangent:
+    case Op::l2_pool_jvp:
       c.counts(3, 1);
       c.pooling(c.in(0), c.in(2));
       c.input(1, c.in(0), c.image());
@@ -311,7 +311,7 @@ void check(const Signature& call) {
       c.params<BnRunningParams<double>>();
       c.require(call.inputs.size() == 5 && call.inputs[4].dtype == Type::i64, "an int64 count");
       return c.vectors(5, 2);
-    case Op::bn_by_group:
+    case Op::group_moments:
     case Op::bn_group_sums:
       c.vectors(2, 2);
       return c.groups();
@@ -368,7 +368,7 @@ void check(const Signature& call) {
       return c.windows(1, c.params<LocalContrastParams<double>>().size);
     case Op::local_contrast_norm_grad:
       return c.windows(2, c.params<LocalContrastParams<double>>().size);
-    case Op::neuron_pull:
+    case Op::neuron_grad_from_output:
       c.told(c.params<Activation<double>>());
       return c.elements(2, false);
     case Op::neuron:
@@ -377,7 +377,7 @@ void check(const Signature& call) {
       c.activation(act);
       return c.elements(call.op == Op::neuron ? 1 : 2, act.kind == kPrelu);
     }
-    case Op::neuron_curve:
+    case Op::neuron_grad_grad:
       c.fused(c.params<Activation<double>>());
       return c.elements(3, false);
     case Op::pick:

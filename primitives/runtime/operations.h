@@ -10,10 +10,10 @@
   X(avg_pool_grad)           \
   X(max_pool)                \
   X(max_pool_grad)           \
-  X(max_pool_take)           \
+  X(max_pool_gather)         \
   X(l2_pool)                 \
   X(l2_pool_grad)            \
-  X(l2_pool_tangent)         \
+  X(l2_pool_jvp)             \
   X(bn_stats)                \
   X(bn_normalize)            \
   X(bn_stats_grad)           \
@@ -26,7 +26,7 @@
   X(bn_slope)                \
   X(bn_composed_factors)     \
   X(bn_running)              \
-  X(bn_by_group)             \
+  X(group_moments)           \
   X(bn_group_sums)           \
   X(conv)                    \
   X(conv_grad_input)         \
@@ -34,8 +34,8 @@
   X(conv_grad_bias)          \
   X(neuron)                  \
   X(neuron_grad)             \
-  X(neuron_curve)            \
-  X(neuron_pull)             \
+  X(neuron_grad_grad)        \
+  X(neuron_grad_from_output) \
   X(softmax)                 \
   X(softmax_grad)            \
   X(log_softmax)             \

@@ -19,7 +19,7 @@ _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was bui
 ORDERS = {
     "neuron": oracle.neuron,
     "neuron_grad": oracle.slope,
-    "neuron_curve": oracle.curvature,
+    "neuron_grad_grad": oracle.curvature,
 }
 # A lane, a broken vector, more than is widened at a time and a rest of it, and more than one chunk.
 SIZES = (1, 13, 1030, 17000)
@@ -62,7 +62,7 @@ def test_slope_of_a_result(isa: str, dtype: mx.Dtype, name: str, told: Told) -> 
     for size in SIZES:
         y = run("neuron", [spread((size,), dtype)], activation(name, told))
         dy = numbers((size,), dtype, 1)
-        dz = run("neuron_pull", [dy, y], activation(name, told))
+        dz = run("neuron_grad_from_output", [dy, y], activation(name, told))
         close(dz, exact(dy) * slope_of_result(exact(y), *told), abs(exact(dy)), slack=4)
 
 
@@ -196,7 +196,7 @@ def test_a_gradient_of_infinity_is_cut_too(isa: str) -> None:
     for name, told, right in (("relu", (0.0,), [0, INF, INF]), ("relun", (0.0, 6.0), [0, INF, 0])):
         assert exact(run("neuron_grad", [dy, x], activation(name, told))).tolist() == right
     y = mx.array([0.0, 2.0, 20.0])
-    assert exact(run("neuron_pull", [dy, y], activation("relu", (0.0,)))).tolist() == [0, INF, INF]
+    assert exact(run("neuron_grad_from_output", [dy, y], activation("relu", (0.0,)))).tolist() == [0, INF, INF]
 
 
 def test_gelu_keeps_its_digits_far_below_zero(isa: str) -> None:
@@ -219,7 +219,7 @@ def test_each_derivative_is_the_difference_quotient_of_the_one_before(isa: str, 
     def f(op: str, x: np.ndarray) -> np.ndarray:
         return of(name, told, x, op, mx.float64)
 
-    for op, derived in (("neuron", "neuron_grad"), ("neuron_grad", "neuron_curve")):
+    for op, derived in (("neuron", "neuron_grad"), ("neuron_grad", "neuron_grad_grad")):
         quotient = (f(op, x + step) - f(op, x - step)) / (2 * step)
         size = 1 + abs(f(op, x)) / step * 1e-15
         np.testing.assert_allclose(f(derived, x), quotient, rtol=1e-6, atol=1e-8 * size.max())
@@ -227,7 +227,7 @@ def test_each_derivative_is_the_difference_quotient_of_the_one_before(isa: str, 
 
 def test_empty_arrays(isa: str) -> None:
     none = mx.zeros((0, 3))
-    for op, count in (("neuron", 1), ("neuron_grad", 2), ("neuron_curve", 3)):
+    for op, count in (("neuron", 1), ("neuron_grad", 2), ("neuron_grad_grad", 3)):
         assert run(op, [none] * count, activation("gelu", ())).shape == (0, 3)
     for shape in ((0, 3), (3, 0)):
         slopes = mx.zeros(shape[-1:])

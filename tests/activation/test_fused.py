@@ -183,14 +183,14 @@ def test_without_derivatives_the_convolution_activates(on_cpu: mx.Device, how: A
     assert "neuron" not in primitives(mf.fully_connected(x, numbers((6, 7, 6, 8)), b, neuron=how))
 
 
-KERNELS = {"conv", "conv_grad_input", "neuron", "neuron_grad", "neuron_pull"}
+KERNELS = {"conv", "conv_grad_input", "neuron", "neuron_grad", "neuron_grad_from_output"}
 
 
 @pytest.mark.parametrize(
     ("how", "forward", "backward"),
     [
         ("none", {"conv"}, {"conv_grad_input"}),
-        ("relu", {"conv"}, {"conv_grad_input", "neuron_pull"}),
+        ("relu", {"conv"}, {"conv_grad_input", "neuron_grad_from_output"}),
         ("sigmoid", {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),
         (mf.Neuron("elu", 0.5), {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),
         (mf.Neuron("elu", -0.5), {"conv", "neuron"}, {"conv_grad_input", "neuron_grad"}),

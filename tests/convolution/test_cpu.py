@@ -377,7 +377,7 @@ def test_fused_neurons(isa: str, name: str, windows: str, channels: tuple[int, i
 @pytest.mark.parametrize("shape", ((0,), (1,), (3, 5), (2, 3, 4, 1, 1, 2, 1, 3), (7, 50_001)), ids=str)
 def test_neuron_pull(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     dy, y = numbers(shape, dtype), numbers(shape, dtype, seed=1)
-    (dz,) = _primitives.neuron_pull([dy, y], list(for_cpu(Activation(RELU))), [shape], [dtype], mx.cpu)
+    (dz,) = _primitives.neuron_grad_from_output([dy, y], list(for_cpu(Activation(RELU))), [shape], [dtype], mx.cpu)
     assert same_bits(dz, mx.where(y > 0, dy, mx.zeros_like(dy), stream=mx.cpu))
 
 
@@ -385,6 +385,6 @@ def test_neuron_pull_of_special_values(isa: str) -> None:
     inf, nan = float("inf"), float("nan")
     y = mx.array([nan, -0.0, 0.0, inf, -inf, 1e-45, 1.0, 1.0])
     dy = mx.array([1.0, nan, inf, 2.0, nan, 3.0, nan, -inf])
-    (dz,) = _primitives.neuron_pull([dy, y], list(for_cpu(Activation(RELU))), [[8]], [mx.float32], mx.cpu)
+    (dz,) = _primitives.neuron_grad_from_output([dy, y], list(for_cpu(Activation(RELU))), [[8]], [mx.float32], mx.cpu)
     assert np.array_equal(np.asarray(dz), [0, 0, 0, 2, 0, 3, nan, -inf], equal_nan=True)
     assert not np.signbit(np.asarray(dz)[:6]).any()

@@ -15,7 +15,7 @@ from support.oracle import convolution as oracle
 import mpsfunc as mf
 
 HOW: dict[str, Any] = {"stride": (2, 1), "padding": 1, "groups": 2}
-GRADIENTS = {"conv_grad_input", "conv_grad_weights", "conv_grad_bias", "neuron_pull"}
+GRADIENTS = {"conv_grad_input", "conv_grad_weights", "conv_grad_bias", "neuron_grad_from_output"}
 
 
 def arrays(dtype: mx.Dtype) -> tuple[mx.array, mx.array, mx.array]:
@@ -94,9 +94,9 @@ def test_the_state_keeps_the_result_and_no_copy_of_it() -> None:
 @pytest.mark.parametrize(
     ("option", "runs"),
     [
-        ("data", {"neuron_pull", "conv_grad_input"}),
-        ("weights_and_bias", {"neuron_pull", "conv_grad_weights"}),
-        ("all", {"neuron_pull", "conv_grad_input", "conv_grad_weights"}),
+        ("data", {"neuron_grad_from_output", "conv_grad_input"}),
+        ("weights_and_bias", {"neuron_grad_from_output", "conv_grad_weights"}),
+        ("all", {"neuron_grad_from_output", "conv_grad_input", "conv_grad_weights"}),
     ],
 )
 def test_an_option_runs_what_it_names(on_cpu: mx.Device, option: str, runs: set[str]) -> None:
@@ -135,7 +135,7 @@ def test_a_first_layer_never_makes_the_gradient_of_its_images(on_cpu: mx.Device,
     counts = launches(*mx.grad(loss, argnums=(0, 1, 2, 3))(*params))
     slopes = 0 if neuron is None else 2
     assert counts == {
-        "conv": 2, "conv_grad_input": 1, "conv_grad_weights": 2, "conv_grad_bias": 2, "neuron_pull": slopes,
+        "conv": 2, "conv_grad_input": 1, "conv_grad_weights": 2, "conv_grad_bias": 2, "neuron_grad_from_output": slopes,
     }  # fmt: skip
 
 

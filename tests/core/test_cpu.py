@@ -335,7 +335,7 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("l2_pool_grad", [POOLED, IMAGE], GOOD, [IMAGE]),
         ("l2_pool_grad", [POOLED, IMAGE, IMAGE], GOOD, [IMAGE]),
         ("l2_pool_grad", [POOLED, IMAGE, ((2, 4, 4, 3), mx.float16)], GOOD, [IMAGE]),
-        ("l2_pool_tangent", [IMAGE, POOLED, POOLED], GOOD, [POOLED]),
+        ("l2_pool_jvp", [IMAGE, POOLED, POOLED], GOOD, [POOLED]),
         ("conv", [IMAGE, WEIGHTS, ((4,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [CONVOLVED]),
         ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 0, 0, 1, *NUMBERS), [CONVOLVED]),
         ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 2, 1, *NUMBERS), [CONVOLVED]),
@@ -353,17 +353,27 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), [WEIGHTS, VECTOR]),
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), [WEIGHTS, ((5,), mx.float16)]),
         ("conv_grad_weights", [CONVOLVED, IMAGE], (*GOOD, 1, 1), []),
-        ("neuron_pull", [IMAGE], (1, *NUMBERS), [IMAGE]),
-        ("neuron_pull", [IMAGE, POOLED], (1, *NUMBERS), [IMAGE]),
-        ("neuron_pull", [IMAGE, ((2, 7, 8, 3), mx.float16)], (1, *NUMBERS), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], (1, *NUMBERS), [((2, 7, 8, 3), mx.float16)]),
-        ("neuron_pull", [IMAGE, IMAGE], (1, *NUMBERS), [POOLED]),
-        ("neuron_pull", [IMAGE, IMAGE], (0, *NUMBERS), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], (1,), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], (), [IMAGE]),
-        ("neuron_pull", [IMAGE, IMAGE], for_cpu(Activation(RELU, -1.0)), [IMAGE]),  # both signs come out the same
-        ("neuron_pull", [IMAGE, IMAGE], (15, *NUMBERS), [IMAGE]),  # a gelu's result does not tell
-        ("neuron_pull", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),  # nor does that of a sigmoid, once it is rounded
+        ("neuron_grad_from_output", [IMAGE], (1, *NUMBERS), [IMAGE]),
+        ("neuron_grad_from_output", [IMAGE, POOLED], (1, *NUMBERS), [IMAGE]),
+        ("neuron_grad_from_output", [IMAGE, ((2, 7, 8, 3), mx.float16)], (1, *NUMBERS), [IMAGE]),
+        ("neuron_grad_from_output", [IMAGE, IMAGE], (1, *NUMBERS), [((2, 7, 8, 3), mx.float16)]),
+        ("neuron_grad_from_output", [IMAGE, IMAGE], (1, *NUMBERS), [POOLED]),
+        ("neuron_grad_from_output", [IMAGE, IMAGE], (0, *NUMBERS), [IMAGE]),
+        ("neuron_grad_from_output", [IMAGE, IMAGE], (1,), [IMAGE]),
+        ("neuron_grad_from_output", [IMAGE, IMAGE], (), [IMAGE]),
+        (
+            "neuron_grad_from_output",
+            [IMAGE, IMAGE],
+            for_cpu(Activation(RELU, -1.0)),
+            [IMAGE],
+        ),  # both signs come out the same
+        ("neuron_grad_from_output", [IMAGE, IMAGE], (15, *NUMBERS), [IMAGE]),  # a gelu's result does not tell
+        (
+            "neuron_grad_from_output",
+            [IMAGE, IMAGE],
+            (3, *NUMBERS),
+            [IMAGE],
+        ),  # nor does that of a sigmoid, once it is rounded
         ("neuron", [IMAGE], (16, *NUMBERS), [IMAGE]),
         ("neuron", [IMAGE], (-1, *NUMBERS), [IMAGE]),
         ("neuron", [IMAGE], (1,), [IMAGE]),
@@ -374,8 +384,8 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("neuron", [((), mx.float32), ((1,), mx.float32)], (10, *NUMBERS), [((), mx.float32)]),
         ("neuron_grad", [IMAGE, POOLED], (3, *NUMBERS), [IMAGE]),
         ("neuron_grad", [IMAGE, IMAGE], (10, *NUMBERS), [IMAGE]),
-        ("neuron_curve", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),
-        ("neuron_curve", [IMAGE, IMAGE, IMAGE], (10, *NUMBERS), [IMAGE]),
+        ("neuron_grad_grad", [IMAGE, IMAGE], (3, *NUMBERS), [IMAGE]),
+        ("neuron_grad_grad", [IMAGE, IMAGE, IMAGE], (10, *NUMBERS), [IMAGE]),
         ("bn_normalize", [IMAGE, *[((1, 3), mx.float32)] * 3], (0,), [IMAGE]),
         ("bn_normalize", [IMAGE, *[((1, 3), mx.float32)] * 3], (10, *NUMBERS), [IMAGE]),
         ("bn_grad", [IMAGE, IMAGE, *[((1, 3), mx.float32)] * 4], (3, *NUMBERS), [IMAGE]),

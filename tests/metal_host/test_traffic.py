@@ -228,7 +228,7 @@ TRAFFIC = {
     "max_pool_grad_tile": Row(
         _max_pool, {"dy": (IMAGE // 4, _ON_TILES * IMAGE / 4), "winners": (IMAGE // 16, _ON_TILES * IMAGE / 16)}
     ),
-    "max_pool_take": Row(_max_pool, {"x": (IMAGE, IMAGE // 4), "winners": (IMAGE // 16, IMAGE // 16)}),
+    "max_pool_gather": Row(_max_pool, {"x": (IMAGE, IMAGE // 4), "winners": (IMAGE // 16, IMAGE // 16)}),
     "l2_pool": Row(_l2_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)}),  # every tap inside once
     "l2_pool_grad": Row(  # as often as windows read a pixel
         _l2_pool_of_edges,
@@ -237,7 +237,7 @@ TRAFFIC = {
     "l2_pool_grad_tile": Row(
         _l2_pool, {"x": (IMAGE, IMAGE), **dict.fromkeys(("dy", "norms"), (IMAGE // 4, _ON_TILES * IMAGE / 4))}
     ),
-    "l2_pool_tangent": Row(
+    "l2_pool_jvp": Row(
         _l2_pool,
         {**dict.fromkeys(("x", "t"), (IMAGE, 17**2 / 12**2 * IMAGE)), "norms": (IMAGE // 4, IMAGE // 4)},
     ),
@@ -268,7 +268,7 @@ TRAFFIC = {
         _vectors, dict.fromkeys(("gamma", "var", "dmean", "dvar", "dbeta", "dot"), (VECTOR, VECTOR))
     ),
     # Means are read twice, and the first of a group by every thread, of which there are 256.
-    "bn_by_group": Row(_vectors, {"mean": (VECTOR, 18 * VECTOR), "var": (VECTOR, VECTOR)}),
+    "group_moments": Row(_vectors, {"mean": (VECTOR, 18 * VECTOR), "var": (VECTOR, VECTOR)}),
     "bn_group_sums": Row(_vectors, dict.fromkeys("bd", (VECTOR, VECTOR))),
     "bn_running": Row(
         _vectors,
@@ -320,8 +320,8 @@ TRAFFIC = {
     "conv_grad_bias": Row(_conv, {"dy": (IMAGE, IMAGE)}),
     "neuron": Row(_neurons, {"x": _WHOLE, "slopes": (LONG_IMAGE, 0)}),  # the image stands in for slopes
     "neuron_grad": Row(_neurons, {**dict.fromkeys(("dy", "x"), _WHOLE), "slopes": (LONG_IMAGE, 0)}),
-    "neuron_curve": Row(_neurons, dict.fromkeys(("u", "dy", "x"), _WHOLE)),
-    "neuron_pull": Row(_neurons, dict.fromkeys(("dy", "y"), _WHOLE)),
+    "neuron_grad_grad": Row(_neurons, dict.fromkeys(("u", "dy", "x"), _WHOLE)),
+    "neuron_grad_from_output": Row(_neurons, dict.fromkeys(("dy", "y"), _WHOLE)),
     # A key is loaded by each thread, of which each has four packs, or one of a mask of bytes.
     "dropout": Row(_elements, {"x": _WHOLE, "keys": (8, LONG_IMAGE / 16 / 4 * 8)}),
     "dropout_mask": Row(_elements, {"keys": (8, LONG_IMAGE / 4 / 16 / 4 * 8)}),

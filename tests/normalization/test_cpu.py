@@ -398,7 +398,7 @@ FOUR, SEVEN = (5, *packed(1, 1, 1)), (5, *packed(1, 1, 1, 1, 0, 1))
         ("local_contrast_norm_grad", [IMAGE, IMAGE], SEVEN, [OTHER]),
         *[
             (op, [((2, 6), mx.float32)] * 2, packed(groups), [((2, 6), mx.float32)] * 2)
-            for op in ("bn_by_group", "bn_group_sums")
+            for op in ("group_moments", "bn_group_sums")
             for groups in (4, 0, -2, 12, 1e300, float("nan"))
         ],
     ],

@@ -41,7 +41,7 @@ def in_parts(x: mx.array, given: list[mx.array], per_image: bool, groups: int, n
     sets = x.shape[0] if per_image else 1
     mean, var = stats(x, sets)
     if groups:
-        mean, var = run("bn_by_group", [mean, var], packed(groups), *[(mean.shape, mean.dtype)] * 2)
+        mean, var = run("group_moments", [mean, var], packed(groups), *[(mean.shape, mean.dtype)] * 2)
     gamma, beta = (mx.broadcast_to(v, mean.shape) for v in given)
     scale = like("bn_slope", [gamma, var], packed(EPS))
     return [like("bn_normalize", [x, mean, scale, beta], NEURONS[neuron]), mean, var]

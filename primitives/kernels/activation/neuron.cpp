@@ -164,8 +164,8 @@ void neuron_grad(const Call& call) {
   pointwise<kSlope>(call);
 }
 
-void neuron_curve(const Call& call) { pointwise<kCurve>(call); }
+void neuron_grad_grad(const Call& call) { pointwise<kCurve>(call); }
 
-void neuron_pull(const Call& call) { pointwise<kTold>(call); }
+void neuron_grad_from_output(const Call& call) { pointwise<kTold>(call); }
 
 }  // namespace mpsf::MPSF_ISA

@@ -63,7 +63,7 @@ void bn_running(const Call& call) {
   });
 }
 
-void bn_by_group(const Call& call) {
+void group_moments(const Call& call) {
   for_groups(call, [&]<typename A>(int64_t at, int64_t size, A) {
     join_moments(data<A>(call.in[0]) + at, data<A>(call.in[1]) + at, size, data<A>(call.out[0]) + at,
                  data<A>(call.out[1]) + at);

@@ -175,7 +175,7 @@ void l2_pool_grad(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) { gradient<decltype(zero)>(call); });
 }
 
-void l2_pool_tangent(const Call& call) {
+void l2_pool_jvp(const Call& call) {
   if (call.out[0].size == 0) return;
   by_type(call.in[0].type, [&](auto zero) { tangent<decltype(zero)>(call); });
 }

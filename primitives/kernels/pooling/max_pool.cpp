@@ -1,5 +1,6 @@
 // Maximum pooling. Forward says which tap of each window won; with the winners fixed the rest is linear: the gradient
-// gathers what came from the windows that a pixel won, and `max_pool_take` reads the winners' pixels of another image.
+// gathers what came from the windows that a pixel won, and `max_pool_gather` reads the winners' pixels of another
+// image.
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
 #include "kernels/vector/tap_lists.h"
@@ -249,7 +250,7 @@ void max_pool_grad(const Call& call) {
   by_types(call, call.in[1].type, [&](auto t, auto w) { gradient<decltype(t), decltype(w)>(call); });
 }
 
-void max_pool_take(const Call& call) {
+void max_pool_gather(const Call& call) {
   if (call.out[0].size == 0) return;
   by_types(call, call.in[1].type, [&](auto t, auto w) { take<decltype(t), decltype(w)>(call); });
 }

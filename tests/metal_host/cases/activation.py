@@ -90,7 +90,7 @@ def _each(
             right = both * oracle_activation.curvature(x64, name, **known)
             close(bent, right, abs(both) * (4 + abs(right) * (1 + abs(x64))), slack=4)
 
-    bodies = [body for i, body in enumerate(("neuron", "neuron_grad", "neuron_curve")) if i in orders]
+    bodies = [body for i, body in enumerate(("neuron", "neuron_grad", "neuron_grad_grad")) if i in orders]
     return Case(named(name, shape, dtype, told=told, orders=tuple(orders)), tuple(bodies), check, **how)
 
 
@@ -114,7 +114,7 @@ def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how:
         (dz,) = launched({"dy": dy, "y": y}, like(dy), activation_launches.pull(dy, activation(name, told)))
         close(dz, exact(dy) * slope_of_result(exact(y), *told), abs(exact(dy)), slack=4)
 
-    return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_pull",), check, **how)
+    return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_grad_from_output",), check, **how)
 
 
 def activations() -> list[Case]:

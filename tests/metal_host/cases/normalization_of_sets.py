@@ -281,8 +281,8 @@ def _by_group(sets: int, channels: int) -> list[Case]:
     def cases(groups: int) -> list[Case]:
         told = f"{sets}x{channels} in {groups}"
         return [
-            Case(f"bn_by_group {told}", ("bn_by_group",), moments(groups, numbers(shape, F32, 4) + 100)),
-            Case(f"bn_by_group {told}, equal", ("bn_by_group",), equal(groups)),
+            Case(f"group_moments {told}", ("group_moments",), moments(groups, numbers(shape, F32, 4) + 100)),
+            Case(f"group_moments {told}, equal", ("group_moments",), equal(groups)),
             Case(f"bn_group_sums {told}", ("bn_group_sums",), sums(groups)),
         ]
 

@@ -114,7 +114,7 @@ def _max_pool(
 
     where = placement | ({} if placement.get("edge_mode") == "clamp" else _ZERO)  # an average of the same windows
     tiled = _tiled(shape, kernel, **where) and not _moves_taps(shape, kernel, **where)
-    bodies = ("max_pool", "max_pool_grad_tile" if tiled else "max_pool_grad", "max_pool_take")
+    bodies = ("max_pool", "max_pool_grad_tile" if tiled else "max_pool_grad", "max_pool_gather")
     kinds = bodies if mx.issubdtype(dtype, mx.floating) else bodies[:1]
     return Case(named("max_pool", shape, dtype, k=kernel, **placement), kinds, check, crowded)
 
@@ -139,13 +139,13 @@ def _l2_pool(
         close(dx, oracle.l2_pool_grad(exact(dy), *where), oracle.l2_pool_grad(abs(exact(dy)), *size), slack=4)
         close(
             pulled,
-            oracle.l2_pool_tangent(exact(tangent), *where),
-            oracle.l2_pool_tangent(abs(exact(tangent)), *size),
+            oracle.l2_pool_jvp(exact(tangent), *where),
+            oracle.l2_pool_jvp(abs(exact(tangent)), *size),
             slack=4,
         )
 
     tiled = _tiled(shape, kernel, **placement) and not _moves_taps(shape, kernel, **placement)
-    bodies = ("l2_pool", "l2_pool_grad_tile" if tiled else "l2_pool_grad", "l2_pool_tangent")
+    bodies = ("l2_pool", "l2_pool_grad_tile" if tiled else "l2_pool_grad", "l2_pool_jvp")
     return Case(named("l2_pool", shape, dtype, k=kernel, **placement), bodies, check, crowded)
 
 

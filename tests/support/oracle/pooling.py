@@ -61,6 +61,6 @@ def l2_pool_grad(dy: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> A
     return x * np.einsum("jh,iw,njic->nhwc", counts(rows), counts(cols), share, optimize=True)
 
 
-def l2_pool_tangent(t: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> Array:
+def l2_pool_jvp(t: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> Array:
     total = np.einsum("jh,iw,nhwc->njic", counts(rows), counts(cols), t * x, optimize=True)
     return np.divide(total, norms, out=np.zeros_like(total), where=norms != 0)
