@@ -4,8 +4,6 @@
 #define MPSF_NORMALIZATION_PARAMS_H
 #include "activation/params.h"
 
-// Where there are fewer than eight words, they lie in `constant` on Metal: a comment says how many.
-
 // Batch normalization ------------------------------------------------------------------------------------
 
 MPSF_BEGIN_PARAMS
@@ -27,14 +25,14 @@ struct BatchNormParams {
 MPSF_END_PARAMS
 
 // A thread has `fewest` pixels, and the first `longer` rows of threads one more; the first `kept` of a thread's pixels
-// stay in a cache. Six words.
+// stay in a cache. Six words: `constant` on Metal.
 struct BnStatsLaunch {
   Threadgroup group;
   int sets, kept, fewest, longer;
 };
 
 // Each part had `tall` rows of threads, which had `fewest` and `longer` as above; a pixel is this share of its set. Six
-// words.
+// words: `constant` on Metal.
 struct BnStatsMergeLaunch {
   Threadgroup group;
   int tall, fewest, longer;
@@ -49,14 +47,14 @@ struct BnStatsGradLaunch {
   ActivationParams act;
 };
 
-// Of so many channels and pixels of a set. Five words.
+// Of so many channels and pixels of a set. Five words: `constant` on Metal.
 struct BnStatsGradFactorsLaunch {
   Threadgroup group;
   int channels;
   float pixels, eps;
 };
 
-// Three words.
+// Three words: `constant` on Metal.
 struct BnStatsGradMergeLaunch {
   Threadgroup group;
   float eps;
@@ -69,7 +67,7 @@ struct BnNormalizeLaunch {
   ActivationParams act;
 };
 
-// Likewise. Seven words.
+// Likewise. Seven words: `constant` on Metal.
 struct BnGradLaunch {
   int sets, height, share;
   ActivationParams act;
@@ -77,7 +75,7 @@ struct BnGradLaunch {
 
 // Vectors with one entry a channel -----------------------------------------------------------------------
 
-// Two words.
+// Two words: `constant` on Metal.
 struct BnGradCoefficientsLaunch {
   int channels;
   float eps;
@@ -107,19 +105,19 @@ struct BnGroupParams {
 };
 MPSF_END_PARAMS
 
-// Three words.
+// Three words: `constant` on Metal.
 struct BnComposedFactorsLaunch {
   int size;
   BnComposedFactorsParams<float> params;
 };
 
-// Three words.
+// Three words: `constant` on Metal.
 struct BnRunningLaunch {
   int size;
   BnRunningParams<float> params;
 };
 
-// Channels of a group. One word.
+// Channels of a group. One word: `constant` on Metal.
 struct BnGroupLaunch {
   int size;
 };
@@ -153,17 +151,17 @@ struct LocalContrastParams {
 MPSF_END_PARAMS
 
 // Windows along one axis, of lines of `length` elements that are `inner` apart. A thread makes `run` results of a line
-// by chunks of `chunk`. Six words.
+// by chunks of `chunk`. Six words: `constant` on Metal.
 struct WindowLaunch {
   int length, inner, before, after, run, chunk;
 };
 
-// Of the sum of squares: share is alpha / N. Three words.
+// Of the sum of squares: share is alpha / N. Three words: `constant` on Metal.
 struct SquaresNormLaunch {
   float share, beta, delta;
 };
 
-// Four words; factor is 2 * alpha * beta / N.
+// Four words: `constant` on Metal. The factor is 2 * alpha * beta / N.
 struct SquaresNormGradLaunch {
   float share, beta, delta, factor;
 };
@@ -174,13 +172,13 @@ struct LocalContrastLaunch {
   float area, alpha, beta, delta, p0, pm, ps;
 };
 
-// Seven words.
+// Seven words: `constant` on Metal.
 struct LocalContrastWeightsLaunch {
   int before, after;
   float area, alpha, beta, delta, p0;
 };
 
-// Factors of dy, of its mean and of what the variance adds. Three words.
+// Factors of dy, of its mean and of what the variance adds. Three words: `constant` on Metal.
 struct LocalContrastGradLaunch {
   float straight, around, along;
 };

@@ -239,7 +239,7 @@ BY_A_STATE = {"bn_normalize_by", "bn_stats_grad_by", "bn_grad_by"}
 
 def named(pattern: str) -> set[str]:
     """What a call that starts like this names first, in any module."""
-    return {name for text in MODULES.values() for name in re.findall(rf'{pattern}\(\s*"(\w+)"', text)}
+    return {name for text in MODULES.values() for name in re.findall(rf'{pattern}\(\s*(?:\*\()?"(\w+)"', text)}
 
 
 def operations() -> set[str]:
@@ -304,10 +304,10 @@ def test_a_file_is_one_room(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 420
 
 
-def test_a_file_of_cpp_or_metal_is_known_by_its_name() -> None:
-    """Texts are found by it, whatever their folder."""
-    known = [path.name for path in SOURCES if path.suffix in (".metal", ".h")]
-    assert "geometry.h" in known and len(set(known)) == len(known)
+def test_a_body_is_known_by_its_name() -> None:
+    """Texts of kernels are found by it, whatever their folder."""
+    known = [path.name for path in SOURCES if path.suffix == ".metal"]
+    assert "avg_pool.metal" in known and len(set(known)) == len(known)
 
 
 FOLDERS = ("mpsfunc", "primitives", "metal", "tests", "docs")
