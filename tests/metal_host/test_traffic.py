@@ -100,11 +100,8 @@ def _vectors() -> None:
 def _windows() -> None:
     x, dy = numbers(LONG), numbers(LONG, seed=1)
     told = 1.0, 0.75, 1.0
-    for op, size, rest in (
-        ("cross_channel_norm", 5, ()),
-        ("spatial_norm", 3, ()),
-        ("local_contrast_norm", 3, (1, 0, 1)),
-    ):
+    sizes = {"cross_channel_norm": (5,), "spatial_norm": (3,), "local_contrast_norm": (3, 1, 0, 1)}
+    for op, (size, *rest) in sizes.items():
         forward, backward = (getattr(window_launches, name) for name in (op, f"{op}_grad"))
         launched({"x": x}, ((LONG, mx.float32),), forward(x, size, *told, *rest))
         launched({"dy": dy, "x": x}, ((LONG, mx.float32),), backward(dy, x, size, *told, *rest))
