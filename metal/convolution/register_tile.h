@@ -30,7 +30,7 @@ MPSF_FN Products<KY, KX, OfDy, OfX> added(Products<KY, KX, OfDy, OfX> sums, Dy d
     }
   }
   for (int ow = 0; ow < cols.n_out; ow += U) {
-    Held<T, OfDy> g[U];
+    Staged<T, OfDy> g[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (ow + u < cols.n_out) g[u] = hold<OfDy>(dy + long(ow + u) * Out, Wide);
@@ -53,7 +53,7 @@ MPSF_FN Products<KY, KX, OfDy, OfX> added(Products<KY, KX, OfDy, OfX> sums, Dy d
         for (int t = 0; t < KY * KX; ++t) {
 #pragma unroll
           for (int i = 0; i < OfDy * OfX; ++i) {
-            sums.at[t][i] += held_value(g[u], i / OfX) * float(in[t / KX][u * S + t % KX].v[i % OfX]);
+            sums.at[t][i] += staged_value(g[u], i / OfX) * float(in[t / KX][u * S + t % KX].v[i % OfX]);
           }
         }
       }

@@ -21,7 +21,7 @@ const long hop = long(height) * channels;
 const long start = from * channels + c;
 const int whole = int(wide) * (many / W * W);  // others go one by one
 // Pixels are under way while the vectors are made ready, and then the next while one is stored.
-Held<T, V> in[W], in_dy[W];
+Staged<T, V> in[W], in_dy[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
   if (i < whole) in_dy[i] = hold<V>(dy + (start + i * hop), true);

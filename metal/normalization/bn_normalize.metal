@@ -23,7 +23,7 @@ const long hop = long(height) * channels;
 const long start = from * channels + c;
 const int whole = int(wide) * (many / W * W);  // others go one by one
 // Pixels are under way while the vectors are made ready, and then the next while one is stored.
-Held<T, V> in[W];
+Staged<T, V> in[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
   if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);

@@ -28,7 +28,7 @@ const int whole = int(wide && fewest >= W) * many;
 const long end = (set + 1) * pixels * channels + c;
 auto at = x + (end - (from + 1) * long(channels));
 const auto keep = keeping<1>();
-Held<T, V> in[W], first = none_held<T, V>(), pivot = first;
+Staged<T, V> in[W], first = none_held<T, V>(), pivot = first;
 if (there) pivot = hold<V>(x + (end - pixels * channels), wide);
 if (many > 0) first = hold<V>(at, wide);
 if (whole > 0) {
@@ -63,14 +63,14 @@ for (int block = 0; block < many; block += 64) {  // sums of at most 64, so that
 if (row == 0) {
   const float share = 1.0f / many;
   for (int j = 0; j < V; ++j) {
-    folded[j * apart + top] = all.shift[j] - held_value(pivot, j) + all.sum[j] * share;
+    folded[j * apart + top] = all.shift[j] - staged_value(pivot, j) + all.sum[j] * share;
     folded[(V + j) * apart + top] = all.squares[j] - all.sum[j] * (all.sum[j] * share);
   }
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 if (row > 0) {
   for (int j = 0; j < V; ++j) {
-    const float off = all.shift[j] - held_value(pivot, j) - folded[j * apart + top];
+    const float off = all.shift[j] - staged_value(pivot, j) - folded[j * apart + top];
     folded[j * apart + slot] = all.sum[j] + many * off;
     folded[(V + j) * apart + slot] = all.squares[j] + off * (2 * all.sum[j] + many * off);
   }

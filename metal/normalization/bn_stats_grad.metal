@@ -32,7 +32,7 @@ const long start = ((set + 1) * pixels - from - 1) * channels + c;
 auto at = x + start;
 auto at_dy = dy + start;
 const auto keep = keeping<sizeof(T) == 2>();
-Held<T, V> in[W], in_dy[W];
+Staged<T, V> in[W], in_dy[W];
 if (whole > 0) {
   #pragma unroll
   for (int i = 0; i < W; ++i) {

@@ -15,14 +15,14 @@ template <int V, typename Pixel>
 MPSF_FN Spread<V> spread_from(Pixel pixel) {
   Spread<V> s;
   for (int j = 0; j < V; ++j) {
-    s.shift[j] = held_value(pixel, j);
+    s.shift[j] = staged_value(pixel, j);
     s.sum[j] = s.squares[j] = 0;
   }
   return s;
 }
 // The pixel that adds nothing.
 template <typename T, int V>
-MPSF_FN Held<T, V> shift_of(Spread<V> s) {
+MPSF_FN Staged<T, V> shift_of(Spread<V> s) {
   Pack<T, V> pixel;
   for (int j = 0; j < V; ++j) pixel.v[j] = T(s.shift[j]);
   return held(pixel);
@@ -30,7 +30,7 @@ MPSF_FN Held<T, V> shift_of(Spread<V> s) {
 template <int V, typename Pixel>
 MPSF_FN Spread<V> spread_with(Spread<V> s, Pixel pixel) {
   for (int j = 0; j < V; ++j) {
-    const float d = held_value(pixel, j) - s.shift[j];
+    const float d = staged_value(pixel, j) - s.shift[j];
     s.sum[j] += d;
     s.squares[j] += d * d;
   }
@@ -75,7 +75,7 @@ template <typename T, int N, int V, typename Pixel>
 MPSF_FN Pack<T, V> normalized(Pixel x, Affine<V> by, ActivationParams known) {
   Pack<T, V> y;
   for (int j = 0; j < V; ++j) {
-    y.v[j] = T(activated<N>((held_value(x, j) - by.center.v[j]) * by.slope.v[j] + by.level.v[j], known));
+    y.v[j] = T(activated<N>((staged_value(x, j) - by.center.v[j]) * by.slope.v[j] + by.level.v[j], known));
   }
   return y;
 }
@@ -93,8 +93,8 @@ MPSF_FN Pulls<V> no_pulls() {
 template <int N, int V, typename Pixel>
 MPSF_FN Pulls<V> pulls_with(Pulls<V> s, Pixel dy, Pixel x, Affine<V> by, ActivationParams known) {
   for (int j = 0; j < V; ++j) {
-    const float off = held_value(x, j) - by.center.v[j];
-    const float g = passed<N>(held_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
+    const float off = staged_value(x, j) - by.center.v[j];
+    const float g = passed<N>(staged_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
     s.sum[j] += g;
     s.dot[j] += g * off;
   }
@@ -110,8 +110,8 @@ template <typename T, int N, int V, typename Pixel>
 MPSF_FN Pack<T, V> combined(Pixel dy, Pixel x, Factors<V> f, Affine<V> by, ActivationParams known) {
   Pack<T, V> dx;
   for (int j = 0; j < V; ++j) {
-    const float off = held_value(x, j) - by.center.v[j];
-    const float g = passed<N>(held_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
+    const float off = staged_value(x, j) - by.center.v[j];
+    const float g = passed<N>(staged_value(dy, j), off * by.slope.v[j] + by.level.v[j], known);
     dx.v[j] = T(f.of_g.v[j] * g + (f.of_x.v[j] * off + f.lift.v[j]));
   }
   return dx;

@@ -14,7 +14,7 @@ const int before = (K / 2 + V - 1) / V, packs = before + 1 + ((K - 1) / 2 + V - 
 const bool wide = aligned<V>(x);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; p < pixels; p += 2 * stride) {
-  Held<T, V> in[2 * packs];
+  Staged<T, V> in[2 * packs];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const long first = (p + i * stride < pixels ? p + i * stride : p) * channels;
@@ -30,7 +30,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += 2 * stride) {
     float squares[packs * V];
 #pragma unroll
     for (int k = 0; k < packs * V; ++k) {
-      const float value = held_value(in[i * packs + k / V], k % V);
+      const float value = staged_value(in[i * packs + k / V], k % V);
       squares[k] = value * value;
     }
     Pack<T, V> out;
@@ -39,7 +39,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += 2 * stride) {
       float sum = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) sum += squares[before * V - K / 2 + j + k];
-      out.v[j] = T(held_value(in[i * packs + before], j) * inverse_power<Q>(delta + share * sum, beta).power);
+      out.v[j] = T(staged_value(in[i * packs + before], j) * inverse_power<Q>(delta + share * sum, beta).power);
     }
     store(y + (p + i * stride) * channels + lane * V, out);
   }

@@ -17,7 +17,7 @@ const int own = beside * V, low = own - (K - 1) / 2, many = O * V + K - 1;  // w
 const bool wide = aligned<V>(x) && aligned<V>(dy);
 const long stride = threads_per_grid.y;
 for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
-  Held<T, V> in[packs], in_dy[packs];
+  Staged<T, V> in[packs], in_dy[packs];
   bool there[packs];
 #pragma unroll
   for (int k = 0; k < packs; ++k) {
@@ -30,7 +30,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
   float squares[packs * V], weights[many], powers[O * V];
 #pragma unroll
   for (int k = 0; k < packs * V; ++k) {
-    const float value = held_value(in[k / V], k % V);
+    const float value = staged_value(in[k / V], k % V);
     squares[k] = value * value;
   }
 #pragma unroll
@@ -40,7 +40,7 @@ for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
 #pragma unroll
     for (int q = 0; q < K; ++q) sum += squares[at - K / 2 + q];
     const Inverse by = inverse_power<Q>(delta + share * sum, beta);
-    const float product = held_value(in_dy[at / V], at % V) * held_value(in[at / V], at % V);
+    const float product = staged_value(in_dy[at / V], at % V) * staged_value(in[at / V], at % V);
     weights[k] = there[at / V] ? product * by.power * by.once : 0.0f;
     if (at >= own && at < own + O * V) powers[at - own] = by.power;
   }
@@ -52,8 +52,8 @@ for (long p = thread_position_in_grid.y; p < pixels; p += stride) {
       float sum = 0;
 #pragma unroll
       for (int q = 0; q < K; ++q) sum += weights[o * V + j + q];
-      const float through = held_value(in_dy[beside + o], j) * powers[o * V + j];
-      out.v[j] = T(through - factor * held_value(in[beside + o], j) * sum);
+      const float through = staged_value(in_dy[beside + o], j) * powers[o * V + j];
+      out.v[j] = T(through - factor * staged_value(in[beside + o], j) * sum);
     }
     store(dx + p * channels + (lane + o) * V, out);
   }

@@ -24,15 +24,15 @@ MPSF_FN Pack<T, V> load(const T* p, bool wide) {
 // A pack that waits in registers from one turn of a loop to a later one. Numbers of sixteen bits stay in pairs, which
 // the compiler would take apart into a register each.
 template <typename T, int V, bool Pairs = (sizeof(T) == 2 && V % 2 == 0)>
-struct Held {
+struct Staged {
   Pack<T, V> pack;
 };
 template <typename T, int V>
-struct alignas(2 * V) Held<T, V, true> {
+struct alignas(2 * V) Staged<T, V, true> {
   unsigned pairs[V / 2];
 };
 template <typename T, int V>
-MPSF_FN float held_value(const Held<T, V, false>& held, int j) {
+MPSF_FN float staged_value(const Staged<T, V, false>& held, int j) {
   return float(held.pack.v[j]);
 }
 MPSF_FN float upper_or_lower(unsigned pair, bool upper, __half) {
@@ -45,34 +45,34 @@ MPSF_FN float upper_or_lower(unsigned pair, bool upper, __nv_bfloat16) {
   return as_type<float>(upper ? pair & 0xffff0000u : pair << 16);
 }
 template <typename T, int V>
-MPSF_FN float held_value(const Held<T, V, true>& held, int j) {
+MPSF_FN float staged_value(const Staged<T, V, true>& held, int j) {
   return upper_or_lower(held.pairs[j / 2], j % 2, T());
 }
 template <typename T, int V>
-MPSF_FN Held<T, V> held(Pack<T, V> pack) {
-  Held<T, V> r;
+MPSF_FN Staged<T, V> held(Pack<T, V> pack) {
+  Staged<T, V> r;
   memcpy(&r, &pack, sizeof r);
   return r;
 }
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const T* p, bool wide) {
-  if (wide) return *reinterpret_cast<const Held<T, V>*>(p);
+MPSF_FN Staged<T, V> hold(const T* p, bool wide) {
+  if (wide) return *reinterpret_cast<const Staged<T, V>*>(p);
   return held(load<V>(p, false));
 }
 // How long the L2 keeps what is read. Chosen: what is read early leaves first, so that the rest is still there when it
 // is read again; else as the processor does by itself.
 template <int Chosen>
-struct Keeping {};
+struct CachePolicy {};
 template <int V, typename T, int Chosen>
-MPSF_FN Held<T, V> hold(const T* p, Keeping<Chosen>, bool) {
+MPSF_FN Staged<T, V> hold(const T* p, CachePolicy<Chosen>, bool) {
   return hold<V>(p, true);
 }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 template <>
-struct Keeping<1> {
+struct CachePolicy<1> {
   unsigned long long early, late;
 };
-MPSF_FN Keeping<1> policies(Keeping<1> made) {
+MPSF_FN CachePolicy<1> policies(CachePolicy<1> made) {
   // Volatile, or the compiler makes both again for each load.
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(made.early));
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(made.late));
@@ -80,7 +80,7 @@ MPSF_FN Keeping<1> policies(Keeping<1> made) {
 }
 // A load that is left out takes no branch, which it would around the assembly.
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping, bool early, bool there, Held<T, V> r) {
+MPSF_FN Staged<T, V> hold(const T* p, CachePolicy<1> keeping, bool early, bool there, Staged<T, V> r) {
   if constexpr (sizeof(r) == 16) {
     unsigned words[4];
     memcpy(words, &r, sizeof r);
@@ -96,8 +96,8 @@ MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping, bool early, bool there, 
   return r;
 }
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const T* p, Keeping<1> keeping, bool early) {
-  return hold<V>(p, keeping, early, true, Held<T, V>{});
+MPSF_FN Staged<T, V> hold(const T* p, CachePolicy<1> keeping, bool early) {
+  return hold<V>(p, keeping, early, true, Staged<T, V>{});
 }
 #endif
 #else
@@ -121,47 +121,47 @@ MPSF_FN Pack<T, V> load(const constant T* p, bool) {  // arrays under eight elem
 }
 #endif
 template <typename T, int V>
-struct Held {
+struct Staged {
   Pack<T, V> pack;
 };
 template <typename T, int V>
-MPSF_FN float held_value(Held<T, V> held, int j) {
+MPSF_FN float staged_value(Staged<T, V> held, int j) {
   return float(held.pack.v[j]);
 }
 template <typename T, int V>
-MPSF_FN Held<T, V> held(Pack<T, V> pack) {
-  Held<T, V> r;
+MPSF_FN Staged<T, V> held(Pack<T, V> pack) {
+  Staged<T, V> r;
   r.pack = pack;
   return r;
 }
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const device T* p, bool wide) {
+MPSF_FN Staged<T, V> hold(const device T* p, bool wide) {
   return held(load<V>(p, wide));
 }
 #if defined(__METAL_VERSION__)
 template <int V, typename T>
-MPSF_FN Held<T, V> hold(const constant T* p, bool wide) {
+MPSF_FN Staged<T, V> hold(const constant T* p, bool wide) {
   return held(load<V>(p, wide));
 }
 #endif
 template <int Chosen>
-struct Keeping {};
+struct CachePolicy {};
 template <int V, typename P, int Chosen>
-MPSF_FN auto hold(P p, Keeping<Chosen>, bool) {
+MPSF_FN auto hold(P p, CachePolicy<Chosen>, bool) {
   return hold<V>(p, true);
 }
 #endif
-template <typename Keeping>
-MPSF_FN Keeping policies(Keeping none) {
+template <typename CachePolicy>
+MPSF_FN CachePolicy policies(CachePolicy none) {
   return none;
 }
 template <int Chosen>
-MPSF_FN Keeping<Chosen> keeping() {
-  return policies(Keeping<Chosen>());
+MPSF_FN CachePolicy<Chosen> keeping() {
+  return policies(CachePolicy<Chosen>());
 }
 // What is there, or another pack.
-template <int V, typename P, typename Keeping, typename Held>
-MPSF_FN Held hold(P p, Keeping keeping, bool early, bool there, Held other) {
+template <int V, typename P, typename CachePolicy, typename Staged>
+MPSF_FN Staged hold(P p, CachePolicy keeping, bool early, bool there, Staged other) {
   if (there) other = hold<V>(p, keeping, early);
   return other;
 }
@@ -186,8 +186,8 @@ MPSF_FN Pack<T, V> nothing() {
 }
 
 template <typename T, int V>
-MPSF_FN Held<T, V> none_held() {
-  Held<T, V> r = {};
+MPSF_FN Staged<T, V> none_held() {
+  Staged<T, V> r = {};
   return r;
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.channels import activation_rules
-from mpsfunc.channels.activation_rules import On
+from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 
@@ -358,4 +358,4 @@ def gelu(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 def _apply(name: str, x: mx.array, stream: StreamLike, *parameters: float) -> mx.array:
     run_on = launch.resolve(stream)
     checks.array(name, "x", x, stream=run_on)
-    return activation_rules.neuron(x, On(activation_rules.activation(name, name, *parameters), run_on))
+    return activation_rules.neuron(x, ActivationSpec(activation_rules.activation(name, name, *parameters), run_on))

@@ -8,11 +8,11 @@ import mlx.core as mx
 
 from mpsfunc.activation import prelu_rules
 from mpsfunc.channels import activation_rules
-from mpsfunc.channels.activation_rules import On
+from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, Activation
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import is_a, near, text
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 
 class Neuron(NamedTuple):
@@ -39,41 +39,43 @@ class Neuron(NamedTuple):
     c: float | None = None
 
 
-class Chosen(NamedTuple):
+class FusedActivation(NamedTuple):
     """An activation, and the slopes of one that has them."""
 
     act: Activation
     slopes: mx.array | None = None
 
 
-def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[int, ...] = ()) -> Chosen:
+def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[int, ...] = ()) -> FusedActivation:
     """What ``neuron=`` means: None, a name, or a `Neuron`."""
     if neuron is None:
-        return Chosen(NO_ACTIVATION)
+        return FusedActivation(NO_ACTIVATION)
     if is_a(neuron, Neuron):
         return parsed(op, "neuron.type", neuron, channels, stream, of=of)
     if not is_a(neuron, str):
-        raise TypeError(f"{op}: neuron is no activation; got neuron={told(neuron)}, expected None, a name or a Neuron")
+        raise TypeError(
+            f"{op}: neuron is no activation; got neuron={describe(neuron)}, expected None, a name or a Neuron"
+        )
     return parsed(op, "neuron", Neuron(neuron), channels, stream, of=of)
 
 
 def parsed(
     op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
-) -> Chosen:
+) -> FusedActivation:
     """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
     kind, a, b, c = tuple.__iter__(neuron)
     name = text(kind)
     if name is None:
-        raise TypeError(f"{op}: {argument} is not a name; got {argument}={told(kind)}, expected {_LISTED}")
+        raise TypeError(f"{op}: {argument} is not a name; got {argument}={describe(kind)}, expected {_LISTED}")
     if name not in NAMES:
         meant = near("neuron", name, NAMES)
-        raise ValueError(f"{op}: unknown neuron; got {argument}={told(name)}, expected {_LISTED}{meant}")
+        raise ValueError(f"{op}: unknown neuron; got {argument}={describe(name)}, expected {_LISTED}{meant}")
     if name != "prelu":
-        return Chosen(activation_rules.activation(op, name, a, b, c))
+        return FusedActivation(activation_rules.activation(op, name, a, b, c))
     for letter, given in (("b", b), ("c", c)):
         if given is not None:
-            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={told(given)}, expected None")
-    return Chosen(Activation(PRELU), check_slopes(op, "a", a, channels, stream, of=of))
+            raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={describe(given)}, expected None")
+    return FusedActivation(Activation(PRELU), check_slopes(op, "a", a, channels, stream, of=of))
 
 
 _LISTED = " or ".join(map(repr, NAMES))
@@ -84,7 +86,9 @@ def check_slopes(
 ) -> mx.array:
     """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
     if not is_a(slopes, mx.array):
-        raise TypeError(f"{op}: the slopes of prelu are not an array; got {name}={told(slopes)}, expected an mx.array")
+        raise TypeError(
+            f"{op}: the slopes of prelu are not an array; got {name}={describe(slopes)}, expected an mx.array"
+        )
     checks.array(op, name, slopes, stream=stream)
     if channels is None:
         raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")
@@ -92,7 +96,7 @@ def check_slopes(
     return slopes
 
 
-def described(how: Chosen) -> str:
+def described(how: FusedActivation) -> str:
     """An activation in words that differ where two of them do, but for the slopes of a prelu."""
     if how.slopes is not None:
         return "prelu"
@@ -101,17 +105,17 @@ def described(how: Chosen) -> str:
     return f"{NAMES[kind]}({', '.join(map(repr, known))})" if known else NAMES[kind]
 
 
-def follow(z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
+def apply_activation(z: mx.array, how: FusedActivation, stream: mx.Stream) -> mx.array:
     """``f(z)``."""
     return (
-        activation_rules.neuron(z, On(how.act, stream))
+        activation_rules.neuron(z, ActivationSpec(how.act, stream))
         if how.slopes is None
         else prelu_rules.prelu(z, how.slopes, stream)
     )
 
 
-def pull_by_source(dy: mx.array, z: mx.array, how: Chosen, stream: mx.Stream) -> mx.array:
+def grad_from_input(dy: mx.array, z: mx.array, how: FusedActivation, stream: mx.Stream) -> mx.array:
     """``dy * f'(z)``."""
     if how.slopes is None:
-        return activation_rules.grad(dy, z, On(how.act, stream))
+        return activation_rules.grad(dy, z, ActivationSpec(how.act, stream))
     return prelu_rules.prelu_pull(dy, z, how.slopes, stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.activation import fused, prelu_rules
-from mpsfunc.activation.fused import Chosen, Neuron
+from mpsfunc.activation.fused import FusedActivation, Neuron
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 
@@ -71,7 +71,7 @@ def neuron(
     run_on = launch.resolve(stream)
     how = _read("neuron", x, Neuron(type, a, b, c), run_on)
     with mx.stream(run_on):
-        return fused.follow(x, how, run_on)
+        return fused.apply_activation(x, how, run_on)
 
 
 def neuron_grad(
@@ -117,7 +117,7 @@ def neuron_grad(
     how = _read("neuron_grad", x, Neuron(type, a, b, c), run_on)
     _check_gradient("neuron_grad", dy, x, run_on)
     with mx.stream(run_on):
-        return fused.pull_by_source(dy, x, how, run_on)
+        return fused.grad_from_input(dy, x, how, run_on)
 
 
 def prelu(x: mx.array, slopes: mx.array, *, stream: StreamLike = None) -> mx.array:
@@ -181,7 +181,7 @@ def prelu_grad(dy: mx.array, x: mx.array, slopes: mx.array, *, stream: StreamLik
         return prelu_rules.prelu_pull(dy, x, slopes, run_on), prelu_rules.prelu_grad_slopes(dy, x, run_on)
 
 
-def _read(op: str, x: mx.array, how: Neuron, stream: mx.Stream) -> Chosen:
+def _read(op: str, x: mx.array, how: Neuron, stream: mx.Stream) -> FusedActivation:
     checks.array(op, "x", x, stream=stream)
     return fused.parsed(op, "type", how, _channels(x), stream, of=x.shape)
 

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.channels import activation_launches, activation_rules, rules
-from mpsfunc.channels.activation_rules import On
+from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, RELUN, Activation
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable
@@ -20,13 +20,13 @@ _BELOW = Activation(RELUN, 1.0, 0.0)
 
 def prelu(x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
     """``x``, below 0 times the slope of its channel, the last axis."""
-    y: mx.array = _prelu(x, slopes, On(_OF_SLOPES, stream))
+    y: mx.array = _prelu(x, slopes, ActivationSpec(_OF_SLOPES, stream))
     return y
 
 
 def prelu_pull(dy: mx.array, x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
     """``dy``, where x is below 0 times the slope of its channel."""
-    dx: mx.array = _pull(dy, x, slopes, On(_OF_SLOPES, stream))
+    dx: mx.array = _pull(dy, x, slopes, ActivationSpec(_OF_SLOPES, stream))
     return dx
 
 
@@ -46,20 +46,20 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
             f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
         )
     none = mx.zeros((1, channels), launch.accumulator(x.dtype))
-    below = On(_BELOW, stream)
+    below = ActivationSpec(_BELOW, stream)
     if other is x:
         other = activation_rules.neuron(x, below)
         act = _BELOW
     else:
         dy, other, act = activation_rules.grad(dy, x, below), activation_rules.grad(other, x, below), NO_ACTIVATION
-    on = rules.On(act, stream)
+    on = rules.ActivationSpec(act, stream)
     return rules.bn_stats_grad(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)
 
 
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _run(op: str, arrays: dict[str, mx.array], slopes: mx.array, kernels: Any, on: On) -> mx.array:
+def _run(op: str, arrays: dict[str, mx.array], slopes: mx.array, kernels: Any, on: ActivationSpec) -> mx.array:
     wide = slopes.astype(launch.accumulator(arrays["x"].dtype))
 
     def launched(some: list[mx.array]) -> mx.array:
@@ -73,42 +73,42 @@ def _run(op: str, arrays: dict[str, mx.array], slopes: mx.array, kernels: Any, o
     return activation_rules.in_few_axes(list(arrays.values()), launched)
 
 
-def _run_prelu(x: mx.array, slopes: mx.array, on: On) -> mx.array:
+def _run_prelu(x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron", {"x": x}, slopes, activation_launches.neuron, on)
 
 
-def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: On) -> mx.array:
+def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron_grad", {"dy": dy, "x": x}, slopes, activation_launches.grad, on)
 
 
 # Rules --------------------------------------------------------------------------------------------------
 
 
-def _prelu_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _prelu_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (x, slopes), (dy,) = arrays, cotangents
     return prelu_pull(dy, x, slopes, on.stream), prelu_grad_slopes(dy, x, on.stream)
 
 
-def _prelu_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _prelu_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (x, slopes), (tx, tslopes) = arrays, tangents
     terms = [] if tx is None else [prelu_pull(tx, x, slopes, on.stream)]
     if tslopes is not None:
-        terms.append(prelu(activation_rules.neuron(x, On(_BELOW, on.stream)), tslopes, on.stream))
+        terms.append(prelu(activation_rules.neuron(x, ActivationSpec(_BELOW, on.stream)), tslopes, on.stream))
     return sum(terms[1:], terms[0])
 
 
-def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (dy, x, slopes), (u,) = arrays, cotangents
     return prelu_pull(u, x, slopes, on.stream), None, _sums_below(u, dy, x, on.stream)
 
 
-def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _pull_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (dy, x, slopes), (tdy, _, tslopes) = arrays, tangents
     terms = [mx.zeros_like(dy)] if tdy is None and tslopes is None else []
     if tdy is not None:
         terms.append(prelu_pull(tdy, x, slopes, on.stream))
     if tslopes is not None:
-        below = activation_rules.grad(dy, x, On(_BELOW, on.stream))
+        below = activation_rules.grad(dy, x, ActivationSpec(_BELOW, on.stream))
         terms.append((below * tslopes.astype(launch.accumulator(dy.dtype))).astype(dy.dtype))
     return sum(terms[1:], terms[0])
 
@@ -116,7 +116,7 @@ def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
 def _mapped(function: Any) -> Any:
     """The vmap rule of ``function()(*images, slopes, on)``: mapped slopes join the channels."""
 
-    def rule(arrays: Any, mapped: Any, size: int, on: On) -> Any:
+    def rule(arrays: Any, mapped: Any, size: int, on: ActivationSpec) -> Any:
         *images, slopes = [
             a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)
         ]

@@ -14,12 +14,12 @@ import numpy as np
 from mpsfunc.core import launch, lazy
 
 
-def grown(before: mx.array, more: mx.array) -> mx.array:
+def accumulate(before: mx.array, more: mx.array) -> mx.array:
     """``before + more`` in the accumulator's dtype; ``more`` alone where ``before`` is an ``mx.zeros`` yet to be made.
 
     Zeros that have been made might have been written to, through a view.
     """
-    if lazy.unmade_zeros(before) and before.dtype in (mx.float32, mx.float64):
+    if lazy.is_lazy_zeros(before) and before.dtype in (mx.float32, mx.float64):
         return more.astype(mx.float64 if mx.float64 in (before.dtype, more.dtype) else mx.float32)
     total: mx.array = _added(before, more)
     return total

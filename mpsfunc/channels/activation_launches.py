@@ -19,12 +19,12 @@ def grad(x: mx.array, act: Activation, *, slopes: bool = False) -> tuple[KernelL
     return (_pointwise("neuron_grad", ("dy", "x", _slopes(slopes)), "dx", x, act),)
 
 
-def curve(x: mx.array, act: Activation) -> tuple[KernelLaunch, ...]:
+def neuron_grad_grad(x: mx.array, act: Activation) -> tuple[KernelLaunch, ...]:
     """``u * dy * f''(x)`` from u, dy and x."""
     return (_pointwise("neuron_grad_grad", ("u", "dy", "x"), "r", x, act),)
 
 
-def pull(y: mx.array, act: Activation) -> tuple[KernelLaunch, ...]:
+def neuron_grad_from_output(y: mx.array, act: Activation) -> tuple[KernelLaunch, ...]:
     """``dy * f'(x)`` from dy and ``y = f(x)``, of a relu."""
     return (_pointwise("neuron_grad_from_output", ("dy", "y"), "dz", y, act),)
 
@@ -35,7 +35,7 @@ def _slopes(there: bool) -> Name:
 
 
 def _pointwise(body: str, reads: tuple[Name, ...], made: str, x: mx.array, act: Activation) -> KernelLaunch:
-    per_thread = grids.lanes(x.dtype, x.size, x.size)
+    per_thread = grids.vector_width(x.dtype, x.size, x.size)
     grid, group = grids.pointwise_threads(x.size // per_thread)
     template, result = (("V", per_thread), ("N", act.kind)), (tuple(x.shape), x.dtype)
     return KernelLaunch(body, reads, (made,), (result,), grid, group, act.gpu_params, template)

@@ -1,6 +1,6 @@
 """The activations: what they are called, their parameters, and their kernels with the rules between these.
 
-`neuron` is a value, `grad` a derivative times a gradient, `curve` a second derivative times two of them, and `pull` is
+`neuron` is a value, `grad` a derivative times a gradient, `second_derivative` that times two of them, and `grad_from_output` is
 what `grad` is where the value alone is known. Each is the derivative of another; from the third order on a formula of
 activations is differentiated.
 """
@@ -35,8 +35,8 @@ from mpsfunc.channels.activation_spec import (
     Activation,
 )  # fmt: skip
 from mpsfunc.core import checks, launch
-from mpsfunc.core.autodiff import derived, differentiable
-from mpsfunc.core.printing import told
+from mpsfunc.core.autodiff import differentiable, with_decomposition
+from mpsfunc.core.printing import describe
 
 # The parameters of each type with MPS's defaults. Those of prelu are an array.
 PARAMETERS: dict[str, tuple[float, ...]] = {
@@ -68,7 +68,7 @@ def activation(op: str, name: str, a: Any = None, b: Any = None, c: Any = None) 
         if i < len(usual):
             made.append(usual[i] if given is None else checks.number(op, letter, given))
         elif given is not None:
-            raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={told(given)}, expected None")
+            raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={describe(given)}, expected None")
     if name in ("exponential", "logarithm") and made[2] != -1 and (made[2] <= 0 or (name, made[2]) == ("logarithm", 1)):
         rule = "c > 0" if name == "exponential" else "c > 0 but 1"
         raise ValueError(f"{op}: c is no base; got c={made[2]:g}, expected {rule}, or -1 for e")
@@ -78,37 +78,37 @@ def activation(op: str, name: str, a: Any = None, b: Any = None, c: Any = None) 
 # Operations on arrays of any one shape ------------------------------------------------------------------
 
 
-class On(NamedTuple):
+class ActivationSpec(NamedTuple):
     """The statics of these operations."""
 
     act: Activation
     stream: mx.Stream
 
     @property
-    def plain(self) -> On:
+    def plain(self) -> ActivationSpec:
         """Without the activation."""
-        return On(NO_ACTIVATION, self.stream)
+        return ActivationSpec(NO_ACTIVATION, self.stream)
 
 
-def neuron(x: mx.array, on: On) -> mx.array:
+def neuron(x: mx.array, on: ActivationSpec) -> mx.array:
     """``f(x)``."""
     y: mx.array = _neuron(x, on) if on.act.kind else x
     return y
 
 
-def grad(dy: mx.array, x: mx.array, on: On) -> mx.array:
+def grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
     """``dy * f'(x)``, at a kink with the slope from the right; that of an absolute value is 0 there."""
     dx: mx.array = _grad(dy, x, on) if on.act.kind else dy
     return dx
 
 
-def applied(z: mx.array, on: On) -> mx.array:
-    """``f(z)`` with the derivatives of `pull`."""
+def applied(z: mx.array, on: ActivationSpec) -> mx.array:
+    """``f(z)`` with the derivatives of `grad_from_output`."""
     y: mx.array = _applied(z, on) if on.act.kind else z
     return y
 
 
-def pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
+def grad_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
     """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
     dz: mx.array = _pull(dy, y, on) if on.act.kind else dy
     return dz
@@ -148,24 +148,24 @@ def _sum(*terms: mx.array | None) -> Any:
     return sum(present[1:], present[0])
 
 
-def _curved(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array | None:
-    return None if on.act.kind in _FLAT else _curve(u, dy, x, on)
+def _curved(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array | None:
+    return None if on.act.kind in _FLAT else _second_derivative(u, dy, x, on)
 
 
-def _neuron_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _neuron_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     return (grad(cotangents[0], arrays[0], on),)
 
 
-def _neuron_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _neuron_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     return grad(tangents[0], arrays[0], on)
 
 
-def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (dy, x), (u,) = arrays, cotangents
     return grad(u, x, on), _curved(u, dy, x, on)
 
 
-def _grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _grad_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (dy, x), (tdy, tx) = arrays, tangents
     bent = None if tx is None else _curved(tx, dy, x, on)
     if tdy is None:
@@ -173,60 +173,60 @@ def _grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     return _sum(grad(tdy, x, on), bent)
 
 
-def _second(x: mx.array, on: On) -> mx.array:
+def _second(x: mx.array, on: ActivationSpec) -> mx.array:
     """``f''(x)`` of float32 or float64, by activations and operations that have derivatives."""
     (kind, a, b, c), of = on.act, on.stream
     if kind == SIGMOID:
         s = neuron(x, on)
         return s * (1 - s) * (1 - 2 * s)
     if kind == TANH:
-        t = neuron(x, On(Activation(TANH, 1.0, b), of))
+        t = neuron(x, ActivationSpec(Activation(TANH, 1.0, b), of))
         return (-2 * a * b * b) * t * (1 - t * t)
     if kind == SOFTPLUS:
-        s = neuron(b * x, On(Activation(SIGMOID), of))
+        s = neuron(b * x, ActivationSpec(Activation(SIGMOID), of))
         return (a * b * b) * s * (1 - s)
     if kind == SOFTSIGN:
         near = 1 / (1 + mx.abs(x))
         return -2 * mx.sign(x) * near * near * near
     if kind == ELU:
-        return mx.where(x < 0, a * neuron(mx.minimum(x, 0), On(_EXP, of)), 0)
+        return mx.where(x < 0, a * neuron(mx.minimum(x, 0), ActivationSpec(_EXP, of)), 0)
     if kind == POWER:
         factor = a * a * c * (c - 1)
-        return factor * neuron(x, On(Activation(POWER, a, b, c - 2), of)) if factor else mx.zeros_like(x)
+        return factor * neuron(x, ActivationSpec(Activation(POWER, a, b, c - 2), of)) if factor else mx.zeros_like(x)
     if kind == EXPONENTIAL:
         return (a * activation_spec.log_of(c)) ** 2 * neuron(x, on)
     if kind == LOGARITHM:
-        return (-a * a / activation_spec.log_of(c)) * neuron(x, On(Activation(POWER, a, b, -2.0), of))
+        return (-a * a / activation_spec.log_of(c)) * neuron(x, ActivationSpec(Activation(POWER, a, b, -2.0), of))
     assert kind == GELU
     z = mx.clip(x, -40, 40)  # beyond, it is 0 and would be 0 * infinity
-    return neuron(-0.5 * z * z, On(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
+    return neuron(-0.5 * z * z, ActivationSpec(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
 
 
-def _curve_meaning(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array:
+def _curve_meaning(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
     wide = launch.accumulator(x.dtype)
     return (u.astype(wide) * dy.astype(wide) * _second(x.astype(wide), on)).astype(x.dtype)
 
 
-def _applied_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
-    return (pull(cotangents[0], outputs[0], on),)
+def _applied_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
+    return (grad_from_output(cotangents[0], outputs[0], on),)
 
 
-def _applied_jvp(arrays: Any, tangents: Any, on: On) -> Any:
-    return pull(tangents[0], applied(arrays[0], on), on)
+def _applied_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
+    return grad_from_output(tangents[0], applied(arrays[0], on), on)
 
 
-def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
-    return pull(cotangents[0], arrays[1], on), None
+def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
+    return grad_from_output(cotangents[0], arrays[1], on), None
 
 
-def _pull_jvp(arrays: Any, tangents: Any, on: On) -> Any:
-    return mx.zeros_like(arrays[0]) if tangents[0] is None else pull(tangents[0], arrays[1], on)
+def _pull_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
+    return mx.zeros_like(arrays[0]) if tangents[0] is None else grad_from_output(tangents[0], arrays[1], on)
 
 
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _run(op: str, arrays: dict[str, mx.array], kernels: Any, on: On) -> mx.array:
+def _run(op: str, arrays: dict[str, mx.array], kernels: Any, on: ActivationSpec) -> mx.array:
     def launched(some: list[mx.array]) -> mx.array:
         named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
         return launch.launch(op, named, on.act, (result,), lambda: kernels(some[0], on.act), on.stream)[0]
@@ -234,27 +234,29 @@ def _run(op: str, arrays: dict[str, mx.array], kernels: Any, on: On) -> mx.array
     return in_few_axes(list(arrays.values()), launched)
 
 
-def _run_neuron(x: mx.array, on: On) -> mx.array:
+def _run_neuron(x: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron", {"x": x}, activation_launches.neuron, on)
 
 
-def _run_grad(dy: mx.array, x: mx.array, on: On) -> mx.array:
+def _run_grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron_grad", {"dy": dy, "x": x}, activation_launches.grad, on)
 
 
-def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: On) -> mx.array:
-    return _run("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.curve, on)
+def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+    return _run("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.neuron_grad_grad, on)
 
 
-def _run_pull(dy: mx.array, y: mx.array, on: On) -> mx.array:
-    return _run("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.pull, on)
+def _run_pull(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
+    return _run("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.neuron_grad_from_output, on)
 
 
 _neuron: Any = differentiable(
     "neuron", _run_neuron, vjp=_neuron_vjp, jvp=_neuron_jvp, vmap=elementwise(lambda: _neuron)
 )
 _grad: Any = differentiable("neuron_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=elementwise(lambda: _grad))
-_curve: Any = derived("neuron_grad_grad", _run_curve, _curve_meaning, vmap=elementwise(lambda: _curve))
+_second_derivative: Any = with_decomposition(
+    "neuron_grad_grad", _run_curve, _curve_meaning, vmap=elementwise(lambda: _second_derivative)
+)
 _applied: Any = differentiable(
     "neuron", _run_neuron, vjp=_applied_vjp, jvp=_applied_jvp, vmap=elementwise(lambda: _applied)
 )

@@ -58,7 +58,7 @@ def log_of(c: float) -> float:
     return 1.0 if c == -1 else math.log(c)
 
 
-def told_by_result(act: Activation) -> bool:
+def slope_from_output(act: Activation) -> bool:
     """Whether the slope of an activation follows from what it returns, without loss.
 
     A rounded result does not tell the slope of one that saturates: of a sigmoid in float32 it is 1 from 17 on.

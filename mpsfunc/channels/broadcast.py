@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import arguments, grids
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 Shape = tuple[int, ...]
 _MOST = 2**31 - 1  # places within an image are int32 in kernels
@@ -168,9 +168,9 @@ def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     given = arguments.entries(value)
     steps = (None,) if given is None else tuple(map(arguments.whole, given))
     if None in steps:
-        raise TypeError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
+        raise TypeError(f"{op}: {name} is not a stride; got {name}={describe(value)}, expected {rule}")
     if len(steps) != 3 or not set(steps) <= {0, 1}:
-        raise ValueError(f"{op}: {name} is not a stride; got {name}={told(value)}, expected {rule}")
+        raise ValueError(f"{op}: {name} is not a stride; got {name}={describe(value)}, expected {rule}")
     return tuple(step for step in steps if step is not None)
 
 
@@ -232,7 +232,7 @@ def gathered(full: mx.array, shape: Shape, per: int) -> mx.array:
 def vector_width(dtype: mx.Dtype, made: Layout) -> int:
     """Elements along the innermost axis that one thread owns."""
     size = made.n * made.h * made.w * made.c
-    return grids.lanes(dtype, made.c, size)
+    return grids.vector_width(dtype, made.c, size)
 
 
 _Three = tuple[int, int, int]

@@ -176,9 +176,9 @@ def _of_neuron(act: Activation, names: tuple[Name, ...]) -> tuple[Name, ...]:
 def _columns(x: mx.array, sets: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
     """Channels of a thread, and the grid and threadgroup that sum over the pixels of each set."""
     n, height, width, channels = x.shape
-    per_thread = grids.lanes(x.dtype, channels, x.size)
+    per_thread = grids.vector_width(x.dtype, channels, x.size)
     pixels = n // sets * height * width
-    return per_thread, *grids.column_threads(channels // per_thread, pixels, sets, laden=True)
+    return per_thread, *grids.column_threads(channels // per_thread, pixels, sets, register_heavy=True)
 
 
 def _shares(x: mx.array, sets: int, grid: tuple[int, int, int]) -> tuple[int, int]:
@@ -199,7 +199,7 @@ def _by_pixel(
 ) -> tuple[tuple[int, int, int], tuple[int, int, int], int, tuple[tuple[str, int], ...]]:
     """Grid and threadgroup for some channels of some pixels of a set, how many pixels those are, and constants."""
     n, height, width, channels = x.shape
-    per_thread, pixels = grids.lanes(x.dtype, channels, x.size), n // sets * height * width
+    per_thread, pixels = grids.vector_width(x.dtype, channels, x.size), n // sets * height * width
     (across, down, _), group = grids.threads(channels // per_thread, -(-pixels // _SHARE[x.dtype.size]))
     down = -(-down // group[1]) * group[1]
     return (across * sets, down, 1), group, -(-pixels // down), (("V", per_thread), ("N", act.kind), ("W", 4))

@@ -14,14 +14,14 @@ import mlx.core as mx
 
 from mpsfunc.channels import activation_rules, launches
 from mpsfunc.channels.activation_rules import (
-    On as On,  # the activation that follows `bn_normalize`, and where everything runs
+    ActivationSpec as ActivationSpec,  # the activation that follows `bn_normalize`, and where everything runs
 )
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import derived, differentiable, one_batch
+from mpsfunc.core.autodiff import differentiable, one_batch, with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 
-Rows = mx.array
+ChannelVectors = mx.array
 
 
 class _Sets(NamedTuple):
@@ -29,7 +29,7 @@ class _Sets(NamedTuple):
     stream: mx.Stream
 
 
-def bn_stats(x: mx.array, sets: int, stream: mx.Stream) -> tuple[Rows, Rows]:
+def bn_stats(x: mx.array, sets: int, stream: mx.Stream) -> tuple[ChannelVectors, ChannelVectors]:
     """Mean and population variance of each channel of each set."""
     mean, var = _bn_stats(x, _Sets(sets, stream))
     return mean, var
@@ -41,13 +41,17 @@ def bn_stats_of_all(x: mx.array, stream: mx.Stream) -> tuple[mx.array, mx.array]
     return mean, var
 
 
-def bn_normalize(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def bn_normalize(
+    x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
+) -> mx.array:
     """``act(z)`` with ``z = (x - mean) * scale + shift``."""
     y: mx.array = (_activated_bn_normalize if on.act.kind else _bn_normalize)(x, mean, scale, shift, on)
     return y
 
 
-def bn_stats_grad(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> tuple[Rows, Rows]:
+def bn_stats_grad(
+    dy: mx.array, x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
+) -> tuple[ChannelVectors, ChannelVectors]:
     """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each set, where ``g = dy * act'(z)``."""
     total, dot = (
         _activated_bn_stats_grad(dy, x, mean, scale, shift, on) if on.act.kind else _bn_stats_grad(dy, x, mean, on)
@@ -56,7 +60,15 @@ def bn_stats_grad(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Row
 
 
 def bn_grad(
-    dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, scale: Rows, shift: Rows, on: On
+    dy: mx.array,
+    x: mx.array,
+    mean: ChannelVectors,
+    a: ChannelVectors,
+    b: ChannelVectors,
+    d: ChannelVectors,
+    scale: ChannelVectors,
+    shift: ChannelVectors,
+    on: ActivationSpec,
 ) -> mx.array:
     """``a * g + b * (x - mean) + d`` with the g of `bn_stats_grad`."""
     if on.act.kind:
@@ -69,7 +81,7 @@ def bn_grad(
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _in_a_set(x: mx.array, mean: Rows) -> int:
+def _in_a_set(x: mx.array, mean: ChannelVectors) -> int:
     """Pixels that a row of vectors belongs to; 1 where there is none, whose sums are zeros."""
     n, h, w, _ = x.shape
     return max(int(n // max(mean.shape[0], 1) * h * w), 1)
@@ -79,7 +91,7 @@ def _rows(x: mx.array, sets: int) -> launch.Output:
     return (sets, x.shape[3]), launch.accumulator(x.dtype)
 
 
-def _run_bn_stats(x: mx.array, spec: _Sets) -> tuple[Rows, ...]:
+def _run_bn_stats(x: mx.array, spec: _Sets) -> tuple[ChannelVectors, ...]:
     result = _rows(x, spec.sets)
 
     def kernels() -> tuple[KernelLaunch, ...]:
@@ -95,12 +107,12 @@ def _run_bn_stats_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
     return tuple(launch.launch("bn_stats", {"x": x}, None, (vector, vector), tuple, spec.stream))
 
 
-def of_the_set(rows: tuple[Rows, ...]) -> tuple[mx.array, ...]:
+def of_the_set(rows: tuple[ChannelVectors, ...]) -> tuple[mx.array, ...]:
     """Vectors (c,) of rows (1, c)."""
     return tuple(v.reshape(v.shape[1]) for v in rows)
 
 
-def _run_bn_stats_grad(*args: Any) -> tuple[Rows, ...]:
+def _run_bn_stats_grad(*args: Any) -> tuple[ChannelVectors, ...]:
     dy, x, mean, *behind, on = args
     result = _rows(x, mean.shape[0])
 
@@ -111,7 +123,9 @@ def _run_bn_stats_grad(*args: Any) -> tuple[Rows, ...]:
     return tuple(launch.launch("bn_stats_grad", arrays, on.act, (result, result), kernels, on.stream))
 
 
-def _run_bn_normalize(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def _run_bn_normalize(
+    x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
+) -> mx.array:
     def kernels() -> tuple[KernelLaunch, ...]:
         return launches.bn_normalize(x, mean.shape[0], on.act)
 
@@ -129,7 +143,7 @@ def _run_bn_grad(*args: Any) -> mx.array:
     return launch.launch("bn_grad", arrays, on.act, ((tuple(dy.shape), dy.dtype),), kernels, on.stream)[0]
 
 
-def _of_neuron(vectors: Sequence[Rows]) -> dict[str, Rows]:
+def _of_neuron(vectors: Sequence[ChannelVectors]) -> dict[str, ChannelVectors]:
     """By their names, where there are any."""
     return dict(zip(("scale", "shift"), vectors, strict=False))
 
@@ -137,7 +151,7 @@ def _of_neuron(vectors: Sequence[Rows]) -> dict[str, Rows]:
 # Rules --------------------------------------------------------------------------------------------------
 
 
-def _zeros(like: Rows) -> Rows:
+def _zeros(like: ChannelVectors) -> ChannelVectors:
     return mx.zeros_like(like)
 
 
@@ -146,35 +160,47 @@ def _total(*terms: Any) -> Any:
     return sum(present[1:], present[0]) if present else None
 
 
-def _scaled(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def _scaled(
+    x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
+) -> mx.array:
     y: mx.array = _bn_normalize(x, mean, scale, shift, on.plain)
     return y
 
 
-def _plain_bn_stats_grad(dy: mx.array, x: mx.array, mean: Rows, on: On) -> tuple[Rows, Rows]:
+def _plain_bn_stats_grad(
+    dy: mx.array, x: mx.array, mean: ChannelVectors, on: ActivationSpec
+) -> tuple[ChannelVectors, ChannelVectors]:
     total, dot = _bn_stats_grad(dy, x, mean, on.plain)
     return total, dot
 
 
-def _plain_bn_grad(dy: mx.array, x: mx.array, mean: Rows, a: Rows, b: Rows, d: Rows, on: On) -> mx.array:
+def _plain_bn_grad(
+    dy: mx.array,
+    x: mx.array,
+    mean: ChannelVectors,
+    a: ChannelVectors,
+    b: ChannelVectors,
+    d: ChannelVectors,
+    on: ActivationSpec,
+) -> mx.array:
     y: mx.array = _bn_grad(dy, x, mean, a, b, d, on.plain)
     return y
 
 
 def _bn_stats_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
-    count, on = _in_a_set(x, mean), On(NO_ACTIVATION, spec.stream)
+    count, on = _in_a_set(x, mean), ActivationSpec(NO_ACTIVATION, spec.stream)
     return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
 def _bn_stats_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
     (x,), (tx,) = arrays, tangents
     mean, _ = _bn_stats(x, spec)
-    total, dot = _plain_bn_stats_grad(tx, x, mean, On(NO_ACTIVATION, spec.stream))
+    total, dot = _plain_bn_stats_grad(tx, x, mean, ActivationSpec(NO_ACTIVATION, spec.stream))
     return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
 
 
-def _bn_normalize_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _bn_normalize_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (x, mean, scale, shift), (dy,) = arrays, cotangents
     none = _zeros(mean)
     total, dot = bn_stats_grad(dy, x, mean, scale, shift, on)
@@ -185,7 +211,7 @@ def _bn_normalize_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any
     return dx, -scale * total, dot, total
 
 
-def _bn_normalize_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _bn_normalize_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (x, mean, scale, _), (tx, tmean, tscale, tshift) = arrays, tangents
     none = _zeros(mean)
     slope = none if tscale is None else tscale
@@ -197,13 +223,13 @@ def _bn_normalize_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     return _plain_bn_grad(tx, x, mean, scale, slope, level, on)
 
 
-def _bn_stats_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _bn_stats_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (dy, x, mean), (dtotal, ddot), (total, _) = arrays, cotangents, outputs
     none = _zeros(mean)
     return _scaled(x, mean, ddot, dtotal, on), _scaled(dy, none, ddot, none, on), -ddot * total
 
 
-def _bn_stats_grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _bn_stats_grad_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (dy, x, mean), (tdy, tx, tmean) = arrays, tangents
     none = _zeros(mean)
     total, dot = (none, none) if tdy is None else _plain_bn_stats_grad(tdy, x, mean, on)
@@ -214,7 +240,7 @@ def _bn_stats_grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
     return total, dot
 
 
-def _bn_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
+def _bn_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (dy, x, mean, a, b, _), (cotangent,) = arrays, cotangents
     none = _zeros(mean)
     total, dot = _plain_bn_stats_grad(cotangent, x, mean, on)
@@ -223,7 +249,7 @@ def _bn_grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: On) -> Any:
     return ddy, dx, -b * total, with_dy, dot, total
 
 
-def _bn_grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
+def _bn_grad_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (dy, x, mean, a, b, _), (tdy, tx, tmean, ta, tb, td) = arrays, tangents
     none = _zeros(mean)
     level = _total(none, td, None if tmean is None else -b * tmean)
@@ -240,15 +266,19 @@ def _bn_grad_jvp(arrays: Any, tangents: Any, on: On) -> Any:
 # What an activation changes, said by operations without it: derivatives of every order, unfused.
 
 
-def _activation(x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def _activation(
+    x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
+) -> mx.array:
     return activation_rules.neuron(_scaled(x, mean, scale, shift, on), on)
 
 
-def _before_activation(dy: mx.array, x: mx.array, mean: Rows, scale: Rows, shift: Rows, on: On) -> mx.array:
+def _before_activation(
+    dy: mx.array, x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
+) -> mx.array:
     return activation_rules.grad(dy, _scaled(x, mean, scale, shift, on), on)
 
 
-def _bn_stats_grad_before_activation(*args: Any) -> tuple[Rows, Rows]:
+def _bn_stats_grad_before_activation(*args: Any) -> tuple[ChannelVectors, ChannelVectors]:
     dy, x, mean, scale, shift, on = args
     return _plain_bn_stats_grad(_before_activation(dy, x, mean, scale, shift, on), x, mean, on)
 
@@ -261,7 +291,7 @@ def _bn_grad_before_activation(*args: Any) -> mx.array:
 # Mapped images lengthen the batch, and vectors get more sets, unless all images share the only one.
 
 
-def _stacked(rows: Rows, mapped: bool, size: int) -> Rows:
+def _stacked(rows: ChannelVectors, mapped: bool, size: int) -> ChannelVectors:
     rows = rows if mapped else mx.broadcast_to(rows, (size, *rows.shape))
     return rows.reshape(size * rows.shape[1], rows.shape[2])
 
@@ -290,7 +320,9 @@ def _map_bn_stats(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
 
 
 _bn_stats: Any = differentiable("bn_stats", _run_bn_stats, vjp=_bn_stats_vjp, jvp=_bn_stats_jvp, vmap=_map_bn_stats)
-_bn_stats_of_all: Any = derived("bn_stats", _run_bn_stats_of_all, lambda x, spec: of_the_set(_bn_stats(x, spec)))
+_bn_stats_of_all: Any = with_decomposition(
+    "bn_stats", _run_bn_stats_of_all, lambda x, spec: of_the_set(_bn_stats(x, spec))
+)
 _bn_normalize: Any = differentiable(
     *("bn_normalize", _run_bn_normalize),
     vjp=_bn_normalize_vjp,
@@ -306,15 +338,15 @@ _bn_stats_grad: Any = differentiable(
 _bn_grad: Any = differentiable(
     *("bn_grad", _run_bn_grad), vjp=_bn_grad_vjp, jvp=_bn_grad_jvp, vmap=_mapped(lambda: _bn_grad, 2, shared=True)
 )
-_activated_bn_normalize: Any = derived(
+_activated_bn_normalize: Any = with_decomposition(
     *("bn_normalize", _run_bn_normalize, _activation),
     vjp=_bn_normalize_vjp,
     vmap=_mapped(lambda: _activated_bn_normalize, 1, shared=True),
 )
-_activated_bn_stats_grad: Any = derived(
+_activated_bn_stats_grad: Any = with_decomposition(
     *("bn_stats_grad", _run_bn_stats_grad, _bn_stats_grad_before_activation),
     vmap=_mapped(lambda: _activated_bn_stats_grad, 2, shared=False),
 )
-_activated_bn_grad: Any = derived(
+_activated_bn_grad: Any = with_decomposition(
     *("bn_grad", _run_bn_grad, _bn_grad_before_activation), vmap=_mapped(lambda: _activated_bn_grad, 2, shared=True)
 )

@@ -15,7 +15,7 @@ def channel_sums(x: mx.array, stream: mx.Stream) -> mx.array:
     result = ((channels,), launch.accumulator(x.dtype))
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        per_thread = grids.lanes(x.dtype, channels, x.size)
+        per_thread = grids.vector_width(x.dtype, channels, x.size)
         grid, group = grids.column_threads(channels // per_thread, n * height * width)
         partial = ((grid[1] // group[1], channels), mx.float32)
         params, template = Threadgroup(*group[:2]), (("V", per_thread),)

@@ -22,11 +22,11 @@ from mpsfunc.channels.params import (
     BnSlopeParams,
 )
 from mpsfunc.core import grids, launch, lazy
-from mpsfunc.core.autodiff import derived
+from mpsfunc.core.autodiff import with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 
 Vector = mx.array  # (c,), or rows of such
-Rows = mx.array  # (rows, c)
+ChannelVectors = mx.array  # (rows, c)
 
 
 class _Spec(NamedTuple):
@@ -68,7 +68,7 @@ def _one_launch(
             made = launch.launch(op, named, spec.params, results, kernels, spec.stream)
             return tuple(made) if len(outputs) > 1 else made[0]
 
-        rule = derived(op, run, lambda *args: function(*args[:-1], *args[-1].params))
+        rule = with_decomposition(op, run, lambda *args: function(*args[:-1], *args[-1].params))
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
@@ -87,7 +87,7 @@ def _by_entry(record: Callable[..., Any]) -> Callable[..., Any]:
     return lambda vector, params: (*grids.pointwise_threads(vector.size), record(vector.size, params))
 
 
-def _by_group(rows: Rows, params: BnGroupParams) -> tuple[Any, ...]:
+def _by_group(rows: ChannelVectors, params: BnGroupParams) -> tuple[Any, ...]:
     """A kernel in which a group of channels is what up to 32 threads share."""
     size = rows.shape[1] // int(params.groups)
     sharing = min(32, grids.power_of_two(size))
@@ -158,7 +158,7 @@ def moved(
 
 
 @_one_launch("group_moments", "mean var", "group_mean group_var", BnGroupParams, _by_group)
-def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
+def by_group(mean: ChannelVectors, var: ChannelVectors, groups: float) -> tuple[ChannelVectors, ChannelVectors]:
     """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
 
     Sums are of how far means are from the group's first, so that equal ones have no variance.
@@ -173,7 +173,7 @@ def by_group(mean: Rows, var: Rows, groups: float) -> tuple[Rows, Rows]:
 
 
 @_one_launch("bn_group_sums", "b d", "group_b group_d", BnGroupParams, _by_group)
-def group_sums(b: Rows, d: Rows, groups: float) -> tuple[Rows, Rows]:
+def group_sums(b: ChannelVectors, d: ChannelVectors, groups: float) -> tuple[ChannelVectors, ChannelVectors]:
     """For each channel the sums over its group of neighbouring channels."""
     apart = (b.shape[0], int(groups), b.shape[1] // int(groups))
     of_b, of_d = (mx.broadcast_to(a.reshape(apart).sum(-1, keepdims=True), apart).reshape(b.shape) for a in (b, d))

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc.activation.fused import Chosen, Neuron
+from mpsfunc.activation.fused import FusedActivation, Neuron
 from mpsfunc.convolution import rules, states
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.convolution.states import ConvState as ConvState
@@ -143,7 +143,7 @@ def conv_fwd(
         out_size=out_size,
         edge_mode=edge_mode,
     )
-    return y, ConvState(op="conv", **states.fresh(tuple(w.shape), launch.accumulator(x.dtype), spec, how, kept))
+    return y, ConvState(op="conv", **states.zero_state(tuple(w.shape), launch.accumulator(x.dtype), spec, how, kept))
 
 
 def conv_state(
@@ -207,7 +207,7 @@ def conv_state(
         out_size=out_size,
         edge_mode=edge_mode,
     )
-    return ConvState(op="conv", **states.fresh(w_shape, dtype, spec))
+    return ConvState(op="conv", **states.zero_state(w_shape, dtype, spec))
 
 
 def conv_grad_input(
@@ -358,7 +358,7 @@ def _forward(
     *,
     keeping: bool,
     **placement: Any,
-) -> tuple[mx.array, mx.array, Chosen, Spec]:
+) -> tuple[mx.array, mx.array, FusedActivation, Spec]:
     run_on = launch.resolve(stream)
     how = states.arrays("conv", x, w, b, neuron, run_on)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)

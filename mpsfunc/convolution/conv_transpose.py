@@ -361,7 +361,7 @@ def _forward(
     with mx.stream(run_on):
         turned = _turned(w, spec.groups, unrotated)
         y, kept = states.activated(rules.grad_input, x, turned, b, spec, how, keeping=keeping)
-        fields = states.fresh(w_shape, launch.accumulator(x.dtype), spec, how, kept)
+        fields = states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept)
         return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
 
 

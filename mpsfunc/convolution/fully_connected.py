@@ -132,4 +132,4 @@ def _forward(
     spec = states.placed(op, "w.shape", x_shape, w_shape, 1, run_on, stride=1)
     with mx.stream(run_on):
         y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
-        return y, ConvState(op="conv", **states.fresh(w_shape, launch.accumulator(x.dtype), spec, how, kept))
+        return y, ConvState(op="conv", **states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept))

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.channels import accumulation, activation_rules
-from mpsfunc.channels.activation_rules import On
+from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.convolution import routes
 from mpsfunc.convolution.spec import Spec
@@ -65,7 +65,7 @@ def _image_vjp(adjoint: Any, swap: bool) -> Any:
 
     def rule(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
         (x, w, _), (dy,), (y,) = arrays, cotangents, outputs
-        dz, plain = activation_rules.pull(dy, y, On(spec.neuron, spec.stream)), linear(spec)
+        dz, plain = activation_rules.grad_from_output(dy, y, ActivationSpec(spec.neuron, spec.stream)), linear(spec)
         dw = grad_weights(x, dz, plain) if swap else grad_weights(dz, x, plain)
         return adjoint(dz, w, None, plain), dw, grad_bias(dz, plain)
 
@@ -87,7 +87,9 @@ def _image_jvp(function: Any, length: str) -> Any:
             terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *size, b.shape[0])))
         tz = sum(terms[1:], terms[0])
         return (
-            activation_rules.pull(tz, function(x, w, b, spec), On(spec.neuron, spec.stream)) if spec.neuron.kind else tz
+            activation_rules.grad_from_output(tz, function(x, w, b, spec), ActivationSpec(spec.neuron, spec.stream))
+            if spec.neuron.kind
+            else tz
         )
 
     return rule
@@ -182,7 +184,7 @@ def _image_vmap(function: Any, spread: Any) -> Any:
             z = function((_with_images(x, size) if x_mapped else x).astype(acc), w, None, linear(spec))
             z = _from_images(z, size) if x_mapped else z
             z = z + b[:, None, None, None].astype(acc)
-            return activation_rules.applied(z, On(spec.neuron, spec.stream)).astype(x.dtype)
+            return activation_rules.applied(z, ActivationSpec(spec.neuron, spec.stream)).astype(x.dtype)
         if not spec.biased:
             biases = None
         elif w_mapped and not b_mapped:

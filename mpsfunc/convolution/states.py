@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 
 from mpsfunc.activation import fused
-from mpsfunc.activation.fused import Chosen
+from mpsfunc.activation.fused import FusedActivation
 from mpsfunc.channels import accumulation, activation_rules
-from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, told_by_result
+from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, slope_from_output
 from mpsfunc.convolution import clamped_edges
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import arguments, checks, launch, printing
 from mpsfunc.core.arguments import cacheable, is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.windows.axis import EDGE_MODES, Axis, check_axes, check_windows
 from mpsfunc.windows.placement import place
 
@@ -81,11 +81,11 @@ class ConvState(NamedTuple):
         return self.cols.n_in
 
 
-def fresh(
+def zero_state(
     w_shape: tuple[int, ...],
     dtype: mx.Dtype,
     spec: Spec,
-    how: Chosen = Chosen(NO_ACTIVATION),  # noqa: B008  # a constant
+    how: FusedActivation = FusedActivation(NO_ACTIVATION),  # noqa: B008  # a constant
     kept: mx.array | None = None,
 ) -> dict[str, Any]:
     """The fields of a state with zero gradients; ``kept`` is what tells the slope of a neuron."""
@@ -100,7 +100,7 @@ def fresh(
 
 
 def activated(
-    function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: Chosen, *, keeping: bool
+    function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: FusedActivation, *, keeping: bool
 ) -> tuple[mx.array, mx.array]:
     """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
 
@@ -109,15 +109,15 @@ def activated(
     neuron is applied to what the convolution was rounded to.
     """
     plain = not keeping and not launch.tracing() and x.dtype == launch.accumulator(x.dtype) and fusable(how.act)
-    if plain or told_by_result(how.act):
+    if plain or slope_from_output(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act))
         return y, y
     z = function(x, w, b, spec)
     with mx.stream(spec.stream):
-        return fused.follow(z, how, spec.stream), z
+        return fused.apply_activation(z, how, spec.stream), z
 
 
-def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, stream: mx.Stream) -> Chosen:
+def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, stream: mx.Stream) -> FusedActivation:
     """Checks the arrays of a forward call, and returns its neuron."""
     checks.image(op, "x", x, stream=stream)
     checks.array(op, "w", w, stream=stream)
@@ -131,7 +131,7 @@ def arrays(op: str, x: mx.array, w: mx.array, b: mx.array | None, neuron: Any, s
 def gradients_dtype(op: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     """Refuses what a state's gradients cannot be made of."""
     if not is_a(dtype, mx.Dtype) or dtype not in (mx.float32, mx.float64):
-        raise TypeError(f"{op}: no dtype of gradients; got dtype={told(dtype)}, expected float32 or float64")
+        raise TypeError(f"{op}: no dtype of gradients; got dtype={describe(dtype)}, expected float32 or float64")
     checks.on_device(op, "dw", dtype, stream)
 
 
@@ -139,26 +139,26 @@ def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ..
     """Refuses weights that do not fit images of this shape, and groups that do not fit either; returns the groups."""
     plain = arguments.whole(groups)
     if plain is None:
-        raise TypeError(f"{op}: groups is not an int; got groups={told(groups)}, expected an int >= 1")
+        raise TypeError(f"{op}: groups is not an int; got groups={describe(groups)}, expected an int >= 1")
     channels = x_shape[3]
     sizes = len(w_shape) == 4 and all(d >= 1 for d in w_shape)
     turned = checks.turned(sizes and w_shape[3] * plain == x_shape[1] != channels)
     if plain < 1 or channels % plain != 0:
         rule = f"a divisor of {channels}{turned}"
-        raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={describe(groups)}, expected {rule}")
     fits = sizes and w_shape[3] == channels // plain
     if not fits:
         raise ValueError(
-            f"{op}: the weights do not fit the images; got {name}={told(w_shape)}, "
+            f"{op}: the weights do not fit the images; got {name}={describe(w_shape)}, "
             f"expected (o, kh, kw, {channels // plain}), none of them 0{turned}"
         )
     if math.prod(w_shape) >= 2**31:  # kernels count them in int32
         raise ValueError(
-            f"{op}: the weights are too large; got {name}={told(w_shape)}, expected less than 2**31 elements"
+            f"{op}: the weights are too large; got {name}={describe(w_shape)}, expected less than 2**31 elements"
         )
     if w_shape[0] % plain != 0:
         raise ValueError(
-            f"{op}: groups do not divide the output channels; got groups={told(groups)}, "
+            f"{op}: groups do not divide the output channels; got groups={describe(groups)}, "
             f"expected a divisor of {w_shape[0]}"
         )
     return plain
@@ -219,16 +219,18 @@ def gradient(
     checks.shape(op, "state.y", state.y, tuple(dy.shape), "dy does not belong to this state")
     checks.same_dtype(op, "dy", dy, "state.y", state.y.dtype)
     with mx.stream(stream):
-        if told_by_result(how.act):
-            return activation_rules.pull(dy, state.y, activation_rules.On(how.act, stream)), spec
-        return fused.pull_by_source(dy, state.y, how, stream), spec
+        if slope_from_output(how.act):
+            return activation_rules.grad_from_output(
+                dy, state.y, activation_rules.ActivationSpec(how.act, stream)
+            ), spec
+        return fused.grad_from_input(dy, state.y, how, stream), spec
 
 
-def _neuron_of(op: str, state: Any, stream: mx.Stream) -> Chosen:
+def _neuron_of(op: str, state: Any, stream: mx.Stream) -> FusedActivation:
     """The neuron that a state names."""
     name = arguments.text(state.neuron)
     if name == "":
-        return Chosen(NO_ACTIVATION)
+        return FusedActivation(NO_ACTIVATION)
     for letter in "abc":
         checks.number(op, f"state.{letter}", getattr(state, letter))
     known = len(activation_rules.PARAMETERS.get(name or "", ()))
@@ -248,7 +250,7 @@ def _whole(op: str, state: Any) -> None:
     groups, shape = state.groups, state.dw.shape
     if type(groups) is not int or groups < 1 or len(shape) != 4 or shape[0] % groups != 0:
         rule = f"a divisor of {shape[0] if shape else 0}"
-        raise ValueError(f"{op}: the state does not fit together; got state.groups={told(groups)}, expected {rule}")
+        raise ValueError(f"{op}: the state does not fit together; got state.groups={describe(groups)}, expected {rule}")
     _check_windows(op, state.rows, state.cols)
 
 
@@ -285,5 +287,5 @@ def grown(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:
     """The state with gradients added."""
     old: Any = state
     with mx.stream(stream):
-        more: State = old._replace(dw=accumulation.grown(old.dw, dw), db=accumulation.grown(old.db, db))
+        more: State = old._replace(dw=accumulation.accumulate(old.dw, dw), db=accumulation.accumulate(old.db, db))
     return more

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a, refuse, whole
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 
 def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -> mx.array:
@@ -44,7 +44,9 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     n, h, w, c = _images(op, x, run_on)
     r = _side(op, block_size)
     if c % (r * r) != 0:
-        refuse(op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {told(r * r)} channels")
+        refuse(
+            op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {describe(r * r)} channels"
+        )
     with mx.stream(run_on):
         return x.reshape(n, h, w, r, r, c // (r * r)).swapaxes(2, 3).reshape(n, h * r, w * r, c // (r * r))
 
@@ -77,7 +79,11 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     r = _side(op, block_size)
     if h % r != 0 or w % r != 0:
         refuse(
-            op, "squares do not part the image", "x.shape", tuple(x.shape), f"height and width multiples of {told(r)}"
+            op,
+            "squares do not part the image",
+            "x.shape",
+            tuple(x.shape),
+            f"height and width multiples of {describe(r)}",
         )
     with mx.stream(run_on):
         return x.reshape(n, h // r, r, w // r, r, c).swapaxes(2, 3).reshape(n, h // r, w // r, r * r * c)
@@ -85,7 +91,7 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
 
 def _images(op: str, x: Any, stream: mx.Stream) -> tuple[int, int, int, int]:
     if not is_a(x, mx.array):
-        raise TypeError(f"{op}: x is not an array; got x={told(x)}, expected an mx.array")
+        raise TypeError(f"{op}: x is not an array; got x={describe(x)}, expected an mx.array")
     checks.on_device(op, "x", x.dtype, stream)
     checks.image_shape(op, "x.shape", x.shape)
     n, h, w, c = x.shape

@@ -11,7 +11,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 
 def fold_batch_norm(
@@ -61,7 +61,7 @@ def fold_batch_norm(
     checks.shape(op, "w", w, ("o", "kh", "kw", "i"), "weights have four axes")
     eps = checks.real(op, "eps", eps, "a number >= 0")
     if not 0 <= eps < math.inf or eps > sys.float_info.max:
-        raise ValueError(f"{op}: eps is no variance; got eps={told(eps)}, expected a finite number >= 0")
+        raise ValueError(f"{op}: eps is no variance; got eps={describe(eps)}, expected a finite number >= 0")
     absent = {"b": b, "gamma": gamma, "beta": beta}
     vectors = {"mean": mean, "var": var, **{name: a for name, a in absent.items() if a is not None}}
     for name, vector in vectors.items():
@@ -121,11 +121,11 @@ def dequantize_weights(
     """
     op, run_on = "dequantize_weights", launch.resolve(stream)
     if not is_a(q, mx.array) or q.dtype != mx.uint8:
-        got = q.dtype if is_a(q, mx.array) else told(q)
+        got = q.dtype if is_a(q, mx.array) else describe(q)
         raise TypeError(f"{op}: q does not hold bytes; got q={got}, expected an mx.array of uint8")
     checks.shape(op, "q", q, ("o", "kh", "kw", "i"), "weights have four axes")
     if not is_a(dtype, mx.Dtype) or dtype not in checks.FLOATING:
-        raise TypeError(f"{op}: no dtype of weights; got dtype={told(dtype)}, expected a floating one")
+        raise TypeError(f"{op}: no dtype of weights; got dtype={describe(dtype)}, expected a floating one")
     checks.on_device(op, "dtype", dtype, run_on)
     ranged = low is not None and high is not None
     if ranged == (table is not None) or (low is None) != (high is None):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -133,10 +133,10 @@ def choice(op: str, name: str, value: Any, names: Collection[str], rule: str = "
     rule = rule or " or ".join(map(repr, names))
     given = text(value)
     if given is None:
-        raise TypeError(f"{op}: {name} is not a name; got {name}={told(value)}, expected {rule}")
+        raise TypeError(f"{op}: {name} is not a name; got {name}={describe(value)}, expected {rule}")
     if given not in names:
         meant = near(name.rpartition(".")[2], given, names)
-        raise ValueError(f"{op}: unknown {name}; got {name}={told(value)}, expected {rule}{meant}")
+        raise ValueError(f"{op}: unknown {name}; got {name}={describe(value)}, expected {rule}{meant}")
     return given
 
 
@@ -218,4 +218,4 @@ def cacheable(values: Iterable[Any]) -> bool:
 
 def refuse(op: str, wrong: str, arg: str, value: object, rule: str, kind: type[Exception] = ValueError) -> NoReturn:
     """Raises what is wrong with an argument, in the words of all errors."""
-    raise kind(f"{op}: {wrong}; got {arg}={told(value)}, expected {rule}")
+    raise kind(f"{op}: {wrong}; got {arg}={describe(value)}, expected {rule}")

@@ -64,7 +64,7 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
         finally:
             _inside.an_operation = before
 
-    def pull(primals: Any, cotangents: Any, outputs: Any) -> Any:
+    def vjp_rule(primals: Any, cotangents: Any, outputs: Any) -> Any:
         *arrays, static = primals
         spec = static.spec
         if not isinstance(outputs, tuple):
@@ -75,13 +75,13 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
                 raise AssertionError(f"{name}: vjp returned {len(grads)} gradients for {len(arrays)} arrays")
             return (*[_gradient(name, a, g) for a, g in zip(arrays, grads, strict=True)], None)
 
-    def push(primals: Any, tangents: Any) -> Any:
+    def jvp_rule(primals: Any, tangents: Any) -> Any:
         *arrays, static = primals
         spec = static.spec
         with mx.stream(spec.stream):
             return jvp(tuple(arrays), tuple(tangents[: len(arrays)]), spec)
 
-    def batch(args: Any, axes: Any) -> Any:
+    def vmap_rule(args: Any, axes: Any) -> Any:
         *arrays, static = args
         spec = static.spec
         mapped = axes[: len(arrays)]
@@ -99,9 +99,9 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
         return (outs, tuple(0 for _ in outs)) if isinstance(out, tuple) else (outs[0], 0)
 
     function = mx.custom_function(forward)
-    function.vjp(pull)
-    function.jvp(push)
-    function.vmap(batch)
+    function.vjp(vjp_rule)
+    function.jvp(jvp_rule)
+    function.vmap(vmap_rule)
 
     def call(*args: Any) -> Any:
         *arrays, spec = args
@@ -113,35 +113,35 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     return call
 
 
-def derived(
-    name: str, run: Rule, meaning: Rule, *, vjp: Rule | None = None, vmap: Rule | None = None
+def with_decomposition(
+    name: str, run: Rule, decomposition: Rule, *, vjp: Rule | None = None, vmap: Rule | None = None
 ) -> Callable[..., Any]:
-    """Wraps ``run(*arrays, spec)`` with the rules of ``meaning(*arrays, spec)``, which is slower but differentiable.
+    """Wraps ``run(*arrays, spec)`` with the rules of ``decomposition(*arrays, spec)``, which is slower but differentiable.
 
     Args:
         name: The operation, for errors.
         run: As for `differentiable`.
-        meaning: Computes the same from operations that have rules.
-        vjp: A rule that is better than ``meaning``'s, as for `differentiable`.
+        decomposition: Computes the same from operations that have rules.
+        vjp: A rule that is better than ``decomposition``'s, as for `differentiable`.
         vmap: Likewise.
     """
 
     def of(which: list[int], arrays: Any, spec: Any) -> Rule:
-        """The meaning as a function of some of the arrays."""
+        """The decomposition as a function of some of the arrays."""
 
         def function(*some: mx.array) -> Any:
             known = dict(zip(which, some, strict=True))
-            return meaning(*[known.get(i, a) for i, a in enumerate(arrays)], spec)
+            return decomposition(*[known.get(i, a) for i, a in enumerate(arrays)], spec)
 
         return function
 
-    def pull(arrays: Any, cotangents: Any, outputs: Any, spec: Any) -> Any:
+    def vjp_rule(arrays: Any, cotangents: Any, outputs: Any, spec: Any) -> Any:
         which = [i for i, a in enumerate(arrays) if mx.issubdtype(a.dtype, mx.floating)]
         _, pulled = mx.vjp(of(which, arrays, spec), [arrays[i] for i in which], list(cotangents))
         known = dict(zip(which, pulled, strict=True))
         return [known.get(i) for i in range(len(arrays))]
 
-    def push(arrays: Any, tangents: Any, spec: Any) -> Any:
+    def jvp_rule(arrays: Any, tangents: Any, spec: Any) -> Any:
         # Of none but those that move: a tangent of zeros times an infinite slope would be NaN.
         floating = [mx.issubdtype(a.dtype, mx.floating) for a in arrays]
         which = [i for i, tangent in enumerate(tangents) if tangent is not None and floating[i]]
@@ -149,11 +149,11 @@ def derived(
         outputs, pushed = mx.jvp(of(which, arrays, spec), [arrays[i] for i in which], known)
         return tuple(pushed) if len(outputs) > 1 else pushed[0]
 
-    def batch(arrays: Any, mapped: Any, size: int, spec: Any) -> Any:
+    def vmap_rule(arrays: Any, mapped: Any, size: int, spec: Any) -> Any:
         axes = tuple(0 if m else None for m in mapped)
-        return mx.vmap(lambda *front: meaning(*front, spec), in_axes=axes)(*arrays)
+        return mx.vmap(lambda *front: decomposition(*front, spec), in_axes=axes)(*arrays)
 
-    return differentiable(name, run, vjp=vjp or pull, jvp=push, vmap=vmap or batch)
+    return differentiable(name, run, vjp=vjp or vjp_rule, jvp=jvp_rule, vmap=vmap or vmap_rule)
 
 
 def one_batch(array: mx.array, mapped: bool, size: int) -> mx.array:

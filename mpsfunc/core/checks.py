@@ -14,7 +14,7 @@ import numpy as np
 from mpsfunc.core import arguments
 from mpsfunc.core.arguments import choice as choice
 from mpsfunc.core.arguments import entries, is_a
-from mpsfunc.core.printing import name_of, told
+from mpsfunc.core.printing import describe, name_of
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
 
@@ -27,7 +27,7 @@ _AXES = 16  # of a shape in an error
 def array(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) -> None:
     """An mx.array of a floating dtype that the stream's device has."""
     if type(value) is not mx.array and not is_a(value, mx.array):  # this runs at every call
-        raise TypeError(f"{op}: {name} is not an array; got {name}={told(value)}, expected an mx.array")
+        raise TypeError(f"{op}: {name} is not an array; got {name}={describe(value)}, expected an mx.array")
     if value.dtype not in FLOATING:
         raise TypeError(
             f"{op}: {name} has no floating dtype; got {name}.dtype={value.dtype}, "
@@ -75,12 +75,14 @@ def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
 def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
     """The shape of an NHWC batch."""
     if len(shape) != 4 or any(type(d) is not int or d < 0 for d in shape):
-        raise ValueError(f"{op}: not an image batch; got {name}={told(tuple(shape))}, expected (n, h, w, c)")
+        raise ValueError(f"{op}: not an image batch; got {name}={describe(tuple(shape))}, expected (n, h, w, c)")
     _, h, w, c = shape
     if 0 in (h, w, c):
-        raise ValueError(f"{op}: an image has no elements; got {name}={told(tuple(shape))}, expected h, w, c >= 1")
+        raise ValueError(f"{op}: an image has no elements; got {name}={describe(tuple(shape))}, expected h, w, c >= 1")
     if h * w * c > _IMAGE_ELEMENTS:
-        raise ValueError(f"{op}: an image is too large; got {name}={told(tuple(shape))}, expected h * w * c < 2**31")
+        raise ValueError(
+            f"{op}: an image is too large; got {name}={describe(tuple(shape))}, expected h * w * c < 2**31"
+        )
 
 
 def shape_of_images(op: str, name: str, value: Any) -> tuple[int, int, int, int]:
@@ -94,11 +96,11 @@ def shape_of(op: str, name: str, value: Any, rule: str, wrong: str, *, rank: int
     """A shape as an argument: a list or tuple of ints, as Python's; ``wrong`` is said of other entries."""
     given = entries(value)
     if given is None:
-        raise TypeError(f"{op}: {name} is not a shape; got {name}={told(value)}, expected {rule}")
+        raise TypeError(f"{op}: {name} is not a shape; got {name}={describe(value)}, expected {rule}")
     lengths = [arguments.whole(length) for length in given] if rank in (None, len(given)) else [None]
     made = tuple(length for length in lengths if length is not None and length >= 0)
     if len(made) != len(lengths):
-        raise ValueError(f"{op}: {wrong}; got {name}={told(value)}, expected {rule}")
+        raise ValueError(f"{op}: {wrong}; got {name}={describe(value)}, expected {rule}")
     return made
 
 
@@ -114,7 +116,7 @@ def shape(
     if given == expected:
         return
     if not _fits(given, expected):
-        rule = ", ".join(e if isinstance(e, str) else told(e) for e in expected[:_AXES])
+        rule = ", ".join(e if isinstance(e, str) else describe(e) for e in expected[:_AXES])
         rule = f"({rule}{', ...' if len(expected) > _AXES else ',' if len(expected) == 1 else ''})"
         swapped = len(given) == 4 and _fits((given[0], given[2], given[3], given[1]), expected)
         turned_ones = (of[1:2], of[:2], (*of[:1], *of[2:]))  # of channels, of each image, or labels
@@ -165,16 +167,16 @@ def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1)
     """An int of any kind within a range, as Python's."""
     plain = arguments.whole(value)
     if plain is None:
-        raise TypeError(f"{op}: {name} is not an int; got {name}={told(value)}, expected an int")
+        raise TypeError(f"{op}: {name} is not an int; got {name}={describe(value)}, expected an int")
     if not least <= plain <= most:
-        raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {least} to {most}")
+        raise ValueError(f"{op}: {name} is out of range; got {name}={describe(value)}, expected {least} to {most}")
     return plain
 
 
 def switch(op: str, name: str, value: Any) -> bool:
     """True or False."""
     if not is_a(value, bool):
-        raise TypeError(f"{op}: {name} is not a bool; got {name}={told(value)}, expected True or False")
+        raise TypeError(f"{op}: {name} is not a bool; got {name}={describe(value)}, expected True or False")
     return value
 
 
@@ -190,7 +192,7 @@ def no_kernel_offset(op: str, value: object) -> None:
     """MPS's ``kernelOffset`` only where zeros are inserted; elsewhere it would place nothing."""
     if value is not None:
         raise ValueError(
-            f"{op}: kernel_offset has no meaning here; got kernel_offset={told(value)}, "
+            f"{op}: kernel_offset has no meaning here; got kernel_offset={describe(value)}, "
             "expected None, because the state places the windows"
         )
 
@@ -202,7 +204,7 @@ def real(op: str, name: str, value: Any, rule: str = "a float") -> float | int:
     """A number of any kind, as Python's; True and False are none."""
     plain = arguments.real(value)
     if plain is None:
-        raise TypeError(f"{op}: {name} is not a number; got {name}={told(value)}, expected {rule}")
+        raise TypeError(f"{op}: {name} is not a number; got {name}={describe(value)}, expected {rule}")
     return plain
 
 
@@ -211,7 +213,7 @@ def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float 
     plain = real(op, name, value)
     if not least <= plain <= most:
         raise ValueError(
-            f"{op}: {name} is out of range; got {name}={told(value)}, expected {least:g} <= {name} <= {most:g}"
+            f"{op}: {name} is out of range; got {name}={describe(value)}, expected {least:g} <= {name} <= {most:g}"
         )
     return float(plain)
 
@@ -227,10 +229,12 @@ def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
         )
     for name, field in zip(value._fields, value, strict=False):
         if type(field) is not mx.array and arguments.is_derived(field):  # kernels ask later, and nobody knows for what
-            raise TypeError(f"{op}: the state holds another class; got state.{name}={told(field)}, expected {_PLAINLY}")
+            raise TypeError(
+                f"{op}: the state holds another class; got state.{name}={describe(field)}, expected {_PLAINLY}"
+            )
     for name, a in zip(value._fields, value.arrays, strict=False):
         if not is_a(a, mx.array):
-            raise TypeError(f"{op}: the state holds no array; got state.{name}={told(a)}, expected an mx.array")
+            raise TypeError(f"{op}: the state holds no array; got state.{name}={describe(a)}, expected an mx.array")
         on_device(op, f"state.{name}", a.dtype, stream)
 
 
@@ -239,7 +243,7 @@ def arrays_of(kind: str, arrays: Any, count: int) -> tuple[Any, ...]:
     given = entries(arrays)
     if given is None:
         raise TypeError(
-            f"{kind}: arrays is not a sequence; got arrays={told(arrays)}, expected a list of {count} arrays"
+            f"{kind}: arrays is not a sequence; got arrays={describe(arrays)}, expected a list of {count} arrays"
         )
     if len(given) != count:
         raise ValueError(f"{kind}: wrong number of arrays; got {len(given)} arrays, expected {count}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 
 def switch(name: str, default: bool) -> bool:
@@ -15,5 +15,5 @@ def switch(name: str, default: bool) -> bool:
     """
     given = os.environ.get(name) or str(int(default))
     if given not in ("0", "1"):
-        raise ValueError(f"{name}: not a switch; got {told(given)}, expected '0' or '1'")
+        raise ValueError(f"{name}: not a switch; got {describe(given)}, expected '0' or '1'")
     return given == "1"

@@ -13,7 +13,7 @@ FILL = 528  # threadgroups of 256 that keep the largest GPU busy
 _MERGING = 128  # threads that fold the parts of one sum
 
 
-def lanes(dtype: mx.Dtype, channels: int, size: int) -> int:
+def vector_width(dtype: mx.Dtype, channels: int, size: int) -> int:
     """Channels one thread owns: sixteen bytes of them where they divide evenly, else one.
 
     Metal hands arrays under eight elements over in another address space; those go one by one too.
@@ -53,7 +53,7 @@ def sharing_threads(items: int, sharing: int) -> tuple[tuple[int, int, int], tup
 
 
 def column_threads(
-    x: int, rows: int, sets: int = 1, *, laden: bool = False
+    x: int, rows: int, sets: int = 1, *, register_heavy: bool = False
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
 
@@ -61,11 +61,11 @@ def column_threads(
     a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and a
     thread has some eight rows, four at least, where there are as many: of one its mean is a poor pivot for the others.
     """
-    each = 8 if laden else 1
+    each = 8 if register_heavy else 1
     tx = min(256, power_of_two(x))
     ty = min(256 // tx, power_of_two(-(-rows // each)))
     across = -(-x * sets // tx)
-    down = min(max(1, FILL // (2 if laden else 1) // across), -(-rows // (ty * each)))
+    down = min(max(1, FILL // (2 if register_heavy else 1) // across), -(-rows // (ty * each)))
     return (x * sets, down * ty, 1), (tx, ty, 1)
 
 

@@ -89,7 +89,9 @@ def resolve(stream: StreamLike) -> mx.Stream:
             with mx.stream(stream):  # MLX tells in no other way which one this thread has
                 return mx.default_stream(stream.device)
         if not is_a(stream, (mx.Device, mx.DeviceType)):
-            raise TypeError(f"stream: not a stream; got stream={printing.told(stream)}, expected a device or mx.Stream")
+            raise TypeError(
+                f"stream: not a stream; got stream={printing.describe(stream)}, expected a device or mx.Stream"
+            )
     try:
         return mx.default_stream(mx.default_device() if stream is None else stream)
     except ValueError as error:

@@ -16,10 +16,10 @@ def same(a: mx.array, b: mx.array) -> bool:
     return module is not None and module.same(a, b)
 
 
-def unmade_zeros(a: mx.array) -> bool:
+def is_lazy_zeros(a: mx.array) -> bool:
     """Whether an array is an ``mx.zeros`` that is not evaluated yet. False without the C++ module."""
     module = launch.optional_module()
-    return module is not None and module.unmade_zeros(a)
+    return module is not None and module.is_lazy_zeros(a)
 
 
 def known_count(a: mx.array) -> int | None:

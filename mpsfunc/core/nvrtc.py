@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core.printing import brief, told
+from mpsfunc.core.printing import brief, describe
 
 _HEADERS = {"13": "cu13", "12": "cuda_runtime"}  # where pip keeps those of each version of CUDA
 _TYPES = {
@@ -237,10 +237,12 @@ def cache_folder() -> Path | None:
         try:
             folder = Path(named).expanduser()
         except RuntimeError:
-            raise ValueError(f"MPSFUNC_CACHE_DIR: no such home folder; got {told(named)}, expected a folder") from None
+            raise ValueError(
+                f"MPSFUNC_CACHE_DIR: no such home folder; got {describe(named)}, expected a folder"
+            ) from None
         if wrong := _why_not(folder):
             raise ValueError(
-                f"MPSFUNC_CACHE_DIR: {wrong}; got {told(named)}, expected a folder that only you can write to"
+                f"MPSFUNC_CACHE_DIR: {wrong}; got {describe(named)}, expected a folder that only you can write to"
             )
         return folder
     try:

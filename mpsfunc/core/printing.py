@@ -53,14 +53,14 @@ def table(state: Any) -> str:
     return f"<table><caption>{type(state).__name__}</caption>{''.join(rows)}</table>"
 
 
-def told(value: Any) -> str:
+def describe(value: Any) -> str:
     """A bad argument for an error: on one line, arrays as in states, and no longer than one can read.
 
     Nothing is evaluated, and neither methods nor properties of classes that are not known are called, so that an error
     about the value is the only one.
 
     Example:
-        >>> told((16**5000, [mx.zeros((2, 3))], range(3)))
+        >>> describe((16**5000, [mx.zeros((2, 3))], range(3)))
         '(an int of 20001 bits, [float32[2, 3]], range(0, 3))'
     """
     return _short(value, _LONGEST)

@@ -19,7 +19,7 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc.core.arguments import is_a
-from mpsfunc.core.printing import a_kind, told
+from mpsfunc.core.printing import a_kind, describe
 
 _DEEPEST = 100  # lists in lists, which also ends those that hold themselves
 _HELD = (type(None), bool, int, float, complex, str, bytes, Enum, np.generic, mx.Dtype, mx.Device, mx.Stream)
@@ -48,7 +48,7 @@ class Leaves:
         if kind is list or kind is tuple or kind is dict or named:
             if depth >= _DEEPEST:
                 raise ValueError(
-                    f"{op}: {name} is nested too deep; got {told(tree)}, expected at most {_DEEPEST} levels"
+                    f"{op}: {name} is nested too deep; got {describe(tree)}, expected at most {_DEEPEST} levels"
                 )
             if kind is dict:
                 return {k: self.take(op, name, t, depth + 1) for k, t in tree.items()}
@@ -166,4 +166,4 @@ def _draw_from(key: mx.array) -> None:
 def callable_or_refused(op: str, name: str, value: Any) -> None:
     """What can be called."""
     if not callable(value):
-        raise TypeError(f"{op}: {name} is not a function; got {name}={told(value)}, expected a function of arrays")
+        raise TypeError(f"{op}: {name} is not a function; got {name}={describe(value)}, expected a function of arrays")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpsfunc.core import arguments, launch
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 _MOST_THREADS = 1024
 
@@ -28,10 +28,10 @@ def set_num_threads(count: int) -> None:
     """
     plain = arguments.whole(count)
     if plain is None:
-        raise TypeError(f"set_num_threads: not a number of threads; got count={told(count)}, expected an int")
+        raise TypeError(f"set_num_threads: not a number of threads; got count={describe(count)}, expected an int")
     if not 1 <= plain <= _MOST_THREADS:
         raise ValueError(
-            f"set_num_threads: not a number of threads; got count={told(count)}, expected 1 to {_MOST_THREADS}"
+            f"set_num_threads: not a number of threads; got count={describe(count)}, expected 1 to {_MOST_THREADS}"
         )
     launch.module("set_num_threads").set_num_threads(plain)
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.elementwise import arithmetic_rules, operands
 from mpsfunc.elementwise.arithmetic_rules import CompareSpec, GradSpec, Spec
 from mpsfunc.elementwise.operands import Lying, Strides
@@ -324,7 +324,7 @@ def compare(
     which = COMPARISONS.index(checks.choice(op, "comparison", comparison, COMPARISONS))
     apart = checks.number(op, "threshold", threshold, least=0.0)
     if apart and which > 1:
-        raise ValueError(f"{op}: an ordering has no threshold; got threshold={told(threshold)}, expected 0")
+        raise ValueError(f"{op}: an ordering has no threshold; got threshold={describe(threshold)}, expected 0")
     x, y = operands.arrays(op, x, y, checks.numbers, run_on)
     with mx.stream(run_on):
         read = operands.operands(op, x, y, (primary_stride, secondary_stride))

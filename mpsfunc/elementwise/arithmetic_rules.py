@@ -14,7 +14,7 @@ from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Layout, Operand, Shape
 from mpsfunc.channels.sums import channel_sums
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import derived, differentiable, one_batch
+from mpsfunc.core.autodiff import differentiable, one_batch, with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.elementwise.params import (
     ArithmeticFactors,
@@ -295,8 +295,10 @@ def _grad_vmap(arrays: Any, which: Any, size: int, spec: GradSpec) -> Any:
     return apart.sum(1) if again > 1 else apart[:, 0]
 
 
-_value: Any = derived("arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value))
-_grad: Any = derived("arithmetic_grad", _run_grad, _grad_meaning, vmap=_grad_vmap)
+_value: Any = with_decomposition(
+    "arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value)
+)
+_grad: Any = with_decomposition("arithmetic_grad", _run_grad, _grad_meaning, vmap=_grad_vmap)
 _compare: Any = differentiable(
     *("compare", _run_compare),
     vjp=lambda arrays, cotangents, outputs, spec: (None, None),

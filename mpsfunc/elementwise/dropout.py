@@ -14,7 +14,7 @@ from mpsfunc.channels.broadcast import Shape
 from mpsfunc.core import arguments, checks, launch, printing
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.elementwise import arithmetic_rules, dropout_rules
 from mpsfunc.elementwise.dropout_rules import Given, Random
 
@@ -65,7 +65,7 @@ def by_name(op: str, first: str) -> Callable[[_F], _F]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if len(args) > 1:
                 raise TypeError(
-                    f"{op}: only {first} goes without a name; got the second argument={told(args[1])}, expected "
+                    f"{op}: only {first} goes without a name; got the second argument={describe(args[1])}, expected "
                     "keep_probability=, the share that is kept (MPS), or p=, the share that is dropped (MLX, PyTorch)"
                 )
             return function(*args, **kwargs)
@@ -170,7 +170,7 @@ def dropout_fwd(
             for name, value in (("seed", seed), ("key", key)):
                 if value is not None:
                     raise ValueError(
-                        f"{op}: a mask needs no {name}; got {name}={told(value)}, expected None with a mask"
+                        f"{op}: a mask needs no {name}; got {name}={describe(value)}, expected None with a mask"
                     )
             if strides != _INDEPENDENT:
                 raise ValueError(f"{op}: a mask has no stride; got mask_stride={strides}, expected (1, 1, 1)")
@@ -268,7 +268,7 @@ def dropout_mask(
     flat = broadcast.sized(op, "shape", broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
     if flat[0] * math.prod(each) >= _MOST:
-        raise ValueError(f"{op}: a mask is too large; got shape={told(lengths)}, expected less than 2**40 elements")
+        raise ValueError(f"{op}: a mask is too large; got shape={describe(lengths)}, expected less than 2**40 elements")
     with mx.stream(run_on):
         made = _key(op, seed, key)
         spec = Random(keep, flat[0], each, run_on)
@@ -305,9 +305,11 @@ def _lengths(op: str, shape: Any) -> Shape:
     lengths = [None] if given is None else [arguments.whole(length) for length in given]
     made = tuple(length for length in lengths if length is not None)
     if len(made) != len(lengths):
-        raise TypeError(f"{op}: shape is not a shape; got shape={told(shape)}, expected a tuple of ints")
+        raise TypeError(f"{op}: shape is not a shape; got shape={describe(shape)}, expected a tuple of ints")
     if not all(0 <= length < 2**31 for length in made):
-        raise ValueError(f"{op}: shape is out of range; got shape={told(shape)}, expected lengths from 0 to 2**31 - 1")
+        raise ValueError(
+            f"{op}: shape is out of range; got shape={describe(shape)}, expected lengths from 0 to 2**31 - 1"
+        )
     return made
 
 
@@ -324,7 +326,7 @@ def _kept(op: str, keep_probability: Any, p: Any) -> float:
     """The share that is kept, of whichever was given."""
     if keep_probability is not None and p is not None:
         raise ValueError(
-            f"{op}: keep_probability and p exclude each other; got p={told(p)}, expected None with keep_probability"
+            f"{op}: keep_probability and p exclude each other; got p={describe(p)}, expected None with keep_probability"
         )
     if p is not None:
         return _share(op, "p", p, kept=False)
@@ -339,20 +341,20 @@ def _share(op: str, name: str, value: Any, *, kept: bool = True) -> float:
         keep = float(value) if kept else 1 - float(value)
         if 0 < dropout_rules.threshold(keep) < 2**32:
             return keep
-    raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}, in steps of 2**-32")
+    raise ValueError(f"{op}: {name} is out of range; got {name}={describe(value)}, expected {rule}, in steps of 2**-32")
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:
     stride = broadcast.stride(op, name, value)
     if ndim != 4 and stride != _INDEPENDENT:
-        raise ValueError(f"{op}: only images have strides; got {name}={told(value)}, expected (1, 1, 1)")
+        raise ValueError(f"{op}: only images have strides; got {name}={describe(value)}, expected (1, 1, 1)")
     return stride
 
 
 def _key(op: str, seed: Any, key: Any) -> mx.array:
     """The key that the arguments mean, drawn from MLX's global state where they mean none."""
     if seed is not None and key is not None:
-        raise ValueError(f"{op}: seed and key exclude each other; got seed={told(seed)}, expected None with a key")
+        raise ValueError(f"{op}: seed and key exclude each other; got seed={describe(seed)}, expected None with a key")
     if key is not None:
         _check_key(op, "key", key)
         return mx.array(key)
@@ -367,7 +369,7 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
 
 def _check_key(op: str, name: str, key: Any) -> None:
     if not is_a(key, mx.array) or key.dtype != mx.uint32:
-        raise TypeError(f"{op}: {name} is not a key; got {name}={told(key)}, expected mx.random.key(seed)")
+        raise TypeError(f"{op}: {name} is not a key; got {name}={describe(key)}, expected mx.random.key(seed)")
     if key.shape != (2,):
         raise ValueError(f"{op}: {name} is not a key; got {name}.shape={key.shape}, expected (2,)")
 
@@ -375,7 +377,7 @@ def _check_key(op: str, name: str, key: Any) -> None:
 def _check_mask(op: str, name: str, mask: Any, shape: Shape, stream: mx.Stream) -> None:
     if not is_a(mask, mx.array) or mask.dtype == mx.complex64:
         raise TypeError(
-            f"{op}: {name} is not a mask; got {name}={told(mask)}, expected a bool, integer or floating array"
+            f"{op}: {name} is not a mask; got {name}={describe(mask)}, expected a bool, integer or floating array"
         )
     checks.on_device(op, name, mask.dtype, stream)
     fits = mask.shape == shape or (

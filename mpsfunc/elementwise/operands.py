@@ -12,7 +12,7 @@ import numpy as np
 from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Shape
 from mpsfunc.core import arguments, checks, launch
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 Strides = Sequence[int]
 Lying = tuple[int, tuple[int, int]]  # the batch and the operands' pers
@@ -43,7 +43,7 @@ def _of_dtype(op: str, name: str, value: float, dtype: mx.Dtype) -> mx.array:
     most = mx.finfo(dtype).max
     if not -most <= value <= most and (isinstance(value, int) or math.isfinite(value)):
         rule = f"what {str(dtype).rpartition('.')[2]} holds, {-most:g} to {most:g}"
-        raise ValueError(f"{op}: {name} is out of range; got {name}={told(value)}, expected {rule}")
+        raise ValueError(f"{op}: {name} is out of range; got {name}={describe(value)}, expected {rule}")
     return mx.array(float(value), dtype)
 
 

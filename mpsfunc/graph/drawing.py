@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, Shape
 
 _ACROSS, _DOWN = 2.4, 0.9  # inches from node to node
@@ -88,7 +88,9 @@ class Drawing:
             ValueError: The file has another ending.
         """
         if Path(path).suffix not in (".svg", ".png", ".pdf"):
-            raise ValueError(f"Drawing.save: unknown format; got path={told(str(path))}, expected .svg, .png or .pdf")
+            raise ValueError(
+                f"Drawing.save: unknown format; got path={describe(str(path))}, expected .svg, .png or .pdf"
+            )
         self._figure().savefig(path, bbox_inches="tight", dpi=120)
 
     def _repr_svg_(self) -> str | None:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mpsfunc as mf
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import entries, is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 
 Function = Callable[..., Any]
@@ -135,11 +135,11 @@ def _batch_norm(call: Call) -> Made:
     gamma, beta = call.params.get("gamma"), call.params.get("beta")
     if not is_a(running, mf.BatchNormState):
         raise TypeError(
-            f"batch_norm: the state is not a BatchNormState; got {told(running)}, expected one of bn_frozen"
+            f"batch_norm: the state is not a BatchNormState; got {describe(running)}, expected one of bn_frozen"
         )
     if running.eps != options["eps"]:
         raise ValueError(
-            f"batch_norm: the state has another eps; got {told(running.eps)}, expected {told(options['eps'])}"
+            f"batch_norm: the state has another eps; got {describe(running.eps)}, expected {describe(options['eps'])}"
         )
     when = checks.choice("batch_norm", "statistics", options["statistics"], ("automatic", "always", "never"))
     if when == "never" or (when == "automatic" and not call.training):
@@ -224,7 +224,7 @@ def reshaped(x: mx.array, shape: tuple[int, int, int]) -> mx.array:
     whole = checks.shape_of_images("reshape", "shape", (len(x), *((shape,) if given is None else given)))
     if x.size != math.prod(whole):
         raise ValueError(
-            f"reshape: sizes differ; got shape={told(whole[1:])}, expected {math.prod(x.shape[1:])} elements"
+            f"reshape: sizes differ; got shape={describe(whole[1:])}, expected {math.prod(x.shape[1:])} elements"
         )
     return x.reshape(whole)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core.arguments import is_a, text
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 Shape = tuple[int, ...]
 Options = dict[str, Any]
@@ -100,7 +100,7 @@ class ImageNode:
         self.producer: FilterNode | None = None
 
     def __repr__(self) -> str:
-        return f"ImageNode({told(self.name)})"
+        return f"ImageNode({describe(self.name)})"
 
 
 class StateNode:
@@ -116,7 +116,7 @@ class StateNode:
         self.producer = producer
 
     def __repr__(self) -> str:
-        return f"StateNode({told(self.producer.name)})"
+        return f"StateNode({describe(self.producer.name)})"
 
 
 class FilterNode:
@@ -253,7 +253,7 @@ class FilterNode:
         return [GradientFilterNode(self, image, at) for at in range(len(self.sources))]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({told(self.name)})"
+        return f"{type(self).__name__}({describe(self.name)})"
 
 
 class LossNode(FilterNode):
@@ -370,4 +370,4 @@ def shown(value: Any) -> str:
     if is_a(value, mx.array):
         return f"an mx.array of shape {tuple(value.shape)}"
     ours = type(value) is ImageNode or type(value) is StateNode or is_a(value, FilterNode)
-    return repr(value) if ours else told(value)
+    return repr(value) if ours else describe(value)

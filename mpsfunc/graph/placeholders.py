@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from mpsfunc.core import arguments
 from mpsfunc.core.arguments import is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.graph.nodes import Shape, shown
 
 
@@ -33,7 +33,7 @@ def _placeholder(name: str, given: Any) -> mx.array:
     lengths = [size for size in sizes if size is not None and 0 <= size < 2**31]
     if len(lengths) != len(sizes):
         raise TypeError(
-            f"graph: input {told(name)} is not a shape; got {shown(given)}, "
+            f"graph: input {describe(name)} is not a shape; got {shown(given)}, "
             "expected a shape, (shape, dtype) or an mx.array"
         )
     return mx.zeros(lengths, dtype)
@@ -51,7 +51,7 @@ def fitting(given: Any, shapes: dict[str, Shape]) -> dict[str, mx.array]:
     for name, shape in shapes.items():
         if not is_a(given, Mapping) or name not in given:
             known = list(given) if is_a(given, Mapping) else given
-            raise ValueError(f"a parameter is missing; got {told(known)}, expected {list(shapes)}")
+            raise ValueError(f"a parameter is missing; got {describe(known)}, expected {list(shapes)}")
         if not is_a(given[name], mx.array):
             raise TypeError(f"{name} is not an array; got {name}={shown(given[name])}, expected an mx.array")
         if tuple(given[name].shape) != shape:

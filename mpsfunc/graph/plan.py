@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mpsfunc.core.arguments import entries, is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.graph.nodes import (
     FilterNode,
     GradientFilterNode,
@@ -73,7 +73,9 @@ def count_once(steps: Sequence[Step]) -> None:
         if is_a(step.node, GradientFilterNode):
             this = step.node.of, step.node.position, step.sources[0]
             if this in seen:
-                raise ValueError(f"compile: one gradient counts twice; got two of {told(step.node.name)}, expected one")
+                raise ValueError(
+                    f"compile: one gradient counts twice; got two of {describe(step.node.name)}, expected one"
+                )
             seen.add(this)
 
 
@@ -82,7 +84,9 @@ def named_inputs(images: Iterable[ImageNode]) -> dict[str, ImageNode]:
     found: dict[str, ImageNode] = {}
     for image in images:
         if image.producer is None and found.setdefault(image.name, image) is not image:
-            raise ValueError(f"compile: two inputs share a name; got {told(image.name)} twice, expected one ImageNode")
+            raise ValueError(
+                f"compile: two inputs share a name; got {describe(image.name)} twice, expected one ImageNode"
+            )
     return found
 
 
@@ -116,4 +120,6 @@ def _own_names(node: FilterNode, stored: dict[str, FilterNode]) -> None:
         other = stored.setdefault(key, node)
         if other is not node and not (node.shares and other.shares and key == node.params == other.params):
             why = "expected another name, or params= of both to share parameters"
-            raise ValueError(f"compile: two nodes have parameters or states of one name; got {told(key)} twice, {why}")
+            raise ValueError(
+                f"compile: two nodes have parameters or states of one name; got {describe(key)} twice, {why}"
+            )

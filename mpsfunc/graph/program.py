@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.graph.dependency import Spec, after
 from mpsfunc.graph.drawing import Drawing
 from mpsfunc.graph.nodes import (
@@ -111,7 +111,7 @@ class Graph:
         self._outputs = outputs
         shown_nodes, last = leaves(outputs), ends(gradients)
         if not shown_nodes and not last:
-            raise ValueError(f"compile: there is nothing to make; got outputs={told(outputs)}, expected nodes")
+            raise ValueError(f"compile: there is nothing to make; got outputs={describe(outputs)}, expected nodes")
         producers = [node.producer for node in shown_nodes if node.producer is not None]
         self.nodes = tuple(in_order([*producers, *last]))
         training = set(in_order(last))
@@ -148,13 +148,15 @@ class Graph:
 
         def parameters(node: FilterNode, shapes: dict[str, Shape]) -> dict[str, mx.array]:
             if node.params not in params:
-                raise ValueError(f"there are no parameters; got {told(list(params))}, expected {told(node.params)}")
+                raise ValueError(
+                    f"there are no parameters; got {describe(list(params))}, expected {describe(node.params)}"
+                )
             return fitting(params[node.params], shapes)
 
         def memory(node: FilterNode, channels: int, options: Options) -> Any:
             if node.name not in known:
                 raise ValueError(
-                    f"there is no state; got {told(list(known))}, expected {told(node.name)}, as init makes it"
+                    f"there is no state; got {describe(list(known))}, expected {describe(node.name)}, as init makes it"
                 )
             return known[node.name]
 
@@ -265,7 +267,7 @@ class Graph:
     ) -> Run:
         unknown = [name for name in inputs if name not in self._images]
         if unknown:
-            raise ValueError(f"graph: unknown input; got {told(unknown[0])}, expected {list(self.inputs)}")
+            raise ValueError(f"graph: unknown input; got {describe(unknown[0])}, expected {list(self.inputs)}")
         run = Run({image: self._input(image, inputs) for image in self._images.values()}, {}, {}, {})
         calls: dict[FilterNode, tuple[Call, Made]] = {}
         stream = self._stream or mx.default_stream(mx.default_device())
@@ -305,7 +307,9 @@ class Graph:
         dy, y = run.images[step.sources[0]], made.images[0]
         if dy.shape != y.shape or dy.dtype != y.dtype:
             got, expected = (f"{tuple(a.shape)} of {a.dtype}" for a in (dy, y))
-            raise ValueError(f"the gradient does not belong to {told(node.of.name)}; got {got}, expected {expected}")
+            raise ValueError(
+                f"the gradient does not belong to {describe(node.of.name)}; got {got}, expected {expected}"
+            )
         pulled = node.kind.backward(call._replace(options=call.options | step.options), made, dy, node.position)
         run.states[node], image = pulled.state, pulled.image
         if step.trainable and pulled.grads:
@@ -320,13 +324,13 @@ class Graph:
         if image.name not in inputs:
             readers = [self._names[step.node] for step in self._steps if image in step.sources]
             raise ValueError(
-                f"graph: an input is missing; got {told(list(inputs))}, "
-                f"expected {told(image.name)}, which {readers} read"
+                f"graph: an input is missing; got {describe(list(inputs))}, "
+                f"expected {describe(image.name)}, which {readers} read"
             )
         given = inputs[image.name]
         if not is_a(given, mx.array):
             raise TypeError(
-                f"graph: input {told(image.name)} is not an array; got {shown(given)}, expected an mx.array"
+                f"graph: input {describe(image.name)} is not an array; got {shown(given)}, expected an mx.array"
             )
         if self._format is not None and mx.issubdtype(given.dtype, mx.floating):
             return given.astype(self._format)

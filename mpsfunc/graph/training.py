@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpsfunc.core.arguments import is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.graph.filters import add
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order, shown
 
@@ -51,7 +51,7 @@ def training_graph(
         start = as_image("training_graph: source_gradient", source_gradient)
         if is_a(node, LossNode):
             raise ValueError(
-                f"training_graph: a loss starts the chain; got source_gradient={told(start)}, expected None"
+                f"training_graph: a loss starts the chain; got source_gradient={describe(start)}, expected None"
             )
     else:
         start = node.result_image
@@ -101,7 +101,7 @@ def _checked(node: FilterNode, handler: Handler | None) -> list[FilterNode]:
             each.gradient_filters(each)  # refuses
         if is_a(each, LossNode) and each is not node:
             raise ValueError(
-                f"training_graph: a second loss node; got {told(each.name)}, which leads to {told(node.name)}, "
+                f"training_graph: a second loss node; got {describe(each.name)}, which leads to {describe(node.name)}, "
                 "expected one"
             )
     if is_a(node, LossNode):
@@ -109,5 +109,7 @@ def _checked(node: FilterNode, handler: Handler | None) -> list[FilterNode]:
             behind = [] if constant.stop_gradient or constant.producer is None else in_order([constant.producer])
             if any(each.params for each in behind):
                 why = "with parameters behind it, expected stop_gradient on it"
-                raise ValueError(f"{node.name}: targets and weights have no gradient; got {told(constant.name)} {why}")
+                raise ValueError(
+                    f"{node.name}: targets and weights have no gradient; got {describe(constant.name)} {why}"
+                )
     return order

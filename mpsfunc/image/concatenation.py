@@ -12,7 +12,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import entries
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 
 def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream: StreamLike = None) -> mx.array:
@@ -43,9 +43,9 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
     op, run_on = "concatenate", launch.resolve(stream)
     given = entries(images)
     if given is None:
-        raise TypeError(f"{op}: images is not a sequence; got images={told(images)}, expected a list of arrays")
+        raise TypeError(f"{op}: images is not a sequence; got images={describe(images)}, expected a list of arrays")
     if not given:
-        raise ValueError(f"{op}: no images; got images={told(images)}, expected at least one")
+        raise ValueError(f"{op}: no images; got images={describe(images)}, expected at least one")
     multiple = checks.whole(op, "pad_to_multiple", pad_to_multiple)
     for i, image in enumerate(given):
         checks.moved_image(op, f"images[{i}]", image, stream=run_on)
@@ -91,9 +91,9 @@ def concatenate_grad(
     checks.moved_image(op, "dy", dy, stream=run_on)
     given = entries(channels)
     if given is None:
-        raise TypeError(f"{op}: channels is not a sequence; got channels={told(channels)}, expected a list of ints")
+        raise TypeError(f"{op}: channels is not a sequence; got channels={describe(channels)}, expected a list of ints")
     if not given:
-        raise ValueError(f"{op}: no images; got channels={told(channels)}, expected at least one")
+        raise ValueError(f"{op}: no images; got channels={describe(channels)}, expected at least one")
     counts = [checks.whole(op, f"channels[{i}]", c) for i, c in enumerate(given)]
     multiple = checks.whole(op, "pad_to_multiple", pad_to_multiple)
     ends = _ends(counts, multiple)

@@ -11,7 +11,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.image import rules
 from mpsfunc.windows.sampling import Padded
 
@@ -224,7 +224,7 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
         return size, size, 0
     if len(given) not in (2, 3):
         raise ValueError(
-            f"{op}: {name} has another number of sizes; got {name}={told(value)}, expected (y, x) or (y, x, c)"
+            f"{op}: {name} has another number of sizes; got {name}={describe(value)}, expected (y, x) or (y, x, c)"
         )
     y, x, c = (checks.whole(op, f"{name}[{i}]", size, 0) for i, size in enumerate((*given, 0)[:3]))
     return y, x, c
@@ -235,24 +235,24 @@ def _value(op: str, value: Any, mode: str, dtype: mx.Dtype) -> float:
     value = checks.real(op, "value", value, "a float or an int")
     if mode != "constant" and value != 0:
         raise ValueError(
-            f"{op}: value goes with a constant; got value={told(value)}, expected 0 with mode={told(mode)}"
+            f"{op}: value goes with a constant; got value={describe(value)}, expected 0 with mode={describe(mode)}"
         )
     if mx.issubdtype(dtype, mx.floating):
         if isinstance(value, int) and abs(value) > sys.float_info.max:
-            raise ValueError(f"{op}: value is out of range; got value={told(value)}, expected what a float64 holds")
+            raise ValueError(f"{op}: value is out of range; got value={describe(value)}, expected what a float64 holds")
         return float(value)
     bits = 8 * dtype.size
     signed = mx.issubdtype(dtype, mx.signedinteger)
     least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if not (least <= value <= most and value == int(value)):
-        raise TypeError(f"{op}: the dtype does not hold value; got value={told(value)}, expected {least} to {most}")
+        raise TypeError(f"{op}: the dtype does not hold value; got value={describe(value)}, expected {least} to {most}")
     return int(value)
 
 
 def _check_axis(op: str, name: str, axis: Any) -> None:
     """A state may have been made by hand."""
     if not is_a(axis, Padded):
-        raise TypeError(f"{op}: the state holds no axis; got state.{name}={told(axis)}, expected a Padded")
+        raise TypeError(f"{op}: the state holds no axis; got state.{name}={describe(axis)}, expected a Padded")
     checks.whole(op, f"state.{name}.n_in", axis.n_in)
     checks.whole(op, f"state.{name}.before", axis.before, 0)
     checks.whole(op, f"state.{name}.after", axis.after, 0)

@@ -10,7 +10,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.image import rules
 from mpsfunc.windows.sampling import Resized
 
@@ -51,7 +51,7 @@ def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> str:
         return chosen
     if chosen != "asymmetric":
         raise ValueError(
-            f"{op}: align_corners has a coordinate of its own; got coordinate={told(coordinate)}, "
+            f"{op}: align_corners has a coordinate of its own; got coordinate={describe(coordinate)}, "
             "expected align_corners=False or no coordinate"
         )
     return "align_corners"
@@ -89,7 +89,9 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
     checks.array(op, "dy", dy, stream=run_on)
     checks.state(op, state, ResampleState, stream=run_on)
     if type(state.op) is not str or state.op != of:
-        raise ValueError(f"{op}: a state of another operation; got state.op={told(state.op)}, expected {told(of)}")
+        raise ValueError(
+            f"{op}: a state of another operation; got state.op={describe(state.op)}, expected {describe(of)}"
+        )
     for name, axis in (("rows", state.rows), ("cols", state.cols)):
         _check_axis(op, name, axis)
     height, width, channels = state.rows.n_in, state.cols.n_in, checks.whole(op, "state.channels", state.channels)
@@ -103,7 +105,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
 def _check_axis(op: str, name: str, axis: Any) -> None:
     """A state may have been made by hand."""
     if not is_a(axis, Resized):
-        raise TypeError(f"{op}: the state holds no axis; got state.{name}={told(axis)}, expected a Resized")
+        raise TypeError(f"{op}: the state holds no axis; got state.{name}={describe(axis)}, expected a Resized")
     checks.whole(op, f"state.{name}.n_in", axis.n_in)
     checks.whole(op, f"state.{name}.n_out", axis.n_out)
     checks.choice(op, f"state.{name}.method", axis.method, METHODS)

@@ -139,7 +139,7 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     n, _, _, channels = x.shape
     height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
     result = (n, height, width, channels), x.dtype
-    vector_width = grids.lanes(x.dtype, channels, x.size)
+    vector_width = grids.vector_width(x.dtype, channels, x.size)
     if not back and sampling.picks(rows) and sampling.picks(cols):
         images_per_thread = min(4, n)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.losses import formulas, rules
 from mpsfunc.losses.formulas import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
 
@@ -50,7 +50,7 @@ class Given(NamedTuple):
         return rules.derivative((*self.arrays, 1 / self.counts), self.spec._replace(scaled=True))
 
 
-def settle(
+def check_arguments(
     op: str,
     y: Any,
     target: Any,
@@ -71,7 +71,7 @@ def settle(
     kind = formulas.TYPES.index(type)
     reduction = checks.choice(op, "reduction", reduction, REDUCTIONS)
     if kind == COSINE and reduction != _SUM:
-        raise ValueError(f"{op}: cosine_distance is a sum; got reduction={told(reduction)}, expected 'sum'")
+        raise ValueError(f"{op}: cosine_distance is a sum; got reduction={describe(reduction)}, expected 'sum'")
     labelled = _target(op, y, target, kind, run_on)
     weight = checks.number(op, "weight", weight)
     smoothing = checks.number(op, "label_smoothing", label_smoothing, 0.0, 1.0)
@@ -85,7 +85,7 @@ def settle(
     for (name, usual, meant), given in zip(_FOR_ONE, (classes, *numbers), strict=True):
         if given != usual and kind != meant and np.float32(given) != np.float32(usual):
             raise ValueError(
-                f"{op}: {name} has no meaning here; got {name}={told(given)} for {type}, expected {usual} or "
+                f"{op}: {name} has no meaning here; got {name}={describe(given)} for {type}, expected {usual} or "
                 f"{formulas.TYPES[meant]}"
             )
     n, pixels, channels = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]

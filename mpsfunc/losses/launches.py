@@ -20,10 +20,10 @@ def loss(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...]:
     """The sums of images (n,), "total", and the "gradient" that MPS passes on."""
     y = arrays["y"]
     n, pixels, classes = y.shape
-    lanes, template = _template(arrays, spec)
+    vector_width, template = _template(arrays, spec)
     by_rows = spec.type == SOFTMAX
-    sharing = min(32, grids.power_of_two((classes if by_rows else pixels * classes) // lanes))
-    items = pixels if by_rows else -(-pixels * classes // (lanes * sharing * _PACKS))
+    sharing = min(32, grids.power_of_two((classes if by_rows else pixels * classes) // vector_width))
+    items = pixels if by_rows else -(-pixels * classes // (vector_width * sharing * _PACKS))
     parts = max(1, min(items, 8 * grids.FILL * 256 // (n * sharing)))
     body = "softmax_cross_entropy" if by_rows else "loss"
     template = (*template, ("R", sharing), *(() if by_rows else (("K", spec.type),)))
@@ -38,15 +38,15 @@ def loss_grad(arrays: dict[str, mx.array], spec: Spec, exact: bool) -> tuple[Ker
     """The gradient that MPS passes on, or the derivative."""
     y = arrays["y"]
     n, pixels, classes = y.shape
-    lanes, template = _template(arrays, spec)
+    vector_width, template = _template(arrays, spec)
     template = (*template, ("X", (2 if spec.scaled else 1) if exact else 0))
     reads, results = (*_reads(spec), "scales" if spec.scaled else ("scales", "y")), ((tuple(y.shape), y.dtype),)
     if spec.type == SOFTMAX:
-        sharing = min(32, grids.power_of_two(classes // lanes))
+        sharing = min(32, grids.power_of_two(classes // vector_width))
         grid, group = grids.sharing_threads(n * pixels, sharing)
         body, template = "softmax_cross_entropy_grad", (*template, ("R", sharing))
     else:
-        grid, group = grids.pointwise_threads(y.size // lanes)
+        grid, group = grids.pointwise_threads(y.size // vector_width)
         body, template = "loss_grad", (*template, ("K", spec.type))
     return (KernelLaunch(body, reads, ("gradient",), results, grid, group, spec.numbers, template),)
 
@@ -58,6 +58,6 @@ def _reads(spec: Spec) -> tuple[Name, ...]:
 def _template(arrays: dict[str, mx.array], spec: Spec) -> tuple[int, tuple[tuple[str, int], ...]]:
     """Elements of a thread, and what a kernel knows as it is compiled."""
     y = arrays["y"]
-    lanes = grids.lanes(y.dtype, y.shape[2], y.size)
+    vector_width = grids.vector_width(y.dtype, y.shape[2], y.size)
     kind = 0 if not spec.weighted else 1 if arrays["weights"].shape[2] == y.shape[2] else 2
-    return lanes, (("V", lanes), ("L", int(spec.labelled)), ("W", kind))
+    return vector_width, (("V", vector_width), ("L", int(spec.labelled)), ("W", kind))

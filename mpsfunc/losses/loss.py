@@ -119,7 +119,7 @@ def loss(
         >>> round(value.item(), 6), gradient
         (0.666667, array([[2, 2, 0]], dtype=float32))
     """
-    given = arguments.settle(
+    given = arguments.check_arguments(
         *("loss", y, target, type, reduction, weights, weight, label_smoothing),
         *(number_of_classes, epsilon, delta, stream),
     )
@@ -155,7 +155,7 @@ def loss_value(
         >>> mx.round(mx.grad(lambda y: loss_value(y, labels, "softmax_cross_entropy", "mean").sum())(y), 6)
         array([[0.25, -0.5, 0.25]], dtype=float32)
     """
-    given = arguments.settle(
+    given = arguments.check_arguments(
         *("loss_value", y, target, type, reduction, weights, weight, label_smoothing),
         *(number_of_classes, epsilon, delta, stream),
     )
@@ -205,7 +205,7 @@ def loss_grad(
         >>> loss_grad(y, target, "huber", "mean"), loss_grad(y, target, "huber", "mean", divided=True)
         (array([[1, 1, 0, 1]], dtype=float32), array([[0.25, 0.25, 0, 0.25]], dtype=float32))
     """
-    given = arguments.settle(
+    given = arguments.check_arguments(
         *("loss_grad", y, target, type, reduction, weights, weight, label_smoothing),
         *(number_of_classes, epsilon, delta, stream),
     )
@@ -242,7 +242,7 @@ def loss_fwd(
         (array([[4.25]], dtype=float32), array([[-1, 4]], dtype=float32))
     """
     options: dict[str, Any] = {"label_smoothing": label_smoothing, "number_of_classes": number_of_classes}
-    given = arguments.settle(
+    given = arguments.check_arguments(
         *("loss_fwd", y, target, type, reduction, weights, weight),
         *(*options.values(), epsilon, delta, stream),
     )

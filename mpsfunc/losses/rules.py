@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import derived, differentiable, over_batches
+from mpsfunc.core.autodiff import differentiable, over_batches, with_decomposition
 from mpsfunc.core.launch import KernelLaunch, Output
 from mpsfunc.losses import formulas, launches
 from mpsfunc.losses.formulas import Spec
@@ -134,20 +134,20 @@ def _value_vjp(arrays: Arrays, cotangents: Any, outputs: Any, spec: Spec) -> Any
     return dy, dt, dw if arrays[2].shape == y.shape else dw.sum(-1, keepdims=True)
 
 
-_value: Any = derived(
+_value: Any = with_decomposition(
     "loss",
     _run_value,
     lambda *args: formulas.value(args[:-1], args[-1]),
     vjp=_value_vjp,
     vmap=over_batches(lambda: _value),
 )
-_gradient: Any = derived(
+_gradient: Any = with_decomposition(
     "loss_grad",
     _run_gradient,
     lambda *args: formulas.gradient(args[:-1], args[-1]),
     vmap=over_batches(lambda: _gradient),
 )
-_derivative: Any = derived(
+_derivative: Any = with_decomposition(
     "loss_grad",
     _run_derivative,
     lambda *args: formulas.derivative(args[:-1], args[-1]),
@@ -169,14 +169,14 @@ def _known(*args: Any) -> mx.array:
     return known
 
 
-_known_value: Any = derived(
+_known_value: Any = with_decomposition(
     "loss",
     _known,
     lambda *args: formulas.value(args[:-2], args[-1]),
     vjp=lambda arrays, *rest: (*_value_vjp(arrays[:-1], *rest), None),
     vmap=over_batches(lambda: _known_value),
 )
-_known_gradient: Any = derived(
+_known_gradient: Any = with_decomposition(
     "loss_grad",
     _known,
     lambda *args: formulas.gradient(args[:-2], args[-1]),

@@ -18,18 +18,18 @@ def kernels(log: bool, gradient: bool, y: mx.array) -> tuple[KernelLaunch, ...]:
     names, made = (("dy", "y"), ("dx",)) if gradient else (("x",), ("y",))
     result = tuple(y.shape), y.dtype
     outer, length, inner = y.shape
-    lanes = grids.lanes(y.dtype, length, y.size)
-    packs = length // lanes
+    vector_width = grids.vector_width(y.dtype, length, y.size)
+    packs = length // vector_width
     sharing = min(32, grids.power_of_two(packs))
     of_thread = -(-packs // sharing)
     if inner == 1 and of_thread <= _PACKS:
         rows = max(1, _UNDER_WAY // of_thread)
         grid, group = grids.sharing_threads(-(-outer // rows), sharing)
-        shares = (("V", lanes), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
+        shares = (("V", vector_width), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
         return (KernelLaunch(rows_body, names, made, (result,), grid, group, None, shares),)
-    lanes = grids.lanes(y.dtype, inner, y.size)
-    grid, group = _across(outer, length, inner // lanes)
-    template = (("V", lanes), ("L", int(log)))
+    vector_width = grids.vector_width(y.dtype, inner, y.size)
+    grid, group = _across(outer, length, inner // vector_width)
+    template = (("V", vector_width), ("L", int(log)))
     return (KernelLaunch(body, names, made, (result,), grid, group, Threadgroup(*group[:2]), template),)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import derived, differentiable, over_batches
+from mpsfunc.core.autodiff import differentiable, over_batches, with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.losses import softmax_launches
 from mpsfunc.losses.params import SoftmaxGradParams
@@ -112,7 +112,7 @@ def _meaning_of_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     return (y_wide * (dy_wide - _total(dy_wide * y_wide))).astype(y.dtype)
 
 
-_softmax_grad: Any = derived(
+_softmax_grad: Any = with_decomposition(
     "softmax_grad",
     lambda dy, y, spec: _launched("softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
     _meaning_of_softmax_grad,
@@ -137,7 +137,7 @@ def _run_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx
 
 
 # The gradient of sum(u * softmax_grad(dy, y)) by y.
-_softmax_curve: Any = derived(
+_softmax_curve: Any = with_decomposition(
     "softmax_grad", _run_softmax_curve, _meaning_of_softmax_curve, vmap=over_batches(lambda: _softmax_curve)
 )
 
@@ -164,7 +164,7 @@ def _meaning_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.ar
     return made
 
 
-_log_softmax_grad: Any = derived(
+_log_softmax_grad: Any = with_decomposition(
     "log_softmax_grad",
     lambda dy, y, spec: _launched("log_softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
     _meaning_of_log_softmax_grad,
@@ -187,7 +187,7 @@ def _run_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
     return _launched("log_softmax_grad", {"t": t, "y": y}, _TANGENT, spec)
 
 
-_tangent: Any = derived(
+_tangent: Any = with_decomposition(
     "log_softmax_grad",
     _run_tangent,
     _meaning_of_tangent,
@@ -208,7 +208,7 @@ def _run_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -
 
 
 # The gradient of sum(u * log_softmax_grad(dy, y)) by y.
-_log_softmax_curve: Any = derived(
+_log_softmax_curve: Any = with_decomposition(
     "log_softmax_grad",
     _run_log_softmax_curve,
     _meaning_of_log_softmax_curve,

@@ -10,7 +10,7 @@ import mlx.nn as stock
 from mlx.utils import tree_flatten
 
 from mpsfunc.core.arguments import entries, is_a, text
-from mpsfunc.core.printing import a_kind, told
+from mpsfunc.core.printing import a_kind, describe
 from mpsfunc.nn import activations, drop_in, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.drop_in import Activation, DropIn, Following, Fusing, Sequential
@@ -94,7 +94,7 @@ def convert(
         raise TypeError(f"convert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     if not (group is None or is_a(group, mx.distributed.Group)):
         raise TypeError(
-            f"convert: not a group; got group={told(group)}, expected None or one from mx.distributed.init()"
+            f"convert: not a group; got group={describe(group)}, expected None or one from mx.distributed.init()"
         )
     paths = dict(sorted(_modules("convert", model), key=_by_numbers))
     pairs = _pairs(fuse, paths)
@@ -167,10 +167,10 @@ def _modules(op: str, model: stock.Module) -> list[tuple[str, stock.Module]]:
             children: Any = tree_flatten(module.children(), prefix=f".{path}" if path else "", is_leaf=module.is_module)
         except RecursionError:
             rule = "expected lists and dicts that hold neither themselves nor hundreds of others in each other"
-            raise ValueError(f"{op}: a module is nested too deep; got {told(path)}, {rule}") from None
+            raise ValueError(f"{op}: a module is nested too deep; got {describe(path)}, {rule}") from None
         for at, child in children:
             if any(child is holder for holder in holders):
-                raise ValueError(f"{op}: a module holds itself; got {told(at)}, expected modules without circles")
+                raise ValueError(f"{op}: a module holds itself; got {describe(at)}, expected modules without circles")
             left.append((at, child, holders))
     return found
 
@@ -190,7 +190,7 @@ def _why_left(module: stock.Module) -> str:
 
 def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> dict[str, str]:
     """The pairs that the user names, if both are there and of the right kinds."""
-    wrong = f"convert: fuse is not made of pairs; got {told(given)}, expected (layer, activation) as paths"
+    wrong = f"convert: fuse is not made of pairs; got {describe(given)}, expected (layer, activation) as paths"
     if is_a(given, str) or is_a(given, mx.array):
         raise TypeError(wrong)
     try:
@@ -203,20 +203,22 @@ def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> 
         pair = [path for path in map(text, held) if path is not None]
         if len(held) != 2 or len(pair) != 2:
             raise TypeError(
-                f"convert: fuse is not made of pairs; got {told(each)}, expected (layer, activation) as paths"
+                f"convert: fuse is not made of pairs; got {describe(each)}, expected (layer, activation) as paths"
             )
         for path, kind, what in zip(pair, (Fusing, Activation), ("layer that fuses", "known activation"), strict=True):
             if path not in paths:
-                raise ValueError(f"convert: there is no such module; got {told(path)}, expected a path of the model")
+                raise ValueError(
+                    f"convert: there is no such module; got {describe(path)}, expected a path of the model"
+                )
             module = paths[path]
             if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
-                raise ValueError(f"convert: not a {what}; got {told(path)}, {a_kind(module)}, expected one")
+                raise ValueError(f"convert: not a {what}; got {describe(path)}, {a_kind(module)}, expected one")
         layer, behind = paths[pair[0]], paths[pair[1]]
         named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
         following = getattr(layer, "_following", None)
         if any(each is not behind for each in named) or following not in (None, getattr(behind, "_following", None)):
             raise ValueError(
-                f"convert: a layer has one activation; got {told(pair[0])} with {told(pair[1])}, "
+                f"convert: a layer has one activation; got {describe(pair[0])} with {describe(pair[1])}, "
                 "expected the one named before"
             )
         pairs[pair[0]] = pair[1]

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.nn.drop_in import DropIn, Fusing
 
 
@@ -128,7 +128,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         if self.refuses(self):
             raise ValueError(
-                f"BatchNorm: momentum is out of range; got momentum={told(self.momentum)}, expected 0 to 1"
+                f"BatchNorm: momentum is out of range; got momentum={describe(self.momentum)}, expected 0 to 1"
             )
         if not 2 <= x.ndim <= 4:
             raise ValueError(f"BatchNorm: not a batch; got x.shape={tuple(x.shape)}, expected 2, 3 or 4 axes")

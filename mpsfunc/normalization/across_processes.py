@@ -22,7 +22,7 @@ from mpsfunc.channels import vector_rules
 from mpsfunc.core import launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.autodiff import differentiable
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 Group = mx.distributed.Group
 Vector = mx.array
@@ -38,7 +38,9 @@ def others(op: str, group: Group | None) -> Group | None:
     if group is None:
         return None
     if not is_a(group, Group):
-        raise TypeError(f"{op}: not a group; got group={told(group)}, expected None or one from mx.distributed.init()")
+        raise TypeError(
+            f"{op}: not a group; got group={describe(group)}, expected None or one from mx.distributed.init()"
+        )
     return group if group.size() > 1 else None
 
 
@@ -65,7 +67,7 @@ def _gathered(name: str, vectors: Sequence[mx.array], spec: _Spec) -> list[list[
     kind = zlib.crc32(repr((name, [(v.shape, str(v.dtype)) for v in vectors])).encode())
     row = mx.concatenate([mx.array([kind], mx.uint32), *words])[None]
     rows = mx.distributed.all_gather(row, group=spec.group)
-    rows = launch.watched(rows, _connections(spec.group.size()), _patience())
+    rows = launch.watched(rows, _connections(spec.group.size()), _timeout())
     flat, end, parts = rows.reshape(-1), 0, []  # mx.vmap has no right rule for rows[0]
     for _ in range(spec.group.size()):
         end, part = end + 1, []
@@ -76,7 +78,7 @@ def _gathered(name: str, vectors: Sequence[mx.array], spec: _Spec) -> list[list[
     return parts
 
 
-def _patience() -> float:
+def _timeout() -> float:
     """Seconds that a gather may take."""
     given = os.environ.get("MPSFUNC_DISTRIBUTED_TIMEOUT", "300")
     try:
@@ -85,7 +87,7 @@ def _patience() -> float:
         seconds = math.nan
     if not 0 < seconds <= _LONGEST:
         raise ValueError(
-            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {told(given)}, "
+            f"MPSFUNC_DISTRIBUTED_TIMEOUT: not a time; got {describe(given)}, "
             f"expected seconds, more than 0 and at most {_LONGEST}"
         )
     return seconds

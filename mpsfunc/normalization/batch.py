@@ -18,11 +18,11 @@ from mpsfunc.activation.fused import Neuron
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.normalization import across_processes, batch_rules
 from mpsfunc.normalization.across_processes import Group
-from mpsfunc.normalization.batch_rules import By
-from mpsfunc.normalization.batch_statistics import UNKNOWN, BatchNormState, check_filled, check_owned, fresh
+from mpsfunc.normalization.batch_rules import NormSpec
+from mpsfunc.normalization.batch_statistics import UNKNOWN, BatchNormState, check_filled, check_owned, zero_state
 from mpsfunc.normalization.composed import Spec, check_parameters, checked_eps, filled, normalized
 
 
@@ -125,8 +125,8 @@ def bn_stats_grad(
     by, slopes, behind = _chosen("bn_stats_grad", run_on, x, state, gamma, beta, neuron)
     if state.summed not in ("", UNKNOWN, behind):
         raise ValueError(
-            f"bn_stats_grad: the state's sums are of another activation; got neuron={told(behind)}, "
-            f"expected {told(state.summed)} as before, or the state that bn_reset returns"
+            f"bn_stats_grad: the state's sums are of another activation; got neuron={describe(behind)}, "
+            f"expected {describe(state.summed)} as before, or the state that bn_reset returns"
         )
     processes = across_processes.others("bn_stats_grad", group)
     with mx.stream(run_on):
@@ -197,8 +197,8 @@ def bn_grad(
         )
     if state.summed not in ("", UNKNOWN, behind):
         raise ValueError(
-            f"bn_grad: the sums are of another activation; got neuron={told(behind)}, "
-            f"expected {told(state.summed)}, which bn_stats_grad was given"
+            f"bn_grad: the sums are of another activation; got neuron={describe(behind)}, "
+            f"expected {describe(state.summed)}, which bn_stats_grad was given"
         )
     with mx.stream(run_on):
         if slopes is not None:
@@ -282,7 +282,7 @@ def batch_norm_fwd(
     y, mean, var, count = normalized(x, gamma, beta, spec)
     if slopes is not None:
         y = prelu_rules.prelu(y, slopes, run_on)
-    return y, fresh(mean, var, count, spec.eps, run_on)
+    return y, zero_state(mean, var, count, spec.eps, run_on)
 
 
 # Checks and vectors -------------------------------------------------------------------------------------
@@ -296,12 +296,12 @@ def _chosen(
     gamma: mx.array | None,
     beta: mx.array | None,
     neuron: str | Neuron | None,
-) -> tuple[By, mx.array | None, str]:
+) -> tuple[NormSpec, mx.array | None, str]:
     """How to normalize, a prelu's slopes, and the activation in words, for checked images; checks all else."""
     check_owned(op, x, state, stream)
     check_parameters(op, stream, x, gamma, beta)
     act, slopes = how = fused.chosen(op, neuron, x.shape[3], stream, of=x.shape)
-    by = By(state.eps, act if slopes is None else NO_ACTIVATION, stream)
+    by = NormSpec(state.eps, act if slopes is None else NO_ACTIVATION, stream)
     return by, slopes, fused.described(how)
 
 
@@ -312,7 +312,7 @@ def _before_prelu(
     gamma: mx.array | None,
     beta: mx.array | None,
     slopes: mx.array,
-    by: By,
+    by: NormSpec,
 ) -> mx.array:
     """The gradient of what a prelu was applied to, which is computed again."""
     z = batch_rules.bn_normalize_by(x, state.mean, state.var, *filled(x, gamma, beta), by)

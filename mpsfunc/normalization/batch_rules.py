@@ -13,16 +13,16 @@ import mlx.core as mx
 
 from mpsfunc.channels import launches, vector_rules
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.channels.rules import On, bn_grad, bn_normalize, bn_stats_grad
+from mpsfunc.channels.rules import ActivationSpec, bn_grad, bn_normalize, bn_stats_grad
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import derived
+from mpsfunc.core.autodiff import with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.normalization.params import BnByStateParams
 
 Vector = mx.array  # (c,)
 
 
-class By(NamedTuple):
+class NormSpec(NamedTuple):
     """How a state normalizes.
 
     Fields:
@@ -36,7 +36,7 @@ class By(NamedTuple):
     stream: mx.Stream
 
 
-def bn_normalize_by(x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: By) -> mx.array:
+def bn_normalize_by(x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: NormSpec) -> mx.array:
     """``act(z)`` with ``z = gamma * (x - mean) / sqrt(var + eps) + beta``."""
     y: mx.array = _bn_normalize_by(x, mean, var, gamma, beta, by)
     return y
@@ -48,7 +48,7 @@ def bn_stats_grad_by(
     statistics: tuple[Vector, Vector],
     gradients: tuple[Vector, Vector],
     given: tuple[Vector, Vector],
-    by: By,
+    by: NormSpec,
 ) -> tuple[Vector, Vector]:
     """The gradients of gamma and beta, grown by those of some images.
 
@@ -71,7 +71,7 @@ def bn_grad_by(
     gradients: tuple[Vector, Vector],
     given: tuple[Vector, Vector],
     count: mx.array,
-    by: By,
+    by: NormSpec,
 ) -> mx.array:
     """The gradient of the images, from what `bn_stats_grad_by` takes and a 0-d count of what the statistics cover."""
     gamma, beta = given
@@ -83,7 +83,7 @@ def bn_grad_by(
 # Launches -----------------------------------------------------------------------------------------------
 
 
-def _named(x: mx.array, names: str, vectors: Sequence[Vector], by: By) -> dict[str, Vector]:
+def _named(x: mx.array, names: str, vectors: Sequence[Vector], by: NormSpec) -> dict[str, Vector]:
     """Vectors as a launch reads them, by those of the names for which there are some.
 
     A GPU's kernels cast for themselves. A count stays as it is, but Metal would be handed a number instead of an array.
@@ -95,7 +95,7 @@ def _named(x: mx.array, names: str, vectors: Sequence[Vector], by: By) -> dict[s
     return named | {"count": named["count"][None]} if "count" in named else named
 
 
-def _params(by: By) -> BnByStateParams:
+def _params(by: NormSpec) -> BnByStateParams:
     return BnByStateParams(by.eps, by.act)
 
 
@@ -145,14 +145,16 @@ def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
 def _bn_normalize_by_meaning(x: mx.array, *rest: Any) -> mx.array:
     *vectors, by = rest
     mean, var, gamma, beta = _rows(x, vectors)
-    return bn_normalize(x, mean, vector_rules.slope(gamma, var, by.eps, by.stream), beta, On(by.act, by.stream))
+    return bn_normalize(
+        x, mean, vector_rules.slope(gamma, var, by.eps, by.stream), beta, ActivationSpec(by.act, by.stream)
+    )
 
 
 def _bn_stats_grad_by_meaning(*args: Any) -> tuple[Vector, Vector]:
     dy, x, *vectors, by = args
     mean, var, dgamma, dbeta, *given = _rows(x, vectors)
     scale, shift = (vector_rules.slope(given[0], var, by.eps, by.stream), given[1]) if given else (mean, mean)
-    total, dot = bn_stats_grad(dy, x, mean, scale, shift, On(by.act, by.stream))
+    total, dot = bn_stats_grad(dy, x, mean, scale, shift, ActivationSpec(by.act, by.stream))
     made = dgamma + dot * vector_rules.inverse_root(var, by.eps), dbeta + total
     return made[0].reshape(x.shape[3]), made[1].reshape(x.shape[3])
 
@@ -165,9 +167,11 @@ def _bn_grad_by_meaning(*args: Any) -> mx.array:
     share = gamma * root / count.astype(var.dtype)
     scale = gamma * root
     shift = given[0] if given else mean
-    return bn_grad(dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, On(by.act, by.stream))
+    return bn_grad(
+        dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, ActivationSpec(by.act, by.stream)
+    )
 
 
-_bn_normalize_by: Any = derived("bn_normalize", _run_bn_normalize_by, _bn_normalize_by_meaning)
-_bn_stats_grad_by: Any = derived("bn_stats_grad", _run_bn_stats_grad_by, _bn_stats_grad_by_meaning)
-_bn_grad_by: Any = derived("bn_grad", _run_bn_grad_by, _bn_grad_by_meaning)
+_bn_normalize_by: Any = with_decomposition("bn_normalize", _run_bn_normalize_by, _bn_normalize_by_meaning)
+_bn_stats_grad_by: Any = with_decomposition("bn_stats_grad", _run_bn_stats_grad_by, _bn_stats_grad_by_meaning)
+_bn_grad_by: Any = with_decomposition("bn_grad", _run_bn_grad_by, _bn_grad_by_meaning)

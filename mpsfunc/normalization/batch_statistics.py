@@ -12,7 +12,7 @@ from mpsfunc.channels import vector_rules
 from mpsfunc.core import checks, launch, lazy, printing
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.normalization import across_processes
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.normalization.composed import check_statistics, checked_eps, statistics_of_all
@@ -104,14 +104,16 @@ def bn_stats(
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
         if eps is not None and checked_eps("bn_stats", eps) != state.eps:
-            raise ValueError(f"bn_stats: eps differs from the state's; got eps={told(eps)}, expected {told(state.eps)}")
+            raise ValueError(
+                f"bn_stats: eps differs from the state's; got eps={describe(eps)}, expected {describe(state.eps)}"
+            )
         if _has_sums(state):
             raise ValueError(
-                f"bn_stats: sums of gradients belong to their statistics; got state.summed={told(state.summed)}, "
+                f"bn_stats: sums of gradients belong to their statistics; got state.summed={describe(state.summed)}, "
                 "expected a state from before bn_stats_grad, or for another batch the one that bn_reset returns"
             )
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
-    new = fresh(*statistics_of_all(x, group, run_on), eps, run_on)
+    new = zero_state(*statistics_of_all(x, group, run_on), eps, run_on)
     return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
 
 
@@ -194,11 +196,11 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
     if a.eps != b.eps:
-        raise ValueError(f"bn_merge: eps differs; got b.eps={told(b.eps)}, expected {told(a.eps)}")
+        raise ValueError(f"bn_merge: eps differs; got b.eps={describe(b.eps)}, expected {describe(a.eps)}")
     for name, state, other in (("a", a, b), ("b", b, a)):
         if _has_sums(state) and (_has_sums(other) or lazy.known_count(other.count) not in (0, None)):
             raise ValueError(
-                f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={told(state.summed)}, "
+                f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={describe(state.summed)}, "
                 "expected states from before bn_stats_grad, or one that covers nothing beside it"
             )
     with mx.stream(run_on):
@@ -263,7 +265,7 @@ def bn_running(
         if given.frozen != frozen:
             name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
-                f"{op}: {name} is not a state {other}; got {name}.frozen={told(given.frozen)}, expected {frozen}"
+                f"{op}: {name} is not a state {other}; got {name}.frozen={describe(given.frozen)}, expected {frozen}"
             )
     checks.shape(op, "state.mean", state.mean, tuple(running.mean.shape), "channels differ")
     if lazy.known_count(state.count) == 1:
@@ -350,11 +352,13 @@ def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
     if state.count.dtype != mx.int64:
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
     if type(state.summed) is not str:
-        raise TypeError(f"{op}: the state does not fit together; got state.summed={told(state.summed)}, expected a str")
+        raise TypeError(
+            f"{op}: the state does not fit together; got state.summed={describe(state.summed)}, expected a str"
+        )
 
 
 def _is_plain(state: BatchNormState) -> bool:
-    """Whether count, eps, frozen and summed are what `fresh` makes of them."""
+    """Whether count, eps, frozen and summed are what `zero_state` makes of them."""
     count, eps = state.count, state.eps
     if not is_a(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
         return False
@@ -363,7 +367,7 @@ def _is_plain(state: BatchNormState) -> bool:
     return type(eps) is float and 0 <= eps <= checks.LARGEST
 
 
-def fresh(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
+def zero_state(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
     """A state of these statistics (c,) with zero gradients."""
     with mx.stream(stream):
         none = mx.zeros_like(mean)

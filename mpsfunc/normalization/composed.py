@@ -14,9 +14,9 @@ import mlx.core as mx
 
 from mpsfunc.channels import accumulation, launches, rules, vector_rules
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.channels.rules import On, Rows, bn_grad, bn_normalize, bn_stats, bn_stats_grad
+from mpsfunc.channels.rules import ActivationSpec, ChannelVectors, bn_grad, bn_normalize, bn_stats, bn_stats_grad
 from mpsfunc.core import checks, launch, lazy
-from mpsfunc.core.autodiff import derived
+from mpsfunc.core.autodiff import with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.normalization import across_processes
 from mpsfunc.normalization.across_processes import Group
@@ -45,7 +45,7 @@ class Spec(NamedTuple):
 
 def normalized(
     x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec
-) -> tuple[mx.array, Rows, Rows, mx.array]:
+) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
     """The images, and for each channel mean, variance and count of what it shares statistics with.
 
     Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
@@ -58,8 +58,8 @@ def normalized(
 
 
 def gradients(
-    dy: mx.array, x: mx.array, mean: Rows, var: Rows, given: tuple[mx.array, mx.array], spec: Spec
-) -> tuple[mx.array, Rows, Rows]:
+    dy: mx.array, x: mx.array, mean: ChannelVectors, var: ChannelVectors, given: tuple[mx.array, mx.array], spec: Spec
+) -> tuple[mx.array, ChannelVectors, ChannelVectors]:
     """The gradients of the images, and of scale and shift by image.
 
     Args:
@@ -113,7 +113,7 @@ def check_statistics(op: str, state: Any) -> None:
 
 def statistics(
     x: mx.array, per_image: bool, groups: int, processes: Group | None, stream: mx.Stream
-) -> tuple[Rows, Rows, mx.array]:
+) -> tuple[ChannelVectors, ChannelVectors, mx.array]:
     """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
     mean, var = bn_stats(x, x.shape[0] if per_image else 1, stream)
     if groups:
@@ -155,23 +155,23 @@ def _elements(x: mx.array, per_image: bool, groups: int) -> int:
     return int((1 if per_image else n) * h * w * (channels // groups if groups else 1))
 
 
-def _by_channel(rows: Rows, channels: int) -> Rows:
+def _by_channel(rows: ChannelVectors, channels: int) -> ChannelVectors:
     """Rows with an entry a channel, of such or of rows with one a group."""
     return rows if rows.shape[1] == channels else mx.repeat(rows, channels // rows.shape[1], axis=1)
 
 
-def _no_gradient(mean: Rows, spec: Spec) -> mx.array:
+def _no_gradient(mean: ChannelVectors, spec: Spec) -> mx.array:
     """Zeros in place of the gradients that others have of the statistics; the CPU's primitive takes nothing at all."""
     if launch.backend(spec.stream) == "cpu":
         return accumulation.constant(0.0, 0, mean.dtype)
     return mx.zeros_like(mean)
 
 
-def _rows(vector: mx.array, like: Rows) -> Rows:
+def _rows(vector: mx.array, like: ChannelVectors) -> ChannelVectors:
     return mx.broadcast_to(vector[None], (like.shape[0], vector.shape[0]))
 
 
-def _shared(rows: Sequence[Rows], spec: Spec) -> list[mx.array]:
+def _shared(rows: Sequence[ChannelVectors], spec: Spec) -> list[mx.array]:
     """The only row of what all images share."""
     return list(rows) if spec.per_image else [v.reshape(v.shape[1]) for v in rows]
 
@@ -209,7 +209,7 @@ def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[
     gamma, beta = parameters(x, gamma, beta)
     mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
     slope = vector_rules.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
-    y = bn_normalize(x, mean, slope, _rows(beta, mean), On(spec.act, spec.stream))
+    y = bn_normalize(x, mean, slope, _rows(beta, mean), ActivationSpec(spec.act, spec.stream))
     return y, *_shared((mean, var), spec), count
 
 
@@ -247,10 +247,10 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
     dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
     mean, var, dmean, dvar = (_by_channel(v, x.shape[3]) for v in (mean, var, dmean, dvar))
     gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
-    on = On(spec.act, spec.stream)
+    on = ActivationSpec(spec.act, spec.stream)
     slope = vector_rules.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
     dbeta, dot = bn_stats_grad(dy, x, mean, slope, beta, on)
-    together: tuple[Rows, ...] = (dmean, dvar, dbeta, dot)
+    together: tuple[ChannelVectors, ...] = (dmean, dvar, dbeta, dot)
     count = float(_elements(x, spec.per_image, spec.groups))
     if spec.processes is not None:  # an image gets its share of what all processes' losses want
         whole = mx.maximum(everything, 1).astype(mean.dtype)
@@ -265,11 +265,11 @@ def _gradients(*args: Any) -> tuple[mx.array, ...]:
 
 def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
     (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
-    if launch.backend(spec.stream) == "cpu" and lazy.unmade_zeros(dmean) and lazy.unmade_zeros(dvar):
+    if launch.backend(spec.stream) == "cpu" and lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar):
         dmean = dvar = _no_gradient(mean, spec)
     dx, *of_vectors = _pulled(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
 
 
-_normalized: Any = derived("batch_norm", _run_forward, _forward, vjp=_vjp)
-_pulled: Any = derived("batch_norm_grad", _run_gradients, _gradients)
+_normalized: Any = with_decomposition("batch_norm", _run_forward, _forward, vjp=_vjp)
+_pulled: Any = with_decomposition("batch_norm_grad", _run_gradients, _gradients)

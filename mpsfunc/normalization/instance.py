@@ -15,7 +15,7 @@ from mpsfunc.channels import accumulation
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.normalization.composed import (
     Spec,
     check_parameters,
@@ -314,7 +314,7 @@ def _normalized(
     check_parameters(op, run_on, x, gamma, beta)  # ahead of groups, as it tells turned images
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
-        raise ValueError(f"{op}: groups do not divide the channels; got groups={told(groups)}, expected {rule}")
+        raise ValueError(f"{op}: groups do not divide the channels; got groups={describe(groups)}, expected {rule}")
     spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
     y, mean, var, _ = normalized(x, gamma, beta, spec)
     return y, mean, var, spec
@@ -358,5 +358,5 @@ def _backward(
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)
         spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, run_on)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
-        dgamma, dbeta = (accumulation.grown(a, b) for a, b in zip(held, grown, strict=True))
+        dgamma, dbeta = (accumulation.accumulate(a, b) for a, b in zip(held, grown, strict=True))
         return dx, state._replace(dgamma=dgamma, dbeta=dbeta)

@@ -39,9 +39,9 @@ def cross_channel_norm(x: mx.array, size: int, alpha: float, beta: float, delta:
     params = SquaresNormLaunch(alpha / size, beta, delta)
     if size > _FEW:
         return *_squares(tuple(x.shape), (3,), size), _by_squares(x, params)
-    lanes, pixels = _lanes(x), x.size // x.shape[3]
-    grid, group = grids.threads(x.shape[3] // lanes, -(-pixels // 4))
-    template = (("V", lanes), ("K", size), _quarters(beta))
+    vector_width, pixels = _lanes(x), x.size // x.shape[3]
+    grid, group = grids.threads(x.shape[3] // vector_width, -(-pixels // 4))
+    template = (("V", vector_width), ("K", size), _quarters(beta))
     return (KernelLaunch("cross_channel_norm", ("x",), ("y",), (_like(x),), grid, group, params, template),)
 
 
@@ -51,12 +51,12 @@ def cross_channel_norm_grad(
     """The gradient of `cross_channel_norm`, from dy and x."""
     if size > _FEW:
         return _grad_by_squares(x, (3,), size, size, alpha, beta, delta)
-    lanes, channels = _lanes(x), x.shape[3]
+    vector_width, channels = _lanes(x), x.shape[3]
     # What a thread works out for its neighbours is less beside two packs of its own.
-    packs = 2 if lanes == 4 and channels % 8 == 0 else 1
-    grid, group = grids.threads(channels // (lanes * packs), -(-x.size // (4 * channels)))
+    packs = 2 if vector_width == 4 and channels % 8 == 0 else 1
+    grid, group = grids.threads(channels // (vector_width * packs), -(-x.size // (4 * channels)))
     params = SquaresNormGradLaunch(alpha / size, beta, delta, 2 * alpha * beta / size)
-    template = (("V", lanes), ("K", size), ("O", packs), _quarters(beta))
+    template = (("V", vector_width), ("K", size), ("O", packs), _quarters(beta))
     names = ("dy", "x"), ("dx",)
     return (KernelLaunch("cross_channel_norm_grad", *names, (_like(x),), grid, group, params, template),)
 
@@ -187,11 +187,15 @@ def _along(
     run = min(before + after + 1, length, _RUN)
     chunk = math.isqrt(run - 1) + 1
     inner = math.prod(shape[axis + 1 :])
-    lanes = grids.lanes(mx.float32, inner, math.prod(shape)) if body == "window_sum" else 1
-    grid, group = grids.threads(math.prod(shape) // (length * lanes), -(-length // run))
+    vector_width = grids.vector_width(mx.float32, inner, math.prod(shape)) if body == "window_sum" else 1
+    grid, group = grids.threads(math.prod(shape) // (length * vector_width), -(-length // run))
     reach = window if body == "window_moments" else (before, after)
     params = WindowLaunch(length, inner, *reach, run, chunk)
-    template = (*template, ("R", 1 << (chunk - 1).bit_length()), *((("V", lanes),) if body == "window_sum" else ()))
+    template = (
+        *template,
+        ("R", 1 << (chunk - 1).bit_length()),
+        *((("V", vector_width),) if body == "window_sum" else ()),
+    )
     results = ((shape, mx.float32),) * len(writes)
     return KernelLaunch(body, reads, writes, results, grid, group, params, template)
 
@@ -205,10 +209,10 @@ def _pixelwise(
 ) -> KernelLaunch:
     """A thread for some channels of some pixels; of one result like x, or of several in float32."""
     n, height, width, channels = x.shape
-    lanes = grids.lanes(mx.float32, channels, x.size)  # of the widest arrays
-    grid, group = grids.threads(width * (channels // lanes), height, n)
+    vector_width = grids.vector_width(mx.float32, channels, x.size)  # of the widest arrays
+    grid, group = grids.threads(width * (channels // vector_width), height, n)
     results = (_like(x),) if len(writes) == 1 else ((tuple(x.shape), mx.float32),) * len(writes)
-    template = ("V", lanes), _quarters(params.beta)
+    template = ("V", vector_width), _quarters(params.beta)
     return KernelLaunch(body, reads, writes, results, grid, group, params, template)
 
 
@@ -221,9 +225,9 @@ def _flat(
     constant: tuple[str, mx.Dtype | int],
 ) -> KernelLaunch:
     """A thread for some elements anywhere, sixteen bytes of the widest arrays at a time."""
-    lanes = grids.lanes(mx.float32, x.size, x.size)
-    grid, group = grids.pointwise_threads(x.size // lanes)
-    return KernelLaunch(body, reads, (written,), (_like(x),), grid, group, params, (("V", lanes), constant))
+    vector_width = grids.vector_width(mx.float32, x.size, x.size)
+    grid, group = grids.pointwise_threads(x.size // vector_width)
+    return KernelLaunch(body, reads, (written,), (_like(x),), grid, group, params, (("V", vector_width), constant))
 
 
 def _window(size: int) -> tuple[int, int]:
@@ -238,7 +242,7 @@ def _quarters(beta: float) -> tuple[str, int]:
 
 
 def _lanes(x: mx.array) -> int:
-    return grids.lanes(x.dtype, x.shape[3], x.size)
+    return grids.vector_width(x.dtype, x.shape[3], x.size)
 
 
 def _like(x: mx.array) -> tuple[Shape, mx.Dtype]:

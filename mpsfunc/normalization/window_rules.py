@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from mpsfunc.core import checks, launch
-from mpsfunc.core.autodiff import derived, differentiable, over_batches
+from mpsfunc.core.autodiff import differentiable, over_batches, with_decomposition
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.normalization import window_launches
 from mpsfunc.normalization.params import LocalContrastParams, PowerParams, SquaresNormParams, WindowSumParams
@@ -179,13 +179,15 @@ _power: Any = differentiable(
 _Kernels = tuple[Callable[..., tuple[KernelLaunch, ...]], Callable[..., tuple[KernelLaunch, ...]]]
 
 
-def _both(name: str, params: Callable[[Any], Any], meanings: tuple[Any, Any], kernels: _Kernels) -> tuple[Any, Any]:
+def _both(
+    name: str, params: Callable[[Any], Any], decompositions: tuple[Any, Any], kernels: _Kernels
+) -> tuple[Any, Any]:
     """An operation and its gradient.
 
     Args:
         name: Of the operation; the gradient's ends in "_grad".
         params: Makes the CPU's parameters, which are the numbers of both, from a spec.
-        meanings: Both as `derived` wants them.
+        decompositions: Both as `with_decomposition` wants them.
         kernels: Make both's launches on a GPU, from arrays and those numbers.
     """
 
@@ -203,14 +205,14 @@ def _both(name: str, params: Callable[[Any], Any], meanings: tuple[Any, Any], ke
     def vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Any) -> Any:
         return (backward(cotangents[0], arrays[0], spec),)
 
-    def wrapped(op: str, meaning: Any, **rules: Any) -> Any:
-        operation: Any = derived(
-            op, lambda *args: run(args[:-1], args[-1]), meaning, vmap=over_batches(lambda: operation), **rules
+    def wrapped(op: str, decomposition: Any, **rules: Any) -> Any:
+        operation: Any = with_decomposition(
+            op, lambda *args: run(args[:-1], args[-1]), decomposition, vmap=over_batches(lambda: operation), **rules
         )
         return operation
 
-    backward = wrapped(f"{name}_grad", meanings[1])
-    return wrapped(name, meanings[0], vjp=vjp), backward
+    backward = wrapped(f"{name}_grad", decompositions[1])
+    return wrapped(name, decompositions[0], vjp=vjp), backward
 
 
 # Norms by squares ---------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def _by_squares(name: str, axes: tuple[int, ...], kernels: _Kernels) -> tuple[An
         below: mx.array = spec.delta + spec.alpha / spec.size ** len(axes) * squares
         return below
 
-    def meaning(x: mx.array, spec: Spec) -> mx.array:
+    def decomposition(x: mx.array, spec: Spec) -> mx.array:
         wide = x.astype(launch.accumulator(x.dtype))
         y: mx.array = (wide * _power(base(wide, spec), _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
         return y
@@ -242,7 +244,7 @@ def _by_squares(name: str, axes: tuple[int, ...], kernels: _Kernels) -> tuple[An
         y: mx.array = (first - second).astype(x.dtype)
         return y
 
-    return _both(name, params, (meaning, meaning_of_grad), kernels)
+    return _both(name, params, (decomposition, meaning_of_grad), kernels)
 
 
 # Local contrast -----------------------------------------------------------------------------------------

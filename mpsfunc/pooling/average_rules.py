@@ -32,13 +32,19 @@ def _run(op: str, x: mx.array, height: int, width: int, spec: Spec) -> mx.array:
     def kernels() -> tuple[KernelLaunch, ...]:
         if op == "avg_pool":
             names = ("x",), ("y",)
-            together = 2 if x.dtype.size > 2 else 4
+            images_per_thread = 2 if x.dtype.size > 2 else 4
             return launches.summing(
-                op, names, source, result, spec.windows, lambda dtype: (("O", dtype),), together=together
+                op,
+                names,
+                source,
+                result,
+                spec.windows,
+                lambda dtype: (("O", dtype),),
+                images_per_thread=images_per_thread,
             )
         names = ("dy",), ("dx",)
         tiles = launches.on_tiles("avg_pool_grad_tile", names, source, result, spec.windows)
-        return (tiles or launches.by_pixel(op, names, source, (result,), spec.windows, together=4),)
+        return (tiles or launches.by_pixel(op, names, source, (result,), spec.windows, images_per_thread=4),)
 
     return launch.launch(op, {name: x}, spec.windows, (result,), kernels, spec.stream)[0]
 

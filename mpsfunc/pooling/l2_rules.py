@@ -51,7 +51,7 @@ def _run_grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.arra
     def kernels() -> tuple[KernelLaunch, ...]:
         names, tiles = (("dy", "x", "norms"), ("dx",)), None
         if not any(map(clamps_taps, spec.windows)):
-            tiles = launches.on_tiles("l2_pool_grad_tile", names, source, result, spec.windows, under_way=1)
+            tiles = launches.on_tiles("l2_pool_grad_tile", names, source, result, spec.windows, in_flight=1)
         return (tiles or launches.by_pixel("l2_pool_grad", names, source, (result,), spec.windows),)
 
     arrays = {"dy": dy, "x": x, "norms": norms}

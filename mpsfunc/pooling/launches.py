@@ -38,7 +38,7 @@ def by_pixel(
     windows: PoolParams,
     template: Template = (),
     *,
-    together: int | None = None,
+    images_per_thread: int | None = None,
 ) -> KernelLaunch:
     """A thread for some channels of each pixel of the results.
 
@@ -49,14 +49,14 @@ def by_pixel(
         results: Shape and dtype of each output.
         windows: Rows and columns.
         template: Constants of the body besides "V", the channels of a thread, and "B".
-        together: Images that a thread has under way, for bodies that let it have several.
+        images_per_thread: Images that a thread has under way, for bodies that let it have several.
     """
     n, height, width, channels = results[0][0]
     per_thread = _per_thread(source, *results)
-    if together is not None:
-        together = min(together, n)
-        template = (*template, ("B", together))
-    grid, group = grids.image_threads(width * (channels // per_thread), height, -(-n // (together or 1)))
+    if images_per_thread is not None:
+        images_per_thread = min(images_per_thread, n)
+        template = (*template, ("B", images_per_thread))
+    grid, group = grids.image_threads(width * (channels // per_thread), height, -(-n // (images_per_thread or 1)))
     return KernelLaunch(body, *names, results, grid, group, windows, (("V", per_thread), *template))
 
 
@@ -68,7 +68,7 @@ def summing(
     windows: PoolParams,
     constants: Callable[[mx.Dtype], Template],
     *,
-    together: int | None = None,
+    images_per_thread: int | None = None,
 ) -> tuple[KernelLaunch, ...]:
     """A sum over windows in one step, or first along the columns and then along the rows.
 
@@ -81,14 +81,14 @@ def summing(
         result: Shape and dtype of the output.
         windows: Rows and columns.
         constants: The body's, for a dtype of results.
-        together: As for `by_pixel`.
+        images_per_thread: As for `by_pixel`.
     """
     rows, cols = windows
     ((read,), (written,)) = names
 
     def step(source: Output, result: Output, windows: PoolParams) -> KernelLaunch:
-        template = (*constants(result[1]), taps_under_way(windows.cols, source[1], together))
-        return by_pixel(body, names, source, (result,), windows, template, together=together)
+        template = (*constants(result[1]), taps_under_way(windows.cols, source[1], images_per_thread))
+        return by_pixel(body, names, source, (result,), windows, template, images_per_thread=images_per_thread)
 
     if rows.size * cols.size < _MANY or cols.size < 4 or 4 * cols.n_out > cols.n_in:
         return (step(source, result, windows),)
@@ -99,10 +99,10 @@ def summing(
     return along_columns, along_rows
 
 
-def taps_under_way(cols: Axis, dtype: mx.Dtype, together: int | None = None) -> tuple[str, int]:
+def taps_under_way(cols: Axis, dtype: mx.Dtype, images_per_thread: int | None = None) -> tuple[str, int]:
     """The constant "U": how many taps of a row a thread loads, for each image, before it looks at them."""
     loads = 8 if dtype.size > 2 else 4  # of a thread, which has more channels where they are small
-    return "U", max(1, min(cols.size, 4, loads // (together or 1)))
+    return "U", max(1, min(cols.size, 4, loads // (images_per_thread or 1)))
 
 
 def on_tiles(
@@ -113,7 +113,7 @@ def on_tiles(
     windows: PoolParams,
     template: Template = (),
     *,
-    under_way: int = 4,
+    in_flight: int = 4,
 ) -> KernelLaunch | None:
     """A thread for some channels of a tile of pixels, or None where `tile` finds none.
 
@@ -126,16 +126,16 @@ def on_tiles(
         result: Shape and dtype of the output.
         windows: Rows and columns.
         template: Constants of the body besides those of channels, images and tiles.
-        under_way: Windows that a thread has under way at a time, if a tile needs no more.
+        in_flight: Windows that a thread has under way at a time, if a tile needs no more.
     """
     found = tile(*windows)
     if found is None:
         return None
     constants, (down, across), readers = found
     n, channels = result[0][0], result[0][3]
-    per_thread, together = _per_thread(source, result), max(1, min(n, under_way // readers))
-    grid, group = grids.image_threads(across * (channels // per_thread), down, -(-n // together))
-    template = (("V", per_thread), ("B", together), *template, *constants)
+    per_thread, images_per_thread = _per_thread(source, result), max(1, min(n, in_flight // readers))
+    grid, group = grids.image_threads(across * (channels // per_thread), down, -(-n // images_per_thread))
+    template = (("V", per_thread), ("B", images_per_thread), *template, *constants)
     return KernelLaunch(body, *names, (result,), grid, group, windows, template)
 
 
@@ -159,7 +159,7 @@ def _per_thread(source: Output, *results: Output) -> int:
     """Channels of a thread: sixteen bytes of the widest elements among these."""
     shape, _ = source
     widest = max((dtype for _, dtype in (source, *results)), key=lambda dtype: dtype.size)
-    return grids.lanes(widest, shape[3], math.prod(shape))
+    return grids.vector_width(widest, shape[3], math.prod(shape))
 
 
 def _every(n: int) -> Axis:

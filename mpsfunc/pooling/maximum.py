@@ -15,7 +15,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, grids, launch, printing
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.pooling import maximum_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.pooling.params import PoolParams
@@ -223,7 +223,7 @@ def max_pool_grad_from_source(
     unknown = placement.keys() - _PLACEMENT.keys()
     if unknown:
         raise TypeError(
-            f"{op}: no such keyword; got {told(sorted(unknown)[0])}, expected one of {', '.join(_PLACEMENT)}"
+            f"{op}: no such keyword; got {describe(sorted(unknown)[0])}, expected one of {', '.join(_PLACEMENT)}"
         )
     _, state = _pool(op, x, kernel_size, stream, _PLACEMENT | placement)
     return _gradient(op, dy, state, source_window, None, stream)
@@ -336,7 +336,7 @@ def _pool(
         raise ValueError(f"{op}: too many taps; got kernel_size={size}, expected less than 2**31 in a window")
     if not (_holds_pixels(rows) and _holds_pixels(cols)):
         raise ValueError(
-            f"{op}: a window holds no pixel; got edge_mode={told(mode or 'exclude')}, expected less padding, or "
+            f"{op}: a window holds no pixel; got edge_mode={describe(mode or 'exclude')}, expected less padding, or "
             "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
         )
     with mx.stream(run_on):

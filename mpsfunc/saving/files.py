@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.saving import places, safetensors, trees
 from mpsfunc.saving.safetensors import Refused, Tensor
 
@@ -134,7 +134,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             return _read(file)
     except Refused as why:
         complaint, rule = why.args
-        raise ValueError(f"load: {complaint}; got path={told(name)}, expected {rule}") from None
+        raise ValueError(f"load: {complaint}; got path={describe(name)}, expected {rule}") from None
 
 
 def _read(file: io.BufferedReader) -> Any:

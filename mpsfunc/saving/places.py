@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpsfunc.core.arguments import is_a, text
-from mpsfunc.core.printing import brief, told
+from mpsfunc.core.printing import brief, describe
 from mpsfunc.saving.safetensors import Refused
 
 _LINKS = 40  # behind one another, as Linux follows
@@ -30,17 +30,17 @@ def name_of(op: str, path: Any) -> str:
     """A path as a string that names a file."""
     name = text(os.fspath(path) if is_a(path, os.PathLike) else path)
     if name is None:
-        raise TypeError(f"{op}: path is not a path; got path={told(path)}, expected a str or os.PathLike")
+        raise TypeError(f"{op}: path is not a path; got path={describe(path)}, expected a str or os.PathLike")
     if "\0" in name:
-        raise ValueError(f"{op}: no file has such a name; got path={told(name)}, expected a path without NUL")
+        raise ValueError(f"{op}: no file has such a name; got path={describe(name)}, expected a path without NUL")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
         raise ValueError(
-            f"{op}: no file has such a name; got path={told(name)}, expected characters of file names"
+            f"{op}: no file has such a name; got path={describe(name)}, expected characters of file names"
         ) from None
     if os.path.basename(name) in ("", ".", ".."):
-        raise ValueError(f"{op}: path names no file; got path={told(name)}, expected {_rule(op)}")
+        raise ValueError(f"{op}: path names no file; got path={describe(name)}, expected {_rule(op)}")
     return name
 
 
@@ -67,7 +67,7 @@ def destination(name: str) -> tuple[str, os.stat_result | None]:
     for _ in range(_LINKS):
         folder, last = os.path.split(at)
         if last in ("", ".", ".."):  # a link can end so, too
-            raise ValueError(f"save: path names no file; got path={told(name)}, expected {_WRITTEN}")
+            raise ValueError(f"save: path names no file; got path={describe(name)}, expected {_WRITTEN}")
         target = os.path.join(_folder(folder or "."), last)
         try:
             if not stat.S_ISLNK(os.lstat(target).st_mode):
@@ -103,7 +103,7 @@ def _kind(about: os.stat_result) -> str:
 
 
 def _leads(op: str, name: str, kind: str) -> str:
-    return f"{op}: path leads to {kind}; got path={told(name)}, expected {_rule(op)}"
+    return f"{op}: path leads to {kind}; got path={describe(name)}, expected {_rule(op)}"
 
 
 def _rule(op: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 
 # What the format calls a dtype, and the bytes of its elements for NumPy, which has no bfloat16.
 DTYPES: dict[str, tuple[mx.Dtype, str]] = {
@@ -169,7 +169,7 @@ def checked(header: Header) -> list[Tensor]:
     at = 0
     for tensor in tensors:
         if tensor.begin != at:
-            raise Refused(f"array {told(tensor.name)} begins at byte {tensor.begin}", f"byte {at}, without gaps")
+            raise Refused(f"array {describe(tensor.name)} begins at byte {tensor.begin}", f"byte {at}, without gaps")
         at = tensor.end
     if at != header.follow:
         raise Refused(f"{header.follow} bytes follow the header", f"the {at} bytes of its arrays")
@@ -179,16 +179,16 @@ def checked(header: Header) -> list[Tensor]:
 def _tensor(item: tuple[str, Any]) -> Tensor:
     """An entry of a header that is one of the format."""
     name, entry = item
-    shown = told(name)
+    shown = describe(name)
     if type(entry) is not dict or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise Refused(f"the entry of array {shown} is incomplete", "its dtype, shape and data_offsets, and no more")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if type(dtype) is not str or dtype not in DTYPES:
-        raise Refused(f"array {shown} has the unknown dtype {told(dtype)}", f"one of {', '.join(DTYPES)}")
+        raise Refused(f"array {shown} has the unknown dtype {describe(dtype)}", f"one of {', '.join(DTYPES)}")
     if not _whole(shape) or any(length >= _LENGTH for length in shape) or not fits(shape):
-        raise Refused(f"array {shown} has the shape {told(shape)}", "lengths that an array can have")
+        raise Refused(f"array {shown} has the shape {describe(shape)}", "lengths that an array can have")
     if not _whole(offsets) or len(offsets) != 2:
-        raise Refused(f"array {shown} has the offsets {told(offsets)}", "where its bytes begin and end")
+        raise Refused(f"array {shown} has the offsets {describe(offsets)}", "where its bytes begin and end")
     begin, end = offsets
     needed = math.prod(shape) * DTYPES[dtype][0].size
     if end - begin != needed:
@@ -208,10 +208,10 @@ def read_arrays(file: io.BufferedReader, tensors: list[Tensor], crc: int) -> tup
             dtype, kind = DTYPES[tensor.dtype]
             piece = np.empty(tensor.end - tensor.begin, np.uint8)
             if file.readinto(piece.data) != piece.size:
-                raise Refused(f"the file ends within array {told(tensor.name)}", _WHOLE)
+                raise Refused(f"the file ends within array {describe(tensor.name)}", _WHOLE)
             crc = zlib.crc32(piece.data, crc)
             if tensor.dtype == "BOOL" and piece.max(initial=0) > 1:
-                raise Refused(f"array {told(tensor.name)} has bytes that are no bools", "0 or 1")
+                raise Refused(f"array {describe(tensor.name)} has bytes that are no bools", "0 or 1")
             plain = mx.array(piece.view(kind), None if tensor.dtype == "BF16" else dtype)
             a = plain.view(dtype) if tensor.dtype == "BF16" else plain
             arrays[tensor.name] = a.reshape(tensor.shape)

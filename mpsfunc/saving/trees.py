@@ -21,7 +21,7 @@ import mlx.core as mx
 from mpsfunc.activation.fused import Neuron
 from mpsfunc.convolution.conv_transpose import ConvTransposeState
 from mpsfunc.convolution.states import ConvState
-from mpsfunc.core.printing import a_kind, brief, name_of, told
+from mpsfunc.core.printing import a_kind, brief, describe, name_of
 from mpsfunc.elementwise.dropout import DropoutState
 from mpsfunc.image.padding import PadState
 from mpsfunc.image.resampling import ResampleState
@@ -90,15 +90,17 @@ class Encoder:
             for key in value:
                 if type(key) is not str:
                     raise TypeError(
-                        f"save: a key is not a string; got {_place(path)} with key {told(key)}, expected a str"
+                        f"save: a key is not a string; got {_place(path)} with key {describe(key)}, expected a str"
                     )
-            steps = {key: (*path, (f"[{told(key)}]", key)) for key in value}
+            steps = {key: (*path, (f"[{describe(key)}]", key)) for key in value}
             return {"dict": {key: self._node(item, steps[key], in_record) for key, item in value.items()}}
         called = name_of(kind)
         if RECORDS.get(called) is kind:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
-        raise TypeError(f"save: cannot be saved; got {_place(path)}={told(value)}, {a_kind(value)}, expected {_KNOWN}")
+        raise TypeError(
+            f"save: cannot be saved; got {_place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"
+        )
 
     def _named(self, a: mx.array, path: _Path) -> str:
         if id(a) not in self._names:
@@ -143,7 +145,7 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
         if type(value) is float and math.isfinite(value):
             return value
         if type(value) is not dict or len(value) != 1:
-            raise Refused(f"a part of the tree is none that save writes: {told(value)}", "one name and a value")
+            raise Refused(f"a part of the tree is none that save writes: {describe(value)}", "one name and a value")
         ((kind, body),) = value.items()
         if kind == "int" and type(body) is str and not in_record and _LARGE.fullmatch(body):
             return int(body, 16)
@@ -162,12 +164,12 @@ def decode(text: str, arrays: dict[str, Any], version: int) -> Any:
         if kind in RECORDS and type(body) is dict and tuple(body) == fields_of(kind, version):
             return record(kind, body, depth)
         raise Refused(
-            f"a part of the tree is none that save writes: {told(value)}",
+            f"a part of the tree is none that save writes: {describe(value)}",
             "a list, a tuple, a dict, a number, an array of this file or a state with its fields",
         )
 
     tree = node(parsed(text), 0)
     left = [name for name in arrays if name not in used]
     if left:
-        raise Refused(f"array {told(left[0])} is not in the tree", "the arrays of the tree alone")
+        raise Refused(f"array {describe(left[0])} is not in the tree", "the arrays of the tree alone")
     return tree

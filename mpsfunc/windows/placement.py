@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from mpsfunc.core.arguments import PIXELS, IntPair, cacheable, choice, entries, is_a, pair, pixels, refuse, text, two
-from mpsfunc.core.printing import told
+from mpsfunc.core.printing import describe
 from mpsfunc.windows.axis import EDGE_MODES, LIMIT, MAX_EDGE_MODES, Axis, evenly
 from mpsfunc.windows.policy import STYLES, PaddingPolicy, check_policy, policy_spot
 
@@ -206,7 +206,7 @@ def _over_all(op: str, n_in: IntPair, name: str, out_size: object, given: Mappin
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():
         if not _is(value, _ALONE[arg]):
-            refuse(op, f"kernel_size={told(name)} places the windows alone", arg, value, f"{_ALONE[arg]}")
+            refuse(op, f"kernel_size={describe(name)} places the windows alone", arg, value, f"{_ALONE[arg]}")
     if name == "global":
         if out_size is not None:
             refuse(op, "kernel_size='global' has one window", "out_size", out_size, "None")

@@ -69,7 +69,7 @@ NB_MODULE(_primitives, m) {
   m.def(
       "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,
       "Whether two objects hold one array; not so once either has been changed in place.");
-  m.def("unmade_zeros", &unmade_zeros, "a"_a, "Whether an array is an mx.zeros that is not evaluated yet.");
+  m.def("is_lazy_zeros", &is_lazy_zeros, "a"_a, "Whether an array is an mx.zeros that is not evaluated yet.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");

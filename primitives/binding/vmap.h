@@ -71,7 +71,7 @@ inline bool tracing() {
 }
 
 // Whether an array is MLX's zeros(), not evaluated yet: a Full of a Broadcast of one zero.
-inline bool unmade_zeros(const mx::array& a) {
+inline bool is_lazy_zeros(const mx::array& a) {
   const auto made_by = [](const mx::array& made, const char* name) {
     return made.status() == mx::array::Status::unscheduled && made.has_primitive() && made.inputs().size() == 1 &&
            std::string(made.primitive().name()) == name;

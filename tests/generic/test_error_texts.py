@@ -25,7 +25,7 @@ from support.hostile import (
 )
 
 import mpsfunc as mf
-from mpsfunc.core.printing import a_kind, name_of, told
+from mpsfunc.core.printing import a_kind, describe, name_of
 from mpsfunc.graph.nodes import shown
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -76,7 +76,7 @@ PACKAGE = Path(__file__).parents[2] / "mpsfunc"
     ids=lambda value: value if type(value) is str else name_of(type(value)),
 )
 def test_a_value_is_told(value: Any, expected: str) -> None:
-    text = told(value)
+    text = describe(value)
     assert expected in text if len(expected) > 20 else text == expected
 
 
@@ -89,7 +89,7 @@ def test_kinds_have_their_article() -> None:
 def test_nothing_is_too_much_for_the_formatter(hostile: str) -> None:
     value = HOSTILE[hostile]()
     for each in (value, [value] * 50, {"a": value}, (value, [value, [value, [value, [value]]]])):
-        text = told(each)
+        text = describe(each)
         assert 0 < len(text) <= 203 and "\n" not in text and "array(" not in text
         assert shown(each)
 
@@ -107,9 +107,9 @@ def test_a_huge_container_is_not_walked_through() -> None:
     deep: Any = 1
     for _ in range(10**5):
         deep = [deep]
-    assert told(Counted(range(10**6))).endswith("15, ...]") and Counted.asked == 0
-    assert told(deep) == "[[[[...]]]]"
-    assert told("x" * 10**8).endswith("...")
+    assert describe(Counted(range(10**6))).endswith("15, ...]") and Counted.asked == 0
+    assert describe(deep) == "[[[[...]]]]"
+    assert describe("x" * 10**8).endswith("...")
     while isinstance(deep, list):  # what is so deep may not be freed at once
         deep = deep.pop()
 
@@ -122,7 +122,19 @@ OWN_WORDS = frozenset(
     "error said owner readers names losses gradient least most".split()
 )
 FORMATTERS = frozenset(
-    ("told", "a_kind", "printing.told", "shown", "name_of", "brief", "_either", "_place", "len", "near", "_where")
+    (
+        "describe",
+        "a_kind",
+        "printing.describe",
+        "shown",
+        "name_of",
+        "brief",
+        "_either",
+        "_place",
+        "len",
+        "near",
+        "_where",
+    )
 )
 OF_ARRAYS = (".shape", ".dtype", "__name__", ".device", ".kind.name")
 

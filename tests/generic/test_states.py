@@ -159,11 +159,11 @@ def test_zeros_that_were_written_to_through_a_view_are_none() -> None:
 def test_only_zeros_are_taken_for_zeros() -> None:
     numbers_of = mx.full((2, 3), 1.0), mx.zeros((2, 3)) + 1, mx.ones((2, 3)), mx.broadcast_to(mx.array(2.0), (2, 3))
     lazy = mx.full((2, 3), mx.array(1.0) - 1)
-    assert not any(core_lazy.unmade_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
-    assert core_lazy.unmade_zeros(mx.zeros((2, 3))) and core_lazy.unmade_zeros(mx.zeros((2, 3), mx.float64))
+    assert not any(core_lazy.is_lazy_zeros(a) for a in (*numbers_of, lazy, mx.zeros((2, 3), mx.int32)))
+    assert core_lazy.is_lazy_zeros(mx.zeros((2, 3))) and core_lazy.is_lazy_zeros(mx.zeros((2, 3), mx.float64))
     made = mx.zeros((2, 3))
     mx.eval(made)
-    assert not core_lazy.unmade_zeros(made)
+    assert not core_lazy.is_lazy_zeros(made)
 
 
 def test_a_new_state_in_an_exported_function(tmp_path: Path) -> None:

@@ -135,8 +135,8 @@ def _neurons() -> None:
     act, like = Activation(GELU), ((LONG, mx.float32),)
     launched({"x": x}, like, activation_launches.neuron(x, act))
     launched({"dy": dy, "x": x}, like, activation_launches.grad(x, act))
-    launched({"u": u, "dy": dy, "x": x}, like, activation_launches.curve(x, act))
-    launched({"dy": dy, "y": x}, like, activation_launches.pull(x, Activation(RELU)))
+    launched({"u": u, "dy": dy, "x": x}, like, activation_launches.neuron_grad_grad(x, act))
+    launched({"dy": dy, "y": x}, like, activation_launches.neuron_grad_from_output(x, Activation(RELU)))
 
 
 def _prelu() -> None:

@@ -326,4 +326,4 @@ def test_what_is_no_group_is_refused(on_cpu: mx.Device, group: Any) -> None:
 def test_what_is_no_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("MPSFUNC_DISTRIBUTED_TIMEOUT", given)
     with pytest.raises(ValueError, match="MPSFUNC_DISTRIBUTED_TIMEOUT: not a time"):
-        normalization_across_processes._patience()
+        normalization_across_processes._timeout()

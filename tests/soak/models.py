@@ -31,7 +31,7 @@ class Residual(nn.Module):
         return x + self.inner(x)
 
 
-class Held(nn.Module):
+class Staged(nn.Module):
     """Layers in a list and in a dict, a function between them, and one that is called twice."""
 
     def __init__(self, listed: list[nn.Module], named: dict[str, nn.Module], twice: nn.Module):
@@ -119,7 +119,7 @@ def _model(rng: Rng, shape: Shape) -> nn.Module:
             layers.append(Residual(nn.Sequential(_flat(rng, shape[-1]), _pick(rng, *_ACTIVATIONS)())))
         else:
             c = shape[-1]
-            layers.append(Held([_flat(rng, c), nn.Tanh()], {"a": _flat(rng, c), "b": nn.ReLU()}, _flat(rng, c)))
+            layers.append(Staged([_flat(rng, c), nn.Tanh()], {"a": _flat(rng, c), "b": nn.ReLU()}, _flat(rng, c)))
     return nn.Sequential(*layers)
 
 
@@ -209,7 +209,7 @@ def _compared(
     classes = {path: type(module) for path, module in ours.named_modules()}
     report = mpsfunc.nn.convert(ours)
     told = set(report.replaced) | set(report.left)
-    own = (nn.Sequential, nn.Identity, Residual, Held)
+    own = (nn.Sequential, nn.Identity, Residual, Staged)
     missing = [path for path, of in classes.items() if not issubclass(of, own) and path not in told]
     assert not missing, f"{where}\nthe report says nothing of {missing}"
     for training in (True, False):

@@ -128,16 +128,16 @@ MPSF_INLINE void for_count(int count, const F& f) {
   f(count);
 }
 
-// out[i] is the sum of from[entry.at + i] * entry.fact over a list that is not empty.
+// out[i] is the sum of from[entry.at + i] * entry.weight over a list that is not empty.
 template <typename From, typename T, typename A, typename Count>
 MPSF_INLINE void mix(const From* from, const Entry<A>* entries, Count count, int64_t length, T* out, bool streamed) {
   constexpr int L = lanes<A>;
   for_vectors<A>(length, [=]<int N>(int64_t at, int n) {
     Vec<A> sum[N];
-    for (int v = 0; v < N; ++v) sum[v] = load_some(from + entries[0].at + at + v * L, n) * entries[0].fact;
+    for (int v = 0; v < N; ++v) sum[v] = load_some(from + entries[0].at + at + v * L, n) * entries[0].weight;
     for (int i = 1; i < count; ++i) {
       const From* p = from + entries[i].at + at;
-      for (int v = 0; v < N; ++v) sum[v] += load_some(p + v * L, n) * entries[i].fact;
+      for (int v = 0; v < N; ++v) sum[v] += load_some(p + v * L, n) * entries[i].weight;
     }
     for (int v = 0; v < N; ++v) store_result(out + at + v * L, sum[v], n, streamed);
   });
@@ -151,12 +151,12 @@ MPSF_INLINE void mix_both(const T* from, const Entry<A>* rows, Rows row_count, c
   for_vectors<A>(length, [=]<int N>(int64_t at, int n) {
     Vec<A> sum[N];
     for (int v = 0; v < N; ++v) {
-      sum[v] = load_some(from + rows[0].at + cols[0].at + at + v * L, n) * (rows[0].fact * cols[0].fact);
+      sum[v] = load_some(from + rows[0].at + cols[0].at + at + v * L, n) * (rows[0].weight * cols[0].weight);
     }
     for (int i = 1; i < row_count * col_count; ++i) {
       const Entry<A>&row = rows[i / col_count], &col = cols[i % col_count];
       const T* p = from + row.at + col.at + at;
-      for (int v = 0; v < N; ++v) sum[v] += load_some(p + v * L, n) * (row.fact * col.fact);
+      for (int v = 0; v < N; ++v) sum[v] += load_some(p + v * L, n) * (row.weight * col.weight);
     }
     for (int v = 0; v < N; ++v) store_result(out + at + v * L, sum[v], n, streamed);
   });
@@ -209,7 +209,7 @@ void mixed(const Call& call) {
       const A* from = buffer.get();
       bool whole = false;
       if constexpr (sizeof(T) == sizeof(A)) {
-        whole = count == 1 && taps[0].fact == 1;
+        whole = count == 1 && taps[0].weight == 1;
         if (whole) from = source + taps[0].at;
       }
       if (count > 0 && !whole && !at_once) {

@@ -36,7 +36,7 @@ template <typename T, typename A, typename Rows, typename Cols>
 MPSF_INLINE void means(const Line<T, A>* lines, Rows rows, const Entry<A>* taps, Cols cols, int64_t shift,
                        int64_t length, T* out) {
   constexpr int L = lanes<A>;
-  const A divisor = rows > 0 && cols > 0 ? lines[0].fact * taps[0].fact : 1, reciprocal = 1 / divisor;
+  const A divisor = rows > 0 && cols > 0 ? lines[0].weight * taps[0].weight : 1, reciprocal = 1 / divisor;
   const bool exact = is_power_of_two(divisor);
   for_vectors<A>(length, [&]<int N>(int64_t at, int n) {
     Vec<A> sum[N] = {};
@@ -77,7 +77,7 @@ MPSF_INLINE void shares(const T* dy, const Entry<A>* rows, Rows row_count, const
     for (int i = 0; i < row_count; ++i) {
       for (int j = 0; j < col_count; ++j) {
         const T* from = dy + rows[i].at + cols[j].at + at;
-        const A share = rows[i].fact * cols[j].fact;
+        const A share = rows[i].weight * cols[j].weight;
         for (int v = 0; v < N; ++v) acc[v] += load_some(from + v * L, n) * share;
       }
     }

@@ -60,10 +60,10 @@ MPSF_INLINE void roots(const Line<T, int>* lines, Rows rows, const Entry<int>* e
           for (int j = block; j < cols && j < block + kBlock; ++j) {
             for (int v = 0; v < N; ++v) {
               const Vec<A> value = scaled(v, load_some(lines[i].data + shift + entries[j].at + at + v * L, n));
-              across[v] += value * value * static_cast<A>(entries[j].fact);
+              across[v] += value * value * static_cast<A>(entries[j].weight);
             }
           }
-          for (int v = 0; v < N; ++v) sum[v] += across[v] * static_cast<A>(lines[i].fact);
+          for (int v = 0; v < N; ++v) sum[v] += across[v] * static_cast<A>(lines[i].weight);
         }
       }
     };
@@ -105,7 +105,7 @@ MPSF_INLINE void pulled(const T* dy, const Acc<T>* norms, const Entry<int>* rows
     for (int i = 0; i < row_count; ++i) {
       for (int j = 0; j < col_count; ++j) {
         const int64_t from = rows[i].at + cols[j].at + at;
-        const A count = static_cast<A>(rows[i].fact) * static_cast<A>(cols[j].fact);
+        const A count = static_cast<A>(rows[i].weight) * static_cast<A>(cols[j].weight);
         for (int v = 0; v < N; ++v) {
           acc[v] += slope<A>(value[v], load_some(norms + from + v * L, n), load_some(dy + from + v * L, n) * count);
         }

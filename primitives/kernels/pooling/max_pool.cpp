@@ -123,9 +123,9 @@ MPSF_INLINE void maxima(const Line<T, int>* lines, Rows rows, const Tap* taps, C
     // The first tap stands until another is larger; a NaN is larger than all, and the first stays. Taps are vectors
     // already where they are added up: GCC would fetch the sum from a general register for each vector that it wins.
     for (int i = 0; i < rows; ++i) {
-      const Indices<A> row = Indices<A>{} + Index<A>(lines[i].fact * width);
+      const Indices<A> row = Indices<A>{} + Index<A>(lines[i].weight * width);
       for (int j = 0; j < cols; ++j) {
-        const Indices<A> tap = row + Index<A>(taps[j].fact);
+        const Indices<A> tap = row + Index<A>(taps[j].weight);
         for (int v = 0; v < N; ++v) {
           const Vec<A> value = load_some(lines[i].data + shift + taps[j].at + at + v * L, n);
           if (i == 0 && j == 0) {
@@ -181,7 +181,7 @@ MPSF_INLINE void won(const T* dy, const W* winners, const Tap* rows, Rows row_co
     for (int i = 0; i < row_count; ++i) {
       for (int j = 0; j < col_count; ++j) {
         const int64_t from = rows[i].at + cols[j].at + at;
-        const Index<A> tap = rows[i].fact * width + cols[j].fact;
+        const Index<A> tap = rows[i].weight * width + cols[j].weight;
         for (int v = 0; v < N; ++v) {
           acc[v] += where_won<A>(winners + from + v * L, n, tap, load_some(dy + from + v * L, n));
         }

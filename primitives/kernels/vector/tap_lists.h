@@ -14,7 +14,7 @@ namespace {
 template <typename P>
 struct Entry {
   int64_t at;  // offset in elements
-  P fact;
+  P weight;
 };
 
 // Lists of entries: list number i holds [begin(i), end(i)), each at(i) elements further. Windows that lie inside alike
@@ -27,9 +27,9 @@ class Lists {
   Lists(const Lists&) = delete;
   Lists& operator=(const Lists&) = delete;
 
-  void add(int64_t at, P fact) {
+  void add(int64_t at, P weight) {
     if (end_ == room_) grow();
-    entries_[end_++] = {at, fact};
+    entries_[end_++] = {at, weight};
   }
   void close() {
     lists_[closed_++] = {last_, static_cast<int>(end_ - last_), 0};
@@ -57,7 +57,7 @@ class Lists {
     if (begin(i) == begin(i + 1)) return step == 0;
     bool same = true;
     for (const Entry<P>*entry = begin(i), *next = begin(i + 1); entry < end(i); ++entry, ++next) {
-      same &= next->at == entry->at + step && next->fact == entry->fact;
+      same &= next->at == entry->at + step && next->weight == entry->weight;
     }
     return same;
   }
@@ -90,7 +90,7 @@ inline bool inside(const Axis& a, int o) {
 }
 
 // Whether no window is missing that could read input i, and none of them is near an edge that matters.
-inline bool amid(const Axis& a, int i) {
+inline bool is_interior(const Axis& a, int i) {
   const int low = ceil_div(i + a.pad - (a.size - 1) * a.dilation, a.stride), high = floor_div(i + a.pad, a.stride);
   if (a.edge == 3 || low < a.begin || high >= a.end) return false;
   return a.edge != 1 || (low <= high && inside(a, low) && inside(a, high) && i > 0 && i < a.n_in - 1);
@@ -197,10 +197,10 @@ MPSF_INLINE void for_counts(int rows, int cols, const F& f) {
 template <typename T, typename P>
 struct Line {
   const T* data;
-  P fact;
+  P weight;
 };
 
-// Goes over an image's windows. read(axis, o, add) calls add(i, fact) for each input i that output o reads along an
+// Goes over an image's windows. read(axis, o, add) calls add(i, weight) for each input i that output o reads along an
 // axis. f(lines, row_count, cols, col_count, y, x, shift, at, length) makes the `length` elements from `at` on, of
 // windows that begin with (y, x) and read the lines at shift + cols[j].at; row_count and col_count are constants where
 // small, but for types with accumulators of 8 bytes, which would double what there is to compile.
@@ -217,7 +217,7 @@ void over_windows(const Call& call, const Axis& rows, const Axis& cols, const Re
       row_lists.again(1, rows.stride);
       continue;
     }
-    read(rows, y, [&](int row, P fact) { row_lists.add(row, fact); });
+    read(rows, y, [&](int row, P weight) { row_lists.add(row, weight); });
     row_lists.close();
   }
   for (int x = 0; x < cols.n_out; ++x) {
@@ -225,7 +225,7 @@ void over_windows(const Call& call, const Axis& rows, const Axis& cols, const Re
       col_lists.again(1, (apart ? 1 : cols.stride) * channels);
       continue;
     }
-    read(cols, x, [&](int col, P fact) { col_lists.add(order.place(col) * channels, fact); });
+    read(cols, x, [&](int col, P weight) { col_lists.add(order.place(col) * channels, weight); });
     col_lists.close();
   }
   const Runs runs(col_lists, channels);
@@ -253,7 +253,7 @@ void over_windows(const Call& call, const Axis& rows, const Axis& cols, const Re
           held[at % kept] = row;
           source = copy;
         }
-        found[i] = {source, entry.fact};
+        found[i] = {source, entry.weight};
       }
       for (int64_t x = 0; x < cols.n_out; x += runs[x]) {
         for_counts<Unrolled>(row_count, col_lists.size(x), [&](auto row_count, auto col_count) {
@@ -265,9 +265,10 @@ void over_windows(const Call& call, const Axis& rows, const Axis& cols, const Re
   });
 }
 
-// Goes over the pixels of a gradient. read(axis, i, add) calls add(o, fact) for each output o that reads input i along
-// an axis. f(from, rows, row_count, cols, col_count, own, made, length, streamed) makes `length` elements at `made` of
-// pixels that are read at from + rows[i].at + cols[j].at; `own` are theirs in the image `source`, if there is one.
+// Goes over the pixels of a gradient. read(axis, i, add) calls add(o, weight) for each output o that reads input i
+// along an axis. f(from, rows, row_count, cols, col_count, own, made, length, streamed) makes `length` elements at
+// `made` of pixels that are read at from + rows[i].at + cols[j].at; `own` are theirs in the image `source`, if there is
+// one.
 template <typename T, typename P, bool Unrolled = sizeof(Acc<T>) == 4, typename Read, typename F>
 void over_pixels(const Call& call, const Axis& rows, const Axis& cols, const T* source, const Read& read, const F& f) {
   const Tensor& out = call.out[0];
@@ -277,20 +278,20 @@ void over_pixels(const Call& call, const Axis& rows, const Axis& cols, const T* 
   const Order order(cols.n_in, apart ? cols.stride : 1);
   Lists<P> row_lists(rows.n_in), col_lists(cols.n_in);
   for (int h = 0; h < rows.n_in; ++h) {
-    if (h >= rows.stride && amid(rows, h - rows.stride) && amid(rows, h)) {
+    if (h >= rows.stride && is_interior(rows, h - rows.stride) && is_interior(rows, h)) {
       row_lists.again(rows.stride, row_pitch);
       continue;
     }
-    read(rows, h, [&](int y, P fact) { row_lists.add(y * row_pitch, fact); });
+    read(rows, h, [&](int y, P weight) { row_lists.add(y * row_pitch, weight); });
     row_lists.close();
   }
   for (int place = 0; place < cols.n_in; ++place) {
     const int w = order.pixel(place);
-    if (w >= cols.stride && amid(cols, w - cols.stride) && amid(cols, w)) {
+    if (w >= cols.stride && is_interior(cols, w - cols.stride) && is_interior(cols, w)) {
       col_lists.again(apart ? 1 : cols.stride, channels);
       continue;
     }
-    read(cols, w, [&](int x, P fact) { col_lists.add(x * channels, fact); });
+    read(cols, w, [&](int x, P weight) { col_lists.add(x * channels, weight); });
     col_lists.close();
   }
   const Runs runs(col_lists, channels);

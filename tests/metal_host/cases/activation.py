@@ -85,7 +85,7 @@ def _each(
             right = exact(dy) * oracle_activation.slope(x64, name, **known)
             close(dx, right, abs(exact(dy)) * (4 + abs(right) * (1 + abs(x64))), slack=4)
         if 2 in orders:
-            (bent,) = launched({"u": u, "dy": dy, "x": x}, like(x), activation_launches.curve(x, act))
+            (bent,) = launched({"u": u, "dy": dy, "x": x}, like(x), activation_launches.neuron_grad_grad(x, act))
             both = exact(u) * exact(dy)
             right = both * oracle_activation.curvature(x64, name, **known)
             close(bent, right, abs(both) * (4 + abs(right) * (1 + abs(x64))), slack=4)
@@ -111,7 +111,9 @@ def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how:
         dy = numbers(shape, dtype, 1)
         y = mx.array(oracle_activation.neuron(exact(spread(shape, F32)), name, **_known(told)).astype(np.float32))
         y = y.astype(dtype)
-        (dz,) = launched({"dy": dy, "y": y}, like(dy), activation_launches.pull(dy, activation(name, told)))
+        (dz,) = launched(
+            {"dy": dy, "y": y}, like(dy), activation_launches.neuron_grad_from_output(dy, activation(name, told))
+        )
         close(dz, exact(dy) * slope_of_result(exact(y), *told), abs(exact(dy)), slack=4)
 
     return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_grad_from_output",), check, **how)
