@@ -1,8 +1,8 @@
 """The activations: what they are called, their parameters, and their kernels with the rules between these.
 
-`neuron` is a value, `grad` a derivative times a gradient, `second_derivative` that times two of them, and `grad_from_output` is
-what `grad` is where the value alone is known. Each is the derivative of another; from the third order on a formula of
-activations is differentiated.
+`neuron` is a value, `grad` a derivative times a gradient, `second_derivative` that times two of them, and
+`grad_from_output` is what `grad` is where the value alone is known. Each is the derivative of another; from the third
+order on a formula of activations is differentiated.
 """
 
 from __future__ import annotations

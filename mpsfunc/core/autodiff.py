@@ -116,7 +116,7 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
 def with_decomposition(
     name: str, run: Rule, decomposition: Rule, *, vjp: Rule | None = None, vmap: Rule | None = None
 ) -> Callable[..., Any]:
-    """Wraps ``run(*arrays, spec)`` with the rules of ``decomposition(*arrays, spec)``, which is slower but differentiable.
+    """Wraps ``run(*arrays, spec)`` with the rules of ``decomposition(*arrays, spec)``, slower but differentiable.
 
     Args:
         name: The operation, for errors.
