@@ -27,8 +27,6 @@ struct Neuron {
         powers{Power<A>(known.c), Power<A>(known.c - 1), Power<A>(known.c - 2)} {
     form = kind == 0 ? kUnchanged : kind == 1 && a == 0 ? kRectified : kOther;
   }
-  Neuron(int number, const int* numbers)
-      : Neuron(Activation<double>{number, unpacked(numbers), unpacked(numbers + 2), unpacked(numbers + 4)}) {}
 };
 
 // z ** (c - less)

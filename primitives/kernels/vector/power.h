@@ -317,12 +317,5 @@ void for_powers(const Power<A>& power, int64_t length, const Load& load, const S
   by_kind(power, [&]<Raise Kind>() { powers_of<Kind>(power, length, load, store); });
 }
 
-// A double that Python packed into two ints.
-inline double unpacked(const int* params) {
-  double value;
-  memcpy(&value, params, sizeof(value));
-  return value;
-}
-
 }  // namespace
 }  // namespace mpsf::MPSF_ISA
