@@ -12,6 +12,7 @@ import draw_map
 import pytest
 
 import mpsfunc as mf
+from mpsfunc.core import texts
 
 ROOT = Path(__file__).parents[2]
 PACKAGE, METAL, PRIMITIVES = ROOT / "mpsfunc", ROOT / "metal", ROOT / "primitives"
@@ -282,6 +283,22 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
         *("neuron_grad_grad", "window_sum", "power", "pick", "resample"),
     }
     assert operations() - folded <= set(vars(mf))
+
+
+# Headers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", sorted(path.stem for path in METAL.glob("pooling/*.metal")))
+def test_a_pooling_carries_few_headers(body: str) -> None:
+    assert len(texts.header(body, metal=True)) <= 20_000
+
+
+def test_every_header_of_a_body_is_included_once_and_behind_what_it_needs() -> None:
+    whole = texts.header("avg_pool_grad_tile", metal=True)
+    parts = [f"shared/{name}.h" for name in ("base", "geometry", "vector_load")]
+    at = [whole.index(texts.text(part)) for part in (*parts, "pooling/params.h", "pooling/tile.h")]
+    assert at[0] < at[1] < at[3] < at[4] and at[2] > at[0] and "#include" not in whole
+    assert "shared/moments.h" not in whole and texts.text("shared/moments.h") not in whole
 
 
 # Sizes and packaging ------------------------------------------------------------------------------------
