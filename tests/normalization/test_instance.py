@@ -170,7 +170,7 @@ def test_one_image_is_a_batch_of_its_own(device: mx.Device, dtype: mx.Dtype) -> 
 
 def test_mapped_images_keep_to_their_own_vectors(on_cpu: mx.Device) -> None:
     """Two sets of vectors that nobody maps over, under images that somebody does."""
-    on = rules.On(NO_ACTIVATION, mx.default_stream(mx.cpu))
+    on = rules.ActivationSpec(NO_ACTIVATION, mx.default_stream(mx.cpu))
     xs, rows = numbers((3, 4, 2, 5, 6)), [numbers((2, 6), seed=i) for i in range(3)]
     mapped = mx.vmap(lambda x: rules.bn_normalize(x, *rows, on))(xs)
     for x, y in zip(xs, mapped, strict=True):
