@@ -81,9 +81,7 @@ class Checkout:
         # The program is this checkout's, what it measures is the other's.
         program = "import tests.bench.networks; "
         program += f"source = open({str(Path(__file__).resolve())!r}).read(); "
-        program += (
-            "scope = {'__name__': 'tests.bench.versions', '__package__': 'tests.bench', '__file__': n.__file__}; "
-        )
+        program += "scope = {'__name__': 'tests.bench.versions', '__package__': 'tests.bench'}; "
         program += "exec(compile(source, 'versions.py', 'exec'), scope); scope['child']()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", program],
