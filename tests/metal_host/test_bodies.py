@@ -120,8 +120,8 @@ def test_tensor_cores_do_not_multiply_what_no_window_sees() -> None:
             dw, right = (
                 mf.conv_grad_weights(dy, mx.where(seen[0] & seen[1], x, other), state).dw for other in (mx.nan, 0)
             )
-    strips = dict(next(run.stage for run in host.runs if run.stage.body.endswith("strips")).template)
-    assert strips["R"] == 2 and same_bits(dw, right)
+    template = dict(next(run.stage for run in host.runs if run.stage.body.endswith("tensor_core")).template)
+    assert template["R"] == 2 and same_bits(dw, right)
 
 
 def declared(text: str) -> set[str]:
