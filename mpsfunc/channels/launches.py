@@ -39,7 +39,7 @@ def bn_stats(x: mx.array, sets: int) -> tuple[KernelLaunch, ...]:
     part, result = ((parts, sets * channels), mx.float32), ((sets, channels), mx.float32)
     of_parts = ("mean", "part_mean"), ("m2", "part_m2")
     params = BnStatsLaunch(Threadgroup(*group[:2]), sets, _kept(x, sets, grid, 1), *shares)
-    waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4), (launch.RESIDENT, 2))
+    waiting = (("V", per_thread), ("W", 8 if shares[0] >= 16 else 4), (grids.RESIDENT, 2))
     merging, merger = grids.merging_threads(sets * channels, parts)
     share = 1 / (n // sets * height * width)
     merge_params = BnStatsMergeLaunch(Threadgroup(*merger[:2]), group[1], *shares, share)

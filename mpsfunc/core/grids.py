@@ -10,6 +10,9 @@ _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
 _BLOCKS_YZ = _MOST_YZ
 FILL = 528  # threadgroups of 256 that keep the largest GPU busy
+# A constant of a template that is for CUDA's compiler: so many threadgroups of up to 256 shall find registers on a
+# multiprocessor. A few more a thread, and half as many would.
+RESIDENT = "RESIDENT"
 _MERGING = 128  # threads that fold the parts of one sum
 
 

@@ -8,20 +8,23 @@ where there is no compiler for that, as text (``mx.fast.cuda_kernel``).
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import importlib
 import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import environment, grids, nvrtc, printing, texts
+from mpsfunc.core import environment, grids, printing, texts
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.params import Threadgroup, for_cpu, for_gpu
+
+if TYPE_CHECKING:
+    from mpsfunc.core.nvrtc import Constant
 
 _primitives: Any = None
 _why_no_primitives = ""
@@ -37,7 +40,6 @@ Output = tuple[tuple[int, ...], mx.Dtype]
 Name = str | tuple[str, str]
 
 CPU = mx.Device(mx.cpu)
-RESIDENT = nvrtc.RESIDENT  # a constant of a template: threadgroups for which a multiprocessor shall have registers
 
 
 class KernelLaunch(NamedTuple):
@@ -208,7 +210,7 @@ def run_kernel(
         if _ahead is not None:
             _ahead[wanted[:-1]] = wanted
             return [mx.zeros(shape, dtype) for shape, dtype in of.results]
-        compiled = nvrtc.kernel(*wanted)
+        compiled = _nvrtc().kernel(*wanted)
         if compiled is not None:
             scalars = [length for i in compiled.sized for length in arrays[i].shape]
             how |= {"inputs": list(arrays), "scalars": [*scalars, *words], "ensure_row_contiguous": True}
@@ -216,6 +218,13 @@ def run_kernel(
     kernel = _kernel(of.body, (*of.inputs, *(("params",) if words else ())), of.outputs, on_metal)
     given = [*arrays, *((packed(words),) if words else ())]
     return list(kernel(inputs=given, template=list(constants), **how))
+
+
+def _nvrtc() -> ModuleType:
+    """The compiler for CUDA, whose import others are spared."""
+    from mpsfunc.core import nvrtc
+
+    return nvrtc
 
 
 _ahead: dict[Any, tuple[Any, ...]] | None = None  # what is wanted of NVRTC, while nothing is launched
@@ -226,6 +235,8 @@ def compiled_ahead(calls: Callable[[], object]) -> None:
 
     For programs with one thread of their own.
     """
+    import concurrent.futures
+
     global _ahead
     _ahead = {}
     try:
@@ -234,19 +245,19 @@ def compiled_ahead(calls: Callable[[], object]) -> None:
     finally:
         _ahead = None
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda each: nvrtc.kernel(*each), wanted))
+        list(pool.map(lambda each: _nvrtc().kernel(*each), wanted))
 
 
 def _wanted(
     of: KernelLaunch,
     arrays: Sequence[mx.array],
-    constants: tuple[nvrtc.Constant, ...],
+    constants: tuple[Constant, ...],
     words: int,
     device: mx.Device,
 ) -> tuple[Any, ...]:
     body = texts.body(of.body)
     named = zip(of.inputs, arrays, strict=True)
-    inputs = tuple((name, a.dtype, a.ndim if nvrtc.asks(body, name) else 0) for name, a in named)
+    inputs = tuple((name, a.dtype, a.ndim if _nvrtc().asks(body, name) else 0) for name, a in named)
     outputs = tuple((name, dtype) for name, (_, dtype) in zip(of.outputs, of.results, strict=True))
     header = texts.header(of.body, metal=False)
     return f"mpsfunc_{of.body}", body, header, inputs, outputs, constants, words, device

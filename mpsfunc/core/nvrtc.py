@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc.core.grids import RESIDENT
 from mpsfunc.core.printing import brief, describe
 
 _HEADERS = {"13": "cu13", "12": "cuda_runtime"}  # where pip keeps those of each version of CUDA
@@ -43,9 +44,7 @@ typedef unsigned int uint32_t;
 typedef unsigned long uint64_t;
 """
 _DIGEST = 32  # bytes of a SHA-256
-# A constant that is for the compiler: so many threadgroups of up to 256 shall find registers on a multiprocessor. A few
-# more a thread, and half as many would.
-RESIDENT, _MOST_THREADS = "RESIDENT", 256
+_MOST_THREADS = 256
 
 Parameter = tuple[str, mx.Dtype, int]  # name, dtype and number of axes of an array, 0 where nothing asks
 Constant = tuple[str, mx.Dtype | int]

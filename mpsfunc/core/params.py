@@ -7,6 +7,7 @@ float64, of two words each.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import typing
 from collections.abc import Callable, Iterator
@@ -78,21 +79,27 @@ def _words(kind: Any, code: str, real: str) -> Words:
         code: What `struct` calls a real number here.
         real: How one is written.
     """
+    known: dict[str, Any] = {"most": _MOST}
 
-    def parts(of: Any, at: str) -> Iterator[str]:
+    def parts(of: Any, at: str) -> Iterator[tuple[str, str]]:
         for i, (_, inner) in enumerate(fields(of)):
             part = f"{at}[{i}]"
             if inner in _CODES:
-                yield real.format(part) if inner is float else part
-            elif all(leaf in _CODES and leaf is not float for _, leaf in fields(inner)):
-                yield f"*{part}"
+                yield _CODES[inner], real.format(part) if inner is float else part
+            elif set(codes(inner)) == {"i"} and all(leaf in _CODES for _, leaf in fields(inner)):
+                yield "i", f"*{part}"
             else:
                 yield from parts(inner, part)
 
-    packer = struct.Struct(f"={codes(kind).replace('f', code)}")
-    numbers = "".join(f"{part}, " for part in parts(kind, "r"))
-    made = f"unpack(pack({numbers}))" if set(codes(kind)) - {"i"} else f"({numbers})"
-    words = struct.Struct(f"={packer.size // 4}i")
-    known = {"pack": packer.pack, "unpack": words.unpack, "most": _MOST}
-    compiled: Words = eval(f"lambda r: {made}", known)
+    made = ""
+    for are_ints, run in itertools.groupby(parts(kind, "r"), lambda part: part[0] == "i"):
+        types, numbers = zip(*run, strict=True)
+        if are_ints:  # words as they are
+            made += "".join(f"{number}, " for number in numbers)
+            continue
+        numbers_of = struct.Struct("=" + "".join(types).replace("f", code))
+        i = len(known)
+        known |= {f"pack_{i}": numbers_of.pack, f"unpack_{i}": struct.Struct(f"={numbers_of.size // 4}i").unpack}
+        made += f"*unpack_{i}(pack_{i}({', '.join(numbers)})), "
+    compiled: Words = eval(f"lambda r: ({made})", known)
     return compiled

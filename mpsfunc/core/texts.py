@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import re
 from pathlib import Path
 from typing import Any
@@ -50,14 +49,13 @@ def _gather(names: Any, found: dict[str, str]) -> None:
 
 @functools.cache
 def _whole(name: str) -> str:
-    file: str = (_folder() / name).read_text(encoding="utf-8")
-    return file
+    return (_folder() / name).read_text(encoding="utf-8")
 
 
 @functools.cache
-def _folder() -> Any:
+def _folder() -> Path:
     """Where the texts are: inside an installed package, or beside it in a checkout."""
-    packaged = importlib.resources.files("mpsfunc") / "metal"
+    packaged = Path(__file__).parents[1] / "metal"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "metal"
 
 

@@ -1,7 +1,7 @@
 """Refuses a foreign MLX by name, and a second interpreter, before the C++ module could fail in a stranger way."""
 
 import ctypes
-import importlib.metadata
+import importlib
 
 VERSION = "0.1.0"
 MLX_VERSION = "0.32.4"
@@ -20,7 +20,7 @@ if not in_the_main_interpreter():
         "use threads or processes"
     )
 
-_found = importlib.metadata.version("mlx")
+_found: str = importlib.import_module("mlx.core").__version__
 if _found != MLX_VERSION:
     raise ImportError(
         f"mpsfunc {VERSION} is built for mlx {MLX_VERSION}, but mlx {_found} is installed; "

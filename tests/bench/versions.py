@@ -77,7 +77,9 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._environment = {**os.environ, "PYTHONPATH": str(folder)}
+        # As users have it: imports read the bytecode that the first one, in the process below, has written.
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self._environment = {**inherited, "PYTHONPATH": str(folder)}
         # The program is this checkout's, what it measures is the other's.
         program = "import tests.bench.networks; "
         program += f"source = open({str(Path(__file__).resolve())!r}).read(); "

@@ -22,7 +22,7 @@ import pytest
 import mpsfunc as mf
 from mpsfunc import __main__ as command
 from mpsfunc.channels import launches
-from mpsfunc.core import launch, texts
+from mpsfunc.core import grids, launch, texts
 from mpsfunc.core import nvrtc as core_nvrtc
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.params import Threadgroup
@@ -89,7 +89,7 @@ def test_a_kernel_that_is_to_have_company_is_compiled_for_fewer_registers() -> N
 
 def test_statistics_are_to_have_company() -> None:
     first, _ = launches.bn_stats(mx.zeros((8, 56, 56, 64)), 1)
-    assert dict(first.template)[launch.RESIDENT] == 2
+    assert dict(first.template)[grids.RESIDENT] == 2
 
 
 def test_every_dtype_of_a_gpu_has_its_name() -> None:
