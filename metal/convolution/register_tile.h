@@ -1,6 +1,6 @@
 // What a thread of conv_grad_weights_registers adds up.
-#ifndef MPSF_NARROW_H
-#define MPSF_NARROW_H
+#ifndef MPSF_REGISTER_TILE_H
+#define MPSF_REGISTER_TILE_H
 #include "shared/base.h"
 #include "shared/geometry.h"
 #include "shared/vector_load.h"

@@ -1,7 +1,7 @@
 // What a simdgroup multiplies together: sixteen channels of sixteen pixels with as many of another image's. Bodies that
 // name simdgroup_ have it, on CUDA behind cuda_matrix.h.
-#ifndef MPSF_MATRICES_H
-#define MPSF_MATRICES_H
+#ifndef MPSF_SIMDGROUP_MMA_H
+#define MPSF_SIMDGROUP_MMA_H
 #include "shared/base.h"
 #include "shared/vector_load.h"
 

@@ -49,7 +49,7 @@ MPSF_FN int entry_of(Operand u, Place at) {
   return ((u.h == 1 ? 0 : at.y) * u.w + (u.w == 1 ? 0 : at.x)) * u.c + (u.c == 1 ? 0 : at.c);
 }
 
-#if defined(MPSF_PACK_H)
+#if defined(MPSF_VECTOR_LOAD_H)
 // What an operand of T has under a pack: V entries from p on, or one V times. Nothing is loaded where Reads is 0.
 template <int Reads, int V, typename T, typename P>
 MPSF_FN Pack<T, V> lying(P p, bool along, bool wide) {

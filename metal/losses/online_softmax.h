@@ -1,7 +1,7 @@
 // The largest of some numbers and the sum of exp(number - largest), as they grow and as two sets become one. A NaN or
 // an infinity makes the sum NaN. Nothing but -infinity has sum 0.
-#ifndef MPSF_EXPONENTIALS_H
-#define MPSF_EXPONENTIALS_H
+#ifndef MPSF_ONLINE_SOFTMAX_H
+#define MPSF_ONLINE_SOFTMAX_H
 #include "shared/base.h"
 #include "shared/vector_load.h"
 

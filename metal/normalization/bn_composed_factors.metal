@@ -1,5 +1,5 @@
-// The scale's gradient, and a, b and d of an image gradient a * dy + b * (x - mean) + d whose statistics have gradients of
-// their own. A thread takes a channel of a set, and then the one a grid further.
+// The scale's gradient, and a, b and d of an image gradient a * dy + b * (x - mean) + d whose statistics have gradients
+// of their own. A thread takes a channel of a statistics group, and then the one a grid further.
 #include "normalization/params.h"
 #include "shared/norms.h"
 const BnComposedFactorsLaunch launch = params_as<BnComposedFactorsLaunch>(params);

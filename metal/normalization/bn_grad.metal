@@ -1,19 +1,20 @@
 // dx = a[c] * g + b[c] * (x - mean[c]) + d[c], where g is dy through the activation N of (x - mean[c]) * scale[c] +
-// shift[c]; each set of images has vectors of its own. R: all sets share the shift, and the scale is a. A threadgroup has
-// `share` rows of pixels that follow one another; a thread owns V channels of a set and a pixel of each row, and has W of
-// them under way.
+// shift[c]; each statistics group of images has vectors of its own. R: all groups share the shift, and the scale is a.
+// A threadgroup has `share` rows of pixels that follow one another; a thread owns V channels of a group and a pixel of
+// each row, and has W of them under way.
 #include "shared/vector_load.h"
 #include "normalization/channel_sums.h"
 #include "normalization/params.h"
 const BnGradLaunch launch = params_as<BnGradLaunch>(params);
-const int channels = x_shape[3], lanes = channels / V, sets = launch.sets, height = launch.height;  // height of the threadgroup
+const int channels = x_shape[3], lanes = channels / V, height = launch.height;  // height of the threadgroup
+const int stat_groups = launch.stat_groups;
 const long share = launch.share;
 const ActivationParams known = launch.act;
-const long pixels = x_shape[0] / sets * long(x_shape[1]) * x_shape[2];
-const int column = thread_position_in_grid.x, set = column / lanes, lane = column % lanes, c = lane * V;
-if (set >= sets) return;
+const long pixels = x_shape[0] / stat_groups * long(x_shape[1]) * x_shape[2];
+const int column = thread_position_in_grid.x, stat_group = column / lanes, lane = column % lanes, c = lane * V;
+if (stat_group >= stat_groups) return;
 const bool wide = aligned<V>(x) && aligned<V>(dy);
-const long first = set * pixels, begin = first + long(threadgroup_position_in_grid.y) * share * height;
+const long first = stat_group * pixels, begin = first + long(threadgroup_position_in_grid.y) * share * height;
 const long from = begin + thread_position_in_threadgroup.y;
 const long end = begin + share * height < first + pixels ? begin + share * height : first + pixels;
 const int many = int((end - from + height - 1) / height);

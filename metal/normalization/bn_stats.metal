@@ -1,17 +1,17 @@
-// Mean and M2 of each channel over this threadgroup's share of a set's pixels; sets follow one another. Means are told
-// less the set's first pixel, so that they keep their digits where the mean dwarfs the deviation.
-// A thread owns V channels of a set and every grid-th pixel, and adds up how far they are from the first of them, or after
-// 64 from their mean. That first one is among what varies, so the error is at most that of some 64 roundings.
+// Mean and M2 of each channel over this threadgroup's share of a statistics group's pixels; groups follow one another.
+// Means are told less the group's first pixel, so that they keep their digits where the mean dwarfs the deviation. A
+// thread owns V channels of a group and every grid-th pixel, and adds up how far they are from the first of them, or
+// after 64 from their mean. That first one is among what varies, so the error is at most that of some 64 roundings.
 #include "shared/vector_load.h"
 #include "normalization/channel_sums.h"
 #include "normalization/params.h"
 const BnStatsLaunch launch = params_as<BnStatsLaunch>(params);
 const int channels = x_shape[3], lanes = channels / V;
-const int width = launch.group.width, height = launch.group.height, sets = launch.sets;
+const int width = launch.group.width, height = launch.group.height, stat_groups = launch.stat_groups;
 const int kept = launch.kept;  // the first of a thread's pixels that stay in a cache
 const int fewest = launch.fewest, longer = launch.longer;  // pixels of a thread, and how many rows of threads have one more
-const int column = thread_position_in_grid.x, columns = lanes * sets;
-const int set = sets == 1 ? 0 : column / lanes, c = (column - set * lanes) * V;
+const int column = thread_position_in_grid.x, columns = lanes * stat_groups;
+const int stat_group = stat_groups == 1 ? 0 : column / lanes, c = (column - stat_group * lanes) * V;
 const int row = thread_position_in_threadgroup.y, top = int(thread_position_in_threadgroup.x), slot = row * width + top;
 const int from = thread_position_in_grid.y;
 const int rows = threads_per_grid.y, hop = -rows * channels;  // which a grid keeps small
@@ -25,7 +25,7 @@ const int many = int(there) * (fewest + int(from < longer));
 // a part of it is still in the cache. W of them are under way at any time: the next takes the place of each that has been
 // added, or else the shift, which adds nothing. Few, and those that cannot be loaded at once, go one by one.
 const int whole = int(wide && fewest >= W) * many;
-const long end = (set + 1) * pixels * channels + c;
+const long end = (stat_group + 1) * pixels * channels + c;
 auto at = x + (end - (from + 1) * long(channels));
 const auto keep = keeping<1>();
 Staged<T, V> in[W], first = none_held<T, V>(), pivot = first;

@@ -1,20 +1,20 @@
-// Sums of g and of g * (x - mean) of each channel over this threadgroup's share of a set's pixels; sets follow one
-// another. g is dy through the activation N of (x - mean) * scale + shift; R: all sets share scale and shift, and the
-// scale is still to be divided by the root of var + eps.
-// A thread owns V channels of a set and every grid-th pixel; a threadgroup adds up its rows of threads in order.
+// Sums of g and of g * (x - mean) of each channel over this threadgroup's share of a statistics group's pixels; groups
+// follow one another. g is dy through the activation N of (x - mean) * scale + shift; R: all groups share scale and
+// shift, and the scale is still to be divided by the root of var + eps. A thread owns V channels of a group and every
+// grid-th pixel; a threadgroup adds up its rows of threads in order.
 #include "shared/vector_load.h"
 #include "shared/norms.h"
 #include "normalization/channel_sums.h"
 #include "normalization/params.h"
 const BnStatsGradLaunch launch = params_as<BnStatsGradLaunch>(params);
 const int channels = x_shape[3], lanes = channels / V;
-const int width = launch.group.width, height = launch.group.height, sets = launch.sets;
+const int width = launch.group.width, height = launch.group.height, stat_groups = launch.stat_groups;
 const int kept = launch.kept;  // the first of a thread's pixels that stay in a cache
 const int fewest = launch.fewest, longer = launch.longer;  // pixels of a thread, and how many rows of threads have one more
 const float eps = launch.eps;
 const ActivationParams known = launch.act;
-const int column = thread_position_in_grid.x, columns = lanes * sets;
-const int set = sets == 1 ? 0 : column / lanes, c = (column - set * lanes) * V;
+const int column = thread_position_in_grid.x, columns = lanes * stat_groups;
+const int stat_group = stat_groups == 1 ? 0 : column / lanes, c = (column - stat_group * lanes) * V;
 const int row = thread_position_in_threadgroup.y, top = int(thread_position_in_threadgroup.x), slot = row * width + top;
 const int from = thread_position_in_grid.y;
 const int rows = threads_per_grid.y, hop = -rows * channels;  // which a grid keeps small
@@ -28,7 +28,7 @@ const int many = int(there) * (fewest + int(from < longer));
 // cannot be loaded at once, go one by one. Told which to keep, an H200 took 5 % longer in four bytes and an eighth less in
 // two with an activation, when each load made its hint anew (commit ab65a84).
 const int whole = int(wide && fewest >= W) * many;
-const long start = ((set + 1) * pixels - from - 1) * channels + c;
+const long start = ((stat_group + 1) * pixels - from - 1) * channels + c;
 auto at = x + start;
 auto at_dy = dy + start;
 const auto keep = keeping<sizeof(T) == 2>();

@@ -6,7 +6,7 @@
 const BnStatsGradFactorsLaunch launch = params_as<BnStatsGradFactorsLaunch>(params);
 const int parts = partial_shape[0], columns = partial_shape[1] / 2;
 const int width = launch.group.width, height = launch.group.height;
-const int channels = launch.channels;  // of a set; all sets share gamma
+const int channels = launch.channels;  // of a statistics group; all groups share gamma
 const float count = launch.pixels, eps = launch.eps;
 const int c = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int top = thread_position_in_threadgroup.x, slot = row * width + top;

@@ -1,5 +1,5 @@
-// Mean and population variance of each set's channels from the threadgroups' partial moments, folded in a fixed order.
-// Their means are less the first pixel of the set; here they are added less the mean of the first part.
+// Mean and population variance of each statistics group's channels from the threadgroups' partial moments, folded in a
+// fixed order. Their means are less the first pixel of the group; here they are added less the mean of the first part.
 #include "normalization/params.h"
 #include "shared/moments.h"
 const BnStatsMergeLaunch launch = params_as<BnStatsMergeLaunch>(params);
@@ -7,7 +7,7 @@ const int parts = mean_shape[0], columns = mean_shape[1], channels = x_shape[3];
 const int width = launch.group.width, height = launch.group.height;
 // Rows of threads of a part, and what they had each.
 const int tall = launch.tall, fewest = launch.fewest, longer = launch.longer;
-const float share = launch.share;  // of a pixel in its set
+const float share = launch.share;  // of a pixel in its statistics group
 const int column = thread_position_in_grid.x, row = thread_position_in_threadgroup.y;
 const int top = thread_position_in_threadgroup.x, slot = row * width + top;
 threadgroup float sums[256], squares[256];
@@ -32,9 +32,9 @@ for (int part = row; part < int(there) * parts; part += 4 * height) {
   }
 }
 if (told) {  // while the others' sums come
-  const long pixels = long(parts) * tall * fewest + longer;  // of a set
-  const int set = column < channels ? 0 : column / channels;
-  pivot = x[set * (pixels - 1) * channels + column];
+  const long pixels = long(parts) * tall * fewest + longer;  // of a statistics group
+  const int stat_group = column < channels ? 0 : column / channels;
+  pivot = x[stat_group * (pixels - 1) * channels + column];
 }
 sums[slot] = sum;
 squares[slot] = m2_of_all;

@@ -1,6 +1,6 @@
 // What a thread adds up for V channels of an image, a pixel at a time.
-#ifndef MPSF_CHANNELS_H
-#define MPSF_CHANNELS_H
+#ifndef MPSF_CHANNEL_SUMS_H
+#define MPSF_CHANNEL_SUMS_H
 #include "shared/functions.h"
 #include "shared/vector_load.h"
 // Behind the functions that it uses.

@@ -28,11 +28,11 @@ MPSF_END_PARAMS
 // stay in a cache. Six words: `constant` on Metal.
 struct BnStatsLaunch {
   Threadgroup group;
-  int sets, kept, fewest, longer;
+  int stat_groups, kept, fewest, longer;
 };
 
-// Each part had `tall` rows of threads, which had `fewest` and `longer` as above; a pixel is this share of its set. Six
-// words: `constant` on Metal.
+// Each part had `tall` rows of threads, which had `fewest` and `longer` as above; a pixel is this share of its
+// statistics group. Six words: `constant` on Metal.
 struct BnStatsMergeLaunch {
   Threadgroup group;
   int tall, fewest, longer;
@@ -42,12 +42,12 @@ struct BnStatsMergeLaunch {
 // As for BnStatsLaunch.
 struct BnStatsGradLaunch {
   Threadgroup group;
-  int sets, kept, fewest, longer;
+  int stat_groups, kept, fewest, longer;
   float eps;
   ActivationParams act;
 };
 
-// Of so many channels and pixels of a set. Five words: `constant` on Metal.
+// Of so many channels and pixels of a statistics group. Five words: `constant` on Metal.
 struct BnStatsGradFactorsLaunch {
   Threadgroup group;
   int channels;
@@ -62,14 +62,14 @@ struct BnStatsGradMergeLaunch {
 
 // A threadgroup is `height` rows of threads high and has `share` rows of pixels for each.
 struct BnNormalizeLaunch {
-  int sets, height, share;
+  int stat_groups, height, share;
   float eps;
   ActivationParams act;
 };
 
 // Likewise. Seven words: `constant` on Metal.
 struct BnGradLaunch {
-  int sets, height, share;
+  int stat_groups, height, share;
   ActivationParams act;
 };
 

@@ -1,6 +1,6 @@
 // Sixteen bytes at a time where the pointer allows it.
-#ifndef MPSF_PACK_H
-#define MPSF_PACK_H
+#ifndef MPSF_VECTOR_LOAD_H
+#define MPSF_VECTOR_LOAD_H
 #include "shared/base.h"
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

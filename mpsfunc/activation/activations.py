@@ -356,6 +356,6 @@ def gelu(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 
 
 def _apply(name: str, x: mx.array, stream: StreamLike, *parameters: float) -> mx.array:
-    run_on = launch.resolve(stream)
-    checks.array(name, "x", x, stream=run_on)
-    return activation_rules.neuron(x, ActivationSpec(activation_rules.activation(name, name, *parameters), run_on))
+    stream = launch.resolve(stream)
+    checks.array(name, "x", x, stream=stream)
+    return activation_rules.neuron(x, ActivationSpec(activation_rules.activation(name, name, *parameters), stream))

@@ -118,4 +118,4 @@ def grad_from_input(dy: mx.array, z: mx.array, how: FusedActivation, stream: mx.
     """``dy * f'(z)``."""
     if how.slopes is None:
         return activation_rules.grad(dy, z, ActivationSpec(how.act, stream))
-    return prelu_rules.prelu_pull(dy, z, how.slopes, stream)
+    return prelu_rules.prelu_grad_input(dy, z, how.slopes, stream)

@@ -68,10 +68,10 @@ def neuron(
         >>> neuron(mx.array([-2.0, 0.5, 9.0]), "relun", 0.5, 6.0)
         array([-1, 0.5, 6], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    how = _read("neuron", x, Neuron(type, a, b, c), run_on)
-    with mx.stream(run_on):
-        return fused.apply_activation(x, how, run_on)
+    stream = launch.resolve(stream)
+    how = _read("neuron", x, Neuron(type, a, b, c), stream)
+    with mx.stream(stream):
+        return fused.apply_activation(x, how, stream)
 
 
 def neuron_grad(
@@ -113,11 +113,11 @@ def neuron_grad(
         >>> neuron_grad(mx.array([1.0, 1.0, 1.0]), mx.array([-2.0, 0.0, 6.0]), "relun", 0.5, 6.0)
         array([0.5, 1, 0], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    how = _read("neuron_grad", x, Neuron(type, a, b, c), run_on)
-    _check_gradient("neuron_grad", dy, x, run_on)
-    with mx.stream(run_on):
-        return fused.grad_from_input(dy, x, how, run_on)
+    stream = launch.resolve(stream)
+    how = _read("neuron_grad", x, Neuron(type, a, b, c), stream)
+    _check_gradient("neuron_grad", dy, x, stream)
+    with mx.stream(stream):
+        return fused.grad_from_input(dy, x, how, stream)
 
 
 def prelu(x: mx.array, slopes: mx.array, *, stream: StreamLike = None) -> mx.array:
@@ -142,10 +142,10 @@ def prelu(x: mx.array, slopes: mx.array, *, stream: StreamLike = None) -> mx.arr
         array([[-1, -0.5],
                [1, -1]], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    _check_prelu("prelu", x, slopes, run_on)
-    with mx.stream(run_on):
-        return prelu_rules.prelu(x, slopes, run_on)
+    stream = launch.resolve(stream)
+    _check_prelu("prelu", x, slopes, stream)
+    with mx.stream(stream):
+        return prelu_rules.prelu(x, slopes, stream)
 
 
 def prelu_grad(dy: mx.array, x: mx.array, slopes: mx.array, *, stream: StreamLike = None) -> tuple[mx.array, mx.array]:
@@ -174,11 +174,11 @@ def prelu_grad(dy: mx.array, x: mx.array, slopes: mx.array, *, stream: StreamLik
         >>> prelu_grad(mx.ones((2, 2)), x, slopes)[1]
         array([-2, -6], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    _check_prelu("prelu_grad", x, slopes, run_on)
-    _check_gradient("prelu_grad", dy, x, run_on)
-    with mx.stream(run_on):
-        return prelu_rules.prelu_pull(dy, x, slopes, run_on), prelu_rules.prelu_grad_slopes(dy, x, run_on)
+    stream = launch.resolve(stream)
+    _check_prelu("prelu_grad", x, slopes, stream)
+    _check_gradient("prelu_grad", dy, x, stream)
+    with mx.stream(stream):
+        return prelu_rules.prelu_grad_input(dy, x, slopes, stream), prelu_rules.prelu_grad_slopes(dy, x, stream)
 
 
 def _read(op: str, x: mx.array, how: Neuron, stream: mx.Stream) -> FusedActivation:

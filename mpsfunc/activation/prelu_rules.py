@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -24,9 +25,9 @@ def prelu(x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
     return y
 
 
-def prelu_pull(dy: mx.array, x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
+def prelu_grad_input(dy: mx.array, x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
     """``dy``, where x is below 0 times the slope of its channel."""
-    dx: mx.array = _pull(dy, x, slopes, ActivationSpec(_OF_SLOPES, stream))
+    dx: mx.array = _grad_input(dy, x, slopes, ActivationSpec(_OF_SLOPES, stream))
     return dx
 
 
@@ -59,14 +60,20 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _run(op: str, arrays: dict[str, mx.array], slopes: mx.array, kernels: Any, on: ActivationSpec) -> mx.array:
+def _run(
+    op: str,
+    arrays: dict[str, mx.array],
+    slopes: mx.array,
+    kernels: Callable[..., tuple[KernelLaunch, ...]],
+    on: ActivationSpec,
+) -> mx.array:
     wide = slopes.astype(launch.accumulator(arrays["x"].dtype))
 
     def launched(some: list[mx.array]) -> mx.array:
         named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
 
         def made() -> tuple[KernelLaunch, ...]:
-            return kernels(some[0], on.act, slopes=True)  # type: ignore[no-any-return]
+            return kernels(some[0], on.act, slopes=True)
 
         return launch.launch(op, {**named, "slopes": wide}, on.act, (result,), made, on.stream)[0]
 
@@ -77,7 +84,7 @@ def _run_prelu(x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron", {"x": x}, slopes, activation_launches.neuron, on)
 
 
-def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
+def _run_grad_input(dy: mx.array, x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron_grad", {"dy": dy, "x": x}, slopes, activation_launches.grad, on)
 
 
@@ -86,27 +93,27 @@ def _run_pull(dy: mx.array, x: mx.array, slopes: mx.array, on: ActivationSpec) -
 
 def _prelu_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (x, slopes), (dy,) = arrays, cotangents
-    return prelu_pull(dy, x, slopes, on.stream), prelu_grad_slopes(dy, x, on.stream)
+    return prelu_grad_input(dy, x, slopes, on.stream), prelu_grad_slopes(dy, x, on.stream)
 
 
 def _prelu_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (x, slopes), (tx, tslopes) = arrays, tangents
-    terms = [] if tx is None else [prelu_pull(tx, x, slopes, on.stream)]
+    terms = [] if tx is None else [prelu_grad_input(tx, x, slopes, on.stream)]
     if tslopes is not None:
         terms.append(prelu(activation_rules.neuron(x, ActivationSpec(_BELOW, on.stream)), tslopes, on.stream))
     return sum(terms[1:], terms[0])
 
 
-def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
+def _grad_input_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     (dy, x, slopes), (u,) = arrays, cotangents
-    return prelu_pull(u, x, slopes, on.stream), None, _sums_below(u, dy, x, on.stream)
+    return prelu_grad_input(u, x, slopes, on.stream), None, _sums_below(u, dy, x, on.stream)
 
 
-def _pull_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
+def _grad_input_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     (dy, x, slopes), (tdy, _, tslopes) = arrays, tangents
     terms = [mx.zeros_like(dy)] if tdy is None and tslopes is None else []
     if tdy is not None:
-        terms.append(prelu_pull(tdy, x, slopes, on.stream))
+        terms.append(prelu_grad_input(tdy, x, slopes, on.stream))
     if tslopes is not None:
         below = activation_rules.grad(dy, x, ActivationSpec(_BELOW, on.stream))
         terms.append((below * tslopes.astype(launch.accumulator(dy.dtype))).astype(dy.dtype))
@@ -132,4 +139,6 @@ def _mapped(function: Any) -> Any:
 
 
 _prelu: Any = differentiable("neuron", _run_prelu, vjp=_prelu_vjp, jvp=_prelu_jvp, vmap=_mapped(lambda: _prelu))
-_pull: Any = differentiable("neuron_grad", _run_pull, vjp=_pull_vjp, jvp=_pull_jvp, vmap=_mapped(lambda: _pull))
+_grad_input: Any = differentiable(
+    "neuron_grad", _run_grad_input, vjp=_grad_input_vjp, jvp=_grad_input_jvp, vmap=_mapped(lambda: _grad_input)
+)

@@ -110,7 +110,7 @@ def applied(z: mx.array, on: ActivationSpec) -> mx.array:
 
 def grad_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
     """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
-    dz: mx.array = _pull(dy, y, on) if on.act.kind else dy
+    dz: mx.array = _from_output(dy, y, on) if on.act.kind else dy
     return dz
 
 
@@ -215,11 +215,11 @@ def _applied_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     return grad_from_output(tangents[0], applied(arrays[0], on), on)
 
 
-def _pull_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
+def _from_output_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
     return grad_from_output(cotangents[0], arrays[1], on), None
 
 
-def _pull_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
+def _from_output_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
     return mx.zeros_like(arrays[0]) if tangents[0] is None else grad_from_output(tangents[0], arrays[1], on)
 
 
@@ -246,7 +246,7 @@ def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx
     return _run("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.neuron_grad_grad, on)
 
 
-def _run_pull(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
+def _run_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.neuron_grad_from_output, on)
 
 
@@ -260,6 +260,10 @@ _second_derivative: Any = with_decomposition(
 _applied: Any = differentiable(
     "neuron", _run_neuron, vjp=_applied_vjp, jvp=_applied_jvp, vmap=elementwise(lambda: _applied)
 )
-_pull: Any = differentiable(
-    "neuron_grad_from_output", _run_pull, vjp=_pull_vjp, jvp=_pull_jvp, vmap=elementwise(lambda: _pull)
+_from_output: Any = differentiable(
+    "neuron_grad_from_output",
+    _run_from_output,
+    vjp=_from_output_vjp,
+    jvp=_from_output_jvp,
+    vmap=elementwise(lambda: _from_output),
 )

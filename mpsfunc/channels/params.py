@@ -15,14 +15,14 @@ class BnStatsLaunch(NamedTuple):
 
     Fields:
         group: The threadgroup.
-        sets: Sets of images.
+        stat_groups: Statistics groups.
         kept: The first of a thread's pixels that stay in a cache.
         fewest: Pixels of a thread at least.
         longer: How many rows of threads have one more.
     """
 
     group: Threadgroup
-    sets: int
+    stat_groups: int
     kept: int
     fewest: int
     longer: int
@@ -36,7 +36,7 @@ class BnStatsMergeLaunch(NamedTuple):
         tall: Rows of threads of a part.
         fewest: Pixels of one of these threads at least.
         longer: How many of all rows had one more.
-        share: Of a pixel in its set.
+        share: Of a pixel in its statistics group.
     """
 
     group: Threadgroup
@@ -50,7 +50,7 @@ class BnStatsGradLaunch(NamedTuple):
     """Of `bn_stats_grad`; the fields are those of `BnStatsLaunch`, what is added to a variance, and the activation."""
 
     group: Threadgroup
-    sets: int
+    stat_groups: int
     kept: int
     fewest: int
     longer: int
@@ -59,7 +59,7 @@ class BnStatsGradLaunch(NamedTuple):
 
 
 class BnStatsGradFactorsLaunch(NamedTuple):
-    """Of `batch_norm_grad`: channels of a set, and its pixels."""
+    """Of `batch_norm_grad`: channels of a statistics group, and its pixels."""
 
     group: Threadgroup
     channels: int
@@ -78,14 +78,14 @@ class BnNormalizeLaunch(NamedTuple):
     """Of `bn_normalize`, `batch_norm` and `bn_normalize_by`.
 
     Fields:
-        sets: Sets of images.
+        stat_groups: Statistics groups.
         height: Of a threadgroup.
         share: Pixels of a thread.
         eps: Added to a variance.
         act: The activation.
     """
 
-    sets: int
+    stat_groups: int
     height: int
     share: int
     eps: float
@@ -95,7 +95,7 @@ class BnNormalizeLaunch(NamedTuple):
 class BnGradLaunch(NamedTuple):
     """Of `bn_grad`, `batch_norm_grad` and `bn_grad_by`; the fields are those of `BnNormalizeLaunch`."""
 
-    sets: int
+    stat_groups: int
     height: int
     share: int
     act: ActivationParams

@@ -1,8 +1,8 @@
 """Four kernels over images and vectors with one entry a channel, and the rules that make them each other's derivatives.
 
-Images are (n, h, w, c) of one dtype. Vectors are (sets, c) in the accumulator's dtype: consecutive images share a row
-of them, all in batch normalization (one set), each its own in instance normalization (n sets), and what mx.vmap maps
-over becomes more sets. The normalizations build on these.
+Images are (n, h, w, c) of one dtype. Vectors are (stat_groups, c) in the accumulator's dtype: consecutive images, a
+statistics group, share a row of them. In batch normalization all are one group, in instance normalization each is its
+own, and what mx.vmap maps over becomes more groups. The normalizations build on these.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mpsfunc.core.launch import KernelLaunch
 ChannelVectors = mx.array
 
 
-class _Sets(NamedTuple):
-    sets: int
+class _StatGroups(NamedTuple):
+    stat_groups: int
     stream: mx.Stream
 
 
-def bn_stats(x: mx.array, sets: int, stream: mx.Stream) -> tuple[ChannelVectors, ChannelVectors]:
-    """Mean and population variance of each channel of each set."""
-    mean, var = _bn_stats(x, _Sets(sets, stream))
+def bn_stats(x: mx.array, stat_groups: int, stream: mx.Stream) -> tuple[ChannelVectors, ChannelVectors]:
+    """Mean and population variance of each channel of each statistics group."""
+    mean, var = _bn_stats(x, _StatGroups(stat_groups, stream))
     return mean, var
 
 
 def bn_stats_of_all(x: mx.array, stream: mx.Stream) -> tuple[mx.array, mx.array]:
-    """Mean (c,) and population variance (c,) of all images as one set."""
-    mean, var = _bn_stats_of_all(x, _Sets(1, stream))
+    """Mean (c,) and population variance (c,) of all images as one statistics group."""
+    mean, var = _bn_stats_of_all(x, _StatGroups(1, stream))
     return mean, var
 
 
@@ -52,7 +52,7 @@ def bn_normalize(
 def bn_stats_grad(
     dy: mx.array, x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
 ) -> tuple[ChannelVectors, ChannelVectors]:
-    """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each set, where ``g = dy * act'(z)``."""
+    """Sums of ``g`` and of ``g * (x - mean)`` over each channel of each group, where ``g = dy * act'(z)``."""
     total, dot = (
         _activated_bn_stats_grad(dy, x, mean, scale, shift, on) if on.act.kind else _bn_stats_grad(dy, x, mean, on)
     )
@@ -87,20 +87,20 @@ def _in_a_set(x: mx.array, mean: ChannelVectors) -> int:
     return max(int(n // max(mean.shape[0], 1) * h * w), 1)
 
 
-def _rows(x: mx.array, sets: int) -> launch.Output:
-    return (sets, x.shape[3]), launch.accumulator(x.dtype)
+def _rows(x: mx.array, stat_groups: int) -> launch.Output:
+    return (stat_groups, x.shape[3]), launch.accumulator(x.dtype)
 
 
-def _run_bn_stats(x: mx.array, spec: _Sets) -> tuple[ChannelVectors, ...]:
-    result = _rows(x, spec.sets)
+def _run_bn_stats(x: mx.array, spec: _StatGroups) -> tuple[ChannelVectors, ...]:
+    result = _rows(x, spec.stat_groups)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.bn_stats(x, spec.sets)
+        return launches.bn_stats(x, spec.stat_groups)
 
     return tuple(launch.launch("bn_stats", {"x": x}, None, (result, result), kernels, spec.stream))
 
 
-def _run_bn_stats_of_all(x: mx.array, spec: _Sets) -> tuple[mx.array, ...]:
+def _run_bn_stats_of_all(x: mx.array, spec: _StatGroups) -> tuple[mx.array, ...]:
     if launch.backend(spec.stream) != "cpu":
         return of_the_set(_run_bn_stats(x, spec))
     vector = (x.shape[3],), launch.accumulator(x.dtype)
@@ -187,13 +187,13 @@ def _plain_bn_grad(
     return y
 
 
-def _bn_stats_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Sets) -> Any:
+def _bn_stats_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _StatGroups) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
     count, on = _in_a_set(x, mean), ActivationSpec(NO_ACTIVATION, spec.stream)
     return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
-def _bn_stats_jvp(arrays: Any, tangents: Any, spec: _Sets) -> Any:
+def _bn_stats_jvp(arrays: Any, tangents: Any, spec: _StatGroups) -> Any:
     (x,), (tx,) = arrays, tangents
     mean, _ = _bn_stats(x, spec)
     total, dot = _plain_bn_stats_grad(tx, x, mean, ActivationSpec(NO_ACTIVATION, spec.stream))
@@ -288,7 +288,7 @@ def _bn_grad_before_activation(*args: Any) -> mx.array:
     return _plain_bn_grad(_before_activation(dy, x, mean, scale, shift, on), x, mean, a, b, d, on)
 
 
-# Mapped images lengthen the batch, and vectors get more sets, unless all images share the only one.
+# Mapped images lengthen the batch, and vectors get more statistics groups, unless all images share the only one.
 
 
 def _stacked(rows: ChannelVectors, mapped: bool, size: int) -> ChannelVectors:
@@ -314,8 +314,8 @@ def _mapped(function: Callable[[], Any], images: int, *, shared: bool) -> Any:
     return rule
 
 
-def _map_bn_stats(arrays: Any, mapped: Any, size: int, spec: _Sets) -> Any:
-    out = _bn_stats(one_batch(arrays[0], mapped[0], size), spec._replace(sets=spec.sets * size))
+def _map_bn_stats(arrays: Any, mapped: Any, size: int, spec: _StatGroups) -> Any:
+    out = _bn_stats(one_batch(arrays[0], mapped[0], size), spec._replace(stat_groups=spec.stat_groups * size))
     return tuple(_apart(o, size) for o in out)
 
 

@@ -188,17 +188,17 @@ def conv_state(
         >>> conv_state((8, 32, 32, 3), (16, 3, 3, 3), stride=2, padding=1).dw.shape
         (16, 3, 3, 3)
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     x_shape = checks.shape_of_images("conv_state", "x_shape", x_shape)
     w_shape = checks.shape_of("conv_state", "w_shape", w_shape, "four ints", "the weights do not fit the images")
-    states.gradients_dtype("conv_state", dtype, run_on)
+    states.gradients_dtype("conv_state", dtype, stream)
     spec = states.placed(
         "conv_state",
         "w_shape",
         x_shape,
         w_shape,
         groups,
-        run_on,
+        stream,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -253,9 +253,9 @@ def conv_grad_input(
         >>> conv_grad_input(dy, w, state, kernel_offset=(0, 0)).reshape(-1)  # the default is -offset + 1 = 0 here
         array([0, 20, 1, 30, 2, 0], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    dz, spec = states.gradient("conv_grad_input", dy, state, ConvState, "n_out", run_on)
-    states.of_state("conv_grad_input", w, state, run_on)
+    stream = launch.resolve(stream)
+    dz, spec = states.gradient("conv_grad_input", dy, state, ConvState, "n_out", stream)
+    states.of_state("conv_grad_input", w, state, stream)
     return _data(dz, w, spec, transposed.at_kernel_offset("conv_grad_input", (spec.rows, spec.cols), kernel_offset))
 
 
@@ -289,11 +289,11 @@ def conv_grad_weights(dy: mx.array, x: mx.array, state: ConvState, *, stream: St
         >>> conv_grad_weights(dy, x, state).dw.reshape(-1)
         array([16, 13], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    dz, spec = states.gradient("conv_grad_weights", dy, state, ConvState, "n_out", run_on)
-    states.source("conv_grad_weights", x, dy, state, "n_in", run_on)
+    stream = launch.resolve(stream)
+    dz, spec = states.gradient("conv_grad_weights", dy, state, ConvState, "n_out", stream)
+    states.source("conv_grad_weights", x, dy, state, "n_in", stream)
     dw, db = rules.grad_parameters(dz, x, spec)
-    return states.grown(state, dw, db, run_on)
+    return states.accumulated(state, dw, db, stream)
 
 
 def conv_grad(
@@ -336,15 +336,15 @@ def conv_grad(
         >>> dx.shape, state.dw.shape, state.db
         ((1, 4, 4, 2), (3, 3, 3, 2), array([4, 4, 4], dtype=float32))
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     data, parameters = states.option("conv_grad", option)
-    dz, spec = states.gradient("conv_grad", dy, state, ConvState, "n_out", run_on)
-    states.of_state("conv_grad", w, state, run_on)
-    states.source("conv_grad", x, dy, state, "n_in", run_on)
+    dz, spec = states.gradient("conv_grad", dy, state, ConvState, "n_out", stream)
+    states.of_state("conv_grad", w, state, stream)
+    states.source("conv_grad", x, dy, state, "n_in", stream)
     axes = transposed.at_kernel_offset("conv_grad", (spec.rows, spec.cols), kernel_offset)
     dx = _data(dz, w, spec, axes) if data else None
     if parameters:
-        state = states.grown(state, *rules.grad_parameters(dz, x, spec), run_on)
+        state = states.accumulated(state, *rules.grad_parameters(dz, x, spec), stream)
     return dx, state
 
 
@@ -359,10 +359,10 @@ def _forward(
     keeping: bool,
     **placement: Any,
 ) -> tuple[mx.array, mx.array, FusedActivation, Spec]:
-    run_on = launch.resolve(stream)
-    how = states.arrays("conv", x, w, b, neuron, run_on)
+    stream = launch.resolve(stream)
+    how = states.arrays("conv", x, w, b, neuron, stream)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    spec = states.placed("conv", "w.shape", x_shape, w_shape, groups, run_on, **placement)
+    spec = states.placed("conv", "w.shape", x_shape, w_shape, groups, stream, **placement)
     y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
     return y, kept, how, spec
 

@@ -232,9 +232,9 @@ def conv_transpose_grad_input(
         >>> conv_transpose_grad_input(mx.arange(1.0, 6.0).reshape(1, 1, 5, 1), w, state).reshape(-1)
         array([210, 432, 54], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    dz, spec = states.gradient("conv_transpose_grad_input", dy, state, ConvTransposeState, "n_in", run_on)
-    states.of_state("conv_transpose_grad_input", w, state, run_on)
+    stream = launch.resolve(stream)
+    dz, spec = states.gradient("conv_transpose_grad_input", dy, state, ConvTransposeState, "n_in", stream)
+    states.of_state("conv_transpose_grad_input", w, state, stream)
     return _data(dz, w, state, spec)
 
 
@@ -268,9 +268,9 @@ def conv_transpose_grad_weights(
         >>> conv_transpose_grad_weights(mx.ones_like(y), x, state).dw.reshape(-1)
         array([5, 6, 3], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    dz, spec = states.gradient("conv_transpose_grad_weights", dy, state, ConvTransposeState, "n_in", run_on)
-    states.source("conv_transpose_grad_weights", x, dy, state, "n_out", run_on)
+    stream = launch.resolve(stream)
+    dz, spec = states.gradient("conv_transpose_grad_weights", dy, state, ConvTransposeState, "n_in", stream)
+    states.source("conv_transpose_grad_weights", x, dy, state, "n_out", stream)
     return _parameters(dz, x, state, spec)
 
 
@@ -309,11 +309,11 @@ def conv_transpose_grad(
         >>> dx.shape, state.dw.shape
         ((1, 4, 4, 2), (3, 2, 2, 2))
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     data, parameters = states.option("conv_transpose_grad", option)
-    dz, spec = states.gradient("conv_transpose_grad", dy, state, ConvTransposeState, "n_in", run_on)
-    states.of_state("conv_transpose_grad", w, state, run_on)
-    states.source("conv_transpose_grad", x, dy, state, "n_out", run_on)
+    dz, spec = states.gradient("conv_transpose_grad", dy, state, ConvTransposeState, "n_in", stream)
+    states.of_state("conv_transpose_grad", w, state, stream)
+    states.source("conv_transpose_grad", x, dy, state, "n_out", stream)
     dx = _data(dz, w, state, spec) if data else None
     return dx, _parameters(dz, x, state, spec) if parameters else state
 
@@ -326,7 +326,7 @@ def _data(dz: mx.array, w: mx.array, state: ConvTransposeState, spec: Spec) -> m
 def _parameters(dz: mx.array, x: mx.array, state: ConvTransposeState, spec: Spec) -> ConvTransposeState:
     with mx.stream(spec.stream):
         dw = _turned(rules.grad_weights(x, dz, spec), spec.groups, state.unrotated)
-        return states.grown(state, dw, rules.grad_bias(dz, spec), spec.stream)
+        return states.accumulated(state, dw, rules.grad_bias(dz, spec), spec.stream)
 
 
 def _forward(
@@ -341,13 +341,13 @@ def _forward(
     keeping: bool,
     **placement: Any,
 ) -> tuple[mx.array, ConvTransposeState]:
-    op, run_on = "conv_transpose", launch.resolve(stream)
-    how = states.arrays(op, x, w, b, neuron, run_on)
+    op, stream = "conv_transpose", launch.resolve(stream)
+    how = states.arrays(op, x, w, b, neuron, stream)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     apart = states.weights(op, "w.shape", x_shape, w_shape, groups)
     (n, height, width, _), (out, kh, kw, _) = x_shape, w_shape
     if state is not None:
-        checks.state(op, state, ConvState, stream=run_on)
+        checks.state(op, state, ConvState, stream=stream)
         check_axes(op, state)
     rows, cols, unrotated = transposed.place_reverse(
         op,
@@ -357,8 +357,8 @@ def _forward(
         like=None if state is None else (state.rows, state.cols),
     )
     checks.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
-    spec = Spec(rows, cols, apart, False, NO_ACTIVATION, run_on)
-    with mx.stream(run_on):
+    spec = Spec(rows, cols, apart, False, NO_ACTIVATION, stream)
+    with mx.stream(stream):
         turned = _turned(w, spec.groups, unrotated)
         y, kept = states.activated(rules.grad_input, x, turned, b, spec, how, keeping=keeping)
         fields = states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept)

@@ -107,29 +107,29 @@ def fully_connected_grad(
         >>> dx.reshape(-1), state.dw.reshape(-1), state.db
         (array([2, 20, 200, 2000], dtype=float32), array([0, 2, 4, 6], dtype=float32), array([2], dtype=float32))
     """
-    op, run_on = "fully_connected_grad", launch.resolve(stream)
+    op, stream = "fully_connected_grad", launch.resolve(stream)
     data, parameters = states.option(op, option)
-    dz, spec = states.gradient(op, dy, state, ConvState, "n_out", run_on)
-    states.of_state(op, w, state, run_on)
-    states.source(op, x, dy, state, "n_in", run_on)
-    with mx.stream(run_on):
+    dz, spec = states.gradient(op, dy, state, ConvState, "n_out", stream)
+    states.of_state(op, w, state, stream)
+    states.source(op, x, dy, state, "n_in", stream)
+    with mx.stream(stream):
         dx = rules.grad_input(dz, w, None, spec) if data else None
     if parameters:
-        state = states.grown(state, *rules.grad_parameters(dz, x, spec), run_on)
+        state = states.accumulated(state, *rules.grad_parameters(dz, x, spec), stream)
     return dx, state
 
 
 def _forward(
     x: mx.array, w: mx.array, b: mx.array | None, neuron: str | Neuron | None, stream: StreamLike, *, keeping: bool
 ) -> tuple[mx.array, ConvState]:
-    op, run_on = "fully_connected", launch.resolve(stream)
-    how = states.arrays(op, x, w, b, neuron, run_on)
+    op, stream = "fully_connected", launch.resolve(stream)
+    how = states.arrays(op, x, w, b, neuron, stream)
     n, height, width, channels = x.shape
     if w.shape[1:] == (width, channels, height):  # of images with their axes in PyTorch's order, which these seem to be
         checks.shape(op, "x", x, (n, *w.shape[1:]), "the weights do not fit the images")
     checks.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    spec = states.placed(op, "w.shape", x_shape, w_shape, 1, run_on, stride=1)
-    with mx.stream(run_on):
+    spec = states.placed(op, "w.shape", x_shape, w_shape, 1, stream, stride=1)
+    with mx.stream(stream):
         y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
         return y, ConvState(op="conv", **states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept))

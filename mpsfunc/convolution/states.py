@@ -283,7 +283,7 @@ def option(op: str, name: object) -> tuple[bool, bool]:
     return chosen != "weights_and_bias", chosen != "data"
 
 
-def grown(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:
+def accumulated(state: State, dw: mx.array, db: mx.array, stream: mx.Stream) -> State:
     """The state with gradients added."""
     old: Any = state
     with mx.stream(stream):

@@ -40,14 +40,14 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
         >>> depth_to_space(mx.arange(8).reshape(1, 1, 1, 8), 2).tolist()
         [[[[0, 1], [2, 3]], [[4, 5], [6, 7]]]]
     """
-    op, run_on = "depth_to_space", launch.resolve(stream)
-    n, h, w, c = _images(op, x, run_on)
+    op, stream = "depth_to_space", launch.resolve(stream)
+    n, h, w, c = _images(op, x, stream)
     r = _side(op, block_size)
     if c % (r * r) != 0:
         refuse(
             op, "the channels make no squares", "x.shape", tuple(x.shape), f"a multiple of {describe(r * r)} channels"
         )
-    with mx.stream(run_on):
+    with mx.stream(stream):
         return x.reshape(n, h, w, r, r, c // (r * r)).swapaxes(2, 3).reshape(n, h * r, w * r, c // (r * r))
 
 
@@ -74,8 +74,8 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
         >>> space_to_depth(depth_to_space(mx.arange(8).reshape(1, 1, 1, 8), 2), 2).reshape(-1)
         array([0, 1, 2, ..., 5, 6, 7], dtype=int32)
     """
-    op, run_on = "space_to_depth", launch.resolve(stream)
-    n, h, w, c = _images(op, x, run_on)
+    op, stream = "space_to_depth", launch.resolve(stream)
+    n, h, w, c = _images(op, x, stream)
     r = _side(op, block_size)
     if h % r != 0 or w % r != 0:
         refuse(
@@ -85,7 +85,7 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
             tuple(x.shape),
             f"height and width multiples of {describe(r)}",
         )
-    with mx.stream(run_on):
+    with mx.stream(stream):
         return x.reshape(n, h // r, r, w // r, r, c).swapaxes(2, 3).reshape(n, h // r, w // r, r * r * c)
 
 

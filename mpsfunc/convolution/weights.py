@@ -56,8 +56,8 @@ def fold_batch_norm(
         >>> w.item(), round(b.item(), 6)
         (3.0, 0.55)
     """
-    op, run_on = "fold_batch_norm", launch.resolve(stream)
-    checks.array(op, "w", w, stream=run_on)
+    op, stream = "fold_batch_norm", launch.resolve(stream)
+    checks.array(op, "w", w, stream=stream)
     checks.shape(op, "w", w, ("o", "kh", "kw", "i"), "weights have four axes")
     eps = checks.real(op, "eps", eps, "a number >= 0")
     if not 0 <= eps < math.inf or eps > sys.float_info.max:
@@ -65,10 +65,10 @@ def fold_batch_norm(
     absent = {"b": b, "gamma": gamma, "beta": beta}
     vectors = {"mean": mean, "var": var, **{name: a for name, a in absent.items() if a is not None}}
     for name, vector in vectors.items():
-        checks.array(op, name, vector, stream=run_on)
+        checks.array(op, name, vector, stream=stream)
         checks.shape(op, name, vector, (w.shape[0],), "a vector does not fit the weights")
     dtype = mx.float64 if mx.float64 in {a.dtype for a in (w, *vectors.values())} else mx.float32
-    with mx.stream(run_on):
+    with mx.stream(stream):
         wide = {name: a.astype(dtype) for name, a in vectors.items()}
         scale = mx.rsqrt(wide["var"] + float(eps))
         if "gamma" in wide:
@@ -119,14 +119,14 @@ def dequantize_weights(
         >>> dequantize_weights(q, table=mx.arange(256.0)[None] ** 2).reshape(-1)
         array([0, 2601, 65025], dtype=float32)
     """
-    op, run_on = "dequantize_weights", launch.resolve(stream)
+    op, stream = "dequantize_weights", launch.resolve(stream)
     if not is_a(q, mx.array) or q.dtype != mx.uint8:
         got = q.dtype if is_a(q, mx.array) else describe(q)
         raise TypeError(f"{op}: q does not hold bytes; got q={got}, expected an mx.array of uint8")
     checks.shape(op, "q", q, ("o", "kh", "kw", "i"), "weights have four axes")
     if not is_a(dtype, mx.Dtype) or dtype not in checks.FLOATING:
         raise TypeError(f"{op}: no dtype of weights; got dtype={describe(dtype)}, expected a floating one")
-    checks.on_device(op, "dtype", dtype, run_on)
+    checks.on_device(op, "dtype", dtype, stream)
     ranged = low is not None and high is not None
     if ranged == (table is not None) or (low is None) != (high is None):
         given = [name for name, a in (("low", low), ("high", high), ("table", table)) if a is not None]
@@ -134,10 +134,10 @@ def dequantize_weights(
     out = q.shape[0]
     some: dict[str, Any] = {"low": low, "high": high} if ranged else {"table": table}
     for name, a in some.items():
-        checks.array(op, name, a, stream=run_on)
+        checks.array(op, name, a, stream=stream)
         checks.shape(op, name, a, (out,) if ranged else (out, 256), f"{name} does not fit the weights")
     wide = mx.float64 if any(a.dtype == mx.float64 for a in some.values()) or dtype == mx.float64 else mx.float32
-    with mx.stream(run_on):
+    with mx.stream(stream):
         if ranged:
             low, high = (a.astype(wide)[:, None, None, None] for a in some.values())
             return (q.astype(wide) / 255 * (high - low) + low).astype(dtype)

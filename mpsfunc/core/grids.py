@@ -56,20 +56,21 @@ def sharing_threads(items: int, sharing: int) -> tuple[tuple[int, int, int], tup
 
 
 def column_threads(
-    x: int, rows: int, sets: int = 1, *, register_heavy: bool = False
+    x: int, rows: int, groups: int = 1, *, register_heavy: bool = False
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """A grid that sums x columns over many rows, in so many sets of rows: enough threadgroups to fill a large GPU.
+    """A grid that sums x columns over many rows, in groups of rows: enough threadgroups to fill a large GPU.
 
-    They have 256 threads, or as many as a short set can use. The columns of a set follow those of the one before. Where
-    a thread is ``laden``, with sums of several columns in its registers, half as many threadgroups fill a GPU, and a
-    thread has some eight rows, four at least, where there are as many: of one its mean is a poor pivot for the others.
+    They have 256 threads, or as many as a short group of rows can use. The columns of a group follow those of the one
+    before. Where threads are ``register_heavy``, with sums of several columns in registers, half as many threadgroups
+    fill a GPU, and a thread has some eight rows, four at least, where there are as many: of one its mean is a poor
+    pivot for the others.
     """
     each = 8 if register_heavy else 1
     tx = min(256, power_of_two(x))
     ty = min(256 // tx, power_of_two(-(-rows // each)))
-    across = -(-x * sets // tx)
+    across = -(-x * groups // tx)
     down = min(max(1, FILL // (2 if register_heavy else 1) // across), -(-rows // (ty * each)))
-    return (x * sets, down * ty, 1), (tx, ty, 1)
+    return (x * groups, down * ty, 1), (tx, ty, 1)
 
 
 def merging_threads(columns: int, parts: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -259,16 +259,16 @@ def arithmetic_grad(
         array([84, 120], dtype=float32)
     """
     op = "arithmetic_grad"
-    run_on = launch.resolve(stream)
-    checks.array(op, "dy", dy, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.array(op, "dy", dy, stream=stream)
     which = OPERANDS.index(checks.choice(op, "operand", operand, OPERANDS))
     checks.switch(op, "clamp", clamp)
     strides = (primary_stride, secondary_stride)
-    x, y = operands.arrays(op, x, y, checks.array, run_on)
-    with mx.stream(run_on):
+    x, y = operands.arrays(op, x, y, checks.array, stream)
+    with mx.stream(stream):
         read = operands.operands(op, x, y, strides)
         scales, limits = (primary_scale, secondary_scale, bias), (minimum, maximum)
-        spec = _spec(op, operation, scales, limits, read.lying, run_on)
+        spec = _spec(op, operation, scales, limits, read.lying, stream)
         checks.shape(op, "dy", dy, read.shape, "dy does not belong to the operands")
         checks.same_dtype(op, "dy", dy, "x", x.dtype)
         source, part = ((x, read.x), (y, read.y))[which]
@@ -320,15 +320,15 @@ def compare(
         array([1, 1, 0], dtype=float32)
     """
     op = "compare"
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     which = COMPARISONS.index(checks.choice(op, "comparison", comparison, COMPARISONS))
     apart = checks.number(op, "threshold", threshold, least=0.0)
     if apart and which > 1:
         raise ValueError(f"{op}: an ordering has no threshold; got threshold={describe(threshold)}, expected 0")
-    x, y = operands.arrays(op, x, y, checks.numbers, run_on)
-    with mx.stream(run_on):
+    x, y = operands.arrays(op, x, y, checks.numbers, stream)
+    with mx.stream(stream):
         read = operands.operands(op, x, y, (primary_stride, secondary_stride))
-        made = arithmetic_rules.compare(read.x, read.y, CompareSpec(which, apart, *read.lying, run_on))
+        made = arithmetic_rules.compare(read.x, read.y, CompareSpec(which, apart, *read.lying, stream))
         return made.reshape(read.shape)
 
 
@@ -345,11 +345,11 @@ def _arithmetic(
     strides: tuple[Strides, Strides],
     stream: StreamLike,
 ) -> mx.array:
-    run_on = launch.resolve(stream)
-    x, y = operands.arrays(op, x, y, checks.array, run_on)
-    with mx.stream(run_on):
+    stream = launch.resolve(stream)
+    x, y = operands.arrays(op, x, y, checks.array, stream)
+    with mx.stream(stream):
         read = operands.operands(op, x, y, strides)
-        spec = _spec(op, operation, scales, limits, read.lying, run_on)
+        spec = _spec(op, operation, scales, limits, read.lying, stream)
         return arithmetic_rules.value(read.x, read.y, spec).reshape(read.shape)
 
 

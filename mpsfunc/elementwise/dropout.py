@@ -158,15 +158,15 @@ def dropout_fwd(
         True
     """
     op = "dropout"
-    run_on = launch.resolve(stream)
-    checks.array(op, "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.array(op, "x", x, stream=stream)
     keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, x.ndim)
     shape = tuple(x.shape)
-    with mx.stream(run_on):
+    with mx.stream(stream):
         if mask is None:
             state = DropoutState(_key(op, seed, key), mx.zeros(0, mx.uint8), op, keep, strides, shape)
         else:
-            _check_mask(op, "mask", mask, shape, run_on)
+            _check_mask(op, "mask", mask, shape, stream)
             for name, value in (("seed", seed), ("key", key)):
                 if value is not None:
                     raise ValueError(
@@ -177,7 +177,7 @@ def dropout_fwd(
             if not mx.issubdtype(mask.dtype, mx.floating):
                 mask = _as_bools(mask)
             state = DropoutState(mx.zeros(2, mx.uint32), mask, "dropout_by_mask", keep, strides, shape)
-        return _apply(op, x, state, run_on), state
+        return _apply(op, x, state, stream), state
 
 
 def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None) -> mx.array:
@@ -205,9 +205,9 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
         array([2, 0, 6], dtype=float32)
     """
     op = "dropout_grad"
-    run_on = launch.resolve(stream)
-    checks.array(op, "dy", dy, stream=run_on)
-    checks.state(op, state, DropoutState, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.array(op, "dy", dy, stream=stream)
+    checks.state(op, state, DropoutState, stream=stream)
     checks.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
     _share(op, "state.keep_probability", state.keep_probability)
     shape = checks.shape_of(op, "state.shape", state.shape, "a tuple of ints >= 0", "the state does not fit together")
@@ -216,9 +216,9 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     if state.op == "dropout":
         _check_key(op, "state.key", state.key)
     else:
-        _check_mask(op, "state.mask", state.mask, tuple(dy.shape), run_on)
-    with mx.stream(run_on):
-        return _apply(op, dy, state, run_on)
+        _check_mask(op, "state.mask", state.mask, tuple(dy.shape), stream)
+    with mx.stream(stream):
+        return _apply(op, dy, state, stream)
 
 
 @by_name("dropout_mask", "shape")
@@ -262,16 +262,16 @@ def dropout_mask(
         array([True, False, False, False], dtype=bool)
     """
     op = "dropout_mask"
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     lengths = _lengths(op, shape)
     keep, strides = _kept(op, keep_probability, p), _stride(op, mask_stride, len(lengths))
     flat = broadcast.sized(op, "shape", broadcast.as_images(lengths))
     each = _mask_of(flat, strides)
     if flat[0] * math.prod(each) >= _MOST:
         raise ValueError(f"{op}: a mask is too large; got shape={describe(lengths)}, expected less than 2**40 elements")
-    with mx.stream(run_on):
+    with mx.stream(stream):
         made = _key(op, seed, key)
-        spec = Random(keep, flat[0], each, run_on)
+        spec = Random(keep, flat[0], each, stream)
         own = (lengths[0], *spec.mask) if len(lengths) == 4 else lengths
         if 0 in own:
             return mx.zeros(own, mx.bool_)

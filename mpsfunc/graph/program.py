@@ -275,7 +275,7 @@ class Graph:
             for step in self._steps:
                 try:
                     if is_a(step.node, GradientFilterNode):
-                        self._pull(step, *calls[step.node.of], run, stream)
+                        self._backward(step, *calls[step.node.of], run, stream)
                     else:
                         calls[step.node] = self._apply(step, run, parameters, memory)
                 except (TypeError, ValueError) as error:
@@ -301,7 +301,7 @@ class Graph:
             run.memories[node.name] = made.memory
         return call, made
 
-    def _pull(self, step: Step, call: Call, made: Made, run: Run, stream: mx.Stream) -> None:
+    def _backward(self, step: Step, call: Call, made: Made, run: Run, stream: mx.Stream) -> None:
         node = step.node
         assert is_a(node, GradientFilterNode) and node.kind.backward is not None
         dy, y = run.images[step.sources[0]], made.images[0]

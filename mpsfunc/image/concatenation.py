@@ -40,7 +40,7 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
         >>> [concatenate([a, b], pad_to_multiple=m).reshape(-1).tolist() for m in (1, 4)]
         [[1.0, 2.0, 3.0], [1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0]]
     """
-    op, run_on = "concatenate", launch.resolve(stream)
+    op, stream = "concatenate", launch.resolve(stream)
     given = entries(images)
     if given is None:
         raise TypeError(f"{op}: images is not a sequence; got images={describe(images)}, expected a list of arrays")
@@ -48,13 +48,13 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
         raise ValueError(f"{op}: no images; got images={describe(images)}, expected at least one")
     multiple = checks.whole(op, "pad_to_multiple", pad_to_multiple)
     for i, image in enumerate(given):
-        checks.moved_image(op, f"images[{i}]", image, stream=run_on)
+        checks.moved_image(op, f"images[{i}]", image, stream=stream)
         checks.same_dtype(op, f"images[{i}]", image, "images[0]", given[0].dtype)
         checks.shape(op, f"images[{i}]", image, (*given[0].shape[:3], "c"), "images differ in more than channels")
     n, h, w, _ = given[0].shape
     ends = _ends([image.shape[3] for image in given], multiple)
     checks.image_shape(op, "output shape", (n, h, w, ends[-1]))
-    with mx.stream(run_on):
+    with mx.stream(stream):
         parts: list[mx.array] = []
         for image in given:
             parts.append(image)
@@ -87,8 +87,8 @@ def concatenate_grad(
         >>> [dx.reshape(-1).tolist() for dx in concatenate_grad(dy, (1, 2), pad_to_multiple=4)]
         [[0], [4, 5]]
     """
-    op, run_on = "concatenate_grad", launch.resolve(stream)
-    checks.moved_image(op, "dy", dy, stream=run_on)
+    op, stream = "concatenate_grad", launch.resolve(stream)
+    checks.moved_image(op, "dy", dy, stream=stream)
     given = entries(channels)
     if given is None:
         raise TypeError(f"{op}: channels is not a sequence; got channels={describe(channels)}, expected a list of ints")
@@ -98,7 +98,7 @@ def concatenate_grad(
     multiple = checks.whole(op, "pad_to_multiple", pad_to_multiple)
     ends = _ends(counts, multiple)
     checks.shape(op, "dy", dy, ("n", "h", "w", ends[-1]), "dy does not belong to these channels")
-    with mx.stream(run_on):
+    with mx.stream(stream):
         return [launch.cut(dy, (..., slice(at, at + c))) for at, c in zip([0, *ends], counts, strict=False)]
 
 
@@ -124,11 +124,11 @@ def slice_channels(x: mx.array, start: int, stop: int, *, stream: StreamLike = N
         >>> slice_channels(mx.arange(6).reshape(1, 1, 2, 3), 1, 3).tolist()
         [[[[1, 2], [4, 5]]]]
     """
-    op, run_on = "slice_channels", launch.resolve(stream)
-    checks.moved_image(op, "x", x, stream=run_on)
+    op, stream = "slice_channels", launch.resolve(stream)
+    checks.moved_image(op, "x", x, stream=stream)
     first = checks.whole(op, "start", start, 0, x.shape[3] - 1)
     last = checks.whole(op, "stop", stop, first + 1, x.shape[3])
-    with mx.stream(run_on):
+    with mx.stream(stream):
         return launch.cut(x, (..., slice(first, last)))
 
 
@@ -152,13 +152,13 @@ def slice_channels_grad(dy: mx.array, start: int, channels: int, *, stream: Stre
         >>> slice_channels_grad(mx.array([1, 2]).reshape(1, 1, 1, 2), 1, 4).reshape(-1)
         array([0, 1, 2, 0], dtype=int32)
     """
-    op, run_on = "slice_channels_grad", launch.resolve(stream)
-    checks.moved_image(op, "dy", dy, stream=run_on)
+    op, stream = "slice_channels_grad", launch.resolve(stream)
+    checks.moved_image(op, "dy", dy, stream=stream)
     n, h, w, taken = dy.shape
     total = checks.whole(op, "channels", channels, taken)
     first = checks.whole(op, "start", start, 0, total - taken)
     checks.image_shape(op, "output shape", (n, h, w, total))
-    with mx.stream(run_on):
+    with mx.stream(stream):
         around = [mx.zeros((n, h, w, c), dy.dtype) for c in (first, total - taken - first)]
         return mx.concatenate([around[0], dy, around[1]], axis=3)
 

@@ -115,19 +115,19 @@ def pad_fwd(
         >>> y.shape, state.channels.before
         ((1, 2, 2, 4), 1)
     """
-    run_on = launch.resolve(stream)
-    checks.moved_image("pad", "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.moved_image("pad", "x", x, stream=stream)
     state = _state("pad", x.shape, before, after, mode)
     fill = _value("pad", value, mode, x.dtype)
-    around = rules.Spec(state.rows, state.cols, False, fill, run_on)
+    around = rules.Spec(state.rows, state.cols, False, fill, stream)
     if not _moves(state.channels):
         return rules.resample(x, around), state
     if not (_moves(state.rows) or _moves(state.cols)):
-        return _along_channels(x, state.channels, False, fill, run_on), state
+        return _along_channels(x, state.channels, False, fill, stream), state
     narrow = x.dtype in (mx.float16, mx.bfloat16)
-    with mx.stream(run_on):  # for autodiff: two sums, one rounding
+    with mx.stream(stream):  # for autodiff: two sums, one rounding
         wide = x.astype(mx.float32) if narrow else x
-        y = rules.resample(_along_channels(wide, state.channels, False, fill, run_on), around)
+        y = rules.resample(_along_channels(wide, state.channels, False, fill, stream), around)
         return y.astype(x.dtype), state
 
 
@@ -173,23 +173,23 @@ def pad_grad(dy: mx.array, state: PadState, *, stream: StreamLike = None) -> mx.
         >>> pad_grad(mx.array([1.0, 10, 100, 1000, 1e4, 1e5, 1e6, 1e7]).reshape(1, 1, 8, 1), state).reshape(-1)
         array([10001, 1.0101e+07, 1.0001e+06], dtype=float32)
     """
-    op, run_on = "pad_grad", launch.resolve(stream)
-    checks.array(op, "dy", dy, stream=run_on)
-    checks.state(op, state, PadState, stream=run_on)
+    op, stream = "pad_grad", launch.resolve(stream)
+    checks.array(op, "dy", dy, stream=stream)
+    checks.state(op, state, PadState, stream=stream)
     for name, axis in (("rows", state.rows), ("cols", state.cols), ("channels", state.channels)):
         _check_axis(op, name, axis)
     checks.image_shape(op, "padded shape", (1, *(axis.n_out for axis in state[1:])))
     rules.check(op, state.rows, state.cols)
     expected = "n", state.rows.n_out, state.cols.n_out, state.channels.n_out
     checks.shape(op, "dy", dy, expected, "dy does not belong to this state")
-    around = rules.Spec(state.rows, state.cols, True, 0, run_on)
+    around = rules.Spec(state.rows, state.cols, True, 0, stream)
     if not _moves(state.channels):
         return rules.resample(dy, around)
     if not (_moves(state.rows) or _moves(state.cols)):
-        return _along_channels(dy, state.channels, True, 0, run_on)
-    with mx.stream(run_on):  # two sums, one rounding
+        return _along_channels(dy, state.channels, True, 0, stream)
+    with mx.stream(stream):  # two sums, one rounding
         sums = rules.resample(dy.astype(launch.accumulator(dy.dtype)), around)
-        return _along_channels(sums, state.channels, True, 0, run_on).astype(dy.dtype)
+        return _along_channels(sums, state.channels, True, 0, stream).astype(dy.dtype)
 
 
 def _along_channels(x: mx.array, channels: Padded, back: bool, fill: float, stream: mx.Stream) -> mx.array:

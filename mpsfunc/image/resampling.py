@@ -85,9 +85,9 @@ def forward(x: mx.array, state: ResampleState, stream: mx.Stream) -> mx.array:
 
 def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
     """The gradient of the function that made the state."""
-    run_on, of = launch.resolve(stream), op.removesuffix("_grad")
-    checks.array(op, "dy", dy, stream=run_on)
-    checks.state(op, state, ResampleState, stream=run_on)
+    stream, of = launch.resolve(stream), op.removesuffix("_grad")
+    checks.array(op, "dy", dy, stream=stream)
+    checks.state(op, state, ResampleState, stream=stream)
     if type(state.op) is not str or state.op != of:
         raise ValueError(
             f"{op}: a state of another operation; got state.op={describe(state.op)}, expected {describe(of)}"
@@ -99,7 +99,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
     rules.check(op, state.rows, state.cols)
     expected = "n", state.rows.n_out, state.cols.n_out, channels
     checks.shape(op, "dy", dy, expected, "dy does not belong to this state")
-    return rules.resample(dy, rules.Spec(state.rows, state.cols, True, 0, run_on))
+    return rules.resample(dy, rules.Spec(state.rows, state.cols, True, 0, stream))
 
 
 def _check_axis(op: str, name: str, axis: Any) -> None:

@@ -64,10 +64,10 @@ def resize_nearest_fwd(
         >>> y.shape, state.op
         ((1, 3, 3, 1), 'resize_nearest')
     """
-    op, run_on = "resize_nearest", launch.resolve(stream)
-    checks.moved_image(op, "x", x, stream=run_on)
+    op, stream = "resize_nearest", launch.resolve(stream)
+    checks.moved_image(op, "x", x, stream=stream)
     state = _state(op, op, x.shape, out_size, False, "clamp", coordinate)
-    return resampling.forward(x, state, run_on), state
+    return resampling.forward(x, state, stream), state
 
 
 def resize_nearest_state(
@@ -180,10 +180,10 @@ def resize_bilinear_fwd(
         >>> y.shape, state.rows.coordinate
         ((1, 3, 3, 1), 'align_corners')
     """
-    op, run_on = "resize_bilinear", launch.resolve(stream)
-    checks.image(op, "x", x, stream=run_on)
+    op, stream = "resize_bilinear", launch.resolve(stream)
+    checks.image(op, "x", x, stream=stream)
     state = _state(op, op, x.shape, out_size, align_corners, edge_mode, coordinate)
-    return resampling.forward(x, state, run_on), state
+    return resampling.forward(x, state, stream), state
 
 
 def resize_bilinear_state(

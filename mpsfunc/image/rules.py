@@ -143,15 +143,15 @@ def _run(x: mx.array, spec: Spec) -> mx.array:
     if not back and sampling.picks(rows) and sampling.picks(cols):
         images_per_thread = min(4, n)
 
-        def picking() -> tuple[KernelLaunch, ...]:
+        def gathering() -> tuple[KernelLaunch, ...]:
             grid, group = grids.image_threads(width * (channels // vector_width), height, -(-n // images_per_thread))
             names = ("x", "rows", "cols", "filling"), ("y",)
             template = ("V", vector_width), ("B", images_per_thread)
             params = PickLaunch(height, width)
-            return (KernelLaunch("pick", *names, (result,), grid, group, params, template),)
+            return (KernelLaunch("gather_pixels", *names, (result,), grid, group, params, template),)
 
         arrays = {"x": x, "rows": _picks(rows), "cols": _picks(cols), "filling": _filling(spec.fill, x.dtype)}
-        return launch.launch("pick", arrays, None, (result,), picking, spec.stream)[0]
+        return launch.launch("gather_pixels", arrays, None, (result,), gathering, spec.stream)[0]
 
     if launch.backend(spec.stream) == "cpu":
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}

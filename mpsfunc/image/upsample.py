@@ -56,10 +56,10 @@ def upsample_nearest_fwd(x: mx.array, scale: IntOrPair, *, stream: StreamLike = 
         >>> y.shape, state.op
         ((1, 4, 6, 1), 'upsample_nearest')
     """
-    op, run_on = "upsample_nearest", launch.resolve(stream)
-    checks.moved_image(op, "x", x, stream=run_on)
+    op, stream = "upsample_nearest", launch.resolve(stream)
+    checks.moved_image(op, "x", x, stream=stream)
     state = _state(op, op, x.shape, scale)
-    return resampling.forward(x, state, run_on), state
+    return resampling.forward(x, state, stream), state
 
 
 def upsample_nearest_state(x_shape: Sequence[int], scale: IntOrPair) -> ResampleState:
@@ -180,10 +180,10 @@ def upsample_bilinear_fwd(
         array([[4, 4],
                [4, 4]], dtype=float32)
     """
-    op, run_on = "upsample_bilinear", launch.resolve(stream)
-    checks.image(op, "x", x, stream=run_on)
+    op, stream = "upsample_bilinear", launch.resolve(stream)
+    checks.image(op, "x", x, stream=stream)
     state = _state(op, op, x.shape, scale, align_corners, edge_mode, coordinate)
-    return resampling.forward(x, state, run_on), state
+    return resampling.forward(x, state, stream), state
 
 
 def upsample_bilinear_state(

@@ -65,14 +65,14 @@ def check_arguments(
     stream: Any,
 ) -> Given:
     """The arguments of `loss`, checked."""
-    run_on = launch.resolve(stream)
-    _images(op, y, run_on)
+    stream = launch.resolve(stream)
+    _images(op, y, stream)
     type = checks.choice(op, "type", type, formulas.TYPES)
     kind = formulas.TYPES.index(type)
     reduction = checks.choice(op, "reduction", reduction, REDUCTIONS)
     if kind == COSINE and reduction != _SUM:
         raise ValueError(f"{op}: cosine_distance is a sum; got reduction={describe(reduction)}, expected 'sum'")
-    labelled = _target(op, y, target, kind, run_on)
+    labelled = _target(op, y, target, kind, stream)
     weight = checks.number(op, "weight", weight)
     smoothing = checks.number(op, "label_smoothing", label_smoothing, 0.0, 1.0)
     classes = checks.whole(op, "number_of_classes", number_of_classes)
@@ -92,19 +92,19 @@ def check_arguments(
     divisor = pixels if kind == SOFTMAX else pixels * channels
     averaged = reduction == _MEAN or (reduction == _BY_WEIGHTS and weights is None)
     share = smoothing / (classes if kind == SOFTMAX else 2)
-    with mx.stream(run_on):
+    with mx.stream(stream):
         wanted = _labels(target, channels).reshape(n, pixels) if labelled else target.reshape(n, pixels, channels)
         arrays: tuple[mx.array, ...] = y.reshape(n, pixels, channels), wanted
         counts = None
         if weights is not None:
-            wide = _weights(op, y, weights, weight, kind, run_on)
+            wide = _weights(op, y, weights, weight, kind, stream)
             arrays = (*arrays, wide)
             if reduction == _BY_WEIGHTS:
                 counts = _counts(wide, channels if kind != SOFTMAX else 1)
     factor = 1 / divisor if averaged else 1.0
     flags = reduction == _NONE, labelled, weights is not None, False
     return Given(
-        arrays, Spec(kind, 1 - smoothing, share, *numbers, weight, factor, *flags, run_on), tuple(y.shape), counts
+        arrays, Spec(kind, 1 - smoothing, share, *numbers, weight, factor, *flags, stream), tuple(y.shape), counts
     )
 
 

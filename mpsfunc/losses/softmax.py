@@ -131,21 +131,21 @@ def log_softmax_grad(dy: mx.array, y: mx.array, axis: int = -1, *, stream: Strea
 
 
 def _forward(op: str, kernel: Callable[..., mx.array], x: mx.array, axis: int, stream: StreamLike) -> mx.array:
-    run_on = launch.resolve(stream)
-    checks.array(op, "x", x, stream=run_on)
-    return _by_lines(op, kernel, (x,), checks.axis(op, "x", x, axis), run_on)
+    stream = launch.resolve(stream)
+    checks.array(op, "x", x, stream=stream)
+    return _by_lines(op, kernel, (x,), checks.axis(op, "x", x, axis), stream)
 
 
 def _backward(
     op: str, kernel: Callable[..., mx.array], dy: mx.array, y: mx.array, axis: int, stream: StreamLike
 ) -> mx.array:
-    run_on = launch.resolve(stream)
-    checks.array(op, "y", y, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.array(op, "y", y, stream=stream)
     at = checks.axis(op, "y", y, axis)
-    checks.array(op, "dy", dy, stream=run_on)
+    checks.array(op, "dy", dy, stream=stream)
     checks.shape(op, "dy", dy, tuple(y.shape), "dy does not belong to y")
     checks.same_dtype(op, "dy", dy, "y", y.dtype)
-    return _by_lines(op, kernel, (dy, y), at, run_on)
+    return _by_lines(op, kernel, (dy, y), at, stream)
 
 
 def _by_lines(

@@ -67,12 +67,12 @@ def bn_normalize(
         >>> round(y[1, 0, 1, 0].item(), 6)
         3.328427
     """
-    run_on = launch.resolve(stream)
-    checks.image("bn_normalize", "x", x, stream=run_on)
-    by, slopes, _ = _chosen("bn_normalize", run_on, x, state, gamma, beta, neuron)
-    with mx.stream(run_on):
+    stream = launch.resolve(stream)
+    checks.image("bn_normalize", "x", x, stream=stream)
+    by, slopes, _ = _chosen("bn_normalize", stream, x, state, gamma, beta, neuron)
+    with mx.stream(stream):
         y = batch_rules.bn_normalize_by(x, state.mean, state.var, *filled(x, gamma, beta), by)
-        return y if slopes is None else prelu_rules.prelu(y, slopes, run_on)
+        return y if slopes is None else prelu_rules.prelu(y, slopes, stream)
 
 
 def bn_stats_grad(
@@ -120,16 +120,16 @@ def bn_stats_grad(
         >>> round(state.dgamma.item(), 6), state.dbeta.item()
         (0.471405, 4.0)
     """
-    run_on = launch.resolve(stream)
-    checks.gradient("bn_stats_grad", dy, x, stream=run_on)
-    by, slopes, behind = _chosen("bn_stats_grad", run_on, x, state, gamma, beta, neuron)
+    stream = launch.resolve(stream)
+    checks.gradient("bn_stats_grad", dy, x, stream=stream)
+    by, slopes, behind = _chosen("bn_stats_grad", stream, x, state, gamma, beta, neuron)
     if state.summed not in ("", UNKNOWN, behind):
         raise ValueError(
             f"bn_stats_grad: the state's sums are of another activation; got neuron={describe(behind)}, "
             f"expected {describe(state.summed)} as before, or the state that bn_reset returns"
         )
     processes = across_processes.others("bn_stats_grad", group)
-    with mx.stream(run_on):
+    with mx.stream(stream):
         if slopes is not None:
             dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
         given = filled(x, gamma, beta) if by.act.kind else (state.mean, state.mean)
@@ -139,7 +139,7 @@ def bn_stats_grad(
         else:
             none = mx.zeros_like(state.mean)
             own = batch_rules.bn_stats_grad_by(dy, x, statistics, (none, none), given, by)
-            of_all = across_processes.total(own, processes, run_on)
+            of_all = across_processes.total(own, processes, stream)
             dgamma, dbeta = (a.astype(b.dtype) + b for a, b in zip(held, of_all, strict=True))
         return state._replace(dgamma=dgamma, dbeta=dbeta, summed=UNKNOWN if state.summed == UNKNOWN else behind)
 
@@ -187,9 +187,9 @@ def bn_grad(
         >>> round(bn_grad(dy, x, state, mx.array([2.0]))[0, 0, 1, 0].item(), 6)
         -2.828427
     """
-    run_on = launch.resolve(stream)
-    checks.gradient("bn_grad", dy, x, stream=run_on)
-    by, slopes, behind = _chosen("bn_grad", run_on, x, state, gamma, beta, neuron)
+    stream = launch.resolve(stream)
+    checks.gradient("bn_grad", dy, x, stream=stream)
+    by, slopes, behind = _chosen("bn_grad", stream, x, state, gamma, beta, neuron)
     if not (state.summed or state.frozen):
         raise ValueError(
             "bn_grad: the state has no sums of gradients; got state.summed='', expected the state that bn_stats_grad "
@@ -200,7 +200,7 @@ def bn_grad(
             f"bn_grad: the sums are of another activation; got neuron={describe(behind)}, "
             f"expected {describe(state.summed)}, which bn_stats_grad was given"
         )
-    with mx.stream(run_on):
+    with mx.stream(stream):
         if slopes is not None:
             dy = _before_prelu(dy, x, state, gamma, beta, slopes, by)
         given, statistics = filled(x, gamma, beta), (state.mean, state.var)
@@ -271,18 +271,18 @@ def batch_norm_fwd(
         >>> state.mean.item(), state.count.item()
         (2.0, 2)
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     op = "batch_norm"
-    checks.image(op, "x", x, stream=run_on)
+    checks.image(op, "x", x, stream=stream)
     processes = across_processes.others(op, group)
-    check_filled(op, x, processes, run_on)
-    check_parameters(op, run_on, x, gamma, beta)
-    act, slopes = fused.chosen(op, neuron, x.shape[3], run_on, of=x.shape)
-    spec = Spec(False, 0, checked_eps(op, eps), act if slopes is None else NO_ACTIVATION, processes, run_on)
+    check_filled(op, x, processes, stream)
+    check_parameters(op, stream, x, gamma, beta)
+    act, slopes = fused.chosen(op, neuron, x.shape[3], stream, of=x.shape)
+    spec = Spec(False, 0, checked_eps(op, eps), act if slopes is None else NO_ACTIVATION, processes, stream)
     y, mean, var, count = normalized(x, gamma, beta, spec)
     if slopes is not None:
-        y = prelu_rules.prelu(y, slopes, run_on)
-    return y, zero_state(mean, var, count, spec.eps, run_on)
+        y = prelu_rules.prelu(y, slopes, stream)
+    return y, zero_state(mean, var, count, spec.eps, stream)
 
 
 # Checks and vectors -------------------------------------------------------------------------------------
@@ -316,4 +316,4 @@ def _before_prelu(
 ) -> mx.array:
     """The gradient of what a prelu was applied to, which is computed again."""
     z = batch_rules.bn_normalize_by(x, state.mean, state.var, *filled(x, gamma, beta), by)
-    return prelu_rules.prelu_pull(dy, z, slopes, by.stream)
+    return prelu_rules.prelu_grad_input(dy, z, slopes, by.stream)

@@ -137,7 +137,7 @@ def _run_bn_grad_by(*args: Any) -> mx.array:
 
 
 def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
-    """The one set's vectors, as `channels.rules` takes them."""
+    """The one statistics group's vectors, as `channels.rules` takes them."""
     dtype = launch.accumulator(x.dtype)
     return [v.astype(dtype)[None] for v in vectors]
 

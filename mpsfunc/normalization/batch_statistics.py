@@ -95,12 +95,12 @@ def bn_stats(
         >>> state.mean.item(), state.var.item()
         (3.0, 3.5)
     """
-    run_on = launch.resolve(stream)
-    checks.image("bn_stats", "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image("bn_stats", "x", x, stream=stream)
     group = across_processes.others("bn_stats", group)
-    check_filled("bn_stats", x, group, run_on)
+    check_filled("bn_stats", x, group, stream)
     if state is not None:
-        check_owned("bn_stats", x, state, run_on)
+        check_owned("bn_stats", x, state, stream)
         if state.frozen:
             raise ValueError("bn_stats: statistics are frozen; got state.frozen=True, expected a state from bn_stats")
         if eps is not None and checked_eps("bn_stats", eps) != state.eps:
@@ -113,8 +113,8 @@ def bn_stats(
                 "expected a state from before bn_stats_grad, or for another batch the one that bn_reset returns"
             )
     eps = checked_eps("bn_stats", 1e-5 if eps is None else eps)
-    new = zero_state(*statistics_of_all(x, group, run_on), eps, run_on)
-    return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=run_on)
+    new = zero_state(*statistics_of_all(x, group, stream), eps, stream)
+    return new if state is None else bn_merge(state, new._replace(eps=state.eps), stream=stream)
 
 
 def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: StreamLike = None) -> BatchNormState:
@@ -139,12 +139,12 @@ def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: Strea
         >>> bn_normalize(mx.array([7.0]).reshape(1, 1, 1, 1), state).item()
         2.0
     """
-    run_on = launch.resolve(stream)
-    checks.array("bn_frozen", "mean", mean, stream=run_on)
-    checks.array("bn_frozen", "var", var, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.array("bn_frozen", "mean", mean, stream=stream)
+    checks.array("bn_frozen", "var", var, stream=stream)
     checks.shape("bn_frozen", "mean", mean, ("c",), "mean is not a vector")
     checks.shape("bn_frozen", "var", var, (mean.shape[0],), "mean and var differ in length")
-    with mx.stream(run_on):
+    with mx.stream(stream):
         dtype = mx.float64 if mx.float64 in (mean.dtype, var.dtype) else mx.float32
         none = mx.zeros(mean.shape, dtype)
         count = mx.array(0, mx.int64)
@@ -188,9 +188,9 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         >>> bn_merge(bn_stats(x[:1]), bn_stats(x[1:])).var.item()
         3.5
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     for state in (a, b):
-        check_whole("bn_merge", state, run_on)
+        check_whole("bn_merge", state, stream)
         if state.frozen:
             raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
@@ -203,7 +203,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
                 f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={describe(state.summed)}, "
                 "expected states from before bn_stats_grad, or one that covers nothing beside it"
             )
-    with mx.stream(run_on):
+    with mx.stream(stream):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
         whole = vector_rules.joined(*of_a, *of_b)
@@ -258,10 +258,10 @@ def bn_running(
         >>> running.mean.item(), running.var.item()
         (1.0, 1.5)
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     op = "bn_running"
     for given, frozen in ((running, True), (state, False)):
-        check_whole(op, given, run_on)
+        check_whole(op, given, stream)
         if given.frozen != frozen:
             name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
@@ -275,12 +275,12 @@ def bn_running(
     share = checks.number(op, "momentum", momentum, 0, 1)
     drawn = float(checks.switch(op, "unbiased", unbiased))
     dtypes = running.mean.dtype, running.var.dtype
-    with mx.stream(run_on):
+    with mx.stream(stream):
         wide = mx.float64 if mx.float64 in dtypes else mx.float32
         known, found = [running.mean, running.var], [a.astype(wide) for a in (state.mean, state.var)]
-        if launch.backend(run_on) == "cpu" or dtypes[0] != dtypes[1]:
+        if launch.backend(stream) == "cpu" or dtypes[0] != dtypes[1]:
             known = [a.astype(wide) for a in known]
-        mean, var = vector_rules.moved(*known, *found, state.count, share, drawn, run_on)
+        mean, var = vector_rules.moved(*known, *found, state.count, share, drawn, stream)
         return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 
@@ -304,9 +304,9 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
         >>> bn_reset(bn_stats(mx.ones((1, 2, 2, 1)))).count.item()
         0
     """
-    run_on = launch.resolve(stream)
-    check_whole("bn_reset", state, run_on)
-    with mx.stream(run_on):
+    stream = launch.resolve(stream)
+    check_whole("bn_reset", state, stream)
+    with mx.stream(stream):
         none = mx.zeros_like(state.mean)
         if state.frozen:
             return state._replace(dgamma=none, dbeta=none, summed="")

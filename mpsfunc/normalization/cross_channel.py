@@ -105,11 +105,11 @@ def cross_channel_norm_fwd(
         (3, 0.5)
     """
     op = "cross_channel_norm"
-    run_on = launch.resolve(stream)
-    checks.image(op, "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image(op, "x", x, stream=stream)
     numbers = window_rules.numbers(op, alpha=alpha, beta=beta, delta=delta)
     state = CrossChannelNormState(op, checks.whole(op, "size", size), *numbers)
-    return window_rules.cross_channel_norm(x, Spec(*state[1:], run_on)), state
+    return window_rules.cross_channel_norm(x, Spec(*state[1:], stream)), state
 
 
 def cross_channel_norm_grad(
@@ -143,5 +143,5 @@ def cross_channel_norm_grad(
         >>> round(cross_channel_norm_grad(dy, x, state)[0, 0, 0, 0].item(), 6)
         0.340207
     """
-    run_on = window_rules.checked("cross_channel_norm_grad", dy, x, state, CrossChannelNormState, stream)
-    return window_rules.cross_channel_norm_grad(dy, x, Spec(*state[1:], run_on))
+    stream = window_rules.checked("cross_channel_norm_grad", dy, x, state, CrossChannelNormState, stream)
+    return window_rules.cross_channel_norm_grad(dy, x, Spec(*state[1:], stream))

@@ -308,14 +308,14 @@ def _normalized(
     stream: StreamLike,
 ) -> tuple[mx.array, mx.array, mx.array, Spec]:
     """The images, mean and variance of each channel's group, and what was done; for instance norm of each channel."""
-    run_on = launch.resolve(stream)
-    checks.image(op, "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image(op, "x", x, stream=stream)
     together = 0 if op == "instance_norm" else checks.whole(op, "groups", groups)
-    check_parameters(op, run_on, x, gamma, beta)  # ahead of groups, as it tells turned images
+    check_parameters(op, stream, x, gamma, beta)  # ahead of groups, as it tells turned images
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
         raise ValueError(f"{op}: groups do not divide the channels; got groups={describe(groups)}, expected {rule}")
-    spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, run_on)
+    spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, stream)
     y, mean, var, _ = normalized(x, gamma, beta, spec)
     return y, mean, var, spec
 
@@ -336,10 +336,10 @@ def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
 def _backward(
     op: str, dy: mx.array, x: mx.array, state: Any, kind: type[_State], gamma: mx.array | None, stream: StreamLike
 ) -> tuple[mx.array, _State]:
-    run_on = launch.resolve(stream)
-    checks.gradient(op, dy, x, stream=run_on)
-    check_parameters(op, run_on, x, gamma, None)
-    checks.state(op, state, kind, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.gradient(op, dy, x, stream=stream)
+    check_parameters(op, stream, x, gamma, None)
+    checks.state(op, state, kind, stream=stream)
     check_statistics(op, state)
     n, channels = x.shape[0], x.shape[3]
     groups = state.mean.shape[-1] if kind is GroupNormState and state.mean.ndim else 0
@@ -353,10 +353,10 @@ def _backward(
         raise ValueError(
             f"{op}: x does not belong to this state; got state.mean.shape={state.mean.shape}, expected {rule}"
         )
-    with mx.stream(run_on):
+    with mx.stream(stream):
         given = parameters(x, gamma, None)
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)
-        spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, run_on)
+        spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, stream)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
         dgamma, dbeta = (accumulation.accumulate(a, b) for a, b in zip(held, grown, strict=True))
         return dx, state._replace(dgamma=dgamma, dbeta=dbeta)

@@ -138,11 +138,11 @@ def spatial_norm_fwd(
         3
     """
     op = "spatial_norm"
-    run_on = launch.resolve(stream)
-    checks.image(op, "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image(op, "x", x, stream=stream)
     numbers = window_rules.numbers(op, alpha=alpha, beta=beta, delta=delta)
     state = SpatialNormState(op, checks.whole(op, "kernel_size", kernel_size), *numbers)
-    return window_rules.spatial_norm(x, Spec(*state[1:], run_on)), state
+    return window_rules.spatial_norm(x, Spec(*state[1:], stream)), state
 
 
 def spatial_norm_grad(dy: mx.array, x: mx.array, state: SpatialNormState, *, stream: StreamLike = None) -> mx.array:
@@ -174,8 +174,8 @@ def spatial_norm_grad(dy: mx.array, x: mx.array, state: SpatialNormState, *, str
         >>> spatial_norm_grad(mx.ones_like(x), x, state).reshape(-1)
         array([0, -0.12, -0.12], dtype=float32)
     """
-    run_on = window_rules.checked("spatial_norm_grad", dy, x, state, SpatialNormState, stream)
-    return window_rules.spatial_norm_grad(dy, x, Spec(*state[1:], run_on))
+    stream = window_rules.checked("spatial_norm_grad", dy, x, state, SpatialNormState, stream)
+    return window_rules.spatial_norm_grad(dy, x, Spec(*state[1:], stream))
 
 
 def local_contrast_norm(
@@ -251,11 +251,11 @@ def local_contrast_norm_fwd(
         (1.0, 0.0009765625)
     """
     op = "local_contrast_norm"
-    run_on = launch.resolve(stream)
-    checks.image(op, "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image(op, "x", x, stream=stream)
     numbers = window_rules.numbers(op, alpha=alpha, beta=beta, delta=delta, p0=p0, pm=pm, ps=ps)
     state = LocalContrastNormState(op, checks.whole(op, "kernel_size", kernel_size), *numbers)
-    return window_rules.local_contrast_norm(x, ContrastSpec(*state[1:], run_on)), state
+    return window_rules.local_contrast_norm(x, ContrastSpec(*state[1:], stream)), state
 
 
 def local_contrast_norm_grad(
@@ -290,5 +290,5 @@ def local_contrast_norm_grad(
         >>> round(local_contrast_norm_grad(dy, x, state)[0, 1, 1, 0].item(), 6)
         0.321029
     """
-    run_on = window_rules.checked("local_contrast_norm_grad", dy, x, state, LocalContrastNormState, stream)
-    return window_rules.local_contrast_norm_grad(dy, x, ContrastSpec(*state[1:], run_on))
+    stream = window_rules.checked("local_contrast_norm_grad", dy, x, state, LocalContrastNormState, stream)
+    return window_rules.local_contrast_norm_grad(dy, x, ContrastSpec(*state[1:], stream))

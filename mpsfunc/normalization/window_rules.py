@@ -95,13 +95,13 @@ def numbers(op: str, **given: float) -> list[float]:
 
 def checked(op: str, dy: mx.array, x: mx.array, state: Any, kind: type[Any], stream: launch.StreamLike) -> mx.Stream:
     """The stream of a gradient, once its arguments fit."""
-    run_on = launch.resolve(stream)
-    checks.gradient(op, dy, x, stream=run_on)
-    checks.state(op, state, kind, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.gradient(op, dy, x, stream=stream)
+    checks.state(op, state, kind, stream=stream)
     names = [f"state.{name}" for name in state._fields[1:]]
     checks.whole(op, names[0], state[1])
     numbers(op, **dict(zip(names[1:], state[2:], strict=True)))
-    return run_on
+    return stream
 
 
 # Sums over windows --------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ def avg_pool_fwd(
         >>> avg_pool_grad(mx.ones_like(y), state)[0, 0, 0].item()
         0.25
     """
-    run_on = launch.resolve(stream)
-    checks.image("avg_pool", "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image("avg_pool", "x", x, stream=stream)
     state = _state(
         "avg_pool",
         x.shape,
@@ -154,7 +154,7 @@ def avg_pool_fwd(
         edge_mode=edge_mode,
         zero_pad=zero_pad,
     )
-    return average_rules.pool(x, Spec(PoolParams(state.rows, state.cols), run_on)), state
+    return average_rules.pool(x, Spec(PoolParams(state.rows, state.cols), stream)), state
 
 
 def avg_pool_state(
@@ -247,16 +247,16 @@ def avg_pool_grad(
         >>> avg_pool_grad(mx.full((1, 1, 3, 1), 6.0), state).reshape(-1)
         array([2, 4, 2, 4], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    checks.array("avg_pool_grad", "dy", dy, stream=run_on)
-    checks.state("avg_pool_grad", state, AvgPoolState, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.array("avg_pool_grad", "dy", dy, stream=stream)
+    checks.state("avg_pool_grad", state, AvgPoolState, stream=stream)
     check_state("avg_pool_grad", state, EDGES)
     checks.no_kernel_offset("avg_pool_grad", kernel_offset)
     channels = checks.whole("avg_pool_grad", "state.channels", state.channels)
     expected = ("n", state.rows.n_out, state.cols.n_out, channels)
     checks.shape("avg_pool_grad", "dy", dy, expected, "dy does not belong to this state")
     rows, cols = restrict_outputs("avg_pool_grad", (state.rows, state.cols), source_window)
-    return average_rules.grad(dy, Spec(PoolParams(rows, cols), run_on))
+    return average_rules.grad(dy, Spec(PoolParams(rows, cols), stream))
 
 
 def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement: Any) -> AvgPoolState:

@@ -129,8 +129,8 @@ def l2_pool_fwd(
         >>> l2_pool_grad(mx.ones_like(y), x, state).reshape(-1)
         array([0.6, 0.8, 0, 0], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    checks.image("l2_pool", "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.image("l2_pool", "x", x, stream=stream)
     _, h, w, channels = x.shape
     rows, cols = placement.place(
         "l2_pool",
@@ -146,8 +146,8 @@ def l2_pool_fwd(
         edge_modes=EDGE_MODES,
     )
     checks.image_shape("l2_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
-    with mx.stream(run_on):
-        norms = l2_rules.norms(x, Spec(PoolParams(rows, cols), run_on))
+    with mx.stream(stream):
+        norms = l2_rules.norms(x, Spec(PoolParams(rows, cols), stream))
         return norms.astype(x.dtype), L2PoolState(norms, "l2_pool", rows, cols)
 
 
@@ -191,12 +191,12 @@ def l2_pool_grad(
         >>> l2_pool_grad(mx.array([5.0, 12.65]).reshape(1, 1, 2, 1), x, state)[0, 0, 0].item()
         3.0
     """
-    run_on = launch.resolve(stream)
+    stream = launch.resolve(stream)
     op = "l2_pool_grad"
-    checks.array(op, "dy", dy, stream=run_on)
-    checks.image(op, "x", x, stream=run_on)
+    checks.array(op, "dy", dy, stream=stream)
+    checks.image(op, "x", x, stream=stream)
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
-    checks.state(op, state, L2PoolState, stream=run_on)
+    checks.state(op, state, L2PoolState, stream=stream)
     check_state(op, state, EDGES)
     checks.no_kernel_offset(op, kernel_offset)
     rows, cols = state.rows, state.cols
@@ -210,4 +210,4 @@ def l2_pool_grad(
             f"expected {launch.accumulator(x.dtype)}"
         )
     rows, cols = placement.restrict_outputs(op, (rows, cols), source_window)
-    return l2_rules.grad(dy, x, state.norms, Spec(PoolParams(rows, cols), run_on))
+    return l2_rules.grad(dy, x, state.norms, Spec(PoolParams(rows, cols), stream))

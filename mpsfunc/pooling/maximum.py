@@ -250,10 +250,10 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
         >>> max_pool_indices(state).item()
         3
     """
-    run_on = launch.resolve(stream)
-    _check_state("max_pool_indices", state, run_on)
+    stream = launch.resolve(stream)
+    _check_state("max_pool_indices", state, stream)
     rows, cols = state.rows, state.cols
-    with mx.stream(run_on):
+    with mx.stream(stream):
         taps = rows.size * cols.size
         codes = state.winners.astype(mx.uint32)
         lost = codes >= taps
@@ -287,18 +287,18 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
         >>> max_unpool(y, state).reshape(-1)
         array([0, 0, 0, 5], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    checks.array("max_unpool", "y", y, stream=run_on)
-    _check_state("max_unpool", state, run_on)
+    stream = launch.resolve(stream)
+    checks.array("max_unpool", "y", y, stream=stream)
+    _check_state("max_unpool", state, stream)
     checks.shape("max_unpool", "y", y, tuple(state.winners.shape), "y does not belong to this state")
-    spec = Spec(PoolParams(state.rows, state.cols), run_on)
+    spec = Spec(PoolParams(state.rows, state.cols), stream)
     image: mx.array
     axes = state.rows, state.cols
     clamps = [clamps_taps(axis) for axis in axes]
     if max_overlap(*axes) == 1 and not any(clamps):
         image = maximum_rules.grad(y, state.winners, spec)
         return image
-    with mx.stream(run_on):
+    with mx.stream(stream):
         wide = y.astype(launch.accumulator(y.dtype))
         shared = maximum_rules.grad(mx.ones_like(wide), state.winners, spec)
         shared = mx.maximum(shared, 1)
@@ -321,8 +321,8 @@ def _pool(
     op: str, x: Any, kernel_size: KernelSize, stream: StreamLike, placement: dict[str, Any]
 ) -> tuple[mx.array, MaxPoolState]:
     """`max_pool_fwd` for a function with another name in errors."""
-    run_on = launch.resolve(stream)
-    checks.numbers(op, "x", x, stream=run_on)
+    stream = launch.resolve(stream)
+    checks.numbers(op, "x", x, stream=stream)
     checks.image_shape(op, "x.shape", x.shape)
     _, h, w, channels = x.shape
     mode = placement["edge_mode"]
@@ -339,20 +339,20 @@ def _pool(
             f"{op}: a window holds no pixel; got edge_mode={describe(mode or 'exclude')}, expected less padding, or "
             "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
         )
-    with mx.stream(run_on):
-        y, winners = maximum_rules.pool(_comparable(x, run_on), Spec(PoolParams(rows, cols), run_on))
+    with mx.stream(stream):
+        y, winners = maximum_rules.pool(_comparable(x, stream), Spec(PoolParams(rows, cols), stream))
         return y.astype(x.dtype), MaxPoolState(winners, "max_pool", rows, cols)
 
 
 def _gradient(op: str, dy: Any, state: Any, source_window: Any, kernel_offset: object, stream: StreamLike) -> mx.array:
     """`max_pool_grad` for a function with another name in errors."""
-    run_on = launch.resolve(stream)
-    checks.array(op, "dy", dy, stream=run_on)
-    _check_state(op, state, run_on)
+    stream = launch.resolve(stream)
+    checks.array(op, "dy", dy, stream=stream)
+    _check_state(op, state, stream)
     checks.no_kernel_offset(op, kernel_offset)
     checks.shape(op, "dy", dy, tuple(state.winners.shape), "dy does not belong to this state")
     rows, cols = restrict_outputs(op, (state.rows, state.cols), source_window)
-    dx: mx.array = maximum_rules.grad(dy, state.winners, Spec(PoolParams(rows, cols), run_on))
+    dx: mx.array = maximum_rules.grad(dy, state.winners, Spec(PoolParams(rows, cols), stream))
     return dx
 
 

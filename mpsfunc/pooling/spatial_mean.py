@@ -35,9 +35,9 @@ def spatial_mean(x: mx.array, *, stream: StreamLike = None) -> mx.array:
         >>> spatial_mean(mx.arange(8.0).reshape(1, 2, 2, 2)).reshape(-1)
         array([3, 4], dtype=float32)
     """
-    run_on = launch.resolve(stream)
-    checks.image("spatial_mean", "x", x, stream=run_on)
-    return average_rules.pool(x, _one_window("spatial_mean", x.shape, run_on))
+    stream = launch.resolve(stream)
+    checks.image("spatial_mean", "x", x, stream=stream)
+    return average_rules.pool(x, _one_window("spatial_mean", x.shape, stream))
 
 
 def spatial_mean_grad(dy: mx.array, shape: Sequence[int], *, stream: StreamLike = None) -> mx.array:
@@ -61,11 +61,11 @@ def spatial_mean_grad(dy: mx.array, shape: Sequence[int], *, stream: StreamLike 
         >>> spatial_mean_grad(mx.array(6.0).reshape(1, 1, 1, 1), (1, 1, 3, 1)).reshape(-1)
         array([2, 2, 2], dtype=float32)
     """
-    op, run_on = "spatial_mean_grad", launch.resolve(stream)
-    checks.array(op, "dy", dy, stream=run_on)
+    op, stream = "spatial_mean_grad", launch.resolve(stream)
+    checks.array(op, "dy", dy, stream=stream)
     n, _, _, channels = source = checks.shape_of_images(op, "shape", shape)
     checks.shape(op, "dy", dy, (n, 1, 1, channels), "dy does not belong to images of this shape")
-    return average_rules.grad(dy, _one_window(op, source, run_on))
+    return average_rules.grad(dy, _one_window(op, source, stream))
 
 
 def _one_window(op: str, shape: Sequence[int], stream: mx.Stream) -> Spec:

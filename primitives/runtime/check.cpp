@@ -11,6 +11,7 @@
 #include "runtime/check_channels.h"
 #include "runtime/check_elements.h"
 #include "runtime/check_rows.h"
+#include "runtime/requirements.h"
 
 namespace mpsf {
 namespace {
@@ -18,21 +19,9 @@ namespace {
 // Positions and sizes below this cannot overflow an int in geometry.h.
 constexpr int64_t kLimit = int64_t{1} << 30;
 
-class Check {
+class Check : public Requirements {
  public:
-  explicit Check(const Signature& call) : call_(call) {}
-
-  void require(bool holds, const char* rule) const {
-    if (!holds) throw std::invalid_argument(std::string(op_name(call_.op)) + ": expected " + rule);
-  }
-
-  // The parameters, as the struct that an operation has.
-  template <typename P>
-  P params() const {
-    require(call_.params.size() == sizeof(P) / sizeof(int), "another number of params");
-    return params_as<P>(call_.params.data());
-  }
-  void no_params() const { require(call_.params.empty(), "another number of params"); }
+  using Requirements::Requirements;
 
   void counts(size_t inputs, size_t outputs) const {
     require(call_.inputs.size() == inputs, "another number of inputs");
@@ -67,7 +56,7 @@ class Check {
   }
 
   // Whether tables say what is read.
-  bool tables() const { return call_.op == Op::pick || call_.op == Op::resample; }
+  bool tables() const { return call_.op == Op::gather_pixels || call_.op == Op::resample; }
 
   // Classes of a loss's pixels.
   bool labelled(const Array& a) const {
@@ -172,20 +161,20 @@ class Check {
 
   // An image, and tables of what the rows and columns of the result read in it; what they hold is looked at later.
   void resampling() const {
-    const bool picks = call_.op == Op::pick;
+    const bool gathers = call_.op == Op::gather_pixels;
     no_params();
-    counts(picks ? 4 : 3, 1);
+    counts(gathers ? 4 : 3, 1);
     require(in(0).size() == 4 && out(0).size() == 4, "images of rank 4");
     require(in(0)[0] == out(0)[0] && in(0)[3] == out(0)[3], "as many images and channels out as in");
     const Dtype dtype = image();
     const bool moves = dtype == Type::u8 || dtype == Type::u16 || dtype == Type::u32 || dtype == Type::u64;
-    require((picks && moves) || is_floating(dtype), "images that are floating, or unsigned to pick");
+    require((gathers && moves) || is_floating(dtype), "images that are floating, or unsigned to gather");
     for (int axis = 1; axis <= 2; ++axis) {
       require(call_.inputs[axis].shape.size() == 1 && call_.inputs[axis].dtype == Type::u32, "tables of uint32");
       const int64_t size = in(axis)[0], count = out(0)[axis];
-      require(picks ? size == count : size > count && (size - count - 1) % 3 == 0, "tables of the result's lengths");
+      require(gathers ? size == count : size > count && (size - count - 1) % 3 == 0, "tables of the result's lengths");
     }
-    if (picks) input(3, {1}, dtype);
+    if (gathers) input(3, {1}, dtype);
     output(0, out(0), dtype);
   }
 
@@ -220,9 +209,6 @@ class Check {
     require(in(0).size() == 2 && count >= 1 && count <= in(0)[1], "rows of vectors and at most as many groups");
     require(in(0)[1] % static_cast<int>(count) == 0, "groups that divide the channels");
   }
-
- private:
-  const Signature& call_;
 };
 
 }  // namespace
@@ -380,7 +366,7 @@ void check(const Signature& call) {
     case Op::neuron_grad_grad:
       c.fused(c.params<Activation<double>>());
       return c.elements(3, false);
-    case Op::pick:
+    case Op::gather_pixels:
     case Op::resample:
       return c.resampling();
     case Op::softmax:

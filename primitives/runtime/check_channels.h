@@ -5,18 +5,19 @@
 
 namespace mpsf {
 
-// Images in sets, `vectors` inputs (sets, channels) behind them, or (channels,) for one set, and outputs like the image
-// or like those.
+// Images in statistics groups, `vectors` inputs (stat_groups, channels) behind them, or (channels,) for one group, and
+// outputs like the image or like those.
 template <typename Check>
 void channels(const Check& c, const Signature& call, size_t images, size_t vectors, bool image_out) {
   c.counts(images + vectors, image_out ? 1 : 2);
   for (size_t i = 1; i < images; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
   const Shape vector = vectors > 0 ? c.in(static_cast<int>(images)) : c.out(0);
-  const bool one_set = vector.size() == 1;
-  c.require(c.in(0).size() >= 2 && (one_set || vector.size() == 2),
+  const bool one_group = vector.size() == 1;
+  c.require(c.in(0).size() >= 2 && (one_group || vector.size() == 2),
             "images of rank 2 or more, and vectors of rank 1 or 2");
   c.require(vector.back() == c.in(0).back(), "vectors with an entry a channel");
-  c.require(one_set || (vector[0] > 0 ? c.in(0)[0] % vector[0] == 0 : c.in(0)[0] == 0), "sets that divide the images");
+  c.require(one_group || (vector[0] > 0 ? c.in(0)[0] % vector[0] == 0 : c.in(0)[0] == 0),
+            "statistics groups that divide the images");
   for (size_t i = 0; i < vectors; ++i) c.input(static_cast<int>(images + i), vector, c.accumulator());
   for (size_t i = 0; i < call.shapes.size(); ++i) {
     c.output(static_cast<int>(i), image_out ? c.in(0) : vector, image_out ? c.image() : c.accumulator());
@@ -46,9 +47,9 @@ void by_state(const Check& c, const Signature& call, size_t images, Vectors know
   }
 }
 
-// A direction as a whole: images, two vectors (channels,), and statistics (sets, channels), or (channels,) where there
-// is one set. The gradient reads statistics, with an
-// entry a channel or a group, and has two more vectors of their gradients, or empty ones.
+// A direction as a whole: images, two vectors (channels,), and statistics (stat_groups, channels), or (channels,) where
+// there is one statistics group. The gradient reads statistics, with an entry a channel or a group, and has two more
+// vectors of their gradients, or empty ones.
 template <typename Check>
 void whole(const Check& c, bool gradient) {
   const size_t images = gradient ? 2 : 1;

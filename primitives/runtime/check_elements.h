@@ -2,17 +2,15 @@
 // parameters hold the result in merged axes and how each operand lies under it (metal/elementwise/params.h).
 #pragma once
 #include <initializer_list>
-#include <stdexcept>
-#include <string>
 
 #include "elementwise/params.h"
-#include "runtime/check.h"
+#include "runtime/requirements.h"
 
 namespace mpsf {
 
-class CheckElements {
+class CheckElements : private Requirements {
  public:
-  explicit CheckElements(const Signature& call) : call_(call) {}
+  using Requirements::Requirements;
 
   void run() const {
     require(call_.shapes.size() == 1 && call_.dtypes.size() == 1, "one output");
@@ -91,16 +89,7 @@ class CheckElements {
     require(call_.dtypes[0] == dtype(0) || call_.dtypes[0] == wide, "a result of dy's dtype or its accumulator's");
   }
 
-  void require(bool holds, const char* rule) const {
-    if (!holds) throw std::invalid_argument(std::string(op_name(call_.op)) + ": expected " + rule);
-  }
   void below(int param, int count, const char* rule) const { require(0 <= param && param < count, rule); }
-
-  template <typename P>
-  P params() const {
-    require(call_.params.size() == sizeof(P) / sizeof(int), "another number of params");
-    return params_as<P>(call_.params.data());
-  }
 
   Dtype dtype(int i) const { return call_.inputs[i].dtype; }
   bool floating_inputs() const { return is_floating(dtype(0)); }
@@ -148,8 +137,6 @@ class CheckElements {
     }
     return count < kMostElements ? count : kMostElements;
   }
-
-  const Signature& call_;
 };
 
 }  // namespace mpsf

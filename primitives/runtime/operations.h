@@ -48,7 +48,7 @@
   X(arithmetic)              \
   X(arithmetic_grad)         \
   X(compare)                 \
-  X(pick)                    \
+  X(gather_pixels)           \
   X(resample)                \
   X(window_sum)              \
   X(power)                   \

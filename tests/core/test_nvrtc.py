@@ -401,7 +401,7 @@ def test_nvidia_s_compiler_takes_every_kernel(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sizes = list(pool.map(lambda text: len(nvrtc.compile(text)), texts))
     assert len(texts) > 200 and min(sizes) > 1000
-    matrices = [text for text in texts if "MPSF_MATRICES_H" in text]
+    matrices = [text for text in texts if "MPSF_SIMDGROUP_MMA_H" in text]
     older = nvrtc._replace(options=tuple(option.replace("sm_90a", "sm_75") for option in nvrtc.options))
     assert matrices and min(len(older.compile(text)) for text in matrices) > 1000
 

@@ -280,7 +280,7 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
     folded = {
         *("batch_norm_grad", *BY_A_STATE),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
-        *("neuron_grad_grad", "window_sum", "power", "pick", "resample"),
+        *("neuron_grad_grad", "window_sum", "power", "gather_pixels", "resample"),
     }
     assert operations() - folded <= set(vars(mf))
 

@@ -1,4 +1,4 @@
-"""The C++ primitives that pick and mix by themselves: every instruction set's tails, tables, threads, refusals."""
+"""The C++ primitives that gather and mix by themselves: every instruction set's tails, tables, threads, refusals."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def table(values: Any) -> mx.array:
     return mx.array(np.array(values, np.uint32))
 
 
-def pick(x: mx.array, rows: list[int], cols: list[int], fill: float = 0) -> mx.array:
+def gather(x: mx.array, rows: list[int], cols: list[int], fill: float = 0) -> mx.array:
     shape = x.shape[0], len(rows), len(cols), x.shape[3]
-    return run("pick", [x, table(rows), table(cols), mx.array([fill], x.dtype)], (), (shape, x.dtype))[0]
+    return run("gather_pixels", [x, table(rows), table(cols), mx.array([fill], x.dtype)], (), (shape, x.dtype))[0]
 
 
-def picked(x: np.ndarray, rows: list[int], cols: list[int], fill: float = 0) -> np.ndarray:
+def gathered(x: np.ndarray, rows: list[int], cols: list[int], fill: float = 0) -> np.ndarray:
     y = np.full((x.shape[0], len(rows), len(cols), x.shape[3]), fill, x.dtype)
     for j, row in enumerate(rows):
         for i, col in enumerate(cols):
@@ -75,8 +75,8 @@ def test_pick(isa: str, channels: int, dtype: mx.Dtype) -> None:
     """Runs, repetitions, gaps, and positions that a table must not have."""
     x = (numbers((2, 3, 4, channels), mx.float32) * 60).astype(dtype)
     x = mx.abs(x) if dtype in WORDS else x
-    right = picked(exact(x), ROWS, COLS, 7)
-    np.testing.assert_array_equal(exact(pick(x, ROWS, COLS, 7)), right)
+    right = gathered(exact(x), ROWS, COLS, 7)
+    np.testing.assert_array_equal(exact(gather(x, ROWS, COLS, 7)), right)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -105,7 +105,7 @@ def test_neighbours_that_read_neighbours_are_one_run(isa: str, channels: int) ->
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_views(isa: str, view: Callable[[mx.array], mx.array], dtype: mx.Dtype) -> None:
     x = numbers((2, 6, 7, 35), dtype)
-    assert same_bits(pick(view(x), ROWS, COLS), pick(x, ROWS, COLS))
+    assert same_bits(gather(view(x), ROWS, COLS), gather(x, ROWS, COLS))
     rows, cols = sparse(5, 6, 3, 1), sparse(9, 7, 3, 2)
     assert same_bits(mix(view(x), rows, cols), mix(x, rows, cols))
 
@@ -119,11 +119,11 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
     places = [i // 2 for i in range(32)]
     wide = numbers((4 * images, 32, 32, channels), dtype)
     for _ in range(3):  # at the latest the second result lies in memory that was used before
-        results = pick(x, places, places), mix(x, twice / 3, twice), mix(wide, twice.T, twice.T)
+        results = gather(x, places, places), mix(x, twice / 3, twice), mix(wide, twice.T, twice.T)
         mx.eval(results)
         for i in (0, images - 1):  # of the third there are more
             one = x[i : i + 1]
-            assert same_bits(results[0][i : i + 1], pick(one, places, places))  # small: through the caches
+            assert same_bits(results[0][i : i + 1], gather(one, places, places))  # small: through the caches
             assert same_bits(results[1][i : i + 1], mix(one, twice / 3, twice))
             assert same_bits(results[2][i : i + 1], mix(wide[i : i + 1], twice.T, twice.T))
         del results
@@ -136,17 +136,17 @@ def test_bits_do_not_depend_on_threads(isa: str, dtype: mx.Dtype, threads: Calla
     bits = []
     for count in (1, 2, 3, 2):
         threads(count)
-        bits.append([pick(x, ROWS, COLS), mix(x, rows, cols)])
+        bits.append([gather(x, ROWS, COLS), mix(x, rows, cols)])
         mx.eval(bits[-1])
     for other in bits[1:]:
         assert all(same_bits(a, b) for a, b in zip(bits[0], other, strict=True))
 
 
 def test_empty(isa: str) -> None:
-    assert pick(mx.zeros((0, 3, 4, 5)), ROWS, COLS).shape == (0, 6, 11, 5)
-    assert pick(mx.zeros((2, 3, 4, 0)), ROWS, COLS).shape == (2, 6, 11, 0)
+    assert gather(mx.zeros((0, 3, 4, 5)), ROWS, COLS).shape == (0, 6, 11, 5)
+    assert gather(mx.zeros((2, 3, 4, 0)), ROWS, COLS).shape == (2, 6, 11, 0)
     assert mix(mx.zeros((0, 3, 4, 5)), np.eye(2, 3), np.eye(4)).shape == (0, 2, 4, 5)
-    assert not exact(pick(mx.zeros((2, 0, 4, 5)), ROWS, COLS)).any()
+    assert not exact(gather(mx.zeros((2, 0, 4, 5)), ROWS, COLS)).any()
     nothing = [mx.zeros((2, 0, 4, 5)), table([0, 0]), table([0, 1, 0, 0, 0])]
     assert not exact(run("resample", nothing, (), ((2, 1, 1, 5), mx.float32))[0]).any()
 
@@ -158,7 +158,7 @@ def test_forged_tables_do_no_harm(isa: str, seed: int) -> None:
     x = mx.ones((1, 3, 4, 5))
     for span in (8, 2**32):
         rows, cols = (rng.integers(0, span, n).tolist() for n in (6, 5))
-        mx.eval(pick(x, rows, cols))
+        mx.eval(gather(x, rows, cols))
         shape = ((1, 3, 4, 5), mx.float32)
         forged = [table(rng.integers(0, span, n + 1 + 3 * 9)) for n in (3, 4)]
         mx.eval(run("resample", [x, *forged], (), shape))
@@ -176,19 +176,19 @@ I32 = ((2, 3, 4, 5), mx.int32)
 @pytest.mark.parametrize(
     ("op", "inputs", "params", "outputs"),
     [
-        ("pick", [X, ROW, COL], (), [Y]),
-        ("pick", [X, ROW, COL, ONE], (1,), [Y]),
-        ("pick", [X, ROW, COL, ONE], (), []),
-        ("pick", [X, COL, ROW, ONE], (), [Y]),
-        ("pick", [X, ROW, COL, ((2,), mx.float32)], (), [Y]),
-        ("pick", [X, ROW, COL, ((1,), mx.float16)], (), [Y]),
-        ("pick", [X, ROW, ((8,), mx.int32), ONE], (), [Y]),
-        ("pick", [X, ((6, 1), U32), COL, ONE], (), [Y]),
-        ("pick", [X, ROW, COL, ONE], (), [((1, 6, 8, 5), mx.float32)]),
-        ("pick", [X, ROW, COL, ONE], (), [((2, 6, 8, 4), mx.float32)]),
-        ("pick", [X, ROW, COL, ONE], (), [((2, 6, 8), mx.float32)]),
-        ("pick", [X, ROW, COL, ONE], (), [((2, 6, 8, 5), mx.float16)]),
-        ("pick", [I32, ROW, COL, ((1,), mx.int32)], (), [((2, 6, 8, 5), mx.int32)]),
+        ("gather_pixels", [X, ROW, COL], (), [Y]),
+        ("gather_pixels", [X, ROW, COL, ONE], (1,), [Y]),
+        ("gather_pixels", [X, ROW, COL, ONE], (), []),
+        ("gather_pixels", [X, COL, ROW, ONE], (), [Y]),
+        ("gather_pixels", [X, ROW, COL, ((2,), mx.float32)], (), [Y]),
+        ("gather_pixels", [X, ROW, COL, ((1,), mx.float16)], (), [Y]),
+        ("gather_pixels", [X, ROW, ((8,), mx.int32), ONE], (), [Y]),
+        ("gather_pixels", [X, ((6, 1), U32), COL, ONE], (), [Y]),
+        ("gather_pixels", [X, ROW, COL, ONE], (), [((1, 6, 8, 5), mx.float32)]),
+        ("gather_pixels", [X, ROW, COL, ONE], (), [((2, 6, 8, 4), mx.float32)]),
+        ("gather_pixels", [X, ROW, COL, ONE], (), [((2, 6, 8), mx.float32)]),
+        ("gather_pixels", [X, ROW, COL, ONE], (), [((2, 6, 8, 5), mx.float16)]),
+        ("gather_pixels", [I32, ROW, COL, ((1,), mx.int32)], (), [((2, 6, 8, 5), mx.int32)]),
         ("resample", [X, MANY], (), [Y]),
         ("resample", [X, MANY, ALSO], (0,), [Y]),
         ("resample", [X, ((6,), U32), ALSO], (), [Y]),

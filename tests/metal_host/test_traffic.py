@@ -327,7 +327,7 @@ TRAFFIC = {
     "arithmetic_grad": Row(_elements, {"dy": _WHOLE, "x": (LONG_IMAGE, 0), "y": _WHOLE}),
     "compare": Row(_elements, {"x": _WHOLE, "y": _WHOLE}),
     # Each of 24x24 threads for each of four packs reads its places, and one place of each image.
-    "pick": Row(
+    "gather_pixels": Row(
         _twice_as_large,
         {"x": (_FOUR, 4 * _FOUR), **dict.fromkeys(("rows", "cols"), (_TABLE, 24 * 24 * 4 * 4)), "filling": (4, 0)},
     ),

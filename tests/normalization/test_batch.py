@@ -210,9 +210,9 @@ def test_definition_anywhere(
 
 def test_every_threadgroup_of_statistics_has_pixels_and_every_thread_four() -> None:
     """The kernels of a GPU lean on that: the first row of threads of each is what the others are compared with."""
-    for lanes, sets in itertools.product((1, 2, 3, 8, 16, 100, 256, 300), (1, 2, 7, 300)):
+    for lanes, stat_groups in itertools.product((1, 2, 3, 8, 16, 100, 256, 300), (1, 2, 7, 300)):
         for pixels in (*range(1, 600), 3136, 401408):
-            grid, group = grids.column_threads(lanes, pixels, sets, register_heavy=True)
+            grid, group = grids.column_threads(lanes, pixels, stat_groups, register_heavy=True)
             assert pixels // grid[1] >= min(4, pixels) and grid[1] % group[1] == 0
 
 

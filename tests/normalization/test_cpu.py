@@ -15,8 +15,8 @@ _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was bui
 
 ISAS = _primitives.isas()
 
-# Sets, then images: single pixels, broken vectors, a rest of a row, several blocks and chunks of rows, many small sets.
-SETS = (
+# Groups, then images: single pixels, broken vectors, a rest of a row, several blocks and chunks of rows, many groups.
+GROUPS = (
     (1, (2, 3, 5, 3)), (2, (2, 3, 5, 3)), (3, (6, 1, 1, 7)), (4, (4, 7, 7, 16)), (2, (4, 12, 11, 65)),
     (1, (3, 40, 11, 8)), (70, (140, 1, 2, 5)), (3, (3, 60, 50, 1)), (2, (2, 30, 31, 33)),
     (5, (5, 1, 1, 64)), (2, (2, 20, 20, 130)),
@@ -58,8 +58,8 @@ def power(t: mx.array, exponent: float) -> mx.array:
     return like("power", [t], packed(exponent))
 
 
-def stats(x: mx.array, sets: int) -> list[mx.array]:
-    return run("bn_stats", [x], (), *[((sets, x.shape[-1]), accumulator(x.dtype))] * 2)
+def stats(x: mx.array, groups: int) -> list[mx.array]:
+    return run("bn_stats", [x], (), *[((groups, x.shape[-1]), accumulator(x.dtype))] * 2)
 
 
 def stats_grad(arrays: list[mx.array], neuron: int) -> list[mx.array]:
@@ -70,25 +70,25 @@ def vectors(count: int, shape: tuple[int, ...], dtype: mx.Dtype) -> list[mx.arra
     return [numbers(shape, accumulator(dtype), seed=10 + i) for i in range(count)]
 
 
-# Sets -----------------------------------------------------------------------------------------------------
+# Statistics groups ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("sets", "shape"), SETS, ids=str)
-def test_moments_of_sets(isa: str, sets: int, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
+@pytest.mark.parametrize(("groups", "shape"), GROUPS, ids=str)
+def test_moments_of_stat_groups(isa: str, groups: int, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     x = numbers(shape, dtype)
-    mean, var = stats(x, sets)
-    expected_mean, expected_var = oracle.moments(exact(x), sets)
+    mean, var = stats(x, groups)
+    expected_mean, expected_var = oracle.moments(exact(x), groups)
     close(mean, expected_mean)
     close(var, expected_var)
 
 
 @pytest.mark.parametrize("neuron", (0, 1))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("sets", "shape"), SETS, ids=str)
-def test_maps_and_sums_of_sets(isa: str, sets: int, shape: tuple[int, ...], dtype: mx.Dtype, neuron: int) -> None:
+@pytest.mark.parametrize(("groups", "shape"), GROUPS, ids=str)
+def test_maps_and_sums_of_groups(isa: str, groups: int, shape: tuple[int, ...], dtype: mx.Dtype, neuron: int) -> None:
     x, dy = numbers(shape, dtype), numbers(shape, dtype, seed=1)
-    mean, a, b, d, scale, shift = vectors(6, (sets, shape[-1]), dtype)
+    mean, a, b, d, scale, shift = vectors(6, (groups, shape[-1]), dtype)
     x64, dy64, mean64 = exact(x), exact(dy), exact(mean)
     z = oracle.affine(x64, mean64, exact(scale), exact(shift))
     # Where rounding decides on which side of 0 z lies, both answers are right, so nothing may depend on it.
@@ -102,8 +102,8 @@ def test_maps_and_sums_of_sets(isa: str, sets: int, shape: tuple[int, ...], dtyp
     g = dy64 * (z >= 0) if neuron else dy64
     centred = oracle.affine(x64, mean64, np.ones_like(mean64), np.zeros_like(mean64))
     total, dot = stats_grad([dy, x, mean, *with_neuron], neuron)
-    close(total, oracle.in_sets(g, sets).sum(1), 1 + abs(oracle.in_sets(g, sets)).sum(1))
-    terms = oracle.in_sets(g * centred, sets)
+    close(total, oracle.in_stat_groups(g, groups).sum(1), 1 + abs(oracle.in_stat_groups(g, groups)).sum(1))
+    terms = oracle.in_stat_groups(g * centred, groups)
     close(dot, terms.sum(1), 1 + abs(terms).sum(1))
 
     dx = like("bn_grad", [dy, x, mean, a, b, d, *with_neuron], NEURONS[neuron])
@@ -125,11 +125,11 @@ def test_the_neuron_at_its_edges(isa: str) -> None:
 
 def test_a_set_is_what_it_is_alone(isa: str) -> None:
     x = numbers((6, 9, 8, 24)) + 1e4
-    for sets in (2, 3, 6):
-        mean, var = stats(x, sets)
-        for i, part in enumerate(mx.split(x, sets)):
-            for all_sets, alone in zip((mean, var), oracle.moments(exact(part), 1), strict=True):
-                np.testing.assert_allclose(exact(all_sets[i]), alone[0], rtol=1e-5)
+    for groups in (2, 3, 6):
+        mean, var = stats(x, groups)
+        for i, part in enumerate(mx.split(x, groups)):
+            for all_groups, alone in zip((mean, var), oracle.moments(exact(part), 1), strict=True):
+                np.testing.assert_allclose(exact(all_groups[i]), alone[0], rtol=1e-5)
 
 
 # Powers ---------------------------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ def test_base_of_zero_or_less(isa: str, op: str, dtype: mx.Dtype) -> None:
 # Layouts, threads, empty arrays ---------------------------------------------------------------------------
 
 
-def everything(x: mx.array, dy: mx.array, sets: int) -> list[mx.array]:
-    six = vectors(6, (sets, x.shape[-1]), x.dtype)
-    made = [*stats(x, sets), *stats_grad([dy, x, six[0]], 0), *stats_grad([dy, x, *six[:3]], 1)]
+def everything(x: mx.array, dy: mx.array, groups: int) -> list[mx.array]:
+    six = vectors(6, (groups, x.shape[-1]), x.dtype)
+    made = [*stats(x, groups), *stats_grad([dy, x, six[0]], 0), *stats_grad([dy, x, *six[:3]], 1)]
     made += [like("bn_normalize", [x, *six[:3]], neuron) for neuron in NEURONS]
     made += [like("bn_grad", [dy, x, *six[:4]], NEURONS[0]), like("bn_grad", [dy, x, *six], NEURONS[1])]
     for op, more in NORMS.items():
@@ -321,13 +321,13 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
 
 
 @pytest.mark.parametrize(
-    ("shape", "sets"),
+    ("shape", "groups"),
     [((0, 5, 6, 4), 1), ((0, 5, 6, 4), 0), ((0, 5, 6, 4), 3), ((2, 0, 6, 4), 2), ((2, 5, 0, 4), 1), ((2, 5, 6, 0), 2)],
 )
-def test_empty(isa: str, shape: tuple[int, ...], sets: int) -> None:
+def test_empty(isa: str, shape: tuple[int, ...], groups: int) -> None:
     x = mx.zeros(shape)
-    for made in everything(x, x, sets):
-        assert made.shape in (shape, (sets, shape[3]))
+    for made in everything(x, x, groups):
+        assert made.shape in (shape, (groups, shape[3]))
         assert mx.array_equal(made, mx.zeros(made.shape))
 
 
@@ -345,7 +345,7 @@ FOUR, SEVEN = (5, *packed(1, 1, 1)), (5, *packed(1, 1, 1, 1, 0, 1))
         ("bn_stats", [IMAGE], (), [((4,), mx.float32)] * 2),
         *[("bn_stats", [IMAGE], (), [(shape, mx.float32)] * 2) for shape in ((), (1, 1, 3))],
         ("bn_stats", [IMAGE], (), [((1, 4), mx.float32)] * 2),
-        ("bn_stats", [IMAGE], (), [((3, 3), mx.float32)] * 2),  # two images are no three sets
+        ("bn_stats", [IMAGE], (), [((3, 3), mx.float32)] * 2),  # two images are no three statistics groups
         ("bn_stats", [IMAGE], (), [((0, 3), mx.float32)] * 2),
         ("bn_stats", [IMAGE], (), [((1, 3), mx.float32), ((2, 3), mx.float32)]),
         ("bn_stats", [IMAGE], (), [((1, 3), mx.float16)] * 2),

@@ -17,7 +17,7 @@ from mpsfunc.core.params import for_cpu
 
 EPS = 1e-3
 NEURONS = (*PLAIN, for_cpu(Activation(SIGMOID)))
-# Images, groups of channels, and whether each image has statistics of its own: one set, few, many, small and large
+# Images, groups of channels, and whether each image has statistics of its own: one group, few, many, small and large
 # ones, broken vectors, a rest of a row, several chunks of rows.
 WHOLE = (
     ((2, 3, 5, 3), 0, False), ((3, 40, 11, 8), 0, False), ((2, 30, 31, 33), 0, False), ((3, 5, 6, 6), 3, False),
@@ -38,8 +38,8 @@ def whole(op: str, arrays: list[mx.array], per_image: bool, groups: int, neuron:
 
 def in_parts(x: mx.array, given: list[mx.array], per_image: bool, groups: int, neuron: int) -> list[mx.array]:
     """What `batch_norm` is made of."""
-    sets = x.shape[0] if per_image else 1
-    mean, var = stats(x, sets)
+    stat_groups = x.shape[0] if per_image else 1
+    mean, var = stats(x, stat_groups)
     if groups:
         mean, var = run("group_moments", [mean, var], packed(groups), *[(mean.shape, mean.dtype)] * 2)
     gamma, beta = (mx.broadcast_to(v, mean.shape) for v in given)

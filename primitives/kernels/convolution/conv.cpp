@@ -70,7 +70,7 @@ void multiply_all(const Product<T>& p, bool winograd) {
 
 // Convolution as a product: channels of x times weights give output channels.
 template <typename T>
-void conv_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
+void implicit_gemm(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
   using A = Acc<T>;
   Product<T> p = {};
   p.source = data<T>(call.in[0]);
@@ -310,7 +310,7 @@ void conv(const Call& given) {
     } else if (g.small_groups<Acc<T>>()) {
       conv_grouped<T>(g, call, neuron);
     } else {
-      conv_product<T>(g.flat(), call, neuron);
+      implicit_gemm<T>(g.flat(), call, neuron);
     }
   });
 }
@@ -376,7 +376,7 @@ void conv_grad_bias(const Call& call) {
     const T* dy = data<T>(call.in[0]);
     A* const db[1] = {data<A>(call.out[0])};
     channel_sums<A, 0>(
-        sets_of<A>(call.in[0], call.out[0].size),
+        stat_groups_of<A>(call.in[0], call.out[0].size),
         [=](int64_t, A*) {
           return [=](int64_t offset, int64_t, int n, Vec<A>* terms) { terms[0] = load_some(dy + offset, n); };
         },

@@ -1,5 +1,5 @@
-// Winograd's convolutions with 3x3 taps: tiles of source pixels, weights and results are taken to places, where a
-// convolution or its gradient is one product each, with a fraction of the multiplications.
+// Winograd's convolutions with 3x3 taps: tiles of source pixels, weights and results are taken to a transform domain, at
+// each of whose points a convolution or its gradient is one product, with a fraction of the multiplications.
 #pragma once
 #include "kernels/convolution/conv_axis.h"
 #include "kernels/vector/channels.h"
@@ -7,14 +7,14 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int kSkew = 16;           // numbers between places, which would meet in few sets of the caches without
+constexpr int kSkew = 16;           // numbers between points, which would meet in few sets of the caches without
 constexpr int kLeastChannels = 16;  // below, a direct sum has too few terms to round as much
-constexpr int kLeastPixels = 128;   // below, taking the weights to places costs more than it saves
+constexpr int kLeastPixels = 128;   // below, transforming the weights costs more than it saves
 
-// Below, kOuts results of an axis come from kReach pixels, in kSide places; from one result to the next it is kStep
+// Below, kOuts results of an axis come from kReach pixels, in kSide points; from one result to the next it is kStep
 // pixels, or one for kSpread results. Tiles may cover kFifths fifths of the results that exist.
 
-// Windows axis by axis: F(4x4, 3x3), 36 places instead of 144 products. Its places are values of polynomials at 0, +-a,
+// Windows axis by axis: F(4x4, 3x3), 36 points instead of 144 products. Its points are values of polynomials at 0, +-a,
 // +-b and infinity. These a and b, found by measurement, have exact squares and lose the least: half of what the usual
 // 1 and 2 do.
 struct Dense {
@@ -55,7 +55,7 @@ struct Dense {
     y[3] = aa * a * odd_a + bb * b * odd_b + m[5];
   }
 
-  // The transposes of the last two: cotangents of results to places, and those of places to weights.
+  // The transposes of the last two: cotangents of results to the transform domain, and from there to weights.
   template <typename V>
   static MPSF_INLINE void from_results(const V (&y)[4], V (&to)[6]) {
     const V even_a = y[0] + aa * y[2], odd_a = a * y[1] + aa * a * y[3];
@@ -78,8 +78,8 @@ struct Dense {
   }
 };
 
-// Windows two apart: 25 places instead of 36 products. Outer taps meet the pixels in even places, F(2, 2); the middle
-// tap meets those between.
+// Windows two apart: 25 points instead of 36 products. Outer taps meet the pixels at even positions, F(2, 2); the
+// middle tap meets those between.
 struct Strided {
   static constexpr int kStep = 2, kSpread = 1, kOuts = 2, kReach = 5, kSide = 5, kFifths = 6, kRun = 128;
 
@@ -121,7 +121,7 @@ struct Strided {
   }
 };
 
-// The adjoint of windows two apart: four results from three pixels of the source, in 25 places instead of 36 products.
+// The adjoint of windows two apart: four results from three pixels of the source, in 25 points instead of 36 products.
 // Every other result meets the outer taps, F(2, 2), and those between the middle one, which comes first if Odd.
 template <bool Odd>
 struct Spread {
@@ -220,7 +220,7 @@ struct Tiling {
     return max_int(0, min_int(Map::kOuts, ceil_div(axis.count - out, axis.src_tap)));
   }
 
-  // n channels of a tile of the source, taken to places that lie `pitch` apart.
+  // n channels of a tile of the source, transformed, to points that lie `pitch` apart.
   template <typename T>
   void place_source(const T* source, int64_t tile, int channel, int n, int64_t pitch, float* to) const {
     const Corner at = corner(tile);

@@ -8,17 +8,17 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 // Longest sum over one panel, and the distance of a panel's rows, as in microkernel.h.
-constexpr int kPlaceDepth = 64, kPlacePitch = kPlaceDepth + 16;
-constexpr int64_t kPlaceBytes = 400 << 10;  // of source places that stay in the cache beside sums and weights
-// Of source places of a small problem, made once for all threads; more where a register tile's are too many beside sums
+constexpr int kPointDepth = 64, kPointPitch = kPointDepth + 16;
+constexpr int64_t kPointBytes = 400 << 10;  // of source points that stay in the cache beside sums and weights
+// Of source points of a small problem, made once for all threads; more where a register tile's are too many beside sums
 // and weights.
 constexpr int64_t kSharedBytes = int64_t{5} << 20, kMostShared = 2 * kSharedBytes;
-constexpr int64_t kPlaceSums = 512 << 10;  // of sums of blocks of lanes that share a panel while it is close
-constexpr int kPlaceGroups = 4;            // of register tiles, at most, that share a cache
+constexpr int64_t kPointSums = 512 << 10;  // of sums of blocks of lanes that share a panel while it is close
+constexpr int kPointGroups = 4;            // of register tiles, at most, that share a cache
 
 template <typename Map, typename T>
 class Winograd {
-  static constexpr int kReach = Map::kReach, kSide = Map::kSide, kPlaces = kSide * kSide, kOuts = Map::kOuts;
+  static constexpr int kReach = Map::kReach, kSide = Map::kSide, kPoints = kSide * kSide, kOuts = Map::kOuts;
   static constexpr int L = lanes<float>, W = kTileLanes<float>;
 
  public:
@@ -27,13 +27,13 @@ class Winograd {
         tiling_(p),
         tiles_(tiling_.count),
         blocks_((p.out_channels + W - 1) / W),
-        parts_((p.channels + kPlaceDepth - 1) / kPlaceDepth) {}
+        parts_((p.channels + kPointDepth - 1) / kPointDepth) {}
 
   bool fits() const { return p_.groups == 1 && tiling_.fits(p_.channels, p_.out_channels); }
 
   void run() const {
-    const int64_t each = int64_t{kPlaces} * p_.channels * static_cast<int64_t>(sizeof(float));
-    const int64_t groups = smaller(kPlaceGroups, kPlaceBytes / (each * kTileRows));
+    const int64_t each = int64_t{kPoints} * p_.channels * static_cast<int64_t>(sizeof(float));
+    const int64_t groups = smaller(kPointGroups, kPointBytes / (each * kTileRows));
     if (blocks_ >= 4 && tiles_ * each <= (groups > 0 ? kSharedBytes : kMostShared)) return run_shared();
     int64_t count = kTileRows * (groups < 1 ? 1 : groups);
     while (count > kTileRows && tiles_ < 8 * count) count -= kTileRows;
@@ -41,7 +41,7 @@ class Winograd {
   }
 
  private:
-  // Every task goes from its tiles of the source to their results; the weights' places are made before, for a batch
+  // Every task goes from its tiles of the source to their results; the weights' points are made before, for a batch
   // of the blocks of lanes.
   void run_blocks(int64_t count) const {
     const int64_t size = weights_size();
@@ -49,8 +49,8 @@ class Winograd {
         static_cast<int>(smaller(blocks_, kWeightBytes / (size * static_cast<int64_t>(sizeof(float))) + 1));
     const Scratch<float> weights(batch * size);
     const int64_t tasks = (tiles_ + count - 1) / count;
-    const int64_t each = kPlaces * count * W * static_cast<int64_t>(sizeof(float));
-    const int together = static_cast<int>(smaller(batch, kPlaceSums / each + 1));
+    const int64_t each = kPoints * count * W * static_cast<int64_t>(sizeof(float));
+    const int together = static_cast<int>(smaller(batch, kPointSums / each + 1));
     for (int first = 0; first < blocks_; first += batch) {
       const int here = min_int(batch, blocks_ - first);
       const int pieces = (p_.channels + L - 1) / L;
@@ -60,15 +60,15 @@ class Winograd {
       });
       parallel_for(tasks, [&](int64_t task) {
         const int64_t begin = tiles_ * task / tasks, end = tiles_ * (task + 1) / tasks;
-        const Scratch<float> source(parts_ * kPlaces * source_pitch(end - begin)),
-            sums(together * kPlaces * sums_pitch(end - begin));
+        const Scratch<float> source(parts_ * kPoints * source_pitch(end - begin)),
+            sums(together * kPoints * sums_pitch(end - begin));
         for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
         for (int block = 0; block < here; block += together) {
           const int some = min_int(together, here - block);
           multiply_places(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
                           sums.get());
           for (int i = 0; i < some; ++i) {
-            finish(first + block + i, begin, end - begin, sums.get() + i * kPlaces * sums_pitch(end - begin));
+            finish(first + block + i, begin, end - begin, sums.get() + i * kPoints * sums_pitch(end - begin));
           }
         }
         stream_end();
@@ -76,9 +76,9 @@ class Winograd {
     }
   }
 
-  // Few tiles and large weights: the source's places are made before, and each task makes weights for itself.
+  // Few tiles and large weights: the source's points are made before, and each task makes weights for itself.
   void run_shared() const {
-    const Scratch<float> source(parts_ * kPlaces * source_pitch(tiles_));
+    const Scratch<float> source(parts_ * kPoints * source_pitch(tiles_));
     parallel_for((tiles_ + kTileRows - 1) / kTileRows, [&](int64_t task) {
       const int64_t end = smaller(tiles_, (task + 1) * kTileRows);
       for (int64_t tile = task * kTileRows; tile < end; ++tile) place_source(tile, tile, tiles_, source.get());
@@ -86,7 +86,7 @@ class Winograd {
     const int64_t most = 8 * kTileRows, rounds = (tiles_ + most - 1) / most;
     parallel_for(blocks_, [&](int64_t task) {
       const int block = static_cast<int>(task);
-      const Scratch<float> weights(weights_size()), sums(kPlaces * sums_pitch(most));
+      const Scratch<float> weights(weights_size()), sums(kPoints * sums_pitch(most));
       for (int channel = 0; channel < p_.channels; channel += L) place_weights(block, channel, weights.get());
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
@@ -97,18 +97,18 @@ class Winograd {
     });
   }
 
-  // Distances of two places.
-  static int64_t source_pitch(int64_t tiles) { return tiles * kPlacePitch + kSkew; }
+  // Distances of two points.
+  static int64_t source_pitch(int64_t tiles) { return tiles * kPointPitch + kSkew; }
   static int64_t sums_pitch(int64_t tiles) { return tiles * W + kSkew; }
   static int64_t weights_pitch(int depth) { return int64_t{depth} * W + kSkew; }
   // Of the weights of a block of lanes.
-  int64_t weights_size() const { return kPlaces * (int64_t{p_.channels} * W + parts_ * kSkew); }
-  int depth(int part) const { return min_int(kPlaceDepth, p_.channels - part * kPlaceDepth); }
+  int64_t weights_size() const { return kPoints * (int64_t{p_.channels} * W + parts_ * kSkew); }
+  int depth(int part) const { return min_int(kPointDepth, p_.channels - part * kPointDepth); }
 
-  // The weights of L channels and a block of lanes, as [part][place][channel][lane].
+  // The weights of L channels and a block of lanes, as [part][point][channel][lane].
   void place_weights(int block, int channel, float* to) const {
-    const int n = min_int(L, p_.channels - channel), part = channel / kPlaceDepth;
-    to += part * kPlaces * weights_pitch(kPlaceDepth) + channel % kPlaceDepth * W;
+    const int n = min_int(L, p_.channels - channel), part = channel / kPointDepth;
+    to += part * kPoints * weights_pitch(kPointDepth) + channel % kPointDepth * W;
     for (int v = 0; v < kTileVectors && block * W + v * L < p_.out_channels; ++v) {
       Vec<float> taps[9][L];
       for (int tap = 0; tap < 9; ++tap) {
@@ -138,36 +138,36 @@ class Winograd {
     }
   }
 
-  // A tile of the source as [part][place][tile][channel], where it is number `at` of `count`.
+  // A tile of the source as [part][point][tile][channel], where it is number `at` of `count`.
   void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
     for (int channel = 0; channel < p_.channels; channel += L) {
       tiling_.place_source(
           p_.source, tile, channel, min_int(L, p_.channels - channel), source_pitch(count),
-          to + channel / kPlaceDepth * kPlaces * source_pitch(count) + at * kPlacePitch + channel % kPlaceDepth);
+          to + channel / kPointDepth * kPoints * source_pitch(count) + at * kPointPitch + channel % kPointDepth);
     }
   }
 
-  // sums[block][place][tile][lane] of `count` tiles from `begin` on, of `all` whose places are there.
+  // sums[block][point][tile][lane] of `count` tiles from `begin` on, of `all` whose points are there.
   void multiply_places(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
                        const float* weights, float* sums) const {
     const int64_t groups = (count + kTileRows - 1) / kTileRows, size = weights_size();
     for (int part = 0; part < parts_; ++part) {
       const int length = depth(part);
-      const int64_t fetched = int64_t{length} * W / kPlacePitch;
-      for (int place = 0; place < kPlaces; ++place, weights += weights_pitch(length)) {
-        const float* panel = source + (part * kPlaces + place) * source_pitch(all) + begin * kPlacePitch;
+      const int64_t fetched = int64_t{length} * W / kPointPitch;
+      for (int point = 0; point < kPoints; ++point, weights += weights_pitch(length)) {
+        const float* panel = source + (part * kPoints + point) * source_pitch(all) + begin * kPointPitch;
         for (int block = 0; block < blocks; ++block) {
           const int vectors = p_.out_channels - (first_block + block) * W <= L ? 1 : kTileVectors;
           for (int64_t group = 0; group < groups; ++group) {
             const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
-            // The first group fetches the weights of the next place, the others what those meet.
+            // The first group fetches the weights of the next point, the others what those meet.
             const float* slice = weights + block * size;
             const float* next =
                 group == 0 ? slice + weights_pitch(length)
-                           : panel + source_pitch(all) + (block * (groups - 1) + group - 1) * fetched * kPlacePitch;
-            multiply_tile<float, kPlacePitch, true>(static_cast<int>(rows), vectors)(
-                panel + first * kPlacePitch, slice, length, part > 0, next,
-                sums + (block * kPlaces + place) * sums_pitch(count) + first * W);
+                           : panel + source_pitch(all) + (block * (groups - 1) + group - 1) * fetched * kPointPitch;
+            multiply_tile<float, kPointPitch, true>(static_cast<int>(rows), vectors)(
+                panel + first * kPointPitch, slice, length, part > 0, next,
+                sums + (block * kPoints + point) * sums_pitch(count) + first * W);
           }
         }
       }

@@ -6,18 +6,18 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int64_t kGradPlaceBytes = int64_t{4} << 20;  // of places of some tiles
-constexpr int64_t kGradAllBytes = int64_t{8} << 20;    // of places of all tiles, if that spares adding sums up
-constexpr int64_t kGradSumBytes = int64_t{5} << 20;    // of sums in places
+constexpr int64_t kGradPointBytes = int64_t{4} << 20;  // of points of some tiles
+constexpr int64_t kGradAllBytes = int64_t{8} << 20;    // of points of all tiles, if that spares adding sums up
+constexpr int64_t kGradSumBytes = int64_t{5} << 20;    // of sums at points
 constexpr int64_t kGradFewSums = 6;                    // register tiles that threads cannot share evenly
-constexpr int64_t kGradOwnBytes = int64_t{3} << 17;    // of places that a thread has for itself
+constexpr int64_t kGradOwnBytes = int64_t{3} << 17;    // of points that a thread has for itself
 
 template <typename Map, typename T>
 class WinogradGrad {
-  static constexpr int kSide = Map::kSide, kPlaces = kSide * kSide, kOuts = Map::kOuts;
+  static constexpr int kSide = Map::kSide, kPoints = kSide * kSide, kOuts = Map::kOuts;
   static constexpr int64_t kRun = Map::kRun;  // tiles that a sum in registers has at most, and sums added in a row
   static constexpr int L = lanes<float>, W = kTileLanes<float>;
-  static constexpr int kSums = kPlaces * kTileRows * W;  // of a register tile in all places
+  static constexpr int kSums = kPoints * kTileRows * W;  // of a register tile in all points
 
   struct Image {
     ConvAxis rows, cols;
@@ -40,10 +40,10 @@ class WinogradGrad {
     if (tiles * bytes(batch) > kGradAllBytes) {
       const int64_t sums = int64_t{g_.tiles()} * kSums * static_cast<int64_t>(sizeof(float));
       batch = static_cast<int>(smaller(blocks_, kGradSumBytes / sums + 1));
-      if (tiles * bytes(batch) > kGradAllBytes) most = smaller(tiles, kGradPlaceBytes / bytes(batch) + 2 * kTileRows);
+      if (tiles * bytes(batch) > kGradAllBytes) most = smaller(tiles, kGradPointBytes / bytes(batch) + 2 * kTileRows);
     }
     const int64_t rounds = (tiles + most - 1) / most;
-    const Scratch<float> dy(kPlaces * dy_pitch(most)), x(kPlaces * x_pitch(most, batch));
+    const Scratch<float> dy(kPoints * dy_pitch(most)), x(kPoints * x_pitch(most, batch));
     const int64_t each = (tiles + rounds - 1) / rounds, flush = kRun / ((each + kRun - 1) / kRun) + 1;
     const int64_t size = rounds > 1 ? int64_t{batch} * g_.tiles() * kSums : 0;
     const Scratch<float> sums(size), totals(rounds > flush ? size : 0);
@@ -53,7 +53,7 @@ class WinogradGrad {
       const int here = min_int(batch, blocks_ - first);
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles * round / rounds, end = tiles * (round + 1) / rounds, count = end - begin;
-        place(first, here, begin, end, dy.get(), x.get(), g_.db && first == 0 ? bias.get() : nullptr);
+        transform(first, here, begin, end, dy.get(), x.get(), g_.db && first == 0 ? bias.get() : nullptr);
         parallel_for(int64_t{here} * g_.tiles(), [&](int64_t task) {
           const int block = static_cast<int>(task / g_.tiles()), tile = static_cast<int>(task % g_.tiles());
           const Scratch<float> own(rounds > 1 ? 0 : kSums);
@@ -75,14 +75,14 @@ class WinogradGrad {
 
  private:
   int64_t bytes(int batch) const {
-    return int64_t{kPlaces} * (g_.tiles() * kOuterPitch + batch * W) * static_cast<int64_t>(sizeof(float));
+    return int64_t{kPoints} * (g_.tiles() * kOuterPitch + batch * W) * static_cast<int64_t>(sizeof(float));
   }
 
-  // Distances of two places.
+  // Distances of two points.
   int64_t dy_pitch(int64_t count) const { return count * g_.tiles() * kOuterPitch + kSkew; }
   int64_t x_pitch(int64_t count, int blocks) const { return count * blocks * W + kSkew; }
 
-  // Few channels: parts of the image have places and sums of their own.
+  // Few channels: parts of the image have points and sums of their own.
   void run_apart() const {
     const int64_t tiles = tiling_.count, sums_each = int64_t{blocks_} * g_.tiles();
     const int64_t most = kGradOwnBytes / bytes(blocks_) + kTileRows;
@@ -94,7 +94,7 @@ class WinogradGrad {
       const int64_t from = tiles * part / parts, mine = tiles * (part + 1) / parts - from;
       const int64_t rounds = (mine + most - 1) / most, each = (mine + rounds - 1) / rounds;
       const int64_t flush = kRun / ((each + kRun - 1) / kRun) + 1, size = sums_each * kSums;
-      const Scratch<float> dy(kPlaces * dy_pitch(each)), x(kPlaces * x_pitch(each, blocks_));
+      const Scratch<float> dy(kPoints * dy_pitch(each)), x(kPoints * x_pitch(each, blocks_));
       const Scratch<float> run(rounds > flush ? size : 0), added(g_.db ? g_.out_channels : 0);
       float* const total = sums.get() + part * size;
       float* const sum = rounds > flush ? run.get() : total;
@@ -130,8 +130,8 @@ class WinogradGrad {
     for (int64_t i = 0; i < size; i += L) store(total + i, first ? load(sums + i) : load(total + i) + load(sums + i));
   }
 
-  // Tiles [begin, end) as [place][tile of output channels][tile][out] and [place][block][tile][lane].
-  void place(int first, int blocks, int64_t begin, int64_t end, float* dy, float* x, double* bias) const {
+  // Tiles [begin, end) as [point][tile of output channels][tile][out] and [point][block][tile][lane].
+  void transform(int first, int blocks, int64_t begin, int64_t end, float* dy, float* x, double* bias) const {
     const int64_t count = end - begin, tasks = (count + kTileRows - 1) / kTileRows;
     const Scratch<float> part(bias ? tasks * g_.out_channels : 0);
     if (bias) clear(part.get(), tasks * g_.out_channels);
@@ -162,7 +162,7 @@ class WinogradGrad {
     }
   }
 
-  // n output channels of a tile of the cotangent, taken to places that lie `pitch` apart, and added to their sums.
+  // n output channels of a tile of the cotangent, transformed, to points that lie `pitch` apart, and added to their sums.
   MPSF_INLINE void place_result(int64_t tile, int out, int n, int64_t pitch, float* to, float* bias) const {
     const typename Tiling<Map>::Corner at = tiling_.corner(tile);
     const int rows = tiling_.outputs(tiling_.rows, at.row), cols = tiling_.outputs(tiling_.cols, at.col);
@@ -198,7 +198,7 @@ class WinogradGrad {
     const int vectors = g_.channels - block * W <= L ? 1 : kTileVectors, start = 0;
     const int64_t runs = (count + kRun - 1) / kRun;
     const OuterTile<float> multiply = outer_tile<float, true>(rows, vectors);
-    for (int at = 0; at < kPlaces; ++at, dy += dy_pitch, x += x_pitch, sums += kTileRows * W) {
+    for (int at = 0; at < kPoints; ++at, dy += dy_pitch, x += x_pitch, sums += kTileRows * W) {
       for (int64_t run = 0; run < runs; ++run) {
         const int64_t begin = count * run / runs, end = count * (run + 1) / runs;
         const PixelBlock tiles = {&start, &start, 1, static_cast<int>(end - begin), 1};

@@ -240,7 +240,7 @@ void mixed(const Call& call) {
 
 }  // namespace
 
-void pick(const Call& call) {
+void gather_pixels(const Call& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   if (y.size == 0) return;
   const int n_rows = x.shape[1], n_cols = x.shape[2], rows = y.shape[1], cols = y.shape[2];

@@ -1,6 +1,6 @@
 // Batch normalization over channels-last pixels: the moments, two affine maps and the two sums between them, each
-// direction by a state, and as a whole. Images come in sets with vectors of their own (channels.h): one set for batch
-// norm, one an image for instance norm.
+// direction by a state, and as a whole. Images come in statistics groups with vectors of their own (channels.h): one
+// group for batch norm, one an image for instance norm.
 #include "kernels/activation/apply.h"
 #include "kernels/normalization/channel_moments.h"
 #include "kernels/normalization/channel_vectors.h"
@@ -15,11 +15,11 @@ namespace {
 // Bytes of the result that a column of vectors is followed through.
 constexpr int64_t kBand = 1 << 14;
 
-// Whether every row of an image of these sets begins where it may be stored past the caches.
+// Whether every row of an image of these statistics groups begins where it may be stored past the caches.
 template <typename A>
-bool streams(const Tensor& image, const Sets& sets) {
+bool streams(const Tensor& image, const StatGroups& stat_groups) {
   constexpr int L = lanes<A>;
-  return image.streamed && sets.rows.width % L == 0 && (sets.count == 1 || sets.size % L == 0);
+  return image.streamed && stat_groups.rows.width % L == 0 && (stat_groups.count == 1 || stat_groups.size % L == 0);
 }
 
 // Fills `N` vectors side by side of so many rows, from element `at` on, where they are in column `column`. What the
@@ -37,13 +37,13 @@ MPSF_INLINE void fill_column(T* image, int64_t at, int64_t height, int64_t pitch
   }
 }
 
-// Fills sets with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors with one
-// entry a channel of each set. Runs from back to front, because the caches hold the end of what the pass before went
-// through.
+// Fills statistics groups with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors
+// with one entry a channel of each group. Runs from back to front, because the caches hold the end of what the pass
+// before went through.
 template <typename T, int Count, typename F>
-void fill(T* image, bool streamed, const Sets& sets, const Acc<T>* const (&vectors)[Count], const F& f) {
+void fill(T* image, bool streamed, const StatGroups& stat_groups, const Acc<T>* const (&vectors)[Count], const F& f) {
   using A = Acc<T>;
-  const Rows& rows = sets.rows;
+  const Rows& rows = stat_groups.rows;
 
   // `height` rows of `width` elements from `offset` on.
   auto fill_band = [&](const A* const(&entries)[Count], int64_t offset, int64_t height, int64_t width) {
@@ -58,20 +58,23 @@ void fill(T* image, bool streamed, const Sets& sets, const Acc<T>* const (&vecto
   };
 
   const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
-  parallel_sets(sets, stay_whole(sets), true, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
-    Scratch<A> room(Count * rows.width);
-    for (int64_t set = end - 1; set >= begin; --set) {
-      const A* entries[Count];
-      for (int i = 0; i < Count; ++i) entries[i] = entries_of(vectors[i], sets, set, &room[i * rows.width]);
-      for (int64_t chunk = last - 1; chunk >= first; --chunk) {
-        const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
-        for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
-          fill_band(entries, set * sets.size + row * rows.width, smaller(band, chunk_end - row), width);
-        }
-      }
-    }
-    stream_end();
-  });
+  parallel_stat_groups(stat_groups, stay_whole(stat_groups), true,
+                       [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+                         Scratch<A> room(Count * rows.width);
+                         for (int64_t stat_group = end - 1; stat_group >= begin; --stat_group) {
+                           const A* entries[Count];
+                           for (int i = 0; i < Count; ++i)
+                             entries[i] = entries_of(vectors[i], stat_groups, stat_group, &room[i * rows.width]);
+                           for (int64_t chunk = last - 1; chunk >= first; --chunk) {
+                             const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
+                             for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
+                               fill_band(entries, stat_group * stat_groups.size + row * rows.width,
+                                         smaller(band, chunk_end - row), width);
+                             }
+                           }
+                         }
+                         stream_end();
+                       });
 }
 
 // What `fill` makes of x with the vectors mean, scale and shift.
@@ -84,17 +87,18 @@ auto normalizing(const T* x, const Neuron<Acc<T>>& neuron) {
   };
 }
 
-// Sums of g and of g * (x - mean) over every channel of every set, where g is dy through an activation of
+// Sums of g and of g * (x - mean) over every channel of every statistics group, where g is dy through an activation of
 // (x - mean) * scale + shift; without one there are no vectors but the mean.
 template <int Act, typename T>
-void gradient_sums(const T* dy, const T* x, const Sets& sets, const Acc<T>* const (&vectors)[3],
+void gradient_sums(const T* dy, const T* x, const StatGroups& stat_groups, const Acc<T>* const (&vectors)[3],
                    const Neuron<Acc<T>>& neuron, Acc<T>* const (&sums)[2]) {
   using A = Acc<T>;
   constexpr int kVectors = Act == kUnchanged ? 1 : 3;
-  const auto prepare = [&](int64_t set, A* room) {
+  const auto prepare = [&](int64_t stat_group, A* room) {
     const A* entries[kVectors];
-    for (int i = 0; i < kVectors; ++i) entries[i] = entries_of(vectors[i], sets, set, room + i * sets.rows.width);
-    const T *g = dy + set * sets.size, *from = x + set * sets.size;
+    for (int i = 0; i < kVectors; ++i)
+      entries[i] = entries_of(vectors[i], stat_groups, stat_group, room + i * stat_groups.rows.width);
+    const T *g = dy + stat_group * stat_groups.size, *from = x + stat_group * stat_groups.size;
     return [=, &neuron](int64_t at, int64_t column, int n, Vec<A>(&terms)[2]) {
       const Vec<A> centred = load_some(from + at, n) - load_some(entries[0] + column, n);
       terms[0] = load_some(g + at, n);
@@ -105,18 +109,18 @@ void gradient_sums(const T* dy, const T* x, const Sets& sets, const Acc<T>* cons
       terms[1] = terms[0] * centred;
     };
   };
-  channel_sums<A, kVectors>(sets, prepare, sums);
+  channel_sums<A, kVectors>(stat_groups, prepare, sums);
 }
 
 // Fills dx with a * g + b * (x - mean) + d, from the vectors mean, a, b, d, scale and shift; the last two as above.
 template <int Act, typename T>
-void fill_gradient(T* dx, bool streamed, const T* dy, const T* x, const Sets& sets, const Acc<T>* const (&vectors)[6],
-                   const Neuron<Acc<T>>& neuron) {
+void fill_gradient(T* dx, bool streamed, const T* dy, const T* x, const StatGroups& stat_groups,
+                   const Acc<T>* const (&vectors)[6], const Neuron<Acc<T>>& neuron) {
   using V = Vec<Acc<T>>;
   constexpr int kVectors = Act == kUnchanged ? 4 : 6;
   const Acc<T>* read[kVectors];
   for (int i = 0; i < kVectors; ++i) read[i] = vectors[i];
-  fill<T, kVectors>(dx, streamed, sets, read, [dy, x, &neuron](int64_t at, int n, const V(&p)[kVectors]) {
+  fill<T, kVectors>(dx, streamed, stat_groups, read, [dy, x, &neuron](int64_t at, int n, const V(&p)[kVectors]) {
     V g = load_some(dy + at, n), centred = load_some(x + at, n) - p[0];
     if constexpr (Act != kUnchanged) g = passed_by<Act>(g, centred * p[4] + p[5], neuron);
     return p[1] * g + p[2] * centred + p[3];
@@ -138,13 +142,14 @@ template <typename T>
 void normalize_by(const Call& call) {
   using A = Acc<T>;
   const Tensor& y = call.out[0];
-  const Sets sets = sets_of<A>(y, call.in[1].size);
+  const StatGroups stat_groups = stat_groups_of<A>(y, call.in[1].size);
   const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
   const Slopes<A> slope(call.in[3], call.in[2], static_cast<A>(p.eps));
   const Neuron<A> neuron(p.act);
   const A* const vectors[] = {data<A>(call.in[1]), slope.get(), data<A>(call.in[4])};
   by_form(neuron.form, [&]<int Act>() {
-    fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
+    fill<T, 3>(data<T>(y), streams<A>(y, stat_groups), stat_groups, vectors,
+               normalizing<Act>(data<T>(call.in[0]), neuron));
   });
 }
 
@@ -156,13 +161,13 @@ void stats_grad_by(const Call& call) {
   const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
   const A eps = static_cast<A>(p.eps), *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
   A *dgamma = data<A>(call.out[0]), *dbeta = data<A>(call.out[1]);
-  const Sets sets = sets_of<A>(call.in[0], channels);
+  const StatGroups stat_groups = stat_groups_of<A>(call.in[0], channels);
   const Neuron<A> neuron(p.act);
   by_form(neuron.form, [&]<int Act>() {
     constexpr bool kActs = Act != kUnchanged;
     const Slopes<A> slope(call.in[kActs ? 6 : 3], call.in[3], eps);
     const A* shift = kActs ? data<A>(call.in[7]) : mean;
-    gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), sets, {mean, slope.get(), shift}, neuron,
+    gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), stat_groups, {mean, slope.get(), shift}, neuron,
                        {dbeta, dgamma});
   });
   for (int64_t c = 0; c < channels; ++c) {
@@ -176,12 +181,12 @@ template <typename T>
 void grad_by(const Call& call) {
   using A = Acc<T>;
   const Tensor& dx = call.out[0];
-  const Sets sets = sets_of<A>(dx, call.in[2].size);
+  const StatGroups stat_groups = stat_groups_of<A>(dx, call.in[2].size);
   const BnByStateParams<double> p = params_as<BnByStateParams<double>>(call.params);
   const A eps = static_cast<A>(p.eps), count = static_cast<A>(*data<int64_t>(call.in[7]));
   const A *mean = data<A>(call.in[2]), *var = data<A>(call.in[3]);
   const Neuron<A> neuron(p.act);
-  const int64_t channels = sets.rows.channels;
+  const int64_t channels = stat_groups.rows.channels;
   const Slopes<A> a(call.in[6], call.in[3], eps);
   const Scratch<A> b(channels), d(channels);
   for (int64_t c = 0; c < channels; ++c) {
@@ -191,7 +196,7 @@ void grad_by(const Call& call) {
   }
   by_form(neuron.form, [&]<int Act>() {
     const A* shift = Act != kUnchanged ? data<A>(call.in[8]) : mean;
-    fill_gradient<Act>(data<T>(dx), streams<A>(dx, sets), data<T>(call.in[0]), data<T>(call.in[1]), sets,
+    fill_gradient<Act>(data<T>(dx), streams<A>(dx, stat_groups), data<T>(call.in[0]), data<T>(call.in[1]), stat_groups,
                        {mean, a.get(), b.get(), d.get(), a.get(), shift}, neuron);
   });
 }
@@ -221,17 +226,17 @@ template <typename T>
 void normalized(const Call& call) {
   using A = Acc<T>;
   const Tensor& y = call.out[0];
-  const Sets all = sets_of<A>(y, call.out[1].size);
+  const StatGroups all = stat_groups_of<A>(y, call.out[1].size);
   const Whole<A> whole(params_as<BatchNormParams<double>>(call.params));
   const bool streamed = streams<A>(y, all);
   const int64_t channels = all.rows.channels;
   const A *gamma = data<A>(call.in[1]), *beta = data<A>(call.in[2]);
   by_form(whole.neuron.form, [&]<int Act>() {
-    for_sets(all, [&](const Sets& sets, int64_t first) {
-      const int64_t entries = sets.count * channels;
-      const T* x = data<T>(call.in[0]) + first * sets.size;
+    for_stat_groups(all, [&](const StatGroups& stat_groups, int64_t first) {
+      const int64_t entries = stat_groups.count * channels;
+      const T* x = data<T>(call.in[0]) + first * stat_groups.size;
       A *mean = data<A>(call.out[1]) + first * channels, *var = data<A>(call.out[2]) + first * channels;
-      moments_of(x, sets, mean, var);
+      moments_of(x, stat_groups, mean, var);
       whole.for_groups(entries, channels,
                        [&](int64_t at, int64_t size) { join_moments(mean + at, var + at, size, mean + at, var + at); });
       Scratch<A> scale(entries), shift(entries);
@@ -240,13 +245,14 @@ void normalized(const Call& call) {
         shift[i] = beta[i % channels];
       }
       const A* const vectors[] = {mean, scale.get(), shift.get()};
-      fill<T, 3>(data<T>(y) + first * sets.size, streamed, sets, vectors, normalizing<Act>(x, whole.neuron));
+      fill<T, 3>(data<T>(y) + first * stat_groups.size, streamed, stat_groups, vectors,
+                 normalizing<Act>(x, whole.neuron));
     });
   });
 }
 
-// The entries that sets from `first` on have of a vector, one a channel, where it holds `width` a set: one for each
-// channel, or one for each group of neighbouring channels.
+// The entries that statistics groups from `first` on have of a vector, one a channel, where it holds `width` a group:
+// one for each channel, or one for each group of neighbouring channels.
 template <typename A>
 struct ByChannel : Scratch<A> {
   ByChannel(const Tensor& vector, int64_t width, int64_t first, int64_t entries, int64_t channels)
@@ -264,15 +270,15 @@ template <typename T>
 void normalized_grad(const Call& call) {
   using A = Acc<T>;
   const Tensor& result = call.out[0];
-  const Sets all = sets_of<A>(result, call.out[1].size);
+  const StatGroups all = stat_groups_of<A>(result, call.out[1].size);
   const Whole<A> whole(params_as<BatchNormParams<double>>(call.params));
   const bool streamed = streams<A>(result, all);
   const int64_t channels = all.rows.channels, width = call.in[4].size / all.count;
   const bool others = call.in[6].size > 0;
   const A *gamma = data<A>(call.in[2]), *beta = data<A>(call.in[3]);
   by_form(whole.neuron.form, [&]<int Act>() {
-    for_sets(all, [&](const Sets& sets, int64_t first) {
-      const int64_t entries = sets.count * channels, from = first * channels, offset = first * sets.size;
+    for_stat_groups(all, [&](const StatGroups& stat_groups, int64_t first) {
+      const int64_t entries = stat_groups.count * channels, from = first * channels, offset = first * stat_groups.size;
       const T *dy = data<T>(call.in[0]) + offset, *x = data<T>(call.in[1]) + offset;
       const ByChannel<A> mean(call.in[4], width, first, entries, channels);
       const ByChannel<A> var(call.in[5], width, first, entries, channels);
@@ -282,7 +288,7 @@ void normalized_grad(const Call& call) {
         a[i] = gamma[i % channels] * inverse_root(var[i], whole.eps);
         shift[i] = beta[i % channels];
       }
-      gradient_sums<Act>(dy, x, sets, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma});
+      gradient_sums<Act>(dy, x, stat_groups, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma});
       for (int64_t i = 0; i < entries; ++i) {
         const A dmean = others ? data<A>(call.in[6])[from + i] : A(0);
         const A dvar = others ? data<A>(call.in[7])[from + i] : A(0);
@@ -294,7 +300,7 @@ void normalized_grad(const Call& call) {
         join_sum(&d[at], size, &d[at]);
       });
       // The factor of g is what the image less its mean is multiplied with, too.
-      fill_gradient<Act>(data<T>(result) + offset, streamed, dy, x, sets,
+      fill_gradient<Act>(data<T>(result) + offset, streamed, dy, x, stat_groups,
                          {mean.get(), a.get(), b.get(), d.get(), a.get(), shift.get()}, whole.neuron);
     });
   });
@@ -308,7 +314,7 @@ void bn_stats(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    moments_of(data<T>(call.in[0]), sets_of<A>(call.in[0], mean.size), data<A>(mean), data<A>(call.out[1]));
+    moments_of(data<T>(call.in[0]), stat_groups_of<A>(call.in[0], mean.size), data<A>(mean), data<A>(call.out[1]));
   });
 }
 
@@ -318,11 +324,12 @@ void bn_normalize(const Call& call) {
   by_type(y.type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const Sets sets = sets_of<A>(y, call.in[1].size);
+    const StatGroups stat_groups = stat_groups_of<A>(y, call.in[1].size);
     const A* const vectors[] = {data<A>(call.in[1]), data<A>(call.in[2]), data<A>(call.in[3])};
     const Neuron<A> neuron(params_as<Activation<double>>(call.params));
     by_form(neuron.form, [&]<int Act>() {
-      fill<T, 3>(data<T>(y), streams<A>(y, sets), sets, vectors, normalizing<Act>(data<T>(call.in[0]), neuron));
+      fill<T, 3>(data<T>(y), streams<A>(y, stat_groups), stat_groups, vectors,
+                 normalizing<Act>(data<T>(call.in[0]), neuron));
     });
   });
 }
@@ -333,11 +340,11 @@ void bn_stats_grad(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const Sets sets = sets_of<A>(call.in[0], total.size);
+    const StatGroups stat_groups = stat_groups_of<A>(call.in[0], total.size);
     const Neuron<A> neuron(params_as<Activation<double>>(call.params));
     by_form(neuron.form, [&]<int Act>() {
       constexpr int kScale = Act == kUnchanged ? 2 : 3, kShift = Act == kUnchanged ? 2 : 4;
-      gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), sets,
+      gradient_sums<Act>(data<T>(call.in[0]), data<T>(call.in[1]), stat_groups,
                          {data<A>(call.in[2]), data<A>(call.in[kScale]), data<A>(call.in[kShift])}, neuron,
                          {data<A>(total), data<A>(dot)});
     });
@@ -350,13 +357,13 @@ void bn_grad(const Call& call) {
   by_type(dx.type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const Sets sets = sets_of<A>(dx, call.in[2].size);
+    const StatGroups stat_groups = stat_groups_of<A>(dx, call.in[2].size);
     const Neuron<A> neuron(params_as<Activation<double>>(call.params));
     by_form(neuron.form, [&]<int Act>() {
       const A* vectors[6];
       for (int i = 0; i < 6; ++i) vectors[i] = data<A>(call.in[Act == kUnchanged && i > 3 ? 2 : 2 + i]);
-      fill_gradient<Act>(data<T>(dx), streams<A>(dx, sets), data<T>(call.in[0]), data<T>(call.in[1]), sets,
-                         {vectors[0], vectors[1], vectors[2], vectors[3], vectors[4], vectors[5]}, neuron);
+      fill_gradient<Act>(data<T>(dx), streams<A>(dx, stat_groups), data<T>(call.in[0]), data<T>(call.in[1]),
+                         stat_groups, {vectors[0], vectors[1], vectors[2], vectors[3], vectors[4], vectors[5]}, neuron);
     });
   });
 }

@@ -62,18 +62,18 @@ MPSF_INLINE void block_moments(const T* x, int64_t stride, int64_t rows, int n, 
   }
 }
 
-// Mean and population variance of every channel of every set.
+// Mean and population variance of every channel of every statistics group.
 template <typename T>
-void moments_of(const T* image, const Sets& sets, Acc<T>* means, Acc<T>* vars) {
+void moments_of(const T* image, const StatGroups& stat_groups, Acc<T>* means, Acc<T>* vars) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  const Rows& rows = sets.rows;
+  const Rows& rows = stat_groups.rows;
   const int64_t channels = rows.channels, stride = rows.width + kTile * L;
 
-  reduce_sets(
-      sets, 2 * channels, 4 * stride,
-      [&](int64_t set, int64_t chunk, double* part, double* room) {
-        const T* x = image + set * sets.size;
+  reduce_stat_groups(
+      stat_groups, 2 * channels, 4 * stride,
+      [&](int64_t stat_group, int64_t chunk, double* part, double* room) {
+        const T* x = image + stat_group * stat_groups.size;
         const int64_t width = rows.width_of(chunk), begin = rows.begin(chunk), end = rows.begin(chunk + 1);
         Moments all{room, room + stride, 0};
         for (int64_t block = begin; block < end; block += kBlock) {
@@ -97,8 +97,8 @@ void moments_of(const T* image, const Sets& sets, Acc<T>* means, Acc<T>* vars) {
           pixels.merge(all.mean + i, all.m2 + i, all.count, channels);
         }
       },
-      [&](int64_t set, double* parts) {
-        A *mean = means + set * channels, *var = vars + set * channels;
+      [&](int64_t stat_group, double* parts) {
+        A *mean = means + stat_group * channels, *var = vars + stat_group * channels;
         Moments total{parts, parts + channels, 0};
         for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
           double* part = parts + chunk * 2 * channels;

@@ -14,7 +14,8 @@ inline int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 constexpr int kTile = 4;
 // Elements that one lane adds up in the accumulator's own precision; longer sums go on in double.
 constexpr int64_t kBlock = 128;
-// Chunks that all sets are cut into, or somewhat more; whatever the threads, since sums depend on how they are cut.
+// Chunks that all statistics groups are cut into, or somewhat more; whatever the threads, since sums depend on how they
+// are cut.
 constexpr int64_t kChunks = 64;
 
 // Channels-last pixels seen as rows: each row is `side` pixels side by side, so that few or odd channels
@@ -51,76 +52,79 @@ Rows rows_of(int64_t size, int64_t channels) {
   return {channels, count, width, size - count * width};
 }
 
-// Images in sets that lie one after the other, all alike; each has entries of its own in a vector (sets, channels).
-struct Sets {
+// Images in statistics groups that lie one after the other, all alike; each has entries of its own in a vector
+// (stat_groups, channels).
+struct StatGroups {
   int64_t count;
-  int64_t size;  // elements of a set
-  Rows rows;     // of a set
+  int64_t size;  // elements of a statistics group
+  Rows rows;     // of a statistics group
 };
 
-// The sets of an image that vectors of so many entries describe.
+// The statistics groups of an image that vectors of so many entries describe.
 template <typename A>
-Sets sets_of(const Tensor& image, int64_t entries) {
+StatGroups stat_groups_of(const Tensor& image, int64_t entries) {
   const int64_t channels = image.shape[image.ndim - 1], count = entries / channels, size = image.size / count;
-  Sets sets{count, size, rows_of<A>(size, channels)};
-  sets.rows.most = (kChunks + count - 1) / count;
-  return sets;
+  StatGroups stat_groups{count, size, rows_of<A>(size, channels)};
+  stat_groups.rows.most = (kChunks + count - 1) / count;
+  return stat_groups;
 }
 
 // Elements of an image in one chunk of work.
 constexpr int64_t kChunkElements = 1 << 14;
 
-// Whether sets are not cut up: they are small, or nobody is there to share their chunks. (Every task asks for room and
-// waits for what it streamed.)
-inline bool stay_whole(const Sets& sets) { return sets.rows.chunks() <= 1 || works_alone(); }
+// Whether statistics groups are not cut up: they are small, or nobody is there to share their chunks. (Every task asks
+// for room and waits for what it streamed.)
+inline bool stay_whole(const StatGroups& stat_groups) { return stat_groups.rows.chunks() <= 1 || works_alone(); }
 
-// Cuts sets into work: f(begin, end, first, last) for the chunks [first, last) of the sets [begin, end): all chunks of
-// several sets if these are to stay whole, else one chunk of one set.
+// Cuts statistics groups into work: f(begin, end, first, last) for the chunks [first, last) of the groups [begin, end):
+// all chunks of several groups if these are to stay whole, else one chunk of one group.
 template <typename F>
-void parallel_sets(const Sets& sets, bool whole, bool backwards, const F& f) {
-  const int64_t chunks = sets.rows.chunks() + 1;
-  const int64_t group = whole ? 1 + kChunkElements / (sets.size + 1) : 1;
-  const int64_t tasks = whole ? (sets.count + group - 1) / group : sets.count * chunks;
+void parallel_stat_groups(const StatGroups& stat_groups, bool whole, bool backwards, const F& f) {
+  const int64_t chunks = stat_groups.rows.chunks() + 1;
+  const int64_t group = whole ? 1 + kChunkElements / (stat_groups.size + 1) : 1;
+  const int64_t tasks = whole ? (stat_groups.count + group - 1) / group : stat_groups.count * chunks;
   parallel_for(tasks, [&](int64_t i) {
     const int64_t task = backwards ? tasks - 1 - i : i;
-    if (whole) return f(task * group, smaller(sets.count, (task + 1) * group), int64_t{0}, chunks);
+    if (whole) return f(task * group, smaller(stat_groups.count, (task + 1) * group), int64_t{0}, chunks);
     f(task / chunks, task / chunks + 1, task % chunks, task % chunks + 1);
   });
 }
 
-// Calls f(sets, first) for sets from number `first` on: a few that one thread sees through, while their images are in
-// its caches, where every thread has several; else for all at once, so that threads share their pixels.
+// Calls f(statistics groups, first) for groups from number `first` on: a few that one thread sees through, while their
+// images are in its caches, where every thread has several; else for all at once, so that threads share their pixels.
 template <typename F>
-void for_sets(const Sets& all, const F& f) {
+void for_stat_groups(const StatGroups& all, const F& f) {
   constexpr int64_t kEach = 4;
   if (all.count < kEach * get_num_threads()) return f(all, int64_t{0});
   const int64_t group = 1 + kChunkElements / (all.size + 1);
   parallel_for((all.count + group - 1) / group, [&](int64_t i) {
-    Sets some = all;  // their rows are cut as those of all are
+    StatGroups some = all;  // their rows are cut as those of all are
     some.count = smaller(group, all.count - i * group);
     f(some, i * group);
   });
 }
 
-// What sets come to in two steps: piece(set, chunk, part, room) makes `entries` numbers of a chunk that has pixels,
-// with `space` numbers of room, and finish(set, parts) what is made of those of all chunks.
+// What statistics groups come to in two steps: piece(group, chunk, part, room) makes `entries` numbers of a chunk that
+// has pixels, with `space` numbers of room, and finish(group, parts) what is made of those of all chunks.
 template <typename F, typename G>
-void reduce_sets(const Sets& sets, int64_t entries, int64_t space, const F& piece, const G& finish) {
-  const int64_t chunks = sets.rows.chunks() + 1;
-  const bool whole = stay_whole(sets);
-  Scratch<double> parts(whole ? 0 : sets.count * chunks * entries);
-  parallel_sets(sets, whole, false, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+void reduce_stat_groups(const StatGroups& stat_groups, int64_t entries, int64_t space, const F& piece,
+                        const G& finish) {
+  const int64_t chunks = stat_groups.rows.chunks() + 1;
+  const bool whole = stay_whole(stat_groups);
+  Scratch<double> parts(whole ? 0 : stat_groups.count * chunks * entries);
+  parallel_stat_groups(stat_groups, whole, false, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
     Scratch<double> room(space), own(whole ? chunks * entries : 0);
-    for (int64_t set = begin; set < end; ++set) {
-      double* part = whole ? own.get() : &parts[set * chunks * entries];
+    for (int64_t stat_group = begin; stat_group < end; ++stat_group) {
+      double* part = whole ? own.get() : &parts[stat_group * chunks * entries];
       for (int64_t chunk = first; chunk < last; ++chunk) {
-        if (sets.rows.pixels_of(chunk) > 0) piece(set, chunk, part + chunk * entries, room.get());
+        if (stat_groups.rows.pixels_of(chunk) > 0) piece(stat_group, chunk, part + chunk * entries, room.get());
       }
-      if (whole) finish(set, part);
+      if (whole) finish(stat_group, part);
     }
   });
   if (whole) return;
-  parallel_for(sets.count, [&](int64_t set) { finish(set, &parts[set * chunks * entries]); });
+  parallel_for(stat_groups.count,
+               [&](int64_t stat_group) { finish(stat_group, &parts[stat_group * chunks * entries]); });
 }
 
 // Asks for the lines of so many bytes, for the second cache; so many elements ahead, which may be behind the array.
@@ -164,12 +168,12 @@ MPSF_INLINE void store_result(T* p, Vec<Acc<T>> v, int n, bool streamed) {
   }
 }
 
-// A set's entries of a vector (sets, channels), repeated until a row has one for each of its own. They lie in `room`
-// where they had to be copied.
+// A statistics group's entries of a vector (stat_groups, channels), repeated until a row has one for each of its own.
+// They lie in `room` where they had to be copied.
 template <typename A>
-const A* entries_of(const A* vector, const Sets& sets, int64_t set, A* room) {
-  const int64_t channels = sets.rows.channels, width = sets.rows.width;
-  const A* entries = vector + set * channels;
+const A* entries_of(const A* vector, const StatGroups& stat_groups, int64_t stat_group, A* room) {
+  const int64_t channels = stat_groups.rows.channels, width = stat_groups.rows.width;
+  const A* entries = vector + stat_group * channels;
   if (width == channels) return entries;
   for (int64_t i = 0; i < width; i += channels) {
     memcpy(room + i, entries, static_cast<size_t>(channels) * sizeof(A));
@@ -185,18 +189,18 @@ inline void fold(const double* row, int64_t width, double* channel, int64_t chan
   }
 }
 
-// out[t][set][c] = the sum of term t over the pixels of channel c. prepare(set, room) makes a `term` of a set, with
-// `Vectors` rows of room; term(offset, column, n, terms) the terms of the n elements from `offset` on in the set,
-// which are the entries of a row from `column` on; zeros behind them.
+// out[t][statistics group][c] = the sum of term t over the pixels of channel c. prepare(group, room) makes a `term` of
+// a group, with `Vectors` rows of room; term(offset, column, n, terms) the terms of the n elements from `offset` on in
+// the group, which are the entries of a row from `column` on; zeros behind them.
 template <typename A, int Vectors, int Terms, typename F>
-void channel_sums(const Sets& sets, const F& prepare, A* const (&out)[Terms]) {
+void channel_sums(const StatGroups& stat_groups, const F& prepare, A* const (&out)[Terms]) {
   constexpr int L = lanes<A>;
-  const Rows& rows = sets.rows;
+  const Rows& rows = stat_groups.rows;
   const int64_t channels = rows.channels, stride = rows.width + kTile * L;
-  reduce_sets(
-      sets, Terms * channels, Terms * stride + Vectors * rows.width,
-      [&](int64_t set, int64_t chunk, double* part, double* sums) {
-        const auto term = prepare(set, reinterpret_cast<A*>(sums + Terms * stride));
+  reduce_stat_groups(
+      stat_groups, Terms * channels, Terms * stride + Vectors * rows.width,
+      [&](int64_t stat_group, int64_t chunk, double* part, double* sums) {
+        const auto term = prepare(stat_group, reinterpret_cast<A*>(sums + Terms * stride));
         const int64_t width = rows.width_of(chunk), begin = rows.begin(chunk), end = rows.begin(chunk + 1);
         for (int64_t block = begin; block < end; block += kBlock) {
           const int64_t block_end = smaller(end, block + kBlock);
@@ -223,7 +227,7 @@ void channel_sums(const Sets& sets, const F& prepare, A* const (&out)[Terms]) {
         }
         for (int t = 0; t < Terms; ++t) fold(&sums[t * stride], width, part + t * channels, channels);
       },
-      [&](int64_t set, double* parts) {
+      [&](int64_t stat_group, double* parts) {
         double* total = parts;
         bool any_pixels = false;
         for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
@@ -238,7 +242,7 @@ void channel_sums(const Sets& sets, const F& prepare, A* const (&out)[Terms]) {
         }
         for (int t = 0; t < Terms; ++t) {
           for (int64_t c = 0; c < channels; ++c) {
-            out[t][set * channels + c] = any_pixels ? static_cast<A>(total[t * channels + c]) : A(0);
+            out[t][stat_group * channels + c] = any_pixels ? static_cast<A>(total[t * channels + c]) : A(0);
           }
         }
       });

@@ -13,7 +13,7 @@ from metal_host.cases.elementwise import elementwise
 from metal_host.cases.image import images
 from metal_host.cases.losses import losses
 from metal_host.cases.normalization import normalization
-from metal_host.cases.normalization_of_sets import set_normalization
+from metal_host.cases.normalization_of_groups import group_statistics
 from metal_host.cases.pooling import pooling
 
 CASES = {
@@ -21,7 +21,7 @@ CASES = {
     for case in (
         *pooling(),
         *batch_normalization(),
-        *set_normalization(),
+        *group_statistics(),
         *normalization(),
         *convolution(),
         *activations(),

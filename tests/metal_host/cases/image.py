@@ -29,7 +29,7 @@ def _picked(shape: Shape, dtype: mx.Dtype, scale: Pair, crowded: bool = False) -
         right = np.array(x.astype(F32)).repeat(scale[0], 1).repeat(scale[1], 2)
         np.testing.assert_array_equal(y, right)
 
-    return Case(named("pick", shape, dtype, scale=scale), ("pick",), check, crowded)
+    return Case(named("gather_pixels", shape, dtype, scale=scale), ("gather_pixels",), check, crowded)
 
 
 def _padded(shape: Shape, dtype: mx.Dtype, mode: str, crowded: bool = False) -> Case:
@@ -46,7 +46,7 @@ def _padded(shape: Shape, dtype: mx.Dtype, mode: str, crowded: bool = False) -> 
         back = [oracle.along(v, *(m.T for m in matrices)) for v in (exact(dy), abs(exact(dy)))]
         close(mf.pad_grad(dy, state), *back)
 
-    return Case(named("pad", shape, dtype, mode=mode), ("pick", "resample"), check, crowded)
+    return Case(named("pad", shape, dtype, mode=mode), ("gather_pixels", "resample"), check, crowded)
 
 
 def _mixed(shape: Shape, dtype: mx.Dtype, out_size: Pair, crowded: bool = False, **how: Any) -> Case:

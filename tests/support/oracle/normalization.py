@@ -132,24 +132,24 @@ def local_contrast_norm_grad(
 # By statistics --------------------------------------------------------------------------------------------
 
 
-def in_sets(x: np.ndarray, sets: int) -> np.ndarray:
-    """An image as (sets, pixels, channels)."""
+def in_stat_groups(x: np.ndarray, stat_groups: int) -> np.ndarray:
+    """An image as (statistics groups, pixels, channels)."""
     channels = x.shape[-1]
-    pixels = x.size // (sets * channels) if sets * channels else 0
-    return x.reshape(sets, pixels, channels)
+    pixels = x.size // (stat_groups * channels) if stat_groups * channels else 0
+    return x.reshape(stat_groups, pixels, channels)
 
 
-def moments(x: np.ndarray, sets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population variance of each set's channels, (sets, channels); zero where there are no pixels."""
-    seen = in_sets(x, sets)
+def moments(x: np.ndarray, stat_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and population variance of each group's channels, (stat_groups, channels); zero without pixels."""
+    seen = in_stat_groups(x, stat_groups)
     if seen.shape[1] == 0:
         return np.zeros(seen.shape[::2]), np.zeros(seen.shape[::2])
     return seen.mean(1), seen.var(1)
 
 
 def affine(x: np.ndarray, mean: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """``(x - mean) * scale + shift`` with vectors (sets, channels)."""
-    seen = in_sets(x, len(mean))
+    """``(x - mean) * scale + shift`` with vectors (statistics groups, channels)."""
+    seen = in_stat_groups(x, len(mean))
     return ((seen - mean[:, None]) * scale[:, None] + shift[:, None]).reshape(x.shape)
 
 

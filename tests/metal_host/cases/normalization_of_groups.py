@@ -1,4 +1,4 @@
-"""The cases of `cases` that normalize by sets of images, straight from the launches of their kernels."""
+"""The cases of `cases` that normalize by statistics groups, straight from the launches of their kernels."""
 
 from __future__ import annotations
 
@@ -29,24 +29,30 @@ F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 Array = np.ndarray
 
 
-# Sets of images -----------------------------------------------------------------------------------------
+# Statistics groups -----------------------------------------------------------------------------------------
 
 _FORWARD = ("bn_stats", "bn_stats_merge", "bn_normalize")
 _BACKWARD = ("bn_stats_grad", "bn_stats_grad_factors", "bn_grad")
 
 
-def _sets(
-    shape: tuple[int, ...], dtype: mx.Dtype, sets: int, act: Activation, *, slack: float = 8, crowded: bool = False
+def _stat_groups(
+    shape: tuple[int, ...],
+    dtype: mx.Dtype,
+    stat_groups: int,
+    act: Activation,
+    *,
+    slack: float = 8,
+    crowded: bool = False,
 ) -> list[Case]:
     n, channels = shape[0], shape[3]
-    vectors = (sets, channels)
+    vectors = (stat_groups, channels)
     x, dy = numbers(shape, dtype, 1) + 3, numbers(shape, dtype, 2)
     # One entry of scale is 0 and so is its shift: there the activation stands right at 0.
     scale, shift = (numbers(vectors, F32, seed) * (np.arange(channels) != 1) for seed in (3, 4))
-    mean = mx.array(exact(x).reshape(sets, -1, channels).mean(1)).astype(F32)
+    mean = mx.array(exact(x).reshape(stat_groups, -1, channels).mean(1)).astype(F32)
 
     def by_set(v: mx.array) -> Array:
-        return exact(v).reshape(sets, n // sets, *shape[1:])
+        return exact(v).reshape(stat_groups, n // stat_groups, *shape[1:])
 
     def wide(v: mx.array) -> Array:
         return exact(v)[:, None, None, None]
@@ -61,20 +67,20 @@ def _sets(
     known = {"a": act.a, "b": act.b, "c": act.c}
 
     def stats() -> None:
-        made = launched({"x": x}, ((vectors, F32),) * 2, launches.bn_stats(x, sets))
+        made = launched({"x": x}, ((vectors, F32),) * 2, launches.bn_stats(x, stat_groups))
         axes = (1, 2, 3)
         close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
         close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
 
     def normalize() -> None:
         arrays = {"x": x, "mean": mean, "scale": scale, "shift": shift}
-        y = launched(arrays, like(x), launches.bn_normalize(x, sets, act))[0]
+        y = launched(arrays, like(x), launches.bn_normalize(x, stat_groups, act))[0]
         right = oracle_activation.neuron(before(), NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 3, slack=slack)
 
     def stats_grad() -> None:
         arrays = {"dy": dy, "x": x, "mean": mean, **given}
-        total, dot = launched(arrays, ((vectors, F32),) * 2, launches.bn_stats_grad(dy, sets, act))
+        total, dot = launched(arrays, ((vectors, F32),) * 2, launches.bn_stats_grad(dy, stat_groups, act))
         size = abs(by_set(dy)).sum((1, 2, 3)) + 1
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
         close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
@@ -82,13 +88,13 @@ def _sets(
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
         arrays = {"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **given}
-        dx = launched(arrays, like(x), launches.bn_grad(dy, sets, act))[0]
+        dx = launched(arrays, like(x), launches.bn_grad(dy, stat_groups, act))[0]
         right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
         close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
 
     # The whole of a normalization by an image's or a batch's own statistics, parameters in the dtype of the images.
-    vector = (vectors if sets > 1 else (channels,), F32)
-    gamma, beta = (v[0].astype(dtype) for v in (scale, shift))  # which all sets share
+    vector = (vectors if stat_groups > 1 else (channels,), F32)
+    gamma, beta = (v[0].astype(dtype) for v in (scale, shift))  # which all statistics groups share
     var, dmean, dvar = (numbers(vector[0], F32, seed) for seed in (8, 9, 10))
     var = abs(var) + 1
 
@@ -107,7 +113,7 @@ def _sets(
         close(spread, width.reshape(vector[0]), width.reshape(vector[0]), slack=slack)
 
     def pulled_back() -> None:
-        count = float(x.size // channels // sets)
+        count = float(x.size // channels // stat_groups)
         kernels = launches.batch_norm_grad(dy, vector, act, count, 1e-3)
         images, center = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, mean.reshape(vector[0])
         arrays = {**images, "mean": center, "var": var, "dmean": dmean, "dvar": dvar}
@@ -125,12 +131,12 @@ def _sets(
         close(
             dgamma,
             (dot * root).reshape(vector[0]),
-            (3 * size).reshape(sets, 1, -1)[:, 0].reshape(vector[0]),
+            (3 * size).reshape(stat_groups, 1, -1)[:, 0].reshape(vector[0]),
             slack=slack,
         )
         close(dbeta, total.reshape(vector[0]), size.reshape(vector[0]), slack=slack)
 
-    told = {"sets": sets, "neuron": NAMES[act.kind]}
+    told = {"stat_groups": stat_groups, "neuron": NAMES[act.kind]}
     return [
         Case(named("bn_normalize", shape, dtype, **told), ("bn_normalize",), normalize, crowded),
         Case(named("bn_stats_grad", shape, dtype, **told), ("bn_stats_grad", "sum_partials"), stats_grad, crowded),
@@ -138,7 +144,14 @@ def _sets(
         Case(named("composed", shape, dtype, **told), _FORWARD, composed, crowded),
         Case(named("composed gradients", shape, dtype, **told), _BACKWARD, pulled_back, crowded),
         *(
-            [Case(named("bn_stats", shape, dtype, sets=sets), ("bn_stats", "bn_stats_merge"), stats, crowded)]
+            [
+                Case(
+                    named("bn_stats", shape, dtype, stat_groups=stat_groups),
+                    ("bn_stats", "bn_stats_merge"),
+                    stats,
+                    crowded,
+                )
+            ]
             if not act.kind
             else []
         ),
@@ -195,8 +208,8 @@ def _by_state(
 # Vectors ------------------------------------------------------------------------------------------------
 
 
-def _vectors_of(sets: int, channels: int) -> list[Case]:
-    shape, here = (sets, channels), launch.resolve(None)
+def _vectors_of(stat_groups: int, channels: int) -> list[Case]:
+    shape, here = (stat_groups, channels), launch.resolve(None)
     gamma, dmean, dvar, dbeta, dot, mean = (numbers(shape, F32, seed) for seed in range(1, 7))
     var = abs(numbers(shape, F32, 7)) + 1
 
@@ -227,10 +240,10 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
         return run
 
     return [
-        *_by_group(sets, channels),
-        Case(f"bn_composed_factors {sets}x{channels}", ("bn_composed_factors",), factors),
+        *_by_group(stat_groups, channels),
+        Case(f"bn_composed_factors {stat_groups}x{channels}", ("bn_composed_factors",), factors),
         *(
-            Case(f"bn_running {sets}x{channels} of {n}, {u}, {dtype}", ("bn_running",), running(n, u, dtype))
+            Case(f"bn_running {stat_groups}x{channels} of {n}, {u}, {dtype}", ("bn_running",), running(n, u, dtype))
             for n, u, dtype in (
                 *((0, 1.0, F32), (1, 1.0, F32), (300, 1.0, F32), (300, 0.0, F32), (2**40, 1.0, F32)),
                 *((300, 1.0, F16), (300, 1.0, BF16)),
@@ -239,13 +252,13 @@ def _vectors_of(sets: int, channels: int) -> list[Case]:
     ]
 
 
-def _by_group(sets: int, channels: int) -> list[Case]:
+def _by_group(stat_groups: int, channels: int) -> list[Case]:
     """Groups of all channels, of some, and of one each; for all of them at once or more than a grid has threads for."""
-    shape, here = (sets, channels), launch.resolve(None)
+    shape, here = (stat_groups, channels), launch.resolve(None)
     var, b, d = abs(numbers(shape, F32, 1)), numbers(shape, F32, 2), numbers(shape, F32, 3)
 
     def together(a: Array, groups: int) -> Array:
-        return a.reshape(sets, groups, -1)
+        return a.reshape(stat_groups, groups, -1)
 
     def again(a: Array) -> Array:
         return np.broadcast_to(a, (*a.shape[:2], channels // a.shape[1])).reshape(shape)
@@ -279,7 +292,7 @@ def _by_group(sets: int, channels: int) -> list[Case]:
         return run
 
     def cases(groups: int) -> list[Case]:
-        told = f"{sets}x{channels} in {groups}"
+        told = f"{stat_groups}x{channels} in {groups}"
         return [
             Case(f"group_moments {told}", ("group_moments",), moments(groups, numbers(shape, F32, 4) + 100)),
             Case(f"group_moments {told}, equal", ("group_moments",), equal(groups)),
@@ -327,24 +340,24 @@ def _launched_with(case: Case, told: str, **known: int) -> Case:
     return case._replace(name=f"{case.name} {told}", check=check)
 
 
-def set_normalization() -> list[Case]:
+def group_statistics() -> list[Case]:
     relu = Activation(RELU)
-    many_parts = _sets((1, 7, 43, 255), F32, 1, NO_ACTIVATION)
+    many_parts = _stat_groups((1, 7, 43, 255), F32, 1, NO_ACTIVATION)
     return [
-        *_sets((4, 5, 3, 5), F32, 2, relu),
-        *_sets((4, 5, 3, 5), F32, 4, NO_ACTIVATION),
-        *_sets((4, 3, 2, 5), F32, 1, Activation(SOFTPLUS, 1.5, 0.75)),
-        *_sets((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
-        *_sets((2, 2, 3, 4), F32, 2, Activation(GELU)),
-        *_sets((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
+        *_stat_groups((4, 5, 3, 5), F32, 2, relu),
+        *_stat_groups((4, 5, 3, 5), F32, 4, NO_ACTIVATION),
+        *_stat_groups((4, 3, 2, 5), F32, 1, Activation(SOFTPLUS, 1.5, 0.75)),
+        *_stat_groups((2, 3, 3, 8), F32, 2, Activation(RELUN, 0.25, 0.5)),
+        *_stat_groups((2, 2, 3, 4), F32, 2, Activation(GELU)),
+        *_stat_groups((2, 2, 3, 4), F32, 1, Activation(POWER, 0.25, 8.0, 2.0)),
         # A base that a float does not tell.
-        *_sets((2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)),
-        *_sets((2, 9, 7, 24), F16, 2, relu),
-        *_sets((2, 3, 3, 8), BF16, 1, relu),
-        *_sets((2, 1, 3, 1), F32, 2, relu),
-        *_sets((3, 17, 15, 100), F32, 3, relu, crowded=True),
-        *_sets((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
-        *_sets((1, 3, 49, 2048), BF16, 1, NO_ACTIVATION, crowded=True),  # 147 pixels a thread
+        *_stat_groups((2, 2, 3, 4), F32, 1, Activation(EXPONENTIAL, 1024.0, 16.0, 1.0001)),
+        *_stat_groups((2, 9, 7, 24), F16, 2, relu),
+        *_stat_groups((2, 3, 3, 8), BF16, 1, relu),
+        *_stat_groups((2, 1, 3, 1), F32, 2, relu),
+        *_stat_groups((3, 17, 15, 100), F32, 3, relu, crowded=True),
+        *_stat_groups((3, 37, 45, 4), F32, 3, NO_ACTIVATION, crowded=True),
+        *_stat_groups((1, 3, 49, 2048), BF16, 1, NO_ACTIVATION, crowded=True),  # 147 pixels a thread
         *_by_state((4, 3, 2, 5), F32, Activation(SOFTPLUS, 1.5, 0.75)),
         *_by_state((2, 2, 3, 4), F32, NO_ACTIVATION),
         *_by_state((2, 9, 7, 24), F16, relu),
