@@ -77,11 +77,11 @@ def gpu_facts(commit: str, name: str, driver: str) -> dict[str, str]:
     return {"GPU": name, "driver": driver, "processor": _processor(), **_software(commit)}
 
 
-def commit() -> str:
-    """The commit of this checkout, and whether it has changes."""
+def commit(folder: Path | None = None) -> str:
+    """The commit of a checkout, by default of this one, and whether it has changes."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(git, capture_output=True, text=True, check=True)
+        done = subprocess.run(git, cwd=folder, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return done.stdout.strip()

@@ -14,13 +14,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 CALLS = ("avg_pool", "conv", "batch_norm")
 NETWORKS = ("small", "resnet20")
 BATCH = 16
 _BUILT, _STEPS = 2000, 1  # calls and steps of a turn
+_METHOD = """Two built checkouts in turns, {rounds} rounds: the import of mpsfunc, each in a process of its own and
+behind a first one that writes bytecode; building a call, which is all that happens before an evaluation; and a training
+step of two networks of `tests/bench/networks.py`, batch 16, eager. Written by `python -m tests.bench.versions`."""
 _IMPORT = "import time; begun = time.perf_counter(); import mpsfunc; print(time.perf_counter() - begun)"
 
 
@@ -115,22 +118,40 @@ class Checkout:
         return float(self._told.readline())
 
 
+def measured(before: Checkout, after: Checkout, rounds: int) -> Iterator[tuple[object, ...]]:
+    """A row a work: both medians, their ratio, and between which ratios the middle half of the rounds lies."""
+    for name in ("import", *CALLS, *NETWORKS):
+        seconds: dict[Checkout, list[float]] = {before: [], after: []}
+        for i in range(rounds):
+            for side in (before, after) if i % 2 == 0 else (after, before):
+                seconds[side].append(side.seconds(name))
+        one, two = (statistics.median(seconds[side]) for side in (before, after))
+        low, _, high = statistics.quantiles([b / a for a, b in zip(seconds[before], seconds[after], strict=True)], n=4)
+        row = name, f"{one * 1e3:.4g}", f"{two * 1e3:.4g}", f"{two / one:.2f}", f"{low:.2f} to {high:.2f}"
+        print(*row, flush=True)
+        yield row
+
+
 def main() -> None:
-    """Prints a row a work."""
+    """Prints a row a work, and writes the page."""
+    from mpsfunc.core import launch
+
+    from . import report
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--out", type=Path, help="folder for versions.md")
     given = parser.parse_args()
     before, after = (Checkout(folder.resolve()) for folder in (given.before, given.after))
-    print("| work | before, ms | after, ms | ratio |\n| --- | --- | --- | --- |")
-    for name in ("import", *CALLS, *NETWORKS):
-        seconds: dict[Checkout, list[float]] = {before: [], after: []}
-        for i in range(given.rounds):
-            for side in (before, after) if i % 2 == 0 else (after, before):
-                seconds[side].append(side.seconds(name))
-        one, two = (statistics.median(seconds[side]) for side in (before, after))
-        print(f"| {name} | {one * 1e3:.4g} | {two * 1e3:.4g} | {two / one:.3f} |", flush=True)
+    rows = list(measured(before, after, given.rounds))
+    if given.out:
+        old, new = (report.commit(folder) for folder in (given.before, given.after))
+        facts = report.cpu_facts(f"{new}, beside {old}", launch.instruction_sets()[0], threads=2)
+        head = ["work", f"{old}, ms", f"{new}, ms", "ratio of the medians", "middle half of the rounds' ratios"]
+        parts = [_METHOD.format(rounds=given.rounds), report.table(["machine", ""], facts.items())]
+        report.save(given.out, "versions", ["# What a change costs", *parts, report.table(head, rows)])
 
 
 if __name__ == "__main__":
