@@ -1,4 +1,4 @@
-"""The kernels of maximum pooling and their rules.
+"""Maximum pooling as operations.
 
 With the winners fixed, pooling is linear: `grad` adds to the winners what `take` reads from them. Each is the other's
 VJP, and derivatives of every order run through these two.
@@ -6,33 +6,13 @@ VJP, and derivatives of every order run through these two.
 
 from __future__ import annotations
 
-from typing import Any
-
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable, over_batches
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
 from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_under_way
 from mpsfunc.windows.axis import Axis, clamps_taps
-
-
-def pool(x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
-    """The maxima, and the number of the tap that won each."""
-    y, winners = _pool(x, spec)
-    return y, winners
-
-
-def grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
-    """An image with dy added to the winners."""
-    dx: mx.array = _grad(dy, winners, spec)
-    return dx
-
-
-def take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
-    """What the winners read in an image."""
-    y: mx.array = _take(x, winners, spec)
-    return y
 
 
 def winners_dtype(rows: Axis, cols: Axis) -> mx.Dtype:
@@ -41,10 +21,9 @@ def winners_dtype(rows: Axis, cols: Axis) -> mx.Dtype:
     return mx.uint8 if taps <= 0xFF else mx.uint16 if taps <= 0xFFFF else mx.uint32
 
 
-# Kernels ------------------------------------------------------------------------------------------------
-
-
-def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
+@operation("max_pool")
+def pool(x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
+    """The maxima, and the number of the tap that won each."""
     shape = x.shape[0], spec.windows.rows.n_out, spec.windows.cols.n_out, x.shape[3]
     winners = winners_dtype(spec.windows.rows, spec.windows.cols)
     results = (shape, x.dtype), (shape, winners)
@@ -54,10 +33,31 @@ def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
         template = ("W", winners), taps_under_way(spec.windows.cols, x.dtype)
         return (by_pixel("max_pool", names, (x.shape, x.dtype), results, spec.windows, template),)
 
-    return tuple(launch.launch("max_pool", {"x": x}, spec.windows, results, kernels, spec.stream))
+    y, chosen = launch.launch("max_pool", {"x": x}, spec.windows, results, kernels, spec.stream)
+    return y, chosen
 
 
-def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+@pool.vjp
+def _pool_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    if not mx.issubdtype(arrays[0].dtype, mx.floating):
+        return (None,)
+    return (grad(cotangents[0], outputs[1], spec),)
+
+
+@pool.jvp
+def _pool_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> tuple[mx.array, mx.array]:
+    y, winners = pool(arrays[0], spec)
+    if not mx.issubdtype(y.dtype, mx.floating):  # integers have no derivative
+        return mx.zeros_like(y), mx.zeros_like(winners)
+    return take(tangents[0], winners, spec), mx.zeros_like(winners)
+
+
+pool.vmap(over_batches(pool))
+
+
+@operation("max_pool_grad")
+def grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+    """An image with dy added to the winners."""
     source = dy.shape, dy.dtype
     result = (dy.shape[0], spec.windows.rows.n_in, spec.windows.cols.n_in, dy.shape[3]), dy.dtype
 
@@ -73,7 +73,23 @@ def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     return launch.launch("max_pool_grad", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
-def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+@grad.vjp
+def _grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return take(cotangents[0], arrays[1], spec), None
+
+
+@grad.jvp
+def _grad_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+    dy, winners = arrays
+    return mx.zeros_like(grad(dy, winners, spec)) if tangents[0] is None else grad(tangents[0], winners, spec)
+
+
+grad.vmap(over_batches(grad))
+
+
+@operation("max_pool_gather")
+def take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+    """What the winners read in an image."""
     result = winners.shape, x.dtype
 
     def kernels() -> tuple[KernelLaunch, ...]:
@@ -86,40 +102,15 @@ def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     return launch.launch("max_pool_gather", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
-# Rules --------------------------------------------------------------------------------------------------
+@take.vjp
+def _take_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return grad(cotangents[0], arrays[1], spec), None
 
 
-def _pool_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    if not mx.issubdtype(arrays[0].dtype, mx.floating):
-        return (None,)
-    return (_grad(cotangents[0], outputs[1], spec),)
+@take.jvp
+def _take_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+    x, winners = arrays
+    return mx.zeros_like(take(x, winners, spec)) if tangents[0] is None else take(tangents[0], winners, spec)
 
 
-def _pool_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
-    y, winners = _pool(arrays[0], spec)
-    if not mx.issubdtype(y.dtype, mx.floating):  # integers have no derivative
-        return mx.zeros_like(y), mx.zeros_like(winners)
-    return _take(tangents[0], winners, spec), mx.zeros_like(winners)
-
-
-def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
-    return differentiable(
-        op,
-        run,
-        vjp=lambda arrays, cotangents, outputs, spec: (adjoint()(cotangents[0], arrays[1], spec), None),
-        jvp=lambda arrays, tangents, spec: (
-            mx.zeros_like(run(*arrays, spec)) if tangents[0] is None else own()(tangents[0], arrays[1], spec)
-        ),
-        vmap=over_batches(own),
-    )
-
-
-_take: Any = _linear("max_pool_gather", _run_take, lambda: _take, lambda: _grad)
-_grad: Any = _linear("max_pool_grad", _run_grad, lambda: _grad, lambda: _take)
-_pool: Any = differentiable(
-    "max_pool",
-    _run_pool,
-    vjp=_pool_vjp,
-    jvp=_pool_jvp,
-    vmap=over_batches(lambda: _pool),
-)
+take.vmap(over_batches(take))
