@@ -104,11 +104,10 @@ def differentiable(name: str, run: Rule, *, vjp: Rule, jvp: Rule, vmap: Rule) ->
     function.vmap(vmap_rule)
 
     def call(*args: Any) -> Any:
-        *arrays, spec = args
-        with mx.stream(spec.stream):  # MLX puts nodes of its own around the kernel; they belong there too
+        with mx.stream(args[-1].stream):  # MLX puts nodes of its own around the kernel; they belong there too
             if _inside.an_operation or not launch.tracing():
-                return run(*arrays, spec)
-            return function(*arrays, _Static(spec))
+                return run(*args)
+            return function(*args[:-1], _Static(args[-1]))
 
     return call
 

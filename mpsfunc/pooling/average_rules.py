@@ -25,36 +25,36 @@ def grad(dy: mx.array, spec: Spec) -> mx.array:
     return dx
 
 
-def _run(op: str, x: mx.array, height: int, width: int, spec: Spec) -> mx.array:
-    source, result = (x.shape, x.dtype), ((x.shape[0], height, width, x.shape[3]), x.dtype)
-    name = "x" if op == "avg_pool" else "dy"
+def _run_avg_pool(x: mx.array, spec: Spec) -> mx.array:
+    source = x.shape, x.dtype
+    result = (x.shape[0], spec.windows.rows.n_out, spec.windows.cols.n_out, x.shape[3]), x.dtype
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        if op == "avg_pool":
-            names = ("x",), ("y",)
-            images_per_thread = 2 if x.dtype.size > 2 else 4
-            return launches.summing(
-                op,
-                names,
-                source,
-                result,
-                spec.windows,
-                lambda dtype: (("O", dtype),),
-                images_per_thread=images_per_thread,
-            )
-        names = ("dy",), ("dx",)
-        tiles = launches.on_tiles("avg_pool_grad_tile", names, source, result, spec.windows)
-        return (tiles or launches.by_pixel(op, names, source, (result,), spec.windows, images_per_thread=4),)
+        return launches.summing(
+            "avg_pool",
+            (("x",), ("y",)),
+            source,
+            result,
+            spec.windows,
+            lambda dtype: (("O", dtype),),
+            images_per_thread=2 if x.dtype.size > 2 else 4,
+        )
 
-    return launch.launch(op, {name: x}, spec.windows, (result,), kernels, spec.stream)[0]
-
-
-def _run_avg_pool(x: mx.array, spec: Spec) -> mx.array:
-    return _run("avg_pool", x, spec.windows.rows.n_out, spec.windows.cols.n_out, spec)
+    return launch.launch("avg_pool", {"x": x}, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 def _run_avg_pool_grad(dy: mx.array, spec: Spec) -> mx.array:
-    return _run("avg_pool_grad", dy, spec.windows.rows.n_in, spec.windows.cols.n_in, spec)
+    source = dy.shape, dy.dtype
+    result = (dy.shape[0], spec.windows.rows.n_in, spec.windows.cols.n_in, dy.shape[3]), dy.dtype
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        names = ("dy",), ("dx",)
+        tiles = launches.on_tiles("avg_pool_grad_tile", names, source, result, spec.windows)
+        return (
+            tiles or launches.by_pixel("avg_pool_grad", names, source, (result,), spec.windows, images_per_thread=4),
+        )
+
+    return launch.launch("avg_pool_grad", {"dy": dy}, spec.windows, (result,), kernels, spec.stream)[0]
 
 
 def _linear(name: str, run: Any, own: Any, adjoint: Any) -> Any:
