@@ -22,7 +22,7 @@ NETWORKS = ("small", "resnet20")
 BATCH = 16
 # Calls and steps of a turn. The processor changes its speed within a second, so turns of calls are short and come ten
 # times as often.
-_BUILT, _OFTEN, _STEPS = 200, 10, 1
+_BUILT, _OFTEN, _STEPS = 200, 10, 5
 _METHOD = """Two built checkouts in turns, {rounds} rounds: the import of mpsfunc, each in a process of its own and
 behind a first one that writes bytecode; building a call, which is all that happens before an evaluation, in ten short
 turns a round; and a training step of two networks of `tests/bench/networks.py`, batch 16, eager. Written by
