@@ -121,6 +121,8 @@ def hands_on(function: ast.FunctionDef | ast.Lambda) -> bool:
     call = body[0] if body else None
     if not isinstance(call, ast.Call) or not all(isinstance(other, ast.Name) for other in body[1:]):
         return False
+    if not isinstance(call.func, ast.Name | ast.Attribute):  # it chooses what to call
+        return False
     given = [a.value if isinstance(a, ast.Starred) else a for a in (*call.args, *(k.value for k in call.keywords))]
     return all(isinstance(argument, ast.Name | ast.Constant) for argument in given)
 

@@ -110,7 +110,7 @@ def activated(
     """
     plain = not keeping and not launch.tracing() and x.dtype == launch.accumulator(x.dtype) and fusable(how.act)
     if plain or slope_from_output(how.act):
-        y = function(x, w, b, spec._replace(neuron=how.act))
+        y = function(x, w, b, spec._replace(neuron=how.act) if how.act.kind else spec)
         return y, y
     z = function(x, w, b, spec)
     with mx.stream(spec.stream):

@@ -74,7 +74,7 @@ def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
 
 def image_shape(op: str, name: str, shape: tuple[int, ...]) -> None:
     """The shape of an NHWC batch."""
-    if len(shape) != 4 or any(type(d) is not int or d < 0 for d in shape):
+    if len(shape) != 4 or [d for d in shape if type(d) is not int or d < 0]:  # no generator: it runs at every call
         raise ValueError(f"{op}: not an image batch; got {name}={describe(tuple(shape))}, expected (n, h, w, c)")
     _, h, w, c = shape
     if 0 in (h, w, c):

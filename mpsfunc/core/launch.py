@@ -166,11 +166,12 @@ def launch(
     if backend(stream) == "cpu":
         words = () if params is None else for_cpu(params)
         shapes, dtypes = [s for s, _ in outputs], [d for _, d in outputs]
-        return list(getattr(module(op), op)(list(arrays.values()), words, shapes, dtypes, stream))
+        results: list[mx.array] = getattr(module(op), op)(list(arrays.values()), words, shapes, dtypes, stream)
+        return results
     nothing = any(a.size == 0 for a in arrays.values()) or any(0 in shape for shape, _ in outputs)
     if nothing:  # is read: images are empty, sums are zero
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
-    known, results = dict(arrays), list[mx.array]()
+    known, results = dict(arrays), []
     for each in launches():
         results = run_kernel(each, [known[name] for name in _names(each.reads, 1)], stream)
         if _primitives is not None:  # without it mx.vmap says that MLX's kernels have none

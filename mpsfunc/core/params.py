@@ -20,8 +20,6 @@ _CODES = {int: "i", Unsigned: "I", float: "f"}
 _MOST = float(np.finfo(np.float32).max)
 
 Words = Callable[[Any], tuple[int, ...]]
-_GPU: dict[Any, Words] = {}
-_CPU: dict[Any, Words] = {}
 
 
 class Threadgroup(NamedTuple):
@@ -51,24 +49,28 @@ def for_gpu(record: Any) -> tuple[int, ...]:
         >>> for_gpu(PoolParams(*place("avg_pool", (6, 4), 2)))
         (6, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 4, 2, 2, 2, 1, 0, 0, 0, 0, 2, 0)
     """
-    kind = type(record)
-    words = _GPU.get(kind) or _GPU.setdefault(kind, _for_gpu(kind))
-    return words(record)
+    return _GPU[type(record)](record)
 
 
 def for_cpu(record: Any) -> tuple[int, ...]:
     """The words of a record as a CPU primitive reads them."""
-    kind = type(record)
-    words = _CPU.get(kind) or _CPU.setdefault(kind, _for_cpu(kind))
-    return words(record)
+    return _CPU[type(record)](record)
 
 
-def _for_gpu(kind: Any) -> Words:
-    return _words(kind, "f", "max(-most, min({}, most))")
+class _Known(dict[type, Words]):
+    """How the words of each kind of record are made, found out when the first one comes."""
+
+    def __init__(self, code: str, real: str) -> None:
+        super().__init__()
+        self._how = code, real
+
+    def __missing__(self, kind: type) -> Words:
+        self[kind] = _words(kind, *self._how)
+        return self[kind]
 
 
-def _for_cpu(kind: Any) -> Words:
-    return _words(kind, "d", "{}")
+_GPU = _Known("f", "max(-most, min({}, most))")
+_CPU = _Known("d", "{}")
 
 
 def _words(kind: Any, code: str, real: str) -> Words:

@@ -20,10 +20,13 @@ from pathlib import Path
 CALLS = ("avg_pool", "conv", "batch_norm")
 NETWORKS = ("small", "resnet20")
 BATCH = 16
-_BUILT, _STEPS = 2000, 1  # calls and steps of a turn
+# Calls and steps of a turn. The processor changes its speed within a second, so turns of calls are short and come ten
+# times as often.
+_BUILT, _OFTEN, _STEPS = 200, 10, 5
 _METHOD = """Two built checkouts in turns, {rounds} rounds: the import of mpsfunc, each in a process of its own and
-behind a first one that writes bytecode; building a call, which is all that happens before an evaluation; and a training
-step of two networks of `tests/bench/networks.py`, batch 16, eager. Written by `python -m tests.bench.versions`."""
+behind a first one that writes bytecode; building a call, which is all that happens before an evaluation, in ten short
+turns a round; and a training step of two networks of `tests/bench/networks.py`, batch 16, eager. Written by
+`python -m tests.bench.versions`."""
 _IMPORT = "import time; begun = time.perf_counter(); import mpsfunc; print(time.perf_counter() - begun)"
 
 
@@ -122,7 +125,7 @@ def measured(before: Checkout, after: Checkout, rounds: int) -> Iterator[tuple[o
     """A row a work: both medians, their ratio, and between which ratios the middle half of the rounds lies."""
     for name in ("import", *CALLS, *NETWORKS):
         seconds: dict[Checkout, list[float]] = {before: [], after: []}
-        for i in range(rounds):
+        for i in range(rounds * (_OFTEN if name in CALLS else 1)):
             for side in (before, after) if i % 2 == 0 else (after, before):
                 seconds[side].append(side.seconds(name))
         one, two = (statistics.median(seconds[side]) for side in (before, after))

@@ -164,6 +164,7 @@ def test_a_call_passes_through_few_files(name: str) -> None:
         ("def f(x):\n    return g(x)", True),
         ("def f(x):\n    '''Says so.'''\n    y: int = g(x, 1)\n    return y", True),
         ("def f(x):\n    return g(x + 1)", False),
+        ("def f(x):\n    return known[type(x)](x)", False),
         ("def f(x):\n    check(x)\n    return g(x)", False),
     ],
 )
