@@ -76,12 +76,12 @@ class Operation(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result; all arguments by position."""
-        spec: Any = args[-1]
-        with mx.stream(spec.stream):  # MLX puts nodes of its own around the kernel; they belong there too
+        static: Any = args[-1]
+        with mx.stream(static.stream):  # MLX puts nodes of its own around the kernel; they belong there too
             if _inside.an_operation or not launch.tracing():
                 return self.run(*args, **kwargs)
             function: Callable[..., R] = self._function or self._made()
-            return function(*args[:-1], _Static(spec))
+            return function(*args[:-1], _Static(static))
 
     def vjp(self, rule: Rule) -> Rule:
         """``rule(arrays, cotangents, outputs, spec)`` returns one gradient an array, None where it is zero."""
