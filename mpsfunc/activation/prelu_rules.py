@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
 
@@ -11,24 +10,91 @@ from mpsfunc.channels import activation_launches, activation_rules, rules
 from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, RELUN, Activation
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 
 _OF_SLOPES = Activation(PRELU)
 # min(x, 0), whose derivative is 1 below 0 and 0 from there on.
 _BELOW = Activation(RELUN, 1.0, 0.0)
 
 
+def _over_channels(function: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """The vmap rule of ``function(*images, slopes, on)``: mapped slopes join the channels."""
+
+    def rule(arrays: Arrays, mapped: Mapped, size: int, on: ActivationSpec) -> mx.array:
+        *images, slopes = [
+            a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)
+        ]
+        if not mapped[-1]:
+            return function(*images, arrays[-1], on)
+        wide = [mx.moveaxis(a, 0, -2) for a in images]
+        shape = wide[0].shape
+        joined = *shape[:-2], size * shape[-1]
+        y = function(*[a.reshape(joined) for a in wide], slopes.reshape(joined[-1]), on)
+        return mx.moveaxis(y.reshape(shape), -2, 0)
+
+    return rule
+
+
 def prelu(x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
     """``x``, below 0 times the slope of its channel, the last axis."""
-    y: mx.array = _prelu(x, slopes, ActivationSpec(_OF_SLOPES, stream))
-    return y
+    return prelu_kernel(x, slopes, ActivationSpec(_OF_SLOPES, stream))
+
+
+@operation("neuron")
+def prelu_kernel(x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
+    """`prelu`, for a spec of its activation."""
+    return _launched("neuron", {"x": x}, slopes, activation_launches.neuron, on)
+
+
+@prelu_kernel.vjp
+def _prelu_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
+    (x, slopes), (dy,) = arrays, cotangents
+    return prelu_grad_input_kernel(dy, x, slopes, on), prelu_grad_slopes(dy, x, on.stream)
+
+
+@prelu_kernel.jvp
+def _prelu_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -> mx.array:
+    (x, slopes), (tx, tslopes) = arrays, tangents
+    terms = [] if tx is None else [prelu_grad_input_kernel(tx, x, slopes, on)]
+    if tslopes is not None:
+        terms.append(prelu_kernel(activation_rules.neuron(x, on._replace(act=_BELOW)), tslopes, on))
+    return sum(terms[1:], terms[0])
+
+
+prelu_kernel.vmap(_over_channels(prelu_kernel))
 
 
 def prelu_grad_input(dy: mx.array, x: mx.array, slopes: mx.array, stream: mx.Stream) -> mx.array:
     """``dy``, where x is below 0 times the slope of its channel."""
-    dx: mx.array = _grad_input(dy, x, slopes, ActivationSpec(_OF_SLOPES, stream))
-    return dx
+    return prelu_grad_input_kernel(dy, x, slopes, ActivationSpec(_OF_SLOPES, stream))
+
+
+@operation("neuron_grad")
+def prelu_grad_input_kernel(dy: mx.array, x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
+    """`prelu_grad_input`, for a spec of its activation."""
+    return _launched("neuron_grad", {"dy": dy, "x": x}, slopes, activation_launches.grad, on)
+
+
+@prelu_grad_input_kernel.vjp
+def _grad_input_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
+    (dy, x, slopes), (u,) = arrays, cotangents
+    return prelu_grad_input_kernel(u, x, slopes, on), None, _sums_below(u, dy, x, on.stream)
+
+
+@prelu_grad_input_kernel.jvp
+def _grad_input_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -> mx.array:
+    (dy, x, slopes), (tdy, _, tslopes) = arrays, tangents
+    terms = [mx.zeros_like(dy)] if tdy is None and tslopes is None else []
+    if tdy is not None:
+        terms.append(prelu_grad_input_kernel(tdy, x, slopes, on))
+    if tslopes is not None:
+        below = activation_rules.grad(dy, x, on._replace(act=_BELOW))
+        terms.append((below * tslopes.astype(launch.accumulator(dy.dtype))).astype(dy.dtype))
+    return sum(terms[1:], terms[0])
+
+
+prelu_grad_input_kernel.vmap(_over_channels(prelu_grad_input_kernel))
 
 
 def prelu_grad_slopes(dy: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
@@ -36,31 +102,7 @@ def prelu_grad_slopes(dy: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
     return _sums_below(dy, x, x, stream)
 
 
-def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
-    """The sums (c,) of ``dy * other`` where x is below 0; whatever else there is elsewhere, infinity too, adds 0."""
-    channels = x.shape[-1]
-    rows = x.size // max(channels, 1)
-    first = rows if rows < 2**31 else x.shape[0]
-    shape = first, rows // max(first, 1), 1, channels
-    if shape[1] * channels >= 2**31:
-        raise ValueError(
-            f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
-        )
-    none = mx.zeros((1, channels), launch.accumulator(x.dtype))
-    below = ActivationSpec(_BELOW, stream)
-    if other is x:
-        other = activation_rules.neuron(x, below)
-        act = _BELOW
-    else:
-        dy, other, act = activation_rules.grad(dy, x, below), activation_rules.grad(other, x, below), NO_ACTIVATION
-    on = rules.ActivationSpec(act, stream)
-    return rules.bn_stats_grad(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)
-
-
-# Kernels ------------------------------------------------------------------------------------------------
-
-
-def _run(
+def _launched(
     op: str,
     arrays: dict[str, mx.array],
     slopes: mx.array,
@@ -80,65 +122,22 @@ def _run(
     return activation_rules.in_few_axes(list(arrays.values()), launched)
 
 
-def _run_prelu(x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
-    return _run("neuron", {"x": x}, slopes, activation_launches.neuron, on)
-
-
-def _run_grad_input(dy: mx.array, x: mx.array, slopes: mx.array, on: ActivationSpec) -> mx.array:
-    return _run("neuron_grad", {"dy": dy, "x": x}, slopes, activation_launches.grad, on)
-
-
-# Rules --------------------------------------------------------------------------------------------------
-
-
-def _prelu_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
-    (x, slopes), (dy,) = arrays, cotangents
-    return prelu_grad_input(dy, x, slopes, on.stream), prelu_grad_slopes(dy, x, on.stream)
-
-
-def _prelu_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
-    (x, slopes), (tx, tslopes) = arrays, tangents
-    terms = [] if tx is None else [prelu_grad_input(tx, x, slopes, on.stream)]
-    if tslopes is not None:
-        terms.append(prelu(activation_rules.neuron(x, ActivationSpec(_BELOW, on.stream)), tslopes, on.stream))
-    return sum(terms[1:], terms[0])
-
-
-def _grad_input_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
-    (dy, x, slopes), (u,) = arrays, cotangents
-    return prelu_grad_input(u, x, slopes, on.stream), None, _sums_below(u, dy, x, on.stream)
-
-
-def _grad_input_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
-    (dy, x, slopes), (tdy, _, tslopes) = arrays, tangents
-    terms = [mx.zeros_like(dy)] if tdy is None and tslopes is None else []
-    if tdy is not None:
-        terms.append(prelu_grad_input(tdy, x, slopes, on.stream))
-    if tslopes is not None:
-        below = activation_rules.grad(dy, x, ActivationSpec(_BELOW, on.stream))
-        terms.append((below * tslopes.astype(launch.accumulator(dy.dtype))).astype(dy.dtype))
-    return sum(terms[1:], terms[0])
-
-
-def _mapped(function: Any) -> Any:
-    """The vmap rule of ``function()(*images, slopes, on)``: mapped slopes join the channels."""
-
-    def rule(arrays: Any, mapped: Any, size: int, on: ActivationSpec) -> Any:
-        *images, slopes = [
-            a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)
-        ]
-        if not mapped[-1]:
-            return function()(*images, arrays[-1], on)
-        wide = [mx.moveaxis(a, 0, -2) for a in images]
-        shape = wide[0].shape
-        joined = *shape[:-2], size * shape[-1]
-        y = function()(*[a.reshape(joined) for a in wide], slopes.reshape(joined[-1]), on)
-        return mx.moveaxis(y.reshape(shape), -2, 0)
-
-    return rule
-
-
-_prelu: Any = differentiable("neuron", _run_prelu, vjp=_prelu_vjp, jvp=_prelu_jvp, vmap=_mapped(lambda: _prelu))
-_grad_input: Any = differentiable(
-    "neuron_grad", _run_grad_input, vjp=_grad_input_vjp, jvp=_grad_input_jvp, vmap=_mapped(lambda: _grad_input)
-)
+def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -> mx.array:
+    """The sums (c,) of ``dy * other`` where x is below 0; whatever else there is elsewhere, infinity too, adds 0."""
+    channels = x.shape[-1]
+    rows = x.size // max(channels, 1)
+    first = rows if rows < 2**31 else x.shape[0]
+    shape = first, rows // max(first, 1), 1, channels
+    if shape[1] * channels >= 2**31:
+        raise ValueError(
+            f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
+        )
+    none = mx.zeros((1, channels), launch.accumulator(x.dtype))
+    below = ActivationSpec(_BELOW, stream)
+    if other is x:
+        other = activation_rules.neuron(x, below)
+        act = _BELOW
+    else:
+        dy, other, act = activation_rules.grad(dy, x, below), activation_rules.grad(other, x, below), NO_ACTIVATION
+    on = ActivationSpec(act, stream)
+    return rules.bn_stats_grad(dy.reshape(shape), other.reshape(shape), none, none + 1, none, on)[1].reshape(channels)

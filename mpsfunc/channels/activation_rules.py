@@ -2,7 +2,8 @@
 
 `neuron` is a value, `grad` a derivative times a gradient, `second_derivative` that times two of them, and
 `grad_from_output` is what `grad` is where the value alone is known. Each is the derivative of another; from the third
-order on a formula of activations is differentiated.
+order on a formula of activations is differentiated. Where there may be no activation a function stands before an
+operation, whose name ends in ``_kernel``, and returns its argument as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from mpsfunc.channels.activation_spec import (
     Activation,
 )  # fmt: skip
 from mpsfunc.core import checks, launch
-from mpsfunc.core.autodiff import differentiable, with_decomposition
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 from mpsfunc.core.printing import describe
 
 # The parameters of each type with MPS's defaults. Those of prelu are an array.
@@ -90,30 +92,6 @@ class ActivationSpec(NamedTuple):
         return ActivationSpec(NO_ACTIVATION, self.stream)
 
 
-def neuron(x: mx.array, on: ActivationSpec) -> mx.array:
-    """``f(x)``."""
-    y: mx.array = _neuron(x, on) if on.act.kind else x
-    return y
-
-
-def grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
-    """``dy * f'(x)``, at a kink with the slope from the right; that of an absolute value is 0 there."""
-    dx: mx.array = _grad(dy, x, on) if on.act.kind else dy
-    return dx
-
-
-def applied(z: mx.array, on: ActivationSpec) -> mx.array:
-    """``f(z)`` with the derivatives of `grad_from_output`."""
-    y: mx.array = _applied(z, on) if on.act.kind else z
-    return y
-
-
-def grad_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
-    """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
-    dz: mx.array = _from_output(dy, y, on) if on.act.kind else dy
-    return dz
-
-
 def in_few_axes(arrays: list[mx.array], run: Callable[[list[mx.array]], mx.array]) -> mx.array:
     """``run(arrays)``, whose result has the shape of each, with one to four axes of which the last stays."""
     shape = tuple(arrays[0].shape)
@@ -129,48 +107,152 @@ def in_few_axes(arrays: list[mx.array], run: Callable[[list[mx.array]], mx.array
     return run([a.reshape(*axes, last) for a in arrays]).reshape(shape)
 
 
-def elementwise(function: Any) -> Any:
-    """The vmap rule of ``function()(*arrays, spec)`` on arrays of any one shape."""
+def elementwise(function: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """The vmap rule of ``function(*arrays, spec)`` on arrays of any one shape."""
 
-    def rule(arrays: Any, mapped: Any, size: int, spec: Any) -> Any:
-        return function()(
-            *[a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)], spec
-        )
+    def rule(arrays: Arrays, mapped: Mapped, size: int, spec: ActivationSpec) -> mx.array:
+        wide = [a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+        return function(*wide, spec)
 
     return rule
 
 
-# Rules --------------------------------------------------------------------------------------------------
+def neuron(x: mx.array, on: ActivationSpec) -> mx.array:
+    """``f(x)``."""
+    return neuron_kernel(x, on) if on.act.kind else x
 
 
-def _sum(*terms: mx.array | None) -> Any:
-    present = [t for t in terms if t is not None]
-    return sum(present[1:], present[0])
+@operation("neuron")
+def neuron_kernel(x: mx.array, on: ActivationSpec) -> mx.array:
+    """``f(x)`` of an activation."""
+    return _launched("neuron", {"x": x}, activation_launches.neuron, on)
 
 
-def _curved(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array | None:
-    return None if on.act.kind in _FLAT else _second_derivative(u, dy, x, on)
-
-
-def _neuron_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
+@neuron_kernel.vjp
+def _neuron_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
     return (grad(cotangents[0], arrays[0], on),)
 
 
-def _neuron_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
+@neuron_kernel.jvp
+def _neuron_jvp(arrays: Arrays, tangents: Arrays, on: ActivationSpec) -> mx.array:
     return grad(tangents[0], arrays[0], on)
 
 
-def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
+neuron_kernel.vmap(elementwise(neuron_kernel))
+
+
+def grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+    """``dy * f'(x)``, at a kink with the slope from the right; that of an absolute value is 0 there."""
+    return grad_kernel(dy, x, on) if on.act.kind else dy
+
+
+@operation("neuron_grad")
+def grad_kernel(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+    """``dy * f'(x)`` of an activation."""
+    return _launched("neuron_grad", {"dy": dy, "x": x}, activation_launches.grad, on)
+
+
+@grad_kernel.vjp
+def _grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
     (dy, x), (u,) = arrays, cotangents
     return grad(u, x, on), _curved(u, dy, x, on)
 
 
-def _grad_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
+@grad_kernel.jvp
+def _grad_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -> mx.array:
     (dy, x), (tdy, tx) = arrays, tangents
     bent = None if tx is None else _curved(tx, dy, x, on)
     if tdy is None:
         return mx.zeros_like(dy) if bent is None else bent
-    return _sum(grad(tdy, x, on), bent)
+    straight = grad(tdy, x, on)
+    return straight if bent is None else straight + bent
+
+
+grad_kernel.vmap(elementwise(grad_kernel))
+
+
+@operation("neuron_grad_grad")
+def second_derivative(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+    """``u * dy * f''(x)``."""
+    return _launched("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.neuron_grad_grad, on)
+
+
+@second_derivative.decomposition
+def _second_derivative_by_formula(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+    wide = launch.accumulator(x.dtype)
+    return (u.astype(wide) * dy.astype(wide) * _second(x.astype(wide), on)).astype(x.dtype)
+
+
+second_derivative.vmap(elementwise(second_derivative))
+
+
+def applied(z: mx.array, on: ActivationSpec) -> mx.array:
+    """``f(z)`` with the derivatives of `grad_from_output`."""
+    return applied_kernel(z, on) if on.act.kind else z
+
+
+@operation("neuron")
+def applied_kernel(z: mx.array, on: ActivationSpec) -> mx.array:
+    """``f(z)`` of a relu with the derivatives of `grad_from_output`."""
+    return _launched("neuron", {"x": z}, activation_launches.neuron, on)
+
+
+@applied_kernel.vjp
+def _applied_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
+    return (grad_from_output(cotangents[0], outputs[0], on),)
+
+
+@applied_kernel.jvp
+def _applied_jvp(arrays: Arrays, tangents: Arrays, on: ActivationSpec) -> mx.array:
+    return grad_from_output(tangents[0], applied(arrays[0], on), on)
+
+
+applied_kernel.vmap(elementwise(applied_kernel))
+
+
+def grad_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
+    """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
+    return grad_from_output_kernel(dy, y, on) if on.act.kind else dy
+
+
+@operation("neuron_grad_from_output")
+def grad_from_output_kernel(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
+    """``dy * f'(z)`` of a relu, told from ``y = f(z)``."""
+    return _launched("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.neuron_grad_from_output, on)
+
+
+@grad_from_output_kernel.vjp
+def _grad_from_output_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
+    return grad_from_output(cotangents[0], arrays[1], on), None
+
+
+@grad_from_output_kernel.jvp
+def _grad_from_output_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -> mx.array:
+    return mx.zeros_like(arrays[0]) if tangents[0] is None else grad_from_output(tangents[0], arrays[1], on)
+
+
+grad_from_output_kernel.vmap(elementwise(grad_from_output_kernel))
+
+
+# What these are made of ---------------------------------------------------------------------------------
+
+
+def _launched(
+    op: str,
+    arrays: dict[str, mx.array],
+    kernels: Callable[[mx.array, Activation], tuple[KernelLaunch, ...]],
+    on: ActivationSpec,
+) -> mx.array:
+    def launched(some: list[mx.array]) -> mx.array:
+        named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
+        return launch.launch(op, named, on.act, (result,), lambda: kernels(some[0], on.act), on.stream)[0]
+
+    return in_few_axes(list(arrays.values()), launched)
+
+
+def _curved(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array | None:
+    """`second_derivative`, or None where it is 0 everywhere."""
+    return None if on.act.kind in _FLAT else second_derivative(u, dy, x, on)
 
 
 def _second(x: mx.array, on: ActivationSpec) -> mx.array:
@@ -200,70 +282,3 @@ def _second(x: mx.array, on: ActivationSpec) -> mx.array:
     assert kind == GELU
     z = mx.clip(x, -40, 40)  # beyond, it is 0 and would be 0 * infinity
     return neuron(-0.5 * z * z, ActivationSpec(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
-
-
-def _curve_meaning(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
-    wide = launch.accumulator(x.dtype)
-    return (u.astype(wide) * dy.astype(wide) * _second(x.astype(wide), on)).astype(x.dtype)
-
-
-def _applied_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
-    return (grad_from_output(cotangents[0], outputs[0], on),)
-
-
-def _applied_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
-    return grad_from_output(tangents[0], applied(arrays[0], on), on)
-
-
-def _from_output_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
-    return grad_from_output(cotangents[0], arrays[1], on), None
-
-
-def _from_output_jvp(arrays: Any, tangents: Any, on: ActivationSpec) -> Any:
-    return mx.zeros_like(arrays[0]) if tangents[0] is None else grad_from_output(tangents[0], arrays[1], on)
-
-
-# Kernels ------------------------------------------------------------------------------------------------
-
-
-def _run(op: str, arrays: dict[str, mx.array], kernels: Any, on: ActivationSpec) -> mx.array:
-    def launched(some: list[mx.array]) -> mx.array:
-        named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
-        return launch.launch(op, named, on.act, (result,), lambda: kernels(some[0], on.act), on.stream)[0]
-
-    return in_few_axes(list(arrays.values()), launched)
-
-
-def _run_neuron(x: mx.array, on: ActivationSpec) -> mx.array:
-    return _run("neuron", {"x": x}, activation_launches.neuron, on)
-
-
-def _run_grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
-    return _run("neuron_grad", {"dy": dy, "x": x}, activation_launches.grad, on)
-
-
-def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
-    return _run("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.neuron_grad_grad, on)
-
-
-def _run_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
-    return _run("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.neuron_grad_from_output, on)
-
-
-_neuron: Any = differentiable(
-    "neuron", _run_neuron, vjp=_neuron_vjp, jvp=_neuron_jvp, vmap=elementwise(lambda: _neuron)
-)
-_grad: Any = differentiable("neuron_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=elementwise(lambda: _grad))
-_second_derivative: Any = with_decomposition(
-    "neuron_grad_grad", _run_curve, _curve_meaning, vmap=elementwise(lambda: _second_derivative)
-)
-_applied: Any = differentiable(
-    "neuron", _run_neuron, vjp=_applied_vjp, jvp=_applied_jvp, vmap=elementwise(lambda: _applied)
-)
-_from_output: Any = differentiable(
-    "neuron_grad_from_output",
-    _run_from_output,
-    vjp=_from_output_vjp,
-    jvp=_from_output_jvp,
-    vmap=elementwise(lambda: _from_output),
-)

@@ -1,14 +1,14 @@
 """Arithmetic on vectors with one entry a channel, between two passes over images: one launch each.
 
-As a chain of MLX's own operations it would cost more than a small image.
+As a chain of MLX's own operations it would cost more than a small image. Each function takes its numbers one by one and
+hands them, as one record, to the operation beneath it, whose name ends in ``_kernel``.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -22,76 +22,11 @@ from mpsfunc.channels.params import (
     BnSlopeParams,
 )
 from mpsfunc.core import grids, launch, lazy
-from mpsfunc.core.autodiff import with_decomposition
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import operation
 
 Vector = mx.array  # (c,), or rows of such
 ChannelVectors = mx.array  # (rows, c)
-
-
-class _Spec(NamedTuple):
-    params: Any  # a record of the function's numbers
-    stream: mx.Stream
-
-
-def _one_launch(
-    op: str, reads: str, writes: str, params: Callable[..., Any], on_gpu: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes ``function(*vectors, *numbers, stream)`` one GPU kernel, or the CPU primitive ``op`` that computes it too.
-
-    The function, of MLX's operations, gives the derivatives.
-
-    Args:
-        op: The operation, and where it has one its body.
-        reads: Names of the vectors.
-        writes: Names of the results.
-        params: Makes a record of the numbers.
-        on_gpu: Grid, threadgroup, parameters and constants of the body, from the first vector and that record. Default:
-            there is no body; MLX makes one kernel of a chain that ends in one result.
-    """
-    inputs, outputs = tuple(reads.split()), tuple(writes.split())
-
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled = mx.compile(function)
-
-        def run(*arrays: Any) -> Any:
-            *vectors, spec = arrays
-            results = ((tuple(vectors[0].shape), vectors[0].dtype),) * len(outputs)
-
-            def kernels() -> tuple[KernelLaunch, ...]:
-                assert on_gpu is not None, "MLX makes this kernel"
-                return (KernelLaunch(op, inputs, outputs, results, *on_gpu(vectors[0], spec.params)),)
-
-            if launch.backend(spec.stream) != "cpu":  # where Metal would be handed a number instead of an array
-                vectors = [v if v.ndim else v[None] for v in vectors]
-            named = dict(zip(inputs, vectors, strict=True))
-            made = launch.launch(op, named, spec.params, results, kernels, spec.stream)
-            return tuple(made) if len(outputs) > 1 else made[0]
-
-        rule = with_decomposition(op, run, lambda *args: function(*args[:-1], *args[-1].params))
-
-        @functools.wraps(function)
-        def call(*args: Any) -> Any:
-            *operands, stream = args
-            if on_gpu is None and launch.backend(stream) != "cpu":
-                return compiled(*operands)
-            return rule(*operands[: len(inputs)], _Spec(params(*operands[len(inputs) :]), stream))
-
-        return call
-
-    return wrap
-
-
-def _by_entry(record: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel in which every entry is a thread's, whose record is the number of entries and the parameters."""
-    return lambda vector, params: (*grids.pointwise_threads(vector.size), record(vector.size, params))
-
-
-def _by_group(rows: ChannelVectors, params: BnGroupParams) -> tuple[Any, ...]:
-    """A kernel in which a group of channels is what up to 32 threads share."""
-    size = rows.shape[1] // int(params.groups)
-    sharing = min(32, grids.power_of_two(size))
-    return *grids.sharing_threads(rows.size // size, sharing), BnGroupLaunch(size), (("R", sharing),)
 
 
 def inverse_root(var: Vector, eps: float) -> Vector:
@@ -105,16 +40,52 @@ def inverse_root(var: Vector, eps: float) -> Vector:
     return root * mx.rsqrt(shifted / mx.where((known == 0) | mx.isinf(known), 1, known))
 
 
-@_one_launch("bn_slope", "scale var", "slope", BnSlopeParams)
-def slope(scale: Vector, var: Vector, eps: float) -> Vector:
+# The slope ----------------------------------------------------------------------------------------------
+
+
+class _SlopeSpec(NamedTuple):
+    params: BnSlopeParams
+    stream: mx.Stream
+
+
+def slope(scale: Vector, var: Vector, eps: float, stream: mx.Stream) -> Vector:
     """What an image less its mean is multiplied with."""
+    if launch.backend(stream) != "cpu":
+        return _compiled_slope(scale, var, eps)
+    return slope_kernel(scale, var, _SlopeSpec(BnSlopeParams(eps), stream))
+
+
+@operation("bn_slope")
+def slope_kernel(scale: Vector, var: Vector, spec: _SlopeSpec) -> Vector:
+    """`slope` on the CPU."""
+    vectors, result = {"scale": scale, "var": var}, (tuple(scale.shape), scale.dtype)
+    return launch.launch("bn_slope", vectors, spec.params, (result,), _no_kernels, spec.stream)[0]
+
+
+@slope_kernel.decomposition
+def _slope_by_formula(scale: Vector, var: Vector, spec: _SlopeSpec) -> Vector:
+    return _scaled_root(scale, var, spec.params.eps)
+
+
+def _scaled_root(scale: Vector, var: Vector, eps: float) -> Vector:
     return scale * inverse_root(var, eps)
 
 
-@_one_launch(
-    *("bn_composed_factors", "gamma var dmean dvar dbeta dot", "dgamma a b d"),
-    *(BnComposedFactorsParams, _by_entry(BnComposedFactorsLaunch)),
-)
+_compiled_slope: Callable[[Vector, Vector, float], Vector] = mx.compile(_scaled_root)  # one kernel on a GPU
+
+
+def _no_kernels() -> tuple[KernelLaunch, ...]:
+    raise AssertionError("MLX makes this kernel")
+
+
+# Factors of a gradient ----------------------------------------------------------------------------------
+
+
+class _ComposedFactorsSpec(NamedTuple):
+    params: BnComposedFactorsParams
+    stream: mx.Stream
+
+
 def composed_factors(
     gamma: Vector,
     var: Vector,
@@ -124,18 +95,55 @@ def composed_factors(
     dot: Vector,
     count: float,
     eps: float,
+    stream: mx.Stream,
 ) -> tuple[Vector, Vector, Vector, Vector]:
-    """The scale's gradient, and `factors` where the statistics have gradients of their own."""
+    """The scale's gradient, and a, b and d of `rules.bn_grad` where statistics have gradients of their own."""
+    spec = _ComposedFactorsSpec(BnComposedFactorsParams(count, eps), stream)
+    return composed_factors_kernel(gamma, var, dmean, dvar, dbeta, dot, spec)
+
+
+@operation("bn_composed_factors")
+def composed_factors_kernel(
+    gamma: Vector,
+    var: Vector,
+    dmean: Vector,
+    dvar: Vector,
+    dbeta: Vector,
+    dot: Vector,
+    spec: _ComposedFactorsSpec,
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """`composed_factors` in one launch."""
+    vectors = {"gamma": gamma, "var": var, "dmean": dmean, "dvar": dvar, "dbeta": dbeta, "dot": dot}
+    record = BnComposedFactorsLaunch(gamma.size, spec.params)
+    dgamma, a, b, d = _by_entry("bn_composed_factors", vectors, ("dgamma", "a", "b", "d"), spec, record)
+    return dgamma, a, b, d
+
+
+@composed_factors_kernel.decomposition
+def _composed_factors_by_formula(
+    gamma: Vector,
+    var: Vector,
+    dmean: Vector,
+    dvar: Vector,
+    dbeta: Vector,
+    dot: Vector,
+    spec: _ComposedFactorsSpec,
+) -> tuple[Vector, Vector, Vector, Vector]:
+    count, eps = spec.params
     root = inverse_root(var, eps)
     dgamma, a = dot * root, gamma * root
     share = a / count  # at once, since sums over many elements may overflow otherwise
     return dgamma, a, 2 * dvar / count - share * (root * dgamma), dmean / count - share * dbeta
 
 
-@_one_launch(
-    *("bn_running", "running_mean running_var mean var count", "moved_mean moved_var"),
-    *(BnRunningParams, _by_entry(BnRunningLaunch)),
-)
+# Running statistics -------------------------------------------------------------------------------------
+
+
+class _RunningSpec(NamedTuple):
+    params: BnRunningParams
+    stream: mx.Stream
+
+
 def moved(
     running_mean: Vector,
     running_var: Vector,
@@ -144,11 +152,32 @@ def moved(
     count: mx.array,
     share: float,
     unbiased: float,
+    stream: mx.Stream,
 ) -> tuple[Vector, Vector]:
     """Running statistics, in their own dtype, after a batch of ``count`` elements; ``unbiased`` is 1 or 0.
 
     The variance is NaN after a batch of one element, which has none, and so is its derivative by that batch's.
     """
+    spec = _RunningSpec(BnRunningParams(share, unbiased), stream)
+    return moved_kernel(running_mean, running_var, mean, var, count, spec)
+
+
+@operation("bn_running")
+def moved_kernel(
+    running_mean: Vector, running_var: Vector, mean: Vector, var: Vector, count: mx.array, spec: _RunningSpec
+) -> tuple[Vector, Vector]:
+    """`moved` in one launch."""
+    vectors = {"running_mean": running_mean, "running_var": running_var, "mean": mean, "var": var, "count": count}
+    record = BnRunningLaunch(running_mean.size, spec.params)
+    moved_mean, moved_var = _by_entry("bn_running", vectors, ("moved_mean", "moved_var"), spec, record)
+    return moved_mean, moved_var
+
+
+@moved_kernel.decomposition
+def _moved_by_formula(
+    running_mean: Vector, running_var: Vector, mean: Vector, var: Vector, count: mx.array, spec: _RunningSpec
+) -> tuple[Vector, Vector]:
+    share, unbiased = spec.params
     elements = count.astype(var.dtype)
     found = var * mx.where(count == 1, math.nan, elements / (elements - 1) if unbiased else mx.ones_like(elements))
     none = count == 0
@@ -157,13 +186,38 @@ def moved(
     return of_mean.astype(running_mean.dtype), of_var.astype(running_var.dtype)
 
 
-@_one_launch("group_moments", "mean var", "group_mean group_var", BnGroupParams, _by_group)
-def by_group(mean: ChannelVectors, var: ChannelVectors, groups: float) -> tuple[ChannelVectors, ChannelVectors]:
+# Groups of channels -------------------------------------------------------------------------------------
+
+
+class _GroupSpec(NamedTuple):
+    params: BnGroupParams
+    stream: mx.Stream
+
+
+def by_group(
+    mean: ChannelVectors, var: ChannelVectors, groups: float, stream: mx.Stream
+) -> tuple[ChannelVectors, ChannelVectors]:
     """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
 
     Sums are of how far means are from the group's first, so that equal ones have no variance.
     """
-    apart = (mean.shape[0], int(groups), mean.shape[1] // int(groups))
+    return by_group_kernel(mean, var, _GroupSpec(BnGroupParams(groups), stream))
+
+
+@operation("group_moments")
+def by_group_kernel(
+    mean: ChannelVectors, var: ChannelVectors, spec: _GroupSpec
+) -> tuple[ChannelVectors, ChannelVectors]:
+    """`by_group` in one launch."""
+    return _by_group("group_moments", {"mean": mean, "var": var}, ("group_mean", "group_var"), spec)
+
+
+@by_group_kernel.decomposition
+def _by_group_by_formula(
+    mean: ChannelVectors, var: ChannelVectors, spec: _GroupSpec
+) -> tuple[ChannelVectors, ChannelVectors]:
+    groups = int(spec.params.groups)
+    apart = (mean.shape[0], groups, mean.shape[1] // groups)
     means, variances = mean.reshape(apart), var.reshape(apart)
     pivot = mx.stop_gradient(means[..., :1])
     off = (means - pivot).mean(-1, keepdims=True)
@@ -172,12 +226,70 @@ def by_group(mean: ChannelVectors, var: ChannelVectors, groups: float) -> tuple[
     return whole, wide
 
 
-@_one_launch("bn_group_sums", "b d", "group_b group_d", BnGroupParams, _by_group)
-def group_sums(b: ChannelVectors, d: ChannelVectors, groups: float) -> tuple[ChannelVectors, ChannelVectors]:
+def group_sums(
+    b: ChannelVectors, d: ChannelVectors, groups: float, stream: mx.Stream
+) -> tuple[ChannelVectors, ChannelVectors]:
     """For each channel the sums over its group of neighbouring channels."""
-    apart = (b.shape[0], int(groups), b.shape[1] // int(groups))
+    return group_sums_kernel(b, d, _GroupSpec(BnGroupParams(groups), stream))
+
+
+@operation("bn_group_sums")
+def group_sums_kernel(b: ChannelVectors, d: ChannelVectors, spec: _GroupSpec) -> tuple[ChannelVectors, ChannelVectors]:
+    """`group_sums` in one launch."""
+    return _by_group("bn_group_sums", {"b": b, "d": d}, ("group_b", "group_d"), spec)
+
+
+@group_sums_kernel.decomposition
+def _group_sums_by_formula(
+    b: ChannelVectors, d: ChannelVectors, spec: _GroupSpec
+) -> tuple[ChannelVectors, ChannelVectors]:
+    groups = int(spec.params.groups)
+    apart = (b.shape[0], groups, b.shape[1] // groups)
     of_b, of_d = (mx.broadcast_to(a.reshape(apart).sum(-1, keepdims=True), apart).reshape(b.shape) for a in (b, d))
     return of_b, of_d
+
+
+# Launches -----------------------------------------------------------------------------------------------
+
+
+def _by_entry(
+    op: str,
+    vectors: dict[str, mx.array],
+    writes: tuple[str, ...],
+    spec: _ComposedFactorsSpec | _RunningSpec,
+    on_gpu: BnComposedFactorsLaunch | BnRunningLaunch,
+) -> list[Vector]:
+    """Results like the first vector, of which every entry is a thread's; ``on_gpu`` is the kernel's record."""
+    first = next(iter(vectors.values()))
+    results = ((tuple(first.shape), first.dtype),) * len(writes)
+    if launch.backend(spec.stream) != "cpu":  # where Metal would be handed a number instead of an array
+        vectors = {name: v if v.ndim else v[None] for name, v in vectors.items()}
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return (KernelLaunch(op, tuple(vectors), writes, results, *grids.pointwise_threads(first.size), on_gpu),)
+
+    return launch.launch(op, vectors, spec.params, results, kernels, spec.stream)
+
+
+def _by_group(
+    op: str, rows: dict[str, ChannelVectors], writes: tuple[str, str], spec: _GroupSpec
+) -> tuple[ChannelVectors, ChannelVectors]:
+    """Two results like the rows, in which a group of channels is what up to 32 threads share."""
+    first = next(iter(rows.values()))
+    results = ((tuple(first.shape), first.dtype),) * 2
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        size = first.shape[1] // int(spec.params.groups)
+        sharing = min(32, grids.power_of_two(size))
+        grid, group = grids.sharing_threads(first.size // size, sharing)
+        template = (("R", sharing),)
+        return (KernelLaunch(op, tuple(rows), writes, results, grid, group, BnGroupLaunch(size), template),)
+
+    of_first, of_second = launch.launch(op, rows, spec.params, results, kernels, spec.stream)
+    return of_first, of_second
+
+
+# Two sets together --------------------------------------------------------------------------------------
 
 
 def joined(

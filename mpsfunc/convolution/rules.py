@@ -1,51 +1,23 @@
-"""Convolution and its gradients with their rules: each is the derivative of another, and mapping is one wider call."""
+"""Convolution and its gradients as operations: each is the derivative of another, and mapping is one wider call."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import mlx.core as mx
 
 from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
-from mpsfunc.convolution import routes
+from mpsfunc.channels.sums import channel_sums
+from mpsfunc.convolution import clamped_edges, launches, library, routes
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 
-
-def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
-    """Images (n, out_h, out_w, o) of x's dtype, with bias and neuron."""
-    y: mx.array = _conv(x, w, _bias(b, x, w.shape[0]), spec._replace(biased=b is not None))
-    return y
-
-
-def grad_input(dy: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
-    """The adjoint: images (n, h, w, c) of dy's dtype. For transposed convolutions it has a bias and a neuron too."""
-    channels = w.shape[3] * spec.groups
-    dx: mx.array = _grad_input(dy, w, _bias(b, dy, channels), spec._replace(biased=b is not None))
-    return dx
-
-
-def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
-    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' where cuDNN makes them."""
-    dw: mx.array = _grad_weights(dy, x, spec)
-    return dw
-
-
-def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
-    """A vector (o,) in the accumulator's dtype."""
-    db: mx.array = _grad_bias(dy, spec)
-    return db
-
-
-def grad_parameters(dy: mx.array, x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
-    """`grad_weights` and `grad_bias`; in one where a CPU reads dy once for both, else each by itself."""
-    if launch.backend(spec.stream) != "cpu":
-        return grad_weights(dy, x, spec), grad_bias(dy, spec)
-    dw, db = _grad_parameters(dy, x, spec)
-    return dw, db
+# Images, weights and a bias, or None, to images.
+_Function = Callable[[mx.array, mx.array, mx.array | None, Spec], mx.array]
 
 
 def linear(spec: Spec) -> Spec:
@@ -53,80 +25,281 @@ def linear(spec: Spec) -> Spec:
     return spec._replace(biased=False, neuron=NO_ACTIVATION)
 
 
-def _bias(b: mx.array | None, images: mx.array, length: int) -> mx.array:
+def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
+    """Images (n, out_h, out_w, o) of x's dtype, with bias and neuron."""
+    return conv_with_bias(x, w, _filled(b, x, w.shape[0]), spec._replace(biased=b is not None))
+
+
+@operation("conv")
+def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
+    """`conv` with a vector b, which unless ``spec.biased`` is zeros."""
+    form, windows = routes.form(spec.rows, spec.cols, spec.groups)
+    if form == routes.CLAMPED:
+        return conv_with_bias(clamped_edges.extend(x, spec.rows, spec.cols), w, b, routes.widened(spec))
+    if form == routes.COVERING:
+        return conv_with_bias(routes.flat(x), routes.flat(w), b, routes.on_a_pixel(spec))
+    # MLX's forward convolution is cuDNN on NVIDIA, and on Apple GPUs Winograd or a matrix-unit kernel.
+    if launch.routed(spec.stream, "cuda", "metal") and library.ordinary(spec) and x.size:
+        return library.finished(library.conv(x, w.astype(x.dtype), spec), b, spec)
+    n, out = x.shape[0], w.shape[0]
+    result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.conv(spec, x.shape, out, x.dtype)
+
+    arrays = {"x": x, "w": routes.weights(w, x, spec), "bias": b.astype(launch.accumulator(x.dtype))}
+    return launch.launch("conv", arrays, routes.params(windows, spec), (result,), kernels, spec.stream)[0]
+
+
+@conv_with_bias.vjp
+def _conv_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (x, w, _), plain = arrays, linear(spec)
+    dz = _before_neuron(cotangents[0], outputs[0], spec)
+    return grad_input(dz, w, None, plain), grad_weights(dz, x, plain), grad_bias(dz, plain)
+
+
+@conv_with_bias.jvp
+def _conv_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+    return _tangent_of_images(conv, arrays, tangents, (spec.rows.n_out, spec.cols.n_out), spec)
+
+
+@conv_with_bias.vmap
+def _conv_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    return _mapped_images(conv, _with_outputs, arrays, mapped, size, spec)
+
+
+def grad_input(dy: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
+    """The adjoint: images (n, h, w, c) of dy's dtype. For transposed convolutions it has a bias and a neuron too."""
+    channels = w.shape[3] * spec.groups
+    return grad_input_with_bias(dy, w, _filled(b, dy, channels), spec._replace(biased=b is not None))
+
+
+@operation("conv_grad_input")
+def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
+    """`grad_input` with a vector b, which unless ``spec.biased`` is zeros."""
+    form, windows = routes.form(spec.rows, spec.cols, spec.groups)
+    acc = launch.accumulator(dy.dtype)
+    if form == routes.CLAMPED:
+        assert not spec.biased and not spec.neuron.kind, "what the margin took back is added before them"
+        wide = dy.astype(acc)  # so that what is folded was not rounded
+        dx = grad_input_with_bias(wide, w, b, routes.widened(spec))
+        return clamped_edges.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
+    n, channels = dy.shape[0], w.shape[3] * spec.groups
+    shape = n, spec.rows.n_in, spec.cols.n_in, channels
+    if form == routes.COVERING:
+        biases = mx.tile(b, spec.rows.n_in * spec.cols.n_in)
+        return grad_input_with_bias(dy, routes.flat(w), biases, routes.on_a_pixel(spec)).reshape(shape)
+    # cuDNN's data gradient; on Apple GPUs MLX is fast only where no stride spreads dy (its strided path is general).
+    backends = ("cuda", "metal") if spec.rows.stride == spec.cols.stride == 1 else ("cuda",)
+    if launch.routed(spec.stream, *backends) and library.ordinary(spec) and dy.size:
+        return library.finished(library.grad_input(dy, w.astype(dy.dtype), spec), b, spec)
+    result = shape, dy.dtype
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.grad_input(spec, dy.shape, w.shape[3], dy.dtype)
+
+    arrays = {"dy": dy, "w": routes.weights(w, dy, spec), "bias": b.astype(acc)}
+    return launch.launch("conv_grad_input", arrays, routes.params(windows, spec), (result,), kernels, spec.stream)[0]
+
+
+@grad_input_with_bias.vjp
+def _grad_input_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy, w, _), plain = arrays, linear(spec)
+    dz = _before_neuron(cotangents[0], outputs[0], spec)
+    return conv(dz, w, None, plain), grad_weights(dy, dz, plain), grad_bias(dz, plain)
+
+
+@grad_input_with_bias.jvp
+def _grad_input_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+    return _tangent_of_images(grad_input, arrays, tangents, (spec.rows.n_in, spec.cols.n_in), spec)
+
+
+@grad_input_with_bias.vmap
+def _grad_input_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    return _mapped_images(grad_input, _with_inputs, arrays, mapped, size, spec)
+
+
+@operation("conv_grad_weights")
+def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
+    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' where cuDNN makes them."""
+    return _parameter_gradients(dy, x, spec, 1)[0]
+
+
+@grad_weights.vjp
+def _grad_weights_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy, x), v = arrays, cotangents[0]
+    return conv(x, v, None, spec), grad_input(dy, v, None, spec)
+
+
+@grad_weights.jvp
+def _grad_weights_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+    (dy, x), (tdy, tx) = arrays, tangents
+    terms = [] if tdy is None else [grad_weights(tdy, x, spec)]
+    if tx is not None:
+        terms.append(grad_weights(dy, tx, spec))
+    return sum(terms[1:], terms[0])
+
+
+@grad_weights.vmap
+def _grad_weights_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    (dy, x), (dy_mapped, x_mapped) = arrays, mapped
+    if dy_mapped and x_mapped:
+        each = spec._replace(groups=size * spec.groups)
+        return _from_images(grad_weights(_with_channels(dy, 1), _with_channels(x, 1), each), size)
+    if dy_mapped:
+        return _from_outputs(grad_weights(_with_channels(dy, spec.groups), x, spec), spec.groups, size)
+    return _from_inputs(grad_weights(dy, _with_channels(x, spec.groups), spec), size)
+
+
+@operation("conv_grad_bias")
+def grad_bias(dy: mx.array, spec: Spec) -> mx.array:
+    """A vector (o,) in the accumulator's dtype."""
+    return channel_sums(dy, spec.stream)
+
+
+@grad_bias.vjp
+def _grad_bias_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy,), v = arrays, cotangents[0]
+    return (mx.broadcast_to(v.astype(dy.dtype), dy.shape),)
+
+
+@grad_bias.jvp
+def _grad_bias_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return grad_bias(tangents[0], spec)
+
+
+@grad_bias.vmap
+def _grad_bias_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    (dy,) = arrays
+    return grad_bias(_with_channels(dy, 1), spec).reshape(size, dy.shape[4])
+
+
+def grad_parameters(dy: mx.array, x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
+    """`grad_weights` and `grad_bias`; in one where a CPU reads dy once for both, else each by itself."""
+    if launch.backend(spec.stream) != "cpu":
+        return grad_weights(dy, x, spec), grad_bias(dy, spec)
+    return grad_weights_and_bias(dy, x, spec)
+
+
+@operation("conv_grad_parameters")
+def grad_weights_and_bias(dy: mx.array, x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
+    """`grad_weights` and `grad_bias` on a CPU, which reads dy once for both."""
+    dw, db = _parameter_gradients(dy, x, spec, 2)
+    return dw, db
+
+
+@grad_weights_and_bias.vjp
+def _grad_weights_and_bias_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy, x), (v, u) = arrays, cotangents
+    return conv(x, v, u, spec), grad_input(dy, v, None, spec)
+
+
+@grad_weights_and_bias.jvp
+def _grad_weights_and_bias_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> tuple[mx.array, mx.array]:
+    (dy, _), (tdy, _) = arrays, tangents
+    db = mx.zeros((dy.shape[3],), launch.accumulator(dy.dtype)) if tdy is None else grad_bias(tdy, spec)
+    return _grad_weights_jvp(arrays, tangents, spec), db
+
+
+@grad_weights_and_bias.vmap
+def _grad_weights_and_bias_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> tuple[mx.array, mx.array]:
+    dy = arrays[0]
+    if mapped[0]:
+        db = _grad_bias_vmap((dy,), (True,), size, spec)
+    else:
+        db = mx.broadcast_to(grad_bias(dy, spec), (size, dy.shape[3]))
+    return _grad_weights_vmap(arrays, mapped, size, spec), db
+
+
+def _filled(b: mx.array | None, images: mx.array, length: int) -> mx.array:
     return accumulation.constant(0.0, length, launch.accumulator(images.dtype)) if b is None else b
+
+
+def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.array]:
+    """The gradient of the weights, and where ``count`` is 2 that of the bias, which only a CPU makes here."""
+    rows, cols, groups = spec.rows, spec.cols, spec.groups
+    form, windows = routes.form(rows, cols, groups)
+    if form == routes.CLAMPED:
+        return _parameter_gradients(dy, clamped_edges.extend(x, rows, cols), routes.widened(spec), count)
+    out, width = dy.shape[3], x.shape[3] // groups
+    shape = out, rows.size, cols.size, width
+    if form == routes.COVERING:
+        dw, *db = _parameter_gradients(dy, routes.flat(x), routes.on_a_pixel(spec), count)
+        return [dw.reshape(shape), *db]
+    # cuDNN's weight gradient, which MLX reaches by a convolution over swapped axes but has no grouped form of.
+    ordinary = groups == 1 and launch.routed(spec.stream, "cuda") and library.ordinary(spec) and x.size
+    if ordinary and not routes.slow_in_cudnn(spec, out, x):
+        return [library.grad_weights(dy, x, spec)]
+    acc = launch.accumulator(x.dtype)
+    results = (shape, acc), ((out,), acc)
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        matrices = launch.backend(spec.stream) == "metal"
+        return launches.grad_weights(spec, dy.shape, x.shape, x.dtype, matrices=matrices)
+
+    arrays, params = {"dy": dy, "x": x}, routes.grad_weights_params(windows)
+    return launch.launch("conv_grad_weights", arrays, params, results[:count], kernels, spec.stream)
 
 
 # Derivatives --------------------------------------------------------------------------------------------
 
 
-def _image_vjp(adjoint: Any, swap: bool) -> Any:
-    """The rule of an operation that takes images, weights and a bias, of which ``adjoint`` is the adjoint."""
-
-    def rule(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-        (x, w, _), (dy,), (y,) = arrays, cotangents, outputs
-        dz, plain = activation_rules.grad_from_output(dy, y, ActivationSpec(spec.neuron, spec.stream)), linear(spec)
-        dw = grad_weights(x, dz, plain) if swap else grad_weights(dz, x, plain)
-        return adjoint(dz, w, None, plain), dw, grad_bias(dz, plain)
-
-    return rule
+def _before_neuron(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """The gradient of what the neuron was applied to, from what it returned."""
+    return activation_rules.grad_from_output(dy, y, ActivationSpec(spec.neuron, spec.stream))
 
 
-def _image_jvp(function: Any, length: str) -> Any:
-    """The rule of the same operation, ``function``; ``length`` is the field of an Axis with its output's length."""
-
-    def rule(arrays: Any, tangents: Any, spec: Spec) -> Any:
-        (x, w, b), (tx, tw, tb) = arrays, tangents
-        plain = linear(spec)
-        # A tangent of the bias rides on another term where there is one.
-        terms = [] if tx is None else [function(tx, w, tb, plain)]
-        if tw is not None:
-            terms.append(function(x, tw, None if terms else tb, plain))
-        if not terms:
-            size = [getattr(axis, length) for axis in (spec.rows, spec.cols)]
-            terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *size, b.shape[0])))
-        tz = sum(terms[1:], terms[0])
-        return (
-            activation_rules.grad_from_output(tz, function(x, w, b, spec), ActivationSpec(spec.neuron, spec.stream))
-            if spec.neuron.kind
-            else tz
-        )
-
-    return rule
-
-
-def _grad_weights_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    (dy, x), (v,) = arrays, cotangents
-    return conv(x, v, None, spec), grad_input(dy, v, None, spec)
-
-
-def _grad_weights_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
-    (dy, x), (tdy, tx) = arrays, tangents
-    if tx is None:
-        return grad_weights(tdy, x, spec)
-    return grad_weights(dy, tx, spec) if tdy is None else grad_weights(tdy, x, spec) + grad_weights(dy, tx, spec)
-
-
-def _grad_bias_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    (dy,), (v,) = arrays, cotangents
-    return (mx.broadcast_to(v.astype(dy.dtype), dy.shape),)
-
-
-def _grad_parameters_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    (dy, x), (v, u) = arrays, cotangents
-    return conv(x, v, u, spec), grad_input(dy, v, None, spec)
-
-
-def _grad_parameters_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
-    (dy, _), (tdy, _) = arrays, tangents
-    db = mx.zeros((dy.shape[3],), launch.accumulator(dy.dtype)) if tdy is None else grad_bias(tdy, spec)
-    return _grad_weights_jvp(arrays, tangents, spec), db
+def _tangent_of_images(
+    function: _Function, arrays: Arrays, tangents: Tangents, out_size: tuple[int, int], spec: Spec
+) -> mx.array:
+    """The tangent of `conv` or `grad_input`, the ``function``, with images of ``out_size``."""
+    (x, w, b), (tx, tw, tb), plain = arrays, tangents, linear(spec)
+    # A tangent of the bias rides on another term where there is one.
+    terms = [] if tx is None else [function(tx, w, tb, plain)]
+    if tw is not None:
+        terms.append(function(x, tw, None if terms else tb, plain))
+    if not terms and tb is not None:
+        terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *out_size, b.shape[0])))
+    tz = sum(terms[1:], terms[0])
+    return _before_neuron(tz, function(x, w, b, spec), spec) if spec.neuron.kind else tz
 
 
 # Mapping ------------------------------------------------------------------------------------------------
 
 # A mapped axis joins the batch where weights are shared, the channels of the side that alone is mapped, and the
 # groups where both are; nothing is repeated. Channels lie group by group, so an axis joins them inside each group.
+
+
+def _mapped_images(
+    function: _Function,
+    spread: Callable[[mx.array, int], mx.array],
+    arrays: Arrays,
+    mapped: Mapped,
+    size: int,
+    spec: Spec,
+) -> mx.array:
+    """`conv` or `grad_input`, the ``function``, mapped; ``spread`` puts mapped weights beside each other."""
+    (x, w, b), (x_mapped, w_mapped, b_mapped) = arrays, mapped
+    if b_mapped and not w_mapped:  # one convolution, and a bias of its own for each
+        acc = launch.accumulator(x.dtype)  # so that sums are rounded once, behind the bias
+        z = function((_with_images(x, size) if x_mapped else x).astype(acc), w, None, linear(spec))
+        z = _from_images(z, size) if x_mapped else z
+        z = z + b[:, None, None, None].astype(acc)
+        return activation_rules.applied(z, ActivationSpec(spec.neuron, spec.stream)).astype(x.dtype)
+    if not spec.biased:
+        biases = None
+    elif w_mapped and not b_mapped:
+        biases = mx.broadcast_to(b, (size, *b.shape))
+    else:
+        biases = b
+    if not w_mapped:
+        return _from_images(function(_with_images(x, size), w, biases, spec), size)
+    if x_mapped:
+        each = spec._replace(groups=size * spec.groups)
+        long = None if biases is None else biases.reshape(-1)
+        return _from_channels(function(_with_channels(x, 1), _with_images(w, size), long, each), 1, size)
+    long = None if biases is None else biases.reshape(size, spec.groups, -1).swapaxes(0, 1).reshape(-1)
+    return _from_channels(function(x, spread(w, spec.groups), long, spec), spec.groups, size)
 
 
 def _with_images(x: mx.array, size: int) -> mx.array:
@@ -172,94 +345,3 @@ def _with_inputs(w: mx.array, groups: int) -> mx.array:
 def _from_inputs(w: mx.array, size: int) -> mx.array:
     out, kh, kw, width = w.shape
     return w.reshape(out, kh, kw, size, width // size).transpose(3, 0, 1, 2, 4)
-
-
-def _image_vmap(function: Any, spread: Any) -> Any:
-    """The rule of an operation on images, weights and a bias; ``spread`` puts mapped weights beside each other."""
-
-    def rule(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
-        (x, w, b), (x_mapped, w_mapped, b_mapped) = arrays, mapped
-        if b_mapped and not w_mapped:  # one convolution, and a bias of its own for each
-            acc = launch.accumulator(x.dtype)  # so that sums are rounded once, behind the bias
-            z = function((_with_images(x, size) if x_mapped else x).astype(acc), w, None, linear(spec))
-            z = _from_images(z, size) if x_mapped else z
-            z = z + b[:, None, None, None].astype(acc)
-            return activation_rules.applied(z, ActivationSpec(spec.neuron, spec.stream)).astype(x.dtype)
-        if not spec.biased:
-            biases = None
-        elif w_mapped and not b_mapped:
-            biases = mx.broadcast_to(b, (size, *b.shape))
-        else:
-            biases = b
-        if not w_mapped:
-            return _from_images(function(_with_images(x, size), w, biases, spec), size)
-        if x_mapped:
-            each = spec._replace(groups=size * spec.groups)
-            long = None if biases is None else biases.reshape(-1)
-            return _from_channels(function(_with_channels(x, 1), _with_images(w, size), long, each), 1, size)
-        long = None if biases is None else biases.reshape(size, spec.groups, -1).swapaxes(0, 1).reshape(-1)
-        return _from_channels(function(x, spread(w, spec.groups), long, spec), spec.groups, size)
-
-    return rule
-
-
-def _grad_weights_vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> mx.array:
-    (dy, x), (dy_mapped, x_mapped) = arrays, mapped
-    if dy_mapped and x_mapped:
-        each = spec._replace(groups=size * spec.groups)
-        dw = grad_weights(_with_channels(dy, 1), _with_channels(x, 1), each)
-        return dw.reshape(size, dw.shape[0] // size, *dw.shape[1:])
-    if dy_mapped:
-        return _from_outputs(grad_weights(_with_channels(dy, spec.groups), x, spec), spec.groups, size)
-    return _from_inputs(grad_weights(dy, _with_channels(x, spec.groups), spec), size)
-
-
-def _grad_bias_vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> mx.array:
-    (dy,) = arrays
-    return grad_bias(_with_channels(dy, 1), spec).reshape(size, dy.shape[4])
-
-
-def _grad_parameters_vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
-    dy = arrays[0]
-    if mapped[0]:
-        db = _grad_bias_vmap((dy,), (True,), size, spec)
-    else:
-        db = mx.broadcast_to(grad_bias(dy, spec), (size, dy.shape[3]))
-    return _grad_weights_vmap(arrays, mapped, size, spec), db
-
-
-_conv = differentiable(
-    "conv",
-    routes.conv,
-    vjp=_image_vjp(grad_input, swap=False),
-    jvp=_image_jvp(conv, "n_out"),
-    vmap=_image_vmap(conv, _with_outputs),
-)
-_grad_input = differentiable(
-    "conv_grad_input",
-    routes.grad_input,
-    vjp=_image_vjp(conv, swap=True),
-    jvp=_image_jvp(grad_input, "n_in"),
-    vmap=_image_vmap(grad_input, _with_inputs),
-)
-_grad_weights = differentiable(
-    "conv_grad_weights",
-    routes.grad_weights,
-    vjp=_grad_weights_vjp,
-    jvp=_grad_weights_jvp,
-    vmap=_grad_weights_vmap,
-)
-_grad_bias = differentiable(
-    "conv_grad_bias",
-    routes.grad_bias,
-    vjp=_grad_bias_vjp,
-    jvp=lambda arrays, tangents, spec: grad_bias(tangents[0], spec),
-    vmap=_grad_bias_vmap,
-)
-_grad_parameters = differentiable(
-    "conv_grad_parameters",
-    routes.grad_parameters,
-    vjp=_grad_parameters_vjp,
-    jvp=_grad_parameters_jvp,
-    vmap=_grad_parameters_vmap,
-)

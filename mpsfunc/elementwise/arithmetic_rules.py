@@ -6,7 +6,7 @@ each. Everything of higher order is a derivative of what they mean in MLX's own 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import mlx.core as mx
 
@@ -14,8 +14,8 @@ from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Layout, Operand, Shape
 from mpsfunc.channels.sums import channel_sums
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable, one_batch, with_decomposition
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, one_batch, operation
 from mpsfunc.elementwise.params import (
     ArithmeticFactors,
     ArithmeticGradParams,
@@ -70,103 +70,12 @@ class CompareSpec(NamedTuple):
     stream: mx.Stream
 
 
+Elementwise = TypeVar("Elementwise", Spec, CompareSpec)
+
+
+@operation("arithmetic")
 def value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     """The clamped result over images (n, h, w, c)."""
-    made: mx.array = _value(x, y, spec)
-    return made
-
-
-def grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
-    """The gradient of one operand, in its shape."""
-    made: mx.array = _grad(dy, x, y, spec)
-    return made
-
-
-def compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
-    """1 where the comparison holds, else 0."""
-    made: mx.array = _compare(x, y, spec)
-    return made
-
-
-def _limits(spec: Spec) -> int:
-    """Which limits there are, in bits."""
-    return (spec.minimum is not None) + 2 * (spec.maximum is not None)
-
-
-def _factors(spec: Spec) -> ArithmeticFactors:
-    return ArithmeticFactors(*spec[1:4], spec.minimum or 0.0, spec.maximum or 0.0)
-
-
-# What the kernels mean ----------------------------------------------------------------------------------
-
-
-def _wide(a: mx.array, per: int, batch: int) -> mx.array:
-    """An operand in the accumulator's dtype that broadcasts to the result."""
-    a = a if a.shape[0] == 1 else broadcast.spread(a, per, batch)
-    return a.astype(launch.accumulator(a.dtype))
-
-
-def _unclamped(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    x, y = spec.primary_scale * x, spec.secondary_scale * y
-    done = (mx.add, mx.subtract, mx.multiply, mx.divide)[spec.operation](x, y)
-    return done + spec.bias
-
-
-def _inside(r: mx.array, spec: Spec) -> mx.array | None:
-    """Where a result is strictly between its limits; None without any."""
-    above = None if spec.minimum is None else r > spec.minimum
-    below = None if spec.maximum is None else r < spec.maximum
-    return above if below is None else below if above is None else above & below
-
-
-def _value_meaning(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    dtype = x.dtype
-    x, y = (_wide(a, per, spec.batch) for a, per in zip((x, y), spec.pers, strict=True))
-    r = _unclamped(x, y, spec)
-    inside = _inside(r, spec)
-    if inside is not None:
-        edge = r
-        if spec.minimum is not None:
-            edge = mx.where(edge < spec.minimum, spec.minimum, edge)
-        if spec.maximum is not None:
-            edge = mx.where(edge > spec.maximum, spec.maximum, edge)
-        r = mx.where(inside, r, mx.stop_gradient(edge))
-    if r.shape[0] != spec.batch:
-        r = mx.broadcast_to(r, (spec.batch, *r.shape[1:]))
-    return r.astype(dtype)
-
-
-def _grad_meaning(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
-    of, dtype, shape = spec.of, dy.dtype, _shape(x, y, spec)
-    dy = dy.astype(launch.accumulator(dtype))
-    x, y = (_wide(a, per, of.batch) for a, per in zip((x, y), of.pers, strict=True))
-    inside = _inside(_unclamped(x, y, of), of) if spec.clamped else None
-    if inside is not None:
-        dy = mx.where(inside, dy, 0)
-    first, second = of.primary_scale, of.secondary_scale
-    if of.operation == MULTIPLY:
-        full = dy * (first * second * (x if spec.operand else y))
-    elif of.operation == DIVIDE:
-        full = dy * (-(first * x / (second * y)) / y if spec.operand else first / (second * y))
-    else:
-        full = dy * (first if spec.operand == 0 else second if of.operation == ADD else -second)
-    return broadcast.gathered(full, shape, spec.per).astype(dtype)
-
-
-def _shape(x: mx.array, y: mx.array, spec: GradSpec) -> Shape:
-    """Of a gradient."""
-    return (spec.images, *(x, y)[spec.operand].shape[1:])
-
-
-# Kernels ------------------------------------------------------------------------------------------------
-
-
-def _both(made: Layout) -> tuple[Operand, Operand]:
-    x, y = made.operands
-    return x, y
-
-
-def _run_value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     shape = broadcast.result_shape((x.shape, y.shape), spec.batch)
     if 0 in shape:
         return mx.zeros(shape, x.dtype)
@@ -183,17 +92,42 @@ def _run_value(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     return launch.launch("arithmetic", {"x": x, "y": y}, params, ((shape, x.dtype),), launches, spec.stream)[0]
 
 
-def reads(spec: GradSpec) -> tuple[bool, bool]:
-    """Whether a gradient depends on x and on y."""
-    of = spec.of
-    if spec.clamped and (of.minimum is not None or of.maximum is not None):
-        return True, True
-    if of.operation == DIVIDE:
-        return spec.operand == 1, True
-    return of.operation == MULTIPLY and spec.operand == 1, of.operation == MULTIPLY and spec.operand == 0
+@value.vjp
+def _value_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (x, y), dy, (per_x, per_y) = arrays, cotangents[0], spec.pers
+    return (
+        grad(dy, x, y, GradSpec(spec, 0, True, x.shape[0], per_x)),
+        grad(dy, x, y, GradSpec(spec, 1, True, y.shape[0], per_y)),
+    )
 
 
-def _run_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+@value.decomposition
+def _value_by_formula(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    dtype = x.dtype
+    x, y = (_wide(a, per, spec.batch) for a, per in zip((x, y), spec.pers, strict=True))
+    r = _unclamped(x, y, spec)
+    inside = _inside(r, spec)
+    if inside is not None:
+        edge = r
+        if spec.minimum is not None:
+            edge = mx.where(edge < spec.minimum, spec.minimum, edge)
+        if spec.maximum is not None:
+            edge = mx.where(edge > spec.maximum, spec.maximum, edge)
+        r = mx.where(inside, r, mx.stop_gradient(edge))
+    if r.shape[0] != spec.batch:
+        r = mx.broadcast_to(r, (spec.batch, *r.shape[1:]))
+    return r.astype(dtype)
+
+
+@value.vmap
+def _value_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    x, y, wide = _folded(arrays, mapped, size, spec)
+    return _apart(value(x, y, wide), size)
+
+
+@operation("arithmetic_grad")
+def grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+    """The gradient of one operand, in its shape."""
     of, shape = spec.of, _shape(x, y, spec)
     if 0 in dy.shape:
         return mx.zeros(shape, dy.dtype)
@@ -205,6 +139,116 @@ def _run_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.arra
     if shape == dy.shape:
         return dy if scale == 1 else _full_grad(dy, dy, dy, spec, dy.dtype)
     return (scale * _sums(dy, shape, spec)).astype(dy.dtype)  # sums first, for there are fewer
+
+
+@grad.decomposition
+def _grad_by_formula(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+    of, dtype, shape = spec.of, dy.dtype, _shape(x, y, spec)
+    dy = dy.astype(launch.accumulator(dtype))
+    x, y = (_wide(a, per, of.batch) for a, per in zip((x, y), of.pers, strict=True))
+    inside = _inside(_unclamped(x, y, of), of) if spec.clamped else None
+    if inside is not None:
+        dy = mx.where(inside, dy, 0)
+    first, second = of.primary_scale, of.secondary_scale
+    if of.operation == MULTIPLY:
+        full = dy * (first * second * (x if spec.operand else y))
+    elif of.operation == DIVIDE:
+        full = dy * (-(first * x / (second * y)) / y if spec.operand else first / (second * y))
+    else:
+        full = dy * (first if spec.operand == 0 else second if of.operation == ADD else -second)
+    return broadcast.gathered(full, shape, spec.per).astype(dtype)
+
+
+@grad.vmap
+def _grad_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: GradSpec) -> mx.array:
+    x, y, of = _folded(arrays[1:], mapped[1:], size, spec.of)
+    again = spec.of.batch // (spec.images * spec.per)  # sums over what comes again stay within each of the mapped
+    wide = spec._replace(of=of, images=size * again * spec.images)
+    out = grad(one_batch(arrays[0], mapped[0], size), x, y, wide)
+    apart = out.reshape(size, again, spec.images, *out.shape[1:])
+    return apart.sum(1) if again > 1 else apart[:, 0]
+
+
+def reads(spec: GradSpec) -> tuple[bool, bool]:
+    """Whether a gradient depends on x and on y."""
+    of = spec.of
+    if spec.clamped and (of.minimum is not None or of.maximum is not None):
+        return True, True
+    if of.operation == DIVIDE:
+        return spec.operand == 1, True
+    return of.operation == MULTIPLY and spec.operand == 1, of.operation == MULTIPLY and spec.operand == 0
+
+
+@operation("compare")
+def compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
+    """1 where the comparison holds, else 0."""
+    shape = broadcast.result_shape((x.shape, y.shape), spec.batch)
+    if 0 in shape:
+        return mx.zeros(shape, x.dtype)
+    made = broadcast.layout(shape, (x.shape, spec.pers[0]), (y.shape, spec.pers[1]))
+    dtype, result = x.dtype, (shape, x.dtype)
+    if launch.backend(spec.stream) == "cpu" and not mx.issubdtype(dtype, mx.floating):
+        wide = mx.uint64 if mx.issubdtype(dtype, mx.unsignedinteger) else mx.int64
+        x, y, result = x.astype(wide), y.astype(wide), (shape, wide)
+    params = CompareParams(*made[:4], *_both(made), spec.comparison, spec.threshold)
+
+    def launches() -> tuple[KernelLaunch, ...]:
+        width = broadcast.vector_width(dtype, made)
+        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
+        whole = int(mx.issubdtype(dtype, mx.integer))
+        unroll = (("V", width), ("K", spec.comparison), ("W", whole), ("F", int(broadcast.merged(made))))
+        most = min(int(spec.threshold), 2**64 - 1)
+        numbers = CompareLaunch(*made[:4], *_both(made), spec.threshold, *halves(most))
+        return (KernelLaunch("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)
+
+    return launch.launch("compare", {"x": x, "y": y}, params, (result,), launches, spec.stream)[0].astype(dtype)
+
+
+@compare.vjp
+def _compare_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: CompareSpec) -> Gradients:
+    return None, None
+
+
+@compare.jvp
+def _compare_jvp(arrays: Arrays, tangents: Tangents, spec: CompareSpec) -> mx.array:
+    x, y = arrays
+    return mx.zeros_like(compare(x, y, spec))
+
+
+@compare.vmap
+def _compare_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: CompareSpec) -> mx.array:
+    x, y, wide = _folded(arrays, mapped, size, spec)
+    return _apart(compare(x, y, wide), size)
+
+
+# Helpers ------------------------------------------------------------------------------------------------
+
+
+def _folded(arrays: Arrays, mapped: Mapped, size: int, spec: Elementwise) -> tuple[mx.array, mx.array, Elementwise]:
+    """Both operands and their spec with a mapped axis in the batch."""
+    (x, per_x), (y, per_y) = (
+        broadcast.mapped(a, per, spec.batch, m) for a, per, m in zip(arrays, spec.pers, mapped, strict=True)
+    )
+    return x, y, spec._replace(batch=size * spec.batch, pers=(per_x, per_y))
+
+
+def _apart(out: mx.array, size: int) -> mx.array:
+    """A batch with the mapped axis in front again."""
+    return out.reshape(size, out.shape[0] // size, *out.shape[1:])
+
+
+def _limits(spec: Spec) -> int:
+    """Which limits there are, in bits."""
+    return (spec.minimum is not None) + 2 * (spec.maximum is not None)
+
+
+def _factors(spec: Spec) -> ArithmeticFactors:
+    return ArithmeticFactors(*spec[1:4], spec.minimum or 0.0, spec.maximum or 0.0)
+
+
+def _both(made: Layout) -> tuple[Operand, Operand]:
+    x, y = made.operands
+    return x, y
 
 
 def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx.Dtype) -> mx.array:
@@ -239,69 +283,25 @@ def _sums(full: mx.array, shape: Shape, spec: GradSpec) -> mx.array:
     return broadcast.gathered(full.astype(launch.accumulator(full.dtype)), shape, spec.per)
 
 
-def _run_compare(x: mx.array, y: mx.array, spec: CompareSpec) -> mx.array:
-    shape = broadcast.result_shape((x.shape, y.shape), spec.batch)
-    if 0 in shape:
-        return mx.zeros(shape, x.dtype)
-    made = broadcast.layout(shape, (x.shape, spec.pers[0]), (y.shape, spec.pers[1]))
-    dtype, result = x.dtype, (shape, x.dtype)
-    if launch.backend(spec.stream) == "cpu" and not mx.issubdtype(dtype, mx.floating):
-        wide = mx.uint64 if mx.issubdtype(dtype, mx.unsignedinteger) else mx.int64
-        x, y, result = x.astype(wide), y.astype(wide), (shape, wide)
-    params = CompareParams(*made[:4], *_both(made), spec.comparison, spec.threshold)
-
-    def launches() -> tuple[KernelLaunch, ...]:
-        width = broadcast.vector_width(dtype, made)
-        size, group = broadcast.grid(broadcast.packs(made, width), made.n)
-        whole = int(mx.issubdtype(dtype, mx.integer))
-        unroll = (("V", width), ("K", spec.comparison), ("W", whole), ("F", int(broadcast.merged(made))))
-        most = min(int(spec.threshold), 2**64 - 1)
-        numbers = CompareLaunch(*made[:4], *_both(made), spec.threshold, *halves(most))
-        return (KernelLaunch("compare", ("x", "y"), ("out",), (result,), size, group, numbers, unroll),)
-
-    return launch.launch("compare", {"x": x, "y": y}, params, (result,), launches, spec.stream)[0].astype(dtype)
+def _shape(x: mx.array, y: mx.array, spec: GradSpec) -> Shape:
+    """Of a gradient."""
+    return (spec.images, *(x, y)[spec.operand].shape[1:])
 
 
-# Rules --------------------------------------------------------------------------------------------------
+def _wide(a: mx.array, per: int, batch: int) -> mx.array:
+    """An operand in the accumulator's dtype that broadcasts to the result."""
+    a = a if a.shape[0] == 1 else broadcast.spread(a, per, batch)
+    return a.astype(launch.accumulator(a.dtype))
 
 
-def _value_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    lying = zip(arrays, spec.pers, strict=True)
-    return [_grad(cotangents[0], *arrays, GradSpec(spec, i, True, a.shape[0], per)) for i, (a, per) in enumerate(lying)]
+def _unclamped(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    x, y = spec.primary_scale * x, spec.secondary_scale * y
+    done = (mx.add, mx.subtract, mx.multiply, mx.divide)[spec.operation](x, y)
+    return done + spec.bias
 
 
-def _folded(arrays: Any, which: Any, size: int, spec: Any) -> tuple[list[mx.array], Any]:
-    """Both operands and their spec with a mapped axis in the batch."""
-    lying = zip(arrays, spec.pers, which, strict=True)
-    both = [broadcast.mapped(a, per, spec.batch, m) for a, per, m in lying]
-    return [a for a, _ in both], spec._replace(batch=size * spec.batch, pers=tuple(per for _, per in both))
-
-
-def _elementwise_vmap(function: Any) -> Any:
-    def rule(arrays: Any, which: Any, size: int, spec: Any) -> Any:
-        operands, wide = _folded(arrays, which, size, spec)
-        out = function()(*operands, wide)
-        return out.reshape(size, spec.batch, *out.shape[1:])
-
-    return rule
-
-
-def _grad_vmap(arrays: Any, which: Any, size: int, spec: GradSpec) -> Any:
-    operands, of = _folded(arrays[1:], which[1:], size, spec.of)
-    again = spec.of.batch // (spec.images * spec.per)  # sums over what comes again stay within each of the mapped
-    wide = spec._replace(of=of, images=size * again * spec.images)
-    out = _grad(one_batch(arrays[0], which[0], size), *operands, wide)
-    apart = out.reshape(size, again, spec.images, *out.shape[1:])
-    return apart.sum(1) if again > 1 else apart[:, 0]
-
-
-_value: Any = with_decomposition(
-    "arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value)
-)
-_grad: Any = with_decomposition("arithmetic_grad", _run_grad, _grad_meaning, vmap=_grad_vmap)
-_compare: Any = differentiable(
-    *("compare", _run_compare),
-    vjp=lambda arrays, cotangents, outputs, spec: (None, None),
-    jvp=lambda arrays, tangents, spec: mx.zeros_like(_compare(*arrays, spec)),
-    vmap=_elementwise_vmap(lambda: _compare),
-)
+def _inside(r: mx.array, spec: Spec) -> mx.array | None:
+    """Where a result is strictly between its limits; None without any."""
+    above = None if spec.minimum is None else r > spec.minimum
+    below = None if spec.maximum is None else r < spec.maximum
+    return above if below is None else below if above is None else above & below

@@ -7,15 +7,15 @@ gives is below the keep probability times 2^32. Keys (sets, 2) are of as many se
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Layout, Shape
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 from mpsfunc.core.params import Unsigned
 from mpsfunc.elementwise.params import (
     DropoutByMaskParams,
@@ -54,38 +54,9 @@ def threshold(keep: float) -> int:
     return round(keep * 2**32)
 
 
+@operation("dropout")
 def by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
     """``x * mask / keep``; images fewer than the sets have come again."""
-    y: mx.array = _by_key(x, keys, spec)
-    return y
-
-
-def by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
-    """``x * mask / keep``."""
-    y: mx.array = _by_mask(x, mask, spec)
-    return y
-
-
-def masks(keys: mx.array, spec: Random) -> mx.array:
-    """The masks of all sets (sets * images, h, w, c), bytes."""
-    made: mx.array = _masks(keys, spec)
-    return made
-
-
-# Kernels ------------------------------------------------------------------------------------------------
-
-
-def _layout(x: mx.array, keys: mx.array, spec: Random) -> Layout:
-    """Of a set, then as often as there are sets."""
-    shape = (spec.images, *x.shape[1:])
-    one = broadcast.layout(shape, (shape, 1), ((spec.images, *spec.mask), 1))
-    sets = keys.shape[0]
-    source, mask = one.operands
-    source = source._replace(images=x.shape[0] // spec.images * one.n, per=1)
-    return one._replace(n=sets * one.n, operands=(source, mask._replace(images=sets * one.n, per=1)))
-
-
-def _run_by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
     sets = keys.shape[0]
     result = ((sets * spec.images, *x.shape[1:]), x.dtype)
     made = _layout(x, keys, spec)
@@ -102,7 +73,33 @@ def _run_by_key(x: mx.array, keys: mx.array, spec: Random) -> mx.array:
     return launch.launch("dropout", {"x": x, "keys": keys}, params, (result,), launches, spec.stream)[0]
 
 
-def _run_by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
+@by_key.vjp
+def _by_key_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Random) -> Gradients:
+    x, keys = arrays
+    return _once(by_key(cotangents[0], keys, spec), x.shape), None
+
+
+@by_key.jvp
+def _by_key_jvp(arrays: Arrays, tangents: Tangents, spec: Random) -> mx.array:
+    x, keys = arrays
+    return mx.zeros_like(by_key(x, keys, spec)) if tangents[0] is None else by_key(tangents[0], keys, spec)
+
+
+@by_key.vmap
+def _by_key_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Random) -> mx.array:
+    x, keys = arrays
+    sets = keys.shape[1] if mapped[1] else keys.shape[0]
+    if not mapped[1]:
+        keys = mx.broadcast_to(keys, (size, sets, 2))
+    batch = sets * spec.images
+    x, _ = broadcast.mapped(x, 1, batch, mapped[0])
+    y = by_key(x, keys.reshape(size * sets, 2), spec)
+    return y.reshape(size, batch, *y.shape[1:])
+
+
+@operation("dropout_by_mask")
+def by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
+    """``x * mask / keep``."""
     shape = (spec.batch, *x.shape[1:])
     made = broadcast.layout(shape, (x.shape, 1), (mask.shape, spec.per))
     result = (shape, x.dtype)
@@ -118,7 +115,29 @@ def _run_by_mask(x: mx.array, mask: mx.array, spec: Given) -> mx.array:
     return launch.launch("dropout_by_mask", {"x": x, "mask": mask}, params, (result,), launches, spec.stream)[0]
 
 
-def _run_masks(keys: mx.array, spec: Random) -> mx.array:
+@by_mask.vjp
+def _by_mask_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Given) -> Gradients:
+    x, mask = arrays
+    return _once(by_mask(cotangents[0], mask, spec), x.shape), None
+
+
+@by_mask.jvp
+def _by_mask_jvp(arrays: Arrays, tangents: Tangents, spec: Given) -> mx.array:
+    x, mask = arrays
+    return mx.zeros_like(by_mask(x, mask, spec)) if tangents[0] is None else by_mask(tangents[0], mask, spec)
+
+
+@by_mask.vmap
+def _by_mask_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Given) -> mx.array:
+    x, _ = broadcast.mapped(arrays[0], 1, spec.batch, mapped[0])
+    mask, per = broadcast.mapped(arrays[1], spec.per, spec.batch, mapped[1])
+    y = by_mask(x, mask, spec._replace(batch=size * spec.batch, per=per))
+    return y.reshape(size, spec.batch, *y.shape[1:])
+
+
+@operation("dropout_mask")
+def masks(keys: mx.array, spec: Random) -> mx.array:
+    """The masks of all sets (sets * images, h, w, c), bytes."""
     h, w, c = spec.mask
     result = ((keys.shape[0] * spec.images, h, w, c), mx.uint8)
     bound = Unsigned(spec.threshold)
@@ -133,7 +152,31 @@ def _run_masks(keys: mx.array, spec: Random) -> mx.array:
     return launch.launch("dropout_mask", {"keys": keys}, DropoutMaskParams(bound), (result,), launches, spec.stream)[0]
 
 
-# Rules --------------------------------------------------------------------------------------------------
+@masks.vjp
+def _masks_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Random) -> Gradients:
+    return (None,)
+
+
+@masks.jvp
+def _masks_jvp(arrays: Arrays, tangents: Tangents, spec: Random) -> mx.array:
+    return mx.zeros_like(masks(arrays[0], spec))
+
+
+@masks.vmap
+def _masks_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Random) -> mx.array:
+    (keys,) = arrays
+    made = masks(keys.reshape(-1, 2), spec)
+    return made.reshape(size, -1, *made.shape[1:])
+
+
+def _layout(x: mx.array, keys: mx.array, spec: Random) -> Layout:
+    """Of a set, then as often as there are sets."""
+    shape = (spec.images, *x.shape[1:])
+    one = broadcast.layout(shape, (shape, 1), ((spec.images, *spec.mask), 1))
+    sets = keys.shape[0]
+    source, mask = one.operands
+    source = source._replace(images=x.shape[0] // spec.images * one.n, per=1)
+    return one._replace(n=sets * one.n, operands=(source, mask._replace(images=sets * one.n, per=1)))
 
 
 def _once(full: mx.array, shape: Shape) -> mx.array:
@@ -142,53 +185,3 @@ def _once(full: mx.array, shape: Shape) -> mx.array:
         return full
     wide = full.astype(launch.accumulator(full.dtype)).reshape(full.shape[0] // shape[0], *shape)
     return wide.sum(0).astype(full.dtype)
-
-
-def _by_key_vmap(arrays: Any, mapped: Any, size: int, spec: Random) -> Any:
-    x, keys = arrays
-    sets = keys.shape[1] if mapped[1] else keys.shape[0]
-    if not mapped[1]:
-        keys = mx.broadcast_to(keys, (size, sets, 2))
-    batch = sets * spec.images
-    x, _ = broadcast.mapped(x, 1, batch, mapped[0])
-    y = _by_key(x, keys.reshape(size * sets, 2), spec)
-    return y.reshape(size, batch, *y.shape[1:])
-
-
-def _by_mask_vmap(arrays: Any, mapped: Any, size: int, spec: Given) -> Any:
-    x, _ = broadcast.mapped(arrays[0], 1, spec.batch, mapped[0])
-    mask, per = broadcast.mapped(arrays[1], spec.per, spec.batch, mapped[1])
-    y = _by_mask(x, mask, spec._replace(batch=size * spec.batch, per=per))
-    return y.reshape(size, spec.batch, *y.shape[1:])
-
-
-def _masks_vmap(arrays: Any, mapped: Any, size: int, spec: Random) -> Any:
-    (keys,) = arrays
-    made = _masks(keys.reshape(-1, 2), spec)
-    return made.reshape(size, -1, *made.shape[1:])
-
-
-def _diagonal(op: str, run: Any, own: Any, vmap: Any) -> Any:
-    """A map of images that is linear and its own adjoint, with an argument that has no derivative."""
-    return differentiable(
-        op,
-        run,
-        vjp=lambda arrays, cotangents, outputs, spec: (
-            _once(own()(cotangents[0], arrays[1], spec), arrays[0].shape),
-            None,
-        ),
-        jvp=lambda arrays, tangents, spec: (
-            mx.zeros_like(own()(*arrays, spec)) if tangents[0] is None else own()(tangents[0], arrays[1], spec)
-        ),
-        vmap=vmap,
-    )
-
-
-_by_key: Any = _diagonal("dropout", _run_by_key, lambda: _by_key, _by_key_vmap)
-_by_mask: Any = _diagonal("dropout_by_mask", _run_by_mask, lambda: _by_mask, _by_mask_vmap)
-_masks: Any = differentiable(
-    *("dropout_mask", _run_masks),
-    vjp=lambda arrays, cotangents, outputs, spec: (None,),
-    jvp=lambda arrays, tangents, spec: mx.zeros_like(_masks(arrays[0], spec)),
-    vmap=_masks_vmap,
-)

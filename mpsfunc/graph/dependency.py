@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Spec(NamedTuple):
@@ -16,28 +19,25 @@ class Spec(NamedTuple):
     stream: mx.Stream
 
 
-def _run(image: mx.array, *others: Any) -> mx.array:
-    *arrays, _ = others
-    return launch.after(image, arrays)
+@operation("after")
+def after(image: mx.array, *others: Unpack[tuple[Unpack[Arrays], Spec]]) -> mx.array:
+    """The image, which is not made before the other arrays are; mx.depends alone cannot be mapped."""
+    return launch.after(image, others[:-1])
 
 
-def _vmap(arrays: tuple[mx.array, ...], mapped: tuple[bool, ...], size: int, spec: Spec) -> mx.array:
-    image, *others = arrays
-    if not mapped[0]:
-        image = mx.broadcast_to(image, (size, *image.shape))
-    waiting: mx.array = after(image, *others, spec)
-    return waiting
+@after.vjp
+def _after_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return cotangents[0], *[None] * (len(arrays) - 1)
 
 
-def _jvp(arrays: tuple[mx.array, ...], tangents: tuple[mx.array | None, ...], spec: Spec) -> mx.array:
+@after.jvp
+def _after_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     return mx.zeros_like(arrays[0]) if tangents[0] is None else tangents[0]
 
 
-# after(image, *arrays, spec): the image, which is not made before the arrays are. mx.depends alone cannot be mapped.
-after = differentiable(
-    "after",
-    _run,
-    vjp=lambda arrays, cotangents, outputs, spec: (cotangents[0], *[None] * (len(arrays) - 1)),
-    jvp=_jvp,
-    vmap=_vmap,
-)
+@after.vmap
+def _after_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    image, *others = arrays
+    if not mapped[0]:
+        image = mx.broadcast_to(image, (size, *image.shape))
+    return after(image, *others, spec)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from mpsfunc.core import grids, launch
-from mpsfunc.core.autodiff import differentiable, over_batches
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, operation, over_batches
 from mpsfunc.image.params import PickLaunch, ResampleLaunch
 from mpsfunc.windows import sampling
 from mpsfunc.windows.sampling import Axis
@@ -39,17 +39,82 @@ class Spec(NamedTuple):
 
 
 def resample(x: mx.array, spec: Spec) -> mx.array:
-    """The image that x becomes; integers where each pixel reads one or none."""
+    """The image that x becomes, also of integers, where each pixel reads one or none."""
     if mx.issubdtype(x.dtype, mx.floating):
-        y: mx.array = _resample(x, spec)
-        return y
+        return gather(x, spec)
     with mx.stream(spec.stream):  # moving knows no signs, but a filling has one
         bits = 8 * x.dtype.size
-        y = _resample(x.view(_UNSIGNED[x.dtype.size]), spec._replace(fill=int(spec.fill) % 2**bits))
+        y = gather(x.view(_UNSIGNED[x.dtype.size]), spec._replace(fill=int(spec.fill) % 2**bits))
         return y.view(x.dtype)
 
 
 _UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
+
+
+@operation("resample")
+def gather(x: mx.array, spec: Spec) -> mx.array:
+    """The image whose pixels gather what they read in x: floats, or unsigned integers that only move."""
+    rows, cols, back = spec.rows, spec.cols, spec.back
+    n, _, _, channels = x.shape
+    height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
+    result = (n, height, width, channels), x.dtype
+    vector_width = grids.vector_width(x.dtype, channels, x.size)
+    if not back and sampling.picks(rows) and sampling.picks(cols):
+        images_per_thread = min(4, n)
+
+        def gathering() -> tuple[KernelLaunch, ...]:
+            grid, group = grids.image_threads(width * (channels // vector_width), height, -(-n // images_per_thread))
+            names = ("x", "rows", "cols", "filling"), ("y",)
+            template = ("V", vector_width), ("B", images_per_thread)
+            params = PickLaunch(height, width)
+            return (KernelLaunch("gather_pixels", *names, (result,), grid, group, params, template),)
+
+        arrays = {"x": x, "rows": _picks(rows), "cols": _picks(cols), "filling": _filling(spec.fill, x.dtype)}
+        return launch.launch("gather_pixels", arrays, None, (result,), gathering, spec.stream)[0]
+
+    if launch.backend(spec.stream) == "cpu":
+        arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
+        return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
+    down, across = (_tiled(axis, back) for axis in (rows, cols))
+
+    def mixing() -> tuple[KernelLaunch, ...]:
+        # Columns and images under way, as many as there are registers for.
+        columns = _evenly(across.longest, 4)
+        results = down.size * across.size * max(vector_width // 4, 1)
+        images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
+        grid, group = grids.image_threads(
+            across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread)
+        )
+        params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
+        template = ("V", vector_width), ("B", images_per_thread), ("U", columns), ("DY", down.size), ("DX", across.size)
+        names = ("x", "rows", "cols"), ("y",)
+        return (KernelLaunch("resample", *names, (result,), grid, group, params, template),)
+
+    arrays = {"x": x, "rows": down.table, "cols": across.table}
+    return launch.launch("resample", arrays, None, (result,), mixing, spec.stream)[0]
+
+
+@gather.vjp
+def _gather_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (gather(cotangents[0], _linear(spec, not spec.back)),)
+
+
+@gather.jvp
+def _gather_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return gather(tangents[0], _linear(spec, spec.back))
+
+
+gather.vmap(over_batches(gather))
+
+
+def _linear(spec: Spec, back: bool) -> Spec:
+    return spec._replace(back=back, fill=0)
+
+
+def _evenly(count: int, most: int) -> int:
+    """The fewest at a time that take no more turns than the most would."""
+    turns = max(1, -(-count // most))
+    return max(1, -(-count // turns))
 
 
 # Tables -------------------------------------------------------------------------------------------------
@@ -129,66 +194,3 @@ def _tiled(axis: Axis, back: bool) -> _Tiled:
     entries[:, 1:] = weights.astype(np.float32).view(np.int32)
     table = np.concatenate([begins.astype(np.int32), entries.reshape(-1)])
     return _Tiled(mx.array(table), size, ahead, len(begins) - 1, int(np.diff(begins).max()))
-
-
-# Kernels and rules --------------------------------------------------------------------------------------
-
-
-def _run(x: mx.array, spec: Spec) -> mx.array:
-    rows, cols, back = spec.rows, spec.cols, spec.back
-    n, _, _, channels = x.shape
-    height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
-    result = (n, height, width, channels), x.dtype
-    vector_width = grids.vector_width(x.dtype, channels, x.size)
-    if not back and sampling.picks(rows) and sampling.picks(cols):
-        images_per_thread = min(4, n)
-
-        def gathering() -> tuple[KernelLaunch, ...]:
-            grid, group = grids.image_threads(width * (channels // vector_width), height, -(-n // images_per_thread))
-            names = ("x", "rows", "cols", "filling"), ("y",)
-            template = ("V", vector_width), ("B", images_per_thread)
-            params = PickLaunch(height, width)
-            return (KernelLaunch("gather_pixels", *names, (result,), grid, group, params, template),)
-
-        arrays = {"x": x, "rows": _picks(rows), "cols": _picks(cols), "filling": _filling(spec.fill, x.dtype)}
-        return launch.launch("gather_pixels", arrays, None, (result,), gathering, spec.stream)[0]
-
-    if launch.backend(spec.stream) == "cpu":
-        arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
-        return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
-    down, across = (_tiled(axis, back) for axis in (rows, cols))
-
-    def mixing() -> tuple[KernelLaunch, ...]:
-        # Columns and images under way, as many as there are registers for.
-        columns = _evenly(across.longest, 4)
-        results = down.size * across.size * max(vector_width // 4, 1)
-        images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
-        grid, group = grids.image_threads(
-            across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread)
-        )
-        params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
-        template = ("V", vector_width), ("B", images_per_thread), ("U", columns), ("DY", down.size), ("DX", across.size)
-        names = ("x", "rows", "cols"), ("y",)
-        return (KernelLaunch("resample", *names, (result,), grid, group, params, template),)
-
-    arrays = {"x": x, "rows": down.table, "cols": across.table}
-    return launch.launch("resample", arrays, None, (result,), mixing, spec.stream)[0]
-
-
-def _evenly(count: int, most: int) -> int:
-    """The fewest at a time that take no more turns than the most would."""
-    turns = max(1, -(-count // most))
-    return max(1, -(-count // turns))
-
-
-_resample: Any = differentiable(
-    "resample",
-    _run,
-    vjp=lambda arrays, cotangents, outputs, spec: (_resample(cotangents[0], _linear(spec, not spec.back)),),
-    jvp=lambda arrays, tangents, spec: _resample(tangents[0], _linear(spec, spec.back)),
-    vmap=over_batches(lambda: _resample),
-)
-
-
-def _linear(spec: Spec, back: bool) -> Spec:
-    return spec._replace(back=back, fill=0)

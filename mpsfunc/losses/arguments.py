@@ -46,8 +46,8 @@ class Given(NamedTuple):
     def derivative(self) -> mx.array:
         """The exact derivative of the value."""
         if self.counts is None:
-            return rules.derivative(self.arrays, self.spec)
-        return rules.derivative((*self.arrays, 1 / self.counts), self.spec._replace(scaled=True))
+            return rules.derivative(*self.arrays, self.spec)
+        return rules.derivative(*self.arrays, 1 / self.counts, self.spec._replace(scaled=True))
 
 
 def check_arguments(

@@ -6,13 +6,13 @@ with a logarithm is 0, even of 0; its derivative by the target is the logarithm 
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec
 
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Operation, Tangents, operation
 from mpsfunc.losses import softmax_rules
 from mpsfunc.losses.params import LossNumbers
 
@@ -30,6 +30,8 @@ TYPES = (
     "kullback_leibler",
 )
 ABSOLUTE, SQUARED, SOFTMAX, SIGMOID, CATEGORICAL, HINGE, HUBER, COSINE, LOG, DIVERGENCE = range(10)
+
+P = ParamSpec("P")
 
 
 class Spec(NamedTuple):
@@ -54,88 +56,112 @@ class Spec(NamedTuple):
         return LossNumbers(self.kept, self.share, self.epsilon, self.delta, self.weight, self.factor)
 
 
+class Power(NamedTuple):
+    """An exponent, and where everything runs."""
+
+    k: int
+    stream: mx.Stream
+
+
 # Functions whose own rules keep digits, or signs, that those of MLX's operations lose. ------------------
 
 
-def _pointwise(name: str, run: Any, *slopes: Any) -> Any:
-    """``run(*arrays, spec)`` of arrays of one shape, and its derivative by each of them."""
+def _elementwise(function: Operation[P, mx.array], *slopes: Callable[P, mx.array]) -> None:
+    """Gives a function of arrays of one shape its rules, from its derivative by each of them."""
+    run: Callable[..., mx.array] = function
+    by_each: tuple[Callable[..., mx.array], ...] = slopes
 
-    def vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-        return tuple(cotangents[0] * slope(*arrays, spec) for slope in slopes)
+    @function.vjp
+    def vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec | Power) -> Gradients:
+        return [cotangents[0] * slope(*arrays, spec) for slope in by_each]
 
-    def jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
-        parts = [t * slope(*arrays, spec) for slope, t in zip(slopes, tangents, strict=True) if t is not None]
-        return sum(parts[1:], parts[0])
+    @function.jvp
+    def jvp(arrays: Arrays, tangents: Tangents, spec: Spec | Power) -> mx.array:
+        moving = zip(by_each, tangents, strict=True)
+        first, *others = [t * slope(*arrays, spec) for slope, t in moving if t is not None]
+        return sum(others, first)
 
-    def vmap(arrays: Any, mapped: Any, size: int, spec: Spec) -> Any:
-        return operation(*arrays, spec)
-
-    operation: Any = differentiable(name, run, vjp=vjp, jvp=jvp, vmap=vmap)
-    return operation
-
-
-def _run_by(t: mx.array, by: mx.array, spec: Spec) -> mx.array:
-    return mx.where(t == 0, mx.zeros_like(t), t * by)
+    @function.vmap
+    def vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec | Power) -> mx.array:
+        both = zip(arrays, mapped, strict=True)  # of one shape again, as the gradients will be
+        return run(*[a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in both], spec)
 
 
-def _run_by_log(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+@operation("loss")
+def product(t: mx.array, factor: mx.array, spec: Spec) -> mx.array:
+    """``t * factor``, and 0 where t is."""
+    return mx.where(t == 0, mx.zeros_like(t), t * factor)
+
+
+_elementwise(product, lambda t, factor, spec: factor, lambda t, factor, spec: t)
+
+
+@operation("loss")
+def xlogy(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """``t * log(y)``, and 0 where t is; so are its derivatives by y, of 0 too."""
     return mx.where(t == 0, mx.zeros_like(t), t * mx.log(y))
 
 
-def _run_entropy(t: mx.array, spec: Spec) -> mx.array:
+_elementwise(xlogy, lambda t, y, spec: mx.log(y), lambda t, y, spec: _over(t, y, spec))
+
+
+@operation("loss")
+def xlogx(t: mx.array, spec: Spec) -> mx.array:
+    """``t * log(t)``, and 0 where t is."""
     return mx.where(t == 0, mx.zeros_like(t), t * mx.log(t))
 
 
-def _run_sigmoid(y: mx.array, spec: Spec) -> mx.array:
-    small = softmax_rules.exp(-mx.abs(y), spec)
-    made: mx.array = mx.where(y < 0, small, mx.ones_like(small)) / (1 + small)
+_elementwise(xlogx, lambda t, spec: mx.log(t) + 1)
+
+
+@operation("loss")
+def sigmoid(y: mx.array, spec: Spec) -> mx.array:
+    """``1 / (1 + exp(-y))``."""
+    small = softmax_rules.exp(-mx.abs(y), softmax_rules.Spec(spec.stream))
+    return mx.where(y < 0, small, mx.ones_like(small)) / (1 + small)
+
+
+_elementwise(sigmoid, lambda y, spec: sigmoid(y, spec) * sigmoid(-y, spec))
+
+
+@operation("loss")
+def softplus(y: mx.array, spec: Spec) -> mx.array:
+    """``log(1 + exp(y))``."""
+    return mx.maximum(y, 0) + mx.log1p(softmax_rules.exp(-mx.abs(y), softmax_rules.Spec(spec.stream)))
+
+
+_elementwise(softplus, lambda y, spec: sigmoid(y, spec))
+
+
+@operation("loss")
+def over_power(t: mx.array, y: mx.array, spec: Power) -> mx.array:
+    """``t / y^k``, and 0 where t is; its derivatives by y, of every order, are the like."""
+    return mx.where(t == 0, mx.zeros_like(t), t / _power(y, spec.k))
+
+
+_elementwise(
+    over_power,
+    lambda t, y, spec: 1 / _power(y, spec.k),
+    lambda t, y, spec: -spec.k * over_power(t, y, spec._replace(k=spec.k + 1)),
+)
+
+
+def _power(y: mx.array, k: int) -> mx.array:
+    made = y
+    for _ in range(k - 1):
+        made = made * y
     return made
-
-
-def _run_softplus(y: mx.array, spec: Spec) -> mx.array:
-    return mx.maximum(y, 0) + mx.log1p(softmax_rules.exp(-mx.abs(y), spec))
-
-
-# t * by, and 0 where t is.
-_by: Any = _pointwise("loss", _run_by, lambda t, by, spec: by, lambda t, by, spec: t)
-# t * log(y), and 0 where t is; so are its derivatives by y, of 0 too.
-_by_log: Any = _pointwise("loss", _run_by_log, lambda t, y, spec: mx.log(y), lambda t, y, spec: _over(t, y, spec))
-# t * log(t)
-_entropy: Any = _pointwise("loss", _run_entropy, lambda t, spec: mx.log(t) + 1)
-_sigmoid: Any = _pointwise("loss", _run_sigmoid, lambda y, spec: _sigmoid(y, spec) * _sigmoid(-y, spec))
-_softplus: Any = _pointwise("loss", _run_softplus, lambda y, spec: _sigmoid(y, spec))
-
-
-@functools.cache
-def _over_power(k: int) -> Any:
-    """Makes ``t / y^k``, and 0 where t is; the derivatives by y, of every order, are the like."""
-
-    def power(y: mx.array) -> mx.array:
-        made = y
-        for _ in range(k - 1):
-            made = made * y
-        return made
-
-    def run(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
-        return mx.where(t == 0, mx.zeros_like(t), t / power(y))
-
-    def by_y(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
-        made: mx.array = -k * _over_power(k + 1)(t, y, spec)
-        return made
-
-    return _pointwise("loss", run, lambda t, y, spec: 1 / power(y), by_y)
 
 
 def _over(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    made: mx.array = _over_power(1)(t, y, spec)
-    return made
+    """``t / y``, and 0 where t is."""
+    return over_power(t, y, Power(1, spec.stream))
 
 
-def _over_classes(function: Any, y: mx.array, spec: Spec) -> mx.array:
+def _over_classes(function: Callable[[mx.array, softmax_rules.Spec], mx.array], y: mx.array, spec: Spec) -> mx.array:
     """Softmax or its logarithm of the last axis."""
     n, pixels, classes = y.shape
-    made: mx.array = function(y.reshape(n * pixels, classes, 1), softmax_rules.Spec(spec.stream))
-    return made.reshape(y.shape)
+    return function(y.reshape(n * pixels, classes, 1), softmax_rules.Spec(spec.stream)).reshape(y.shape)
 
 
 def _sign(d: mx.array) -> mx.array:
@@ -166,12 +192,11 @@ def elements(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == SQUARED:
         return d * d
     if spec.type == SOFTMAX:
-        made: mx.array = -_by(t, _over_classes(softmax_rules.log_softmax, y, spec), spec)
-        return made
+        return -product(t, _over_classes(softmax_rules.log_softmax, y, spec), spec)
     if spec.type == SIGMOID:
-        return _softplus(y, spec) - y * t  # type: ignore[no-any-return]
+        return softplus(y, spec) - y * t
     if spec.type == CATEGORICAL:
-        return -_by_log(t, y, spec)  # type: ignore[no-any-return]
+        return -xlogy(t, y, spec)
     if spec.type == HINGE:
         margin = _margin(y, t)
         return mx.where(margin <= 0, mx.zeros_like(margin), margin)
@@ -181,9 +206,9 @@ def elements(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == COSINE:
         return -y * t
     if spec.type == LOG:
-        ends = _by_log(t, y + spec.epsilon, spec), _by_log(1 - t, 1 - y + spec.epsilon, spec)
-        return -ends[0] - ends[1]  # type: ignore[no-any-return]
-    return _entropy(t, spec) - _by(t, y, spec)  # type: ignore[no-any-return]
+        ends = xlogy(t, y + spec.epsilon, spec), xlogy(1 - t, 1 - y + spec.epsilon, spec)
+        return -ends[0] - ends[1]
+    return xlogx(t, spec) - product(t, y, spec)
 
 
 def slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
@@ -196,7 +221,7 @@ def slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == SOFTMAX:
         return _over_classes(softmax_rules.softmax, y, spec) - t
     if spec.type == SIGMOID:
-        return _sigmoid(y, spec) - t  # type: ignore[no-any-return]
+        return sigmoid(y, spec) - t
     if spec.type == CATEGORICAL:
         return -_over(t, y, spec)
     if spec.type == HINGE:
@@ -242,7 +267,7 @@ class Parts(NamedTuple):
     w: mx.array | float
 
 
-def parts(arrays: tuple[mx.array, ...], spec: Spec) -> Parts:
+def parts(arrays: Arrays, spec: Spec) -> Parts:
     """From y, the target and perhaps weights."""
     y, target, *rest = arrays
     wide = launch.accumulator(y.dtype)
@@ -255,20 +280,20 @@ def parts(arrays: tuple[mx.array, ...], spec: Spec) -> Parts:
     return Parts(y.astype(wide), t, rest[0] if spec.weighted else spec.weight)
 
 
-def value(arrays: tuple[mx.array, ...], spec: Spec) -> mx.array:
+def value(arrays: Arrays, spec: Spec) -> mx.array:
     """The loss of each image, or of every element in y's dtype."""
     y, t, w = parts(arrays, spec)
     made = w * elements(y, t, spec)
     return made.astype(arrays[0].dtype) if spec.elements else spec.factor * made.sum((1, 2))
 
 
-def gradient(arrays: tuple[mx.array, ...], spec: Spec) -> mx.array:
+def gradient(arrays: Arrays, spec: Spec) -> mx.array:
     """What MPS passes on: every element's slope times its weight."""
     y, t, w = parts(arrays, spec)
     return (w * slopes(y, t, spec)).astype(arrays[0].dtype)
 
 
-def derivative(arrays: tuple[mx.array, ...], spec: Spec) -> mx.array:
+def derivative(arrays: Arrays, spec: Spec) -> mx.array:
     """The derivative of the sum of `value` by y, each image's times its factor if there are any."""
     y, t, w = parts(arrays, spec)
     if spec.type == SOFTMAX:

@@ -160,7 +160,7 @@ def loss_value(
         *(number_of_classes, epsilon, delta, stream),
     )
     with mx.stream(given.spec.stream):
-        return given.value(rules.value(given.arrays, given.spec))
+        return given.value(rules.value(*given.arrays, given.spec))
 
 
 def loss_grad(
@@ -211,7 +211,7 @@ def loss_grad(
     )
     checks.switch("loss_grad", "divided", divided)
     with mx.stream(given.spec.stream):
-        made = given.derivative() if divided else rules.gradient(given.arrays, given.spec)
+        made = given.derivative() if divided else rules.gradient(*given.arrays, given.spec)
         return made.reshape(y.shape)
 
 

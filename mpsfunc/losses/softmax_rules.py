@@ -1,19 +1,20 @@
 """The kernels of softmax and its logarithm, and their rules.
 
 Lines are those of the middle axis of an array (outer, length, inner). The Jacobian of softmax is symmetric, so its
-gradient is its tangent too and the gradient's own derivative by dy; that of the logarithm has a transpose, `_tangent`.
+gradient is its tangent too and the gradient's own derivative by dy; that of the logarithm has a transpose,
+`log_softmax_tangent`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable, over_batches, with_decomposition
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, operation, over_batches
 from mpsfunc.losses import softmax_launches
 from mpsfunc.losses.params import SoftmaxGradParams
 
@@ -28,30 +29,6 @@ class Spec(NamedTuple):
     stream: mx.Stream
 
 
-def softmax(x: mx.array, spec: Spec) -> mx.array:
-    """``exp(x - max) / sum of those`` along the middle axis."""
-    y: mx.array = _softmax(x, spec)
-    return y
-
-
-def softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    """``y * (dy - sum of dy * y)``."""
-    dx: mx.array = _softmax_grad(dy, y, spec)
-    return dx
-
-
-def log_softmax(x: mx.array, spec: Spec) -> mx.array:
-    """``x - max - log(sum of exp(x - max))``."""
-    y: mx.array = _log_softmax(x, spec)
-    return y
-
-
-def log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    """``dy - exp(y) * sum of dy``."""
-    dx: mx.array = _log_softmax_grad(dy, y, spec)
-    return dx
-
-
 def lines(op: str, shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     """The shape as (outer, length, inner) around an axis."""
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -61,6 +38,168 @@ def lines(op: str, shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
             f"and behind axis {axis}"
         )
     return outer, shape[axis], inner
+
+
+@operation("exp")
+def exp(x: mx.array, spec: Spec) -> mx.array:
+    """The exponential; MLX's of float64 has the digits of float32, and so have its derivatives of expm1."""
+    return mx.expm1(x) + 1 if x.dtype == mx.float64 else mx.exp(x)
+
+
+@exp.vjp
+def _exp_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (cotangents[0] * exp(arrays[0], spec),)
+
+
+@exp.jvp
+def _exp_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return tangents[0] * exp(arrays[0], spec)
+
+
+@exp.vmap
+def _exp_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    return exp(arrays[0], spec)
+
+
+# Softmax ------------------------------------------------------------------------------------------------
+
+
+@operation("softmax")
+def softmax(x: mx.array, spec: Spec) -> mx.array:
+    """``exp(x - max) / sum of those`` along the middle axis."""
+    return _launched("softmax", {"x": x}, None, spec)
+
+
+@softmax.vjp
+def _softmax_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (softmax_grad(cotangents[0], outputs[0], spec),)
+
+
+@softmax.jvp
+def _softmax_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return softmax_grad(tangents[0], softmax(arrays[0], spec), spec)
+
+
+softmax.vmap(over_batches(softmax))
+
+
+@operation("softmax_grad")
+def softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """``y * (dy - sum of dy * y)``."""
+    return _launched("softmax_grad", {"dy": dy, "y": y}, _PULL, spec)
+
+
+@softmax_grad.vjp
+def _softmax_grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy, y), u = arrays, cotangents[0]
+    return softmax_grad(u, y, spec), softmax_grad_by_y(u, dy, y, spec)
+
+
+@softmax_grad.decomposition
+def _softmax_grad_by_formula(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    dy_wide, y_wide = _wide(dy, y)
+    return (y_wide * (dy_wide - _total(dy_wide * y_wide))).astype(y.dtype)
+
+
+softmax_grad.vmap(over_batches(softmax_grad))
+
+
+@operation("softmax_grad")
+def softmax_grad_by_y(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """The gradient of ``sum(u * softmax_grad(dy, y))`` by y."""
+    if not _own(spec):
+        return _softmax_grad_by_y_by_formula(u, dy, y, spec)
+    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
+
+
+@softmax_grad_by_y.decomposition
+def _softmax_grad_by_y_by_formula(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    u_wide, dy_wide, y_wide = _wide(u, dy, y)
+    made = u_wide * (dy_wide - _total(dy_wide * y_wide)) - dy_wide * _total(u_wide * y_wide)
+    return made.astype(y.dtype)
+
+
+softmax_grad_by_y.vmap(over_batches(softmax_grad_by_y))
+
+
+# Its logarithm ------------------------------------------------------------------------------------------
+
+
+@operation("log_softmax")
+def log_softmax(x: mx.array, spec: Spec) -> mx.array:
+    """``x - max - log(sum of exp(x - max))``."""
+    return _launched("log_softmax", {"x": x}, None, spec)
+
+
+@log_softmax.vjp
+def _log_softmax_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (log_softmax_grad(cotangents[0], outputs[0], spec),)
+
+
+@log_softmax.jvp
+def _log_softmax_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return log_softmax_tangent(tangents[0], log_softmax(arrays[0], spec), spec)
+
+
+log_softmax.vmap(over_batches(log_softmax))
+
+
+@operation("log_softmax_grad")
+def log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """``dy - exp(y) * sum of dy``."""
+    return _launched("log_softmax_grad", {"dy": dy, "y": y}, _PULL, spec)
+
+
+@log_softmax_grad.vjp
+def _log_softmax_grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy, y), u = arrays, cotangents[0]
+    return log_softmax_tangent(u, y, spec), log_softmax_grad_by_y(u, dy, y, spec)
+
+
+@log_softmax_grad.decomposition
+def _log_softmax_grad_by_formula(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    dy_wide, y_wide = _wide(dy, y)
+    return (dy_wide - exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
+
+
+log_softmax_grad.vmap(over_batches(log_softmax_grad))
+
+
+@operation("log_softmax_grad")
+def log_softmax_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """``t - sum of exp(y) * t``, the tangent of y from that of x."""
+    if not _own(spec):
+        return _log_softmax_tangent_by_formula(t, y, spec)
+    return _launched("log_softmax_grad", {"t": t, "y": y}, _TANGENT, spec)
+
+
+@log_softmax_tangent.decomposition
+def _log_softmax_tangent_by_formula(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    t_wide, y_wide = _wide(t, y)
+    return (t_wide - _total(exp(y_wide, spec) * t_wide)).astype(y.dtype)
+
+
+log_softmax_tangent.vmap(over_batches(log_softmax_tangent))
+
+
+@operation("log_softmax_grad")
+def log_softmax_grad_by_y(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """The gradient of ``sum(u * log_softmax_grad(dy, y))`` by y."""
+    if not _own(spec):
+        return _log_softmax_grad_by_y_by_formula(u, dy, y, spec)
+    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
+
+
+@log_softmax_grad_by_y.decomposition
+def _log_softmax_grad_by_y_by_formula(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    u_wide, dy_wide, y_wide = _wide(u, dy, y)
+    return (-u_wide * exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
+
+
+log_softmax_grad_by_y.vmap(over_batches(log_softmax_grad_by_y))
+
+
+# Helpers ------------------------------------------------------------------------------------------------
 
 
 def _launched(op: str, arrays: dict[str, mx.array], params: SoftmaxGradParams | None, spec: Spec) -> mx.array:
@@ -83,134 +222,3 @@ def _total(terms: mx.array) -> mx.array:
 def _own(spec: Spec) -> bool:
     """Whether the second order has a kernel too; a GPU takes MLX's operations."""
     return launch.backend(spec.stream) == "cpu"
-
-
-# MLX's exponential of float64 has the digits of float32, and so have its derivatives of expm1.
-exp: Any = differentiable(
-    "exp",
-    lambda x, spec: mx.expm1(x) + 1 if x.dtype == mx.float64 else mx.exp(x),
-    vjp=lambda arrays, cotangents, outputs, spec: (cotangents[0] * exp(arrays[0], spec),),
-    jvp=lambda arrays, tangents, spec: tangents[0] * exp(arrays[0], spec),
-    vmap=lambda arrays, mapped, size, spec: exp(arrays[0], spec),
-)
-
-
-# Softmax ------------------------------------------------------------------------------------------------
-
-
-_softmax: Any = differentiable(
-    "softmax",
-    lambda x, spec: _launched("softmax", {"x": x}, None, spec),
-    vjp=lambda arrays, cotangents, outputs, spec: (softmax_grad(cotangents[0], outputs[0], spec),),
-    jvp=lambda arrays, tangents, spec: softmax_grad(tangents[0], _softmax(arrays[0], spec), spec),
-    vmap=over_batches(lambda: _softmax),
-)
-
-
-def _meaning_of_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    dy_wide, y_wide = _wide(dy, y)
-    return (y_wide * (dy_wide - _total(dy_wide * y_wide))).astype(y.dtype)
-
-
-_softmax_grad: Any = with_decomposition(
-    "softmax_grad",
-    lambda dy, y, spec: _launched("softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
-    _meaning_of_softmax_grad,
-    vjp=lambda arrays, cotangents, outputs, spec: (
-        _softmax_grad(cotangents[0], arrays[1], spec),
-        _softmax_curve(cotangents[0], *arrays, spec),
-    ),
-    vmap=over_batches(lambda: _softmax_grad),
-)
-
-
-def _meaning_of_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    u_wide, dy_wide, y_wide = _wide(u, dy, y)
-    made = u_wide * (dy_wide - _total(dy_wide * y_wide)) - dy_wide * _total(u_wide * y_wide)
-    return made.astype(y.dtype)
-
-
-def _run_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    if not _own(spec):
-        return _meaning_of_softmax_curve(u, dy, y, spec)
-    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
-
-
-# The gradient of sum(u * softmax_grad(dy, y)) by y.
-_softmax_curve: Any = with_decomposition(
-    "softmax_grad", _run_softmax_curve, _meaning_of_softmax_curve, vmap=over_batches(lambda: _softmax_curve)
-)
-
-
-# Its logarithm ------------------------------------------------------------------------------------------
-
-
-def _log_softmax_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    return (_log_softmax_grad(cotangents[0], outputs[0], spec),)
-
-
-_log_softmax: Any = differentiable(
-    "log_softmax",
-    lambda x, spec: _launched("log_softmax", {"x": x}, None, spec),
-    vjp=_log_softmax_vjp,
-    jvp=lambda arrays, tangents, spec: _tangent(tangents[0], _log_softmax(arrays[0], spec), spec),
-    vmap=over_batches(lambda: _log_softmax),
-)
-
-
-def _meaning_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    dy_wide, y_wide = _wide(dy, y)
-    made: mx.array = (dy_wide - exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
-    return made
-
-
-_log_softmax_grad: Any = with_decomposition(
-    "log_softmax_grad",
-    lambda dy, y, spec: _launched("log_softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
-    _meaning_of_log_softmax_grad,
-    vjp=lambda arrays, cotangents, outputs, spec: (
-        _tangent(cotangents[0], arrays[1], spec),
-        _log_softmax_curve(cotangents[0], *arrays, spec),
-    ),
-    vmap=over_batches(lambda: _log_softmax_grad),
-)
-
-
-def _meaning_of_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    t_wide, y_wide = _wide(t, y)
-    return (t_wide - _total(exp(y_wide, spec) * t_wide)).astype(y.dtype)
-
-
-def _run_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    if not _own(spec):
-        return _meaning_of_tangent(t, y, spec)
-    return _launched("log_softmax_grad", {"t": t, "y": y}, _TANGENT, spec)
-
-
-_tangent: Any = with_decomposition(
-    "log_softmax_grad",
-    _run_tangent,
-    _meaning_of_tangent,
-    vmap=over_batches(lambda: _tangent),
-)
-
-
-def _meaning_of_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    u_wide, dy_wide, y_wide = _wide(u, dy, y)
-    made: mx.array = (-u_wide * exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
-    return made
-
-
-def _run_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    if not _own(spec):
-        return _meaning_of_log_softmax_curve(u, dy, y, spec)
-    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
-
-
-# The gradient of sum(u * log_softmax_grad(dy, y)) by y.
-_log_softmax_curve: Any = with_decomposition(
-    "log_softmax_grad",
-    _run_log_softmax_curve,
-    _meaning_of_log_softmax_curve,
-    vmap=over_batches(lambda: _log_softmax_curve),
-)

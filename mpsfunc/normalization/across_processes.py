@@ -21,14 +21,16 @@ import mlx.core as mx
 from mpsfunc.channels import vector_rules
 from mpsfunc.core import launch
 from mpsfunc.core.arguments import is_a
-from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 from mpsfunc.core.printing import describe
 
 Group = mx.distributed.Group
 Vector = mx.array
 
 
-class _Spec(NamedTuple):
+class Spec(NamedTuple):
+    """Which processes, and where everything runs."""
+
     group: Group
     stream: mx.Stream
 
@@ -44,23 +46,10 @@ def others(op: str, group: Group | None) -> Group | None:
     return group if group.size() > 1 else None
 
 
-def merged(
-    mean: Vector, var: Vector, count: mx.array, group: Group, stream: mx.Stream
-) -> tuple[Vector, Vector, mx.array]:
-    """Mean, population variance and count of all processes' elements; each gives those of its own."""
-    mean, var, count = _merged(mean, var, count, _Spec(group, stream))
-    return mean, var, count
-
-
-def total(vectors: Sequence[Vector], group: Group, stream: mx.Stream) -> tuple[Vector, ...]:
-    """The sums of all processes' vectors."""
-    return tuple(_total(*vectors, _Spec(group, stream)))
-
-
 # The gather ---------------------------------------------------------------------------------------------
 
 
-def _gathered(name: str, vectors: Sequence[mx.array], spec: _Spec) -> list[list[mx.array]]:
+def _gathered(name: str, vectors: Sequence[mx.array], spec: Spec) -> list[list[mx.array]]:
     """Every process's vectors, by rank. They travel as words, so that the bits of all dtypes arrive as they were."""
     words = [mx.view(v.reshape(-1), mx.uint32) for v in vectors]
     # Bytes say not what they are. So each message begins with what should be the same in all processes.
@@ -140,68 +129,74 @@ def _address(host: str) -> tuple[Any, ...]:
 # Sums ---------------------------------------------------------------------------------------------------
 
 
-def _run_total(*args: Any) -> tuple[Vector, ...]:
-    *vectors, spec = args
-    first, *rest = _gathered("total", vectors, spec)
-    for part in rest:
-        first = [a + b for a, b in zip(first, part, strict=True)]
-    return tuple(first)
+def total(vectors: Sequence[Vector], spec: Spec) -> tuple[Vector, ...]:
+    """The sums of all processes' vectors, which have one shape and dtype."""
+    with mx.stream(spec.stream):
+        sums = all_sum(mx.stack(list(vectors)), spec)
+        return tuple(sums[i] for i in range(len(vectors)))
 
 
-def _total_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
-    return total(cotangents, *spec)
+@operation("total")
+def all_sum(a: mx.array, spec: Spec) -> mx.array:
+    """The sum of all processes' arrays."""
+    (first,), *rest = _gathered("total", (a,), spec)
+    for (part,) in rest:
+        first = first + part
+    return first
 
 
-def _total_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:
-    return total([mx.zeros_like(a) if t is None else t for a, t in zip(arrays, tangents, strict=True)], *spec)
+@all_sum.vjp
+def _all_sum_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (all_sum(cotangents[0], spec),)
 
 
-def _total_vmap(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
-    return total(_stacked(arrays, mapped, size), *spec)
+@all_sum.jvp
+def _all_sum_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return all_sum(tangents[0], spec)
 
 
-def _stacked(arrays: Any, mapped: Any, size: int) -> list[mx.array]:
-    return [a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+@all_sum.vmap
+def _all_sum_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    return all_sum(arrays[0], spec)
 
 
 # Moments ------------------------------------------------------------------------------------------------
 
 
-def _run_merged(mean: Vector, var: Vector, count: mx.array, spec: _Spec) -> tuple[mx.array, ...]:
-    first, *rest = (tuple(part) for part in _gathered("merged", (mean, var, count), spec))
+@operation("merged")
+def merged(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
+    """Mean, population variance and count of all processes' elements; each gives those of its own."""
+    (mean, var, count), *rest = _gathered("merged", (mean, var, count), spec)
     for part in rest:
-        first = vector_rules.joined(*first, *part)
-    return first
+        mean, var, count = vector_rules.joined(mean, var, count, *part)
+    return mean, var, count
 
 
-def _merged_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _Spec) -> Any:
+@merged.vjp
+def _merged_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (mean, _, count), (dmean, dvar, _), (whole, _, everything) = arrays, cotangents, outputs
-    dmean, dvar = total((dmean, dvar), *spec)
+    dmean, dvar = total((dmean, dvar), spec)
     share = _share(count, everything, mean)
     return share * (dmean + 2 * (mean - whole) * dvar), share * dvar, None
 
 
-def _merged_jvp(arrays: Any, tangents: Any, spec: _Spec) -> Any:
-    (mean, var, count), (tmean, tvar, _) = arrays, tangents
-    tmean, tvar = (mx.zeros_like(mean) if t is None else t for t in (tmean, tvar))
-    whole, _, everything = merged(mean, var, count, *spec)
+@merged.jvp
+def _merged_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> tuple[Vector, Vector, mx.array]:
+    mean, var, count = arrays
+    tmean, tvar = (mx.zeros_like(mean) if t is None else t for t in tangents[:2])
+    whole, _, everything = merged(mean, var, count, spec)
     share = _share(count, everything, mean)
-    return (
-        *total((share * tmean, share * (tvar + 2 * (mean - whole) * tmean)), *spec),
-        mx.zeros_like(everything),
-    )
+    tmean, tvar = total((share * tmean, share * (tvar + 2 * (mean - whole) * tmean)), spec)
+    return tmean, tvar, mx.zeros_like(everything)
+
+
+@merged.vmap
+def _merged_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> tuple[Vector, Vector, mx.array]:
+    mean, var = (a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays[:2], mapped[:2], strict=True))
+    count = arrays[2].reshape(size, *(1,) * (mean.ndim - 1)) if mapped[2] else arrays[2]
+    mean, var, everything = merged(mean, var, count, spec)
+    return mean, var, mx.broadcast_to(everything.reshape(-1), (size,))
 
 
 def _share(count: mx.array, everything: mx.array, like: Vector) -> mx.array:
     return mx.stop_gradient(count.astype(like.dtype) / mx.maximum(everything, 1).astype(like.dtype))
-
-
-def _merged_vmap(arrays: Any, mapped: Any, size: int, spec: _Spec) -> Any:
-    mean, var = _stacked(arrays[:2], mapped[:2], size)
-    count = arrays[2].reshape(size, *(1,) * (mean.ndim - 1)) if mapped[2] else arrays[2]
-    mean, var, everything = merged(mean, var, count, *spec)
-    return mean, var, mx.broadcast_to(everything.reshape(-1), (size,))
-
-
-_merged = differentiable("merged", _run_merged, vjp=_merged_vjp, jvp=_merged_jvp, vmap=_merged_vmap)
-_total = differentiable("total", _run_total, vjp=_total_vjp, jvp=_total_jvp, vmap=_total_vmap)

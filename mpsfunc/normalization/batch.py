@@ -139,7 +139,7 @@ def bn_stats_grad(
         else:
             none = mx.zeros_like(state.mean)
             own = batch_rules.bn_stats_grad_by(dy, x, statistics, (none, none), given, by)
-            of_all = across_processes.total(own, processes, stream)
+            of_all = across_processes.total(own, across_processes.Spec(processes, stream))
             dgamma, dbeta = (a.astype(b.dtype) + b for a, b in zip(held, of_all, strict=True))
         return state._replace(dgamma=dgamma, dbeta=dbeta, summed=UNKNOWN if state.summed == UNKNOWN else behind)
 

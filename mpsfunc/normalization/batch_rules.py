@@ -1,4 +1,4 @@
-"""Batch normalization by a state's vectors: each direction as one launch, whose meaning has the derivatives.
+"""Batch normalization by a state's vectors: each direction as one launch, whose decomposition has the derivatives.
 
 Images are (n, h, w, c) of one dtype, vectors (c,) of any. What each direction means is said by the operations of
 `channels.rules` and `channels.vector_rules`, which have derivatives of every order.
@@ -6,17 +6,23 @@ Images are (n, h, w, c) of one dtype, vectors (c,) of any. What each direction m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.channels import launches, vector_rules
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.channels.rules import ActivationSpec, bn_grad, bn_normalize, bn_stats_grad
+from mpsfunc.channels.rules import (
+    ActivationSpec,
+    activated_bn_grad,
+    activated_bn_stats_grad,
+    bn_normalize,
+    plain_bn_grad,
+    plain_bn_stats_grad,
+)
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import with_decomposition
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import operation
 from mpsfunc.normalization.params import BnByStateParams
 
 Vector = mx.array  # (c,)
@@ -36,10 +42,31 @@ class NormSpec(NamedTuple):
     stream: mx.Stream
 
 
+# Normalization ------------------------------------------------------------------------------------------
+
+
+@operation("bn_normalize")
 def bn_normalize_by(x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: NormSpec) -> mx.array:
     """``act(z)`` with ``z = gamma * (x - mean) / sqrt(var + eps) + beta``."""
-    y: mx.array = _bn_normalize_by(x, mean, var, gamma, beta, by)
-    return y
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.bn_normalize_by(x, by.act, by.eps)
+
+    image, vectors = (tuple(x.shape), x.dtype), {"mean": mean, "var": var, "gamma": gamma, "beta": beta}
+    arrays = {"x": x, **_cast(x, vectors, by)}
+    return launch.launch("bn_normalize_by", arrays, _params(by), (image,), kernels, by.stream)[0]
+
+
+@bn_normalize_by.decomposition
+def _bn_normalize_by_rows(
+    x: mx.array, mean: Vector, var: Vector, gamma: Vector, beta: Vector, by: NormSpec
+) -> mx.array:
+    mean, var, gamma, beta = _rows(x, mean, var, gamma, beta)
+    slope = vector_rules.slope(gamma, var, by.eps, by.stream)
+    return bn_normalize(x, mean, slope, beta, ActivationSpec(by.act, by.stream))
+
+
+# Sums of gradients --------------------------------------------------------------------------------------
 
 
 def bn_stats_grad_by(
@@ -60,8 +87,87 @@ def bn_stats_grad_by(
         given: Gamma and beta, which only an activation needs.
         by: As it was.
     """
-    dgamma, dbeta = _bn_stats_grad_by(dy, x, *statistics, *gradients, *(given if by.act.kind else ()), by)
-    return dgamma, dbeta
+    if by.act.kind:
+        return activated_bn_stats_grad_by(dy, x, *statistics, *gradients, *given, by)
+    return plain_bn_stats_grad_by(dy, x, *statistics, *gradients, by)
+
+
+@operation("bn_stats_grad")
+def plain_bn_stats_grad_by(
+    dy: mx.array, x: mx.array, mean: Vector, var: Vector, dgamma: Vector, dbeta: Vector, by: NormSpec
+) -> tuple[Vector, Vector]:
+    """`bn_stats_grad_by` without an activation."""
+    return _launched_bn_stats_grad_by(dy, x, {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta}, by)
+
+
+@plain_bn_stats_grad_by.decomposition
+def _plain_bn_stats_grad_by_rows(
+    dy: mx.array, x: mx.array, mean: Vector, var: Vector, dgamma: Vector, dbeta: Vector, by: NormSpec
+) -> tuple[Vector, Vector]:
+    mean, var, dgamma, dbeta = _rows(x, mean, var, dgamma, dbeta)
+    total, dot = plain_bn_stats_grad(dy, x, mean, ActivationSpec(by.act, by.stream))
+    return _grown(dgamma, dbeta, total, dot, var, by)
+
+
+@operation("bn_stats_grad")
+def activated_bn_stats_grad_by(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    gamma: Vector,
+    beta: Vector,
+    by: NormSpec,
+) -> tuple[Vector, Vector]:
+    """`bn_stats_grad_by` behind an activation."""
+    vectors = {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta, "gamma": gamma, "beta": beta}
+    return _launched_bn_stats_grad_by(dy, x, vectors, by)
+
+
+@activated_bn_stats_grad_by.decomposition
+def _activated_bn_stats_grad_by_rows(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    gamma: Vector,
+    beta: Vector,
+    by: NormSpec,
+) -> tuple[Vector, Vector]:
+    mean, var, dgamma, dbeta, gamma, beta = _rows(x, mean, var, dgamma, dbeta, gamma, beta)
+    slope = vector_rules.slope(gamma, var, by.eps, by.stream)
+    total, dot = activated_bn_stats_grad(dy, x, mean, slope, beta, ActivationSpec(by.act, by.stream))
+    return _grown(dgamma, dbeta, total, dot, var, by)
+
+
+def _launched_bn_stats_grad_by(
+    dy: mx.array, x: mx.array, vectors: dict[str, Vector], by: NormSpec
+) -> tuple[Vector, Vector]:
+    dtype = launch.accumulator(x.dtype)
+    if x.size == 0 and launch.backend(by.stream) != "cpu":  # where nothing runs for empty arrays
+        return vectors["dgamma"].astype(dtype), vectors["dbeta"].astype(dtype)
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.bn_stats_grad_by(dy, by.act, by.eps)
+
+    vector, arrays = ((x.shape[3],), dtype), {"dy": dy, "x": x, **_cast(x, vectors, by)}
+    grown = launch.launch("bn_stats_grad_by", arrays, _params(by), (vector, vector), kernels, by.stream)
+    return grown[0], grown[1]
+
+
+def _grown(
+    dgamma: mx.array, dbeta: mx.array, total: mx.array, dot: mx.array, var: mx.array, by: NormSpec
+) -> tuple[Vector, Vector]:
+    """The gradients (c,) of gamma and beta, from rows of what they were and of both sums."""
+    dgamma, dbeta = dgamma + dot * vector_rules.inverse_root(var, by.eps), dbeta + total
+    return dgamma.reshape(dgamma.shape[1]), dbeta.reshape(dbeta.shape[1])
+
+
+# The gradient of images ---------------------------------------------------------------------------------
 
 
 def bn_grad_by(
@@ -75,103 +181,118 @@ def bn_grad_by(
 ) -> mx.array:
     """The gradient of the images, from what `bn_stats_grad_by` takes and a 0-d count of what the statistics cover."""
     gamma, beta = given
-    behind = (beta,) if by.act.kind else ()
-    dx: mx.array = _bn_grad_by(dy, x, *statistics, *gradients, gamma, count, *behind, by)
-    return dx
+    if by.act.kind:
+        return activated_bn_grad_by(dy, x, *statistics, *gradients, gamma, count, beta, by)
+    return plain_bn_grad_by(dy, x, *statistics, *gradients, gamma, count, by)
 
 
-# Launches -----------------------------------------------------------------------------------------------
+@operation("bn_grad")
+def plain_bn_grad_by(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    gamma: Vector,
+    count: mx.array,
+    by: NormSpec,
+) -> mx.array:
+    """`bn_grad_by` without an activation."""
+    vectors = {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta, "gamma": gamma, "count": count}
+    return _launched_bn_grad_by(dy, x, vectors, by)
 
 
-def _named(x: mx.array, names: str, vectors: Sequence[Vector], by: NormSpec) -> dict[str, Vector]:
-    """Vectors as a launch reads them, by those of the names for which there are some.
-
-    A GPU's kernels cast for themselves. A count stays as it is, but Metal would be handed a number instead of an array.
-    """
-    dtype, on_cpu = launch.accumulator(x.dtype), launch.backend(by.stream) == "cpu"
-    named = dict(zip(names.split(), vectors, strict=False))
-    if on_cpu:
-        return {name: v if name == "count" else v.astype(dtype) for name, v in named.items()}
-    return named | {"count": named["count"][None]} if "count" in named else named
-
-
-def _params(by: NormSpec) -> BnByStateParams:
-    return BnByStateParams(by.eps, by.act)
-
-
-def _run_bn_normalize_by(x: mx.array, *rest: Any) -> mx.array:
-    *vectors, by = rest
-
-    def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.bn_normalize_by(x, by.act, by.eps)
-
-    image, arrays = (tuple(x.shape), x.dtype), {"x": x, **_named(x, "mean var gamma beta", vectors, by)}
-    return launch.launch("bn_normalize_by", arrays, _params(by), (image,), kernels, by.stream)[0]
+@plain_bn_grad_by.decomposition
+def _plain_bn_grad_by_rows(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    gamma: Vector,
+    count: mx.array,
+    by: NormSpec,
+) -> mx.array:
+    mean, var, dgamma, dbeta, gamma = _rows(x, mean, var, dgamma, dbeta, gamma)
+    a, b, d = _coefficients(var, dgamma, dbeta, gamma, count, by)
+    return plain_bn_grad(dy, x, mean, a, b, d, ActivationSpec(by.act, by.stream))
 
 
-def _run_bn_stats_grad_by(*args: Any) -> tuple[Vector, ...]:
-    dy, x, *vectors, by = args
-    if x.size == 0 and launch.backend(by.stream) != "cpu":  # where nothing runs for empty arrays
-        return tuple(v.astype(launch.accumulator(x.dtype)) for v in vectors[2:4])
+@operation("bn_grad")
+def activated_bn_grad_by(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    gamma: Vector,
+    count: mx.array,
+    beta: Vector,
+    by: NormSpec,
+) -> mx.array:
+    """`bn_grad_by` behind an activation."""
+    vectors = {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta, "gamma": gamma, "count": count}
+    return _launched_bn_grad_by(dy, x, {**vectors, "beta": beta}, by)
 
-    def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.bn_stats_grad_by(dy, by.act, by.eps)
 
-    vector = (x.shape[3],), launch.accumulator(x.dtype)
-    arrays = {"dy": dy, "x": x, **_named(x, "mean var dgamma dbeta gamma beta", vectors, by)}
-    return tuple(launch.launch("bn_stats_grad_by", arrays, _params(by), (vector, vector), kernels, by.stream))
+@activated_bn_grad_by.decomposition
+def _activated_bn_grad_by_rows(
+    dy: mx.array,
+    x: mx.array,
+    mean: Vector,
+    var: Vector,
+    dgamma: Vector,
+    dbeta: Vector,
+    gamma: Vector,
+    count: mx.array,
+    beta: Vector,
+    by: NormSpec,
+) -> mx.array:
+    mean, var, dgamma, dbeta, gamma, beta = _rows(x, mean, var, dgamma, dbeta, gamma, beta)
+    a, b, d = _coefficients(var, dgamma, dbeta, gamma, count, by)
+    return activated_bn_grad(dy, x, mean, a, b, d, a, beta, ActivationSpec(by.act, by.stream))
 
 
-def _run_bn_grad_by(*args: Any) -> mx.array:
-    dy, x, *vectors, by = args
-
+def _launched_bn_grad_by(dy: mx.array, x: mx.array, vectors: dict[str, mx.array], by: NormSpec) -> mx.array:
     def kernels() -> tuple[KernelLaunch, ...]:
         return launches.bn_grad_by(dy, by.act, by.eps)
 
-    image = (tuple(x.shape), x.dtype)
-    arrays = {"dy": dy, "x": x, **_named(x, "mean var dgamma dbeta gamma count beta", vectors, by)}
+    image, arrays = (tuple(x.shape), x.dtype), {"dy": dy, "x": x, **_cast(x, vectors, by)}
     return launch.launch("bn_grad_by", arrays, _params(by), (image,), kernels, by.stream)[0]
 
 
-# Meanings -----------------------------------------------------------------------------------------------
+def _coefficients(
+    var: mx.array, dgamma: mx.array, dbeta: mx.array, gamma: mx.array, count: mx.array, by: NormSpec
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Rows a, b and d of `channels.rules.bn_grad`, and a is the scale of its activation, too."""
+    root = vector_rules.inverse_root(var, by.eps)
+    a = gamma * root
+    share = a / count.astype(var.dtype)
+    return a, -share * (root * dgamma), -share * dbeta
 
 
-def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
+# All ----------------------------------------------------------------------------------------------------
+
+
+def _rows(x: mx.array, *vectors: Vector) -> list[mx.array]:
     """The one statistics group's vectors, as `channels.rules` takes them."""
     dtype = launch.accumulator(x.dtype)
     return [v.astype(dtype)[None] for v in vectors]
 
 
-def _bn_normalize_by_meaning(x: mx.array, *rest: Any) -> mx.array:
-    *vectors, by = rest
-    mean, var, gamma, beta = _rows(x, vectors)
-    return bn_normalize(
-        x, mean, vector_rules.slope(gamma, var, by.eps, by.stream), beta, ActivationSpec(by.act, by.stream)
-    )
+def _cast(x: mx.array, vectors: dict[str, mx.array], by: NormSpec) -> dict[str, mx.array]:
+    """Vectors as a launch reads them: a GPU's kernels cast for themselves.
+
+    A count stays as it is, but Metal would be handed a number instead of an array.
+    """
+    dtype = launch.accumulator(x.dtype)
+    if launch.backend(by.stream) == "cpu":
+        return {name: v if name == "count" else v.astype(dtype) for name, v in vectors.items()}
+    return vectors | {"count": vectors["count"][None]} if "count" in vectors else vectors
 
 
-def _bn_stats_grad_by_meaning(*args: Any) -> tuple[Vector, Vector]:
-    dy, x, *vectors, by = args
-    mean, var, dgamma, dbeta, *given = _rows(x, vectors)
-    scale, shift = (vector_rules.slope(given[0], var, by.eps, by.stream), given[1]) if given else (mean, mean)
-    total, dot = bn_stats_grad(dy, x, mean, scale, shift, ActivationSpec(by.act, by.stream))
-    made = dgamma + dot * vector_rules.inverse_root(var, by.eps), dbeta + total
-    return made[0].reshape(x.shape[3]), made[1].reshape(x.shape[3])
-
-
-def _bn_grad_by_meaning(*args: Any) -> mx.array:
-    dy, x, *vectors, by = args
-    count = vectors.pop(5)
-    mean, var, dgamma, dbeta, gamma, *given = _rows(x, vectors)
-    root = vector_rules.inverse_root(var, by.eps)
-    share = gamma * root / count.astype(var.dtype)
-    scale = gamma * root
-    shift = given[0] if given else mean
-    return bn_grad(
-        dy, x, mean, scale, -share * (root * dgamma), -share * dbeta, scale, shift, ActivationSpec(by.act, by.stream)
-    )
-
-
-_bn_normalize_by: Any = with_decomposition("bn_normalize", _run_bn_normalize_by, _bn_normalize_by_meaning)
-_bn_stats_grad_by: Any = with_decomposition("bn_stats_grad", _run_bn_stats_grad_by, _bn_stats_grad_by_meaning)
-_bn_grad_by: Any = with_decomposition("bn_grad", _run_bn_grad_by, _bn_grad_by_meaning)
+def _params(by: NormSpec) -> BnByStateParams:
+    return BnByStateParams(by.eps, by.act)

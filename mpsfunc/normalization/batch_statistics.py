@@ -277,10 +277,11 @@ def bn_running(
     dtypes = running.mean.dtype, running.var.dtype
     with mx.stream(stream):
         wide = mx.float64 if mx.float64 in dtypes else mx.float32
-        known, found = [running.mean, running.var], [a.astype(wide) for a in (state.mean, state.var)]
+        known_mean, known_var = running.mean, running.var
         if launch.backend(stream) == "cpu" or dtypes[0] != dtypes[1]:
-            known = [a.astype(wide) for a in known]
-        mean, var = vector_rules.moved(*known, *found, state.count, share, drawn, stream)
+            known_mean, known_var = known_mean.astype(wide), known_var.astype(wide)
+        found_mean, found_var = state.mean.astype(wide), state.var.astype(wide)
+        mean, var = vector_rules.moved(known_mean, known_var, found_mean, found_var, state.count, share, drawn, stream)
         return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 

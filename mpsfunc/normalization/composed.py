@@ -7,17 +7,24 @@ process has a say between them, the CPU does it at once, and a GPU by three kern
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.channels import accumulation, launches, rules, vector_rules
 from mpsfunc.channels.activation_spec import Activation
-from mpsfunc.channels.rules import ActivationSpec, ChannelVectors, bn_grad, bn_normalize, bn_stats, bn_stats_grad
+from mpsfunc.channels.rules import (
+    ActivationSpec,
+    ChannelVectors,
+    StatGroups,
+    bn_grad,
+    bn_normalize,
+    bn_stats,
+    bn_stats_grad,
+)
 from mpsfunc.core import checks, launch, lazy
-from mpsfunc.core.autodiff import with_decomposition
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.operation import Arrays, Gradients, operation
 from mpsfunc.normalization import across_processes
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.normalization.params import BatchNormParams
@@ -51,7 +58,7 @@ def normalized(
     Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
     """
     with mx.stream(spec.stream):
-        y, mean, var, count = _normalized(x, *filled(x, gamma, beta), spec)
+        y, mean, var, count = batch_norm(x, *filled(x, gamma, beta), spec)
         if spec.processes is None:  # a constant also where a transformation follows what the operation returns
             count = mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
         return y, mean, var, count
@@ -71,8 +78,7 @@ def gradients(
         spec: As it was; without processes.
     """
     none = _no_gradient(mean, spec)
-    dx, dgamma, dbeta = _pulled(dy, x, *given, mean, var, none, none, none, spec)
-    return dx, dgamma, dbeta
+    return batch_norm_grad(dy, x, *given, mean, var, none, none, none, spec)
 
 
 def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
@@ -108,28 +114,153 @@ def check_statistics(op: str, state: Any) -> None:
     checks.number(op, "state.eps", state.eps, least=0)
 
 
-# Forward ------------------------------------------------------------------------------------------------
+# Statistics ---------------------------------------------------------------------------------------------
 
 
 def statistics(
     x: mx.array, per_image: bool, groups: int, processes: Group | None, stream: mx.Stream
 ) -> tuple[ChannelVectors, ChannelVectors, mx.array]:
     """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
-    mean, var = bn_stats(x, x.shape[0] if per_image else 1, stream)
+    mean, var = bn_stats(x, StatGroups(x.shape[0] if per_image else 1, stream))
     if groups:
         mean, var = vector_rules.by_group(mean, var, float(groups), stream)
     count = mx.array(_elements(x, per_image, groups), mx.int64)
-    return (mean, var, count) if processes is None else across_processes.merged(mean, var, count, processes, stream)
+    if processes is None:
+        return mean, var, count
+    return across_processes.merged(mean, var, count, across_processes.Spec(processes, stream))
 
 
 def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -> tuple[mx.array, mx.array, mx.array]:
     """Mean (c,), variance (c,) and count of all images together."""
     if processes is None:
-        return *rules.bn_stats_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
+        return *rules.bn_stats_of_all(x, StatGroups(1, stream)), mx.array(_elements(x, False, 0), mx.int64)
     mean, var, count = statistics(x, False, 0, processes, stream)
     with mx.stream(stream):
         mean, var = rules.of_the_set((mean, var))
     return mean, var, count
+
+
+# Forward ------------------------------------------------------------------------------------------------
+
+
+@operation("batch_norm")
+def batch_norm(
+    x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
+) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
+    """`normalized`, by scale and shift (c,) that are there."""
+    if not _at_once(x, spec):
+        return _batch_norm_in_parts(x, gamma, beta, spec)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.batch_norm(x, vector, spec.act, spec.eps)
+
+    gamma, beta = _cast(x, gamma, beta, spec)
+    arrays, returns = {"x": x, "gamma": gamma, "beta": beta}, ("y", "mean", "var")
+    params = _params(x, spec)
+    y, mean, var = launch.launch("batch_norm", arrays, params, outputs, kernels, spec.stream, returns=returns)
+    return y, mean, var, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
+
+
+@batch_norm.decomposition
+def _batch_norm_in_parts(
+    x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
+) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return *nothing, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
+    gamma, beta = parameters(x, gamma, beta)
+    mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
+    slope = vector_rules.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
+    y = bn_normalize(x, mean, slope, _rows(beta, mean), ActivationSpec(spec.act, spec.stream))
+    return y, *_shared(mean, var, spec), count
+
+
+@batch_norm.vjp
+def _batch_norm_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
+    if launch.backend(spec.stream) == "cpu" and lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar):
+        dmean = dvar = _no_gradient(mean, spec)
+    dx, *of_vectors = batch_norm_grad(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
+    return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
+
+
+# Backward -----------------------------------------------------------------------------------------------
+
+
+@operation("batch_norm_grad")
+def batch_norm_grad(
+    dy: mx.array,
+    x: mx.array,
+    gamma: mx.array,
+    beta: mx.array,
+    mean: ChannelVectors,
+    var: ChannelVectors,
+    dmean: ChannelVectors,
+    dvar: ChannelVectors,
+    count: mx.array,
+    spec: Spec,
+) -> tuple[mx.array, ChannelVectors, ChannelVectors]:
+    """The gradients of images, scale and shift.
+
+    From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
+    """
+    if not _at_once(x, spec):
+        return _batch_norm_grad_in_parts(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        elements = float(_elements(x, spec.per_image, 0))
+        return launches.batch_norm_grad(dy, vector, spec.act, elements, spec.eps)
+
+    gamma, beta = _cast(x, gamma, beta, spec)
+    images, statistics = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, {"mean": mean, "var": var}
+    arrays, returns = {**images, **statistics, "dmean": dmean, "dvar": dvar}, ("dx", "dgamma", "dbeta")
+    params = _params(x, spec)
+    made = launch.launch("batch_norm_grad", arrays, params, outputs, kernels, spec.stream, returns=returns)
+    return made[0], made[1], made[2]
+
+
+@batch_norm_grad.decomposition
+def _batch_norm_grad_in_parts(
+    dy: mx.array,
+    x: mx.array,
+    gamma: mx.array,
+    beta: mx.array,
+    mean: ChannelVectors,
+    var: ChannelVectors,
+    dmean: ChannelVectors,
+    dvar: ChannelVectors,
+    count: mx.array,
+    spec: Spec,
+) -> tuple[mx.array, ChannelVectors, ChannelVectors]:
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return nothing
+    if not spec.per_image:
+        mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
+    dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
+    mean, var, dmean, dvar = (_by_channel(v, x.shape[3]) for v in (mean, var, dmean, dvar))
+    gamma, beta = (_rows(v, mean) for v in parameters(x, gamma, beta))
+    on = ActivationSpec(spec.act, spec.stream)
+    slope = vector_rules.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
+    dbeta, dot = total, whole_dot = bn_stats_grad(dy, x, mean, slope, beta, on)
+    elements = float(_elements(x, spec.per_image, spec.groups))
+    if spec.processes is not None:  # an image gets its share of what all processes' losses want
+        whole, of = mx.maximum(count, 1).astype(mean.dtype), across_processes.Spec(spec.processes, spec.stream)
+        sums = across_processes.total((dmean, dvar, dbeta, dot), of)
+        dmean, dvar, total, whole_dot = (v / whole for v in sums)
+        elements = 1.0
+    factors = vector_rules.composed_factors(gamma, var, dmean, dvar, total, whole_dot, elements, spec.eps, spec.stream)
+    dgamma, a, b, d = factors
+    if spec.groups:
+        b, d = vector_rules.group_sums(b, d, float(spec.groups), spec.stream)
+    if spec.processes is not None:  # the parameters' gradients are of this process's loss
+        dgamma = dot * vector_rules.inverse_root(var, spec.eps)
+    return bn_grad(dy, x, mean, a, b, d, slope, beta, on), *_shared(dgamma, dbeta, spec)
+
+
+# Both ---------------------------------------------------------------------------------------------------
 
 
 def _at_once(x: mx.array, spec: Spec) -> bool:
@@ -143,11 +274,12 @@ def _params(x: mx.array, spec: Spec) -> BatchNormParams:
     return BatchNormParams(spec.groups, spec.eps, float(_elements(x, spec.per_image, spec.groups)), spec.act)
 
 
-def _of_nothing(x: mx.array, spec: Spec) -> list[mx.array] | None:
+def _of_nothing(x: mx.array, spec: Spec) -> tuple[mx.array, ChannelVectors, ChannelVectors] | None:
     """The results of no images on a GPU, zeros: MLX's operations on empty vectors end the process there."""
     if x.size or launch.backend(spec.stream) == "cpu":
         return None
-    return [mx.zeros(shape, dtype) for shape, dtype in _outputs(x, spec)]
+    images, first, second = (mx.zeros(shape, dtype) for shape, dtype in _outputs(x, spec))
+    return images, first, second
 
 
 def _elements(x: mx.array, per_image: bool, groups: int) -> int:
@@ -171,9 +303,9 @@ def _rows(vector: mx.array, like: ChannelVectors) -> ChannelVectors:
     return mx.broadcast_to(vector[None], (like.shape[0], vector.shape[0]))
 
 
-def _shared(rows: Sequence[ChannelVectors], spec: Spec) -> list[mx.array]:
-    """The only row of what all images share."""
-    return list(rows) if spec.per_image else [v.reshape(v.shape[1]) for v in rows]
+def _shared(first: ChannelVectors, second: ChannelVectors, spec: Spec) -> tuple[ChannelVectors, ChannelVectors]:
+    """The only row of each where all images share it."""
+    return (first, second) if spec.per_image else rules.of_the_set((first, second))
 
 
 def _outputs(x: mx.array, spec: Spec) -> tuple[launch.Output, ...]:
@@ -186,90 +318,3 @@ def _outputs(x: mx.array, spec: Spec) -> tuple[launch.Output, ...]:
 def _cast(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
     """Scale and shift as the launch reads them: a GPU's kernels cast for themselves."""
     return parameters(x, gamma, beta) if launch.backend(spec.stream) == "cpu" else (gamma, beta)
-
-
-def _run_forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    if not _at_once(x, spec):
-        return _forward(x, gamma, beta, spec)
-    outputs = _, vector, _ = _outputs(x, spec)
-
-    def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.batch_norm(x, vector, spec.act, spec.eps)
-
-    gamma, beta = _cast(x, gamma, beta, spec)
-    arrays, returns = {"x": x, "gamma": gamma, "beta": beta}, ("y", "mean", "var")
-    made = launch.launch("batch_norm", arrays, _params(x, spec), outputs, kernels, spec.stream, returns=returns)
-    return *made, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
-
-
-def _forward(x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec) -> tuple[mx.array, ...]:
-    nothing = _of_nothing(x, spec)
-    if nothing is not None:
-        return *nothing, mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
-    gamma, beta = parameters(x, gamma, beta)
-    mean, var, count = statistics(x, spec.per_image, spec.groups, spec.processes, spec.stream)
-    slope = vector_rules.slope(_rows(gamma, mean), var, spec.eps, spec.stream)
-    y = bn_normalize(x, mean, slope, _rows(beta, mean), ActivationSpec(spec.act, spec.stream))
-    return y, *_shared((mean, var), spec), count
-
-
-# Backward -----------------------------------------------------------------------------------------------
-
-
-def _run_gradients(*args: Any) -> tuple[mx.array, ...]:
-    dy, x, gamma, beta, mean, var, dmean, dvar, _, spec = args
-    if not _at_once(x, spec):
-        return _gradients(*args)
-    outputs = _, vector, _ = _outputs(x, spec)
-
-    def kernels() -> tuple[KernelLaunch, ...]:
-        count = float(_elements(x, spec.per_image, 0))
-        return launches.batch_norm_grad(dy, vector, spec.act, count, spec.eps)
-
-    gamma, beta = _cast(x, gamma, beta, spec)
-    images, statistics = {"dy": dy, "x": x, "gamma": gamma, "beta": beta}, {"mean": mean, "var": var}
-    arrays, returns = {**images, **statistics, "dmean": dmean, "dvar": dvar}, ("dx", "dgamma", "dbeta")
-    params = _params(x, spec)
-    return tuple(launch.launch("batch_norm_grad", arrays, params, outputs, kernels, spec.stream, returns=returns))
-
-
-def _gradients(*args: Any) -> tuple[mx.array, ...]:
-    """The gradients of images, scale and shift.
-
-    From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
-    """
-    dy, x, *given, mean, var, dmean, dvar, everything, spec = args
-    nothing = _of_nothing(x, spec)
-    if nothing is not None:
-        return tuple(nothing)
-    if not spec.per_image:
-        mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
-    dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
-    mean, var, dmean, dvar = (_by_channel(v, x.shape[3]) for v in (mean, var, dmean, dvar))
-    gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
-    on = ActivationSpec(spec.act, spec.stream)
-    slope = vector_rules.slope(gamma, var, spec.eps, spec.stream) if spec.act.kind else gamma  # else nobody reads it
-    dbeta, dot = bn_stats_grad(dy, x, mean, slope, beta, on)
-    together: tuple[ChannelVectors, ...] = (dmean, dvar, dbeta, dot)
-    count = float(_elements(x, spec.per_image, spec.groups))
-    if spec.processes is not None:  # an image gets its share of what all processes' losses want
-        whole = mx.maximum(everything, 1).astype(mean.dtype)
-        together, count = tuple(v / whole for v in across_processes.total(together, spec.processes, spec.stream)), 1.0
-    dgamma, a, b, d = vector_rules.composed_factors(gamma, var, *together, count, spec.eps, spec.stream)
-    if spec.groups:
-        b, d = vector_rules.group_sums(b, d, float(spec.groups), spec.stream)
-    if spec.processes is not None:  # the parameters' gradients are of this process's loss
-        dgamma = dot * vector_rules.inverse_root(var, spec.eps)
-    return bn_grad(dy, x, mean, a, b, d, slope, beta, on), *_shared((dgamma, dbeta), spec)
-
-
-def _vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
-    (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
-    if launch.backend(spec.stream) == "cpu" and lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar):
-        dmean = dvar = _no_gradient(mean, spec)
-    dx, *of_vectors = _pulled(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
-    return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
-
-
-_normalized: Any = with_decomposition("batch_norm", _run_forward, _forward, vjp=_vjp)
-_pulled: Any = with_decomposition("batch_norm_grad", _run_gradients, _gradients)

@@ -13,7 +13,7 @@ from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 from mpsfunc.channels.activation_spec import ELU, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
-from mpsfunc.convolution import launches, library, routes
+from mpsfunc.convolution import launches, library, routes, rules
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
@@ -137,7 +137,7 @@ def test_who_makes_a_weight_gradient_on_cuda(
     state = mf.conv_state((2, 17, 17, channels), (out, kernel, kernel, channels), stride=stride, padding=kernel // 2)
     x, dy = mx.zeros((2, 17, 17, channels), dtype), mx.zeros((2, state.rows.n_out, state.cols.n_out, out), dtype)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    routes.grad_weights(dy, x, spec)
+    rules.grad_weights(dy, x, spec)
     fits = kernel <= 3 and max(channels, out) <= 64
     halves = dtype != mx.float32 and channels % 8 == out % 8 == 0 and kernel > 1
     ours = body or (
@@ -240,9 +240,9 @@ def test_more_channels_are_faster_where_nothing_is_rounded_to_tf32(
     monkeypatch.setenv("MLX_ENABLE_TF32", "0")
     state = mf.conv_state((2, 9, 9, channels), (64, kernel, kernel, channels), padding=kernel // 2, stride=stride)
     spec = Spec(state.rows, state.cols, 1, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    assert routes._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == ours
+    assert routes.slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels))) == ours
     monkeypatch.setenv("MLX_ENABLE_TF32", "1")
-    assert not routes._slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels)))
+    assert not routes.slow_in_cudnn(spec, 64, mx.zeros((2, 9, 9, channels)))
 
 
 def test_tensor_cores_are_asked_for_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,4 +311,4 @@ def test_few_channels_go_where_they_are_faster(
     groups = how.get("groups", 1)
     state = mf.conv_state(shape, (16, *kernel, 16 // groups), **how)
     spec = Spec(state.rows, state.cols, groups, False, NO_ACTIVATION, mx.default_stream(mx.cpu))
-    assert routes._slow_in_cudnn(spec, 16, mx.zeros(shape)) == ours
+    assert routes.slow_in_cudnn(spec, 16, mx.zeros(shape)) == ours

@@ -1,4 +1,4 @@
-"""What `core.autodiff.differentiable` promises, on an operation that doubles its first argument."""
+"""What `core.operation` promises, on an operation that doubles its first argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from mpsfunc.core import launch
-from mpsfunc.core.autodiff import differentiable
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Operation, Tangents, operation
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -28,7 +28,10 @@ def here() -> mx.Stream:
     return mx.default_stream(mx.default_device())
 
 
-def doubling(gradients: Callable[..., Any], seen: list[mx.Stream] | None = None) -> Any:
+Doubling = Operation[[mx.array, mx.array, Spec], mx.array]
+
+
+def doubling(gradients: Callable[..., Any], seen: list[mx.Stream] | None = None) -> Doubling:
     """``2 * x`` of (x, y), with a VJP to test; every rule notes its stream."""
 
     def noted(value: Any) -> Any:
@@ -36,13 +39,23 @@ def doubling(gradients: Callable[..., Any], seen: list[mx.Stream] | None = None)
             seen.append(here())
         return value
 
-    return differentiable(
-        "doubling",
-        lambda x, y, spec: noted(2 * x),
-        vjp=lambda arrays, cotangents, outputs, spec: noted(gradients(*arrays, *cotangents)),
-        jvp=lambda arrays, tangents, spec: noted(2 * tangents[0]),
-        vmap=lambda arrays, mapped, size, spec: noted(2 * arrays[0]),
-    )
+    @operation("doubling")
+    def twice(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+        return noted(2 * x)
+
+    @twice.vjp
+    def vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+        return noted(gradients(*arrays, *cotangents))
+
+    @twice.jvp
+    def jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+        return noted(2 * tangents[0])
+
+    @twice.vmap
+    def vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+        return noted(2 * arrays[0])
+
+    return twice
 
 
 def grads(function: Any, spec: Spec, y: mx.array | None = None) -> Any:
@@ -106,15 +119,26 @@ def test_a_gpu_kernel_can_be_mapped_after_an_inner_transformation() -> None:
 # Operations that others are made of ---------------------------------------------------------------------
 
 
-def made_of(inner: Callable[..., Any]) -> Any:
+def made_of(inner: Callable[..., Any]) -> Doubling:
     """``inner(x, y) + x``, whose own gradient is told apart by a factor of 100."""
-    return differentiable(
-        "outer",
-        lambda x, y, spec: inner(x, y, spec) + x,
-        vjp=lambda arrays, cotangents, outputs, spec: (100 * cotangents[0] + inner(*arrays, spec) * 0, None),
-        jvp=lambda arrays, tangents, spec: tangents[0],
-        vmap=lambda arrays, mapped, size, spec: arrays[0],
-    )
+
+    @operation("outer")
+    def outer(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+        return inner(x, y, spec) + x
+
+    @outer.vjp
+    def vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+        return 100 * cotangents[0] + inner(*arrays, spec) * 0, None
+
+    @outer.jvp
+    def jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+        return tangents[0]
+
+    @outer.vmap
+    def vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+        return arrays[0]
+
+    return outer
 
 
 def rules_of(function: Callable[[mx.array], mx.array], path: Path) -> int:
@@ -142,3 +166,78 @@ def test_an_error_inside_an_operation_takes_no_rules_away(elsewhere: Spec) -> No
     with pytest.raises(ArithmeticError, match="on purpose"):
         mx.grad(lambda x: outer(x, y, elsewhere).sum())(mx.ones(3))
     assert grads(inner, elsewhere)[0].tolist() == [2.0] * 3
+
+
+# Which rules there are ----------------------------------------------------------------------------------
+
+
+def squaring() -> Operation[[mx.array, Spec], mx.array]:
+    @operation("square")
+    def square(x: mx.array, spec: Spec) -> mx.array:
+        """Its doc."""
+        return x * x
+
+    return square
+
+
+# Told apart from what is right by factors of 100.
+RULES: dict[str, Callable[..., Any]] = {
+    "vjp": lambda arrays, cotangents, outputs, spec: (100 * cotangents[0],),
+    "jvp": lambda arrays, tangents, spec: 100 * tangents[0],
+    "vmap": lambda arrays, mapped, size, spec: 100 * arrays[0],
+}
+
+
+def declare(function: Operation[[mx.array, Spec], mx.array], kinds: tuple[str, ...]) -> None:
+    for kind in kinds:
+        assert getattr(function, kind)(RULES[kind]) is RULES[kind]
+
+
+USES: dict[str, Callable[[Callable[[mx.array], mx.array], mx.array], mx.array]] = {
+    "vjp": lambda f, x: mx.vjp(f, [x], [mx.ones_like(x)])[1][0],
+    "jvp": lambda f, x: mx.jvp(f, [x], [mx.ones_like(x)])[1][0],
+    "vmap": lambda f, x: mx.vmap(f)(x),
+}
+OWN = {"vjp": [100.0, 100.0], "jvp": [100.0, 100.0], "vmap": [300.0, 400.0]}
+LENT = {"vjp": [6.0, 8.0], "jvp": [6.0, 8.0], "vmap": [9.0, 16.0]}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("kinds", "missing"),
+    [
+        (("jvp", "vmap"), "vjp"),
+        (("vjp", "vmap"), "jvp"),
+        (("vjp", "jvp"), "vmap"),
+        (("vjp",), "jvp, vmap"),
+        ((), "jvp, vjp, vmap"),
+    ],
+)
+def test_an_operation_without_a_rule_says_so(elsewhere: Spec, use: str, kinds: tuple[str, ...], missing: str) -> None:
+    function, x = squaring(), mx.array([3.0, 4.0])
+    declare(function, kinds)
+    assert function.rules == tuple(sorted(kinds)) and function(x, elsewhere).tolist() == [9, 16]
+    with pytest.raises(AssertionError, match=f"^square: no rule for {missing}$"):
+        USES[use](lambda x: function(x, elsewhere), x)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["rules first", "decomposition first"])
+@pytest.mark.parametrize("own", [(), ("vjp",), ("jvp",), ("vmap",), ("vjp", "vmap"), ("vjp", "jvp", "vmap")])
+def test_a_decomposition_lends_what_is_missing(elsewhere: Spec, own: tuple[str, ...], first: bool) -> None:
+    def power(x: mx.array, spec: Spec) -> mx.array:
+        return x**2
+
+    function = squaring()
+    declare(function, () if first else own)
+    assert function.decomposition(power) is power
+    declare(function, own if first else ())
+    assert function.rules == ("jvp", "vjp", "vmap")
+    for kind, use in USES.items():
+        made = use(lambda x: function(x, elsewhere), mx.array([3.0, 4.0]))
+        assert made.tolist() == (OWN if kind in own else LENT)[kind], kind
+
+
+def test_an_operation_reads_like_its_function() -> None:
+    square = squaring()
+    assert (square.name, square.__name__, square.__doc__) == ("square", "square", "Its doc.")
+    assert square.__qualname__.endswith("squaring.<locals>.square") and square.__module__ == __name__

@@ -215,6 +215,20 @@ def test_a_tangent_of_y_alone_where_y_and_the_target_are_0(on_cpu: mx.Device, ty
     assert exact(tangents[0]).ravel().tolist() == [expected]
 
 
+@pytest.mark.parametrize("type", [CATEGORICAL, "log"])
+def test_a_gradient_through_mapped_tangents_that_share_a_target(on_cpu: mx.Device, type: str) -> None:
+    y, target = images(type, (3, 2, 4), mx.float32)
+
+    def steep(y: mx.array, target: mx.array) -> mx.array:
+        value = mx.jvp(lambda y: mf.loss_value(y, target, type, "sum"), [y], [mx.ones_like(y)])[1][0]
+        return (value * value).sum()
+
+    together = mx.grad(lambda *of: mx.vmap(steep, in_axes=(0, None))(*of).sum(), argnums=(0, 1))(y, target[0])
+    apart = mx.grad(lambda y, target: sum(steep(one, target) for one in y), argnums=(0, 1))(y, target[0])
+    for made, expected in zip(together, apart, strict=True):
+        np.testing.assert_allclose(exact(made), exact(expected), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("weights", [(6,), (1,), (), (1, 6), (4, 6), (4, 1), (2, 1, 1), (3, 4, 6), (1, 4, 1)], ids=str)
 @pytest.mark.parametrize("type", [SOFTMAX, "mean_squared_error"])
 def test_weights_broadcast(device: mx.Device, type: str, weights: tuple[int, ...]) -> None:

@@ -192,7 +192,7 @@ def test_what_a_gradient_means_takes_statistics_by_group(device: mx.Device) -> N
     spec = composed.Spec(True, 3, state.eps, NO_ACTIVATION, None, mx.default_stream(device))
     made = composed.gradients(dy, x, state.mean, state.var, (given[0], given[1]), spec)
     for none in (mx.zeros_like(state.mean), mx.zeros((0,))):
-        parts = composed._gradients(dy, x, *given, state.mean, state.var, *[none] * 3, spec)
+        parts = composed._batch_norm_grad_in_parts(dy, x, *given, state.mean, state.var, *[none] * 3, spec)
         for one, part in zip(made, parts, strict=True):
             close(one, exact(part), 10)
 

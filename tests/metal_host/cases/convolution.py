@@ -17,7 +17,7 @@ from support.oracle import convolution as oracle
 import mpsfunc as mf
 from metal_host.case import Case, named
 from mpsfunc.channels.activation_spec import ELU, NAMES, NO_ACTIVATION, RELU, SIGMOID, TANH, Activation
-from mpsfunc.convolution import launches, routes
+from mpsfunc.convolution import launches, rules
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import grids, launch
 
@@ -62,7 +62,7 @@ def _convs(
         b = numbers((out,), seed=3)
         spec = Spec(state.rows, state.cols, groups, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
         compare(
-            lambda act: routes.conv(x, w, b, spec._replace(neuron=act)),
+            lambda act: rules.conv(x, w, b, spec._replace(neuron=act)),
             lambda x, w, b: oracle.conv(x, w, b, state.rows, state.cols, groups),
             *(x, w, b),
         )
@@ -72,7 +72,7 @@ def _convs(
         b = numbers((shape[3],), seed=3)
         spec = Spec(state.rows, state.cols, groups, True, NO_ACTIVATION, mx.default_stream(mx.cpu))
         compare(
-            lambda act: routes.grad_input(dy, w, b, spec._replace(neuron=act)),
+            lambda act: rules.grad_input(dy, w, b, spec._replace(neuron=act)),
             lambda dy, w, b: oracle.conv_grad_input(dy, w, state.rows, state.cols, groups) + b,
             *(dy, w, b),
         )
