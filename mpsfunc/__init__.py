@@ -178,11 +178,11 @@ __all__ = [
     "upsample_nearest", "upsample_nearest_fwd", "upsample_nearest_grad", "upsample_nearest_state",
 ]  # fmt: skip
 
-# Modules of earlier versions, and where the first of their names is now.
+# Modules of earlier versions, and a name of theirs that is now under mpsfunc itself.
 _MOVED = {
     "activations": "relu", "checkpointing": "checkpoint", "images": "concatenate", "l2_pooling": "l2_pool",
     "max_pooling": "max_pool", "padding": "pad", "resize": "resize_bilinear", "sub_pixel": "depth_to_space",
-    "upsample": "upsample_bilinear", "weights": "fold_batch_norm", "window": "PaddingPolicy",
+    "upsample": "upsample_bilinear", "weights": "fold_batch_norm",
 }  # fmt: skip
 
 _keep_buffers()
@@ -194,6 +194,8 @@ def __getattr__(name: str) -> _Any:
     if name in ("graph", "nn"):
         return _import_module(f"mpsfunc.{name}")
     now = f"; what was in it is under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
+    if name == "window":
+        now = "; what was in it is in mpsfunc.windows, and mpsfunc.PaddingPolicy"
     raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}{now}")
 
 

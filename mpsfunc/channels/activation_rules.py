@@ -202,7 +202,7 @@ def _second(x: mx.array, on: ActivationSpec) -> mx.array:
     return neuron(-0.5 * z * z, ActivationSpec(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
 
 
-def _curve_meaning(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+def _second_derivative_decomposition(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
     wide = launch.accumulator(x.dtype)
     return (u.astype(wide) * dy.astype(wide) * _second(x.astype(wide), on)).astype(x.dtype)
 
@@ -242,7 +242,7 @@ def _run_grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron_grad", {"dy": dy, "x": x}, activation_launches.grad, on)
 
 
-def _run_curve(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
+def _run_second_derivative(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
     return _run("neuron_grad_grad", {"u": u, "dy": dy, "x": x}, activation_launches.neuron_grad_grad, on)
 
 
@@ -255,7 +255,10 @@ _neuron: Any = differentiable(
 )
 _grad: Any = differentiable("neuron_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=elementwise(lambda: _grad))
 _second_derivative: Any = with_decomposition(
-    "neuron_grad_grad", _run_curve, _curve_meaning, vmap=elementwise(lambda: _second_derivative)
+    "neuron_grad_grad",
+    _run_second_derivative,
+    _second_derivative_decomposition,
+    vmap=elementwise(lambda: _second_derivative),
 )
 _applied: Any = differentiable(
     "neuron", _run_neuron, vjp=_applied_vjp, jvp=_applied_jvp, vmap=elementwise(lambda: _applied)

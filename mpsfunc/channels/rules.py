@@ -81,7 +81,7 @@ def bn_grad(
 # Kernels ------------------------------------------------------------------------------------------------
 
 
-def _in_a_set(x: mx.array, mean: ChannelVectors) -> int:
+def _in_a_group(x: mx.array, mean: ChannelVectors) -> int:
     """Pixels that a row of vectors belongs to; 1 where there is none, whose sums are zeros."""
     n, h, w, _ = x.shape
     return max(int(n // max(mean.shape[0], 1) * h * w), 1)
@@ -102,12 +102,12 @@ def _run_bn_stats(x: mx.array, spec: _StatGroups) -> tuple[ChannelVectors, ...]:
 
 def _run_bn_stats_of_all(x: mx.array, spec: _StatGroups) -> tuple[mx.array, ...]:
     if launch.backend(spec.stream) != "cpu":
-        return of_the_set(_run_bn_stats(x, spec))
+        return of_the_group(_run_bn_stats(x, spec))
     vector = (x.shape[3],), launch.accumulator(x.dtype)
     return tuple(launch.launch("bn_stats", {"x": x}, None, (vector, vector), tuple, spec.stream))
 
 
-def of_the_set(rows: tuple[ChannelVectors, ...]) -> tuple[mx.array, ...]:
+def of_the_group(rows: tuple[ChannelVectors, ...]) -> tuple[mx.array, ...]:
     """Vectors (c,) of rows (1, c)."""
     return tuple(v.reshape(v.shape[1]) for v in rows)
 
@@ -189,7 +189,7 @@ def _plain_bn_grad(
 
 def _bn_stats_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: _StatGroups) -> Any:
     (x,), (dmean, dvar), (mean, _) = arrays, cotangents, outputs
-    count, on = _in_a_set(x, mean), ActivationSpec(NO_ACTIVATION, spec.stream)
+    count, on = _in_a_group(x, mean), ActivationSpec(NO_ACTIVATION, spec.stream)
     return (_scaled(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
@@ -197,7 +197,7 @@ def _bn_stats_jvp(arrays: Any, tangents: Any, spec: _StatGroups) -> Any:
     (x,), (tx,) = arrays, tangents
     mean, _ = _bn_stats(x, spec)
     total, dot = _plain_bn_stats_grad(tx, x, mean, ActivationSpec(NO_ACTIVATION, spec.stream))
-    return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
+    return total / _in_a_group(x, mean), dot * (2 / _in_a_group(x, mean))
 
 
 def _bn_normalize_vjp(arrays: Any, cotangents: Any, outputs: Any, on: ActivationSpec) -> Any:
@@ -321,7 +321,7 @@ def _map_bn_stats(arrays: Any, mapped: Any, size: int, spec: _StatGroups) -> Any
 
 _bn_stats: Any = differentiable("bn_stats", _run_bn_stats, vjp=_bn_stats_vjp, jvp=_bn_stats_jvp, vmap=_map_bn_stats)
 _bn_stats_of_all: Any = with_decomposition(
-    "bn_stats", _run_bn_stats_of_all, lambda x, spec: of_the_set(_bn_stats(x, spec))
+    "bn_stats", _run_bn_stats_of_all, lambda x, spec: of_the_group(_bn_stats(x, spec))
 )
 _bn_normalize: Any = differentiable(
     *("bn_normalize", _run_bn_normalize),

@@ -136,7 +136,7 @@ def composed_factors(
     *("bn_running", "running_mean running_var mean var count", "moved_mean moved_var"),
     *(BnRunningParams, _by_entry(BnRunningLaunch)),
 )
-def moved(
+def running(
     running_mean: Vector,
     running_var: Vector,
     mean: Vector,
@@ -158,7 +158,7 @@ def moved(
 
 
 @_one_launch("group_moments", "mean var", "group_mean group_var", BnGroupParams, _by_group)
-def by_group(mean: ChannelVectors, var: ChannelVectors, groups: float) -> tuple[ChannelVectors, ChannelVectors]:
+def group_moments(mean: ChannelVectors, var: ChannelVectors, groups: float) -> tuple[ChannelVectors, ChannelVectors]:
     """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
 
     Sums are of how far means are from the group's first, so that equal ones have no variance.

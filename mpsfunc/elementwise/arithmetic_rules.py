@@ -119,7 +119,7 @@ def _inside(r: mx.array, spec: Spec) -> mx.array | None:
     return above if below is None else below if above is None else above & below
 
 
-def _value_meaning(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _value_decomposition(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     dtype = x.dtype
     x, y = (_wide(a, per, spec.batch) for a, per in zip((x, y), spec.pers, strict=True))
     r = _unclamped(x, y, spec)
@@ -136,7 +136,7 @@ def _value_meaning(x: mx.array, y: mx.array, spec: Spec) -> mx.array:
     return r.astype(dtype)
 
 
-def _grad_meaning(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
+def _grad_decomposition(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> mx.array:
     of, dtype, shape = spec.of, dy.dtype, _shape(x, y, spec)
     dy = dy.astype(launch.accumulator(dtype))
     x, y = (_wide(a, per, of.batch) for a, per in zip((x, y), of.pers, strict=True))
@@ -215,7 +215,7 @@ def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx
     lying = [(a.shape, per) if needs else (shape, 1) for a, per, needs in zip((x, y), of.pers, needed, strict=True)]
     made = broadcast.layout(shape, (shape, 1), *lying)
     limits, (first, second, third) = _limits(of) if spec.clamped else 0, made.operands
-    switches = of.operation, spec.operand, limits, *needed
+    switches = of.operation, spec.operand, limits, int(needed[0]), int(needed[1])
     params = ArithmeticGradParams(*made[:4], first, second, third, *switches, _factors(of))
 
     def launches() -> tuple[KernelLaunch, ...]:
@@ -296,9 +296,9 @@ def _grad_vmap(arrays: Any, which: Any, size: int, spec: GradSpec) -> Any:
 
 
 _value: Any = with_decomposition(
-    "arithmetic", _run_value, _value_meaning, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value)
+    "arithmetic", _run_value, _value_decomposition, vjp=_value_vjp, vmap=_elementwise_vmap(lambda: _value)
 )
-_grad: Any = with_decomposition("arithmetic_grad", _run_grad, _grad_meaning, vmap=_grad_vmap)
+_grad: Any = with_decomposition("arithmetic_grad", _run_grad, _grad_decomposition, vmap=_grad_vmap)
 _compare: Any = differentiable(
     *("compare", _run_compare),
     vjp=lambda arrays, cotangents, outputs, spec: (None, None),

@@ -19,7 +19,7 @@ from mpsfunc.losses.params import SoftmaxGradParams
 
 _MOST = 2**31 - 1
 # What the gradients' kernels compute; the numbers are theirs.
-_PULL, _CURVE, _TANGENT = map(SoftmaxGradParams, range(3))
+_GRADIENT, _SECOND_DERIVATIVE, _TANGENT = map(SoftmaxGradParams, range(3))
 
 
 class Spec(NamedTuple):
@@ -107,38 +107,41 @@ _softmax: Any = differentiable(
 )
 
 
-def _meaning_of_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _decomposition_of_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     dy_wide, y_wide = _wide(dy, y)
     return (y_wide * (dy_wide - _total(dy_wide * y_wide))).astype(y.dtype)
 
 
 _softmax_grad: Any = with_decomposition(
     "softmax_grad",
-    lambda dy, y, spec: _launched("softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
-    _meaning_of_softmax_grad,
+    lambda dy, y, spec: _launched("softmax_grad", {"dy": dy, "y": y}, _GRADIENT, spec),
+    _decomposition_of_softmax_grad,
     vjp=lambda arrays, cotangents, outputs, spec: (
         _softmax_grad(cotangents[0], arrays[1], spec),
-        _softmax_curve(cotangents[0], *arrays, spec),
+        _softmax_second_derivative(cotangents[0], *arrays, spec),
     ),
     vmap=over_batches(lambda: _softmax_grad),
 )
 
 
-def _meaning_of_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _decomposition_of_softmax_second_derivative(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     u_wide, dy_wide, y_wide = _wide(u, dy, y)
     made = u_wide * (dy_wide - _total(dy_wide * y_wide)) - dy_wide * _total(u_wide * y_wide)
     return made.astype(y.dtype)
 
 
-def _run_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _run_softmax_second_derivative(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     if not _own(spec):
-        return _meaning_of_softmax_curve(u, dy, y, spec)
-    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
+        return _decomposition_of_softmax_second_derivative(u, dy, y, spec)
+    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _SECOND_DERIVATIVE, spec)
 
 
 # The gradient of sum(u * softmax_grad(dy, y)) by y.
-_softmax_curve: Any = with_decomposition(
-    "softmax_grad", _run_softmax_curve, _meaning_of_softmax_curve, vmap=over_batches(lambda: _softmax_curve)
+_softmax_second_derivative: Any = with_decomposition(
+    "softmax_grad",
+    _run_softmax_second_derivative,
+    _decomposition_of_softmax_second_derivative,
+    vmap=over_batches(lambda: _softmax_second_derivative),
 )
 
 
@@ -158,7 +161,7 @@ _log_softmax: Any = differentiable(
 )
 
 
-def _meaning_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _decomposition_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     dy_wide, y_wide = _wide(dy, y)
     made: mx.array = (dy_wide - exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
     return made
@@ -166,51 +169,51 @@ def _meaning_of_log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.ar
 
 _log_softmax_grad: Any = with_decomposition(
     "log_softmax_grad",
-    lambda dy, y, spec: _launched("log_softmax_grad", {"dy": dy, "y": y}, _PULL, spec),
-    _meaning_of_log_softmax_grad,
+    lambda dy, y, spec: _launched("log_softmax_grad", {"dy": dy, "y": y}, _GRADIENT, spec),
+    _decomposition_of_log_softmax_grad,
     vjp=lambda arrays, cotangents, outputs, spec: (
         _tangent(cotangents[0], arrays[1], spec),
-        _log_softmax_curve(cotangents[0], *arrays, spec),
+        _log_softmax_second_derivative(cotangents[0], *arrays, spec),
     ),
     vmap=over_batches(lambda: _log_softmax_grad),
 )
 
 
-def _meaning_of_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _decomposition_of_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
     t_wide, y_wide = _wide(t, y)
     return (t_wide - _total(exp(y_wide, spec) * t_wide)).astype(y.dtype)
 
 
 def _run_tangent(t: mx.array, y: mx.array, spec: Spec) -> mx.array:
     if not _own(spec):
-        return _meaning_of_tangent(t, y, spec)
+        return _decomposition_of_tangent(t, y, spec)
     return _launched("log_softmax_grad", {"t": t, "y": y}, _TANGENT, spec)
 
 
 _tangent: Any = with_decomposition(
     "log_softmax_grad",
     _run_tangent,
-    _meaning_of_tangent,
+    _decomposition_of_tangent,
     vmap=over_batches(lambda: _tangent),
 )
 
 
-def _meaning_of_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _decomposition_of_log_softmax_second_derivative(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     u_wide, dy_wide, y_wide = _wide(u, dy, y)
     made: mx.array = (-u_wide * exp(y_wide, spec) * _total(dy_wide)).astype(y.dtype)
     return made
 
 
-def _run_log_softmax_curve(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _run_log_softmax_second_derivative(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     if not _own(spec):
-        return _meaning_of_log_softmax_curve(u, dy, y, spec)
-    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
+        return _decomposition_of_log_softmax_second_derivative(u, dy, y, spec)
+    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _SECOND_DERIVATIVE, spec)
 
 
 # The gradient of sum(u * log_softmax_grad(dy, y)) by y.
-_log_softmax_curve: Any = with_decomposition(
+_log_softmax_second_derivative: Any = with_decomposition(
     "log_softmax_grad",
-    _run_log_softmax_curve,
-    _meaning_of_log_softmax_curve,
-    vmap=over_batches(lambda: _log_softmax_curve),
+    _run_log_softmax_second_derivative,
+    _decomposition_of_log_softmax_second_derivative,
+    vmap=over_batches(lambda: _log_softmax_second_derivative),
 )

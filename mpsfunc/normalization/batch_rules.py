@@ -133,7 +133,7 @@ def _run_bn_grad_by(*args: Any) -> mx.array:
     return launch.launch("bn_grad_by", arrays, _params(by), (image,), kernels, by.stream)[0]
 
 
-# Meanings -----------------------------------------------------------------------------------------------
+# Decompositions ----------------------------------------------------------------------------------------
 
 
 def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
@@ -142,7 +142,7 @@ def _rows(x: mx.array, vectors: Sequence[Vector]) -> list[mx.array]:
     return [v.astype(dtype)[None] for v in vectors]
 
 
-def _bn_normalize_by_meaning(x: mx.array, *rest: Any) -> mx.array:
+def _bn_normalize_by_decomposition(x: mx.array, *rest: Any) -> mx.array:
     *vectors, by = rest
     mean, var, gamma, beta = _rows(x, vectors)
     return bn_normalize(
@@ -150,7 +150,7 @@ def _bn_normalize_by_meaning(x: mx.array, *rest: Any) -> mx.array:
     )
 
 
-def _bn_stats_grad_by_meaning(*args: Any) -> tuple[Vector, Vector]:
+def _bn_stats_grad_by_decomposition(*args: Any) -> tuple[Vector, Vector]:
     dy, x, *vectors, by = args
     mean, var, dgamma, dbeta, *given = _rows(x, vectors)
     scale, shift = (vector_rules.slope(given[0], var, by.eps, by.stream), given[1]) if given else (mean, mean)
@@ -159,7 +159,7 @@ def _bn_stats_grad_by_meaning(*args: Any) -> tuple[Vector, Vector]:
     return made[0].reshape(x.shape[3]), made[1].reshape(x.shape[3])
 
 
-def _bn_grad_by_meaning(*args: Any) -> mx.array:
+def _bn_grad_by_decomposition(*args: Any) -> mx.array:
     dy, x, *vectors, by = args
     count = vectors.pop(5)
     mean, var, dgamma, dbeta, gamma, *given = _rows(x, vectors)
@@ -172,6 +172,6 @@ def _bn_grad_by_meaning(*args: Any) -> mx.array:
     )
 
 
-_bn_normalize_by: Any = with_decomposition("bn_normalize", _run_bn_normalize_by, _bn_normalize_by_meaning)
-_bn_stats_grad_by: Any = with_decomposition("bn_stats_grad", _run_bn_stats_grad_by, _bn_stats_grad_by_meaning)
-_bn_grad_by: Any = with_decomposition("bn_grad", _run_bn_grad_by, _bn_grad_by_meaning)
+_bn_normalize_by: Any = with_decomposition("bn_normalize", _run_bn_normalize_by, _bn_normalize_by_decomposition)
+_bn_stats_grad_by: Any = with_decomposition("bn_stats_grad", _run_bn_stats_grad_by, _bn_stats_grad_by_decomposition)
+_bn_grad_by: Any = with_decomposition("bn_grad", _run_bn_grad_by, _bn_grad_by_decomposition)

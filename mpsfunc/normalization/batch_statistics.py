@@ -280,7 +280,7 @@ def bn_running(
         known, found = [running.mean, running.var], [a.astype(wide) for a in (state.mean, state.var)]
         if launch.backend(stream) == "cpu" or dtypes[0] != dtypes[1]:
             known = [a.astype(wide) for a in known]
-        mean, var = vector_rules.moved(*known, *found, state.count, share, drawn, stream)
+        mean, var = vector_rules.running(*known, *found, state.count, share, drawn, stream)
         return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 

@@ -117,7 +117,7 @@ def statistics(
     """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
     mean, var = bn_stats(x, x.shape[0] if per_image else 1, stream)
     if groups:
-        mean, var = vector_rules.by_group(mean, var, float(groups), stream)
+        mean, var = vector_rules.group_moments(mean, var, float(groups), stream)
     count = mx.array(_elements(x, per_image, groups), mx.int64)
     return (mean, var, count) if processes is None else across_processes.merged(mean, var, count, processes, stream)
 
@@ -128,7 +128,7 @@ def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -
         return *rules.bn_stats_of_all(x, stream), mx.array(_elements(x, False, 0), mx.int64)
     mean, var, count = statistics(x, False, 0, processes, stream)
     with mx.stream(stream):
-        mean, var = rules.of_the_set((mean, var))
+        mean, var = rules.of_the_group((mean, var))
     return mean, var, count
 
 

@@ -287,13 +287,13 @@ def _share_inside(length: int, size: int) -> np.ndarray[Any, np.dtype[np.float64
     return (np.minimum(at + (size - 1) // 2, length - 1) - np.maximum(at - size // 2, 0) + 1) / size
 
 
-def _contrast_meaning(x: mx.array, spec: ContrastSpec) -> mx.array:
+def _contrast_decomposition(x: mx.array, spec: ContrastSpec) -> mx.array:
     _, _, apart, below = _parts_of_contrast(_wide(x, spec), spec)
     y: mx.array = (spec.pm + spec.ps * apart * _power(below, _Exponent(-spec.beta, spec.stream))).astype(x.dtype)
     return y
 
 
-def _contrast_grad_meaning(dy: mx.array, x: mx.array, spec: ContrastSpec) -> mx.array:
+def _contrast_grad_decomposition(dy: mx.array, x: mx.array, spec: ContrastSpec) -> mx.array:
     dy_wide, wide = (_wide(a, spec) for a in (dy, x))
     images, mean, apart, below = _parts_of_contrast(wide, spec)
     area = float(spec.size) ** 2
@@ -318,6 +318,6 @@ _spatial, _spatial_grad = _by_squares(
     (window_launches.spatial_norm, window_launches.spatial_norm_grad),
 )
 _contrast, _contrast_grad = _both(
-    *("local_contrast_norm", _contrast_params, (_contrast_meaning, _contrast_grad_meaning)),
+    *("local_contrast_norm", _contrast_params, (_contrast_decomposition, _contrast_grad_decomposition)),
     (window_launches.local_contrast_norm, window_launches.local_contrast_norm_grad),
 )

@@ -1,7 +1,7 @@
 """The kernels of L2 pooling and their rules.
 
 Where ``c`` counts the taps of a window on a pixel, a norm's derivative by it is ``c * x / norm``. `grad` sums that over
-the windows of a pixel, `_tangent` over the pixels of a window: each is the other's VJP in its first argument, both are
+the windows of a pixel, `jvp` over the pixels of a window: each is the other's VJP in its first argument, both are
 linear in their second one, and division by the norm is all that is left. So two kernels serve derivatives of any order.
 """
 
@@ -58,7 +58,7 @@ def _run_grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.arra
     return launch.launch("l2_pool_grad", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
-def _run_tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+def _run_jvp(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
     source, result = (x.shape, x.dtype), (norms.shape, norms.dtype)
 
     def kernels() -> tuple[KernelLaunch, ...]:
@@ -85,12 +85,12 @@ def _norms_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
 
 def _norms_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     (x,) = arrays
-    return _tangent(tangents[0], x, _norms(x, spec), spec)
+    return _jvp(tangents[0], x, _norms(x, spec), spec)
 
 
 def _grad_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
     (dy, x, norms), t = arrays, cotangents[0]
-    pushed = _tangent(t, x, norms, spec)
+    pushed = _jvp(t, x, norms, spec)
     return pushed, _grad(dy, t, norms, spec), -_over(dy, norms) * pushed
 
 
@@ -109,23 +109,21 @@ def _grad_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     )
 
 
-def _tangent_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
+def _jvp_vjp(arrays: Any, cotangents: Any, outputs: Any, spec: Spec) -> Any:
     (t, x, norms), cotangent = arrays, cotangents[0]
     dy = cotangent.astype(x.dtype)
     return _grad(dy, x, norms, spec), _grad(dy, t, norms, spec), -_over(cotangent, norms) * outputs[0]
 
 
-def _tangent_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
+def _jvp_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     u, x, norms = arrays
     return _total(
-        (tangents[0], lambda t: _tangent(t, x, norms, spec)),
-        (tangents[1], lambda t: _tangent(u, t, norms, spec)),
-        (tangents[2], lambda t: -_tangent(u, x, norms, spec) * _over(t, norms)),
+        (tangents[0], lambda t: _jvp(t, x, norms, spec)),
+        (tangents[1], lambda t: _jvp(u, t, norms, spec)),
+        (tangents[2], lambda t: -_jvp(u, x, norms, spec) * _over(t, norms)),
     )
 
 
 _norms: Any = differentiable("l2_pool", _run_norms, vjp=_norms_vjp, jvp=_norms_jvp, vmap=over_batches(lambda: _norms))
 _grad: Any = differentiable("l2_pool_grad", _run_grad, vjp=_grad_vjp, jvp=_grad_jvp, vmap=over_batches(lambda: _grad))
-_tangent: Any = differentiable(
-    "l2_pool_jvp", _run_tangent, vjp=_tangent_vjp, jvp=_tangent_jvp, vmap=over_batches(lambda: _tangent)
-)
+_jvp: Any = differentiable("l2_pool_jvp", _run_jvp, vjp=_jvp_vjp, jvp=_jvp_jvp, vmap=over_batches(lambda: _jvp))

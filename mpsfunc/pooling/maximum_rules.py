@@ -1,6 +1,6 @@
 """The kernels of maximum pooling and their rules.
 
-With the winners fixed, pooling is linear: `grad` adds to the winners what `take` reads from them. Each is the other's
+With the winners fixed, pooling is linear: `grad` adds to the winners what `gather` reads from them. Each is the other's
 VJP, and derivatives of every order run through these two.
 """
 
@@ -13,7 +13,7 @@ import mlx.core as mx
 from mpsfunc.core import launch
 from mpsfunc.core.autodiff import differentiable, over_batches
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_under_way
+from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_in_flight
 from mpsfunc.windows.axis import Axis, clamps_taps
 
 
@@ -29,9 +29,9 @@ def grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     return dx
 
 
-def take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+def gather(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     """What the winners read in an image."""
-    y: mx.array = _take(x, winners, spec)
+    y: mx.array = _gather(x, winners, spec)
     return y
 
 
@@ -51,7 +51,7 @@ def _run_pool(x: mx.array, spec: Spec) -> tuple[mx.array, ...]:
 
     def kernels() -> tuple[KernelLaunch, ...]:
         names = ("x",), ("y", "winners")
-        template = ("W", winners), taps_under_way(spec.windows.cols, x.dtype)
+        template = ("W", winners), taps_in_flight(spec.windows.cols, x.dtype)
         return (by_pixel("max_pool", names, (x.shape, x.dtype), results, spec.windows, template),)
 
     return tuple(launch.launch("max_pool", {"x": x}, spec.windows, results, kernels, spec.stream))
@@ -73,7 +73,7 @@ def _run_grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     return launch.launch("max_pool_grad", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
-def _run_take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+def _run_gather(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     result = winners.shape, x.dtype
 
     def kernels() -> tuple[KernelLaunch, ...]:
@@ -99,7 +99,7 @@ def _pool_jvp(arrays: Any, tangents: Any, spec: Spec) -> Any:
     y, winners = _pool(arrays[0], spec)
     if not mx.issubdtype(y.dtype, mx.floating):  # integers have no derivative
         return mx.zeros_like(y), mx.zeros_like(winners)
-    return _take(tangents[0], winners, spec), mx.zeros_like(winners)
+    return _gather(tangents[0], winners, spec), mx.zeros_like(winners)
 
 
 def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
@@ -114,8 +114,8 @@ def _linear(op: str, run: Any, own: Any, adjoint: Any) -> Any:
     )
 
 
-_take: Any = _linear("max_pool_gather", _run_take, lambda: _take, lambda: _grad)
-_grad: Any = _linear("max_pool_grad", _run_grad, lambda: _grad, lambda: _take)
+_gather: Any = _linear("max_pool_gather", _run_gather, lambda: _gather, lambda: _grad)
+_grad: Any = _linear("max_pool_grad", _run_grad, lambda: _grad, lambda: _gather)
 _pool: Any = differentiable(
     "max_pool",
     _run_pool,
