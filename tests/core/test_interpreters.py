@@ -1,4 +1,4 @@
-"""A second interpreter in one process gets an error, where the C++ module would wait for ever; so does a foreign MLX."""
+"""A second interpreter in a process gets an error, where the C++ module would wait for ever; so does a foreign MLX."""
 
 from __future__ import annotations
 
