@@ -208,6 +208,7 @@ def test_no_public_function_shadows_a_module() -> None:
     ("module", "name", "now"),
     [
         ("pooling", "avg_pool", "mpsfunc.avg_pool"),
+        ("convolution", "conv", "mpsfunc.conv"),
         ("convolution", "ConvState", "mpsfunc.ConvState"),
         ("saving", "load", "mpsfunc.load"),
         ("max_pooling", "max_pool", "mpsfunc.max_pool"),
