@@ -121,7 +121,7 @@ def hands_on(function: ast.FunctionDef | ast.Lambda) -> bool:
     call = body[0] if body else None
     if not isinstance(call, ast.Call) or not all(isinstance(other, ast.Name) for other in body[1:]):
         return False
-    if not isinstance(call.func, ast.Name | ast.Attribute):  # it chooses what to call
+    if isinstance(call.func, ast.Subscript):  # it chooses what to call
         return False
     given = [a.value if isinstance(a, ast.Starred) else a for a in (*call.args, *(k.value for k in call.keywords))]
     return all(isinstance(argument, ast.Name | ast.Constant) for argument in given)
@@ -160,7 +160,6 @@ def sentence(name: str) -> str:
     known = {
         "mpsfunc": "The public names.",
         "mpsfunc/__main__.py": "`python -m mpsfunc`.",
-        "primitives": "The CPU's kernels.",
         "primitives/runtime": "Instruction sets, checks of calls, threads; without MLX.",
         "primitives/kernels": "The CPU's kernels, once for each instruction set.",
         "primitives/binding": "What knows MLX and nanobind.",

@@ -27,19 +27,19 @@ from mpsfunc.activation.neuron import neuron as neuron
 from mpsfunc.activation.neuron import neuron_grad as neuron_grad
 from mpsfunc.activation.neuron import prelu as prelu
 from mpsfunc.activation.neuron import prelu_grad as prelu_grad
-from mpsfunc.convolution.conv import ConvState as ConvState
-from mpsfunc.convolution.conv import conv as conv
-from mpsfunc.convolution.conv import conv_fwd as conv_fwd
-from mpsfunc.convolution.conv import conv_grad as conv_grad
-from mpsfunc.convolution.conv import conv_grad_input as conv_grad_input
-from mpsfunc.convolution.conv import conv_grad_weights as conv_grad_weights
-from mpsfunc.convolution.conv import conv_state as conv_state
 from mpsfunc.convolution.conv_transpose import ConvTransposeState as ConvTransposeState
 from mpsfunc.convolution.conv_transpose import conv_transpose as conv_transpose
 from mpsfunc.convolution.conv_transpose import conv_transpose_fwd as conv_transpose_fwd
 from mpsfunc.convolution.conv_transpose import conv_transpose_grad as conv_transpose_grad
 from mpsfunc.convolution.conv_transpose import conv_transpose_grad_input as conv_transpose_grad_input
 from mpsfunc.convolution.conv_transpose import conv_transpose_grad_weights as conv_transpose_grad_weights
+from mpsfunc.convolution.convolution import ConvState as ConvState
+from mpsfunc.convolution.convolution import conv as conv
+from mpsfunc.convolution.convolution import conv_fwd as conv_fwd
+from mpsfunc.convolution.convolution import conv_grad as conv_grad
+from mpsfunc.convolution.convolution import conv_grad_input as conv_grad_input
+from mpsfunc.convolution.convolution import conv_grad_weights as conv_grad_weights
+from mpsfunc.convolution.convolution import conv_state as conv_state
 from mpsfunc.convolution.fully_connected import fully_connected as fully_connected
 from mpsfunc.convolution.fully_connected import fully_connected_fwd as fully_connected_fwd
 from mpsfunc.convolution.fully_connected import fully_connected_grad as fully_connected_grad
@@ -178,11 +178,11 @@ __all__ = [
     "upsample_nearest", "upsample_nearest_fwd", "upsample_nearest_grad", "upsample_nearest_state",
 ]  # fmt: skip
 
-# Modules of earlier versions, and where the first of their names is now.
+# Modules of earlier versions, and a name of theirs that is now under mpsfunc itself.
 _MOVED = {
     "activations": "relu", "checkpointing": "checkpoint", "images": "concatenate", "l2_pooling": "l2_pool",
     "max_pooling": "max_pool", "padding": "pad", "resize": "resize_bilinear", "sub_pixel": "depth_to_space",
-    "upsample": "upsample_bilinear", "weights": "fold_batch_norm", "window": "PaddingPolicy",
+    "upsample": "upsample_bilinear", "weights": "fold_batch_norm",
 }  # fmt: skip
 
 _keep_buffers()
@@ -194,6 +194,8 @@ def __getattr__(name: str) -> _Any:
     if name in ("graph", "nn"):
         return _import_module(f"mpsfunc.{name}")
     now = f"; what was in it is under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
+    if name == "window":
+        now = "; what was in it is in mpsfunc.windows, and mpsfunc.PaddingPolicy"
     raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}{now}")
 
 

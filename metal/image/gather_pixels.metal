@@ -2,7 +2,7 @@
 // A thread owns V channels of one output pixel and has B images under way together.
 #include "image/params.h"
 #include "shared/vector_load.h"
-const PickLaunch p = params_as<PickLaunch>(params);
+const GatherPixelsLaunch p = params_as<GatherPixelsLaunch>(params);
 const int height = p.height, width = p.width;
 const int images = x_shape[0], n_rows = x_shape[1], n_cols = x_shape[2], channels = x_shape[3], lanes = channels / V;
 const int ow = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;

@@ -5,7 +5,7 @@
 #include "shared/base.h"
 
 // The size of the result. Two words: `constant` on Metal.
-struct PickLaunch {
+struct GatherPixelsLaunch {
   int height, width;
 };
 

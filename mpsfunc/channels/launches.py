@@ -54,7 +54,7 @@ def bn_stats(x: mx.array, stat_groups: int) -> tuple[KernelLaunch, ...]:
 def bn_stats_grad(dy: mx.array, stat_groups: int, act: Activation) -> tuple[KernelLaunch, ...]:
     """Sums of g and of g * (x - mean) over each channel, g = dy through the neuron, from dy, x, mean[, scale, shift].
 
-    The result is flat: statistics groups * c sums of g, then as many of the products.
+    The result is flat: stat_groups * c sums of g, then as many of the products.
     """
     first = _bn_stats_grad(dy, stat_groups, act)
     parts, length = first.results[0][0]

@@ -132,7 +132,7 @@ class BnComposedFactorsLaunch(NamedTuple):
 
 
 class BnRunningParams(NamedTuple):
-    """Of `vector_rules.moved`; ``unbiased`` is 1 or 0."""
+    """Of `vector_rules.running`; ``unbiased`` is 1 or 0."""
 
     share: float
     unbiased: float
@@ -146,7 +146,7 @@ class BnRunningLaunch(NamedTuple):
 
 
 class BnGroupParams(NamedTuple):
-    """Of `vector_rules.by_group` and `vector_rules.group_sums`: how many groups."""
+    """Of `vector_rules.group_moments` and `vector_rules.group_sums`: how many groups."""
 
     groups: float
 

@@ -81,7 +81,7 @@ def bn_stats(x: mx.array, spec: StatGroups) -> tuple[ChannelVectors, ChannelVect
 @bn_stats.vjp
 def _bn_stats_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: StatGroups) -> Gradients:
     (x,), (dmean, dvar), mean = arrays, cotangents, outputs[0]
-    count, on = _in_a_set(x, mean), ActivationSpec(NO_ACTIVATION, spec.stream)
+    count, on = _in_a_group(x, mean), ActivationSpec(NO_ACTIVATION, spec.stream)
     return (plain_bn_normalize(x, mean, dvar * (2 / count), dmean / count, on),)
 
 
@@ -90,7 +90,7 @@ def _bn_stats_jvp(arrays: Arrays, tangents: Arrays, spec: StatGroups) -> tuple[C
     (x,), (tx,) = arrays, tangents
     mean, _ = bn_stats(x, spec)
     total, dot = plain_bn_stats_grad(tx, x, mean, ActivationSpec(NO_ACTIVATION, spec.stream))
-    return total / _in_a_set(x, mean), dot * (2 / _in_a_set(x, mean))
+    return total / _in_a_group(x, mean), dot * (2 / _in_a_group(x, mean))
 
 
 @bn_stats.vmap
@@ -106,7 +106,7 @@ def _bn_stats_vmap(
 def bn_stats_of_all(x: mx.array, spec: StatGroups) -> tuple[mx.array, mx.array]:
     """Mean (c,) and population variance (c,) of all images as one statistics group, which is what the spec has."""
     if launch.backend(spec.stream) != "cpu":
-        return of_the_set(bn_stats(x, spec))
+        return of_the_group(bn_stats(x, spec))
     vector = (x.shape[3],), launch.accumulator(x.dtype)
     mean, var = launch.launch("bn_stats", {"x": x}, None, (vector, vector), tuple, spec.stream)
     return mean, var
@@ -114,10 +114,10 @@ def bn_stats_of_all(x: mx.array, spec: StatGroups) -> tuple[mx.array, mx.array]:
 
 @bn_stats_of_all.decomposition
 def _bn_stats_of_all_by_rows(x: mx.array, spec: StatGroups) -> tuple[mx.array, mx.array]:
-    return of_the_set(bn_stats(x, spec))
+    return of_the_group(bn_stats(x, spec))
 
 
-def of_the_set(rows: tuple[ChannelVectors, ChannelVectors]) -> tuple[mx.array, mx.array]:
+def of_the_group(rows: tuple[ChannelVectors, ChannelVectors]) -> tuple[mx.array, mx.array]:
     """Vectors (c,) of rows (1, c)."""
     mean, var = (v.reshape(v.shape[1]) for v in rows)
     return mean, var
@@ -127,7 +127,7 @@ def _rows(x: mx.array, stat_groups: int) -> launch.Output:
     return (stat_groups, x.shape[3]), launch.accumulator(x.dtype)
 
 
-def _in_a_set(x: mx.array, mean: ChannelVectors) -> int:
+def _in_a_group(x: mx.array, mean: ChannelVectors) -> int:
     """Pixels that a row of vectors belongs to; 1 where there is none, whose sums are zeros."""
     n, h, w, _ = x.shape
     return max(int(n // max(mean.shape[0], 1) * h * w), 1)

@@ -144,7 +144,7 @@ class _RunningSpec(NamedTuple):
     stream: mx.Stream
 
 
-def moved(
+def running(
     running_mean: Vector,
     running_var: Vector,
     mean: Vector,
@@ -159,22 +159,22 @@ def moved(
     The variance is NaN after a batch of one element, which has none, and so is its derivative by that batch's.
     """
     spec = _RunningSpec(BnRunningParams(share, unbiased), stream)
-    return moved_kernel(running_mean, running_var, mean, var, count, spec)
+    return running_kernel(running_mean, running_var, mean, var, count, spec)
 
 
 @operation("bn_running")
-def moved_kernel(
+def running_kernel(
     running_mean: Vector, running_var: Vector, mean: Vector, var: Vector, count: mx.array, spec: _RunningSpec
 ) -> tuple[Vector, Vector]:
-    """`moved` in one launch."""
+    """`running` in one launch."""
     vectors = {"running_mean": running_mean, "running_var": running_var, "mean": mean, "var": var, "count": count}
     record = BnRunningLaunch(running_mean.size, spec.params)
     moved_mean, moved_var = _by_entry("bn_running", vectors, ("moved_mean", "moved_var"), spec, record)
     return moved_mean, moved_var
 
 
-@moved_kernel.decomposition
-def _moved_by_formula(
+@running_kernel.decomposition
+def _running_by_formula(
     running_mean: Vector, running_var: Vector, mean: Vector, var: Vector, count: mx.array, spec: _RunningSpec
 ) -> tuple[Vector, Vector]:
     share, unbiased = spec.params
@@ -194,26 +194,26 @@ class _GroupSpec(NamedTuple):
     stream: mx.Stream
 
 
-def by_group(
+def group_moments(
     mean: ChannelVectors, var: ChannelVectors, groups: float, stream: mx.Stream
 ) -> tuple[ChannelVectors, ChannelVectors]:
     """The moments of so many groups of neighbouring channels, from those of channels; for each channel its group's.
 
     Sums are of how far means are from the group's first, so that equal ones have no variance.
     """
-    return by_group_kernel(mean, var, _GroupSpec(BnGroupParams(groups), stream))
+    return group_moments_kernel(mean, var, _GroupSpec(BnGroupParams(groups), stream))
 
 
 @operation("group_moments")
-def by_group_kernel(
+def group_moments_kernel(
     mean: ChannelVectors, var: ChannelVectors, spec: _GroupSpec
 ) -> tuple[ChannelVectors, ChannelVectors]:
-    """`by_group` in one launch."""
+    """`group_moments` in one launch."""
     return _by_group("group_moments", {"mean": mean, "var": var}, ("group_mean", "group_var"), spec)
 
 
-@by_group_kernel.decomposition
-def _by_group_by_formula(
+@group_moments_kernel.decomposition
+def _group_moments_by_formula(
     mean: ChannelVectors, var: ChannelVectors, spec: _GroupSpec
 ) -> tuple[ChannelVectors, ChannelVectors]:
     groups = int(spec.params.groups)

@@ -256,9 +256,9 @@ def _wanted(
     words: int,
     device: mx.Device,
 ) -> tuple[Any, ...]:
-    body = texts.body(of.body)
+    body, asks = texts.body(of.body), _nvrtc().asks
     named = zip(of.inputs, arrays, strict=True)
-    inputs = tuple((name, a.dtype, a.ndim if _nvrtc().asks(body, name) else 0) for name, a in named)
+    inputs = tuple((name, a.dtype, a.ndim if asks(body, name) else 0) for name, a in named)
     outputs = tuple((name, dtype) for name, (_, dtype) in zip(of.outputs, of.results, strict=True))
     header = texts.header(of.body, metal=False)
     return f"mpsfunc_{of.body}", body, header, inputs, outputs, constants, words, device

@@ -20,6 +20,7 @@ if not in_the_main_interpreter():
         "use threads or processes"
     )
 
+# Behind the refusal above, since MLX's module may not load there; and by its own word, which its stubs leave out.
 _found: str = importlib.import_module("mlx.core").__version__
 if _found != MLX_VERSION:
     raise ImportError(

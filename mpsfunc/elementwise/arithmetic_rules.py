@@ -259,7 +259,7 @@ def _full_grad(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec, dtype: mx
     lying = [(a.shape, per) if needs else (shape, 1) for a, per, needs in zip((x, y), of.pers, needed, strict=True)]
     made = broadcast.layout(shape, (shape, 1), *lying)
     limits, (first, second, third) = _limits(of) if spec.clamped else 0, made.operands
-    switches = of.operation, spec.operand, limits, *needed
+    switches = of.operation, spec.operand, limits, int(needed[0]), int(needed[1])
     params = ArithmeticGradParams(*made[:4], first, second, third, *switches, _factors(of))
 
     def launches() -> tuple[KernelLaunch, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class PickLaunch(NamedTuple):
+class GatherPixelsLaunch(NamedTuple):
     """The size of the result."""
 
     height: int

@@ -15,7 +15,7 @@ import numpy as np
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.operation import Arrays, Gradients, operation, over_batches
-from mpsfunc.image.params import PickLaunch, ResampleLaunch
+from mpsfunc.image.params import GatherPixelsLaunch, ResampleLaunch
 from mpsfunc.windows import sampling
 from mpsfunc.windows.sampling import Axis
 
@@ -66,7 +66,7 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
             grid, group = grids.image_threads(width * (channels // vector_width), height, -(-n // images_per_thread))
             names = ("x", "rows", "cols", "filling"), ("y",)
             template = ("V", vector_width), ("B", images_per_thread)
-            params = PickLaunch(height, width)
+            params = GatherPixelsLaunch(height, width)
             return (KernelLaunch("gather_pixels", *names, (result,), grid, group, params, template),)
 
         arrays = {"x": x, "rows": _picks(rows), "cols": _picks(cols), "filling": _filling(spec.fill, x.dtype)}

@@ -169,7 +169,7 @@ known_gradient.vmap(over_batches(known_gradient))
 
 def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.array]:
     named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)
-    params = LossParams(spec.type, spec.elements, spec.labelled, spec.weighted, spec.numbers)
+    params = LossParams(spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted), spec.numbers)
 
     def kernels() -> tuple[KernelLaunch, ...]:
         return launches.loss(named, spec)
@@ -180,7 +180,8 @@ def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.
 
 def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.array:
     named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)[1:]
-    params = LossGradParams(spec.type, exact, spec.labelled, spec.weighted, spec.scaled, spec.numbers)
+    switches = int(exact), int(spec.labelled), int(spec.weighted), int(spec.scaled)
+    params = LossGradParams(spec.type, *switches, spec.numbers)
 
     def kernels() -> tuple[KernelLaunch, ...]:
         return launches.loss_grad(named, spec, exact)

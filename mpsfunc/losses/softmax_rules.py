@@ -20,7 +20,7 @@ from mpsfunc.losses.params import SoftmaxGradParams
 
 _MOST = 2**31 - 1
 # What the gradients' kernels compute; the numbers are theirs.
-_PULL, _CURVE, _TANGENT = map(SoftmaxGradParams, range(3))
+_GRADIENT, _SECOND_DERIVATIVE, _TANGENT = map(SoftmaxGradParams, range(3))
 
 
 class Spec(NamedTuple):
@@ -86,7 +86,7 @@ softmax.vmap(over_batches(softmax))
 @operation("softmax_grad")
 def softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     """``y * (dy - sum of dy * y)``."""
-    return _launched("softmax_grad", {"dy": dy, "y": y}, _PULL, spec)
+    return _launched("softmax_grad", {"dy": dy, "y": y}, _GRADIENT, spec)
 
 
 @softmax_grad.vjp
@@ -109,7 +109,7 @@ def softmax_grad_by_y(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) -> mx.
     """The gradient of ``sum(u * softmax_grad(dy, y))`` by y."""
     if not _own(spec):
         return _softmax_grad_by_y_by_formula(u, dy, y, spec)
-    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
+    return _launched("softmax_grad", {"u": u, "dy": dy, "y": y}, _SECOND_DERIVATIVE, spec)
 
 
 @softmax_grad_by_y.decomposition
@@ -147,7 +147,7 @@ log_softmax.vmap(over_batches(log_softmax))
 @operation("log_softmax_grad")
 def log_softmax_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     """``dy - exp(y) * sum of dy``."""
-    return _launched("log_softmax_grad", {"dy": dy, "y": y}, _PULL, spec)
+    return _launched("log_softmax_grad", {"dy": dy, "y": y}, _GRADIENT, spec)
 
 
 @log_softmax_grad.vjp
@@ -187,7 +187,7 @@ def log_softmax_grad_by_y(u: mx.array, dy: mx.array, y: mx.array, spec: Spec) ->
     """The gradient of ``sum(u * log_softmax_grad(dy, y))`` by y."""
     if not _own(spec):
         return _log_softmax_grad_by_y_by_formula(u, dy, y, spec)
-    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _CURVE, spec)
+    return _launched("log_softmax_grad", {"u": u, "dy": dy, "y": y}, _SECOND_DERIVATIVE, spec)
 
 
 @log_softmax_grad_by_y.decomposition

@@ -3,8 +3,9 @@
 ``MPSCNNBatchNormalizationStatistics``, ``...Normalization``, ``...StatisticsGradient``, ``...Gradient`` and
 ``...State``. `batch_norm` composes them for ``mx.grad``.
 
-Four kernels over images carry everything, at every order of derivative: the moments of a channel, an affine map of
-one image (`bn_normalize`) or of two (`bn_grad`), and two channel sums (`bn_stats_grad`), all in `channels.rules`. Each
+Four kernels over images carry everything, at every order of derivative: the moments of a channel (`bn_stats`), an
+affine map of one image (`bn_normalize`) or of two (`bn_grad`), and two channel sums (`bn_stats_grad`), all in
+`channels.rules`. Each
 one's rules use the others; what remains is arithmetic on vectors with one entry a channel, which `batch_rules` lets
 the kernels do.
 """

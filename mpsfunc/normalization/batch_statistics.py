@@ -281,7 +281,9 @@ def bn_running(
         if launch.backend(stream) == "cpu" or dtypes[0] != dtypes[1]:
             known_mean, known_var = known_mean.astype(wide), known_var.astype(wide)
         found_mean, found_var = state.mean.astype(wide), state.var.astype(wide)
-        mean, var = vector_rules.moved(known_mean, known_var, found_mean, found_var, state.count, share, drawn, stream)
+        mean, var = vector_rules.running(
+            known_mean, known_var, found_mean, found_var, state.count, share, drawn, stream
+        )
         return running._replace(mean=mean.astype(dtypes[0]), var=var.astype(dtypes[1]))
 
 

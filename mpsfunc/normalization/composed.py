@@ -123,7 +123,7 @@ def statistics(
     """Mean, variance and count of what shares them, for each channel; the fields are those of `Spec`."""
     mean, var = bn_stats(x, StatGroups(x.shape[0] if per_image else 1, stream))
     if groups:
-        mean, var = vector_rules.by_group(mean, var, float(groups), stream)
+        mean, var = vector_rules.group_moments(mean, var, float(groups), stream)
     count = mx.array(_elements(x, per_image, groups), mx.int64)
     if processes is None:
         return mean, var, count
@@ -136,7 +136,7 @@ def statistics_of_all(x: mx.array, processes: Group | None, stream: mx.Stream) -
         return *rules.bn_stats_of_all(x, StatGroups(1, stream)), mx.array(_elements(x, False, 0), mx.int64)
     mean, var, count = statistics(x, False, 0, processes, stream)
     with mx.stream(stream):
-        mean, var = rules.of_the_set((mean, var))
+        mean, var = rules.of_the_group((mean, var))
     return mean, var, count
 
 
@@ -305,7 +305,7 @@ def _rows(vector: mx.array, like: ChannelVectors) -> ChannelVectors:
 
 def _shared(first: ChannelVectors, second: ChannelVectors, spec: Spec) -> tuple[ChannelVectors, ChannelVectors]:
     """The only row of each where all images share it."""
-    return (first, second) if spec.per_image else rules.of_the_set((first, second))
+    return (first, second) if spec.per_image else rules.of_the_group((first, second))
 
 
 def _outputs(x: mx.array, spec: Spec) -> tuple[launch.Output, ...]:

@@ -1,7 +1,7 @@
 """The kernels of L2 pooling and their rules.
 
 Where ``c`` counts the taps of a window on a pixel, a norm's derivative by it is ``c * x / norm``. `grad` sums that over
-the windows of a pixel, `tangent` over the pixels of a window: each is the other's VJP in its first argument, both are
+the windows of a pixel, `jvp` over the pixels of a window: each is the other's VJP in its first argument, both are
 linear in their second one, and division by the norm is all that is left. So two kernels serve derivatives of any order.
 """
 
@@ -40,7 +40,7 @@ def _norms_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) 
 @norms.jvp
 def _norms_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
     (x,) = arrays
-    return tangent(tangents[0], x, norms(x, spec), spec)
+    return jvp(tangents[0], x, norms(x, spec), spec)
 
 
 norms.vmap(over_batches(norms))
@@ -64,7 +64,7 @@ def grad(dy: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
 @grad.vjp
 def _grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (dy, x, norms), t = arrays, cotangents[0]
-    pushed = tangent(t, x, norms, spec)
+    pushed = jvp(t, x, norms, spec)
     return pushed, grad(dy, t, norms, spec), -_over(dy, norms) * pushed
 
 
@@ -82,7 +82,7 @@ grad.vmap(over_batches(grad))
 
 
 @operation("l2_pool_jvp")
-def tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
+def jvp(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
     """The tangent of the norms, in the accumulator's dtype, from that of x."""
     source, result = (x.shape, x.dtype), (norms.shape, norms.dtype)
 
@@ -94,24 +94,24 @@ def tangent(t: mx.array, x: mx.array, norms: mx.array, spec: Spec) -> mx.array:
     return launch.launch("l2_pool_jvp", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
-@tangent.vjp
-def _tangent_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+@jvp.vjp
+def _jvp_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (t, x, norms), cotangent = arrays, cotangents[0]
     dy = cotangent.astype(x.dtype)
     return grad(dy, x, norms, spec), grad(dy, t, norms, spec), -_over(cotangent, norms) * outputs[0]
 
 
-@tangent.jvp
-def _tangent_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+@jvp.jvp
+def _jvp_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     u, x, norms = arrays
     return _total(
-        (tangents[0], lambda t: tangent(t, x, norms, spec)),
-        (tangents[1], lambda t: tangent(u, t, norms, spec)),
-        (tangents[2], lambda t: -tangent(u, x, norms, spec) * _over(t, norms)),
+        (tangents[0], lambda t: jvp(t, x, norms, spec)),
+        (tangents[1], lambda t: jvp(u, t, norms, spec)),
+        (tangents[2], lambda t: -jvp(u, x, norms, spec) * _over(t, norms)),
     )
 
 
-tangent.vmap(over_batches(tangent))
+jvp.vmap(over_batches(jvp))
 
 
 def _over(a: mx.array, norms: mx.array) -> mx.array:

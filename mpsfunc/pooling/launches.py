@@ -87,7 +87,7 @@ def summing(
     ((read,), (written,)) = names
 
     def step(source: Output, result: Output, windows: PoolParams) -> KernelLaunch:
-        template = (*constants(result[1]), taps_under_way(windows.cols, source[1], images_per_thread))
+        template = (*constants(result[1]), taps_in_flight(windows.cols, source[1], images_per_thread))
         return by_pixel(body, names, source, (result,), windows, template, images_per_thread=images_per_thread)
 
     if rows.size * cols.size < _MANY or cols.size < 4 or 4 * cols.n_out > cols.n_in:
@@ -99,7 +99,7 @@ def summing(
     return along_columns, along_rows
 
 
-def taps_under_way(cols: Axis, dtype: mx.Dtype, images_per_thread: int | None = None) -> tuple[str, int]:
+def taps_in_flight(cols: Axis, dtype: mx.Dtype, images_per_thread: int | None = None) -> tuple[str, int]:
     """The constant "U": how many taps of a row a thread loads, for each image, before it looks at them."""
     loads = 8 if dtype.size > 2 else 4  # of a thread, which has more channels where they are small
     return "U", max(1, min(cols.size, 4, loads // (images_per_thread or 1)))

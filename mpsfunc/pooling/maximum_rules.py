@@ -1,6 +1,6 @@
 """Maximum pooling as operations.
 
-With the winners fixed, pooling is linear: `grad` adds to the winners what `take` reads from them. Each is the other's
+With the winners fixed, pooling is linear: `grad` adds to the winners what `gather` reads from them. Each is the other's
 VJP, and derivatives of every order run through these two.
 """
 
@@ -11,7 +11,7 @@ import mlx.core as mx
 from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
-from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_under_way
+from mpsfunc.pooling.launches import Spec, by_pixel, on_tiles, taps_in_flight
 from mpsfunc.windows.axis import Axis, clamps_taps
 
 
@@ -30,7 +30,7 @@ def pool(x: mx.array, spec: Spec) -> tuple[mx.array, mx.array]:
 
     def kernels() -> tuple[KernelLaunch, ...]:
         names = ("x",), ("y", "winners")
-        template = ("W", winners), taps_under_way(spec.windows.cols, x.dtype)
+        template = ("W", winners), taps_in_flight(spec.windows.cols, x.dtype)
         return (by_pixel("max_pool", names, (x.shape, x.dtype), results, spec.windows, template),)
 
     y, chosen = launch.launch("max_pool", {"x": x}, spec.windows, results, kernels, spec.stream)
@@ -49,7 +49,7 @@ def _pool_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> tuple[mx.array, m
     y, winners = pool(arrays[0], spec)
     if not mx.issubdtype(y.dtype, mx.floating):  # integers have no derivative
         return mx.zeros_like(y), mx.zeros_like(winners)
-    return take(tangents[0], winners, spec), mx.zeros_like(winners)
+    return gather(tangents[0], winners, spec), mx.zeros_like(winners)
 
 
 pool.vmap(over_batches(pool))
@@ -75,7 +75,7 @@ def grad(dy: mx.array, winners: mx.array, spec: Spec) -> mx.array:
 
 @grad.vjp
 def _grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
-    return take(cotangents[0], arrays[1], spec), None
+    return gather(cotangents[0], arrays[1], spec), None
 
 
 @grad.jvp
@@ -88,7 +88,7 @@ grad.vmap(over_batches(grad))
 
 
 @operation("max_pool_gather")
-def take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
+def gather(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     """What the winners read in an image."""
     result = winners.shape, x.dtype
 
@@ -102,15 +102,15 @@ def take(x: mx.array, winners: mx.array, spec: Spec) -> mx.array:
     return launch.launch("max_pool_gather", arrays, spec.windows, (result,), kernels, spec.stream)[0]
 
 
-@take.vjp
-def _take_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+@gather.vjp
+def _gather_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     return grad(cotangents[0], arrays[1], spec), None
 
 
-@take.jvp
-def _take_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+@gather.jvp
+def _gather_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     x, winners = arrays
-    return mx.zeros_like(take(x, winners, spec)) if tangents[0] is None else take(tangents[0], winners, spec)
+    return mx.zeros_like(gather(x, winners, spec)) if tangents[0] is None else gather(tangents[0], winners, spec)
 
 
-take.vmap(over_batches(take))
+gather.vmap(over_batches(gather))

@@ -48,8 +48,8 @@ void by_state(const Check& c, const Signature& call, size_t images, Vectors know
 }
 
 // A direction as a whole: images, two vectors (channels,), and statistics (stat_groups, channels), or (channels,) where
-// there is one statistics group. The gradient reads statistics, with an entry a channel or a group, and has two more
-// vectors of their gradients, or empty ones.
+// there is one statistics group. The gradient reads statistics, with an entry a channel or for several together, and
+// has two more vectors of their gradients, or empty ones.
 template <typename Check>
 void whole(const Check& c, bool gradient) {
   const size_t images = gradient ? 2 : 1;

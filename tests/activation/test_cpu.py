@@ -7,7 +7,7 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-from metal_host.cases.activation import EVERY, TOLD_BY_RESULT, Told, activation, slope_of_result, spread
+from metal_host.cases.activation import EVERY, SLOPE_FROM_OUTPUT, Told, activation, slope_of_result, spread
 from support import DTYPES, accumulator, close, exact, numbers, same_bits
 from support.oracle import activation as oracle
 
@@ -56,7 +56,7 @@ def test_formula(isa: str, dtype: mx.Dtype, op: str, name: str, told: Told) -> N
         close(y, right, abs(factor) * 4 + abs(right) * (1 + abs(exact(x))), slack=4)
 
 
-@pytest.mark.parametrize(("name", "told"), TOLD_BY_RESULT, ids=str)
+@pytest.mark.parametrize(("name", "told"), SLOPE_FROM_OUTPUT, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_slope_of_a_result(isa: str, dtype: mx.Dtype, name: str, told: Told) -> None:
     for size in SIZES:

@@ -9,6 +9,7 @@ one of their own each. A ratio is of the second checkout to the first, by the me
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import statistics
 import subprocess
@@ -26,7 +27,8 @@ _BUILT, _OFTEN, _STEPS = 200, 10, 5
 _METHOD = """Two built checkouts in turns, {rounds} rounds: the import of mpsfunc, each in a process of its own and
 behind a first one that writes bytecode; building a call, which is all that happens before an evaluation, in ten short
 turns a round; and a training step of two networks of `tests/bench/networks.py`, batch 16, eager. Written by
-`python -m tests.bench.versions`."""
+`python -m tests.bench.versions BEFORE AFTER --out docs/benchmarks`, whose calls gave the same bits in both."""
+_RESULTS = "results"
 _IMPORT = "import time; begun = time.perf_counter(); import mpsfunc; print(time.perf_counter() - begun)"
 
 
@@ -67,7 +69,15 @@ def works() -> dict[str, Callable[[], float]]:
         turn()
         return turn
 
-    return {name: building(call) for name, call in calls.items()} | {name: training(name) for name in NETWORKS}
+    def results() -> float:
+        """A digest of what the calls give."""
+        digest = hashlib.sha256()
+        for call in calls.values():
+            digest.update(bytes(memoryview(call())))  # type: ignore[arg-type]
+        return float(int(digest.hexdigest()[:12], 16))
+
+    turns = {name: building(call) for name, call in calls.items()} | {name: training(name) for name in NETWORKS}
+    return turns | {_RESULTS: results}
 
 
 def child() -> None:
@@ -116,27 +126,35 @@ class Checkout:
                 check=True,
             )
             return float(done.stdout)
+        return float(self.answer(name))
+
+    def answer(self, name: str) -> str:
+        """What the process says to a name."""
         self._asked.write(name + "\n")
         self._asked.flush()
-        return float(self._told.readline())
+        return self._told.readline()
 
 
 def measured(before: Checkout, after: Checkout, rounds: int) -> Iterator[tuple[object, ...]]:
-    """A row a work: both medians, their ratio, and between which ratios the middle half of the rounds lies."""
+    """A row a work: both medians, and the median of their ratios, turn by turn, with its 95 % interval."""
+    from . import stats
+
     for name in ("import", *CALLS, *NETWORKS):
         seconds: dict[Checkout, list[float]] = {before: [], after: []}
         for i in range(rounds * (_OFTEN if name in CALLS else 1)):
             for side in (before, after) if i % 2 == 0 else (after, before):
                 seconds[side].append(side.seconds(name))
         one, two = (statistics.median(seconds[side]) for side in (before, after))
-        low, _, high = statistics.quantiles([b / a for a, b in zip(seconds[before], seconds[after], strict=True)], n=4)
-        row = name, f"{one * 1e3:.4g}", f"{two * 1e3:.4g}", f"{two / one:.2f}", f"{low:.2f} to {high:.2f}"
+        ratio = stats.paired(seconds[after], seconds[before])
+        ratios = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        row = name, f"{one * 1e3:.4g}", f"{two * 1e3:.4g}", f"{two / one:.2f}", ratios
         print(*row, flush=True)
         yield row
 
 
 def main() -> None:
     """Prints a row a work, and writes the page."""
+    import mpsfunc as mf
     from mpsfunc.core import launch
 
     from . import report
@@ -147,12 +165,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--out", type=Path, help="folder for versions.md")
     given = parser.parse_args()
+    old, new = (report.commit(folder) for folder in (given.before, given.after))
+    facts = report.cpu_facts(f"{new}, beside {old}", launch.instruction_sets()[0], mf.get_num_threads())
     before, after = (Checkout(folder.resolve()) for folder in (given.before, given.after))
+    if before.answer(_RESULTS) != after.answer(_RESULTS):
+        raise RuntimeError("versions: the checkouts give other results, so their times say nothing")
     rows = list(measured(before, after, given.rounds))
     if given.out:
-        old, new = (report.commit(folder) for folder in (given.before, given.after))
-        facts = report.cpu_facts(f"{new}, beside {old}", launch.instruction_sets()[0], threads=2)
-        head = ["work", f"{old}, ms", f"{new}, ms", "ratio of the medians", "middle half of the rounds' ratios"]
+        head = ["work", f"{old}, ms", f"{new}, ms", "ratio of the medians", "median of the turns' ratios (95 %)"]
         parts = [_METHOD.format(rounds=given.rounds), report.table(["machine", ""], facts.items())]
         report.save(given.out, "versions", ["# What a change costs", *parts, report.table(head, rows)])
 

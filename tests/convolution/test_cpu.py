@@ -375,13 +375,13 @@ def test_fused_neurons(isa: str, name: str, windows: str, channels: tuple[int, i
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", ((0,), (1,), (3, 5), (2, 3, 4, 1, 1, 2, 1, 3), (7, 50_001)), ids=str)
-def test_neuron_pull(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
+def test_neuron_grad_from_output(isa: str, shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     dy, y = numbers(shape, dtype), numbers(shape, dtype, seed=1)
     (dz,) = _primitives.neuron_grad_from_output([dy, y], list(for_cpu(Activation(RELU))), [shape], [dtype], mx.cpu)
     assert same_bits(dz, mx.where(y > 0, dy, mx.zeros_like(dy), stream=mx.cpu))
 
 
-def test_neuron_pull_of_special_values(isa: str) -> None:
+def test_neuron_grad_from_output_of_special_values(isa: str) -> None:
     inf, nan = float("inf"), float("nan")
     y = mx.array([nan, -0.0, 0.0, inf, -inf, 1e-45, 1.0, 1.0])
     dy = mx.array([1.0, nan, inf, 2.0, nan, 3.0, nan, -inf])

@@ -1,4 +1,4 @@
-"""A second interpreter in one process gets an error, where the C++ module would wait for ever."""
+"""A second interpreter in a process gets an error, where the C++ module would wait for ever; so does a foreign MLX."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from mpsfunc.core import versions
 
 # One that shares the lock of all, as all did before Python 3.12; in others ctypes itself may refuse.
 PROGRAM = """
@@ -52,3 +54,17 @@ def test_functions_that_everybody_shares_are_left_as_they_are() -> None:
         timeout=60,
     )
     assert done.stdout == "True\n", done.stderr
+
+
+def test_a_foreign_mlx_is_told() -> None:
+    program = "import mlx.core as mx; mx.__version__ = '0.1.2'; import mpsfunc"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = done.stderr.splitlines()[-1]
+    built = f"mpsfunc {versions.VERSION} is built for mlx {versions.MLX_VERSION}, but mlx 0.1.2 is installed"
+    assert last == f"ImportError: {built}; run: pip install mlx=={versions.MLX_VERSION}"

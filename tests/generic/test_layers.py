@@ -30,13 +30,13 @@ MAY_IMPORT = {
     **{family: BENEATH for family in FAMILIES},
     "saving": BENEATH | FAMILIES,
     "mpsfunc": BENEATH | FAMILIES | {"saving"},
-    "graph": {"mpsfunc"} | BENEATH | FAMILIES,
+    "graph": {"mpsfunc", "core", "elementwise"},
     "nn": {"mpsfunc", "core"},
     "selftest": {"mpsfunc", "core"},
     "__main__.py": {"mpsfunc", "core", "selftest"},
     "primitives/runtime": {"metal"},
     "primitives/kernels": {"metal", "primitives/runtime"},
-    "primitives/binding": {"metal", "primitives/runtime"},
+    "primitives/binding": {"primitives/runtime"},
     "metal": set(),
 }
 ARROWS = draw_map.arrows()
@@ -111,6 +111,22 @@ def imports(text: str) -> set[str]:
                 {f"mpsfunc.{alias.name}" for alias in node.names} if node.module == "mpsfunc" else {str(node.module)}
             )
     return found
+
+
+def files_beneath(text: str) -> set[str]:
+    """The files of the package that a text imports, or names of which it does."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "mpsfunc":
+            folder = str(node.module).removeprefix("mpsfunc").removeprefix(".").replace(".", "/")
+            found |= {name for alias in node.names for name in (folder, f"{folder}/{alias.name}".strip("/"))}
+    return found & set(MODULES)
+
+
+def test_files_do_not_import_in_a_circle() -> None:
+    arrows = {name: files_beneath(text) for name, text in MODULES.items()}
+    assert "core/grids" in arrows["core/launch"] and "core/nvrtc" in arrows["core/launch"]
+    assert len(draw_map.floors(arrows)[0]) > 3
 
 
 def test_placement_does_not_know_mlx() -> None:
@@ -192,6 +208,7 @@ def test_no_public_function_shadows_a_module() -> None:
     ("module", "name", "now"),
     [
         ("pooling", "avg_pool", "mpsfunc.avg_pool"),
+        ("convolution", "conv", "mpsfunc.conv"),
         ("convolution", "ConvState", "mpsfunc.ConvState"),
         ("saving", "load", "mpsfunc.load"),
         ("max_pooling", "max_pool", "mpsfunc.max_pool"),
@@ -222,7 +239,7 @@ def names(text: str) -> set[str]:
 @pytest.mark.parametrize(
     ("word", "owner"),
     [
-        ("custom_function", "core/autodiff"),
+        ("custom_function", "core/operation"),
         ("metal_kernel", "core/launch"),
         ("cuda_kernel", "core/launch"),
         ("_primitives", "core/launch"),
@@ -246,13 +263,12 @@ def named(pattern: str) -> set[str]:
 
 def operations() -> set[str]:
     """The operations on images that Python launches."""
-    norms = named(r"_(?:both|by_squares)\(\s*\*")  # each with its gradient
-    return named(r"(?:\blaunch\.launch|_launched|_run)") | norms | {f"{name}_grad" for name in norms}
+    return named(r"(?:\blaunch\.launch|_launched|_run)") - vector_operations()
 
 
 def vector_operations() -> set[str]:
     """Those between two of them, which MLX compiles for a GPU."""
-    return named("@_one_launch")
+    return set(re.findall(r'@operation\("(\w+)"\)', MODULES["channels/vector_rules"]))
 
 
 def words(text: str) -> set[str]:
@@ -299,6 +315,7 @@ def test_every_header_of_a_body_is_included_once_and_behind_what_it_needs() -> N
     parts = [f"shared/{name}.h" for name in ("base", "geometry", "vector_load")]
     at = [whole.index(texts.text(part)) for part in (*parts, "pooling/params.h", "pooling/tile.h")]
     assert at[0] < at[1] < at[3] < at[4] and at[2] > at[0] and "#include" not in whole
+    assert all(whole.count(texts.text(part)) == 1 for part in (*parts, "pooling/params.h", "pooling/tile.h"))
     assert "shared/moments.h" not in whole and texts.text("shared/moments.h") not in whole
 
 
@@ -323,9 +340,9 @@ def test_a_file_is_one_room(path: Path) -> None:
 
 
 def test_a_body_is_known_by_its_name() -> None:
-    """Texts of kernels are found by it, whatever their folder."""
-    known = [path.name for path in SOURCES if path.suffix == ".metal"]
-    assert "avg_pool.metal" in known and len(set(known)) == len(known)
+    """Texts of kernels are found by it, whatever their folder; and headers mean one thing, but for params.h."""
+    known = [path.name for path in SOURCES if path.suffix in (".metal", ".h") and path.name != "params.h"]
+    assert {"avg_pool.metal", "tile.h"} <= set(known) and len(set(known)) == len(known)
 
 
 FOLDERS = ("mpsfunc", "primitives", "metal", "tests", "docs")

@@ -12,11 +12,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
+import mlx.core as mx
 import pytest
 
-from mpsfunc.core import params
-from mpsfunc.core.params import Unsigned
+from mpsfunc.core import launch, params
+from mpsfunc.core.params import Unsigned, for_cpu
+from mpsfunc.selftest import calls
 
 ROOT = Path(__file__).parents[2]
 METAL = ROOT / "metal"
@@ -200,7 +203,15 @@ def test_nobody_counts_parameters(folder: str) -> None:
     assert matching(folder, r"\bparams_?\s*(?:\[|\+\s*\w)") == []
 
 
-@pytest.mark.parametrize("folder", folders_of("mpsfunc"))
-def test_launches_name_arrays(folder: str) -> None:
-    """And do not count them."""
-    assert matching(folder, r"\breads=\([^)\"]*(?:\b\d|len\()") == []
+def test_words_are_ints(on_cpu: mx.Device) -> None:
+    """Bools among them would be: MLX hands them to a kernel for CUDA as single bytes. The Metal host asks the same."""
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def watched(record: Any) -> tuple[int, ...]:
+        seen[type(record).__name__] = words = for_cpu(record)
+        assert all(type(word) is int for word in words), record
+        return words
+
+    with mock.patch.object(launch, "for_cpu", watched):
+        assert [family for family in calls.test(on_cpu) if family.wrong or family.error] == []
+    assert len(seen) > 15

@@ -71,7 +71,7 @@ ROWS, COLS = [2, 0, 0, NOTHING, 1, 7], [0, 0, 1, 2, NOTHING, NOTHING, 3, 3, 1, 2
 
 @pytest.mark.parametrize("dtype", (*DTYPES, *WORDS), ids=str)
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_pick(isa: str, channels: int, dtype: mx.Dtype) -> None:
+def test_gather_pixels(isa: str, channels: int, dtype: mx.Dtype) -> None:
     """Runs, repetitions, gaps, and positions that a table must not have."""
     x = (numbers((2, 3, 4, channels), mx.float32) * 60).astype(dtype)
     x = mx.abs(x) if dtype in WORDS else x

@@ -60,9 +60,13 @@ class MetalHost:
             KernelFault: Something was wrong with the kernel.
         """
         kernel = kernel_of(stage, tuple((tuple(a.shape), a.dtype) for a in arrays))
+        named = [(name, name) if isinstance(name, str) else name for name in (*stage.reads, *stage.writes)]
+        assert all(type(part) is str for pair in named for part in pair), f"{stage.body}: arrays go by names"
         inputs = dict(zip(stage.inputs, arrays, strict=True))
         if stage.params is not None:
-            inputs["params"] = launch.packed(for_gpu(stage.params))
+            words = for_gpu(stage.params)
+            assert all(type(word) is int for word in words), f"{stage.body}: CUDA takes a bool for a byte"
+            inputs["params"] = launch.packed(words)
         outputs = dict(zip(stage.outputs, stage.results, strict=True))
         work = job(kernel, inputs, outputs, stage.grid, stage.threadgroup)
         whole = all(t % g == 0 for t, g in zip(stage.grid, stage.threadgroup, strict=True))

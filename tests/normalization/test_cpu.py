@@ -1,4 +1,4 @@
-"""The normalizations' C++ primitives by themselves: every instruction set's tails, sets, windows, refusals."""
+"""The normalizations' C++ primitives by themselves: every instruction set's tails, groups, windows, refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was bui
 
 ISAS = _primitives.isas()
 
-# Groups, then images: single pixels, broken vectors, a rest of a row, several blocks and chunks of rows, many groups.
+# Statistics groups, then images: single pixels, broken vectors, a rest of a row, several chunks of rows, many groups.
 GROUPS = (
     (1, (2, 3, 5, 3)), (2, (2, 3, 5, 3)), (3, (6, 1, 1, 7)), (4, (4, 7, 7, 16)), (2, (4, 12, 11, 65)),
     (1, (3, 40, 11, 8)), (70, (140, 1, 2, 5)), (3, (3, 60, 50, 1)), (2, (2, 30, 31, 33)),
@@ -123,7 +123,7 @@ def test_the_neuron_at_its_edges(isa: str) -> None:
     assert stats_grad([mx.full((4, 1), 3.0), x[:4], zero, one, zero], 1)[0].item() == 9
 
 
-def test_a_set_is_what_it_is_alone(isa: str) -> None:
+def test_a_group_is_what_it_is_alone(isa: str) -> None:
     x = numbers((6, 9, 8, 24)) + 1e4
     for groups in (2, 3, 6):
         mean, var = stats(x, groups)

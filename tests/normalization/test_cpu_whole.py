@@ -17,7 +17,7 @@ from mpsfunc.core.params import for_cpu
 
 EPS = 1e-3
 NEURONS = (*PLAIN, for_cpu(Activation(SIGMOID)))
-# Images, groups of channels, and whether each image has statistics of its own: one group, few, many, small and large
+# Images, groups of channels, and whether each image has statistics of its own: one, few, many, small and large
 # ones, broken vectors, a rest of a row, several chunks of rows.
 WHOLE = (
     ((2, 3, 5, 3), 0, False), ((3, 40, 11, 8), 0, False), ((2, 30, 31, 33), 0, False), ((3, 5, 6, 6), 3, False),

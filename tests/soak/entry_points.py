@@ -105,7 +105,7 @@ def _call_everything() -> None:
     mx.eval(mx.jvp(MATRIX["l2_pool"].call, arrays, arrays))
     x, y = mx.ones((2, 3, 4, 5)), mx.zeros((2, 3, 4, 5))
     rows = mx.ones((2, 6))
-    mx.eval(vector_rules.by_group(rows, rows, 2.0, mx.default_stream(mx.cpu)))  # groups among several processes
+    mx.eval(vector_rules.group_moments(rows, rows, 2.0, mx.default_stream(mx.cpu)))  # groups among several processes
     mx.eval(mf.compare(x, y, "less"), mf.dropout_mask(x.shape, p=0.5, seed=1), mf.dropout(x, p=0.5, seed=1))
 
 

@@ -1,5 +1,5 @@
-// Winograd's convolutions with 3x3 taps: tiles of source pixels, weights and results are taken to a transform domain, at
-// each of whose points a convolution or its gradient is one product, with a fraction of the multiplications.
+// Winograd's convolutions with 3x3 taps: tiles of source pixels, weights and results are taken to a transform domain,
+// at each of whose points a convolution or its gradient is one product, with a fraction of the multiplications.
 #pragma once
 #include "kernels/convolution/conv_axis.h"
 #include "kernels/vector/channels.h"
@@ -222,7 +222,7 @@ struct Tiling {
 
   // n channels of a tile of the source, transformed, to points that lie `pitch` apart.
   template <typename T>
-  void place_source(const T* source, int64_t tile, int channel, int n, int64_t pitch, float* to) const {
+  void transform_source(const T* source, int64_t tile, int channel, int n, int64_t pitch, float* to) const {
     const Corner at = corner(tile);
     const int row = rows.src_first + at.row * Map::kStep / Map::kSpread,
               col = cols.src_first + at.col * Map::kStep / Map::kSpread;
@@ -256,11 +256,11 @@ struct Tiling {
       Map::source(d, half[i]);
     }
     for (int j = 0; j < kSide; ++j, to += pitch) {
-      Vec<float> d[kReach], placed[kSide];
+      Vec<float> d[kReach], points[kSide];
       column(half, j, d);
-      Map::source(d, placed);
+      Map::source(d, points);
 #pragma GCC unroll 6
-      for (int i = 0; i < kSide; ++i) store(to + i * kSide * pitch, placed[i]);
+      for (int i = 0; i < kSide; ++i) store(to + i * kSide * pitch, points[i]);
     }
   }
 };

@@ -56,16 +56,16 @@ class Winograd {
       const int pieces = (p_.channels + L - 1) / L;
       parallel_for(int64_t{here} * pieces, [&](int64_t task) {
         const int block = static_cast<int>(task / pieces);
-        place_weights(first + block, static_cast<int>(task % pieces) * L, weights.get() + block * size);
+        transform_weights(first + block, static_cast<int>(task % pieces) * L, weights.get() + block * size);
       });
       parallel_for(tasks, [&](int64_t task) {
         const int64_t begin = tiles_ * task / tasks, end = tiles_ * (task + 1) / tasks;
         const Scratch<float> source(parts_ * kPoints * source_pitch(end - begin)),
             sums(together * kPoints * sums_pitch(end - begin));
-        for (int64_t tile = begin; tile < end; ++tile) place_source(tile, tile - begin, end - begin, source.get());
+        for (int64_t tile = begin; tile < end; ++tile) transform_source(tile, tile - begin, end - begin, source.get());
         for (int block = 0; block < here; block += together) {
           const int some = min_int(together, here - block);
-          multiply_places(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
+          multiply_points(first + block, some, end - begin, source.get(), 0, end - begin, weights.get() + block * size,
                           sums.get());
           for (int i = 0; i < some; ++i) {
             finish(first + block + i, begin, end - begin, sums.get() + i * kPoints * sums_pitch(end - begin));
@@ -81,16 +81,16 @@ class Winograd {
     const Scratch<float> source(parts_ * kPoints * source_pitch(tiles_));
     parallel_for((tiles_ + kTileRows - 1) / kTileRows, [&](int64_t task) {
       const int64_t end = smaller(tiles_, (task + 1) * kTileRows);
-      for (int64_t tile = task * kTileRows; tile < end; ++tile) place_source(tile, tile, tiles_, source.get());
+      for (int64_t tile = task * kTileRows; tile < end; ++tile) transform_source(tile, tile, tiles_, source.get());
     });
     const int64_t most = 8 * kTileRows, rounds = (tiles_ + most - 1) / most;
     parallel_for(blocks_, [&](int64_t task) {
       const int block = static_cast<int>(task);
       const Scratch<float> weights(weights_size()), sums(kPoints * sums_pitch(most));
-      for (int channel = 0; channel < p_.channels; channel += L) place_weights(block, channel, weights.get());
+      for (int channel = 0; channel < p_.channels; channel += L) transform_weights(block, channel, weights.get());
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
-        multiply_places(block, 1, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
+        multiply_points(block, 1, tiles_, source.get(), begin, end - begin, weights.get(), sums.get());
         finish(block, begin, end - begin, sums.get());
       }
       stream_end();
@@ -106,7 +106,7 @@ class Winograd {
   int depth(int part) const { return min_int(kPointDepth, p_.channels - part * kPointDepth); }
 
   // The weights of L channels and a block of lanes, as [part][point][channel][lane].
-  void place_weights(int block, int channel, float* to) const {
+  void transform_weights(int block, int channel, float* to) const {
     const int n = min_int(L, p_.channels - channel), part = channel / kPointDepth;
     to += part * kPoints * weights_pitch(kPointDepth) + channel % kPointDepth * W;
     for (int v = 0; v < kTileVectors && block * W + v * L < p_.out_channels; ++v) {
@@ -127,28 +127,28 @@ class Winograd {
         }
 #pragma GCC unroll 6
         for (int j = 0; j < kSide; ++j) {
-          Vec<float> col[3], placed[kSide];
+          Vec<float> col[3], points[kSide];
           column(half, j, col);
-          Map::weights(col, placed);
+          Map::weights(col, points);
 #pragma GCC unroll 6
           for (int i = 0; i < kSide; ++i)
-            store(to + (i * kSide + j) * weights_pitch(depth(part)) + k * W + v * L, placed[i]);
+            store(to + (i * kSide + j) * weights_pitch(depth(part)) + k * W + v * L, points[i]);
         }
       }
     }
   }
 
   // A tile of the source as [part][point][tile][channel], where it is number `at` of `count`.
-  void place_source(int64_t tile, int64_t at, int64_t count, float* to) const {
+  void transform_source(int64_t tile, int64_t at, int64_t count, float* to) const {
     for (int channel = 0; channel < p_.channels; channel += L) {
-      tiling_.place_source(
+      tiling_.transform_source(
           p_.source, tile, channel, min_int(L, p_.channels - channel), source_pitch(count),
           to + channel / kPointDepth * kPoints * source_pitch(count) + at * kPointPitch + channel % kPointDepth);
     }
   }
 
   // sums[block][point][tile][lane] of `count` tiles from `begin` on, of `all` whose points are there.
-  void multiply_places(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
+  void multiply_points(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
                        const float* weights, float* sums) const {
     const int64_t groups = (count + kTileRows - 1) / kTileRows, size = weights_size();
     for (int part = 0; part < parts_; ++part) {

@@ -58,7 +58,7 @@ class WinogradGrad {
           const int block = static_cast<int>(task / g_.tiles()), tile = static_cast<int>(task % g_.tiles());
           const Scratch<float> own(rounds > 1 ? 0 : kSums);
           float* sum = rounds > 1 ? sums.get() + task * kSums : own.get();
-          multiply_places(first + block, tile, count, dy.get() + tile * count * kOuterPitch,
+          multiply_points(first + block, tile, count, dy.get() + tile * count * kOuterPitch,
                           x.get() + block * count * W, dy_pitch(count), x_pitch(count, here), round % flush > 0, sum);
           const bool last = round + 1 == rounds;
           if (rounds > flush && (last || (round + 1) % flush == 0)) {
@@ -108,7 +108,7 @@ class WinogradGrad {
           bias[part * g_.out_channels + out] += static_cast<double>(added[out]);
         for (int64_t task = 0; task < sums_each; ++task) {
           const int block = static_cast<int>(task / g_.tiles()), tile = static_cast<int>(task % g_.tiles());
-          multiply_places(block, tile, count, dy.get() + tile * count * kOuterPitch, x.get() + block * count * W,
+          multiply_points(block, tile, count, dy.get() + tile * count * kOuterPitch, x.get() + block * count * W,
                           dy_pitch(count), x_pitch(count, blocks_), round % flush > 0, sum + task * kSums);
         }
         if (rounds > flush && (round + 1 == rounds || (round + 1) % flush == 0)) add(sum, size, round < flush, total);
@@ -152,18 +152,19 @@ class WinogradGrad {
     for (int tile = 0; tile < g_.tiles(); ++tile) {
       for (int out = g_.tile_begin(tile); out < g_.tile_begin(tile + 1); out += L) {
         const int lane = out - g_.tile_begin(tile);
-        place_result(begin + i, out, min_int(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
-                     dy + (tile * count + i) * kOuterPitch + lane, bias);
+        transform_result(begin + i, out, min_int(L, g_.tile_begin(tile + 1) - out), dy_pitch(count),
+                         dy + (tile * count + i) * kOuterPitch + lane, bias);
       }
     }
     for (int channel = first * W; channel < min_int(g_.channels, (first + blocks) * W); channel += L) {
-      tiling_.place_source(g_.x, begin + i, channel, min_int(L, g_.channels - channel), x_pitch(count, blocks),
-                           x + (int64_t{channel / W - first} * count + i) * W + channel % W);
+      tiling_.transform_source(g_.x, begin + i, channel, min_int(L, g_.channels - channel), x_pitch(count, blocks),
+                               x + (int64_t{channel / W - first} * count + i) * W + channel % W);
     }
   }
 
-  // n output channels of a tile of the cotangent, transformed, to points that lie `pitch` apart, and added to their sums.
-  MPSF_INLINE void place_result(int64_t tile, int out, int n, int64_t pitch, float* to, float* bias) const {
+  // n output channels of a tile of the cotangent, transformed, to points that lie `pitch` apart, and added to their
+  // sums.
+  MPSF_INLINE void transform_result(int64_t tile, int out, int n, int64_t pitch, float* to, float* bias) const {
     const typename Tiling<Map>::Corner at = tiling_.corner(tile);
     const int rows = tiling_.outputs(tiling_.rows, at.row), cols = tiling_.outputs(tiling_.cols, at.col);
     const int64_t col_step = int64_t{tiling_.cols.src_tap} * g_.out_channels;
@@ -184,15 +185,15 @@ class WinogradGrad {
     }
     if (bias) store(bias + out, load(bias + out, n) + sum, n);
     for (int j = 0; j < kSide; ++j, to += pitch) {
-      Vec<float> d[kOuts], placed[kSide];
+      Vec<float> d[kOuts], points[kSide];
       column(half, j, d);
-      Map::from_results(d, placed);
+      Map::from_results(d, points);
 #pragma GCC unroll 6
-      for (int i = 0; i < kSide; ++i) store(to + i * kSide * pitch, placed[i]);
+      for (int i = 0; i < kSide; ++i) store(to + i * kSide * pitch, points[i]);
     }
   }
 
-  void multiply_places(int block, int tile, int64_t count, const float* dy, const float* x, int64_t dy_pitch,
+  void multiply_points(int block, int tile, int64_t count, const float* dy, const float* x, int64_t dy_pitch,
                        int64_t x_pitch, bool add, float* sums) const {
     const int rows = g_.tile_begin(tile + 1) - g_.tile_begin(tile);
     const int vectors = g_.channels - block * W <= L ? 1 : kTileVectors, start = 0;

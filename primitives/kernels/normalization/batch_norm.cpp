@@ -58,23 +58,23 @@ void fill(T* image, bool streamed, const StatGroups& stat_groups, const Acc<T>* 
   };
 
   const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
-  parallel_stat_groups(stat_groups, stay_whole(stat_groups), true,
-                       [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
-                         Scratch<A> room(Count * rows.width);
-                         for (int64_t stat_group = end - 1; stat_group >= begin; --stat_group) {
-                           const A* entries[Count];
-                           for (int i = 0; i < Count; ++i)
-                             entries[i] = entries_of(vectors[i], stat_groups, stat_group, &room[i * rows.width]);
-                           for (int64_t chunk = last - 1; chunk >= first; --chunk) {
-                             const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
-                             for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
-                               fill_band(entries, stat_group * stat_groups.size + row * rows.width,
-                                         smaller(band, chunk_end - row), width);
-                             }
-                           }
-                         }
-                         stream_end();
-                       });
+  const auto fill_chunks = [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    Scratch<A> room(Count * rows.width);
+    for (int64_t stat_group = end - 1; stat_group >= begin; --stat_group) {
+      const A* entries[Count];
+      for (int i = 0; i < Count; ++i) {
+        entries[i] = entries_of(vectors[i], stat_groups, stat_group, &room[i * rows.width]);
+      }
+      for (int64_t chunk = last - 1; chunk >= first; --chunk) {
+        const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
+        for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
+          fill_band(entries, stat_group * stat_groups.size + row * rows.width, smaller(band, chunk_end - row), width);
+        }
+      }
+    }
+    stream_end();
+  };
+  parallel_stat_groups(stat_groups, stay_whole(stat_groups), true, fill_chunks);
 }
 
 // What `fill` makes of x with the vectors mean, scale and shift.
@@ -251,8 +251,8 @@ void normalized(const Call& call) {
   });
 }
 
-// The entries that statistics groups from `first` on have of a vector, one a channel, where it holds `width` a group:
-// one for each channel, or one for each group of neighbouring channels.
+// The entries that statistics groups from `first` on have of a vector, one a channel, where it holds `width` for each
+// of them: one for each channel, or one for some neighbouring channels together.
 template <typename A>
 struct ByChannel : Scratch<A> {
   ByChannel(const Tensor& vector, int64_t width, int64_t first, int64_t entries, int64_t channels)

@@ -127,7 +127,7 @@ void gradient(const Call& call) {
 }
 
 template <typename T>
-void tangent(const Call& call) {
+void jvp(const Call& call) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const PoolParams windows = params_as<PoolParams>(call.params);
@@ -177,7 +177,7 @@ void l2_pool_grad(const Call& call) {
 
 void l2_pool_jvp(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) { tangent<decltype(zero)>(call); });
+  by_type(call.in[0].type, [&](auto zero) { jvp<decltype(zero)>(call); });
 }
 
 }  // namespace mpsf::MPSF_ISA

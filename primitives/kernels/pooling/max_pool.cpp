@@ -204,7 +204,7 @@ void gradient(const Call& call) {
 }
 
 template <typename T, typename W>
-void take(const Call& call) {
+void gather(const Call& call) {
   const Tensor &in = call.in[0], &out = call.out[0];
   const PoolParams windows = params_as<PoolParams>(call.params);
   const Axis &rows = windows.rows, &cols = windows.cols;
@@ -252,7 +252,7 @@ void max_pool_grad(const Call& call) {
 
 void max_pool_gather(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_types(call, call.in[1].type, [&](auto t, auto w) { take<decltype(t), decltype(w)>(call); });
+  by_types(call, call.in[1].type, [&](auto t, auto w) { gather<decltype(t), decltype(w)>(call); });
 }
 
 }  // namespace mpsf::MPSF_ISA

@@ -81,11 +81,11 @@ inline bool stay_whole(const StatGroups& stat_groups) { return stat_groups.rows.
 template <typename F>
 void parallel_stat_groups(const StatGroups& stat_groups, bool whole, bool backwards, const F& f) {
   const int64_t chunks = stat_groups.rows.chunks() + 1;
-  const int64_t group = whole ? 1 + kChunkElements / (stat_groups.size + 1) : 1;
-  const int64_t tasks = whole ? (stat_groups.count + group - 1) / group : stat_groups.count * chunks;
+  const int64_t each = whole ? 1 + kChunkElements / (stat_groups.size + 1) : 1;
+  const int64_t tasks = whole ? (stat_groups.count + each - 1) / each : stat_groups.count * chunks;
   parallel_for(tasks, [&](int64_t i) {
     const int64_t task = backwards ? tasks - 1 - i : i;
-    if (whole) return f(task * group, smaller(stat_groups.count, (task + 1) * group), int64_t{0}, chunks);
+    if (whole) return f(task * each, smaller(stat_groups.count, (task + 1) * each), int64_t{0}, chunks);
     f(task / chunks, task / chunks + 1, task % chunks, task % chunks + 1);
   });
 }
@@ -96,11 +96,11 @@ template <typename F>
 void for_stat_groups(const StatGroups& all, const F& f) {
   constexpr int64_t kEach = 4;
   if (all.count < kEach * get_num_threads()) return f(all, int64_t{0});
-  const int64_t group = 1 + kChunkElements / (all.size + 1);
-  parallel_for((all.count + group - 1) / group, [&](int64_t i) {
+  const int64_t each = 1 + kChunkElements / (all.size + 1);
+  parallel_for((all.count + each - 1) / each, [&](int64_t i) {
     StatGroups some = all;  // their rows are cut as those of all are
-    some.count = smaller(group, all.count - i * group);
-    f(some, i * group);
+    some.count = smaller(each, all.count - i * each);
+    f(some, i * each);
   });
 }
 

@@ -43,7 +43,7 @@ EVERY: tuple[tuple[str, Told], ...] = (
     ("logarithm", (0.5, 16.0, 1.0001)),
     ("gelu", ()),
 )
-TOLD_BY_RESULT: tuple[tuple[str, Told], ...] = (("relu", (0.0,)), ("relu", (0.25,)))
+SLOPE_FROM_OUTPUT: tuple[tuple[str, Told], ...] = (("relu", (0.0,)), ("relu", (0.25,)))
 
 
 def activation(name: str, told: Told) -> Activation:
@@ -106,7 +106,7 @@ def _prelu(shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
     return Case(named("prelu", shape, dtype), ("neuron", "neuron_grad"), check, **how)
 
 
-def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
+def _from_output(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how: Any) -> Case:
     def check() -> None:
         dy = numbers(shape, dtype, 1)
         y = mx.array(oracle_activation.neuron(exact(spread(shape, F32)), name, **_known(told)).astype(np.float32))
@@ -116,7 +116,9 @@ def _pull(name: str, told: Told, shape: tuple[int, ...], dtype: mx.Dtype, **how:
         )
         close(dz, exact(dy) * slope_of_result(exact(y), *told), abs(exact(dy)), slack=4)
 
-    return Case(named("pull", shape, dtype, of=name, told=told), ("neuron_grad_from_output",), check, **how)
+    return Case(
+        named("neuron_grad_from_output", shape, dtype, of=name, told=told), ("neuron_grad_from_output",), check, **how
+    )
 
 
 def activations() -> list[Case]:
@@ -134,9 +136,9 @@ def activations() -> list[Case]:
         _prelu((1, 3, 5, 24), F16),
         _prelu((12,), BF16),
         _prelu((3, 37, 45, 6), F32, crowded=True),
-        *[_pull(name, told, (2, 3, 5, 8), F32) for name, told in TOLD_BY_RESULT],
-        _pull("relu", (0.0,), (1, 5, 3, 3), F16),
-        _pull("relu", (0.5,), (2, 3, 4, 4), BF16),
-        _pull("relu", (0.25,), (1, 1, 2, 3), F32),
-        _pull("relu", (0.0,), (1, 31, 301, 1), F32, crowded=True),
+        *[_from_output(name, told, (2, 3, 5, 8), F32) for name, told in SLOPE_FROM_OUTPUT],
+        _from_output("relu", (0.0,), (1, 5, 3, 3), F16),
+        _from_output("relu", (0.5,), (2, 3, 4, 4), BF16),
+        _from_output("relu", (0.25,), (1, 1, 2, 3), F32),
+        _from_output("relu", (0.0,), (1, 31, 301, 1), F32, crowded=True),
     ]

@@ -22,7 +22,7 @@ def _integers(shape: Shape, dtype: mx.Dtype) -> mx.array:
     return mx.random.randint(0, 100, shape, key=mx.random.key(1)).astype(dtype)
 
 
-def _picked(shape: Shape, dtype: mx.Dtype, scale: Pair, crowded: bool = False) -> Case:
+def _gathered(shape: Shape, dtype: mx.Dtype, scale: Pair, crowded: bool = False) -> Case:
     def check() -> None:
         x = numbers(shape, dtype) if mx.issubdtype(dtype, mx.floating) else _integers(shape, dtype)
         y = np.array(mf.upsample_nearest(x, scale).astype(F32))
@@ -83,16 +83,16 @@ def _infinite() -> Case:
 
 def images() -> list[Case]:
     return [
-        _picked((2, 3, 4, 5), F32, (2, 3)),
-        _picked((5, 3, 2, 8), F32, (2, 2)),
-        _picked((3, 2, 3, 16), F16, (1, 2)),
-        _picked((2, 2, 3, 8), BF16, (3, 1)),
-        _picked((1, 1, 2, 1), F32, (1, 3)),  # few elements in each array
-        _picked((2, 2, 3, 16), mx.uint8, (2, 2)),
-        _picked((2, 2, 3, 3), mx.int16, (2, 2)),
-        _picked((2, 2, 3, 4), mx.int32, (2, 2)),
-        _picked((2, 2, 3, 4), mx.int64, (2, 2)),
-        _picked((33, 9, 9, 4), F32, (2, 2), crowded=True),
+        _gathered((2, 3, 4, 5), F32, (2, 3)),
+        _gathered((5, 3, 2, 8), F32, (2, 2)),
+        _gathered((3, 2, 3, 16), F16, (1, 2)),
+        _gathered((2, 2, 3, 8), BF16, (3, 1)),
+        _gathered((1, 1, 2, 1), F32, (1, 3)),  # few elements in each array
+        _gathered((2, 2, 3, 16), mx.uint8, (2, 2)),
+        _gathered((2, 2, 3, 3), mx.int16, (2, 2)),
+        _gathered((2, 2, 3, 4), mx.int32, (2, 2)),
+        _gathered((2, 2, 3, 4), mx.int64, (2, 2)),
+        _gathered((33, 9, 9, 4), F32, (2, 2), crowded=True),
         _padded((2, 3, 4, 8), F32, "constant"),
         _padded((3, 3, 2, 3), F32, "mirror"),
         _padded((2, 3, 4, 16), F16, "clamp"),

@@ -51,17 +51,17 @@ def _stat_groups(
     scale, shift = (numbers(vectors, F32, seed) * (np.arange(channels) != 1) for seed in (3, 4))
     mean = mx.array(exact(x).reshape(stat_groups, -1, channels).mean(1)).astype(F32)
 
-    def by_set(v: mx.array) -> Array:
+    def by_group(v: mx.array) -> Array:
         return exact(v).reshape(stat_groups, n // stat_groups, *shape[1:])
 
     def wide(v: mx.array) -> Array:
         return exact(v)[:, None, None, None]
 
     def pulled() -> Array:
-        return by_set(dy) * oracle_activation.slope(before(), NAMES[act.kind], **known)
+        return by_group(dy) * oracle_activation.slope(before(), NAMES[act.kind], **known)
 
     def before() -> Array:
-        return (by_set(x) - wide(mean)) * wide(scale) + wide(shift)
+        return (by_group(x) - wide(mean)) * wide(scale) + wide(shift)
 
     given = {"scale": scale, "shift": shift} if act.kind else {}
     known = {"a": act.a, "b": act.b, "c": act.c}
@@ -69,8 +69,8 @@ def _stat_groups(
     def stats() -> None:
         made = launched({"x": x}, ((vectors, F32),) * 2, launches.bn_stats(x, stat_groups))
         axes = (1, 2, 3)
-        close(made[0], by_set(x).mean(axes), abs(by_set(x)).mean(axes), slack=slack)
-        close(made[1], by_set(x).var(axes), by_set(x).var(axes), slack=slack)
+        close(made[0], by_group(x).mean(axes), abs(by_group(x)).mean(axes), slack=slack)
+        close(made[1], by_group(x).var(axes), by_group(x).var(axes), slack=slack)
 
     def normalize() -> None:
         arrays = {"x": x, "mean": mean, "scale": scale, "shift": shift}
@@ -81,15 +81,15 @@ def _stat_groups(
     def stats_grad() -> None:
         arrays = {"dy": dy, "x": x, "mean": mean, **given}
         total, dot = launched(arrays, ((vectors, F32),) * 2, launches.bn_stats_grad(dy, stat_groups, act))
-        size = abs(by_set(dy)).sum((1, 2, 3)) + 1
+        size = abs(by_group(dy)).sum((1, 2, 3)) + 1
         close(total, pulled().sum((1, 2, 3)), size, slack=slack)
-        close(dot, (pulled() * (by_set(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
+        close(dot, (pulled() * (by_group(x) - wide(mean))).sum((1, 2, 3)), 3 * size, slack=slack)
 
     def grad() -> None:
         a, b, d = (numbers(vectors, F32, seed) for seed in (5, 6, 7))
         arrays = {"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **given}
         dx = launched(arrays, like(x), launches.bn_grad(dy, stat_groups, act))[0]
-        right = wide(a) * pulled() + wide(b) * (by_set(x) - wide(mean)) + wide(d)
+        right = wide(a) * pulled() + wide(b) * (by_group(x) - wide(mean)) + wide(d)
         close(dx, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
 
     # The whole of a normalization by an image's or a batch's own statistics, parameters in the dtype of the images.
@@ -105,8 +105,8 @@ def _stat_groups(
         arrays, outputs = {"x": x, "gamma": gamma, "beta": beta}, (*like(x), vector, vector)
         kernels = launches.batch_norm(x, vector, act, 1e-3)
         y, found, spread = launched(arrays, outputs, kernels, returns=("y", "mean", "var"))
-        center, width = (f(by_set(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
-        z = (by_set(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
+        center, width = (f(by_group(x), axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
+        z = (by_group(x) - center) / np.sqrt(width + 1e-3) * by_channel(gamma) + by_channel(beta)
         right = oracle_activation.neuron(z, NAMES[act.kind], **known)
         close(y, right.reshape(shape), abs(right.reshape(shape)) + 9, slack=slack)
         close(found, center.reshape(vector[0]), 4, slack=slack)
@@ -119,11 +119,11 @@ def _stat_groups(
         arrays = {**images, "mean": center, "var": var, "dmean": dmean, "dvar": dvar}
         outputs = (*like(x), vector, vector)
         dx, dgamma, dbeta = launched(arrays, outputs, kernels, returns=("dx", "dgamma", "dbeta"))
-        root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_set(x) - wide(mean)
+        root, off = 1 / np.sqrt(by_channel(var) + 1e-3), by_group(x) - wide(mean)
         z = off * root * by_channel(gamma) + by_channel(beta)
-        g = by_set(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
+        g = by_group(dy) * oracle_activation.slope(z, NAMES[act.kind], **known)
         total, dot = (v.sum((1, 2, 3), keepdims=True) for v in (g, g * off))
-        size = abs(by_set(dy)).sum((1, 2, 3), keepdims=True) + 1
+        size = abs(by_group(dy)).sum((1, 2, 3), keepdims=True) + 1
         a = by_channel(gamma) * root
         b, d = (2 * by_channel(dvar) - a * root * root * dot) / count, (by_channel(dmean) - a * total) / count
         right = (a * g + b * off + d).reshape(shape)
@@ -229,7 +229,7 @@ def _vectors_of(stat_groups: int, channels: int) -> list[Case]:
     def running(count: int, unbiased: float, dtype: mx.Dtype) -> Callable[[], None]:
         def run() -> None:
             held = (mean + 2).astype(dtype), (var + 3).astype(dtype)
-            moved = vector_rules.moved(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
+            moved = vector_rules.running(*held, mean, var, mx.array(count, mx.int64), 0.25, unbiased, here)
             share, wide = 0.25 * (count > 0), max(count, 2) / (max(count, 2) - 1) if unbiased else 1.0
             if count == 1:  # which has no variance
                 assert np.isnan(exact(moved[1])).all()
@@ -265,7 +265,7 @@ def _by_group(stat_groups: int, channels: int) -> list[Case]:
 
     def moments(groups: int, mean: mx.array) -> Callable[[], None]:
         def run() -> None:
-            made = vector_rules.by_group(mean, var, float(groups), here)
+            made = vector_rules.group_moments(mean, var, float(groups), here)
             of_mean, of_var = (together(exact(a), groups) for a in (mean, var))
             wide = (of_var + (of_mean - of_mean.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True)
             close(made[0], again(of_mean.mean(-1, keepdims=True)), again(abs(of_mean).mean(-1, keepdims=True)), slack=8)
@@ -278,7 +278,7 @@ def _by_group(stat_groups: int, channels: int) -> list[Case]:
 
         def run() -> None:
             mean = mx.full(shape, 0.3)
-            found, none = vector_rules.by_group(mean, mx.zeros(shape), float(groups), here)
+            found, none = vector_rules.group_moments(mean, mx.zeros(shape), float(groups), here)
             assert np.array_equal(exact(found), exact(mean)) and not exact(none).any()
 
         return run
