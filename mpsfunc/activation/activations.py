@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import activation_rules
 from mpsfunc.channels.activation_rules import ActivationSpec
+from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 
@@ -355,7 +356,7 @@ def gelu(x: mx.array, *, stream: StreamLike = None) -> mx.array:
     return _apply("gelu", x, stream)
 
 
-def _apply(name: str, x: mx.array, stream: StreamLike, *parameters: float) -> mx.array:
+def _apply(name: NeuronName, x: mx.array, stream: StreamLike, *parameters: float) -> mx.array:
     stream = launch.resolve(stream)
     checks.array(name, "x", x, stream=stream)
     return activation_rules.neuron(x, ActivationSpec(activation_rules.activation(name, name, *parameters), stream))

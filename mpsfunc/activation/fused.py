@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -9,9 +10,9 @@ import mlx.core as mx
 from mpsfunc.activation import prelu_rules
 from mpsfunc.channels import activation_rules
 from mpsfunc.channels.activation_rules import ActivationSpec
-from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, Activation
+from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, Activation, NeuronName
 from mpsfunc.core import checks
-from mpsfunc.core.arguments import is_a, near, text
+from mpsfunc.core.arguments import is_a, is_among, near, text
 from mpsfunc.core.printing import describe
 
 
@@ -33,7 +34,7 @@ class Neuron(NamedTuple):
         array([-1, 6], dtype=float32)
     """
 
-    type: str
+    type: NeuronName
     a: float | mx.array | None = None
     b: float | None = None
     c: float | None = None
@@ -51,23 +52,31 @@ def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[
     if neuron is None:
         return FusedActivation(NO_ACTIVATION)
     if is_a(neuron, Neuron):
-        return parsed(op, "neuron.type", neuron, channels, stream, of=of)
+        kind, *parameters = tuple.__iter__(neuron)
+        return parsed(op, "neuron.type", kind, parameters, channels, stream, of=of)
     if not is_a(neuron, str):
         raise TypeError(
             f"{op}: neuron is no activation; got neuron={describe(neuron)}, expected None, a name or a Neuron"
         )
-    return parsed(op, "neuron", Neuron(neuron), channels, stream, of=of)
+    return parsed(op, "neuron", neuron, (None, None, None), channels, stream, of=of)
 
 
 def parsed(
-    op: str, argument: str, neuron: Neuron, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
+    op: str,
+    argument: str,
+    kind: object,
+    parameters: Sequence[object],
+    channels: int | None,
+    stream: mx.Stream,
+    *,
+    of: tuple[int, ...] = (),
 ) -> FusedActivation:
-    """An activation from its name, which errors call ``argument``, and parameters, for images of so many channels."""
-    kind, a, b, c = tuple.__iter__(neuron)
+    """An activation from its name, which errors call ``argument``, and a, b and c, for images of so many channels."""
+    a, b, c = parameters
     name = text(kind)
     if name is None:
         raise TypeError(f"{op}: {argument} is not a name; got {argument}={describe(kind)}, expected {_LISTED}")
-    if name not in NAMES:
+    if not is_among(name, NAMES):
         meant = near("neuron", name, NAMES)
         raise ValueError(f"{op}: unknown neuron; got {argument}={describe(name)}, expected {_LISTED}{meant}")
     if name != "prelu":

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from mpsfunc.activation import fused, prelu_rules
-from mpsfunc.activation.fused import FusedActivation, Neuron
+from mpsfunc.activation.fused import FusedActivation
+from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 
 
 def neuron(
     x: mx.array,
-    type: str,
+    type: NeuronName,
     a: float | mx.array | None = None,
     b: float | None = None,
     c: float | None = None,
@@ -69,7 +72,7 @@ def neuron(
         array([-1, 0.5, 6], dtype=float32)
     """
     stream = launch.resolve(stream)
-    how = _read("neuron", x, Neuron(type, a, b, c), stream)
+    how = _read("neuron", x, type, (a, b, c), stream)
     with mx.stream(stream):
         return fused.apply_activation(x, how, stream)
 
@@ -77,7 +80,7 @@ def neuron(
 def neuron_grad(
     dy: mx.array,
     x: mx.array,
-    type: str,
+    type: NeuronName,
     a: float | mx.array | None = None,
     b: float | None = None,
     c: float | None = None,
@@ -114,7 +117,7 @@ def neuron_grad(
         array([0.5, 1, 0], dtype=float32)
     """
     stream = launch.resolve(stream)
-    how = _read("neuron_grad", x, Neuron(type, a, b, c), stream)
+    how = _read("neuron_grad", x, type, (a, b, c), stream)
     _check_gradient("neuron_grad", dy, x, stream)
     with mx.stream(stream):
         return fused.grad_from_input(dy, x, how, stream)
@@ -181,9 +184,9 @@ def prelu_grad(dy: mx.array, x: mx.array, slopes: mx.array, *, stream: StreamLik
         return prelu_rules.prelu_grad_input(dy, x, slopes, stream), prelu_rules.prelu_grad_slopes(dy, x, stream)
 
 
-def _read(op: str, x: mx.array, how: Neuron, stream: mx.Stream) -> FusedActivation:
+def _read(op: str, x: mx.array, type: object, parameters: Sequence[object], stream: mx.Stream) -> FusedActivation:
     checks.array(op, "x", x, stream=stream)
-    return fused.parsed(op, "type", how, _channels(x), stream, of=x.shape)
+    return fused.parsed(op, "type", type, parameters, _channels(x), stream, of=x.shape)
 
 
 def _check_prelu(op: str, x: mx.array, slopes: mx.array, stream: mx.Stream) -> None:

@@ -34,6 +34,7 @@ from mpsfunc.channels.activation_spec import (
     SOFTSIGN,
     TANH,
     Activation,
+    NeuronName,
 )  # fmt: skip
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import KernelLaunch
@@ -41,7 +42,7 @@ from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operatio
 from mpsfunc.core.printing import describe
 
 # The parameters of each type with MPS's defaults. Those of prelu are an array.
-PARAMETERS: dict[str, tuple[float, ...]] = {
+PARAMETERS: dict[NeuronName, tuple[float, ...]] = {
     "none": (),
     "relu": (0.0,),
     "linear": (1.0, 0.0),
@@ -63,7 +64,7 @@ _EXP = Activation(EXPONENTIAL, 1.0, 0.0, -1.0)
 _FLAT = (NONE, RELU, LINEAR, HARD_SIGMOID, ABSOLUTE, RELUN)
 
 
-def activation(op: str, name: str, a: Any = None, b: Any = None, c: Any = None) -> Activation:
+def activation(op: str, name: NeuronName, a: Any = None, b: Any = None, c: Any = None) -> Activation:
     """An activation by its name, any but prelu's, and parameters, of which None are the type's own."""
     usual, made = PARAMETERS[name], []
     for i, (letter, given) in enumerate((("a", a), ("b", b), ("c", c))):

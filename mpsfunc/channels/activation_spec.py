@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import mlx.core as mx
 
-NAMES = (
+NeuronName = Literal[
     "none", "relu", "linear", "sigmoid", "hard_sigmoid", "tanh", "absolute", "softplus", "softsign", "elu", "prelu",
     "relun", "power", "exponential", "logarithm", "gelu",
-)  # fmt: skip
+]  # fmt: skip
+NAMES: tuple[NeuronName, ...] = get_args(NeuronName)
 (
     NONE, RELU, LINEAR, SIGMOID, HARD_SIGMOID, TANH, ABSOLUTE, SOFTPLUS, SOFTSIGN, ELU, PRELU, RELUN, POWER,
     EXPONENTIAL, LOGARITHM, GELU,

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.activation.fused import Neuron
-from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, NeuronName
 from mpsfunc.convolution import library, rules, states
 from mpsfunc.convolution.spec import Spec
-from mpsfunc.convolution.states import ConvState
+from mpsfunc.convolution.states import ConvState, OptionName
 from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.windows import transposed
@@ -83,7 +83,7 @@ def conv_transpose(
     kernel_offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     state: ConvState | None = None,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Transposed convolution: every pixel of x adds its multiple of the weights to the output.
@@ -170,7 +170,7 @@ def conv_transpose_fwd(
     kernel_offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     state: ConvState | None = None,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvTransposeState]:
     """`conv_transpose`, and the state that its gradients need. Arguments and errors are those of `conv_transpose`.
@@ -280,7 +280,7 @@ def conv_transpose_grad(
     w: mx.array,
     state: ConvTransposeState,
     *,
-    option: str = "all",
+    option: OptionName = "all",
     stream: StreamLike = None,
 ) -> tuple[mx.array | None, ConvTransposeState]:
     """The gradients of `conv_transpose` that ``option`` names; a neuron's slope is applied once for all.
@@ -333,7 +333,7 @@ def _forward(
     x: mx.array,
     w: mx.array,
     b: mx.array | None,
-    neuron: str | Neuron | None,
+    neuron: NeuronName | Neuron | None,
     stream: StreamLike,
     groups: int,
     state: ConvState | None,

@@ -12,13 +12,15 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.activation.fused import FusedActivation, Neuron
+from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import rules, states
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.convolution.states import ConvState as ConvState
+from mpsfunc.convolution.states import OptionName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.windows import transposed
-from mpsfunc.windows.axis import Axis
+from mpsfunc.windows.axis import Axis, EdgeMode
 from mpsfunc.windows.placement import IntOrPair, Padding
 
 
@@ -34,8 +36,8 @@ def conv(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
-    edge_mode: str = "zero",
-    neuron: str | Neuron | None = None,
+    edge_mode: EdgeMode = "zero",
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Cross-correlation of images with weights, plus a bias.
@@ -112,8 +114,8 @@ def conv_fwd(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
-    edge_mode: str = "zero",
-    neuron: str | Neuron | None = None,
+    edge_mode: EdgeMode = "zero",
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvState]:
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
@@ -157,7 +159,7 @@ def conv_state(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
-    edge_mode: str = "zero",
+    edge_mode: EdgeMode = "zero",
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
 ) -> ConvState:
@@ -302,7 +304,7 @@ def conv_grad(
     w: mx.array,
     state: ConvState,
     *,
-    option: str = "all",
+    option: OptionName = "all",
     kernel_offset: IntOrPair | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array | None, ConvState]:
@@ -352,7 +354,7 @@ def _forward(
     x: mx.array,
     w: mx.array,
     b: mx.array | None,
-    neuron: str | Neuron | None,
+    neuron: NeuronName | Neuron | None,
     stream: StreamLike,
     groups: int,
     *,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import mlx.core as mx
 
 from mpsfunc.activation.fused import Neuron
+from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import rules, states
-from mpsfunc.convolution.states import ConvState
+from mpsfunc.convolution.states import ConvState, OptionName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 
@@ -19,7 +20,7 @@ def fully_connected(
     w: mx.array,
     b: mx.array | None = None,
     *,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Every output channel is a weighted sum of the whole image.
@@ -57,7 +58,7 @@ def fully_connected_fwd(
     w: mx.array,
     b: mx.array | None = None,
     *,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvState]:
     """`fully_connected`, and the state that its gradients need. Arguments and errors are those of `fully_connected`.
@@ -75,7 +76,7 @@ def fully_connected_fwd(
 
 
 def fully_connected_grad(
-    dy: mx.array, x: mx.array, w: mx.array, state: ConvState, *, option: str = "all", stream: StreamLike = None
+    dy: mx.array, x: mx.array, w: mx.array, state: ConvState, *, option: OptionName = "all", stream: StreamLike = None
 ) -> tuple[mx.array | None, ConvState]:
     """The gradients of `fully_connected` that ``option`` names.
 
@@ -120,7 +121,13 @@ def fully_connected_grad(
 
 
 def _forward(
-    x: mx.array, w: mx.array, b: mx.array | None, neuron: str | Neuron | None, stream: StreamLike, *, keeping: bool
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    neuron: NeuronName | Neuron | None,
+    stream: StreamLike,
+    *,
+    keeping: bool,
 ) -> tuple[mx.array, ConvState]:
     op, stream = "fully_connected", launch.resolve(stream)
     how = states.arrays(op, x, w, b, neuron, stream)

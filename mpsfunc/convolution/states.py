@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import mlx.core as mx
 
@@ -22,7 +22,8 @@ from mpsfunc.windows.axis import EDGE_MODES, Axis, check_axes, check_windows
 from mpsfunc.windows.placement import place
 
 State = TypeVar("State")
-OPTIONS = ("all", "data", "weights_and_bias")
+OptionName = Literal["all", "data", "weights_and_bias"]
+OPTIONS: tuple[OptionName, ...] = get_args(OptionName)
 
 
 @printing.printed
@@ -233,12 +234,12 @@ def _neuron_of(op: str, state: Any, stream: mx.Stream) -> FusedActivation:
         return FusedActivation(NO_ACTIVATION)
     for letter in "abc":
         checks.number(op, f"state.{letter}", getattr(state, letter))
-    known = len(activation_rules.PARAMETERS.get(name or "", ()))
-    given = [*state[state._fields.index("a") :][:known], None, None, None][:3]
+    parameters = activation_rules.PARAMETERS
+    known = len(parameters[name]) if name is not None and arguments.is_among(name, parameters) else 0
+    given = [*(state.a, state.b, state.c)[:known], None, None, None][:3]
     if name == NAMES[PRELU]:
         given[0] = state.slopes
-    how = fused.Neuron(state.neuron, *given)
-    return fused.parsed(op, "state.neuron", how, state.db.shape[0], stream)
+    return fused.parsed(op, "state.neuron", state.neuron, given, state.db.shape[0], stream)
 
 
 def _whole(op: str, state: Any) -> None:

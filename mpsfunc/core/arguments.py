@@ -23,6 +23,7 @@ IntPair = tuple[int, int]
 PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 
 _Kind = TypeVar("_Kind")
+_Name = TypeVar("_Name", bound=str)
 
 
 def is_a(value: Any, kinds: type[_Kind] | tuple[type[_Kind], ...]) -> TypeIs[_Kind]:
@@ -128,16 +129,21 @@ _OTHERS = frozenset(("selu", "celu", "silu", "swish", "mish", "log_sigmoid", "lo
 _LONGEST = 40
 
 
-def choice(op: str, name: str, value: Any, names: Collection[str], rule: str = "") -> str:
+def choice(op: str, name: str, value: Any, names: Collection[_Name], rule: str = "") -> _Name:
     """One of a few names; ``rule`` says what is expected where there is more."""
     rule = rule or " or ".join(map(repr, names))
     given = text(value)
     if given is None:
         raise TypeError(f"{op}: {name} is not a name; got {name}={describe(value)}, expected {rule}")
-    if given not in names:
+    if not is_among(given, names):
         meant = near(name.rpartition(".")[2], given, names)
         raise ValueError(f"{op}: unknown {name}; got {name}={describe(value)}, expected {rule}{meant}")
     return given
+
+
+def is_among(value: str, names: Collection[_Name]) -> TypeIs[_Name]:
+    """Whether a string is one of a few names."""
+    return value in names
 
 
 def near(field: str, value: str, names: Iterable[str]) -> str:

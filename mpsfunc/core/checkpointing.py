@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+import mlx.core as mx
 
 from mpsfunc.core import recomputing
 from mpsfunc.core.printing import a_kind
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
     """`mx.checkpoint` for functions that draw random numbers, such as `dropout` without a key.
 
     What a function computes on the way to its result is not kept for its derivatives, but computed again. MLX calls the
@@ -56,10 +61,10 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     @functools.wraps(function)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(_: Sequence[mx.array], /, *args: P.args, **kwargs: P.kwargs) -> R:
             return function(*args, **kwargs)
 
-        return recomputing.run(op, call, call, (), args, kwargs)
+        return recomputing.run(op, call, call, (), *args, **kwargs)
 
     return checkpointed

@@ -13,13 +13,16 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from types import CodeType, FrameType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import a_kind, describe
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _DEEPEST = 100  # lists in lists, which also ends those that hold themselves
 _HELD = (type(None), bool, int, float, complex, str, bytes, Enum, np.generic, mx.Dtype, mx.Device, mx.Stream)
@@ -111,8 +114,14 @@ def filled(tree: Any, arrays: Sequence[mx.array]) -> Any:
 
 
 def run(
-    op: str, first: Callable[..., Any], again: Callable[..., Any], arrays: Sequence[mx.array], args: Any, kwargs: Any
-) -> Any:
+    op: str,
+    first: Callable[Concatenate[Sequence[mx.array], P], R],
+    again: Callable[Concatenate[Sequence[mx.array], P], R],
+    arrays: Sequence[mx.array],
+    /,  # what follows may have any name
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
     """``first(arrays, *args, **kwargs)``, whose derivatives are those of ``again`` of the same arguments.
 
     Derivatives are by the arrays and by those among the arguments.
@@ -136,7 +145,8 @@ def run(
             return made.arrays or [mx.array(0.0)]
 
     made = mx.checkpoint(call)(*arrays, *leaves.arrays)
-    return filled(returned[0], made)
+    result: R = filled(returned[0], made)
+    return result
 
 
 def random_state() -> mx.array:

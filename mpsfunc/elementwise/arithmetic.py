@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 
@@ -13,15 +13,18 @@ from mpsfunc.elementwise import arithmetic_rules, operands
 from mpsfunc.elementwise.arithmetic_rules import CompareSpec, GradSpec, Spec
 from mpsfunc.elementwise.operands import Lying, Strides
 
-OPERATIONS = ("add", "subtract", "multiply", "divide")
-COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-OPERANDS = ("primary", "secondary")
+OperationName = Literal["add", "subtract", "multiply", "divide"]
+ComparisonName = Literal["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
+OperandName = Literal["primary", "secondary"]
+OPERATIONS: tuple[OperationName, ...] = get_args(OperationName)
+COMPARISONS: tuple[ComparisonName, ...] = get_args(ComparisonName)
+OPERANDS: tuple[OperandName, ...] = get_args(OperandName)
 
 
 def arithmetic(
     x: mx.array | float,
     y: mx.array | float,
-    operation: str,
+    operation: OperationName,
     *,
     primary_scale: float = 1.0,
     secondary_scale: float = 1.0,
@@ -197,9 +200,9 @@ def arithmetic_grad(
     dy: mx.array,
     x: mx.array | float,
     y: mx.array | float,
-    operation: str,
+    operation: OperationName,
     *,
-    operand: str = "primary",
+    operand: OperandName = "primary",
     primary_scale: float = 1.0,
     secondary_scale: float = 1.0,
     bias: float = 0.0,
@@ -283,7 +286,7 @@ def arithmetic_grad(
 def compare(
     x: mx.array | float,
     y: mx.array | float,
-    comparison: str = "equal",
+    comparison: ComparisonName = "equal",
     threshold: float = 0.0,
     *,
     primary_stride: Strides = (1, 1, 1),
@@ -339,7 +342,7 @@ def _arithmetic(
     op: str,
     x: mx.array | float,
     y: mx.array | float,
-    operation: str,
+    operation: OperationName,
     scales: tuple[float, float, float],
     limits: tuple[float | None, float | None],
     strides: tuple[Strides, Strides],
@@ -353,7 +356,7 @@ def _arithmetic(
         return arithmetic_rules.value(read.x, read.y, spec).reshape(read.shape)
 
 
-def _spec(op: str, operation: str, scales: Any, limits: Any, lying: Lying, stream: mx.Stream) -> Spec:
+def _spec(op: str, operation: OperationName, scales: Any, limits: Any, lying: Lying, stream: mx.Stream) -> Spec:
     which = OPERATIONS.index(checks.choice(op, "operation", operation, OPERATIONS))
     names = ("primary_scale", "secondary_scale", "bias")
     numbers = [checks.number(op, name, value) for name, value in zip(names, scales, strict=True)]

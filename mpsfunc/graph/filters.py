@@ -16,6 +16,7 @@ from mpsfunc.elementwise.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.factory import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.nodes import LossNode, Options, Shape
+from mpsfunc.typing import NeuronName, OperationName
 
 
 def _weights(x: Shape, options: Options) -> Shape:
@@ -150,25 +151,24 @@ l2_pool = filter_of(
 )
 
 
-def _neuron(function: Callable[..., Any], mps: str) -> Filter:
-    name = function.__name__
+def _neuron(name: NeuronName, function: Callable[..., Any], mps: str) -> Filter:
     return filter_of(kinds.neuron(name, function), function, f"MPSCNNNeuron{mps}Node", f"{name}(x)")
 
 
-relu = _neuron(mf.relu, "ReLU")
-linear = _neuron(mf.linear, "Linear")
-sigmoid = _neuron(mf.sigmoid, "Sigmoid")
-hard_sigmoid = _neuron(mf.hard_sigmoid, "HardSigmoid")
-tanh = _neuron(mf.tanh, "TanH")
-absolute = _neuron(mf.absolute, "Absolute")
-softplus = _neuron(mf.softplus, "SoftPlus")
-softsign = _neuron(mf.softsign, "SoftSign")
-elu = _neuron(mf.elu, "ELU")
-relun = _neuron(mf.relun, "ReLUN")
-power = _neuron(mf.power, "Power")
-exponential = _neuron(mf.exponential, "Exponential")
-logarithm = _neuron(mf.logarithm, "Logarithm")
-gelu = _neuron(mf.gelu, "GeLU")
+relu = _neuron("relu", mf.relu, "ReLU")
+linear = _neuron("linear", mf.linear, "Linear")
+sigmoid = _neuron("sigmoid", mf.sigmoid, "Sigmoid")
+hard_sigmoid = _neuron("hard_sigmoid", mf.hard_sigmoid, "HardSigmoid")
+tanh = _neuron("tanh", mf.tanh, "TanH")
+absolute = _neuron("absolute", mf.absolute, "Absolute")
+softplus = _neuron("softplus", mf.softplus, "SoftPlus")
+softsign = _neuron("softsign", mf.softsign, "SoftSign")
+elu = _neuron("elu", mf.elu, "ELU")
+relun = _neuron("relun", mf.relun, "ReLUN")
+power = _neuron("power", mf.power, "Power")
+exponential = _neuron("exponential", mf.exponential, "Exponential")
+logarithm = _neuron("logarithm", mf.logarithm, "Logarithm")
+gelu = _neuron("gelu", mf.gelu, "GeLU")
 prelu = filter_of(kinds.prelu, mf.prelu, "MPSCNNNeuronPReLUNode", 'prelu(x, name="slopes1")', without=("slopes",))
 softmax = filter_of(
     kinds.by_result("softmax", mf.softmax, mf.softmax_grad), mf.softmax, "MPSCNNSoftMaxNode", "softmax(x)"
@@ -197,8 +197,7 @@ dropout = by_name("dropout", "x")(
 )
 
 
-def _arithmetic(function: Callable[..., Any], mps: str) -> Filter:
-    name = function.__name__
+def _arithmetic(name: OperationName, function: Callable[..., Any], mps: str) -> Filter:
     clamp: Own = {"clamp": (False, "Whether gradients are 0 where the limits cut. Default False, as in MPS.")}
     kind = kinds.of_two(name)
     return filter_of(
@@ -206,10 +205,10 @@ def _arithmetic(function: Callable[..., Any], mps: str) -> Filter:
     )
 
 
-add = _arithmetic(mf.add, "Addition")
-subtract = _arithmetic(mf.subtract, "Subtraction")
-multiply = _arithmetic(mf.multiply, "Multiplication")
-divide = _arithmetic(mf.divide, "Division")
+add = _arithmetic("add", mf.add, "Addition")
+subtract = _arithmetic("subtract", mf.subtract, "Subtraction")
+multiply = _arithmetic("multiply", mf.multiply, "Multiplication")
+divide = _arithmetic("divide", mf.divide, "Division")
 compare = filter_of(
     kinds.without_gradient("compare", mf.compare),
     mf.compare,

@@ -13,6 +13,7 @@ from mpsfunc.core import checks
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
+from mpsfunc.typing import NeuronName, OperandName, OperationName
 
 Function = Callable[..., Any]
 
@@ -63,7 +64,7 @@ def without_gradient(name: str, function: Function) -> Kind:
     return Kind(name, lambda call: Made((function(*call.images, **call.options),)))
 
 
-def neuron(name: str, function: Function) -> Kind:
+def neuron(name: NeuronName, function: Function) -> Kind:
     """An activation."""
     return Kind(
         name,
@@ -72,15 +73,15 @@ def neuron(name: str, function: Function) -> Kind:
     )
 
 
-def of_two(name: str) -> Kind:
+def of_two(name: OperationName) -> Kind:
     """Arithmetic."""
 
     def forward(call: Call) -> Made:
         return Made((mf.arithmetic(call.x, call.images[1], name, **_but(call.options, "clamp")),))
 
     def backward(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
-        operand = ("primary", "secondary")[at]
-        return Pulled(mf.arithmetic_grad(dy, call.x, call.images[1], name, operand=operand, **call.options))
+        operands: tuple[OperandName, OperandName] = ("primary", "secondary")
+        return Pulled(mf.arithmetic_grad(dy, call.x, call.images[1], name, operand=operands[at], **call.options))
 
     return Kind(name, forward, backward, tunable=("clamp",))
 

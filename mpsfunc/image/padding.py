@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 
@@ -16,7 +16,8 @@ from mpsfunc.image import rules
 from mpsfunc.windows.sampling import Padded
 
 Sizes = int | Sequence[int]
-MODES = ("constant", "zero", "clamp", "mirror", "mirror_with_edge")
+PadMode = Literal["constant", "zero", "clamp", "mirror", "mirror_with_edge"]
+MODES: tuple[PadMode, ...] = get_args(PadMode)
 
 
 @printing.printed
@@ -49,7 +50,7 @@ def pad(
     x: mx.array,
     before: Sizes,
     after: Sizes,
-    mode: str = "constant",
+    mode: PadMode = "constant",
     value: float = 0.0,
     *,
     stream: StreamLike = None,
@@ -100,7 +101,7 @@ def pad_fwd(
     x: mx.array,
     before: Sizes,
     after: Sizes,
-    mode: str = "constant",
+    mode: PadMode = "constant",
     value: float = 0.0,
     *,
     stream: StreamLike = None,
@@ -131,7 +132,7 @@ def pad_fwd(
         return y.astype(x.dtype), state
 
 
-def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: str = "constant") -> PadState:
+def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: PadMode = "constant") -> PadState:
     """The state of `pad_fwd` for images of a shape, without running it.
 
     Args:
@@ -230,7 +231,7 @@ def _sizes(op: str, name: str, value: Any) -> tuple[int, int, int]:
     return y, x, c
 
 
-def _value(op: str, value: Any, mode: str, dtype: mx.Dtype) -> float:
+def _value(op: str, value: Any, mode: PadMode, dtype: mx.Dtype) -> float:
     """The constant, which is an int where the image has integers."""
     value = checks.real(op, "value", value, "a float or an int")
     if mode != "constant" and value != 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 
@@ -12,9 +12,12 @@ from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
 from mpsfunc.image import rules
+from mpsfunc.windows.axis import EDGE_MODES
 from mpsfunc.windows.sampling import Resized
 
-METHODS, COORDINATES, EDGE_MODES = ("nearest", "bilinear"), ("asymmetric", "half_pixel"), ("zero", "clamp")
+CoordinateName = Literal["asymmetric", "half_pixel"]
+COORDINATES: tuple[CoordinateName, ...] = get_args(CoordinateName)
+METHODS = ("nearest", "bilinear")
 
 
 @printing.printed
@@ -44,7 +47,7 @@ class ResampleState(NamedTuple):
         return checks.no_arrays(self, arrays)
 
 
-def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> str:
+def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> CoordinateName | Literal["align_corners"]:
     """The two arguments as one."""
     chosen = checks.choice(op, "coordinate", coordinate, COORDINATES)
     if not checks.switch(op, "align_corners", align_corners):
@@ -61,7 +64,7 @@ def state(
     op: str,
     x_shape: Sequence[int],
     out_size: tuple[int, int],
-    coordinate: str,
+    coordinate: CoordinateName | Literal["align_corners"],
     edge_mode: Any,
     *,
     said_by: str | None = None,

@@ -14,12 +14,14 @@ from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import pair
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.image import resampling
+from mpsfunc.image.resampling import CoordinateName
 from mpsfunc.image.resampling import ResampleState as ResampleState
+from mpsfunc.windows.axis import EdgeMode
 from mpsfunc.windows.placement import IntOrPair
 
 
 def resize_nearest(
-    x: mx.array, out_size: IntOrPair, *, coordinate: str = "asymmetric", stream: StreamLike = None
+    x: mx.array, out_size: IntOrPair, *, coordinate: CoordinateName = "asymmetric", stream: StreamLike = None
 ) -> mx.array:
     """Gives images another size by picking pixels.
 
@@ -52,7 +54,7 @@ def resize_nearest(
 
 
 def resize_nearest_fwd(
-    x: mx.array, out_size: IntOrPair, *, coordinate: str = "asymmetric", stream: StreamLike = None
+    x: mx.array, out_size: IntOrPair, *, coordinate: CoordinateName = "asymmetric", stream: StreamLike = None
 ) -> tuple[mx.array, ResampleState]:
     """`resize_nearest`, and the state that `resize_nearest_grad` needs. Arguments and errors are its.
 
@@ -71,7 +73,7 @@ def resize_nearest_fwd(
 
 
 def resize_nearest_state(
-    x_shape: Sequence[int], out_size: IntOrPair, *, coordinate: str = "asymmetric"
+    x_shape: Sequence[int], out_size: IntOrPair, *, coordinate: CoordinateName = "asymmetric"
 ) -> ResampleState:
     """The state of `resize_nearest_fwd` for images of a shape, without running it.
 
@@ -120,8 +122,8 @@ def resize_bilinear(
     out_size: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: str = "zero",
-    coordinate: str = "asymmetric",
+    edge_mode: EdgeMode = "zero",
+    coordinate: CoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> mx.array:
     """Gives images another size by mixing neighbouring pixels linearly.
@@ -166,8 +168,8 @@ def resize_bilinear_fwd(
     out_size: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: str = "zero",
-    coordinate: str = "asymmetric",
+    edge_mode: EdgeMode = "zero",
+    coordinate: CoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`resize_bilinear`, and the state that `resize_bilinear_grad` needs. Arguments and errors are its.
@@ -191,8 +193,8 @@ def resize_bilinear_state(
     out_size: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: str = "zero",
-    coordinate: str = "asymmetric",
+    edge_mode: EdgeMode = "zero",
+    coordinate: CoordinateName = "asymmetric",
 ) -> ResampleState:
     """The state of `resize_bilinear_fwd` for images of a shape, without running it.
 

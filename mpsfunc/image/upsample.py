@@ -14,7 +14,9 @@ from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import pair
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.image import resampling
+from mpsfunc.image.resampling import CoordinateName
 from mpsfunc.image.resampling import ResampleState as ResampleState
+from mpsfunc.windows.axis import EdgeMode
 from mpsfunc.windows.placement import IntOrPair
 
 
@@ -112,8 +114,8 @@ def upsample_bilinear(
     scale: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: str = "zero",
-    coordinate: str = "asymmetric",
+    edge_mode: EdgeMode = "zero",
+    coordinate: CoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> mx.array:
     """Mixes neighbouring pixels linearly, so that images become ``scale`` times as large.
@@ -165,8 +167,8 @@ def upsample_bilinear_fwd(
     scale: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: str = "zero",
-    coordinate: str = "asymmetric",
+    edge_mode: EdgeMode = "zero",
+    coordinate: CoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`upsample_bilinear`, and the state that `upsample_bilinear_grad` needs. Arguments and errors are its.
@@ -191,8 +193,8 @@ def upsample_bilinear_state(
     scale: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: str = "zero",
-    coordinate: str = "asymmetric",
+    edge_mode: EdgeMode = "zero",
+    coordinate: CoordinateName = "asymmetric",
 ) -> ResampleState:
     """The state of `upsample_bilinear_fwd` for images of a shape, without running it.
 

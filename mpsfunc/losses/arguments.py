@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 import numpy as np
@@ -14,7 +14,8 @@ from mpsfunc.core.printing import describe
 from mpsfunc.losses import formulas, rules
 from mpsfunc.losses.formulas import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
 
-REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
+ReductionName = Literal["none", "sum", "mean", "sum_by_non_zero_weights"]
+REDUCTIONS: tuple[ReductionName, ...] = get_args(ReductionName)
 _NONE, _SUM, _MEAN, _BY_WEIGHTS = REDUCTIONS
 _LABELLED = (SOFTMAX, CATEGORICAL)
 # Arguments that one type reads, with their defaults.

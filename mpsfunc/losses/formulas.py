@@ -7,7 +7,7 @@ with a logarithm is 0, even of 0; its derivative by the target is the logarithm 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec
+from typing import Literal, NamedTuple, ParamSpec, get_args
 
 import mlx.core as mx
 
@@ -17,7 +17,7 @@ from mpsfunc.losses import softmax_rules
 from mpsfunc.losses.params import LossNumbers
 
 # Numbered as MPS does.
-TYPES = (
+LossName = Literal[
     "mean_absolute_error",
     "mean_squared_error",
     "softmax_cross_entropy",
@@ -28,7 +28,8 @@ TYPES = (
     "cosine_distance",
     "log",
     "kullback_leibler",
-)
+]
+TYPES: tuple[LossName, ...] = get_args(LossName)
 ABSOLUTE, SQUARED, SOFTMAX, SIGMOID, CATEGORICAL, HINGE, HUBER, COSINE, LOG, DIVERGENCE = range(10)
 
 P = ParamSpec("P")

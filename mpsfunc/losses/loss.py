@@ -13,6 +13,8 @@ import mlx.core as mx
 from mpsfunc.core import checks, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.losses import arguments, rules
+from mpsfunc.losses.arguments import ReductionName
+from mpsfunc.losses.formulas import LossName
 
 
 @printing.printed
@@ -45,8 +47,8 @@ class LossState(NamedTuple):
 def loss(
     y: mx.array,
     target: mx.array,
-    type: str,
-    reduction: str,
+    type: LossName,
+    reduction: ReductionName,
     *,
     weights: mx.array | None = None,
     weight: float = 1.0,
@@ -131,8 +133,8 @@ def loss(
 def loss_value(
     y: mx.array,
     target: mx.array,
-    type: str,
-    reduction: str,
+    type: LossName,
+    reduction: ReductionName,
     *,
     weights: mx.array | None = None,
     weight: float = 1.0,
@@ -166,8 +168,8 @@ def loss_value(
 def loss_grad(
     y: mx.array,
     target: mx.array,
-    type: str,
-    reduction: str = "sum",
+    type: LossName,
+    reduction: ReductionName = "sum",
     *,
     divided: bool = False,
     weights: mx.array | None = None,
@@ -218,8 +220,8 @@ def loss_grad(
 def loss_fwd(
     y: mx.array,
     target: mx.array,
-    type: str,
-    reduction: str,
+    type: LossName,
+    reduction: ReductionName,
     *,
     weights: mx.array | None = None,
     weight: float = 1.0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import mlx.core as mx
 import mlx.nn as stock
@@ -15,8 +15,27 @@ from mpsfunc.core import recomputing
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import a_kind
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
+
+class _Layer(Protocol[P, R]):
+    """A module, by what a call of it takes and returns."""
+
+    __call__: Callable[P, R]
+
+    def trainable_parameters(self) -> object: ...
+
+
+@overload
+def checkpoint(module: _Layer[P, R], fn: None = None) -> Callable[P, R]: ...
+
+
+@overload
+def checkpoint(module: stock.Module, fn: Callable[P, R]) -> Callable[P, R]: ...
+
+
+def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = None) -> Callable[P, R]:
     """``mlx.nn.utils.checkpoint`` for modules that draw random numbers or change themselves.
 
     What the module computes on the way to its result is not kept for its gradients, but computed again: that saves
@@ -58,16 +77,16 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
         raise TypeError(f"{op}: module is not a module; got {a_kind(module)}, expected an mlx.nn.Module")
     if fn is not None:
         recomputing.callable_or_refused(op, "fn", fn)
-    run: Callable[..., Any] = module if fn is None else fn
+    run: Callable[P, R] = module if fn is None else fn
 
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: P.args, **kwargs: P.kwargs) -> R:
         trainable: Any = tree_flatten(module.trainable_parameters())
         start = _Kept(module, copied=True)
 
-        def first(_: list[mx.array], *args: Any, **kwargs: Any) -> Any:
+        def first(_: Sequence[mx.array], /, *args: P.args, **kwargs: P.kwargs) -> R:
             return run(*args, **kwargs)
 
-        def again(parameters: list[mx.array], *args: Any, **kwargs: Any) -> Any:
+        def again(parameters: Sequence[mx.array], /, *args: P.args, **kwargs: P.kwargs) -> R:
             now = _Kept(module, copied=False)
             try:
                 start.restore()
@@ -77,7 +96,7 @@ def checkpoint(module: stock.Module, fn: Callable[..., Any] | None = None) -> Ca
             finally:
                 now.restore()
 
-        return recomputing.run(op, first, again, [a for _, a in trainable], args, kwargs)
+        return recomputing.run(op, first, again, [a for _, a in trainable], *args, **kwargs)
 
     if fn is not None:
         functools.update_wrapper(checkpointed, fn)

@@ -108,7 +108,8 @@ def convert(
             replaced[path] = type(module).__name__
     for path, module in paths.items():
         if path not in left:
-            module.__class__ = DROP_INS.get(type(module), type(module))
+            kind: Any = DROP_INS.get(type(module), type(module))
+            module.__class__ = kind
         if group is not None and isinstance(module, BatchNorm):
             module.processes = group
     for path, behind in pairs.items():
@@ -178,7 +179,7 @@ def _modules(op: str, model: stock.Module) -> list[tuple[str, stock.Module]]:
 def _why_left(module: stock.Module) -> str:
     """Why a layer of MLX's is not replaced; empty for those that are, and for what is not MLX's or holds others."""
     kind = type(module)
-    drop_in = kind if isinstance(module, DropIn) else DROP_INS.get(kind)
+    drop_in: type[DropIn] | None = type(module) if isinstance(module, DropIn) else DROP_INS.get(kind)
     if drop_in:
         return drop_in.why_left(module)
     of = next((theirs.__name__ for theirs in DROP_INS if isinstance(module, theirs)), "")

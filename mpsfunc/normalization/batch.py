@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from mpsfunc.activation import fused, prelu_rules
 from mpsfunc.activation.fused import Neuron
-from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, NeuronName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
@@ -33,7 +33,7 @@ def bn_normalize(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
@@ -83,7 +83,7 @@ def bn_stats_grad(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> BatchNormState:
@@ -152,7 +152,7 @@ def bn_grad(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Gradient of batch normalization with respect to its images.
@@ -219,7 +219,7 @@ def batch_norm(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
@@ -258,7 +258,7 @@ def batch_norm_fwd(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
-    neuron: str | Neuron | None = None,
+    neuron: NeuronName | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, BatchNormState]:
@@ -296,7 +296,7 @@ def _chosen(
     state: BatchNormState,
     gamma: mx.array | None,
     beta: mx.array | None,
-    neuron: str | Neuron | None,
+    neuron: NeuronName | Neuron | None,
 ) -> tuple[NormSpec, mx.array | None, str]:
     """How to normalize, a prelu's slopes, and the activation in words, for checked images; checks all else."""
     check_owned(op, x, state, stream)

@@ -15,7 +15,7 @@ from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.pooling.params import PoolParams
-from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, check_state
+from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, EdgeMode, check_state
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, Pixels, place, restrict_outputs
 
 
@@ -55,7 +55,7 @@ def avg_pool(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: EdgeMode = "zero",
     zero_pad: Pixels = 0,
     stream: StreamLike = None,
 ) -> mx.array:
@@ -125,7 +125,7 @@ def avg_pool_fwd(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: EdgeMode = "zero",
     zero_pad: Pixels = 0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, AvgPoolState]:
@@ -167,7 +167,7 @@ def avg_pool_state(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: EdgeMode = "zero",
     zero_pad: Pixels = 0,
 ) -> AvgPoolState:
     """The state of `avg_pool_fwd` for images of a shape, without running it.

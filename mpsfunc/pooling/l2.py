@@ -13,7 +13,7 @@ from mpsfunc.pooling import l2_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.pooling.params import PoolParams
 from mpsfunc.windows import placement
-from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, check_state
+from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, EdgeMode, check_state
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding
 
 
@@ -55,7 +55,7 @@ def l2_pool(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: EdgeMode = "zero",
     stream: StreamLike = None,
 ) -> mx.array:
     """Root of the sum of squares in sliding windows.
@@ -115,7 +115,7 @@ def l2_pool_fwd(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
+    edge_mode: EdgeMode = "zero",
     stream: StreamLike = None,
 ) -> tuple[mx.array, L2PoolState]:
     """`l2_pool`, and the state that `l2_pool_grad` needs. Arguments and errors are those of `l2_pool`.

@@ -19,7 +19,7 @@ from mpsfunc.core.printing import describe
 from mpsfunc.pooling import maximum_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.pooling.params import PoolParams
-from mpsfunc.windows.axis import EDGES, MAX_EDGE_MODES, Axis, check_state, clamps_taps, max_overlap, starts
+from mpsfunc.windows.axis import EDGES, MAX_EDGE_MODES, Axis, MaxEdgeMode, check_state, clamps_taps, max_overlap, starts
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, place, restrict_outputs
 from mpsfunc.windows.policy import PaddingPolicy
 
@@ -62,7 +62,7 @@ def max_pool(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str | None = None,
+    edge_mode: MaxEdgeMode | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Largest value in sliding windows.
@@ -126,7 +126,7 @@ def max_pool_fwd(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str | None = None,
+    edge_mode: MaxEdgeMode | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, MaxPoolState]:
     """`max_pool`, and the state that `max_pool_grad` needs. Arguments and errors are those of `max_pool`.

@@ -19,6 +19,7 @@ import numpy as np
 
 import mpsfunc as mf
 from mpsfunc.core import launch
+from mpsfunc.typing import NeuronName, OperandName, OperationName
 
 Results = dict[str, Any]  # of arrays
 KEPT = Path(__file__).with_name("sums.json")
@@ -118,7 +119,9 @@ def _convolutions(v: Values) -> Results:
 
 def _batch_norm(v: Values) -> Results:
     made: Results = {}
-    for label, neuron, shape in (("", None, (3, 6, 5, 8)), (" and relu", "relu", (3, 6, 5, 7))):
+    rows: tuple[tuple[str, NeuronName | None, tuple[int, ...]], ...]
+    rows = (("", None, (3, 6, 5, 8)), (" and relu", "relu", (3, 6, 5, 7)))
+    for label, neuron, shape in rows:
         x, gamma, beta = v(*shape), v.positive(shape[-1]), v(shape[-1])
         state = mf.bn_stats(x)
         y = mf.bn_normalize(x, state, gamma, beta, neuron=neuron)
@@ -158,26 +161,28 @@ def _pointwise(v: Values) -> Results:
     x = v(2, 5, 4, 8) * 3
     dy = v.like(x)
     made: Results = {}
-    for name, more in (
+    rows: tuple[tuple[NeuronName, tuple[float, ...]], ...] = (
         ("relu", (0.1,)), ("linear", (2.0, 1.0)), ("sigmoid", ()), ("hard_sigmoid", (0.3, 0.4)), ("tanh", (1.5, 0.5)),
         ("absolute", ()), ("softplus", (1.0, 2.0)), ("softsign", ()), ("elu", (0.5,)), ("relun", (0.1, 2.0)),
         ("gelu", ()),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for name, more in rows:
         made[name] = getattr(mf, name)(x, *more)
         made[f"neuron_grad of {name}"] = mf.neuron_grad(dy, x, name, *more)
     above = v.positive(2, 5, 4, 8)
-    for name, of in (("power", (1.5,)), ("exponential", ()), ("logarithm", ())):
+    rows = ("power", (1.5,)), ("exponential", ()), ("logarithm", ())
+    for name, of in rows:
         made[name] = getattr(mf, name)(above, *of)
         made[f"neuron_grad of {name}"] = mf.neuron_grad(dy, above, name, *of)
     slopes = v(8)
     made["neuron"], made["prelu"] = mf.neuron(x, "prelu", slopes), mf.prelu(x, slopes)
     made["prelu_grad"], made["prelu_grad, slopes"] = mf.prelu_grad(dy, x, slopes)
-    for name in ("softmax", "log_softmax"):
+    for softmax in ("softmax", "log_softmax"):
         for axis in (-1, 1):
-            y = getattr(mf, name)(x, axis)
+            y = getattr(mf, softmax)(x, axis)
             made |= {
-                f"{name} of axis {axis}": y,
-                f"{name}_grad of axis {axis}": getattr(mf, f"{name}_grad")(dy, y, axis),
+                f"{softmax} of axis {axis}": y,
+                f"{softmax}_grad of axis {axis}": getattr(mf, f"{softmax}_grad")(dy, y, axis),
             }
     kept, state = mf.dropout_fwd(x, keep_probability=0.75, seed=7)
     mask = mf.dropout_mask(x.shape, keep_probability=0.5, seed=3)
@@ -186,10 +191,13 @@ def _pointwise(v: Values) -> Results:
         "dropout_mask": mask, "dropout by a mask": mf.dropout(x, p=0.5, mask=mask),
     }  # fmt: skip
     row = v.positive(1, 1, 1, 8)
-    for name in ("add", "subtract", "multiply", "divide"):
-        made[name] = getattr(mf, name)(x, row)
-        for operand in ("primary", "secondary"):
-            made[f"arithmetic_grad of {name}, {operand}"] = mf.arithmetic_grad(dy, x, row, name, operand=operand)
+    operations: tuple[OperationName, ...] = ("add", "subtract", "multiply", "divide")
+    operands: tuple[OperandName, ...] = ("primary", "secondary")
+    for operation in operations:
+        made[operation] = getattr(mf, operation)(x, row)
+        for operand in operands:
+            dx = mf.arithmetic_grad(dy, x, row, operation, operand=operand)
+            made[f"arithmetic_grad of {operation}, {operand}"] = dx
     made["arithmetic"] = mf.arithmetic(x, row, "multiply", primary_scale=2.0, bias=1.0, minimum=-1.0, maximum=2.0)
     made["compare"] = mf.compare(x, row, "less")
     return made

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from mpsfunc.core.arguments import is_a, refuse
 
-EDGE_MODES = ("zero", "clamp")  # in the order of their codes in Axis.edge
-MAX_EDGE_MODES = (*EDGE_MODES, "exclude")
+EdgeMode = Literal["zero", "clamp"]
+MaxEdgeMode = Literal[EdgeMode, "exclude"]
+# In the order of their codes in Axis.edge.
+EDGE_MODES: tuple[EdgeMode, ...] = get_args(EdgeMode)
+MAX_EDGE_MODES: tuple[MaxEdgeMode, ...] = get_args(MaxEdgeMode)
 EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
 EDGES = (0, 1, EVEN)  # of averages and norms
 

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from mpsfunc.core.arguments import PIXELS, IntPair, cacheable, choice, entries, is_a, pair, pixels, refuse, text, two
 from mpsfunc.core.printing import describe
-from mpsfunc.windows.axis import EDGE_MODES, LIMIT, MAX_EDGE_MODES, Axis, evenly
-from mpsfunc.windows.policy import STYLES, PaddingPolicy, check_policy, policy_spot
+from mpsfunc.windows.axis import EDGE_MODES, LIMIT, MAX_EDGE_MODES, Axis, MaxEdgeMode, evenly
+from mpsfunc.windows.policy import STYLES, PaddingName, PaddingPolicy, check_policy, policy_spot
 
 IntOrPair = int | Sequence[int]
-KernelSize = IntOrPair | Literal["global", "adaptive"]
+WindowName = Literal["global", "adaptive"]
+WINDOWS: tuple[WindowName, ...] = get_args(WindowName)
+KernelSize = IntOrPair | WindowName
 OutSize = int | Sequence[int | None]
 Pixels = int | Sequence[int | Sequence[int]]  # for each side
-Padding = Pixels | Literal["same", "valid", "full"] | PaddingPolicy
+Padding = Pixels | PaddingName | PaddingPolicy
 
 
 # Of the rows and of the columns: (length, extent, stride), and (n_out, pad).
@@ -41,8 +43,8 @@ def place(
     ceil_mode: bool = False,
     offset: IntOrPair | None = None,
     out_size: OutSize | None = None,
-    edge_mode: str = "zero",
-    edge_modes: Sequence[str] = ("zero",),
+    edge_mode: MaxEdgeMode = "zero",
+    edge_modes: Sequence[MaxEdgeMode] = ("zero",),
     zero_pad: Pixels | None = None,
 ) -> tuple[Axis, Axis]:
     """Puts windows on an image. They may hang over it or lie wholly outside, where they read nothing.
@@ -97,7 +99,7 @@ def place(
 def _place(
     op: str,
     n_in: tuple[int, int],
-    edge_modes: tuple[str, ...],
+    edge_modes: tuple[MaxEdgeMode, ...],
     kernel_size: KernelSize,
     stride: IntOrPair | None,
     padding: Padding,
@@ -105,7 +107,7 @@ def _place(
     ceil_mode: bool,
     offset: IntOrPair | None,
     out_size: OutSize | None,
-    edge_mode: str,
+    edge_mode: MaxEdgeMode,
     zero_pad: Pixels | None,
 ) -> tuple[Axis, Axis]:
     if not is_a(ceil_mode, bool):
@@ -190,7 +192,7 @@ def restrict_outputs(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPai
     return rows, cols
 
 
-def edge_code(op: str, edge_mode: str, edge_modes: Sequence[str] = EDGE_MODES) -> int:
+def edge_code(op: str, edge_mode: object, edge_modes: Sequence[MaxEdgeMode] = EDGE_MODES) -> int:
     """The number of ``edge_mode`` in `Axis.edge`; ``edge_modes`` are those that ``op`` knows."""
     return MAX_EDGE_MODES.index(choice(op, "edge_mode", edge_mode, edge_modes))
 
@@ -201,7 +203,7 @@ _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offs
 def _over_all(op: str, n_in: IntPair, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
     """Windows that cover the image without padding, so that the edge mode says nothing."""
     rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
-    choice(op, "kernel_size", name, ("global", "adaptive"), rule)
+    choice(op, "kernel_size", name, WINDOWS, rule)
     if min(n_in) < 1:
         refuse(op, "image is empty", "height and width", n_in, "at least 1")
     for arg, value in given.items():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from mpsfunc.core.arguments import IntPair, is_a, near, refuse, whole
 
-STYLES = {"valid": -1, "same": 0, "full": 1}
+Align = Literal["centered", "top_left", "bottom_right"]
+Corner = Literal["top_left", "top_right", "bottom_left", "bottom_right"]
+PaddingName = Literal["valid", "same", "full"]
+STYLES: dict[PaddingName, int] = {name: style for style, name in enumerate(get_args(PaddingName), -1)}
 _POLICY: dict[str, tuple[object, ...]] = {
-    "align": ("centered", "top_left", "bottom_right"),
-    "remainder": ("top_left", "top_right", "bottom_left", "bottom_right"),
+    "align": get_args(Align),
+    "remainder": get_args(Corner),
     "size": tuple(STYLES),
     "exclude_edges": (False, True),
 }
@@ -42,9 +45,9 @@ class PaddingPolicy(NamedTuple):
         (4, 0)
     """
 
-    align: Literal["centered", "top_left", "bottom_right"] = "centered"
-    remainder: Literal["top_left", "top_right", "bottom_left", "bottom_right"] = "top_left"
-    size: Literal["same", "valid", "full"] = "same"
+    align: Align = "centered"
+    remainder: Corner = "top_left"
+    size: PaddingName = "same"
     exclude_edges: bool = False
 
     def forward(
@@ -96,7 +99,7 @@ class PaddingPolicy(NamedTuple):
 
     def inverse(self) -> PaddingPolicy:
         """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
-        swapped: dict[str, Literal["valid", "full"]] = {"valid": "full", "full": "valid"}
+        swapped: dict[PaddingName, PaddingName] = {"valid": "full", "full": "valid"}
         return self._replace(size=swapped.get(self.size, self.size))
 
 

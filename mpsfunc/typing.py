@@ -1,0 +1,30 @@
+"""The names that arguments may be, as types for annotations of one's own code.
+
+A name that comes from elsewhere, such as a file of settings, is a str, which type checkers do not take for one of
+these; functions refuse a wrong one when they are called.
+
+Example:
+    >>> import mlx.core as mx
+    >>> import mpsfunc as mf
+    >>> from mpsfunc.typing import NeuronName
+    >>> def block(x: mx.array, w: mx.array, neuron: NeuronName = "relu") -> mx.array:
+    ...     return mf.avg_pool(mf.conv(x, w, padding="same", neuron=neuron), 2)
+    >>> block(mx.ones((1, 4, 4, 3)), mx.ones((8, 3, 3, 3))).shape
+    (1, 2, 2, 8)
+"""
+
+from mpsfunc.channels.activation_spec import NeuronName as NeuronName
+from mpsfunc.convolution.states import OptionName as OptionName
+from mpsfunc.elementwise.arithmetic import ComparisonName as ComparisonName
+from mpsfunc.elementwise.arithmetic import OperandName as OperandName
+from mpsfunc.elementwise.arithmetic import OperationName as OperationName
+from mpsfunc.image.padding import PadMode as PadMode
+from mpsfunc.image.resampling import CoordinateName as CoordinateName
+from mpsfunc.losses.arguments import ReductionName as ReductionName
+from mpsfunc.losses.formulas import LossName as LossName
+from mpsfunc.windows.axis import EdgeMode as EdgeMode
+from mpsfunc.windows.axis import MaxEdgeMode as MaxEdgeMode
+from mpsfunc.windows.placement import WindowName as WindowName
+from mpsfunc.windows.policy import Align as Align
+from mpsfunc.windows.policy import Corner as Corner
+from mpsfunc.windows.policy import PaddingName as PaddingName
