@@ -1,7 +1,7 @@
 """What the kernels of Apple's MPSCNN compute, forward and backward, in pure functions on MLX arrays."""
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import Any as _Any
 
 # First: refuses a foreign MLX before anything else loads.
 from mpsfunc.core.versions import VERSION as __version__
@@ -189,14 +189,19 @@ _keep_buffers()
 _launch_one_by_one()
 
 
-def __getattr__(name: str) -> _Any:
-    """`graph` and `nn` sit on top, and are imported when they are first asked for."""
-    if name in ("graph", "nn"):
-        return _import_module(f"mpsfunc.{name}")
-    now = f"; what was in it is under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
-    if name == "window":
-        now = "; what was in it is in mpsfunc.windows, and mpsfunc.PaddingPolicy"
-    raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}{now}")
+if _typing.TYPE_CHECKING:
+    from mpsfunc import graph as graph
+    from mpsfunc import nn as nn
+else:  # a type checker would take every name for one that there is
+
+    def __getattr__(name: str) -> _typing.Any:
+        """`graph` and `nn` sit on top, and are imported when they are first asked for."""
+        if name in ("graph", "nn"):
+            return _import_module(f"mpsfunc.{name}")
+        now = f"; what was in it is under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
+        if name == "window":
+            now = "; what was in it is in mpsfunc.windows, and mpsfunc.PaddingPolicy"
+        raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}{now}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The names that arguments may be, as types for annotations of one's own code.
+"""Types for annotations of one's own code: the names that arguments may be, and trees, as `load` returns them.
 
 A name that comes from elsewhere, such as a file of settings, is a str, which type checkers do not take for one of
 these; functions refuse a wrong one when they are called.
@@ -22,6 +22,7 @@ from mpsfunc.image.padding import PadMode as PadMode
 from mpsfunc.image.resampling import CoordinateName as CoordinateName
 from mpsfunc.losses.arguments import ReductionName as ReductionName
 from mpsfunc.losses.formulas import LossName as LossName
+from mpsfunc.saving.trees import Tree as Tree
 from mpsfunc.windows.axis import EdgeMode as EdgeMode
 from mpsfunc.windows.axis import MaxEdgeMode as MaxEdgeMode
 from mpsfunc.windows.placement import WindowName as WindowName

@@ -10,7 +10,7 @@ was never interrupted end with the same file. On a GPU that takes MPSFUNC_DETERM
 import argparse
 import functools
 import os
-from typing import Any
+from typing import Any, TypedDict
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -18,6 +18,16 @@ import mlx.optimizers as optim
 import mpsfunc as mf
 
 Params = dict[str, mx.array]
+
+
+class Saved(TypedDict):
+    """All that the next step depends on."""
+
+    step: int
+    params: Params
+    optimizer: dict[str, Any]
+    running: mf.BatchNormState
+    random: list[mx.array]
 
 
 def batch_of(step: int) -> tuple[mx.array, mx.array]:
@@ -52,10 +62,10 @@ def train(path: str, steps: int, every: int) -> None:
     """Trains up to a step, from the file if there is one."""
     optimizer = optim.SGD(0.05, momentum=0.9)
     if os.path.exists(path):
-        saved = mf.load(path)
+        saved = mf.load(path, Saved)
         params, running, first = saved["params"], saved["running"], saved["step"]
         optimizer.state = saved["optimizer"]
-        high, low = saved["random"][0].tolist()
+        high, low = map(int, saved["random"][0])
         mx.random.seed(high << 32 | low)
         print(f"going on from step {first}", flush=True)
     else:

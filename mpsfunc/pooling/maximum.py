@@ -190,19 +190,31 @@ def max_pool_grad_from_source(
     x: mx.array,
     kernel_size: KernelSize,
     *,
+    stride: IntOrPair | None = None,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+    ceil_mode: bool = False,
+    offset: IntOrPair | None = None,
+    out_size: OutSize | None = None,
+    edge_mode: MaxEdgeMode | None = None,
     source_window: Sequence[Sequence[int]] | None = None,
     stream: StreamLike = None,
-    **placement: Any,
 ) -> mx.array:
     """`max_pool_grad` with the winners found again in the source image, as MPS does it.
 
     Args:
         dy: Gradient of the pooled images (n, out_h, out_w, c).
         x: The images that were pooled.
-        kernel_size: As for `max_pool`.
+        kernel_size: As for `max_pool`, like the rest.
+        stride: As for `max_pool`.
+        padding: As for `max_pool`.
+        dilation: As for `max_pool`.
+        ceil_mode: As for `max_pool`.
+        offset: As for `max_pool`.
+        out_size: As for `max_pool`.
+        edge_mode: As for `max_pool`.
         source_window: As for `max_pool_grad`.
         stream: Stream or device to run on. Default: the current one.
-        placement: ``stride`` and the other keywords of `max_pool`.
 
     Returns:
         Gradient of x's shape and dtype.
@@ -220,12 +232,9 @@ def max_pool_grad_from_source(
     checks.array(op, "dy", dy)
     checks.array(op, "x", x)
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
-    unknown = placement.keys() - _PLACEMENT.keys()
-    if unknown:
-        raise TypeError(
-            f"{op}: no such keyword; got {describe(sorted(unknown)[0])}, expected one of {', '.join(_PLACEMENT)}"
-        )
-    _, state = _pool(op, x, kernel_size, stream, _PLACEMENT | placement)
+    placement: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
+    placement |= {"offset": offset, "out_size": out_size, "edge_mode": edge_mode}
+    _, state = _pool(op, x, kernel_size, stream, placement)
     return _gradient(op, dy, state, source_window, None, stream)
 
 
@@ -312,9 +321,6 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
 
 
 # Parts ------------------------------------------------------------------------------------------------
-
-_PLACEMENT: dict[str, Any] = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
-_PLACEMENT |= {"offset": None, "out_size": None, "edge_mode": None}
 
 
 def _pool(

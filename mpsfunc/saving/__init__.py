@@ -1,5 +1,8 @@
 """States in files that load for ever."""
 
+import typing as _typing
+
 from mpsfunc.core import moved as _moved
 
-__getattr__ = _moved.pointing_to_public_names(__name__)
+if not _typing.TYPE_CHECKING:
+    __getattr__ = _moved.pointing_to_public_names(__name__)

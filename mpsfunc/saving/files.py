@@ -10,19 +10,23 @@ import re
 import secrets
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import mlx.core as mx
 
 from mpsfunc.core.printing import describe
 from mpsfunc.saving import places, safetensors, trees
+from mpsfunc.saving.expected import checked
 from mpsfunc.saving.safetensors import Refused, Tensor
+from mpsfunc.saving.trees import Tree
+
+_Expected = TypeVar("_Expected")
 
 _VERSION = 2  # of the format; earlier_files.py says what files of earlier ones mean
 _VERSION_KEY, _TREE_KEY, _CRC_KEY = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
 
 
-def save(path: str | os.PathLike[str], tree: Any) -> None:
+def save(path: str | os.PathLike[str], tree: object) -> None:
     """Writes a tree to a file, which `load` reads again.
 
     A tree is an array, a state of this package or another of its records (`Neuron`, `PaddingPolicy`), None, a bool, an
@@ -102,7 +106,15 @@ def _put(name: str, target: str, before: os.stat_result | None, write: Callable[
         raise
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+@overload
+def load(path: str | os.PathLike[str]) -> Tree: ...
+
+
+@overload
+def load(path: str | os.PathLike[str], expected: type[_Expected]) -> _Expected: ...
+
+
+def load(path: str | os.PathLike[str], expected: type[_Expected] | None = None) -> _Expected | Tree:
     """Reads the tree that `save` wrote.
 
     Everything is as it was: types, the order of keys, and every bit of every array and float. The arrays are evaluated
@@ -110,14 +122,19 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Args:
         path: A file that `save` wrote.
+        expected: The type that the tree must be of, which is then known to type checkers: a class of what can be saved,
+            a TypedDict, ``list[...]``, ``tuple[...]`` or ``dict[str, ...]``, and inside those also unions and object.
+            Default: any tree.
 
     Returns:
         The tree.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a file of `save`, not whole, changed since, or of a later version of the format; or the
-            path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or names no file.
+        TypeError: expected is another type.
+        ValueError: It is not a file of `save`, not whole, changed since, or of a later version of the format; the tree
+            is not as expected; or the path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or
+            names no file.
         OSError: The file cannot be read.
 
     Example:
@@ -125,16 +142,18 @@ def load(path: str | os.PathLike[str]) -> Any:
         >>> path = os.path.join(tempfile.mkdtemp(), "key")
         >>> mx.random.seed(7)
         >>> save(path, mx.random.state)
-        >>> load(path)
-        [array([0, 7], dtype=uint32)]
+        >>> (key,) = load(path, list[mx.array])
+        >>> key
+        array([0, 7], dtype=uint32)
     """
     name = places.name_of("load", path)
     try:
         with places.errors("load", name), places.opened(name) as file:
-            return _read(file)
+            tree: Tree = _read(file)
     except Refused as why:
         complaint, rule = why.args
         raise ValueError(f"load: {complaint}; got path={describe(name)}, expected {rule}") from None
+    return tree if expected is None else checked(tree, expected)
 
 
 def _read(file: io.BufferedReader) -> Any:

@@ -54,8 +54,11 @@ _KNOWN = "a tree of arrays, states, dicts, lists, tuples, numbers, strings, bool
 
 _LARGE = re.compile("-?0x[1-9a-f][0-9a-f]*")  # in time that grows with its length, unlike decimal digits
 
+# What `load` returns; states are tuples, too.
+Tree = mx.array | None | bool | int | float | str | list["Tree"] | tuple["Tree", ...] | dict[str, "Tree"]
+
 # Where something is in a tree: how errors show each step, and what it adds to the name of an array.
-_Path = tuple[tuple[str, str], ...]
+Path = tuple[tuple[str, str], ...]
 
 
 class Encoder:
@@ -69,18 +72,18 @@ class Encoder:
         """The tree as JSON."""
         return json.dumps(self._node(tree, ()), separators=(",", ":"), allow_nan=False)
 
-    def _node(self, value: Any, path: _Path, in_record: bool = False) -> Any:
+    def _node(self, value: Any, path: Path, in_record: bool = False) -> Any:
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
         if kind is int:
             if in_record and not is_short(value):
-                raise ValueError(f"save: an int of a record is too large; got {_place(path)}, expected at most 64 bits")
+                raise ValueError(f"save: an int of a record is too large; got {place(path)}, expected at most 64 bits")
             return value if is_short(value) else {"int": hex(value)}
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
         if len(path) >= DEEPEST:  # a list that holds itself is deep, too
-            raise ValueError(f"save: nested too deep; got {_place(path)}, expected at most {DEEPEST} levels")
+            raise ValueError(f"save: nested too deep; got {place(path)}, expected at most {DEEPEST} levels")
         if kind is mx.array:
             return {"array": self._named(value, path)}
         if kind is list or kind is tuple or value is mx.random.state:
@@ -90,7 +93,7 @@ class Encoder:
             for key in value:
                 if type(key) is not str:
                     raise TypeError(
-                        f"save: a key is not a string; got {_place(path)} with key {describe(key)}, expected a str"
+                        f"save: a key is not a string; got {place(path)} with key {describe(key)}, expected a str"
                     )
             steps = {key: (*path, (f"[{describe(key)}]", key)) for key in value}
             return {"dict": {key: self._node(item, steps[key], in_record) for key, item in value.items()}}
@@ -99,13 +102,13 @@ class Encoder:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
         raise TypeError(
-            f"save: cannot be saved; got {_place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"
+            f"save: cannot be saved; got {place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"
         )
 
-    def _named(self, a: mx.array, path: _Path) -> str:
+    def _named(self, a: mx.array, path: Path) -> str:
         if id(a) not in self._names:
             if not fits(a.shape):
-                raise ValueError(f"save: no file holds this shape; got {_place(path)}.shape={a.shape}, expected less")
+                raise ValueError(f"save: no file holds this shape; got {place(path)}.shape={a.shape}, expected less")
             whole = ".".join(name for _, name in path) or "tree"
             whole = name = whole.encode(errors="replace").decode()
             again = 1
@@ -127,7 +130,8 @@ def fields_of(kind: str, version: int) -> tuple[str, ...]:
     return tuple(name for name in RECORDS[kind]._fields if name not in later or later[name][0] <= version)
 
 
-def _place(path: _Path) -> str:
+def place(path: Path) -> str:
+    """A part of a tree for errors."""
     return brief("tree" + "".join(shown for shown, _ in path))
 
 

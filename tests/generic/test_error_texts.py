@@ -336,8 +336,6 @@ def test_errors_of_the_gradient_from_a_source_name_it() -> None:
         mf.max_pool_grad_from_source(X, X, 9)
     with pytest.raises(ValueError, match=f"^{op}: unknown edge_mode; got "):
         mf.max_pool_grad_from_source(X, X, 2, edge_mode="edges")
-    with pytest.raises(TypeError, match=f"^{op}: no such keyword; got 'strides', expected one of stride, padding, "):
-        mf.max_pool_grad_from_source(X, X, 2, strides=2)
 
 
 @pytest.mark.parametrize("field", [1, 0, "True", np.True_, None])

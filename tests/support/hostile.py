@@ -137,10 +137,7 @@ def parameters(name: str) -> list[str]:
     """What a function takes, but for ``stream``, whose errors name no function."""
     signature = inspect.signature(FUNCTIONS[name])
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    own = [p.name for p in signature.parameters.values() if p.kind in kinds and p.name != "stream"]
-    if name == "max_pool_grad_from_source":
-        own += ["stride", "padding", "dilation", "ceil_mode", "offset", "out_size", "edge_mode"]
-    return own
+    return [p.name for p in signature.parameters.values() if p.kind in kinds and p.name != "stream"]
 
 
 # Strangers ----------------------------------------------------------------------------------------------
