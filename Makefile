@@ -73,10 +73,11 @@ pictures: $(VENV)/built  ## the pictures of windows and of the benchmarks, after
 docs: $(VENV)/docs  ## the site, in build/site; a warning is an error
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/site
 
-lint: $(VENV)/dev  ## ruff, mypy, clang-format
+lint: $(VENV)/dev  ## ruff, mypy, clang-format, and what mypy and pyright know of public functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/generic/test_types.py
 	$(BIN)/clang-format --dry-run -Werror $(cxx)
 
 format: $(VENV)/dev  ## let ruff and clang-format rewrite the code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import mlx.core as mx
 
@@ -54,15 +54,16 @@ class DropoutState(NamedTuple):
         return self._replace(key=key, mask=mask)
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def by_name(op: str, first: str) -> Callable[[_F], _F]:
+def by_name(op: str, first: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Refuses all arguments without a name but the first: a number could say what is kept or what is dropped."""
 
-    def refusing(function: _F) -> _F:
+    def refusing(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if len(args) > 1:
                 raise TypeError(
                     f"{op}: only {first} goes without a name; got the second argument={describe(args[1])}, expected "
@@ -70,7 +71,7 @@ def by_name(op: str, first: str) -> Callable[[_F], _F]:
                 )
             return function(*args, **kwargs)
 
-        return cast(_F, call)
+        return call
 
     return refusing
 

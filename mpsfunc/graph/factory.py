@@ -16,12 +16,15 @@ GIVEN = Parameter.empty
 _PLACES = ("padding", "offset", "out_size", "output_padding", "state", "ceil_mode")
 
 Filter = Callable[..., Any]
-Own = dict[str, tuple[Any, str]]
+Own = dict[str, tuple[Any, str, str]]  # by an argument's name its default, its type and what it means
 
-_NAME: Own = {"name": (None, "What errors and drawings call it. Default: the operation.")}
-_NAMED: Own = {"name": (GIVEN, "What its parameters and states go by.")}
+_NAME: Own = {"name": (None, "str | None", "What errors and drawings call it. Default: the operation.")}
+_NAMED: Own = {"name": (GIVEN, "str", "What its parameters and states go by.")}
 _SHARED: Own = {
-    "params": (None, "A name of parameters that several nodes share, each of which says it. Default: name.")
+    "params": (
+        *(None, "str | None"),
+        "A name of parameters that several nodes share, each of which says it. Default: name.",
+    )
 }
 
 
@@ -46,8 +49,7 @@ def filter_of(
         mps: Their class.
         example: A call.
         sources: The arguments that are images, or sequences of images.
-        own: Arguments that the function does not have: a default and what they mean. Those without a default follow the
-            images.
+        own: Arguments that the function does not have. Those without a default follow the images.
         without: Arguments of the function that they do not have.
         made: Class of the nodes.
         name: Name of the filter, if it is not the kind's.
@@ -55,7 +57,7 @@ def filter_of(
     """
     op = name or kind.name
     own = (own or {}) | (_NAMED if kind.weights or kind.memory else _NAME) | (_SHARED if kind.weights else {})
-    signature = _signature(like, sources, own, without, defaults)
+    signature = _signature(like, sources, own, without, defaults, made)
 
     def make(*args: Any, **kwargs: Any) -> FilterNode:
         try:
@@ -94,24 +96,40 @@ def _signature(
     own: Own,
     without: Sequence[str],
     defaults: dict[str, Any],
+    made: type[FilterNode],
 ) -> inspect.Signature:
     theirs = [
-        argument.replace(default=defaults.get(argument.name, argument.default), annotation=GIVEN)
+        argument.replace(
+            default=defaults.get(argument.name, argument.default),
+            annotation=_node_type(argument) if argument.name in (*sources, "state") else argument.annotation,
+        )
         for argument in inspect.signature(like).parameters.values()
         if argument.name not in (*own, *without, "stream")
     ]
     first = [argument for argument in theirs if argument.name in sources and argument.default is GIVEN]
-    by_place = [name for name, (default, _) in own.items() if default is GIVEN and name != "name"]
+    by_place = [name for name, (default, *_) in own.items() if default is GIVEN and name != "name"]
     mine = [
         Parameter(
-            name, Parameter.POSITIONAL_OR_KEYWORD if name in by_place else Parameter.KEYWORD_ONLY, default=default
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD if name in by_place else Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=kind,
         )
-        for name, (default, _) in own.items()
+        for name, (default, kind, _) in own.items()
     ]
     rest = [argument for argument in theirs if argument not in first]
     ahead = [argument for argument in mine if argument.name in by_place]
     behind = [argument for argument in mine if argument.name not in by_place]
-    return inspect.Signature(sorted([*first, *ahead, *rest, *behind], key=lambda argument: argument.kind))
+    arguments = sorted([*first, *ahead, *rest, *behind], key=lambda argument: argument.kind)
+    return inspect.Signature(arguments, return_annotation=made.__name__)
+
+
+def _node_type(argument: Parameter) -> str:
+    """The type of a node, or of several, in the place of an argument that is an image or a state."""
+    node = "StateNode | FilterNode" if argument.name == "state" else "ImageNode | FilterNode"
+    if argument.annotation.startswith("Sequence["):
+        return f"Sequence[{node}]"
+    return f"{node} | None" if argument.default is None else node
 
 
 _DOC = """{first}
@@ -141,7 +159,7 @@ def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: d
         same = "Formula, shapes, errors and all other arguments are the function's; images are nodes."
         first = f"Makes a node of `mpsfunc.{like.__name__}`.\n\n{same}"
     told = [f"{name}: Default ``{value!r}``, as MPS's nodes have it." for name, value in defaults.items()]
-    told += [f"{name}: {meaning}" for name, (_, meaning) in own.items()]
+    told += [f"{name}: {meaning}" for name, (*_, meaning) in own.items()]
     return _DOC.format(first=first, mps=mps, arguments="\n    ".join(told), example=example)
 
 

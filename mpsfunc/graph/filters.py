@@ -41,9 +41,9 @@ def _window(options: Options) -> tuple[int, int]:
 
 
 _POLICY = mf.PaddingPolicy()
-_BIAS: Own = {"bias": (True, "Whether there is one. Default True.")}
-_WINDOW: Own = {"kernel_size": (GIVEN, "Window (y, x) of the weights, an int or a pair.")}
-_OUT: Own = {"out_channels": (GIVEN, "Channels of the result.")}
+_BIAS: Own = {"bias": (True, "bool", "Whether there is one. Default True.")}
+_WINDOW: Own = {"kernel_size": (GIVEN, "IntOrPair", "Window (y, x) of the weights, an int or a pair.")}
+_OUT: Own = {"out_channels": (GIVEN, "int", "Channels of the result.")}
 
 conv = filter_of(
     kinds.by_weights("conv", mf.conv_fwd, mf.conv_grad, _weights),
@@ -59,7 +59,7 @@ depthwise_conv = filter_of(
     mf.conv,
     "MPSCNNConvolutionNode, MPSCNNDepthWiseConvolutionDescriptor",
     'depthwise_conv(x, 3, name="depthwise1")',
-    own=_WINDOW | {"multiplier": (1, "Channels of the result for each of x. Default 1.")} | _BIAS,
+    own=_WINDOW | {"multiplier": (1, "int", "Channels of the result for each of x. Default 1.")} | _BIAS,
     without=("w", "b", "groups"),
     name="depthwise_conv",
     padding=_POLICY,
@@ -83,8 +83,8 @@ fully_connected = filter_of(
 )
 
 _SCALES: Own = {
-    "gamma": (True, "Whether there is a scale. Default True."),
-    "beta": (True, "Whether there is a shift. Default True."),
+    "gamma": (True, "bool", "Whether there is a scale. Default True."),
+    "beta": (True, "bool", "Whether there is a shift. Default True."),
 }
 
 batch_norm = filter_of(
@@ -94,8 +94,14 @@ batch_norm = filter_of(
     'batch_norm(x, neuron="relu", name="norm1")',
     own=_SCALES
     | {
-        "momentum": (0.1, "Share of a batch in the running statistics, as `mpsfunc.bn_running` has it. Default 0.1."),
-        "statistics": ("automatic", 'Those of the batch where a gradient node reads them; or "always", or "never".'),
+        "momentum": (
+            *(0.1, "float"),
+            "Share of a batch in the running statistics, as `mpsfunc.bn_running` has it. Default 0.1.",
+        ),
+        "statistics": (
+            *("automatic", "StatisticsName"),
+            'Those of the batch where a gradient node reads them; or "always", or "never".',
+        ),
     },
 )
 instance_norm = filter_of(
@@ -187,7 +193,7 @@ dropout = by_name("dropout", "x")(
         'dropout(x, keep_probability=0.8, name="drop1")',
         own={
             "seed": (
-                None,
+                *(None, "int | None"),
                 "Of the first step's mask, which no key or mask can give. Default: from the key of `Graph.init`, "
                 "another for each node.",
             ),
@@ -198,7 +204,7 @@ dropout = by_name("dropout", "x")(
 
 
 def _arithmetic(name: OperationName, function: Callable[..., Any], mps: str) -> Filter:
-    clamp: Own = {"clamp": (False, "Whether gradients are 0 where the limits cut. Default False, as in MPS.")}
+    clamp: Own = {"clamp": (False, "bool", "Whether gradients are 0 where the limits cut. Default False, as in MPS.")}
     kind = kinds.of_two(name)
     return filter_of(
         kind, function, f"MPSNN{mps}Node", f'{name}(x, graph.ImageNode("y"))', sources=("x", "y"), own=clamp
@@ -270,6 +276,11 @@ loss = filter_of(
     "MPSCNNLossNode",
     'loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "sum")',
     sources=("y", "target", "weights"),
-    own={"divided": (False, "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.")},
+    own={
+        "divided": (
+            *(False, "bool"),
+            "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.",
+        )
+    },
     made=LossNode,
 )

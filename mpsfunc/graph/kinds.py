@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 
@@ -16,6 +16,8 @@ from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 from mpsfunc.typing import NeuronName, OperandName, OperationName
 
 Function = Callable[..., Any]
+StatisticsName = Literal["automatic", "always", "never"]
+STATISTICS: tuple[StatisticsName, ...] = get_args(StatisticsName)
 
 
 # Kinds that differ in what their gradient reads ---------------------------------------------------------------
@@ -142,7 +144,7 @@ def _batch_norm(call: Call) -> Made:
         raise ValueError(
             f"batch_norm: the state has another eps; got {describe(running.eps)}, expected {describe(options['eps'])}"
         )
-    when = checks.choice("batch_norm", "statistics", options["statistics"], ("automatic", "always", "never"))
+    when = checks.choice("batch_norm", "statistics", options["statistics"], STATISTICS)
     if when == "never" or (when == "automatic" and not call.training):
         y = mf.bn_normalize(call.x, running, gamma, beta, neuron=options["neuron"])
         return Made((y,), running, running)

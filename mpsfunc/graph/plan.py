@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpsfunc.core.arguments import entries, is_a
@@ -17,6 +17,9 @@ from mpsfunc.graph.nodes import (
     frozen,
     shown,
 )
+
+# What a network returns: nodes in lists, tuples and dicts.
+Outputs = ImageNode | StateNode | FilterNode | Sequence["Outputs"] | Mapping[str, "Outputs"]
 
 _DEEPEST = 100  # trees in trees
 

@@ -26,9 +26,10 @@ from mpsfunc.graph.nodes import (
     shown,
 )
 from mpsfunc.graph.placeholders import first_value, fitting, placeholders
-from mpsfunc.graph.plan import Step, count_once, ends, leaves, named_inputs, names, step
+from mpsfunc.graph.plan import Outputs, Step, count_once, ends, leaves, named_inputs, names, step
 
 Tree = dict[str, Any]
+Gradients = dict[str, dict[str, mx.array]]  # of the parameters of each node
 
 
 class Run(NamedTuple):
@@ -36,12 +37,12 @@ class Run(NamedTuple):
 
     images: dict[ImageNode, mx.array]
     states: dict[FilterNode, Any]
-    gradients: dict[str, dict[str, mx.array]]
+    gradients: Gradients
     memories: Tree
 
 
 def compile(
-    outputs: Any,
+    outputs: Outputs,
     *,
     gradients: Sequence[FilterNode] = (),
     format: mx.Dtype | None = None,
@@ -100,7 +101,7 @@ class Graph:
 
     def __init__(
         self,
-        outputs: Any,
+        outputs: Outputs,
         gradients: Sequence[FilterNode],
         format: mx.Dtype | None,
         stream: mx.Stream | mx.Device | None,
@@ -126,7 +127,9 @@ class Graph:
         self._names = names(self.nodes, self.inputs)
         self._trained = {node.of for node in self.nodes if is_a(node, GradientFilterNode)}
 
-    def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, mx.array], states: Tree | None = None) -> Any:
+    def __call__(
+        self, params: Mapping[str, Any], inputs: Mapping[str, mx.array], states: Tree | None = None
+    ) -> tuple[Any, Gradients, Tree]:
         """Runs the network.
 
         Args:

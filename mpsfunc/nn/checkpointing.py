@@ -17,12 +17,13 @@ from mpsfunc.core.printing import a_kind
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_Made = TypeVar("_Made", covariant=True)
 
 
-class _Layer(Protocol[P, R]):
+class _Layer(Protocol[P, _Made]):
     """A module, by what a call of it takes and returns."""
 
-    __call__: Callable[P, R]
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> _Made: ...
 
     def trainable_parameters(self) -> object: ...
 

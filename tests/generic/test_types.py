@@ -1,44 +1,235 @@
-"""What mypy knows of operations and of public functions: types without Any."""
+"""What mypy and pyright know of operations and of public functions: types without Any, and names that there are."""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import graph_stub
 import pytest
 from support.operations import modules, operations
 
 import mpsfunc as mf
-
-pytest.importorskip("mypy", reason="mypy is one of the dev dependencies")
+from mpsfunc import graph, nn
 
 ROOT = Path(__file__).parents[2]
-PUBLIC = [name for name in mf.__all__ if callable(getattr(mf, name)) and not isinstance(getattr(mf, name), type)]
-EXPRESSIONS = [*operations(), *(f"mpsfunc.{name}" for name in PUBLIC)]
+
+# What is asked ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def revealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The type of each expression."""
-    calls = tmp_path_factory.mktemp("types") / "calls.py"
-    lines = [f"import {module}" for module in ("mpsfunc", *modules())]
-    first = len(lines) + 1
-    calls.write_text("\n".join([*lines, *(f"reveal_type({each})" for each in EXPRESSIONS), ""]))
-    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(calls)]
+def public(module: Any, of: Callable[[Any], bool]) -> dict[str, Any]:
+    """Functions or classes by the names that users have for them."""
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    found = {f"{module.__name__}.{name}": getattr(module, name) for name in names}
+    return {name: value for name, value in found.items() if of(value)}
+
+
+FUNCTIONS = {name: value for each in (mf, graph, nn) for name, value in public(each, inspect.isfunction).items()}
+CLASSES = public(mf, inspect.isclass) | {"mpsfunc.nn.Conversion": nn.Conversion}
+METHODS = [
+    f"{name}.{method}"
+    for name, value in CLASSES.items()
+    for method in vars(value)
+    if inspect.isfunction(vars(value)[method]) and not method.startswith("_")
+]
+# Constructors of drop-ins are MLX's, and as exact as those.
+LAYERS = [f"{name}.__call__" for name in public(nn, inspect.isclass) if name not in CLASSES]
+EXACT = [*operations(), *FUNCTIONS, *CLASSES, *METHODS, *LAYERS]
+INEXACT = ["vague", "vague(1)", "vaguer"]
+
+# Calls with a hole, a name that fits there and one that does not.
+NAMES = [
+    ("mpsfunc.avg_pool(x, 2, edge_mode={})", "clamp", "zeros"),
+    ("mpsfunc.avg_pool_fwd(x, 2, edge_mode={})", "zero", "exclude"),
+    ("mpsfunc.avg_pool_state((1, 4, 4, 1), 2, edge_mode={})", "zero", "exclude"),
+    ("mpsfunc.avg_pool(x, {})", "global", "whole"),
+    ("mpsfunc.avg_pool(x, 2, padding={})", "same", "SAME"),
+    ("mpsfunc.l2_pool(x, 2, edge_mode={})", "clamp", "exclude"),
+    ("mpsfunc.l2_pool_fwd(x, 2, edge_mode={})", "clamp", "exclude"),
+    ("mpsfunc.max_pool(x, 2, edge_mode={})", "exclude", "replicate"),
+    ("mpsfunc.max_pool_fwd(x, 2, edge_mode={})", "exclude", "replicate"),
+    ("mpsfunc.max_pool_grad_from_source(x, x, 2, edge_mode={})", "exclude", "replicate"),
+    ("mpsfunc.max_pool_grad_from_source(x, x, 2, padding={})", "full", "half"),
+    ("mpsfunc.conv(x, w, edge_mode={})", "clamp", "exclude"),
+    ("mpsfunc.conv(x, w, neuron={})", "relu", "leaky_relu"),
+    ("mpsfunc.conv_fwd(x, w, edge_mode={})", "clamp", "mirror"),
+    ("mpsfunc.conv_fwd(x, w, neuron={})", "none", "identity"),
+    ("mpsfunc.conv_state((1, 4, 4, 1), (1, 2, 2, 1), edge_mode={})", "clamp", "mirror"),
+    ("mpsfunc.conv_grad(x, x, w, mpsfunc.conv_state(x.shape, w.shape), option={})", "data", "weights"),
+    ("mpsfunc.conv_transpose(x, w, neuron={})", "gelu", "GELU"),
+    ("mpsfunc.conv_transpose_grad(x, x, w, mpsfunc.conv_transpose_fwd(x, w)[1], option={})", "all", "both"),
+    ("mpsfunc.fully_connected(x, w, neuron={})", "tanh", "swish"),
+    ("mpsfunc.fully_connected_grad(x, x, w, mpsfunc.fully_connected_fwd(x, w)[1], option={})", "all", "both"),
+    ("mpsfunc.batch_norm(x, neuron={})", "elu", "selu"),
+    ("mpsfunc.bn_normalize(x, mpsfunc.bn_stats(x), neuron={})", "elu", "selu"),
+    ("mpsfunc.Neuron({}, 0.1)", "relu", "leaky_relu"),
+    ("mpsfunc.neuron(x, {})", "softplus", "mish"),
+    ("mpsfunc.neuron_grad(x, x, {})", "softplus", "mish"),
+    ("mpsfunc.arithmetic(x, x, {})", "divide", "div"),
+    ("mpsfunc.arithmetic_grad(x, x, x, {})", "divide", "div"),
+    ("mpsfunc.arithmetic_grad(x, x, x, 'add', operand={})", "secondary", "second"),
+    ("mpsfunc.compare(x, x, {})", "less_equal", "le"),
+    ("mpsfunc.loss(x, x, {}, 'sum')", "hinge", "mse"),
+    ("mpsfunc.loss(x, x, 'hinge', {})", "mean", "average"),
+    ("mpsfunc.loss_fwd(x, x, {}, 'sum')", "hinge", "mse"),
+    ("mpsfunc.loss_value(x, x, 'hinge', {})", "mean", "average"),
+    ("mpsfunc.loss_grad(x, x, {})", "log", "nll"),
+    ("mpsfunc.pad(x, 1, 1, {})", "mirror", "reflect"),
+    ("mpsfunc.pad_state((1, 4, 4, 1), 1, 1, {})", "mirror", "reflect"),
+    ("mpsfunc.resize_nearest(x, 7, coordinate={})", "half_pixel", "align_corners"),
+    ("mpsfunc.resize_bilinear(x, 7, edge_mode={})", "clamp", "exclude"),
+    ("mpsfunc.upsample_bilinear(x, 2, coordinate={})", "half_pixel", "align_corners"),
+    ("mpsfunc.upsample_bilinear(x, 2, edge_mode={})", "clamp", "border"),
+    ("mpsfunc.PaddingPolicy(align={})", "top_left", "top"),
+    ("mpsfunc.PaddingPolicy(remainder={})", "top_right", "top"),
+    ("mpsfunc.PaddingPolicy(size={})", "valid", "none"),
+    ("mpsfunc.graph.conv(node, 8, 3, name='conv1', edge_mode={})", "clamp", "exclude"),
+    ("mpsfunc.graph.conv(node, 8, 3, name='conv1', neuron={})", "relu", "relu6"),
+    ("mpsfunc.graph.conv(node, 8, 3, name='conv1', padding={})", "valid", "VALID"),
+    ("mpsfunc.graph.batch_norm(node, name='norm1', statistics={})", "never", "off"),
+    ("mpsfunc.graph.avg_pool(node, 2, edge_mode={})", "zero", "exclude"),
+    ("mpsfunc.graph.max_pool(node, 2, edge_mode={})", "exclude", "none"),
+    ("mpsfunc.graph.compare(node, node, {})", "less", "lt"),
+    ("mpsfunc.graph.pad(node, 1, 1, {})", "clamp", "edge"),
+    ("mpsfunc.graph.loss(node, node, {}, 'sum')", "hinge", "mse"),
+    ("mpsfunc.graph.loss(node, node, 'hinge', {})", "none", "None"),
+    ("mpsfunc.nn.Upsample(2, {})", "linear", "bilinear"),
+]
+RIGHT = [
+    *[call.format(repr(right)) for call, right, _ in NAMES],
+    *["mpsfunc.checkpoint(mpsfunc.relu)(x, 0.1).shape", "mpsfunc.nn.checkpoint(mpsfunc.nn.Linear(2, 2))(x).shape"],
+    *["mpsfunc.load('file', int) + 1", "mpsfunc.load('file', dict[str, mx.array])['w'].shape"],
+    "mpsfunc.save('file', {'step': 1, 'state': mpsfunc.bn_stats(x)})",
+    "mpsfunc.graph.compile({'y': [mpsfunc.graph.relu(node)]})({}, {'x': x})",
+]
+WRONG = [
+    *[call.format(repr(wrong)) for call, _, wrong in NAMES],
+    *[call.format("name") for call, *_ in NAMES],
+    *["mpsfunc.checkpoint(mpsfunc.relu)('x')", "mpsfunc.nn.checkpoint(mpsfunc.nn.Linear(2, 2))(x, 1)"],
+    *["mpsfunc.load('file') + 1", "mpsfunc.load('file', list[str]).shape"],
+    *["mpsfunc.graph.relu(x)", "mpsfunc.graph.conv(node, 8, 3)", "mpsfunc.graph.compile(x)"],
+    *["mpsfunc.max_pool_grad_from_source(x, x, 2, strides=2)", "mpsfunc.avg_pol(x, 2)", "mpsfunc.pooling.avg_pool"],
+]
+_START = """import mlx.core as mx
+from typing import Any
+{imports}
+name, x, w, node = str(), mx.ones((1, 4, 4, 1)), mx.ones((1, 2, 2, 1)), mpsfunc.graph.ImageNode("x")
+def vague(options: Any) -> list[Any]: return [options]
+vaguer: dict = dict()
+"""
+
+
+# What is answered -------------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What a type checker says: the types of expressions, and the lines with errors."""
+
+    types: dict[int, str]
+    errors: dict[int, str]
+
+
+def by_mypy(file: Path) -> Told:
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.findall(r'^.*calls\.py:(\d+): note: Revealed type is "(.*)"$', done.stdout, re.MULTILINE)
-    return {EXPRESSIONS[int(line) - first]: type for line, type in found}
+    assert done.returncode < 2, done.stdout + done.stderr
+    said = re.findall(rf"^.*{file.name}:(\d+): (\w+): (.*)$", done.stdout, re.MULTILINE)
+    types = {int(line): text[len('Revealed type is "') : -1] for line, _, text in said if text.startswith("Revealed ")}
+    return Told(types, {int(line): text for line, kind, text in said if kind == "error"})
 
 
-def test_mypy_tells_the_type_of_each(revealed: dict[str, str]) -> None:
-    assert set(revealed) == set(EXPRESSIONS) and len(PUBLIC) > 100
-    assert revealed["mpsfunc.pooling.average_rules.pool"].startswith("mpsfunc.core.operation.Operation[[x: mlx.core.")
-    assert revealed["mpsfunc.avg_pool"].endswith("-> mlx.core.array")
+def by_pyright(file: Path) -> Told:
+    settings = {"include": [file.name], "extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}
+    (file.parent / "pyrightconfig.json").write_text(json.dumps(settings | {"pythonVersion": "3.10"}))
+    how = ["--project", str(file.parent), "--pythonpath", sys.executable, "--outputjson"]
+    done = subprocess.run([sys.executable, "-m", "basedpyright", *how], capture_output=True, text=True)
+    assert done.returncode < 2, done.stdout + done.stderr
+    said = [(each["range"]["start"]["line"] + 1, each) for each in json.loads(done.stdout)["generalDiagnostics"]]
+    types = {line: each["message"] for line, each in said if each["message"].startswith("Type of ")}
+    errors = {line: each["message"] for line, each in said if each["severity"] == "error"}
+    return Told({line: text.partition('" is "')[2][:-1] for line, text in types.items()}, errors)
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_a_type_is_exact(revealed: dict[str, str], expression: str) -> None:
-    assert not re.search(r"\bAny\b", revealed[expression])
+class Answers(NamedTuple):
+    """The same by expressions and calls."""
+
+    types: dict[str, str]
+    errors: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=["mypy", "basedpyright"])
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param}, one of the dev dependencies, is not installed")
+    asked = [*EXACT, *INEXACT]
+    imports = "\n".join(f"import {module}" for module in ("mpsfunc", *modules()))
+    lines = _START.format(imports=imports).splitlines()
+    places = {}
+    for line, text in [*((f"reveal_type({each})", each) for each in asked), *((each, each) for each in RIGHT + WRONG)]:
+        lines.append(line)
+        places[len(lines)] = text
+    file = tmp_path_factory.mktemp("types") / "calls.py"
+    file.write_text("\n".join([*lines, ""]))
+    told = (by_mypy if request.param == "mypy" else by_pyright)(file)
+    types, errors = ({places.get(line, lines[line - 1]): text for line, text in each.items()} for each in told)
+    return Answers(types, errors)
+
+
+def test_a_type_checker_knows_them_all(answers: Answers) -> None:
+    assert set(answers.types) == {*EXACT, *INEXACT} and len(FUNCTIONS) > 150 and len(LAYERS) > 25
+    assert answers.types["mpsfunc.avg_pool"].split("->")[-1].strip() in ("array", "mlx.core.array")
+    operation = answers.types["mpsfunc.pooling.average_rules.pool"]
+    assert re.match(r"(mpsfunc\.core\.operation\.)?Operation\[[\[(]x: (mlx\.core\.)?array, spec: ", operation)
+
+
+def inexact(type: str) -> bool:
+    return bool(re.search(r"\b(Any|Unknown)\b", type))
+
+
+@pytest.mark.parametrize("expression", EXACT)
+def test_a_type_is_exact(answers: Answers, expression: str) -> None:
+    assert not inexact(answers.types[expression])
+
+
+@pytest.mark.parametrize("expression", INEXACT)
+def test_what_is_not_exact_is_seen(answers: Answers, expression: str) -> None:
+    assert inexact(answers.types[expression])
+
+
+@pytest.mark.parametrize("call", RIGHT)
+def test_a_right_call_has_no_error(answers: Answers, call: str) -> None:
+    assert call not in answers.errors
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_a_wrong_call_is_an_error(answers: Answers, call: str) -> None:
+    assert call in answers.errors
+
+
+# What needs no type checker ---------------------------------------------------------------------------------
+
+# Arguments that are any string.
+STRINGS = {
+    **{f"mpsfunc.{name}": {"path"} for name in ("load", "save")},
+    **{name: {"name", "params"} for name in FUNCTIONS if name.startswith("mpsfunc.graph.")},
+    "mpsfunc.nn.convert": {"fuse"},
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_name_is_one_of_a_few(name: str) -> None:
+    arguments = inspect.signature(FUNCTIONS[name]).parameters.values()
+    strings = {each.name for each in arguments if re.search(r"\bstr\b", str(each.annotation))}
+    assert strings <= STRINGS.get(name, set())
+
+
+def test_the_types_of_filters_are_those_of_their_functions() -> None:
+    assert graph_stub.STUB.read_text(encoding="utf-8") == graph_stub.stub(), "python docs/graph_stub.py --write"
+    assert {f"mpsfunc.graph.{name}" for name in graph_stub.filters()} < set(FUNCTIONS)
