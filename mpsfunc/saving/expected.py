@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import mlx.core as mx
 
+from mpsfunc.core.arguments import text
 from mpsfunc.core.printing import brief, describe, name_of
 from mpsfunc.saving.trees import RECORDS, Path, place
 
@@ -28,7 +29,7 @@ def checked(tree: Any, kind: type[_Tree]) -> _Tree:
 def _wrong(value: Any, kind: Any, path: Path) -> str:
     """What is not of its type, and that; empty if all is."""
     origin = get_origin(kind)
-    if kind is Any or getattr(kind, "__forward_arg__", kind) == "Tree":  # as the parts of trees.Tree have it
+    if kind is Any or text(getattr(kind, "__forward_arg__", kind)) == "Tree":  # as the parts of trees.Tree have it
         fits = True
     elif origin is Union or origin is UnionType:
         fits = not all(_wrong(value, each, path) for each in get_args(kind))
@@ -45,7 +46,7 @@ def _wrong(value: Any, kind: Any, path: Path) -> str:
             each = (_wrong(value[at], of, (*path, (f"[{describe(at)}]", ""))) for at, of in kinds.items())
             return next(filter(None, each), "")
         fits = False
-    return "" if fits else f"{place(path)}={describe(value)}, expected {_shown(kind)}"
+    return "" if fits else f"{place(path)}={describe(value)}, expected {shown(kind)}"
 
 
 def _kinds(value: Any, kind: Any) -> dict[Any, Any] | None:
@@ -62,10 +63,11 @@ def _kinds(value: Any, kind: Any) -> dict[Any, Any] | None:
     if origin is tuple:
         of = of[:1] * len(value) if of[1:] == (...,) and type(value) is tuple else of
         return dict(enumerate(of)) if type(value) is tuple and len(value) == len(of) else None
-    raise TypeError(f"load: this is no type of trees; got expected={_shown(kind)}, expected {_RULE}")
+    raise TypeError(f"load: this is no type of trees; got expected={shown(kind)}, expected {_RULE}")
 
 
-def _shown(kind: Any) -> str:
+def shown(kind: Any) -> str:
+    """A type for errors."""
     if is_typeddict(kind):
         return f"{name_of(kind)}, a dict with {', '.join(map(describe, get_type_hints(kind)))}"
     if isinstance(kind, type) and get_origin(kind) is None:

@@ -130,7 +130,7 @@ FORMATTERS = frozenset(
         "name_of",
         "brief",
         "_either",
-        "_place",
+        "place",
         "len",
         "near",
         "_where",

@@ -95,7 +95,7 @@ def test_another_tree_is_refused(tmp_path: Path, change: dict[str, Any], place: 
         loaded(tmp_path, RIGHT | change, Saved)
 
 
-@pytest.mark.parametrize("kind", [set, bytes, Path, 3, "int", list[set], dict[int, str], [int]])
+@pytest.mark.parametrize("kind", [set, bytes, Path, 3, "int", mx.ones(2), list[set], dict[int, str], [int]])
 def test_other_types_are_refused(tmp_path: Path, kind: Any) -> None:
     with pytest.raises(TypeError, match="^load: this is no type of trees; got expected=.*, expected a TypedDict, "):
         loaded(tmp_path, [1], kind)
