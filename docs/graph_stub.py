@@ -63,10 +63,10 @@ def declared(name: str, function: Callable[..., Any]) -> str:
     lines, result = [f"def {name}({', '.join(arguments)})"], f" -> {signature.return_annotation}: ..."
     if len(lines[0] + result) > _WIDE:
         lines = [f"def {name}("]
-        for argument in arguments:
-            if len(f"{lines[-1]} {argument},") > _WIDE or len(lines) == 1:
+        for each in arguments:
+            if len(f"{lines[-1]} {each},") > _WIDE or len(lines) == 1:
                 lines.append("   ")
-            lines[-1] += f" {argument},"
+            lines[-1] += f" {each},"
         lines.append(")")
     return "\n".join(lines) + result
 

@@ -17,7 +17,7 @@ import pytest
 from support.operations import modules, operations
 
 import mpsfunc as mf
-from mpsfunc import graph, nn
+from mpsfunc import graph, nn, typing
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,6 +228,16 @@ def test_a_name_is_one_of_a_few(name: str) -> None:
     arguments = inspect.signature(FUNCTIONS[name]).parameters.values()
     strings = {each.name for each in arguments if re.search(r"\bstr\b", str(each.annotation))}
     assert strings <= STRINGS.get(name, set())
+
+
+def test_every_name_has_a_type_for_annotations() -> None:
+    arguments = [
+        each
+        for name in public(mf, inspect.isfunction)
+        for each in inspect.signature(FUNCTIONS[name]).parameters.values()
+    ]
+    names = {name for each in arguments for name in re.findall(r"\w+(?:Name|Mode)\b", str(each.annotation))}
+    assert names <= set(vars(typing)) and len(names) > 9
 
 
 def test_the_types_of_filters_are_those_of_their_functions() -> None:
