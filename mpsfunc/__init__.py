@@ -182,7 +182,7 @@ __all__ = [
 _MOVED = {
     "activations": "relu", "checkpointing": "checkpoint", "images": "concatenate", "l2_pooling": "l2_pool",
     "max_pooling": "max_pool", "padding": "pad", "resize": "resize_bilinear", "sub_pixel": "depth_to_space",
-    "upsample": "upsample_bilinear", "weights": "fold_batch_norm",
+    "upsample": "upsample_bilinear", "weights": "fold_batch_norm", "window": "PaddingPolicy",
 }  # fmt: skip
 
 _keep_buffers()
@@ -198,9 +198,7 @@ else:  # a type checker would take every name for one that there is
         """`graph` and `nn` sit on top, and are imported when they are first asked for."""
         if name in ("graph", "nn"):
             return _import_module(f"mpsfunc.{name}")
-        now = f"; what was in it is under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
-        if name == "window":
-            now = "; what was in it is in mpsfunc.windows, and mpsfunc.PaddingPolicy"
+        now = f"; its public names are under mpsfunc itself, such as mpsfunc.{_MOVED[name]}" if name in _MOVED else ""
         raise AttributeError(f"module 'mpsfunc' has no attribute {name!r}{now}")
 
 

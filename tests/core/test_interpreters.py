@@ -26,16 +26,21 @@ print("on")
 """
 
 
-@pytest.mark.parametrize("first", ["", "import mpsfunc"])
-@pytest.mark.parametrize("then", ["import mpsfunc", "import mpsfunc._primitives", "import mpsfunc.nn"])
-def test_a_second_interpreter_is_told(first: str, then: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("FIRST", first).replace("THEN", then)],
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process of its own, which imports what this one does."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+@pytest.mark.parametrize("first", ["", "import mpsfunc"])
+@pytest.mark.parametrize("then", ["import mpsfunc", "import mpsfunc._primitives", "import mpsfunc.nn"])
+def test_a_second_interpreter_is_told(first: str, then: str) -> None:
+    done = run(PROGRAM.replace("FIRST", first).replace("THEN", then))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "mpsfunc 0.1.0 runs in the main interpreter only: in another one its C++ module would wait for ever; "
@@ -46,25 +51,13 @@ def test_a_second_interpreter_is_told(first: str, then: str) -> None:
 
 def test_functions_that_everybody_shares_are_left_as_they_are() -> None:
     program = "import ctypes, mpsfunc; f = ctypes.pythonapi; print(f.PyInterpreterState_Main.restype is ctypes.c_int)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run(program)
     assert done.stdout == "True\n", done.stderr
 
 
 def test_a_foreign_mlx_is_told() -> None:
     program = "import mlx.core as mx; mx.__version__ = '0.1.2'; import mpsfunc"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run(program)
     last = done.stderr.splitlines()[-1]
     built = f"mpsfunc {versions.VERSION} is built for mlx {versions.MLX_VERSION}, but mlx 0.1.2 is installed"
     assert last == f"ImportError: {built}; run: pip install mlx=={versions.MLX_VERSION}"
