@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 
+import reference
+from sphinx.application import Sphinx
+
 project = "mpsfunc"
 author = "the founders of mpsfunc"
 release = version = importlib.metadata.version("mpsfunc")
@@ -27,3 +30,13 @@ default_role = "py:obj"
 html_theme = "furo"
 html_title = f"mpsfunc {release}"
 html_show_copyright = False
+
+
+def fill_reference(app: Sphinx, page: str, text: list[str]) -> None:
+    """Puts the names of a family where a page of the reference asks for them."""
+    text[0] = reference.filled(text[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", fill_reference)

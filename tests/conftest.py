@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # before MLX reads it: float32 means float32
 
@@ -35,9 +37,57 @@ def no_cpu_module() -> bool:
     return launch._primitives is None and mx.is_available(mx.gpu)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--family", help="tests of one folder of mpsfunc, and what goes for all operations of those in it")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if family := config.getoption("--family"):
+        os.environ["MPSFUNC_FAMILY"] = family  # before the records are imported
     config.addinivalue_line("markers", "huge: arrays past 2**31 elements; run by hand")
     config.addinivalue_line("markers", "needs_cpu_module: runs the C++ primitives")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A failing test tells operation, dtype and geometry, where pytest would number what is no word or number."""
+    return None if isinstance(val, str | int | float | bool | None) or callable(val) else _told(val)
+
+
+def _told(value: object, depth: int = 3) -> str:
+    """A shape as 2x5x4, settings as stride=2, others in brief."""
+    if isinstance(value, mx.Dtype):
+        return str(value).rpartition(".")[2]
+    if isinstance(value, mx.array):
+        return f"{_told(value.dtype)}{list(value.shape)}"
+    if not isinstance(value, tuple | list | set | frozenset | dict):
+        text = repr(value) if isinstance(value, str | int | float) else getattr(value, "__name__", type(value).__name__)
+        return text[:40].encode("unicode_escape").decode()
+    if depth == 0 or len(value) > 20:
+        return f"{len(value)} parts"
+    if isinstance(value, dict):
+        return ",".join(f"{key}={_told(each, depth - 1)}" for key, each in value.items()) or "nothing"
+    if value and all(type(each) is int and each >= 0 for each in value):
+        return "x".join(map(str, value))
+    return f"({','.join(_told(each, depth - 1) for each in value)})"
+
+
+def of_family(family: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Those in the family's own folder, and those of an operation, a sample or a kernel body of the family."""
+    from generic.ops import FAMILIES
+
+    bodies = {path.stem for path in (Path(__file__).parents[1] / "metal" / family).glob("*.metal")}
+    names = {name for name, each in FAMILIES.items() if each == family} | bodies
+
+    def concerns(value: object) -> bool:
+        name = value if isinstance(value, str) else getattr(value, "name", "")
+        return isinstance(name, str) and re.split(r"[ :,]", name)[0] in names
+
+    def belongs(item: pytest.Item) -> bool:
+        given = getattr(item, "callspec", None)
+        folder = Path(__file__).parent / family
+        return folder in item.path.parents or (given is not None and any(map(concerns, given.params.values())))
+
+    return [item for item in items if belongs(item)]
 
 
 def _why_not(item: pytest.Item, asked_for: str) -> str | None:
@@ -52,6 +102,8 @@ def _why_not(item: pytest.Item, asked_for: str) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if family := config.getoption("--family"):
+        items[:] = of_family(family, items)
     for item in items:
         why = _why_not(item, config.option.markexpr or "")
         if why:

@@ -84,6 +84,8 @@ def parsed(
     for letter, given in (("b", b), ("c", c)):
         if given is not None:
             raise ValueError(f"{op}: prelu has no parameter {letter}; got {letter}={describe(given)}, expected None")
+    if not is_a(a, mx.array):
+        raise TypeError(f"{op}: the slopes of prelu are not an array; got a={describe(a)}, expected an mx.array")
     return FusedActivation(Activation(PRELU), check_slopes(op, "a", a, channels, stream, of=of))
 
 
@@ -94,10 +96,6 @@ def check_slopes(
     op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
 ) -> mx.array:
     """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
-    if not is_a(slopes, mx.array):
-        raise TypeError(
-            f"{op}: the slopes of prelu are not an array; got {name}={describe(slopes)}, expected an mx.array"
-        )
     checks.array(op, name, slopes, stream=stream)
     if channels is None:
         raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")

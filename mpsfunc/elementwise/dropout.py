@@ -293,7 +293,7 @@ def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.a
     mask = mask.reshape(broadcast.as_images(tuple(mask.shape)))
     per = flat[0] if mask.shape[0] == 1 else 1
     if not mx.issubdtype(mask.dtype, mx.floating):
-        mask = _as_bools(mask).view(mx.uint8)
+        mask = mx.stop_gradient(_as_bools(mask).view(mx.uint8))  # mx.checkpoint asks bytes for a derivative, too
         return dropout_rules.by_mask(images, mask, Given(keep, flat[0], per, stream)).reshape(x.shape)
     scaled = arithmetic_rules.Spec(
         *(arithmetic_rules.MULTIPLY, 1 / keep, 1.0, 0.0, None, None, flat[0], (1, per), stream)

@@ -5,10 +5,19 @@ round by round, so that what disturbs one round disturbs all of it. A ratio is t
 a bootstrap interval of 95 %. It meets a target if it is no lower, and the interval's lower end no lower than 97 %
 of the target.
 
-    operations.py  the families of operations, what each must move and is given
+    operations.py  the operations that records of `tests/generic/ops` measure, and their rows
     problems.py  one operation on images of one shape and dtype, with its inputs
     rivals/      who computes it: a package a library, a module a family, a function an operation
     clock.py     how the rivals take turns, and the CPU's clock
     cpu.py  gpu.py  memory.py  openblas.py      the programs
     stats.py  results.py  report.py             ratios, targets and tables
 """
+
+import sys
+from pathlib import Path
+
+FAMILIES = ("pooling", "normalization", "convolution", "pointwise")  # in the order of the tables
+
+_TESTS = str(Path(__file__).parents[1])  # where `generic` and `support` are
+if _TESTS not in sys.path:
+    sys.path.insert(0, _TESTS)

@@ -8,7 +8,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from .operations import FAMILIES, named
+from . import FAMILIES
 
 _ROUNDS, _QUICK_ROUNDS = 30, 2
 
@@ -52,7 +52,8 @@ _ONLY = f"operations, such as avg_pool_grad, and families: {', '.join(FAMILIES)}
 
 def main() -> None:
     """Runs a program and writes its tables."""
-    args = _arguments()
+    parser = _parser()
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a limit of time keeps the rows so far
     args.rounds = args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS)
     args.out = args.out or Path(tempfile.mkdtemp() if args.quick else "docs/benchmarks")
@@ -62,7 +63,12 @@ def main() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
 
     from . import report
+    from .operations import named
 
+    try:
+        args.only = named(args.only)
+    except ValueError as unknown:
+        parser.error(str(unknown))
     commit = args.commit or report.commit()
     if args.program == "gpu":
         from . import gpu
@@ -87,7 +93,7 @@ def main() -> None:
         print(report.write_memory(args.out, facts, _MEMORY, memory.main(args)))
 
 
-def _arguments() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("program", nargs="?", choices=("cpu", "memory", "gpu"), help="default: cpu, then memory")
     parser.add_argument("--only", nargs="+", metavar="OP", default=[], help=_ONLY)
@@ -100,12 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--openblas", metavar="PATH", help="library that MLX is preloaded with in another process (cpu)"
     )
-    args = parser.parse_args()
-    try:
-        args.only = named(args.only)
-    except ValueError as unknown:
-        parser.error(str(unknown))
-    return args
+    return parser
 
 
 if __name__ == "__main__":

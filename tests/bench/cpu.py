@@ -6,16 +6,16 @@ import argparse
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 import torch
+from support.benchmarks import COPY, OURS, Target
 
 import mpsfunc as mf
 
-from . import clock, openblas
+from . import clock, openblas, operations
 from .problems import Problem
-from .results import COPY, OURS, PYTORCH, Row, Target, checked
+from .results import Row, checked
 from .rivals import Side, on_mlx, ours, pytorch, stock
 
 THREADS = 2
@@ -27,145 +27,29 @@ _TOGETHER = 10
 _TRIES = 5
 
 DROPPING = "PyTorch NHWC, dropping"
-_STOCK = ("MLX",)
-_LEVEL = (Target(PYTORCH, 1.0),)
-_CONV = (Target(PYTORCH, 1.0), Target(_STOCK, 40))
-_POOLINGS = ((3, 2, 1), (2, 2, 0))
-_ROWS: tuple[tuple[str, tuple[tuple[int, int, int], ...], tuple[Target, ...]], ...] = (
-    ("avg_pool", _POOLINGS, _LEVEL),
-    ("avg_pool_grad", _POOLINGS, _LEVEL),
-    ("max_pool", _POOLINGS, _LEVEL),
-    ("max_pool_grad", _POOLINGS, _LEVEL),
-    ("l2_pool", _POOLINGS, _LEVEL),
-    ("l2_pool_grad", _POOLINGS, _LEVEL),
-)
-_BATCH, _LOCAL_RESPONSE = (Target(PYTORCH, 1.3),), (Target(PYTORCH, 3.0),)
-_THREE_COPIES, _TWO_COPIES = (Target((COPY,), 1 / 3),), (Target((COPY,), 1 / 2),)
-_GROUPS: dict[str, Any] = {"groups": 8}
-_RESPONSE: dict[str, Any] = {"kernel_size": 5, "exponent": 0.75}
+_QUICK_SIZE, _QUICK_ROWS = 12, 64
 
 
-def _around(size: int, exponent: float) -> dict[str, Any]:
-    return {"kernel_size": size, "exponent": exponent}
-
-
-# What a normalization has besides images, and its targets; the first row of each in half precision too.
-_NORMS: dict[str, tuple[tuple[dict[str, Any], tuple[Target, ...]], ...]] = {
-    "bn_forward": (({}, _BATCH),),
-    "bn_backward": (({}, _BATCH),),
-    "bn_relu_forward": (({}, _BATCH),),
-    "bn_relu_backward": (({}, _BATCH),),
-    "instance_norm": (({}, _LEVEL),),
-    "instance_norm_grad": (({}, _LEVEL),),
-    "group_norm": ((_GROUPS, _LEVEL),),
-    "group_norm_grad": ((_GROUPS, _LEVEL),),
-    "cross_channel_norm": ((_RESPONSE, _LOCAL_RESPONSE),),
-    "cross_channel_norm_grad": ((_RESPONSE, _LOCAL_RESPONSE),),
-    "spatial_norm": (
-        (_around(5, 0.6), _THREE_COPIES),
-        (_around(5, 5), _THREE_COPIES),
-        (_around(5, 0.5), _TWO_COPIES),
-        (_around(5, 1), _TWO_COPIES),
-        (_around(31, 0.6), ()),
-    ),
-    "spatial_norm_grad": ((_around(5, 0.6), ()), (_around(31, 0.6), ())),
-    "local_contrast_norm": ((_around(5, 0.5), ()),),
-    "local_contrast_norm_grad": ((_around(5, 0.5), ()),),
-}
-# Pointwise families, in half precision too.
-_POINTWISE: dict[str, tuple[Target, ...]] = {
-    **dict.fromkeys(("relu", "relu_grad", "gelu", "gelu_grad"), _LEVEL),
-    **dict.fromkeys(("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"), _LEVEL),
-    **dict.fromkeys(("dropout", "dropout_grad", "dropout_masked", "dropout_masked_grad"), _LEVEL),
-    **dict.fromkeys(("upsample_bilinear", "upsample_bilinear_grad"), _LEVEL),
-    **dict.fromkeys(("upsample_asymmetric", "upsample_asymmetric_grad"), ()),
-    **dict.fromkeys(("upsample_nearest", "upsample_nearest_grad"), _LEVEL),
-    "cross_entropy": _LEVEL,
-    "cross_entropy_dense": (),
-    **dict.fromkeys(("add", "multiply", "multiply_grad", "multiply_channels", "multiply_channels_grad"), ()),
-}
-_LOGITS, _QUICK_LOGITS = (4096, 1000), (64, 1000)  # of cross-entropy
-_DTYPES = ("float32", "float16", "bfloat16")
-_CONVS = ("conv", "conv_grad_input", "conv_grad_weights")
-_CONNECTED = ("fully_connected", "fully_connected_grad_input", "fully_connected_grad_weights")
-# Images, window, and what else a convolution has.
-_CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], tuple[int, int, int], dict[str, int]], ...] = (
-    (SHAPE, (3, 1, 1), {}),
-    ((8, 28, 28, 128), (3, 1, 1), {}),
-    ((8, 14, 14, 256), (3, 1, 1), {}),
-    ((8, 7, 7, 512), (3, 1, 1), {}),
-    (SHAPE, (1, 1, 0), {"outs": 256}),
-    ((8, 28, 28, 256), (3, 2, 1), {"outs": 512}),
-    ((8, 224, 224, 3), (7, 2, 3), {"outs": 64}),
-    ((8, 56, 56, 128), (3, 1, 1), {"groups": 128}),
-    ((8, 28, 28, 64), (3, 1, 2), {"dilation": 2}),
-    ((32, 8, 8, 32), (3, 1, 1), {"outs": 64}),
-)
-_LAYERS = {op: _CONVOLUTIONS for op in _CONVS} | {
-    op: (((256, 1, 1, 1024), (1, 1, 0), {"outs": 1024}),) for op in _CONNECTED
-}
-# Pooling in float32 besides, averages with edge mode clamp: images of other sizes and channel counts.
-_MORE = ((8, 112, 112, 32), (8, 56, 56, 3), (8, 56, 56, 8), (8, 56, 56, 65))
-
-
-Rows = list[tuple[Problem, tuple[Target, ...]]]
-
-
-def problems(only: Sequence[str], shape: tuple[int, ...]) -> Rows:
-    """The rows of the table; targets are for float32."""
-    rows = [*_pooling(shape), *_normalization(shape), *_pointwise(shape), *_convolution(shape), *_more_pooling(shape)]
-    return [row for row in rows if not only or row[0].op in only]
-
-
-def _pooling(shape: tuple[int, ...]) -> Rows:
-    return [
-        (Problem(op, shape, dtype, *window), targets if dtype == "float32" else ())
-        for op, windows, targets in _ROWS
-        for window in windows
-        for dtype in ("float32", "bfloat16")
-    ]
-
-
-def _more_pooling(shape: tuple[int, ...]) -> Rows:
-    rows: Rows = []
-    for op, windows, targets in _ROWS:
-        for window in windows:
-            edge = "clamp" if op.startswith("avg") else "zero"
-            shapes = _MORE if shape == SHAPE else ()
-            same = [shape] if edge == "clamp" and window[2] > 0 else []  # without padding there is no edge
-            rows += [(Problem(op, other, "float32", *window, edge), targets) for other in (*same, *shapes)]
-    return sorted(rows, key=lambda row: row[0].shape)
-
-
-def _normalization(shape: tuple[int, ...]) -> Rows:
-    return [
-        (Problem(op, shape, dtype, **how), targets if dtype == "float32" else ())
-        for op, norms in _NORMS.items()
-        for at, (how, targets) in enumerate(norms)
-        for dtype in (_DTYPES if at == 0 else ("float32",))
-    ]
-
-
-def _pointwise(shape: tuple[int, ...]) -> Rows:
-    logits = _LOGITS if shape == SHAPE else _QUICK_LOGITS
-    return [
-        (Problem(op, logits if op.startswith("cross_entropy") else shape, dtype), targets if dtype == "float32" else ())
-        for op, targets in _POINTWISE.items()
-        for dtype in _DTYPES
-    ]
-
-
-def _convolution(shape: tuple[int, ...]) -> Rows:
-    rows: Rows = []
-    for op, layers in _LAYERS.items():
-        for at, (image, window, how) in enumerate(layers):
-            if shape != SHAPE:  # a quick run
-                image = (1, *(min(n, 12) for n in image[1:3]), image[3])
-            targets = _CONV if image == SHAPE and not how else _LEVEL
-            for dtype in _DTYPES if at == 0 else ("float32",):
-                row = Problem(op, image, dtype, *window, **how)
-                rows.append((row, targets if dtype == "float32" else ()))
+def problems(only: Sequence[str], shape: tuple[int, ...]) -> list[operations.Planned]:
+    """The rows of the table, or of a quick run on another shape."""
+    rows: list[operations.Planned] = []
+    for op, benchmark in operations.chosen(only).items():
+        for measured in benchmark.cpu:
+            of = measured.shape or shape
+            if shape != SHAPE:
+                # How many times as fast as stock MLX is for the table's images.
+                measured = measured._replace(targets=tuple(t for t in measured.targets if t.versus != ("MLX",)))
+                if measured.shape and benchmark.family == "pooling":  # the same at other sizes
+                    continue
+                of = _quick(of) if measured.shape else shape
+            rows += operations.rows(op, measured, of)
     return rows
+
+
+def _quick(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A small shape for one that an operation has of its own, with as many channels."""
+    images, *size, channels = shape
+    return 1 if size else min(images, _QUICK_ROWS), *(min(n, _QUICK_SIZE) for n in size), channels
 
 
 def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:

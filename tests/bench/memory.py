@@ -8,15 +8,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from .problems import Problem
-from .results import OURS
+from support.benchmarks import OURS, PYTORCH, Benchmark
+
+from .peak import peak, peak_from_now
+from .problems import TOLD, Problem
 from .rivals import Side
 
 SHAPE, QUICK_SHAPE = (8, 224, 224, 64), (1, 24, 24, 64)
-SIDES = (OURS, "MLX", "PyTorch NCHW", "PyTorch NHWC")
+SIDES = (OURS, "MLX", *PYTORCH)
 LIMITS_MB = {"conv_grad_weights": 32}
 
 _WINDOWS = {
@@ -60,7 +61,8 @@ def main(args: argparse.Namespace) -> list[Growth]:
 
 
 def _in_fresh_process(problem: Problem, side: str) -> tuple[int, int]:
-    command = [sys.executable, "-m", "tests.bench.memory", json.dumps(problem), side]
+    told = json.dumps([problem, problem.operation._replace(cpu=(), gpu=())])
+    command = [sys.executable, "-m", "tests.bench.memory", told, side]
     grown, outputs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return grown, outputs
 
@@ -85,13 +87,9 @@ def _side(name: str) -> Side:
     return on_mlx.side(name, functions)
 
 
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
 def _child(arguments: Sequence[str]) -> None:
-    op, shape, *rest = json.loads(arguments[0])
+    (op, shape, *rest), told = json.loads(arguments[0])
+    TOLD[op] = Benchmark(*told)
     problem, side = Problem(op, tuple(shape), *rest), _side(arguments[1])
     placed = side.place(problem.inputs(), problem.dtype)
     call = side.bind(problem, placed)
@@ -103,10 +101,9 @@ def _child(arguments: Sequence[str]) -> None:
         return kept
 
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is in memory now
-    before = _status("VmHWM")
+    before = peak_from_now()
     side.run(keep, 1)
-    grown = _status("VmHWM") - before
+    grown = peak() - before
     print(json.dumps([grown, sum(output.nbytes for output in kept)]))
 
 

@@ -173,6 +173,7 @@ class Process:
 
 def _child(name: str, setting: Setting) -> None:
     from .clock import wall_of
+    from .peak import peak, peak_from_now
 
     parameters = pickle.load(sys.stdin.buffer)
     rival = {CONVERTED: "mlx", WITH_GRAPHS: "mlx", STOCK: "mlx", JAX: "jax"}.get(name, "torch")
@@ -180,12 +181,12 @@ def _child(name: str, setting: Setting) -> None:
     if name in (CONVERTED, WITH_GRAPHS):
         importlib.import_module("mpsfunc.nn")
     on_gpu = setting.device == "gpu"
-    imported = _peak_from_now()
+    imported = peak_from_now()
     step = side(name, setting, parameters)
-    building = _peak() - imported
-    built = _peak_from_now()
+    building = peak() - imported
+    built = peak_from_now()
     curve = [step.times(1) for _ in range(3)]
-    grown = {"megabytes": max(building, _peak() - imported) / 1e6, "stepping": (_peak() - built) / 1e6}
+    grown = {"megabytes": max(building, peak() - imported) / 1e6, "stepping": (peak() - built) / 1e6}
     if on_gpu:
         grown["megabytes"] = module.peak() / 1e6
     curve += [step.times(1) for _ in range(0 if name == STOCK and not on_gpu else _CURVE - 3)]
@@ -198,17 +199,6 @@ def _child(name: str, setting: Setting) -> None:
         first = wall_of(lambda: step.times(1))
         slow = first > SLOW
         print(first if slow else sum(wall_of(lambda: step.times(1)) for _ in range(STEPS)) / STEPS, flush=True)
-
-
-def _peak() -> int:
-    from .memory import _status
-
-    return _status("VmHWM")
-
-
-def _peak_from_now() -> int:
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is in memory now
-    return _peak()
 
 
 def main() -> None:

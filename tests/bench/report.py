@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from support.benchmarks import COPY, OURS, PYTORCH
+
 from . import cupti
 from .memory import LIMITS_MB, Growth
-from .results import COPY, OURS, PYTORCH, Row
+from .results import Row
 from .stats import Ratio
 
 _LONG = 140  # letters of a kernel's name

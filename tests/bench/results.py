@@ -7,32 +7,16 @@ from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
+from support.benchmarks import COPY, OURS, Target
 
 from . import stats
 from .cupti import Kernel
-from .operations import OPERATIONS
 from .problems import TOLERANCES, Problem, drop_error, error
 from .rivals import Call, Side
 from .stats import Ratio
 
-OURS, COPY = "mpsfunc", "copy"
 # What meets a target of 1 where ours and the rival launch the same kernels.
 _TIE = 0.99
-PYTORCH = ("PyTorch NCHW", "PyTorch NHWC")
-
-
-class Target(NamedTuple):
-    """At least ``least`` times the fastest of some rivals; of `COPY`, that share of its bandwidth."""
-
-    versus: tuple[str, ...]
-    least: float
-
-    def __str__(self) -> str:
-        """As a table says it."""
-        if self.versus == (COPY,):
-            return f"{self.least:.0%} of copy bandwidth"
-        name = "PyTorch" if self.versus == PYTORCH else " or ".join(self.versus)
-        return f"{self.least:g} x {name}"
 
 
 class Row(NamedTuple):
@@ -132,7 +116,7 @@ def checked(
 
 def _judge(problem: Problem, oracle: Side, inputs: SimpleNamespace) -> Callable[[list[np.ndarray]], float]:
     """Tells the error of an answer."""
-    if not OPERATIONS[problem.op].by_value:
+    if not problem.operation.by_value:
         return lambda got: drop_error(got, inputs)
     reference = oracle.bind(problem, oracle.place(inputs, "float64"))
     assert reference is not None, f"{problem.title}: the oracle does not have it here"

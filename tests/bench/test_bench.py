@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.benchmarks import COPY, OURS, PYTORCH, Target
 
 from . import clock, cupti, memory, report, stats
 from .cupti import Kernel
 from .problems import Problem, error
-from .results import COPY, OURS, PYTORCH, Row, Target
+from .results import Row
 from .rivals import Call
 
+ROOT = Path(__file__).parents[2]
 AVG_POOL_GRAD = Problem("avg_pool_grad", (2, 8, 8, 4), "float32", 3, 2, 1)
 
 
@@ -194,3 +198,27 @@ def test_memory_limit_is_for_ours(tmp_path: Path) -> None:
     text = report.write_memory(tmp_path, {}, "How.", growths)
     assert "inputs and outputs: 33.0 for mpsfunc, 1000.0 for MLX; 1 of 2 limits are met, 1 missed](memory.svg)" in text
     assert "| 31.0 | 1000.0 | 32 MB, met |" in text and "| 33.0 | 1000.0 | 32 MB, missed |" in text
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_is_that_of_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is told what the operation is given."""
+    monkeypatch.chdir(ROOT)
+    problem = AVG_POOL_GRAD._replace(shape=(1, 24, 24, 64))
+    for side in (OURS, "MLX"):
+        grown, outputs = memory._in_fresh_process(problem, side)
+        assert outputs == problem.image_bytes <= grown
+
+
+@pytest.mark.parametrize(
+    ("modules", "without"),
+    [
+        ("tests.bench.__main__", "mlx"),  # processors are chosen, and TensorFloat-32, before it is there
+        ("tests.bench.memory, tests.bench.rivals.stock", "mpsfunc"),  # which changes how MLX keeps memory
+        ("tests.bench.networks, tests.bench.peak, tests.bench.rivals.networks_mlx", "mpsfunc"),
+    ],
+)
+def test_what_is_imported_too_early_would_change_what_is_measured(modules: str, without: str) -> None:
+    program = f"import sys, {modules}; print({without!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

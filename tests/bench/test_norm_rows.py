@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.benchmarks import COPY, DTYPES, OURS, PYTORCH, Target
 
-from .operations import NORMALIZATION
+from .operations import OF_FAMILY
 from .problems import EPS, Problem
-from .results import COPY, OURS, PYTORCH, Target, checked
+from .results import checked
 from .rivals import Side
 
+NORMALIZATION = list(OF_FAMILY["normalization"])
 SMALL = (2, 6, 7, 16)
 WINDOWS = ("cross_channel_norm", "spatial_norm", "local_contrast_norm")
 
@@ -21,7 +23,7 @@ WINDOWS = ("cross_channel_norm", "spatial_norm", "local_contrast_norm")
 def _rows(only: Sequence[str] = ()) -> list[tuple[Problem, tuple[Target, ...]]]:
     from . import cpu
 
-    return cpu.problems(only or list(cpu._NORMS), SMALL)
+    return cpu.problems(only or NORMALIZATION, SMALL)
 
 
 def _checked(problem: Problem, functions: Any) -> tuple[dict[str, Any], dict[str, float]]:
@@ -140,11 +142,9 @@ def test_gpu_rows_are_known_to_every_side_that_needs_them() -> None:
     from . import gpu
     from .rivals import cudnn, ours, pytorch
 
-    rows = gpu.problems([op for op, *_ in gpu._NORMS], gpu.SHAPE, tf32=False)
-    assert all(
-        p.op in NORMALIZATION and hasattr(ours.functions, p.op) and hasattr(pytorch.functions, p.op) for p, _ in rows
-    )
-    of_dtypes = [{p._replace(dtype=""): ts for p, ts in rows if p.dtype == dtype} for dtype in gpu._DTYPES]
+    rows = gpu.problems(NORMALIZATION, gpu.SHAPE, tf32=False)
+    assert rows and all(hasattr(ours.functions, p.op) and hasattr(pytorch.functions, p.op) for p, _ in rows)
+    of_dtypes = [{p._replace(dtype=""): ts for p, ts in rows if p.dtype == dtype} for dtype in DTYPES]
     assert of_dtypes[0] == of_dtypes[1] == of_dtypes[2]
     large = {p.op: targets for p, targets in rows if p.shape[0] == 512}
     assert large == dict.fromkeys(("bn_stats", "bn_stats_grad"), (Target((COPY,), 0.85),))

@@ -11,15 +11,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from support.benchmarks import COPY, DTYPES, OURS, PYTORCH, Target
 
 from . import report
-from .operations import POINTWISE, named
+from .operations import OF_FAMILY, named
 from .problems import KEEP, Problem, drop_error
-from .results import COPY, OURS, PYTORCH, Row, Target, checked
+from .results import Row, checked
 from .rivals import Side
 
+POINTWISE = list(OF_FAMILY["pointwise"])
 SMALL = (2, 6, 7, 16)
-DTYPES = ("float32", "float16", "bfloat16")
 # What MLX has nothing for, and what PyTorch's rounded logarithms are too coarse for.
 NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"}
 COARSE = ("cross_entropy_dense", "bfloat16")
@@ -28,7 +29,7 @@ COARSE = ("cross_entropy_dense", "bfloat16")
 def _rows(only: Sequence[str] = ()) -> list[tuple[Problem, tuple[Target, ...]]]:
     from . import cpu
 
-    return cpu.problems(only or list(POINTWISE), SMALL)
+    return cpu.problems(only or POINTWISE, SMALL)
 
 
 def _problem(op: str, dtype: str = "float32") -> Problem:
@@ -126,16 +127,16 @@ def test_targets() -> None:
     for problem, targets in _rows():
         free = problem.dtype != "float32" or problem.op.startswith(without)
         assert targets == (() if free else (Target(PYTORCH, 1),)), problem
-    full = {p.op: p.shape for p, _ in cpu.problems(list(POINTWISE), cpu.SHAPE)}
+    full = {p.op: p.shape for p, _ in cpu.problems(POINTWISE, cpu.SHAPE)}
     assert full.pop("cross_entropy") == full.pop("cross_entropy_dense") == (4096, 1000)
     assert {*full.values()} == {(8, 56, 56, 64)}
-    rows = gpu.problems(list(POINTWISE), gpu.SHAPE, tf32=False)
+    rows = gpu.problems(POINTWISE, gpu.SHAPE, tf32=False)
     assert {p.op for p, _ in rows} == {*POINTWISE} and not any(t for p, t in rows if p.dtype != "float32")
     least = {p.op: targets[0].least for p, targets in rows if targets and targets[0].versus == (COPY,)}
     assert {*POINTWISE} - {*least} == {"multiply_channels_grad", "cross_entropy", "cross_entropy_dense"}
     assert {op for op, share in least.items() if share == 0.7} == {op for op in least if "softmax" in op or "up" in op}
     assert {*least.values()} == {0.7, 0.8}
-    assert not gpu.problems(list(POINTWISE), gpu.SHAPE, tf32=True)
+    assert not gpu.problems(POINTWISE, gpu.SHAPE, tf32=True)
 
 
 @pytest.mark.parity

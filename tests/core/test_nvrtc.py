@@ -324,7 +324,7 @@ def test_the_self_test_compiles_ahead(on_cuda: list[Any], monkeypatch: pytest.Mo
     fake = Fake()
     monkeypatch.setattr(core_nvrtc, "compiler", lambda device: fake)
     monkeypatch.setenv("MPSFUNC_CACHE_DIR", "")  # which would hide a text that is compiled twice
-    calls._compile_ahead(mx.Device(mx.cpu))
+    calls._compile_ahead(mx.Device(mx.cpu), calls.kept())
     compiled = len(fake.compiled)
     assert compiled > 100 and not on_cuda
     wanted = []
@@ -336,8 +336,8 @@ def test_the_self_test_compiles_ahead(on_cuda: list[Any], monkeypatch: pytest.Mo
 
     monkeypatch.setattr(core_nvrtc, "kernel", kernel)
     with calls._ours():
-        for family in calls.FAMILIES.values():
-            family(calls.Values(mx.float32))
+        for call in calls.kept():
+            call.computed(mx.float32)
     assert len(fake.compiled) == compiled == len(set(fake.compiled)) and len(on_cuda) > 300
     assert [how["compiled_source"].decode() for how in on_cuda] == [f"code of {text}" for text in wanted]
 
@@ -387,8 +387,8 @@ def test_nvidia_s_compiler_takes_every_kernel(
     texts, named = set(), set()
     for dtype in (mx.float32, mx.float16, mx.bfloat16):
         monkeypatch.setattr(launch, "_ahead", {})
-        for family in calls.FAMILIES.values():
-            family(calls.Values(dtype))
+        for call in calls.kept():
+            call.computed(dtype)
         wanted = list((launch._ahead or {}).values())
         if dtype != mx.float32:
             wanted = list(

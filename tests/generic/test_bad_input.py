@@ -1,55 +1,32 @@
-"""Bad input: refused by name before MLX sees it, or answered right."""
+"""Bad arguments: each is told what it is told, before anything runs; what the records list, and what goes for all."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from generic.opinfo import Array, Call, OpInfo, Sample
+from generic.ops import OPS
 from support import exact, numbers
-from support.bad import activation as bad_activation
-from support.bad import elementwise as bad_elementwise
-from support.bad import image as bad_image
-from support.bad import losses as bad_losses
-from support.bad import normalization as bad_normalization
-from support.bad.normalization import NORM
+from support.matrix import OP_OF, SAMPLES, Stateful
 
 import mpsfunc as mf
 from mpsfunc.core import launch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
-# Families with a file of their own.
-OTHERS = (bad_normalization, bad_activation, bad_elementwise, bad_image, bad_losses)
 X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
-POOL = mf.avg_pool_state(X.shape, 2)
-_, MAX_POOL = mf.max_pool_fwd(X, 2)
-_, L2_POOL = mf.l2_pool_fwd(X, 2)
-CONV = mf.conv_state(X.shape, W.shape, padding=1)
-_, CONV_RELU = mf.conv_fwd(X, W, padding=1, neuron="relu")
-_, BACK = mf.conv_transpose_fwd(X, W, padding=1)
-_, CONNECTED = mf.fully_connected_fwd(X, mx.ones((3, 6, 5, 4)))
+POOL, CONV = mf.avg_pool_state(X.shape, 2), mf.conv_state(X.shape, W.shape, padding=1)
+NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
-
-
-ONES = mx.ones(6)
-
-
-def _other(**fields: Any) -> mf.ConvState:
-    return CONV._replace(**fields)
-
-
-def _forged(**fields: Any) -> mf.ConvState:
-    """A clamped state whose windows along y say something else."""
-    state = mf.conv_state(X.shape, W.shape, padding=1, edge_mode="clamp")
-    return state._replace(rows=state.rows._replace(**fields))
 
 
 def refuses(kind: type[Exception], message: str, call: Callable[[], Any]) -> None:
@@ -61,101 +38,123 @@ def refuses(kind: type[Exception], message: str, call: Callable[[], Any]) -> Non
     assert ", expected " in text and text.count("; got ") == 1
 
 
-# The image argument of every function that takes one, with all else right.
-IMAGES: dict[str, Callable[[Any], Any]] = {
-    "avg_pool": lambda x: mf.avg_pool(x, 2),
-    "avg_pool_grad": lambda x: mf.avg_pool_grad(x, POOL),
-    "max_pool_grad": lambda x: mf.max_pool_grad(x, MAX_POOL),
-    "l2_pool": lambda x: mf.l2_pool(x, 2),
-    "l2_pool_grad": lambda x: mf.l2_pool_grad(POOLED, x, L2_POOL),
-    "conv": lambda x: mf.conv(x, W),
-    "conv_grad_input": lambda x: mf.conv_grad_input(x, W, CONV),
-    "conv_grad_weights": lambda x: mf.conv_grad_weights(CONVOLVED, x, CONV),
-    "conv_grad": lambda x: mf.conv_grad(CONVOLVED, x, W, CONV),
-    "conv_transpose": lambda x: mf.conv_transpose(x, W),
-    "conv_transpose_grad_input": lambda x: mf.conv_transpose_grad_input(x, W, BACK),
-    "conv_transpose_grad_weights": lambda x: mf.conv_transpose_grad_weights(CONVOLVED, x, BACK),
-    "conv_transpose_grad": lambda x: mf.conv_transpose_grad(CONVOLVED, x, W, BACK),
-    "fully_connected": lambda x: mf.fully_connected(x, mx.ones((3, 6, 5, 4))),
-    "fully_connected_grad": lambda x: mf.fully_connected_grad(
-        mx.ones((2, 1, 1, 3)), x, mx.ones((3, 6, 5, 4)), CONNECTED
-    ),
-}
-IMAGES |= bad_normalization.IMAGES | bad_image.IMAGES
-GRADIENTS = {"avg_pool_grad", "max_pool_grad", "conv_grad_input", "conv_transpose_grad_input"} | bad_image.GRADIENTS
-each = pytest.mark.parametrize("op", IMAGES)
+def told_name(op: OpInfo) -> str:
+    """A function that makes a state besides speaks in the name of the one that makes none; `loss` makes one, too."""
+    return op.name if op.name == "loss_fwd" else op.name.removesuffix("_fwd")
 
 
-@each
-@pytest.mark.parametrize("value", [None, 3, [[1.0]], np.ones((2, 6, 5, 4))], ids=["none", "int", "list", "numpy"])
-def test_not_an_array(op: str, value: Any) -> None:
-    name = "dy" if op in GRADIENTS else "x"
-    refuses(TypeError, f"{op}: {name} is not an array", lambda: IMAGES[op](value))
+# What the records list ----------------------------------------------------------------------------------
 
 
-@each
-@pytest.mark.parametrize("dtype", [mx.int32, mx.uint8, mx.bool_, mx.int64, mx.complex64], ids=str)
-def test_no_floating_dtype(op: str, dtype: mx.Dtype) -> None:
-    name = "dy" if op in GRADIENTS else "x"
-    refuses(TypeError, f"{op}: {name} has no floating dtype", lambda: IMAGES[op](X.astype(dtype)))
+def listed(kind: str) -> list[Any]:
+    return [
+        pytest.param(op, told, call, id=f"{op.name}: {told} {i}")
+        for op in OPS.values()
+        for i, (told, call) in enumerate(getattr(op, kind))
+    ]
 
 
-@each
+@pytest.mark.parametrize(("op", "told", "call"), listed("wrong_values"))
+def test_wrong_values(op: OpInfo, told: str, call: Callable[[], Any]) -> None:
+    """Nothing of an array's size is allocated on the way."""
+    mx.reset_peak_memory()
+    refuses(ValueError, f"{told_name(op)}: {told}", call)
+    assert mx.get_peak_memory() < mx.get_active_memory() + 2**24
+
+
+@pytest.mark.parametrize(("op", "told", "call"), listed("wrong_types"))
+def test_wrong_types(op: OpInfo, told: str, call: Callable[[], Any]) -> None:
+    refuses(TypeError, f"{told_name(op)}: {told}", call)
+
+
+def test_every_function_lists_refusals() -> None:
+    without = {op.name for op in OPS.values() if not (op.wrong_values or op.wrong_types)}
+    excused = {op.name for op in OPS.values() if op.name.removesuffix("_fwd") in OPS and op.name.endswith("_fwd")}
+    assert without - excused == {"get_num_threads"}  # which takes nothing
+
+
+# What goes for all --------------------------------------------------------------------------------------
+
+
+def given_arrays(sample: Sample) -> dict[str, int | str]:
+    """The arrays that a sample gives the function, by their names, and where they stand."""
+    parameters = list(inspect.signature(getattr(mf, sample.call.function)).parameters)
+    found: dict[str, int | str] = {}
+    for at, each in (*enumerate(sample.call.args), *sample.call.how.items()):
+        if isinstance(each, Array) and each.of != "bools":
+            found[parameters[at] if isinstance(at, int) else at] = at
+    return found
+
+
+def with_another(sample: Sample, at: int | str, value: Any) -> Callable[[], Any]:
+    """The sample's call in float32, with this for an argument."""
+    call = sample.call
+    if isinstance(at, int):
+        call = call._replace(args=(*call.args[:at], value, *call.args[at + 1 :]))
+    else:
+        call = call._replace(how={**call.how, at: value})
+    row = Stateful(sample._replace(call=call), mx.float32)
+    states, others = row.given(0)
+    return lambda: row.call(states, *others)
+
+
+PLAIN = {op.name: next(iter(op.named_samples().values())) for op in OPS.values() if op.samples}
+ARGUMENTS = [(op, name) for op in PLAIN if OPS[op].differentiable for name in given_arrays(PLAIN[op])]
+NO_ARRAYS = {"a number": 3, "a list": [[1.0]], "numpy": np.ones((2, 6, 5, 4)), "none": None}
+INSTEAD = [
+    pytest.param(op, name, value, id=f"{op} {name} {told}")
+    for op, name in ARGUMENTS
+    for told, value in NO_ARRAYS.items()
+    if not (told == "none" and "None" in str(inspect.signature(getattr(mf, op)).parameters[name].annotation))
+    if not (told == "a number" and OPS[op].takes_numbers)
+]
+FLOATING = [argument for argument in ARGUMENTS if not OPS[argument[0]].takes_integers]
+each_image = pytest.mark.parametrize("op", [op.name for op in OPS.values() if op.image])
+
+
+def refuses_argument(kind: type[Exception], op: str, name: str, value: Any, told: str) -> None:
+    call = with_another(PLAIN[op], given_arrays(PLAIN[op])[name], value)
+    refuses(kind, f"{told_name(OPS[op])}: {told}", call)
+
+
+@pytest.mark.parametrize(("op", "name", "value"), INSTEAD)
+def test_not_an_array(op: str, name: str, value: Any) -> None:
+    refuses_argument(TypeError, op, name, value, f"{name} is not an array")
+
+
+@pytest.mark.parametrize(("op", "name"), FLOATING)
+@pytest.mark.parametrize("dtype", [mx.int32, mx.uint8, mx.bool_, mx.int64, mx.complex64])
+def test_no_floating_dtype(op: str, name: str, dtype: mx.Dtype) -> None:
+    refuses_argument(TypeError, op, name, mx.ones((2, 6, 5, 4)).astype(dtype), f"{name} has no floating dtype")
+
+
+@each_image
 @pytest.mark.parametrize("shape", [(), (4,), (6, 5, 4), (1, 2, 6, 5, 4)], ids=str)
 def test_wrong_rank(op: str, shape: tuple[int, ...]) -> None:
-    wrong = "dy does not belong to this state" if op in GRADIENTS else "not an image batch"
-    refuses(ValueError, f"{op}: {wrong}", lambda: IMAGES[op](mx.ones(shape)))
+    told = "dy does not belong to this state" if OPS[op].image == "dy" else "not an image batch"
+    refuses_argument(ValueError, op, OPS[op].image, mx.ones(shape), told)
 
 
-@each
+@each_image
 @pytest.mark.parametrize("shape", [(2, 0, 5, 4), (2, 6, 0, 4), (2, 6, 5, 0)], ids=str)
 def test_an_image_without_elements(op: str, shape: tuple[int, ...]) -> None:
-    wrong = "dy does not belong to this state" if op in GRADIENTS else "an image has no elements"
-    refuses(ValueError, f"{op}: {wrong}", lambda: IMAGES[op](mx.ones(shape)))
+    told = "dy does not belong to this state" if OPS[op].image == "dy" else "an image has no elements"
+    refuses_argument(ValueError, op, OPS[op].image, mx.ones(shape), told)
 
 
-@each
+@each_image
 def test_an_image_past_int32_is_refused_unevaluated(op: str) -> None:
     """Nothing of the size may be allocated on the way."""
-    mx.reset_peak_memory()
+    told = "dy does not belong to this state" if OPS[op].image == "dy" else "an image is too large"
     huge = mx.broadcast_to(mx.zeros((1, 1, 1, 4)), (1, 2**15, 2**14, 4))
-    wrong = "dy does not belong to this state" if op in GRADIENTS else "an image is too large"
-    refuses(ValueError, f"{op}: {wrong}", lambda: IMAGES[op](huge))
-    assert mx.get_peak_memory() < 2**24
+    call = with_another(PLAIN[op], given_arrays(PLAIN[op])[OPS[op].image], huge)
+    mx.reset_peak_memory()
+    refuses(ValueError, f"{told_name(OPS[op])}: {told}", call)
+    assert mx.get_peak_memory() < mx.get_active_memory() + 2**24
 
 
 def huge_zeros(*shape: int) -> mx.array:
     return mx.broadcast_to(mx.zeros((1,) * len(shape)), shape)
-
-
-HUGE: dict[str, tuple[str, Callable[[], Any]]] = {
-    "pool's output": ("avg_pool: an image is too large", lambda: mf.avg_pool(X, 1, offset=0, out_size=2**15)),
-    "conv's output": (
-        "conv: an image is too large",
-        lambda: mf.conv(huge_zeros(1, 2**10, 2**10, 1), huge_zeros(2**11, 1, 1, 1)),
-    ),
-    "conv's weights": (
-        "conv: the weights are too large",
-        lambda: mf.conv(huge_zeros(1, 8, 8, 1), huge_zeros(1, 2**16, 2**15, 1), offset=0, out_size=1),
-    ),
-    "a state's image": ("avg_pool_state: an image is too large", lambda: mf.avg_pool_state((1, 2**16, 2**15, 1), 2)),
-    "a convolution state's": (
-        "conv_state: an image is too large",
-        lambda: mf.conv_state((1, 2**16, 2**15, 1), (1, 1, 1, 1)),
-    ),
-    "a far window": (
-        "avg_pool: windows reach too far",
-        lambda: mf.avg_pool(X, 2, stride=2**29, offset=0, out_size=9),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HUGE)
-def test_what_is_past_int32_is_refused_unevaluated(case: str) -> None:
-    mx.reset_peak_memory()
-    message, call = HUGE[case]
-    refuses(ValueError, message, call)
-    assert mx.get_peak_memory() < 2**24
 
 
 def test_a_batch_past_int32_is_accepted_unevaluated() -> None:
@@ -165,190 +164,71 @@ def test_a_batch_past_int32_is_accepted_unevaluated() -> None:
     assert mf.conv(x, mx.zeros((1, 1, 1, 1))).shape == x.shape
 
 
-# Arguments that do not fit each other -------------------------------------------------------------------
-
-WRONG_VALUES: list[tuple[str, Callable[[], Any]]] = [
-    ("avg_pool_grad: dy does not belong to this state", lambda: mf.avg_pool_grad(mx.ones((2, 3, 3, 4)), POOL)),
-    ("avg_pool_grad: dy does not belong to this state", lambda: mf.avg_pool_grad(mx.ones((2, 3, 2, 5)), POOL)),
-    ("avg_pool_grad: kernel_offset has no meaning here", lambda: mf.avg_pool_grad(POOLED, POOL, kernel_offset=(0, 0))),
-    ("avg_pool: window does not fit", lambda: mf.avg_pool(X, 7)),
-    ("avg_pool: unknown edge_mode", lambda: mf.avg_pool(X, 2, edge_mode="mirror")),
-    ("conv: the weights do not fit the images", lambda: mf.conv(X, W[..., :3])),
-    ("conv: the weights do not fit the images", lambda: mf.conv(X, W[0])),
-    ("conv: the weights do not fit the images", lambda: mf.conv(X, W[:0])),
-    ("conv: window does not fit", lambda: mf.conv(X, mx.ones((1, 7, 3, 4)))),
-    ("conv: groups do not divide the channels", lambda: mf.conv(X, W, groups=3)),
-    ("conv: groups do not divide the channels", lambda: mf.conv(X, W, groups=0)),
-    ("conv: groups do not divide the channels", lambda: mf.conv(X, W, groups=-2)),
-    ("conv: the weights do not fit the images", lambda: mf.conv(X, W, groups=2)),
-    ("conv: groups do not divide the output channels", lambda: mf.conv(X, W[:5, ..., :2], groups=2)),
-    ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones(5))),
-    ("conv: the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
-    ("conv: unknown edge_mode", lambda: mf.conv(X, W, edge_mode="exclude")),
-    ("conv: unknown neuron", lambda: mf.conv(X, W, neuron="swish")),
-    (
-        "conv_grad: windows reach too far",
-        lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights_and_bias", kernel_offset=2**30),
-    ),
-    ("conv_grad_input: an image is too large", lambda: mf.conv_grad_input(CONVOLVED, W, _forged(n_in=2**31 - 1))),
-    ("conv_grad_input: the state does not fit together", lambda: mf.conv_grad_input(CONVOLVED, W, _other(groups=-1))),
-    ("conv_grad_input: the state does not fit together", lambda: mf.conv_grad_input(CONVOLVED, W, _other(groups="a"))),
-    ("fold_batch_norm: eps is no variance", lambda: mf.fold_batch_norm(W, None, None, None, ONES, ONES, 10**400)),
-    ("conv_grad: unknown option", lambda: mf.conv_grad(CONVOLVED, X, W, CONV, option="weights")),
-    ("conv_grad: x does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X[:1], W, CONV)),
-    ("conv_grad: w does not belong to this state", lambda: mf.conv_grad(CONVOLVED, X, W[:5], CONV)),
-    ("conv_grad_input: dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:1], W, CONV_RELU)),
-    (
-        "conv: an image is too large",
-        lambda: mf.conv(X, W, offset=0, out_size=2, stride=2**29, edge_mode="clamp"),
-    ),
-    ("conv: exclude_edges is for averages", lambda: mf.conv(X, W, padding=mf.PaddingPolicy(exclude_edges=True))),
-    ("conv_grad_input: dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:, 1:], W, CONV)),
-    ("conv_grad_input: w does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED, W[:, :2], CONV)),
-    ("conv_grad_input: windows reach too far", lambda: mf.conv_grad_input(CONVOLVED, W, CONV, kernel_offset=2**30)),
-    ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:, :5], CONV)),
-    ("conv_grad_weights: x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:1], CONV)),
-    ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(0)),
-    ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(2**40)),
-    ("avg_pool_state: not an image batch", lambda: mf.avg_pool_state((6, 5, 4), 2)),
-    ("avg_pool_state: not an image batch", lambda: mf.avg_pool_state((1, 6, 5.0, 4), 2)),
-    ("conv_state: the weights do not fit the images", lambda: mf.conv_state(X.shape, (6, 3, 3))),
-    ("conv_state: the weights do not fit the images", lambda: mf.conv_state(X.shape, (6.0, 3, 3, 4))),
-]
-WRONG_TYPES: list[tuple[str, Callable[[], Any]]] = [
-    ("conv: groups is not an int", lambda: mf.conv(X, W, groups=2.0)),
-    ("conv_grad_input: the state has no windows", lambda: mf.conv_grad_input(CONVOLVED, W, _other(rows=None))),
-    ("conv_grad_input: the state has no windows", lambda: mf.conv_grad_input(CONVOLVED, W, _forged(edge="relu"))),
-    (
-        "conv_grad_weights: state.db has no floating dtype",
-        lambda: mf.conv_grad_weights(CONVOLVED, X, _other(db=mx.zeros((6,), mx.complex64))),
-    ),
-    ("conv_state: x_shape is not a shape", lambda: mf.conv_state(3, W.shape)),
-    ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=None)),
-    (
-        "dequantize_weights: no dtype of weights",
-        lambda: mf.dequantize_weights(mx.zeros((1, 1, 1, 1), mx.uint8), table=mx.zeros((1, 256)), dtype=[1]),
-    ),
-    ("conv: groups is not an int", lambda: mf.conv(X, W, groups=True)),
-    ("conv: w is not an array", lambda: mf.conv(X, 3)),
-    ("conv: w has no floating dtype", lambda: mf.conv(X, W.astype(mx.int32))),
-    (
-        "conv_grad_weights: dy and x differ in dtype",
-        lambda: mf.conv_grad_weights(CONVOLVED.astype(mx.float16), X, CONV),
-    ),
-    ("conv_state: no dtype of gradients", lambda: mf.conv_state(X.shape, W.shape, dtype=mx.float16)),
-    ("set_num_threads: not a number of threads", lambda: mf.set_num_threads(1.5)),
-    ("checkpoint: function is not a function", lambda: mf.checkpoint(X)),
-]
+# States -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("message", "call"), sum((f.WRONG_VALUES for f in OTHERS), WRONG_VALUES))
-def test_wrong_values(message: str, call: Callable[[], Any]) -> None:
-    refuses(ValueError, message, call)
+def state_arguments(sample: Sample) -> dict[int | str, type]:
+    """Where a sample gives the function a state, and of which class."""
+    found = {}
+    for at, each in (*enumerate(sample.call.args), *sample.call.how.items()):
+        if isinstance(each, Call):
+            given = Sample(each)
+            made = given.run(given.inputs(mx.float32), mx.float32)
+            if hasattr(made, "arrays"):
+                found[at] = type(made)
+    return found
 
 
-@pytest.mark.parametrize(("message", "call"), sum((f.WRONG_TYPES for f in OTHERS), WRONG_TYPES))
-def test_wrong_types(message: str, call: Callable[[], Any]) -> None:
-    refuses(TypeError, message, call)
+with mx.stream(mx.cpu):
+    TAKE_STATES = {name: found for name, sample in SAMPLES.items() if (found := state_arguments(sample))}
 
 
-def test_every_function_is_among_the_refusals() -> None:
-    """A function that makes a state besides has the arguments of the one that makes none."""
-    tests = Path(__file__).parents[1]
-    elsewhere = ("pooling/test_max.py", "convolution/test_weights.py", "saving/test_trees.py")
-    paths = (Path(__file__), *tests.glob("support/bad/*.py"), *(tests / name for name in elsewhere))
-    lists = "".join(path.read_text() for path in paths)
-    public = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
-    takes_nothing = {"get_num_threads"}
-    assert {name.removesuffix("_fwd") for name in public} - takes_nothing <= set(re.findall(r"\w+", lists))
+@pytest.mark.parametrize("name", TAKE_STATES)
+def test_a_state_of_another_operation(name: str) -> None:
+    op, sample = OP_OF[name], SAMPLES[name]
+    for at, own in TAKE_STATES[name].items():
+        for state in (POOL, CONV, NORM, tuple(CONV), "state"):
+            if type(state) is not own:
+                refuses(TypeError, f"{op.name}: not a state of this operation", with_another(sample, at, state))
 
 
-OF_STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "avg_pool_grad": ("AvgPoolState", lambda state: mf.avg_pool_grad(POOLED, state)),
-    "max_pool_grad": ("MaxPoolState", lambda state: mf.max_pool_grad(POOLED, state)),
-    "max_pool_indices": ("MaxPoolState", lambda state: mf.max_pool_indices(state)),
-    "max_unpool": ("MaxPoolState", lambda state: mf.max_unpool(POOLED, state)),
-    "l2_pool_grad": ("L2PoolState", lambda state: mf.l2_pool_grad(POOLED, X, state)),
-    "conv_grad_input": ("ConvState", lambda state: mf.conv_grad_input(CONVOLVED, W, state)),
-    "conv_grad_weights": ("ConvState", lambda state: mf.conv_grad_weights(CONVOLVED, X, state)),
-    "conv_grad": ("ConvState", lambda state: mf.conv_grad(CONVOLVED, X, W, state)),
-    "conv_transpose": ("ConvState", lambda state: mf.conv_transpose(X, W, state=state)),
-    "conv_transpose_grad_input": (
-        "ConvTransposeState",
-        lambda state: mf.conv_transpose_grad_input(CONVOLVED, W, state),
-    ),
-    "conv_transpose_grad_weights": (
-        "ConvTransposeState",
-        lambda state: mf.conv_transpose_grad_weights(CONVOLVED, X, state),
-    ),
-    "conv_transpose_grad": ("ConvTransposeState", lambda state: mf.conv_transpose_grad(CONVOLVED, X, W, state)),
-    "fully_connected_grad": (
-        "ConvState",
-        lambda state: mf.fully_connected_grad(mx.ones((2, 1, 1, 3)), X, mx.ones((3, 6, 5, 4)), state),
-    ),
-}
+KEEP_SUMS = mf.ConvState, mf.ConvTransposeState, mf.BatchNormState, mf.InstanceNormState, mf.GroupNormState
 
 
-OF_STATES |= bad_normalization.OF_STATES | bad_elementwise.OF_STATES | bad_image.OF_STATES
-
-
-@pytest.mark.parametrize("op", OF_STATES)
-def test_a_state_of_another_operation(op: str) -> None:
-    kind, call = OF_STATES[op]
-    for state in (POOL, MAX_POOL, L2_POOL, CONV, NORM, tuple(CONV), "state"):
-        if type(state).__name__ != kind:
-            refuses(TypeError, f"{op}: not a state of this operation", lambda state=state: call(state))
-
-
-@pytest.fixture
-def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def pretended_gpu() -> Iterator[None]:
     """A refusal needs no GPU to be read: only the stream pretends."""
     there = SimpleNamespace(device=mx.Device(mx.gpu))
-    monkeypatch.setattr(launch, "resolve", lambda stream: there)
+    with mock.patch.object(launch, "resolve", lambda stream: there):
+        yield
 
 
-@each
-def test_float64_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
-    name = "dy" if op in GRADIENTS else "x"
-    message = f"{op}: float64 runs on the CPU only; got {name}.dtype"
-    with pytest.raises(TypeError, match=message):
-        IMAGES[op](X.astype(mx.float64))
+@pytest.mark.parametrize("name", [name for name, op in OP_OF.items() if op.launches and SAMPLES[name].arguments])
+def test_float64_on_a_gpu(name: str) -> None:
+    op, row = OP_OF[name], Stateful(SAMPLES[name])
+    states, _ = row._replace(dtype=mx.float32).given(0)
+    _, others = row.given(0)
+    if others:
+        with pretended_gpu(), pytest.raises(TypeError, match=f"^{told_name(op)}: float64 runs on the CPU only; got "):
+            row.call(states, *others)
 
 
-POINTWISE = {op: ("x", call) for op, call in bad_activation.POINTWISE.items()} | bad_losses.POINTWISE
+@pytest.mark.parametrize("name", [name for name, at in TAKE_STATES.items() if {*at.values()} & {*KEEP_SUMS}])
+def test_a_float64_state_on_a_gpu(name: str) -> None:
+    op, row = OP_OF[name], Stateful(SAMPLES[name], mx.float32)
+    states, others = row.given(0)
+    wide = [
+        state.with_arrays([a.astype(mx.float64) if mx.issubdtype(a.dtype, mx.floating) else a for a in state.arrays])
+        if isinstance(state, KEEP_SUMS)
+        else state
+        for state in states
+    ]
+    with pretended_gpu(), pytest.raises(TypeError, match=f"^{op.name}: float64 runs on the CPU only; got state"):
+        row.call(tuple(wide), *others)
 
 
-@pytest.mark.parametrize("op", POINTWISE)
-def test_pointwise_arrays(op: str, on_a_pretended_gpu: None) -> None:
-    name, call = POINTWISE[op]
-    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got {name}.dtype"):
-        call(X.astype(mx.float64))
-    for value in (None, 3, np.ones((2, 4))):
-        refuses(TypeError, f"{op}: {name} is not an array", lambda value=value: call(value))
-    for dtype in (mx.int32, mx.bool_, mx.complex64):
-        refuses(TypeError, f"{op}: {name} has no floating dtype", lambda dtype=dtype: call(X.astype(dtype)))
-
-
-@pytest.mark.parametrize("op", bad_elementwise.WIDE_DTYPES)
-def test_float64_elements_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
-    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got "):
-        bad_elementwise.WIDE_DTYPES[op](X.astype(mx.float64))
-
-
-NARROW: dict[str, Any] = {"ConvState": CONV, **bad_normalization.STATES}
-
-
-@pytest.mark.parametrize("op", [op for op, (kind, _) in OF_STATES.items() if kind in NARROW])
-def test_a_float64_state_on_a_gpu(op: str, on_a_pretended_gpu: None) -> None:
-    kind, call = OF_STATES[op]
-    narrow = NARROW[kind]
-    wide = narrow.with_arrays([a.astype(mx.float64) for a in narrow.arrays])
-    with pytest.raises(TypeError, match=f"{op}: float64 runs on the CPU only; got state"):
-        call(wide)
-
-
-def test_a_float64_state_made_for_a_gpu(on_a_pretended_gpu: None) -> None:
-    with pytest.raises(TypeError, match="conv_state: float64 runs on the CPU only; got dw"):
+def test_a_float64_state_made_for_a_gpu() -> None:
+    with pretended_gpu(), pytest.raises(TypeError, match="conv_state: float64 runs on the CPU only; got dw"):
         mf.conv_state(X.shape, W.shape, dtype=mx.float64)
 
 

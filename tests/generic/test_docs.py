@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.optimizers as optim
 import pytest
 from mlx.utils import tree_flatten
+from reference import filled
 
 import mpsfunc as mf
 import mpsfunc.activation.activations
@@ -59,7 +60,9 @@ def test_names_of_the_graph_exist() -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     told = set(
-        re.findall(r"auto(?:function|class):: mpsfunc\.([\w.]+)", "".join(TEXTS[p] for p in TEXTS if "api" in p))
+        re.findall(
+            r"auto(?:function|class):: mpsfunc\.([\w.]+)", "".join(filled(TEXTS[p]) for p in TEXTS if "api" in p)
+        )
     )
     kinds = inspect.isfunction, inspect.isclass
     public = {name for name, value in vars(mf).items() if name[0] != "_" and any(kind(value) for kind in kinds)}

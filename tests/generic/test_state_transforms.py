@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import pytest
-from support.matrix.entry import SIZE, Arrays, looped, same
-from support.matrix.states import STATEFUL
+from support.matrix import SIZE, Arrays, looped, same, stateful
 
 import mpsfunc as mf
+from mpsfunc.selftest.expressions import results
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
+STATEFUL = stateful()
 each = pytest.mark.parametrize("name", STATEFUL)
 
 
@@ -24,8 +25,7 @@ def test_every_function_with_a_state_is_in_the_table() -> None:
         if inspect.isfunction(value) and not name.startswith("_")
     }
     with_state = {name for name, text in annotations.items() if "State" in text}
-    assert with_state - set(STATEFUL) == {name for name in with_state if name.endswith("_state")}  # those of a shape
-    assert set(STATEFUL) <= with_state
+    assert with_state == {name.split()[0] for name in STATEFUL}
 
 
 class Flat(NamedTuple):
@@ -46,27 +46,25 @@ class Flat(NamedTuple):
         return tuple(mx.stack(leaves) for leaves in zip(*[self.inputs(seed) for seed in range(SIZE)], strict=True))
 
 
-def leaves(out: Any) -> Arrays:
-    """The arrays of what a function returned: an array, a state, or a tuple of both."""
-    if isinstance(out, mx.array):
-        return (out,)
-    if hasattr(out, "arrays"):
-        return out.arrays
-    return tuple(a for part in out if part is not None for a in leaves(part))
+def leaves(states: tuple[Any, ...]) -> Arrays:
+    return tuple(a for state in states for a in state.arrays)
 
 
 def flat(name: str) -> Flat:
     row = STATEFUL[name]
-    state, _ = row.given(0)
-    count = 0 if state is None else len(state.arrays)
+    states, _ = row.given(0)
+    count = len(leaves(states))
 
     def call(*arrays: mx.array) -> Arrays:
-        made = None if state is None else state.with_arrays(arrays[:count])
-        return leaves(row.call(made, *arrays[count:]))
+        own, made = iter(arrays), []
+        for state in states:
+            made.append(state.with_arrays([next(own) for _ in state.arrays]))
+        return results(row.call(tuple(made), *own))
 
     def inputs(seed: int) -> Arrays:
-        own, others = row.given(seed)
-        return (*(() if own is None else own.arrays), *others)
+        states, others = row.given(seed)
+        own = [a + seed if a.dtype == mx.int64 and a.ndim == 0 else a for a in leaves(states)]  # counts
+        return (*own, *others)
 
     return Flat(call, inputs, count)
 
@@ -126,17 +124,17 @@ def test_grad_and_vmap_commute(name: str) -> None:
 def test_a_state_passes_through_compile_and_checkpoint(name: str) -> None:
     row, of_arrays = STATEFUL[name], flat(name)
 
-    def function(state: Any, *arrays: mx.array) -> Arrays:
-        return leaves(row.call(state, *arrays))
+    def function(states: Any, *arrays: mx.array) -> Arrays:
+        return results(row.call(states, *arrays))
 
-    def square(state: Any, *arrays: mx.array) -> mx.array:
-        return of_arrays.square(*(() if state is None else state.arrays), *arrays)
+    def square(states: Any, *arrays: mx.array) -> mx.array:
+        return of_arrays.square(*leaves(states), *arrays)
 
     compiled = mx.compile(function)
     for seed in (0, 1, 0):
-        state, arrays = row.given(seed)
-        same(compiled(state, *arrays), function(state, *arrays))
+        states, arrays = row.given(seed)
+        same(compiled(states, *arrays), function(states, *arrays))
     if arrays:
         floating = [i for i, a in enumerate(arrays, 1) if mx.issubdtype(a.dtype, mx.floating)]
-        plain, kept = (mx.value_and_grad(f, argnums=floating)(state, *arrays) for f in (square, mx.checkpoint(square)))
-        same(leaves(kept), leaves(plain))
+        plain, kept = (mx.value_and_grad(f, argnums=floating)(states, *arrays) for f in (square, mx.checkpoint(square)))
+        same(results(kept), results(plain))

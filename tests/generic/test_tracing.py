@@ -11,13 +11,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from generic.test_state_transforms import leaves
-from generic.test_transforms import LAUNCH_NOTHING
-from support.matrix import MATRIX, NOT_DIFFERENTIABLE
-from support.matrix.entry import SIZE, Arrays, grads, looped, same
-from support.matrix.states import STATEFUL
+from generic.ops import OPS
+from support.matrix import MATRIX, OP_OF, SAMPLES, SIZE, Arrays, grads, looped, same
 
 import mpsfunc as mf
+from mpsfunc.selftest.expressions import results
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 each = pytest.mark.parametrize("name", MATRIX)
@@ -64,6 +62,10 @@ def test_transformations_nested_twice(name: str) -> None:
     same(mx.vmap(mx.vmap(pull))(*others), [mx.stack(y) for y in zip(*rows, strict=True)], 1e-9)
 
 
+def launches(name: str) -> bool:
+    return OPS[name.split()[0]].launches
+
+
 # What MLX cannot do -------------------------------------------------------------------------------------
 
 
@@ -71,7 +73,7 @@ def test_transformations_nested_twice(name: str) -> None:
 def test_shapeless_compilation_fails_where_a_kernel_runs(name: str) -> None:
     """Else a trace would go on with the sizes it was made for. MLX's own operations mostly can do without shapes."""
     entry = MATRIX[name]
-    if name.split()[0] in LAUNCH_NOTHING - {"concatenate_grad", "slice_channels"}:
+    if not launches(name) and name.split()[0] not in ("concatenate_grad", "slice_channels"):
         same(mx.compile(entry.call, shapeless=True)(*entry.inputs()), entry.call(*entry.inputs()))
         return
     with pytest.raises(ValueError, match=r"(CustomTransforms|Slice|View \w+) cannot infer output shapes"):
@@ -81,7 +83,7 @@ def test_shapeless_compilation_fails_where_a_kernel_runs(name: str) -> None:
 @each
 def test_export_fails_where_a_kernel_runs(name: str, tmp_path: Path) -> None:
     entry, path = MATRIX[name], str(tmp_path / "exported.mlxfn")
-    if name.split()[0] in LAUNCH_NOTHING:
+    if not launches(name):
         mx.export_function(path, entry.call, *entry.inputs())
         same(mx.import_function(path)(*entry.inputs()), entry.call(*entry.inputs()))
         return
@@ -91,23 +93,14 @@ def test_export_fails_where_a_kernel_runs(name: str, tmp_path: Path) -> None:
 
 # Streams ------------------------------------------------------------------------------------------------
 
-ONLY_HERE: dict[str, Callable[[], Arrays]] = {
-    "conv_state": lambda: mf.conv_state((1, 4, 4, 2), (3, 3, 3, 2)).arrays,
-    "dropout_mask": lambda: (mf.dropout_mask((2, 3, 3, 4), keep_probability=0.5, seed=1),),
-}
-
 
 def rows(name: str) -> list[Callable[[], Arrays]]:
     """Calls of one public function, by its name in the package."""
-    made: list[Callable[[], Arrays]] = [
-        functools.partial(lambda entry: entry.call(*entry.inputs()), entry)
-        for label, entry in MATRIX.items()
-        if label.split()[0] == name
-    ]
-    if name in STATEFUL:
-        state, arrays = STATEFUL[name].given(0)
-        made.append(lambda: leaves(STATEFUL[name].call(state, *arrays)))
-    return made + ([ONLY_HERE[name]] if name in ONLY_HERE else [])
+
+    def call(label: str) -> Arrays:
+        return results(SAMPLES[label].run(SAMPLES[label].inputs(mx.float64), mx.float64))
+
+    return [functools.partial(call, label) for label, op in OP_OF.items() if op.name == name]
 
 
 STREAMED = [
@@ -120,7 +113,7 @@ STREAMED = [
 def test_every_function_can_be_given_a_stream() -> None:
     public = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
     without = public - set(STREAMED)
-    assert without <= NOT_DIFFERENTIABLE
+    assert not any(OPS[name].differentiable for name in without)
     rest = {name for name in without if not name.endswith("_state")}
     assert rest == {"get_num_threads", "set_num_threads", "load", "save", "checkpoint"}
 
@@ -151,7 +144,7 @@ def test_a_function_runs_on_the_stream_that_it_is_given(
         mx.eval(args, [a for a in options.values() if isinstance(a, mx.array)])
         with mx.stream(of_nobody):
             out = function(*args, **options, stream=elsewhere)
-        mx.eval(leaves(out))  # of which nothing may be on the default stream
+        mx.eval(results(out))  # of which nothing may be on the default stream
         times[0] += 1
         return out
 

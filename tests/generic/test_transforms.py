@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from generic.ops import OPS
 from support import numbers
-from support.matrix import MATRIX, NOT_DIFFERENTIABLE, Arrays, Entry
-from support.matrix.entry import SIZE, grads, looped, same
+from support.matrix import MATRIX, OP_OF, SAMPLES, SIZE, Arrays, Entry, Stateful, grads, looped, same
 
 import mpsfunc as mf
 from mpsfunc.core import launch as core_launch
+from mpsfunc.selftest.expressions import results
 
 pytestmark = pytest.mark.usefixtures("on_cpu")  # central differences need float64
 each = pytest.mark.parametrize("name", MATRIX)
 STEP = 1e-5
-# Made of MLX's own operations.
-LAUNCH_NOTHING = {
-    "bn_frozen", "bn_merge", "depth_to_space", "space_to_depth", "fold_batch_norm", "dequantize_weights",
-    "concatenate", "concatenate_grad", "slice_channels", "slice_channels_grad",
-}  # fmt: skip
-
-
-def test_every_public_function_is_in_the_matrix() -> None:
-    public = {name for name in vars(mf) if not name.startswith("_") and callable(getattr(mf, name))}
-    entered = {name.split()[0] for name in MATRIX}
-    assert entered | NOT_DIFFERENTIABLE == public
-    assert not entered & NOT_DIFFERENTIABLE
 
 
 def along(function: Callable[..., Arrays], arrays: Arrays, direction: Arrays) -> Arrays:
@@ -249,7 +239,14 @@ def test_compile_and_checkpoint(name: str) -> None:
     same(mx.compile(grads(mx.checkpoint(entry.square), count))(*arrays), expected)
 
 
-@pytest.mark.parametrize("name", ["avg_pool", "conv", "batch_norm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        next(name for name in MATRIX if name.startswith(f"{op} "))
+        for op in ("avg_pool", "conv", "batch_norm")
+        if op in OPS
+    ],
+)
 def test_compile_of_a_second_order(name: str) -> None:
     entry = MATRIX[name]
     second = grads(differentiated(entry.square, entry, 1), len(entry.shapes))
@@ -286,7 +283,7 @@ def test_gradients_keep_the_dtypes_of_the_arguments(name: str, dtype: mx.Dtype) 
     def loss(*a: mx.array) -> Any:
         return sum(y.astype(mx.float32).sum() for y in entry.call(*a))
 
-    assert [g.dtype for g in grads(loss, len(arrays))(*arrays)] == [dtype] * len(arrays)
+    assert [g.dtype for g in grads(loss, len(arrays))(*arrays)] == [a.dtype for a in arrays]
 
 
 # Streams ------------------------------------------------------------------------------------------------
@@ -319,42 +316,33 @@ def test_rules_run_where_the_forward_ran(name: str, launched: list[mx.Stream]) -
     del launched[:]
     mx.eval(mx.vjp(call, arrays, outs)[1], mx.jvp(call, arrays, arrays)[1], mx.vmap(call)(*many))
     assert all(stream == elsewhere for stream in launched)
-    assert launched or name.split()[0] in LAUNCH_NOTHING
+    assert bool(launched) == OP_OF[name.removesuffix(" float64")].launches
 
 
-STREAMED: dict[str, Callable[..., Any]] = {
-    "avg_pool": lambda x, **on: mf.avg_pool(x, 2, **on),
-    "avg_pool_grad": lambda x, **on: mf.avg_pool_grad(x, mf.avg_pool_state(x.shape, 1), **on),
-    "conv": lambda x, **on: mf.conv(x, mx.ones((2, 1, 1, 4)), **on),
-    "conv_grad_input": lambda x, **on: mf.conv_grad_input(x, WEIGHTS, mf.conv_state(x.shape, (4, 1, 1, 4)), **on),
-    "conv_grad_weights": lambda x, **on: mf.conv_grad_weights(x, x, mf.conv_state(x.shape, (4, 1, 1, 4)), **on).dw,
-    "bn_stats": lambda x, **on: mf.bn_stats(x, **on).var,
-    "bn_normalize": lambda x, **on: mf.bn_normalize(x, FROZEN, **on),
-    "bn_stats_grad": lambda x, **on: mf.bn_stats_grad(x, x, FROZEN, **on).dgamma,
-    "bn_grad": lambda x, **on: mf.bn_grad(x, x, FROZEN, **on),
-    "batch_norm": lambda x, **on: mf.batch_norm(x, **on),
-}
-WEIGHTS = numbers((4, 1, 1, 4))
-FROZEN = mf.bn_frozen(mx.ones(4), mx.ones(4))
+STREAMED = [name for name, op in OP_OF.items() if "stream" in inspect.signature(getattr(mf, op.name)).parameters]
 
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_a_stream_can_be_given(name: str, launched: list[mx.Stream]) -> None:
-    x, elsewhere = numbers((2, 4, 4, 4)), mx.new_stream(mx.cpu)
-    expected = STREAMED[name](x)
+    sample, elsewhere = SAMPLES[name], mx.new_stream(mx.cpu)
+    row = Stateful(sample)
+    states, others = row.given(0)
+    expected = results(row.call(states, *others))
+    mx.eval(states, expected)
     for given, meant in (
         (None, mx.default_stream(mx.default_device())),
         (mx.Device(mx.cpu), mx.default_stream(mx.cpu)),
         (elsewhere, elsewhere),
     ):
         del launched[:]
-        assert mx.array_equal(STREAMED[name](x, stream=given), expected)
-        assert launched and all(stream == meant for stream in launched)
+        made = results(row.call(states, *others, stream=given))
+        assert len(made) == len(expected) and all(mx.array_equal(a, b) for a, b in zip(made, expected, strict=True))
+        assert bool(launched) == OP_OF[name].launches and all(stream == meant for stream in launched)
     with pytest.raises(TypeError, match="^stream: not a stream; got stream='cpu', expected "):
-        STREAMED[name](x, stream="cpu")
+        row.call(states, *others, stream="cpu")
     if not mx.is_available(mx.gpu):
         with pytest.raises(ValueError, match="^stream: no such device here; got stream=.*gpu.*, expected "):
-            STREAMED[name](x, stream=mx.gpu)
+            row.call(states, *others, stream=mx.gpu)
 
 
 def test_a_stream_given_to_the_forward_is_the_one_of_its_gradient(launched: list[mx.Stream]) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from support.graph_rows import ROWS, SAME, Row, X, close, numbers
+from generic.opinfo import Node
+from generic.ops import OPS
+from support.graph_rows import ROWS, SAME, X, close, numbers
 
 import mpsfunc as mf
 from mpsfunc import graph
@@ -20,16 +22,17 @@ def test_every_filter_has_a_row() -> None:
     assert {name.partition(",")[0] for name in ROWS} | {"loss", "compare"} == FILTERS
 
 
-def test_every_family_has_a_filter() -> None:
-    without = {"max_unpool", "fold_batch_norm", "dequantize_weights", "neuron", "arithmetic", "bn_merge", "bn_running"}
-    functions = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
-    families = {name for name in functions if not re.search("_(fwd|grad|state|mask|value|indices|grad_.*)$", name)}
-    families -= {name for name in families if re.match("bn_|set_num|get_num|save$|load$|checkpoint$", name)}
-    assert families - without == FILTERS - {"depthwise_conv", "reshape"}
+def test_every_forward_function_has_a_filter_or_says_why_not() -> None:
+    behind = re.compile("_(fwd|grad|state|mask|value|indices|grad_.*)$")
+    for op in OPS.values():
+        if not behind.search(op.name):
+            has = op.name in FILTERS
+            assert has == bool(op.nodes or op.name in ("loss", "compare")), op.name
+            assert has != bool(op.no_node), f"{op.name}: a filter, or why there is none"
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_filter_and_its_gradients_are_those_of_the_function(row: Row, device: mx.Device) -> None:
+def test_a_filter_and_its_gradients_are_those_of_the_function(row: Node, device: mx.Device) -> None:
     nodes = [graph.ImageNode(f"x{i}") for i in range(len(row.shapes))]
     node = row.node(*nodes)
     ends = graph.training_graph(node, graph.ImageNode("dy"))

@@ -9,6 +9,7 @@ from unittest import mock
 
 import mlx.core as mx
 import pytest
+from generic.ops import OPS
 from support import numbers, same_bits
 
 import mpsfunc as mf
@@ -142,6 +143,10 @@ def test_names_are_not_those_of_mlx() -> None:
     assert {"elem_to_loc", "Limits"} <= declared(theirs) and {"tap_begin", "Pack"} <= declared(ours)
     assert declared(theirs) & declared(ours) == set()
     assert set(re.findall(r"#define (\w+)", theirs)) & set(re.findall(r"\w+", ours)) == set()
+
+
+def test_cases_have_names_of_their_own() -> None:
+    assert len(CASES) == sum(1 for op in OPS.values() for _ in op.cases())
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 from support.hostile import HOSTILE, fault
-from support.matrix.states import STATEFUL
+from support.matrix import stateful
 from support.trees import same_tree
 
 import mpsfunc as mf
@@ -27,7 +27,8 @@ _SIZES = (0, 1, 2, 3, 4, 5)
 _DTYPES = (mx.float32, mx.float16, mx.bfloat16, mx.float64, mx.uint8, mx.int32, mx.uint32, mx.int64, mx.bool_)
 _WORDS = ("", "conv", "max_pool", "relu", "prelu", "tanh", "none", "clamp", "mirror", "huber", "sum")
 with mx.stream(mx.cpu):  # a GPU has no float64
-    _TAKING = [name for name, row in STATEFUL.items() if row.given(0)[0] is not None]
+    STATEFUL = {name: row for name, row in stateful().items() if row.given(0)[0]}
+_TAKING = list(STATEFUL)
 # The row of the running statistics makes a state of the forged one before the function sees it.
 _CALLS_OF: dict[str, Callable[..., Any]] = {
     "bn_running": lambda state, *_: mf.bn_running(mf.bn_frozen(mx.zeros(4), mx.ones(4)), state, 0.3)

@@ -1,12 +1,13 @@
-"""A node of every filter beside the plain function that it stands for, and a network of many."""
+"""A node of every filter beside the plain function that it stands for, by the records, and a network of many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from generic.opinfo import Node
+from generic.ops import OPS
 from mlx.utils import tree_flatten
 
 import mpsfunc as mf
@@ -14,120 +15,13 @@ from mpsfunc import graph
 
 SAME = mf.PaddingPolicy()
 X = (2, 6, 5, 4)
-
-
-class Row(NamedTuple):
-    """What a filter is compared with.
-
-    Fields:
-        node: From image nodes to the filter, named "n".
-        plain: From its parameters and arrays to the image, by plain functions.
-        shapes: Of its sources.
-        positive: Whether its sources must be.
-    """
-
-    node: Callable[..., graph.FilterNode]
-    plain: Callable[..., mx.array]
-    shapes: tuple[tuple[int, ...], ...] = (X,)
-    positive: bool = False
-
-
-def _pool(name: str) -> Row:
-    filter, function = getattr(graph, name), getattr(mf, name)
-    return Row(lambda x: filter(x, 3), lambda p, x: function(x, 3, padding=SAME, edge_mode="clamp"))
-
-
-def _plain(
-    name: str, *args: Any, shapes: tuple[tuple[int, ...], ...] = (X,), positive: bool = False, **how: Any
-) -> Row:
-    filter, function = getattr(graph, name), getattr(mf, name)
-    return Row(
-        lambda *images: filter(*images, *args, **how),
-        lambda p, *images: function(*images, *args, **how),
-        shapes,
-        positive,
-    )
-
-
-TWO = (X, (2, 6, 5, 4))
 ROWS = {
-    "conv": Row(
-        lambda x: graph.conv(x, 3, (3, 2), stride=2, neuron="relu", name="n"),
-        lambda p, x: mf.conv(x, p["w"], p["b"], stride=2, padding=SAME, neuron="relu"),
-    ),
-    "conv, in groups": Row(
-        lambda x: graph.conv(x, 6, 3, groups=2, bias=False, edge_mode="clamp", name="n"),
-        lambda p, x: mf.conv(x, p["w"], padding=SAME, groups=2, edge_mode="clamp"),
-    ),
-    "depthwise_conv": Row(
-        lambda x: graph.depthwise_conv(x, 3, multiplier=2, bias=False, name="n"),
-        lambda p, x: mf.conv(x, p["w"], padding=SAME, groups=4),
-    ),
-    "conv_transpose": Row(
-        lambda x: graph.conv_transpose(x, 3, 3, stride=2, name="n"),
-        lambda p, x: mf.conv_transpose(x, p["w"], p["b"], stride=2, padding=SAME),
-    ),
-    "fully_connected": Row(
-        lambda x: graph.fully_connected(x, 7, neuron="tanh", name="n"),
-        lambda p, x: mf.fully_connected(x, p["w"], p["b"], neuron="tanh"),
-    ),
-    "batch_norm": Row(
-        lambda x: graph.batch_norm(x, neuron="relu", eps=1e-3, name="n"),
-        lambda p, x: mf.batch_norm(x, p["gamma"], p["beta"], neuron="relu", eps=1e-3),
-    ),
-    "instance_norm": Row(
-        lambda x: graph.instance_norm(x, name="n"), lambda p, x: mf.instance_norm(x, p["gamma"], p["beta"])
-    ),
-    "group_norm": Row(
-        lambda x: graph.group_norm(x, 2, beta=False, name="n"), lambda p, x: mf.group_norm(x, 2, p["gamma"])
-    ),
-    "prelu": Row(lambda x: graph.prelu(x, name="n"), lambda p, x: mf.prelu(x, p["slopes"])),
-    "dropout": Row(
-        lambda x: graph.dropout(x, keep_probability=0.7, seed=3, mask_stride=(1, 1, 0), name="n"),
-        lambda p, x: mf.dropout(x, keep_probability=0.7, key=mx.random.key(3), mask_stride=(1, 1, 0)),
-    ),
-    "local_contrast_norm": Row(
-        lambda x: graph.local_contrast_norm(x, 3), lambda p, x: mf.local_contrast_norm(x, 3, alpha=1.0)
-    ),
-    "cross_channel_norm": _plain("cross_channel_norm", 3, beta=0.5),
-    "spatial_norm": _plain("spatial_norm", 3, beta=0.5),
-    **{name: _pool(name) for name in ("avg_pool", "max_pool", "l2_pool")},
     **{
-        name: _plain(name) for name in ("linear", "sigmoid", "hard_sigmoid", "absolute", "softplus", "softsign", "gelu")
+        f"{label}" if label in vars(graph) else ", ".join(filter(None, (op.name, label))): node
+        for op in OPS.values()
+        for label, node in op.nodes.items()
     },
-    "relu": _plain("relu", 0.25),
-    "tanh": _plain("tanh", 2.0, 0.5),
-    "elu": _plain("elu", 0.5),
-    "relun": _plain("relun", 0.5, 1.0),
-    "power": _plain("power", 1.0, 0.5, 2.5, positive=True),
-    "exponential": _plain("exponential", 0.5, 0.25, 2.0),
-    "logarithm": _plain("logarithm", 1.0, 0.5, 10.0, positive=True),
-    "softmax": _plain("softmax"),
-    "log_softmax": _plain("log_softmax", 1),
-    "add": _plain("add", shapes=(X, (2, 1, 1, 4)), secondary_scale=-2.0, secondary_stride=(0, 0, 1)),
-    "subtract": _plain("subtract", shapes=TWO),
-    "multiply": _plain("multiply", shapes=TWO, bias=1.0),
-    "divide": _plain("divide", shapes=TWO, positive=True),
-    "add, within limits": Row(
-        lambda x, y: graph.add(x, y, minimum=-0.5, maximum=0.5, clamp=True),
-        lambda p, x, y: mf.add(x, y, minimum=-0.5, maximum=0.5),
-        TWO,
-    ),
-    "upsample_nearest": _plain("upsample_nearest", 2),
-    "upsample_bilinear": _plain("upsample_bilinear", (2, 3)),
-    "resize_nearest": _plain("resize_nearest", (9, 4)),
-    "resize_bilinear": _plain("resize_bilinear", (9, 4), coordinate="half_pixel"),
-    "depth_to_space": _plain("depth_to_space", 2),
-    "space_to_depth": Row(lambda x: graph.space_to_depth(x, 1), lambda p, x: mf.space_to_depth(x, 1)),
-    "pad": _plain("pad", (1, 0, 2), (0, 2, 1), "clamp"),
-    "concatenate": Row(
-        lambda *images: graph.concatenate(images, pad_to_multiple=4),
-        lambda p, *images: mf.concatenate(images, pad_to_multiple=4),
-        (X, (2, 6, 5, 3), (2, 6, 5, 1)),
-    ),
-    "slice_channels": _plain("slice_channels", 1, 3),
-    "spatial_mean": _plain("spatial_mean"),
-    "reshape": Row(lambda x: graph.reshape(x, (3, 20, 2)), lambda p, x: x.reshape(2, 3, 20, 2)),
+    "reshape": Node(lambda x: graph.reshape(x, (3, 20, 2)), lambda p, x: x.reshape(2, 3, 20, 2)),
 }
 
 

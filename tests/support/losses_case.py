@@ -7,34 +7,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from generic.ops.loss import CATEGORICAL, COSINE, SIGMOID, SOFTMAX, TYPES, images
 
 import mpsfunc as mf
-from support import VIEWS, accumulator, close, exact, numbers, same_bits
+from support import VIEWS, accumulator, close, exact, same_bits
 from support.oracle import losses as oracle
 
-TYPES = (
-    *("mean_absolute_error", "mean_squared_error", "softmax_cross_entropy", "sigmoid_cross_entropy"),
-    *("categorical_cross_entropy", "hinge", "huber", "cosine_distance", "log", "kullback_leibler"),
-)
 REDUCTIONS = ("none", "sum", "mean", "sum_by_non_zero_weights")
-SOFTMAX, SIGMOID, CATEGORICAL, COSINE = TYPES[2], TYPES[3], TYPES[4], TYPES[7]
 PAIRS = [(t, r) for t in TYPES for r in REDUCTIONS if t != COSINE or r == "sum"]
 each = pytest.mark.parametrize("type", TYPES)
 each_pair = pytest.mark.parametrize(("type", "reduction"), PAIRS)
-
-
-def images(type: str, shape: tuple[int, ...], dtype: mx.Dtype, seed: int = 0) -> tuple[mx.array, mx.array]:
-    """Predictions and targets that a type takes, away from where its digits cancel."""
-    y, t = exact(numbers(shape, mx.float64, seed)), exact(numbers(shape, mx.float64, seed + 1))
-    shares = np.exp(t) / np.exp(t).sum(-1, keepdims=True)
-    if type in (CATEGORICAL, "log"):
-        y = 0.1 + 0.8 / (1 + np.exp(-y))
-    if type == "hinge":
-        t = (t > 0).astype(np.float64)
-    elif type in (SOFTMAX, SIGMOID, CATEGORICAL, "log", "kullback_leibler"):
-        t = shares
-    wide = mx.float64 if dtype == mx.float64 else mx.float32
-    return mx.array(y, wide).astype(dtype), mx.array(t, wide).astype(dtype)
 
 
 def check(
@@ -63,3 +45,9 @@ def check(
     close(divided, derived, slope, slack=slack)
     again, state = mf.loss_fwd(seen(y), seen(target), type, reduction, **how)
     assert same_bits(again, made) and same_bits(state.gradient, gradient)
+
+
+__all__ = [
+    "CATEGORICAL", "COSINE", "PAIRS", "REDUCTIONS", "SIGMOID", "SOFTMAX", "TYPES",
+    "check", "each", "each_pair", "images",
+]  # fmt: skip

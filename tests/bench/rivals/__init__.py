@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..operations import OPERATIONS
 from ..problems import Problem
 
 Call = Callable[[], list[Any]]
@@ -35,5 +34,6 @@ class Side(NamedTuple):
 
 def gathered(*families: ModuleType) -> SimpleNamespace:
     """One library's functions from its modules."""
-    found = {op: getattr(family, op) for family in families for op in OPERATIONS if hasattr(family, op)}
-    return SimpleNamespace(**found)
+    return SimpleNamespace(
+        **{name: value for family in families for name, value in vars(family).items() if not name.startswith("_")}
+    )

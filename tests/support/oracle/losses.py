@@ -51,7 +51,7 @@ def _ln(x: float) -> float:
 
 def _log_share(y: Array, k: int) -> float:
     """The logarithm of entry k of softmax(y)."""
-    return float(y[k] - math.log(sum(math.exp(v - y.max()) for v in y)) - y.max())
+    return float(y[k] - np.log(np.exp(y - y.max()).sum()) - y.max())
 
 
 def element(type: str, y: Array, t: Array, k: int, told: dict[str, Any]) -> float:

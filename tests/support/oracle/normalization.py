@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from support.oracle import activation
 
 
 def forward_shifts(size: int) -> range:
@@ -175,3 +177,131 @@ def batch_norm(x: np.ndarray, dy: np.ndarray, gamma: np.ndarray, beta: np.ndarra
     count = x.size / x.shape[-1]
     dx = gamma / root * (dy - dbeta / count - xhat * dgamma / count)
     return Norm(mean, var, gamma * xhat + beta, dgamma, dbeta, dx, gamma / root * dy)
+
+
+# By a state -----------------------------------------------------------------------------------------------
+
+PIXELS = (0, 1, 2)
+
+
+class Statistics(NamedTuple):
+    """What a batch normalization's state holds."""
+
+    mean: np.ndarray
+    var: np.ndarray
+    count: Any
+    dgamma: np.ndarray
+    dbeta: np.ndarray
+    eps: float
+    frozen: bool = False
+
+    @property
+    def root(self) -> np.ndarray:
+        return np.sqrt(self.var + self.eps)
+
+
+def bn_stats(x: np.ndarray, state: Statistics | None = None, eps: float = 1e-5) -> Statistics:
+    none = np.zeros(x.shape[-1])
+    new = Statistics(x.mean(PIXELS), x.var(PIXELS), x.size // x.shape[-1], none, none, state.eps if state else eps)
+    return new if state is None else bn_merge(state, new)
+
+
+def bn_frozen(mean: np.ndarray, var: np.ndarray, eps: float = 1e-5) -> Statistics:
+    return Statistics(mean, var, 0, np.zeros_like(mean), np.zeros_like(mean), eps, True)
+
+
+def bn_merge(a: Statistics, b: Statistics) -> Statistics:
+    """By first and second moments about zero, which add up."""
+    count = a.count + b.count
+    mean = (a.count * a.mean + b.count * b.mean) / count
+    squares = (a.count * (a.var + a.mean**2) + b.count * (b.var + b.mean**2)) / count
+    return Statistics(mean, squares - mean**2, count, a.dgamma + b.dgamma, a.dbeta + b.dbeta, a.eps)
+
+
+def bn_running(running: Statistics, state: Statistics, momentum: float = 0.1, unbiased: bool = True) -> Statistics:
+    found = state.var * state.count / (state.count - 1) if unbiased else state.var
+    mean, var = (
+        (1 - momentum) * old + momentum * new for old, new in ((running.mean, state.mean), (running.var, found))
+    )
+    return running._replace(mean=mean, var=var)
+
+
+def bn_reset(state: Statistics) -> Statistics:
+    none = np.zeros_like(state.mean)
+    state = state._replace(dgamma=none, dbeta=none)
+    return state if state.frozen else state._replace(mean=none, var=none, count=0)
+
+
+def _before_activation(x: np.ndarray, state: Statistics, gamma: Any, beta: Any) -> np.ndarray:
+    return gamma * (x - state.mean) / state.root + beta
+
+
+def _activation(neuron: Any) -> tuple[str, dict[str, Any]]:
+    """Its type and parameters, of None, a name, or a tuple of both."""
+    type, *given = (neuron or "none",) if isinstance(neuron, str | None) else neuron
+    return type, dict(zip("abc", given, strict=False))
+
+
+def bn_normalize(x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None) -> np.ndarray:
+    type, how = _activation(neuron)
+    return activation.neuron(_before_activation(x, state, gamma, beta), type, **how)
+
+
+def _pulled(dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any, beta: Any, neuron: Any) -> np.ndarray:
+    """The gradient of what is activated."""
+    type, how = _activation(neuron)
+    return dy * activation.slope(_before_activation(x, state, gamma, beta), type, **how)
+
+
+def bn_stats_grad(
+    dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None
+) -> Statistics:
+    g = _pulled(dy, x, state, gamma, beta, neuron)
+    dgamma, dbeta = (g * (x - state.mean) / state.root).sum(PIXELS), g.sum(PIXELS)
+    return state._replace(dgamma=state.dgamma + dgamma, dbeta=state.dbeta + dbeta)
+
+
+def bn_grad(
+    dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None
+) -> np.ndarray:
+    g = _pulled(dy, x, state, gamma, beta, neuron)
+    if not state.frozen:
+        xhat = (x - state.mean) / state.root
+        g = g - state.dbeta / state.count - xhat * state.dgamma / state.count
+    return gamma / state.root * g
+
+
+# By an image's own statistics -----------------------------------------------------------------------------
+
+
+class Normalized(NamedTuple):
+    """Images, and the statistics (n, groups) of each image's groups of channels."""
+
+    y: np.ndarray
+    mean: np.ndarray
+    var: np.ndarray
+
+
+def _in_groups(x: np.ndarray, groups: int) -> np.ndarray:
+    """Images as (n, pixels, groups, channels of a group)."""
+    n, _, _, channels = x.shape
+    return x.reshape(n, -1, groups, channels // groups)
+
+
+def group_norm(x: np.ndarray, groups: int, gamma: Any = 1, beta: Any = 0, eps: float = 1e-5) -> Normalized:
+    apart = _in_groups(x, groups)
+    mean, var = apart.mean((1, 3)), apart.var((1, 3))
+    xhat = (apart - mean[:, None, :, None]) / np.sqrt(var + eps)[:, None, :, None]
+    return Normalized(gamma * xhat.reshape(x.shape) + beta, mean, var)
+
+
+def group_norm_grad(
+    dy: np.ndarray, x: np.ndarray, mean: np.ndarray, var: np.ndarray, gamma: Any = 1, eps: float = 1e-5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The gradient of the images, and of scale and shift for each."""
+    groups = mean.shape[1]
+    root = np.sqrt(var + eps)[:, None, :, None]
+    xhat, g = (_in_groups(x, groups) - mean[:, None, :, None]) / root, _in_groups(gamma * dy, groups)
+    of_g, of_both = (a.mean((1, 3), keepdims=True) for a in (g, g * xhat))
+    dx = (g - of_g - xhat * of_both) / root
+    return dx.reshape(x.shape), (dy * xhat.reshape(x.shape)).sum((1, 2)), dy.sum((1, 2))

@@ -1,0 +1,225 @@
+"""Images of any size: `resize_nearest` and `resize_bilinear`, each with `_fwd`, `_grad` and `_state`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from generic.opinfo import Array, Call, Node, OpInfo, Sample, call
+from metal_host.case import Case, named
+from support import close, exact, numbers
+from support.oracle import image as oracle
+
+import mpsfunc as mf
+from mpsfunc import graph
+
+# Samples, and what they should give ----------------------------------------------------------------------
+
+X, SMALL = Array((2, 3, 4, 4)), Array((2, 5, 2, 4))
+OTHER, WIDE = Array((2, 5, 4, 4)), Array((2, 3, 6, 4))
+EIGHT = Array((2, 5, 4, 8))  # channels
+CENTRED: dict[str, Any] = {"coordinate": "half_pixel", "edge_mode": "clamp"}
+# What a bilinear image may be besides.
+HOW: dict[str, dict[str, Any]] = {
+    "of zero edges": {},
+    "of clamped edges": {"edge_mode": "clamp"},
+    "of half pixels": {"coordinate": "half_pixel"},
+    "of half pixels and clamped edges": CENTRED,
+    "of aligned corners": {"align_corners": True},
+}
+Matrices = Callable[..., tuple[np.ndarray, ...]]  # of the axes of images, for their shape and what the function takes
+
+
+def larger(name: str, size: Any, of: dict[str, dict[str, Any]] = HOW) -> dict[str, Sample]:
+    """In each way, of eight channels."""
+    return {label: Sample(call(name, EIGHT, size, **how), in_matrix=False) for label, how in of.items()}
+
+
+def larger_grad(
+    name: str, size: Any, out_size: tuple[int, int], of: dict[str, dict[str, Any]] = HOW
+) -> dict[str, Sample]:
+    dy = Array((2, *out_size, 8))
+    return {
+        label: Sample(call(f"{name}_grad", dy, call(f"{name}_state", EIGHT.shape, size, **how)), in_matrix=False)
+        for label, how in of.items()
+    }
+
+
+def picks(shape: tuple[int, ...], out_size: tuple[int, int], coordinate: str = "asymmetric") -> tuple[np.ndarray, ...]:
+    return tuple(oracle.nearest(n, m, coordinate) for n, m in zip(shape[1:3], out_size, strict=True))
+
+
+def mixes(
+    shape: tuple[int, ...],
+    out_size: tuple[int, int],
+    align_corners: bool = False,
+    coordinate: str = "asymmetric",
+    edge_mode: str = "zero",
+) -> tuple[np.ndarray, ...]:
+    where = "align_corners" if align_corners else coordinate
+    return tuple(oracle.bilinear(n, m, where, edge_mode) for n, m in zip(shape[1:3], out_size, strict=True))
+
+
+def forward(matrices: Matrices) -> Callable[..., np.ndarray]:
+    return lambda x, *args, **how: oracle.along(x, *matrices(x.shape, *args, **how))
+
+
+def backward(matrices: Matrices) -> Callable[[np.ndarray, Call], np.ndarray]:
+    return lambda dy, state: oracle.along(dy, *(m.T for m in matrices(*state.args, **state.how)))
+
+
+# Kernel cases -------------------------------------------------------------------------------------------
+
+F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
+
+
+def _mixed(
+    shape: tuple[int, ...], dtype: mx.Dtype, out_size: tuple[int, int], crowded: bool = False, **how: Any
+) -> Case:
+    """A bilinear image and its gradient."""
+    matrices = mixes(shape, out_size, **how)
+
+    def check() -> None:
+        x = numbers(shape, dtype)
+        y, state = mf.resize_bilinear_fwd(x, out_size, **how)
+        close(y, *(oracle.along(v, *matrices) for v in (exact(x), abs(exact(x)))), slack=2)
+        dy = numbers(tuple(y.shape), dtype, 1)
+        back = [oracle.along(v, *(m.T for m in matrices)) for v in (exact(dy), abs(exact(dy)))]
+        close(mf.resize_bilinear_grad(dy, state), *back, slack=2)
+
+    return Case(named("resample", shape, dtype, to=out_size, **how), ("resample",), check, crowded)
+
+
+def _cases() -> Iterator[Case]:
+    yield _mixed((3, 3, 4, 8), F32, (6, 8))
+    yield _mixed((2, 3, 4, 8), F32, (6, 8), **CENTRED)
+    yield _mixed((2, 3, 4, 5), F32, (9, 7), align_corners=True)
+    yield _mixed((2, 7, 9, 4), F32, (3, 4), coordinate="half_pixel")
+    yield _mixed((2, 3, 4, 16), F16, (6, 8), **CENTRED)
+    yield _mixed((2, 4, 3, 8), BF16, (5, 7), edge_mode="clamp")
+    yield _mixed((1, 1, 2, 1), F32, (1, 3))  # few elements in each array
+    yield _mixed((1, 2, 1, 1), F32, (1, 1))
+    yield _mixed((9, 40, 9, 4), F32, (80, 18), crowded=True, **CENTRED)
+
+
+# Wrong calls, and the records ---------------------------------------------------------------------------
+
+IMAGES, LARGE, PIXEL = numbers((2, 6, 5, 4)), mx.ones((2, 12, 10, 4)), mx.ones((1, 1, 1, 1))
+_UP = mf.upsample_nearest_state(IMAGES.shape, 2)
+_NEAREST, _BILINEAR = mf.resize_nearest_state(IMAGES.shape, 3), mf.resize_bilinear_state(IMAGES.shape, 3)
+OPS = (
+    OpInfo(
+        name="resize_nearest",
+        takes_integers=True,
+        samples={
+            "": call("resize_nearest", X, (5, 2), coordinate="half_pixel"),
+            "of whole coordinates": call("resize_nearest", X, (5, 2)),
+            "of eight channels": Sample(call("resize_nearest", EIGHT, (3, 7)), in_matrix=False),
+        },
+        reference=forward(picks),
+        linear=(0,),
+        wrong_values=(
+            ("out_size is too small", lambda: mf.resize_nearest(IMAGES, (0, 3))),
+            ("unknown coordinate", lambda: mf.resize_nearest(IMAGES, 3, coordinate="floor")),
+            ("an axis is too long", lambda: mf.resize_nearest(PIXEL, (1, 2**24 + 1))),
+        ),
+        wrong_types=(
+            ("out_size is not an int", lambda: mf.resize_nearest(IMAGES, (3, None))),
+            ("x has no dtype of real numbers", lambda: mf.resize_nearest(IMAGES > 0, 3)),
+        ),
+        nodes={"": Node(lambda x: graph.resize_nearest(x, (9, 4)), lambda p, x: mf.resize_nearest(x, (9, 4)))},
+    ),
+    OpInfo(
+        name="resize_nearest_fwd",
+        takes_integers=True,
+        samples={
+            "": call("resize_nearest_fwd", X, (5, 2)),
+            "lower and wider": call("resize_nearest_fwd", OTHER, (3, 6)),
+        },
+        reference=forward(picks),
+        linear=(0,),
+    ),
+    OpInfo(
+        name="resize_nearest_grad",
+        samples={
+            "": call("resize_nearest_grad", SMALL, call("resize_nearest_state", X.shape, (5, 2))),
+            "lower and wider": call("resize_nearest_grad", WIDE, call("resize_nearest_state", OTHER.shape, (3, 6))),
+            **larger_grad("resize_nearest", (3, 7), (3, 7), {"of eight channels": {"coordinate": "half_pixel"}}),
+        },
+        image="dy",
+        reference=backward(picks),
+        linear=(0,),
+        wrong_values=(
+            ("a state of another operation", lambda: mf.resize_nearest_grad(LARGE, _UP)),
+            ("dy does not belong to this state", lambda: mf.resize_nearest_grad(LARGE, _NEAREST)),
+        ),
+        wrong_types=(("not a state of this operation", lambda: mf.resize_nearest_grad(LARGE, tuple(_NEAREST))),),
+    ),
+    OpInfo(
+        name="resize_nearest_state",
+        differentiable=False,
+        compared="generic/test_references.py",  # where the gradient is of such a state
+        samples={"": call("resize_nearest_state", X.shape, (5, 2))},
+        wrong_values=(("out_size is too small", lambda: mf.resize_nearest_state(IMAGES.shape, -1)),),
+    ),
+    OpInfo(
+        name="resize_bilinear",
+        samples={
+            "": call("resize_bilinear", X, (5, 2)),
+            **larger("resize_bilinear", (8, 3)),
+        },
+        image="x",
+        reference=forward(mixes),
+        slack=2,
+        linear=(0,),
+        wrong_values=(("an image is too large", lambda: mf.resize_bilinear(IMAGES, 2**15)),),
+        wrong_types=(("out_size is not an int", lambda: mf.resize_bilinear(IMAGES, "3")),),
+        cases=_cases,
+        nodes={
+            "": Node(
+                lambda x: graph.resize_bilinear(x, (9, 4), coordinate="half_pixel"),
+                lambda p, x: mf.resize_bilinear(x, (9, 4), coordinate="half_pixel"),
+            )
+        },
+    ),
+    OpInfo(
+        name="resize_bilinear_fwd",
+        samples={
+            "": call("resize_bilinear_fwd", X, (1, 7), align_corners=True),
+            "lower and wider": call("resize_bilinear_fwd", OTHER, (3, 6)),
+        },
+        image="x",
+        reference=forward(mixes),
+        slack=2,
+        linear=(0,),
+    ),
+    OpInfo(
+        name="resize_bilinear_grad",
+        samples={
+            "": call("resize_bilinear_grad", SMALL, call("resize_bilinear_state", X.shape, (5, 2), **CENTRED)),
+            "lower and wider": call("resize_bilinear_grad", WIDE, call("resize_bilinear_state", OTHER.shape, (3, 6))),
+            **larger_grad("resize_bilinear", (8, 3), (8, 3)),
+        },
+        image="dy",
+        reference=backward(mixes),
+        slack=2,
+        linear=(0,),
+        wrong_values=(
+            ("a state of another operation", lambda: mf.resize_bilinear_grad(LARGE, _NEAREST)),
+            ("dy does not belong to this state", lambda: mf.resize_bilinear_grad(LARGE, _BILINEAR)),
+        ),
+        wrong_types=(("not a state of this operation", lambda: mf.resize_bilinear_grad(LARGE, "state")),),
+    ),
+    OpInfo(
+        name="resize_bilinear_state",
+        differentiable=False,
+        compared="image/test_upsample.py",
+        samples={"": call("resize_bilinear_state", X.shape, (5, 2), **CENTRED)},
+        wrong_values=(
+            ("unknown coordinate", lambda: mf.resize_bilinear_state(IMAGES.shape, 3, coordinate="")),
+            ("an axis is too long", lambda: mf.resize_bilinear_state((1, 2**24 + 1, 1, 1), 1)),
+        ),
+    ),
+)
