@@ -21,12 +21,15 @@ same_everywhere := \
   $(foreach name,checkpointing conversion named_pairs,nn/test_$(name).py) \
   $(foreach name,cpu cpu_whole distributed oracle,normalization/test_$(name).py)
 beyond_isas := $(beyond_cpu) $(addprefix --ignore=tests/,$(same_everywhere))
+# A family's own tests, and those that have some for every operation.
+of_family = tests/$(FAMILY) tests/metal_host/test_bodies.py \
+  $(foreach name,bad_calls bad_input empty references selftest state_transforms tracing transforms,tests/generic/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
 sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
 cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
-.PHONY: help demo test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
+.PHONY: help demo smoke test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,17 +37,20 @@ help:  ## what can be made
 demo: $(VENV)/demo  ## train a network on handwritten digits, about half a minute; writes digits.png
 	$(BIN)/python docs/examples/train_digits.py $(ARGS)
 
-test: $(VENV)/test  ## every test that this machine can run, and the examples in the docs
-	$(PYTEST) $(ARGS)
+smoke: $(VENV)/test  ## within a minute: each operation with its definition, its derivatives and its refusals
+	$(PYTEST) -q -m smoke $(addprefix tests/generic/test_,references.py transforms.py bad_input.py) $(ARGS)
 
-check: test parity nvrtc lint docs isas asan wheels  ## what CI runs
+test: $(VENV)/test  ## the tests, and the examples in the docs; FAMILY=pooling for what concerns a family
+	$(PYTEST) -m "not kernels" $(if $(FAMILY),--family=$(FAMILY) $(of_family)) $(ARGS)
+
+check: test kernels parity nvrtc lint docs isas asan wheels  ## what CI runs
 
 parity: $(VENV)/test  ## the same results as PyTorch
 	$(PIP) install torch==2.13.0
 	$(PYTEST) -m parity $(ARGS)
 
-kernels: $(VENV)/test  ## the kernel texts on a machine without Metal; needs clang
-	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/metal_host $(ARGS)
+kernels: $(VENV)/test  ## every kernel compiled in every way, also for Metal on a machine without it; needs clang
+	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/metal_host tests/native -m kernels $(ARGS)
 
 nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
 	$(PIP) install 'mpsfunc[nvrtc]'

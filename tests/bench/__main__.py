@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -50,13 +51,14 @@ peak of that process (VmHWM), less the outputs. Written by `make bench`."""
 _ONLY = f"operations, such as avg_pool_grad, and families: {', '.join(FAMILIES)}"
 
 
-def main() -> None:
+def main() -> int:
     """Runs a program and writes its tables."""
     parser = _parser()
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a limit of time keeps the rows so far
     args.rounds = args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS)
-    args.out = args.out or Path(tempfile.mkdtemp() if args.quick else "docs/benchmarks")
+    if not args.compare:
+        args.out = args.out or Path(tempfile.mkdtemp() if args.quick else "docs/benchmarks")
     if args.program == "gpu":
         os.environ["MLX_ENABLE_TF32"] = "01"[args.tf32]  # before MLX reads it
     else:
@@ -77,7 +79,11 @@ def main() -> None:
         method = _GPU.format(rounds=args.rounds, tf32="on" if args.tf32 else "off")
         name, title = ("gpu_tf32", " with TF32") if args.tf32 else ("gpu", "")
         print(report.write(args.out, name, "Speed on an NVIDIA GPU" + title, facts, method, gpu.main(args)))
-        return
+        return 0
+    if args.compare:
+        from . import compare
+
+        return compare.main(args, commit)
 
     from mpsfunc import _primitives
 
@@ -91,6 +97,7 @@ def main() -> None:
         from . import memory
 
         print(report.write_memory(args.out, facts, _MEMORY, memory.main(args)))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small images, two rounds: to see that it runs")
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}")
     parser.add_argument("--out", type=Path, help="folder for the tables; default docs/benchmarks, if not --quick")
+    parser.add_argument("--compare", action="store_true", help="ten rows of the CPU beside what is kept of them")
+    parser.add_argument("--keep", action="store_true", help="with --compare: keep them for this kind of processor")
     parser.add_argument("--commit", help="what was measured, where there is no git")
     parser.add_argument("--tf32", action="store_true", help="float32 convolutions by TensorFloat-32 (gpu)")
     parser.add_argument("--jax", action="store_true", help="time JAX too (cpu)")
@@ -110,4 +119,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

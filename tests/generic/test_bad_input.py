@@ -54,6 +54,7 @@ def listed(kind: str) -> list[Any]:
     ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("op", "told", "call"), listed("wrong_values"))
 def test_wrong_values(op: OpInfo, told: str, call: Callable[[], Any]) -> None:
     """Nothing of an array's size is allocated on the way."""
@@ -62,6 +63,7 @@ def test_wrong_values(op: OpInfo, told: str, call: Callable[[], Any]) -> None:
     assert mx.get_peak_memory() < mx.get_active_memory() + 2**24
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("op", "told", "call"), listed("wrong_types"))
 def test_wrong_types(op: OpInfo, told: str, call: Callable[[], Any]) -> None:
     refuses(TypeError, f"{told_name(op)}: {told}", call)

@@ -13,6 +13,8 @@ from support.matrix import OP_OF, SAMPLES
 
 import mpsfunc as mf
 
+pytestmark = pytest.mark.smoke
+
 FUNCTIONS = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
 COMPARED = [name for name, op in OP_OF.items() if op.reference]
 

@@ -53,7 +53,7 @@ def differentiated(loss: Callable[..., mx.array], entry: Entry, order: int) -> C
 
 
 @each
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.smoke), 2, 3])
 def test_reverse_mode_of_every_order(name: str, order: int) -> None:
     entry = MATRIX[name]
     loss, arrays = differentiated(entry.loss, entry, order - 1), entry.inputs()
@@ -64,6 +64,7 @@ def test_reverse_mode_of_every_order(name: str, order: int) -> None:
         same([(slopes[i] * way).sum()], expected, 1e-6)
 
 
+@pytest.mark.smoke
 @each
 def test_forward_mode(name: str) -> None:
     entry = MATRIX[name]
@@ -173,6 +174,7 @@ def in_axes(mapped: Sequence[bool]) -> tuple[int | None, ...]:
     return tuple(0 if m else None for m in mapped)
 
 
+@pytest.mark.smoke
 @each
 def test_vmap_of_every_choice_of_arguments(name: str) -> None:
     entry = MATRIX[name]
@@ -227,6 +229,7 @@ def test_grad_and_vmap_commute(name: str) -> None:
 # Tracing ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 @each
 def test_compile_and_checkpoint(name: str) -> None:
     entry = MATRIX[name]

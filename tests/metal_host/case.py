@@ -34,6 +34,7 @@ def _few_threadgroups() -> Iterator[None]:
 
 
 def named(body: str, shape: tuple[int, ...], dtype: mx.Dtype, **options: Any) -> str:
+    """The name of a case: body, shape, dtype, and what is special."""
     told = [f"{key}={value}".replace(" ", "") for key, value in options.items()]
     return " ".join([body, "x".join(map(str, shape)), str(dtype).rpartition(".")[2], *told])
 

@@ -4,10 +4,10 @@
         y = mf.avg_pool(x, 3)      # runs metal/pooling/avg_pool.metal, at once
     host.runs[0].stage.body        # "avg_pool"
 
-Each launch runs three times: under clang's address and undefined-behaviour sanitizers with aligned inputs, again with
-every input one element off and the lanes in reversed order, which must give the same bits, and under the thread
-sanitizer, where each GPU thread is a thread of its own and only barriers order memory. Outputs start as NaN. What a
-sanitizer or the host finds is a `KernelFault`.
+Each launch runs two or three times: under clang's address and undefined-behaviour sanitizers with aligned inputs, again
+with every input one element off and the lanes in reversed order, which must give the same bits, and, where threads have
+memory or lanes in common, under the thread sanitizer, where each GPU thread is a thread of its own and only barriers
+order memory. Outputs start as NaN. What a sanitizer or the host finds is a `KernelFault`.
 """
 
 from __future__ import annotations

@@ -30,6 +30,12 @@ class Kernel(NamedTuple):
     instance: str  # "custom_kernel_mpsfunc_avg_pool<float, 4>"
     parameters: tuple[Parameter, ...]
 
+    @property
+    def shares(self) -> bool:
+        """Whether its threads have memory or lanes in common."""
+        code = re.sub(r"//.*", "", self.text)
+        return re.search(r"\bthreadgroup\b|\bthreadgroup_barrier\b|\bsimd_\w|\bsimdgroup_\w", code) is not None
+
     def replaced(self, old: str, new: str) -> Kernel:
         """This kernel with a part of its text exchanged."""
         if self.text.count(old) != 1:

@@ -29,8 +29,23 @@ METAL = Path(__file__).parents[2] / "metal"
 BODIES = sorted(path.stem for path in METAL.glob("*/*.metal"))
 
 
+def first_of_each_body() -> set[str]:
+    """Cases that reach every body, for `make test`; the others are `make kernels`."""
+    names, reached = set(), set[str]()
+    for case in CASES.values():
+        if not reached.issuperset(case.bodies):
+            names.add(case.name)
+            reached.update(case.bodies)
+    return names
+
+
+FIRST = first_of_each_body()
 # The scope lets tests of one case follow each other, so that one process of several has them all.
-each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES, scope="module")
+each_case = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=() if name in FIRST else pytest.mark.kernels) for name, case in CASES.items()],
+    scope="module",
+)
 
 
 @functools.cache
@@ -53,6 +68,7 @@ def test_on_metal(case: Case) -> None:
     assert {run.stage.body for run in runs(case.name)} == set(case.bodies)
 
 
+@pytest.mark.kernels
 @each_case
 def test_on_a_grid_of_whole_threadgroups(case: Case) -> None:
     """CUDA rounds the grid up, so every body must leave the threads past the end alone."""
@@ -82,6 +98,7 @@ def test_no_counter_wraps_below_2_to_31(body: str) -> None:
     assert not re.search(r"for \(int (\w+) = [^;]*; \1 <[^;]*; \1 \+=", texts.body(body))
 
 
+@pytest.mark.kernels
 @each_case
 def test_conformance(case: Case) -> None:
     for run in runs(case.name):
@@ -96,6 +113,7 @@ def test_every_result_is_stored_once_and_never_loaded(case: Case) -> None:
                 assert run.outcome.traffic[buffer.name] == Traffic(0, buffer.bytes), buffer.name
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("body", BODIES)
 def test_the_text_is_what_launch_hands_over(body: str) -> None:
     """The header files and the body, each whole and in order, with MLX's signature between them."""
@@ -111,6 +129,7 @@ def test_the_text_is_what_launch_hands_over(body: str) -> None:
     ]
 
 
+@pytest.mark.kernels
 def test_tensor_cores_do_not_multiply_what_no_window_sees() -> None:
     """Not by zeros either, which would make NaN of it, where the last strip of an image has fewer rows."""
     state = mf.conv_state((2, 9, 19, 8), (8, 3, 3, 8), offset=(1, 1), out_size=(5, 9))
@@ -149,6 +168,7 @@ def test_cases_have_names_of_their_own() -> None:
     assert len(CASES) == sum(1 for op in OPS.values() for _ in op.cases())
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("body", BODIES)
 def test_cases_of_every_kind(body: str) -> None:
     """Each dtype of images, and an input of fewer than eight elements."""

@@ -18,7 +18,7 @@ from metal_host.test_bodies import BODIES, launches
 from metal_host.test_host import MATRICES, multiplied
 from mpsfunc.core import texts
 
-pytestmark = needs_clang
+pytestmark = [needs_clang, pytest.mark.kernels]
 
 
 def on_cuda(kernel: Kernel, body: str, names: tuple[str, ...], header: str = "") -> Kernel:

@@ -14,7 +14,7 @@ from metal_host.host import job, needs_clang
 from metal_host.job import Job, KernelFault
 from metal_host.msl_text import Kernel, as_cpp, capture
 
-pytestmark = needs_clang
+pytestmark = [needs_clang, pytest.mark.kernels]
 
 THREADS = 96
 

@@ -19,7 +19,7 @@ from metal_host.test_bodies import BODIES, METAL
 from metal_host.test_bodies import launches as all_launches
 from mpsfunc.core import texts
 
-pytestmark = needs_clang
+pytestmark = [needs_clang, pytest.mark.kernels]
 
 # Roundings of results, those of 16 bits several times over.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}

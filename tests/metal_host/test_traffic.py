@@ -22,7 +22,7 @@ from metal_host.test_bodies import BODIES
 from mpsfunc.channels import activation_launches, launches
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, Activation
 
-pytestmark = needs_clang
+pytestmark = [needs_clang, pytest.mark.kernels]
 
 TRAFFIC = {body: loads for op in OPS.values() for body, loads in op.loads.items()}
 

@@ -17,7 +17,7 @@ from support import numbers
 import mpsfunc as mf
 from mpsfunc.core import launch
 
-pytestmark = [needs_compiler, pytest.mark.needs_cpu_module]
+pytestmark = [needs_compiler, pytest.mark.needs_cpu_module, pytest.mark.kernels]
 
 FAMILIES = ("conv", "batch_norm", "avg_pool", "dropout", "parallel")  # the longest to compile first
 DRIVER = HERE / "kernels_driver.cpp"

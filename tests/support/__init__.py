@@ -23,6 +23,7 @@ SMALLEST = 2.0**-24  # float16 rounds to multiples of it, however small a value 
 
 
 def accumulator(dtype: mx.Dtype) -> mx.Dtype:
+    """What sums are kept in."""
     return mx.float64 if dtype == mx.float64 else mx.float32
 
 
@@ -72,6 +73,7 @@ def nodes(*outputs: mx.array) -> Counter[str]:
 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:
+    """Whether two arrays are the same to the last bit; NaN is like NaN."""
     return a.dtype == b.dtype and bool(mx.array_equal(a, b, equal_nan=True).item())
 
 

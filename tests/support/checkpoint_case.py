@@ -16,6 +16,7 @@ X = mx.arange(1.0, 65.0)
 
 
 def drop(x: mx.array) -> mx.array:
+    """Our random function."""
     return mf.dropout(x, keep_probability=0.5)
 
 
@@ -25,6 +26,7 @@ def noise(x: mx.array) -> mx.array:
 
 
 def both(x: mx.array) -> mx.array:
+    """MLX's random functions between ours."""
     return drop(mx.sin(noise(drop(x))))
 
 
@@ -32,6 +34,7 @@ DRAWING = pytest.mark.parametrize("function", [drop, noise, both])
 
 
 def state() -> mx.array:
+    """MLX's random state as it is now."""
     drawn: Any = mx.random.state
     return mx.array(drawn[0])
 

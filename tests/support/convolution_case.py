@@ -21,6 +21,7 @@ _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was bui
 def axis(
     n_in: int, n_out: int, size: int, stride: int, dilation: int, pad: int, begin: int = 0, end: int | None = None
 ) -> Axis:
+    """An axis with edge 0 and no zeros counted."""
     return Axis(n_in, n_out, size, stride, dilation, pad, 0, 0, begin, n_out if end is None else end, 0)
 
 
@@ -100,6 +101,7 @@ class Case(NamedTuple):
 def case(
     windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype = mx.float32, images: int = 2
 ) -> Case:
+    """Windows on random images, with weights, bias and dy for (groups, inputs, outputs of each) channels."""
     (rows, cols), (groups, c, o) = windows, channels
     x = numbers((images, rows.n_in, cols.n_in, groups * c), dtype)
     w = numbers((groups * o, rows.size, cols.size, c), accumulator(dtype), seed=1)

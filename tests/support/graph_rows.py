@@ -26,6 +26,7 @@ ROWS = {
 
 
 def numbers(shape: tuple[int, ...], seed: int, positive: bool = False) -> mx.array:
+    """Random numbers by shape and seed."""
     drawn = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
     return mx.array(np.abs(drawn) + 0.5 if positive else drawn)
 
@@ -79,5 +80,6 @@ def plainly(params: dict[str, Any], x: mx.array, labels: mx.array, key: mx.array
 
 
 def batch(n: int = 4) -> dict[str, mx.array]:
+    """Inputs of the networks below."""
     labels = mx.array(np.random.default_rng(1).integers(0, 10, (n, 1, 1)).astype(np.int32))
     return {"x": numbers((n, 8, 8, 3), 0), "labels": labels}

@@ -163,33 +163,45 @@ class RaisingInt(int):
 
 
 class RaisingText(str):
+    """A str that does."""
+
     __repr__ = __str__ = __len__ = __iter__ = __eq__ = __hash__ = Raises._no
     __contains__ = __getitem__ = __format__ = __add__ = __mod__ = Raises._no
     startswith = endswith = lower = split = encode = Raises._no
 
 
 class RaisingFloat(float):
+    """A float that does."""
+
     __repr__ = __str__ = __int__ = __float__ = __bool__ = Raises._no
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no
 
 
 class RaisingList(list[Any]):
+    """A list that does."""
+
     __repr__ = __len__ = __iter__ = __eq__ = __bool__ = Raises._no
     __contains__ = __getitem__ = __add__ = Raises._no
     __hash__ = None
 
 
 class RaisingTuple(tuple[Any, ...]):
+    """A tuple that does."""
+
     __repr__ = __len__ = __iter__ = __eq__ = __bool__ = __hash__ = Raises._no
     __contains__ = __getitem__ = __add__ = Raises._no
 
 
 class RaisingNumPyInt(np.int64):
+    """An int of NumPy that does."""
+
     __repr__ = __str__ = __int__ = __index__ = __float__ = __bool__ = item = Raises._no
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no
 
 
 class RaisingNumPyFloat(np.float64):
+    """A float of NumPy that does."""
+
     __repr__ = __str__ = __int__ = __float__ = __bool__ = item = Raises._no
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = Raises._no
 

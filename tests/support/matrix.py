@@ -71,6 +71,7 @@ class Stateful(NamedTuple):
 
 
 def same(actual: Sequence[mx.array], expected: Sequence[mx.array], tolerance: float = 1e-10) -> None:
+    """Asserts equal shapes and dtypes, and values to a share of the largest."""
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected, strict=True):
         assert a.dtype == e.dtype and a.shape == e.shape
@@ -79,6 +80,7 @@ def same(actual: Sequence[mx.array], expected: Sequence[mx.array], tolerance: fl
 
 
 def grads(loss: Callable[..., mx.array], count: int) -> Callable[..., Arrays]:
+    """The gradients of a loss by all of its arguments, always as a tuple."""
     pull = mx.grad(loss, argnums=tuple(range(count)))
     return lambda *arrays: (pull(*arrays),) if count == 1 else pull(*arrays)
 

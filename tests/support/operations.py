@@ -14,6 +14,7 @@ AnyOperation = Operation[..., Any]
 
 
 def modules() -> list[str]:
+    """The names of all modules of the package."""
     names = [info.name for info in pkgutil.walk_packages(mf.__path__, "mpsfunc.")]
     return [name for name in names if not name.endswith((".__main__", "._primitives"))]
 

@@ -19,12 +19,14 @@ def theirs(a: mx.array) -> Any:
 
 
 def agree(ours: mx.array, tensor: Any) -> None:
+    """Asserts that an array of ours holds what PyTorch's does, in its own order of axes."""
     values = tensor.detach().numpy()
     values = values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
     np.testing.assert_allclose(exact(ours), values, rtol=1e-10, atol=1e-11)
 
 
 def backward(output: Any, dy: mx.array, *inputs: Any) -> tuple[Any, ...]:
+    """PyTorch's gradients by the inputs, for a dy of ours."""
     import torch
 
     return torch.autograd.grad(output, inputs, torch.tensor(exact(dy).transpose(0, 3, 1, 2)))  # type: ignore[no-any-return]

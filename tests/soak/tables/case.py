@@ -94,6 +94,7 @@ def pick(rng: Rng, *of: Any) -> Any:
 
 
 def dtype(rng: Rng) -> mx.Dtype:
+    """A random dtype, float32 more often."""
     return pick(rng, mx.float32, mx.float32, mx.float16, mx.bfloat16, mx.float64)
 
 
@@ -128,11 +129,13 @@ def numbers(rng: Rng, shape: Sequence[int], kind: mx.Dtype, *, wide: bool = Fals
 
 
 def images(rng: Rng, kind: mx.Dtype, *, wide: bool = False, most: int = 7, empty: bool = True) -> np.ndarray:
+    """Random images; now and then a batch of none."""
     n = int(rng.integers(1, 4)) if not empty or rng.random() > 0.04 else 0
     return numbers(rng, (n, *rng.integers(1, most + 1, 2), rng.integers(1, 8)), kind, wide=wide)
 
 
 def array(a: np.ndarray, kind: mx.Dtype) -> mx.array:
+    """The numbers as an array of a dtype."""
     a = np.array(a, order="C")  # with strides that MLX takes
     made = mx.array(a, mx.float64 if kind == mx.float64 else mx.float32) if a.dtype.kind == "f" else mx.array(a)
     return made.astype(kind)
@@ -156,6 +159,7 @@ def laid(rng: Rng, a: mx.array) -> mx.array:
 
 
 def numpy(a: mx.array) -> np.ndarray:
+    """The numbers of an array, in float64."""
     return np.array(a if a.dtype == mx.float64 else a.astype(mx.float32)).astype(np.float64)
 
 

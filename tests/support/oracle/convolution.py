@@ -1,4 +1,4 @@
-"""Convolution and its gradients as definitions, in NumPy float64: ``einsum`` over dense windows."""
+"""Convolution and its gradients as definitions, in NumPy float64: what each tap reads, and products of matrices."""
 
 from __future__ import annotations
 
@@ -9,38 +9,53 @@ from typing import Any
 import numpy as np
 
 from mpsfunc.windows.axis import Axis
-from support.oracle.windows import weighted
+from support.oracle.windows import read_by
 
 Array = np.ndarray
 
 
-def _grouped(a: Array, groups: int, axis: int) -> Array:
-    """That axis as (groups, rest)."""
-    axis %= a.ndim
-    return a.reshape(*a.shape[:axis], groups, a.shape[axis] // groups, *a.shape[axis + 1 :])
+def _patches(x: Array, rows: Axis, cols: Axis, groups: int) -> Array:
+    """What each output reads, (groups, outputs, taps and channels of a group)."""
+    framed = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0)))  # a zero behind each line, for taps that read nothing
+    seen = framed[:, read_by(rows)[:, None, :, None], read_by(cols)[None, :, None, :]]
+    n, j, i, q, p, channels = seen.shape
+    seen = seen.reshape(n * j * i, q * p, groups, channels // groups).transpose(2, 0, 1, 3)
+    return seen.reshape(groups, n * j * i, q * p * (channels // groups))
+
+
+def _outputs(y: Array, groups: int) -> Array:
+    """Output images as (groups, outputs, channels of a group)."""
+    n, j, i, channels = y.shape
+    return y.reshape(n * j * i, groups, channels // groups).swapaxes(0, 1)
+
+
+def _weights(w: Array, groups: int) -> Array:
+    """Weights as (groups, channels out, taps and channels in)."""
+    outs, q, p, c = w.shape
+    return w.reshape(groups, outs // groups, q * p * c)
 
 
 def conv(x: Array, w: Array, b: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
-    # g group, c and o channels inside it, q and p taps
-    patches = np.einsum(
-        "jqh,ipw,nhwgc->njiqpgc", weighted(rows), weighted(cols), _grouped(x, groups, -1), optimize=True
-    )
-    y = np.einsum("njiqpgc,goqpc->njigo", patches, _grouped(w, groups, 0), optimize=True)
-    return y.reshape(*y.shape[:3], w.shape[0]) + b
+    y = _patches(x, rows, cols, groups) @ _weights(w, groups).swapaxes(1, 2)
+    return y.swapaxes(0, 1).reshape(x.shape[0], rows.n_out, cols.n_out, w.shape[0]) + b
 
 
 def conv_grad_input(dy: Array, w: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
-    spread = np.einsum("njigo,goqpc->njiqpgc", _grouped(dy, groups, -1), _grouped(w, groups, 0), optimize=True)
-    dx = np.einsum("jqh,ipw,njiqpgc->nhwgc", weighted(rows), weighted(cols), spread, optimize=True)
-    return dx.reshape(*dx.shape[:3], groups * w.shape[3])
+    (n, j, i, _), (_, q, p, c) = dy.shape, w.shape
+    spread = (_outputs(dy, groups) @ _weights(w, groups)).reshape(groups, n, j, i, q, p, c)
+    spread = np.moveaxis(spread, 0, 5).reshape(n, j, i, q, p, groups * c)
+    # Row by row and column by column, each tap's share goes where that tap reads, or behind the image.
+    lines, dx = np.zeros((n, rows.n_in + 1, i, p, groups * c)), np.zeros((n, rows.n_in, cols.n_in + 1, groups * c))
+    for (row, tap), at in np.ndenumerate(read_by(rows)):
+        lines[:, at] += spread[:, row, :, tap]
+    for (col, tap), at in np.ndenumerate(read_by(cols)):
+        dx[:, :, at] += lines[:, :-1, col, tap]
+    return dx[:, :, :-1]
 
 
 def conv_grad_weights(dy: Array, x: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
-    patches = np.einsum(
-        "jqh,ipw,nhwgc->njiqpgc", weighted(rows), weighted(cols), _grouped(x, groups, -1), optimize=True
-    )
-    dw = np.einsum("njigo,njiqpgc->goqpc", _grouped(dy, groups, -1), patches, optimize=True)
-    return dw.reshape(dy.shape[3], *dw.shape[2:])
+    dw = _outputs(dy, groups).swapaxes(1, 2) @ _patches(x, rows, cols, groups)
+    return dw.reshape(dy.shape[3], rows.size, cols.size, x.shape[3] // groups)
 
 
 def conv_grad_bias(dy: Array) -> Array:

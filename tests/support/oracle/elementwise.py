@@ -81,24 +81,22 @@ def arithmetic_grad(
     strides: tuple[tuple[int, ...], tuple[int, ...]] = ((1, 1, 1), (1, 1, 1)),
     clamp: bool = False,
 ) -> Array:
-    """Entry by entry: for each place of the result, which entry it read and what that got."""
+    """What each place of the result gives to the entry that it read, added up over the places that read one entry."""
     made = np.zeros((x, y)[operand].shape)
-    for place in np.ndindex(dy.shape):
-        at = []
-        for a, stride in zip((x, y), strides, strict=True):
-            steps = (1, *stride) if a.ndim == 4 else (1,) * a.ndim
-            at.append(
-                tuple(0 if length == 1 or not s else i for i, length, s in zip(place, a.shape, steps, strict=True))
-            )
-        p, q = x[at[0]], y[at[1]]
-        ps, ss, bias = scales
-        r = OPERATIONS[operation](ps * p, ss * q) + bias
-        low, high = (np.inf * sign if v is None else v for v, sign in zip(limits, (-1, 1), strict=True))
-        if clamp and not low < r < high:
-            continue
+    if x.ndim == 4:
+        x, y = (read(a, s) for a, s in zip((x, y), strides, strict=True))
+    ps, ss, bias = scales
+    with np.errstate(all="ignore"):
         by = {
-            "add": (ps, ss), "subtract": (ps, -ss), "multiply": (ps * ss * q, ps * ss * p),
-            "divide": (ps / (ss * q), -ps * p / (ss * q * q)),
+            "add": (ps, ss), "subtract": (ps, -ss), "multiply": (ps * ss * y, ps * ss * x),
+            "divide": (ps / (ss * y), -ps * x / (ss * y * y)),
         }[operation][operand]  # fmt: skip
-        made[at[operand]] += by * dy[place]
+        given = by * dy
+        if clamp:
+            r = OPERATIONS[operation](ps * x, ss * y) + bias
+            low, high = (np.inf * sign if v is None else v for v, sign in zip(limits, (-1, 1), strict=True))
+            given = np.where((low < r) & (r < high), given, 0)
+    shape = (x, y)[operand].shape  # of the entries that are read
+    shared = tuple(axis for axis, length in enumerate(shape) if length == 1)
+    made[tuple(map(slice, shape))] = given.sum(shared, keepdims=True)
     return made

@@ -1,4 +1,4 @@
-"""Softmax and the losses as mps-semantics defines them, in NumPy float64: one line, one pixel at a time."""
+"""Softmax and the losses as mps-semantics defines them, in NumPy float64, from the formulas."""
 
 from __future__ import annotations
 
@@ -38,67 +38,56 @@ def log_softmax_grad(dy: Array, y: Array, axis: int = -1) -> Array:
     return np.moveaxis(np.einsum("...ij,...i->...j", jacobian, dy), -1, axis)
 
 
-# Losses: every element by itself, in plain Python ----------------------------------------------------------
+# Losses: every element from its formula -------------------------------------------------------------------
 
 
-def _times(t: float, by: float) -> float:
-    return 0.0 if t == 0 else t * by
+def _times(t: Array, by: Array) -> Array:
+    return np.where(t == 0, 0, t * by)
 
 
-def _ln(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
-
-
-def _log_share(y: Array, k: int) -> float:
-    """The logarithm of entry k of softmax(y)."""
-    return float(y[k] - np.log(np.exp(y - y.max()).sum()) - y.max())
-
-
-def element(type: str, y: Array, t: Array, k: int, told: dict[str, Any]) -> float:
-    """The loss of class k of one pixel, before weights; t is smoothed."""
-    a, b = float(y[k]), float(t[k])
+def elements(type: str, a: Array, b: Array, told: dict[str, Any]) -> Array:
+    """The loss of each class of scores a and targets b, before weights; b is smoothed."""
     eps, delta = told["epsilon"], told["delta"]
     if type == "mean_absolute_error":
         return abs(a - b)
     if type == "mean_squared_error":
         return (a - b) ** 2
     if type == "softmax_cross_entropy":
-        return -_times(b, _log_share(y, k))
+        return -_times(b, log_softmax(a))
     if type == "sigmoid_cross_entropy":
-        return max(a, 0) - a * b + math.log1p(math.exp(-abs(a)))
+        return np.maximum(a, 0) - a * b + np.log1p(np.exp(-abs(a)))
     if type == "categorical_cross_entropy":
-        return -_times(b, _ln(a))
+        return -_times(b, np.log(a))
     if type == "hinge":
-        return max(0.0, 1 - (2 * b - 1) * a)
+        return np.maximum(0, 1 - (2 * b - 1) * a)
     if type == "huber":
         d = abs(a - b)
-        return d * d / 2 if d <= delta else delta**2 / 2 + delta * (d - delta)
+        return np.where(d <= delta, d * d / 2, delta**2 / 2 + delta * (d - delta))
     if type == "cosine_distance":
         return -a * b
     if type == "log":
-        return -_times(b, _ln(a + eps)) - _times(1 - b, _ln(1 - a + eps))
+        return -_times(b, np.log(a + eps)) - _times(1 - b, np.log(1 - a + eps))
     assert type == "kullback_leibler"
-    return _times(b, _ln(b) - a)
+    return _times(b, np.log(b) - a)
 
 
-def slope(type: str, y: Array, t: Array, k: int, told: dict[str, Any]) -> float:
-    """The gradient of class k of one pixel as section 16 proposes it, before weights; t is smoothed."""
-    a, b = float(y[k]), float(t[k])
+def slopes(type: str, a: Array, b: Array, told: dict[str, Any]) -> Array:
+    """The gradient of each class as section 16 proposes it, before weights; b is smoothed."""
     eps, delta = told["epsilon"], told["delta"]
     if type == "mean_absolute_error":
-        return (a > b) - (a < b)
+        return 1.0 * (a > b) - 1.0 * (a < b)
     if type == "mean_squared_error":
         return 2 * (a - b)
     if type == "softmax_cross_entropy":
-        return math.exp(_log_share(y, k)) - b
+        return softmax(a) - b
     if type == "sigmoid_cross_entropy":
-        return 1 / (1 + math.exp(-a)) - b
+        return 1 / (1 + np.exp(-a)) - b
     if type == "categorical_cross_entropy":
         return -b / a
     if type == "hinge":
-        return 1 - 2 * b if 1 + (1 - 2 * b) * a > 0 else 0.0
+        return np.where(1 + (1 - 2 * b) * a > 0, 1 - 2 * b, 0)
     if type == "huber":
-        return math.copysign(delta, a - b) if abs(a - b) > delta else a - b
+        return np.where(abs(a - b) > delta, np.copysign(delta, a - b), a - b)
     if type == "log":
         return (-2 * eps * b - b + a + eps) / (a * (1 - a) + eps * (eps + 1))
     return -b
@@ -126,24 +115,18 @@ def loss(
     A target of integers is labels; a pixel whose label is no class has targets of 0, whatever the smoothing.
     """
     labelled, classes = np.issubdtype(target.dtype, np.integer), y.shape[-1]
-    of_a_class = np.array([0 <= int(k) < classes for k in target.ravel()]).reshape(target.shape) if labelled else None
     target = one_hot(target, classes) if labelled else target
+    of_a_class = target.any(-1, keepdims=True) if labelled else True
     told = {"epsilon": epsilon, "delta": delta}
     of_pixels = type == "softmax_cross_entropy"
     over = number_of_classes if of_pixels else 2
     smoothed = type in ("softmax_cross_entropy", "sigmoid_cross_entropy")
     t = target * (1 - label_smoothing) + label_smoothing / over if smoothed else target
-    t = t if of_a_class is None else t * of_a_class[..., None]
+    t = t * of_a_class
     w = np.broadcast_to(weight if weights is None else weights, y.shape)
-    lost, passed, exact = np.zeros(y.shape), np.zeros(y.shape), np.zeros(y.shape)
-    for at in np.ndindex(y.shape[:-1]):
-        for k in range(y.shape[-1]):
-            lost[at][k] = w[at][k] * element(type, y[at], t[at], k, told)
-            passed[at][k] = w[at][k] * slope(type, y[at], t[at], k, told)
-        exact[at] = passed[at]
-        if of_pixels:
-            shares = np.exp([_log_share(y[at], k) for k in range(y.shape[-1])])
-            exact[at] = shares * (w[at] * t[at]).sum() - w[at] * t[at]
+    with np.errstate(all="ignore"):
+        lost, passed = w * elements(type, y, t, told), w * slopes(type, y, t, told)
+    exact = softmax(y) * (w * t).sum(-1, keepdims=True) - w * t if of_pixels else passed
     if reduction == "none":
         return lost, passed, exact
     axes = tuple(range(1, y.ndim))

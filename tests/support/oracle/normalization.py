@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,10 +46,7 @@ def window_sum(x: np.ndarray, axis: int, shifts: range) -> np.ndarray:
 
 def square_sum(x: np.ndarray, shifts: range) -> np.ndarray:
     """The sum of an image's elements at these shifts along both axes."""
-    total = np.zeros_like(x)
-    for down, along in itertools.product(_within(shifts, x.shape[1]), _within(shifts, x.shape[2])):
-        total = total + shifted(shifted(x, down, 1), along, 2)
-    return total
+    return window_sum(window_sum(x, 1, shifts), 2, shifts)
 
 
 # By windows -----------------------------------------------------------------------------------------------
@@ -86,14 +82,16 @@ def cross_channel_norm_grad(
 
 def _contrast(x: np.ndarray, size: int, alpha: float, delta: float) -> tuple[np.ndarray, np.ndarray]:
     """Mean, and delta + alpha * variance; the latter from deviations, and from the zeros outside."""
-    shifts, ones = forward_shifts(size), np.ones_like(x)
-    mean = square_sum(x, shifts) / size**2
-    squares, inside = np.zeros_like(x), np.zeros_like(x)
-    for down, along in itertools.product(_within(shifts, x.shape[1]), _within(shifts, x.shape[2])):
-        there = shifted(shifted(ones, down, 1), along, 2)
-        squares = squares + there * (shifted(shifted(x, down, 1), along, 2) - mean) ** 2
-        inside = inside + there
+    shifts = forward_shifts(size)
+    mean, inside = square_sum(x, shifts) / size**2, square_sum(np.ones_like(x), shifts)
+    # (x - mean)^2 multiplied out, seen from the middle of the image, where the terms are small.
+    near, off = x - _middle(x), mean - _middle(x)
+    squares = square_sum(near**2, shifts) - 2 * off * square_sum(near, shifts) + inside * off**2
     return mean, delta + alpha * (squares + (size**2 - inside) * mean**2) / size**2
+
+
+def _middle(x: np.ndarray) -> np.ndarray:
+    return x.mean((1, 2), keepdims=True)
 
 
 def local_contrast_norm(
@@ -124,10 +122,8 @@ def local_contrast_norm_grad(
     mean, base = _contrast(x, size, alpha, delta)
     a, b = dy * base**-beta, dy * (x - p0 * mean) * base ** (-beta - 1)
     shifts = adjoint_shifts(size)
-    turned = np.zeros_like(x)  # of b times the distance of x from the mean of the window
-    for down, along in itertools.product(_within(shifts, x.shape[1]), _within(shifts, x.shape[2])):
-        there, about = (shifted(shifted(v, down, 1), along, 2) for v in (b, mean))
-        turned = turned + there * (x - about)
+    # Of b times the distance of x from the mean of the window, multiplied out again.
+    turned = (x - _middle(x)) * square_sum(b, shifts) - square_sum(b * (mean - _middle(x)), shifts)
     return ps * (a - p0 / size**2 * square_sum(a, shifts) - 2 * alpha * beta / size**2 * turned)
 
 

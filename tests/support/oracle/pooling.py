@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from mpsfunc.windows.axis import Axis
@@ -24,30 +22,38 @@ def max_pool(x: Array, rows: Axis, cols: Axis) -> tuple[Array, Array]:
     """The maxima, and where they lie in the image: y * width + x, or -1 for a zero of the padding."""
     n, h, w, c = x.shape
     best = np.zeros((n, rows.n_out, cols.n_out, c), x.dtype)
-    at = np.full(best.shape, -1)
-    zero, clamp = rows.edge == 0, rows.edge == 1
-    for j, i in np.ndindex(rows.n_out, cols.n_out):
-        y, where, outside, none = best[:, j, i], at[:, j, i], False, True
-        for row, col in itertools.product(taps(rows, j), taps(cols, i)):
-            inside = 0 <= row < h and 0 <= col < w
-            if not inside and not clamp:
-                outside = True
-                continue
-            row, col = min(max(row, 0), h - 1), min(max(col, 0), w - 1)
-            value = x[:, row, col]
-            wins = np.full(y.shape, True) if none else (y == y) & ((value > y) | (value != value))
-            y[wins], where[wins], none = value[wins], row * w + col, False
-        if zero and outside:
-            lost = np.full(y.shape, True) if none else y < 0
-            y[lost], where[lost] = 0, -1
+    at, none = np.full(best.shape, -1), np.full(best.shape, True)
+    outside = np.full(best.shape, False)
+    down, along = _taps(rows), _taps(cols)
+    for q, p in np.ndindex(down.shape[1], along.shape[1]):  # of all outputs at once
+        row, col = down[:, q, None], along[None, :, p]
+        tap = ((row != NO_TAP) & (col != NO_TAP))[..., None]
+        inside = ((0 <= row) & (row < h) & (0 <= col) & (col < w))[..., None] | (rows.edge == 1)
+        row, col = row.clip(0, h - 1), col.clip(0, w - 1)
+        value, where = x[:, row, col], (row * w + col)[..., None]
+        wins = tap & inside & (none | (best == best) & ((value > best) | (value != value)))
+        best, at = np.where(wins, value, best), np.where(wins, where, at)
+        none, outside = none & ~(tap & inside), outside | (tap & ~inside)
+    if rows.edge == 0:
+        lost = outside & (none | (best < 0))
+        best, at = np.where(lost, np.zeros((), x.dtype), best), np.where(lost, -1, at)
     return best, at
+
+
+NO_TAP = 2**62
+
+
+def _taps(axis: Axis) -> Array:
+    """(n_out, most taps): where they lie; NO_TAP behind those of an output that has fewer."""
+    each = [taps(axis, o) for o in range(axis.n_out)]
+    most = max(map(len, each), default=0)
+    return np.array([at + [NO_TAP] * (most - len(at)) for at in each], np.int64).reshape(axis.n_out, most)
 
 
 def max_pool_grad(dy: Array, at: Array, height: int, width: int) -> Array:
     n, _, _, c = dy.shape
     dx = np.zeros((n, height * width + 1, c))  # the last row takes what goes nowhere
-    for image, j, i, channel in np.ndindex(*dy.shape):
-        dx[image, at[image, j, i, channel], channel] += dy[image, j, i, channel]
+    np.add.at(dx, (np.arange(n)[:, None, None, None], at, np.arange(c)), dy)
     return dx[:, :-1].reshape(n, height, width, c)
 
 

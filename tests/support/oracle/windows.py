@@ -43,6 +43,12 @@ def weighted(axis: Axis) -> Array:
     return hit
 
 
+def read_by(axis: Axis) -> Array:
+    """(n_out, size): the input that each tap of a convolution reads, or n_in, behind the last, where it reads none."""
+    hit = weighted(axis)
+    return np.where(hit.any(-1), hit.argmax(-1), axis.n_in) if axis.n_in else np.zeros(hit.shape[:2], int)
+
+
 def counts(axis: Axis) -> Array:
     """(n_out, n_in): how many taps of an output read an input, where with edge 1 those outside read the nearest."""
     hit = np.zeros((axis.n_out, axis.n_in))
