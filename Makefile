@@ -14,7 +14,7 @@ same_everywhere := \
   graph saving soak windows activation/test_cpu.py \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,checkpoint_arguments checkpointing cuda_graphs environment exporting interpreters interrupts memory \
-    nvrtc nvrtc_found processes rules threads,core/test_$(name).py) \
+    nvrtc nvrtc_compiles nvrtc_found processes rules threads,core/test_$(name).py) \
   $(foreach name,bad_calls bad_input demo docs error_texts layers pictures state_transforms states tracing transforms, \
     generic/test_$(name).py) \
   image/test_cpu.py losses/test_cpu.py \
@@ -54,7 +54,7 @@ kernels: $(VENV)/test  ## every kernel compiled in every way, also for Metal on 
 
 nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
 	$(PIP) install 'mpsfunc[nvrtc]'
-	MPSFUNC_REQUIRE_NVRTC=1 $(BIN)/python -m pytest -q tests/core/test_nvrtc.py $(ARGS)
+	MPSFUNC_REQUIRE_NVRTC=1 $(BIN)/python -m pytest -q $(addprefix tests/core/test_nvrtc,.py _compiles.py) $(ARGS)
 
 isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this machine
 	@isas=$$($(BIN)/python -c 'from mpsfunc import _primitives; print(*_primitives.isas()[1:])') || exit 1; \

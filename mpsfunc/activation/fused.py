@@ -93,7 +93,7 @@ _LISTED = " or ".join(map(repr, NAMES))
 
 
 def check_slopes(
-    op: str, name: str, slopes: Any, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
+    op: str, name: str, slopes: mx.array, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
 ) -> mx.array:
     """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
     checks.array(op, name, slopes, stream=stream)

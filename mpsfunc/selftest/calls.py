@@ -25,6 +25,15 @@ KEPT = Path(__file__).with_name("calls.json")
 TOLERANCE = 2e-5  # of the sum of magnitudes; one wrong entry of a thousand is a thousandth
 
 
+_KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "numbers": lambda a: 2 * a,
+    "positive": lambda a: a + 1.5,
+    "shares": lambda a: a * 0.4375 + 0.5,
+    "bools": lambda a: a > -0.25,
+    "bytes": lambda a: np.floor((a + 1) * 128),
+}
+
+
 class Checked(NamedTuple):
     """A call, and what should come of it.
 
@@ -94,13 +103,7 @@ def _total(values: list[mx.array]) -> mx.array:
 def _drawn(a: Array, dtype: mx.Dtype, seed: int) -> mx.array:
     """Numbers that every machine makes alike, and float32 holds exactly."""
     values = numbers(int(np.prod(a.shape)), seed).reshape(a.shape)
-    made = {
-        "numbers": lambda: 2 * values,
-        "positive": lambda: values + 1.5,
-        "shares": lambda: values * 0.4375 + 0.5,
-        "bools": lambda: values > -0.25,
-        "bytes": lambda: np.floor((values + 1) * 128),
-    }[a.of]()
+    made = _KINDS[a.of](values)
     return mx.array(made).astype(a.dtype(dtype), stream=mx.cpu)
 
 

@@ -104,36 +104,44 @@ def resolved(value: Any, draw: Callable[[Array], Any], fix: Callable[[Fixed], An
     return value
 
 
-def evaluated(
-    value: Call, draw: Callable[[Array], mx.array], dtype: mx.Dtype, made: Iterator[Any] | None = None, **more: Any
-) -> Any:
-    """What a call returns.
+def arguments(
+    value: Call, draw: Callable[[Array], mx.array], dtype: mx.Dtype, made: Iterator[Any] | None = None
+) -> Call:
+    """A call whose arguments are what they stand for.
 
     Args:
         value: The call.
         draw: Makes the arrays, in the order in which the call names them.
         dtype: Of the run.
         made: The states that the calls among its arguments returned already. Default: they are run.
-        more: What the call is given besides.
 
     Returns:
-        The function's result, or the part of it that is meant.
+        The same call with arrays and states.
     """
 
     def fix(given: Fixed) -> mx.array:
         return mx.array(given.values, getattr(mx, given.dtype) if given.dtype else dtype)
 
-    def called(each: Call) -> Any:
-        result = getattr(mf, each.function)(*each.args, **each.how)
-        return result if each.take is None else result[each.take]
-
     def argument(each: Any) -> Any:
         if made is not None and isinstance(each, Call) and each.function not in SETTINGS:
             return next(made)
-        return resolved(each, draw, fix, dtype, called)
+        return resolved(each, draw, fix, dtype, _called)
 
     args = tuple(map(argument, value.args))
-    return called(value._replace(args=args, how={name: argument(each) for name, each in value.how.items()} | more))
+    return value._replace(args=args, how={name: argument(each) for name, each in value.how.items()})
+
+
+def evaluated(
+    value: Call, draw: Callable[[Array], mx.array], dtype: mx.Dtype, made: Iterator[Any] | None = None, **more: Any
+) -> Any:
+    """What a call returns, or the part of it that is meant; arguments are those of `arguments`, and what is added."""
+    whole = arguments(value, draw, dtype, made)
+    return _called(whole._replace(how=whole.how | more))
+
+
+def _called(each: Call) -> Any:
+    result = getattr(mf, each.function)(*each.args, **each.how)
+    return result if each.take is None else result[each.take]
 
 
 def results(out: Any) -> tuple[mx.array, ...]:

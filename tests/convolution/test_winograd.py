@@ -8,8 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from support import DTYPES, VIEWS, close, exact, numbers, same_bits
-from support.convolution_case import Case, axis, case
-from support.oracle import convolution as oracle
+from support.convolution_case import Case, axis, case, defined, each_isa
 
 import mpsfunc as mf
 from mpsfunc.channels.activation_spec import RELU, Activation
@@ -35,13 +34,12 @@ LARGE_WINDOWS = {
 FACTORS = 4  # that its error may exceed the direct sum's by
 
 
-def _definitions(k: Case) -> list[np.ndarray]:
-    x, w, b, dy, back = (exact(a) for a in (k.x, k.w, k.b, k.dy, k.back))
-    where = (k.rows, k.cols, k.groups)
-    mask = np.zeros((dy.shape[0], k.rows.n_out, k.cols.n_out, 1))
-    mask[:, k.rows.begin : k.rows.end, k.cols.begin : k.cols.end] = 1
-    dw = oracle.conv_grad_weights(dy, x, *where)
-    return [oracle.conv(x, w, b, *where) * mask, oracle.conv_grad_input(dy, w, *where) + back, dw]
+def _defined(
+    windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype = mx.float32, images: int = 2
+) -> tuple[Case, list[np.ndarray]]:
+    """A case, and what conv, grad_input and grad_weights are to give."""
+    k, expected = defined(windows, channels, dtype, images)
+    return k, [value for value, _ in expected[:3]]
 
 
 def _error(actual: mx.array, expected: np.ndarray) -> float:
@@ -49,12 +47,12 @@ def _error(actual: mx.array, expected: np.ndarray) -> float:
     return float(np.linalg.norm(exact(actual) - expected))
 
 
+@each_isa
 @pytest.mark.parametrize("channels", ((1, 16, 33), (1, 37, 16), (1, 100, 17)), ids=str)
 @pytest.mark.parametrize("windows", LARGE_WINDOWS.values(), ids=LARGE_WINDOWS.keys())
 def test_winograd(isa: str, windows: tuple[Axis, Axis], channels: tuple[int, int, int]) -> None:
-    k = case(windows, channels)
+    k, expected = _defined(windows, channels)
     fast = k._replace(winograd=1)
-    expected = _definitions(k)
     ran = [not same_bits(quick, direct) for quick, direct in zip(fast.all(), k.all(), strict=True)]
     assert any(ran)
     if (k.rows.size, k.rows.stride, k.rows.pad) == (3, 1, 1):
@@ -109,12 +107,12 @@ def test_winograd_rounds_little_more(
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("windows", ("3x3 p1", "s2 p1"))
 def test_winograd_of_every_dtype(isa: str, windows: str, dtype: mx.Dtype) -> None:
-    k = case(LARGE_WINDOWS[windows], (1, 20, 40), dtype)
+    k, expected = _defined(LARGE_WINDOWS[windows], (1, 20, 40), dtype)
     fast = k._replace(winograd=1)
     if dtype == mx.float64:  # never
         assert all(same_bits(a, b) for a, b in zip(fast.all(), k.all(), strict=True))
         return
-    for quick, right in zip(fast.all(), _definitions(k), strict=False):
+    for quick, right in zip(fast.all(), expected, strict=False):
         close(quick, right, 8 * np.abs(right).max())
 
 
@@ -135,8 +133,8 @@ def test_winograd_in_batches_and_rounds(side: int, stride: int, channels: int, o
 
 @pytest.mark.parametrize("images", (0, 1, 40))
 def test_winograd_of_any_number_of_images(isa: str, images: int) -> None:
-    k = case((axis(6, 6, 3, 1, 1, 1), axis(7, 7, 3, 1, 1, 1)), (1, 16, 40), images=images)
-    for quick, right in zip(k._replace(winograd=1).all(), _definitions(k), strict=False):
+    k, expected = _defined((axis(6, 6, 3, 1, 1, 1), axis(7, 7, 3, 1, 1, 1)), (1, 16, 40), images=images)
+    for quick, right in zip(k._replace(winograd=1).all(), expected, strict=False):
         assert np.abs(exact(quick) - right).max(initial=0) <= 4e-6 * np.abs(right).max(initial=0)
 
 

@@ -1,18 +1,10 @@
-"""CUDA kernels on their way to a GPU: what text NVRTC is given, what is kept, and that it compiles all of it.
-
-`make nvrtc` installs NVIDIA's compiler, which needs no GPU; without it the last part is skipped.
-"""
+"""CUDA kernels on their way to a GPU: what text NVRTC is given, and what is kept."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
-import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -354,58 +346,3 @@ def test_the_report_says_what_compiles_and_where_it_is_kept(monkeypatch: pytest.
     assert told["kernels"] == "compiled by NVRTC 13.0, and kept nowhere" and told["graphs"].startswith("off (")
     monkeypatch.setattr(core_nvrtc, "compiler", lambda device: None)
     assert "by MLX in every process" in command._cuda()["kernels"]
-
-
-# NVIDIA's compiler --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def nvrtc(monkeypatch: pytest.MonkeyPatch) -> core_nvrtc.Compiler:
-    """NVRTC from a toolkit or from pip, for a GPU that need not be here."""
-    packages = importlib.util.find_spec("nvidia")
-    for place in (packages.submodule_search_locations if packages else None) or ():
-        with contextlib.suppress(OSError):
-            # So that they are found by their names: that of CUDA 13.0 asks the loader for the other file.
-            for library in (
-                *sorted(Path(place).glob("cu13/lib/libnvrtc-builtins.so.*")),
-                f"{place}/cu13/lib/libnvrtc.so.13",
-            ):
-                ctypes.CDLL(str(library))
-            monkeypatch.setenv("CUDA_HOME", f"{place}/cu13")
-    found = core_nvrtc.found("sm_90a", Path(mx.__file__).parent, ("13",))
-    if found is None:
-        assert not os.environ.get("MPSFUNC_REQUIRE_NVRTC"), "NVRTC or its headers were not found"
-        pytest.skip("NVRTC is not installed: make nvrtc")  # which CI runs, and which does not skip
-    return found
-
-
-def test_nvidia_s_compiler_takes_every_kernel(
-    nvrtc: core_nvrtc.Compiler, on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every variant of the self-test, and each body for 16 bits."""
-    monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
-    texts, named = set(), set()
-    for dtype in (mx.float32, mx.float16, mx.bfloat16):
-        monkeypatch.setattr(launch, "_ahead", {})
-        for call in calls.kept():
-            call.computed(dtype)
-        wanted = list((launch._ahead or {}).values())
-        if dtype != mx.float32:
-            wanted = list(
-                {(name, constants[0]): each for each in wanted for name, *_, constants, _, _ in [each]}.values()
-            )
-        texts |= {core_nvrtc.source(*each[:-1])[0] for each in wanted}
-        named |= {each[0] for each in wanted}
-    bodies = {f"mpsfunc_{path.stem}" for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
-    assert bodies - named == {"mpsfunc_conv_grad_weights"}  # by an Apple GPU's matrices; CUDA has one without
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sizes = list(pool.map(lambda text: len(nvrtc.compile(text)), texts))
-    assert len(texts) > 200 and min(sizes) > 1000
-    matrices = [text for text in texts if "MPSF_SIMDGROUP_MMA_H" in text]
-    older = nvrtc._replace(options=tuple(option.replace("sm_90a", "sm_75") for option in nvrtc.options))
-    assert matrices and min(len(older.compile(text)) for text in matrices) > 1000
-
-
-def test_nvidia_s_compiler_says_what_is_wrong(nvrtc: core_nvrtc.Compiler) -> None:
-    with pytest.raises(RuntimeError, match="identifier .nowhere. is undefined"):
-        nvrtc.compile('extern "C" __global__ void k(float* x) { x[0] = nowhere; }')

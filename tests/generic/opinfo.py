@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -10,7 +11,19 @@ import mlx.core as mx
 import numpy as np
 from support import exact, numbers
 
-from mpsfunc.selftest.expressions import Array, Call, DtypeOfRun, Fixed, arrays, call, evaluated, resolved, results
+import mpsfunc as mf
+from mpsfunc.selftest.expressions import (
+    Array,
+    Call,
+    DtypeOfRun,
+    Fixed,
+    arguments,
+    arrays,
+    call,
+    evaluated,
+    resolved,
+    results,
+)
 
 Arrays = tuple[mx.array, ...]
 _DRAW: dict[str, Callable[[mx.array], mx.array]] = {
@@ -58,6 +71,12 @@ class Sample(NamedTuple):
         """What the call returns on these arguments; other arrays are always the same. See `expressions.evaluated`."""
         given = iter(inputs)
         return evaluated(self.call, lambda a: next(given) if a.argument else _constant(a, dtype), dtype, made, **more)
+
+    def named_arguments(self, dtype: mx.Dtype) -> dict[str, Any]:
+        """What the call gives the function, by the names of its parameters."""
+        given = iter(self.inputs(dtype))
+        whole = arguments(self.call, lambda a: next(given) if a.argument else _constant(a, dtype), dtype)
+        return dict(inspect.signature(getattr(mf, self.call.function)).bind(*whole.args, **whole.how).arguments)
 
     def outs(self, inputs: Arrays, dtype: mx.Dtype) -> Arrays:
         """The floating arrays of that which are meant."""
@@ -155,6 +174,10 @@ class OpInfo:
             sample = each if isinstance(each, Sample) else Sample(each)
             made[" ".join(filter(None, (self.name, label, sample.geometry)))] = sample
         return made
+
+    def plain_sample(self) -> Sample:
+        """The first."""
+        return next(iter(self.named_samples().values()))
 
     def expected(self, sample: Sample, inputs: Arrays) -> tuple[np.ndarray, ...]:
         """What the reference makes of these arguments."""

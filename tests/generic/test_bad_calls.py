@@ -15,7 +15,6 @@ import pytest
 from support import exact
 from support.hostile import (
     FUNCTIONS,
-    GOOD,
     HOSTILE,
     HUGE,
     RaisingFloat,
@@ -41,10 +40,6 @@ each = pytest.mark.parametrize("name", FUNCTIONS)
 
 def call(name: str, arguments: dict[str, Any]) -> Callable[[], Any]:
     return lambda: FUNCTIONS[name](**arguments)
-
-
-def test_every_function_is_here() -> None:
-    assert set(GOOD) | {name for name in FUNCTIONS if name.endswith("_fwd")} == set(FUNCTIONS)
 
 
 @each
@@ -127,7 +122,10 @@ def test_a_constant_that_no_float_holds(value: int) -> None:
 
 # What is no function -----------------------------------------------------------------------------------
 
-STATES = {type(value): value for name in GOOD for value in good(name).values() if hasattr(value, "with_arrays")}
+with mx.stream(mx.cpu):
+    STATES = {
+        type(value): value for name in FUNCTIONS for value in good(name).values() if hasattr(value, "with_arrays")
+    }
 
 
 @pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)
@@ -265,6 +263,8 @@ def _arrays(made: Any) -> list[mx.array]:
 def test_numbers_of_numpy_are_numbers(name: str, argument: str, value: Any) -> None:
     more = {"neuron": {"type": "linear"}, "neuron_grad": {"type": "linear"}}.get(name, {})
     more = more | ({"state": None} if name == "bn_stats" else {})
+    if argument == "seed":  # which a key or a mask leaves nothing to say
+        more = more | {other: None for other in ("key", "mask") if other in parameters(name)}
     expected = FUNCTIONS[name](**good(name) | more | {argument: value})
     kinds = _INTS + (_FLOATS if isinstance(value, float) else ())
     for kind in kinds:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from normalization.test_cpu import NEURONS as PLAIN
-from normalization.test_cpu import like, packed, run, stats, vectors
 from support import DTYPES, VIEWS, accumulator, exact, nodes, numbers, same_bits
+from support.normalization_case import NEURONS as PLAIN
+from support.normalization_case import like, packed, run, stats, vectors
 
 import mpsfunc as mf
 from mpsfunc.channels.activation_spec import SIGMOID, Activation

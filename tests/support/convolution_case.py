@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -16,6 +17,9 @@ from support import accumulator, close, exact, numbers, same_bits
 from support.oracle import convolution as oracle
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+
+# The `isa` of the fixture; the uppermost decorator's values take turns with all others the same.
+each_isa = pytest.mark.parametrize("isa", _primitives.isas(), indirect=True)
 
 
 def axis(
@@ -110,22 +114,45 @@ def case(
     return Case(rows, cols, groups, x, w, b, dy, numbers((groups * c,), accumulator(dtype), seed=4))
 
 
-def check(k: Case) -> None:
-    """Compares all operations with their definitions."""
-    x, w, b, dy, back = (exact(a) for a in (k.x, k.w, k.b, k.dy, k.back))
-    where = (k.rows, k.cols, k.groups)
-    # An output that is not selected is zero and has no bias.
-    taken = np.ix_(range(x.shape[0]), range(k.rows.begin, k.rows.end), range(k.cols.begin, k.cols.end))
-    mask = np.zeros((*dy.shape[:3], 1))
-    mask[taken] = 1
-    close(k.conv(), oracle.conv(x, w, b, *where) * mask, oracle.conv(abs(x), abs(w), abs(b), *where))
-    dx, dx_scale = (oracle.conv_grad_input(*a, *where) for a in ((dy, w), (abs(dy), abs(w))))
-    close(k.grad_input(), dx + back, dx_scale + abs(back))
+def check(
+    windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype = mx.float32, images: int = 2
+) -> None:
+    """Compares all operations of a case with their definitions."""
+    k, expected = defined(windows, channels, dtype, images)
+    y, dx, dw, (both, db) = k.conv(), k.grad_input(), k.grad_weights(), k.grad_both()
+    for made, definition in zip((y, dx, dw, k.grad_bias(), db), expected, strict=True):
+        close(made, *definition)
+    assert same_bits(both, dw)
     rectified = k._replace(neuron=Activation(RELU))
-    assert same_bits(rectified.conv(), mx.maximum(k.conv(), 0))
-    assert same_bits(rectified.grad_input(), mx.maximum(k.grad_input(), 0))
-    close(k.grad_weights(), oracle.conv_grad_weights(dy, x, *where), oracle.conv_grad_weights(abs(dy), abs(x), *where))
-    close(k.grad_bias(), oracle.conv_grad_bias(dy), oracle.conv_grad_bias(abs(dy)))
-    dw, db = k.grad_both()
-    assert same_bits(dw, k.grad_weights())
-    close(db, oracle.conv_grad_bias(dy * mask), oracle.conv_grad_bias(abs(dy)))
+    assert same_bits(rectified.conv(), mx.maximum(y, 0))
+    assert same_bits(rectified.grad_input(), mx.maximum(dx, 0))
+
+
+@functools.lru_cache(maxsize=2)  # for the instruction sets, which take their turns with a case
+def defined(
+    windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype, images: int
+) -> tuple[Case, list[tuple[np.ndarray, np.ndarray]]]:
+    """A case, and what conv, grad_input, grad_weights, grad_bias and grad_both's bias are to give: values, terms."""
+    k, where = case(windows, channels, dtype, images), (*windows, channels[0])
+    # An output that is not selected is zero and has no bias.
+    mask = np.zeros((images, k.rows.n_out, k.cols.n_out, 1))
+    mask[:, k.rows.begin : k.rows.end, k.cols.begin : k.cols.end] = 1
+
+    def definitions(x: np.ndarray, w: np.ndarray, b: np.ndarray, dy: np.ndarray, back: np.ndarray) -> list[np.ndarray]:
+        y, dx = oracle.conv(x, w, b, *where) * mask, oracle.conv_grad_input(dy, w, *where) + back
+        dw = oracle.conv_grad_weights(dy, x, *where)
+        return [y, dx, dw, oracle.conv_grad_bias(dy), oracle.conv_grad_bias(dy * mask)]
+
+    arrays = [exact(a) for a in (k.x, k.w, k.b, k.dy, k.back)]
+    return k, list(zip(definitions(*arrays), definitions(*map(abs, arrays)), strict=True))
+
+
+@functools.lru_cache(maxsize=1)
+def weight_gradient(
+    windows: tuple[Axis, Axis], channels: tuple[int, int, int], dtype: mx.Dtype, images: int
+) -> tuple[Case, list[list[np.ndarray]]]:
+    """A case, and of its weights and its bias the gradient and the size of its terms."""
+    k = case(windows, channels, dtype, images)
+    sides = [(f(exact(k.dy)), f(exact(k.x))) for f in (np.asarray, np.abs)]
+    dw = [oracle.conv_grad_weights(*side, *windows, channels[0]) for side in sides]
+    return k, [dw, [oracle.conv_grad_bias(dy) for dy, _ in sides]]

@@ -14,112 +14,17 @@ from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
+from generic.ops import OPS
 
 import mpsfunc as mf
 from support import numbers
 
-X, W = numbers((2, 6, 5, 4)), numbers((6, 3, 3, 4))
-ONES, SIX = mx.ones(4), mx.ones(6)
-SHAPE, FLAT = X.shape, mx.ones((3, 6, 5, 4))
-LOSS = {"y": X, "target": X, "type": "mean_squared_error"}
-Q = mx.zeros((2, 1, 1, 3), mx.uint8)
-
-
-def _grad(forward: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
-    """The gradient and the state that belong to a forward call."""
-    y, state = forward(*arguments, **more)
-    return {"dy": mx.ones(y.shape), "state": state}
-
-
-_STATS = mf.bn_stats(X)
-_BN = {"dy": X, "x": X, "state": mf.bn_stats_grad(X, X, _STATS)}
-_CONV = _grad(mf.conv_fwd, X, W, neuron="sigmoid")
-_BACK = _grad(mf.conv_transpose_fwd, X, W)
-_MAX = _grad(mf.max_pool_fwd, X, 2)
-_SPATIAL = {"x": X, **_grad(mf.spatial_norm_fwd, X, 3)}
-_OPERANDS = {"x": X, "y": X}
-
-# What has no default; a function that makes a state besides takes the arguments of the one that makes none.
-GOOD: dict[str, dict[str, Any]] = {
-    "bn_frozen": {"mean": ONES, "var": ONES},
-    "bn_merge": {"a": _STATS, "b": _STATS},
-    "bn_reset": {"state": _STATS},
-    "bn_running": {"running": mf.bn_frozen(ONES, ONES), "state": _STATS},
-    "bn_stats": {"x": X},
-    "bn_normalize": {"x": X, "state": _STATS},
-    "bn_stats_grad": {"dy": X, "x": X, "state": _STATS},
-    "bn_grad": _BN,
-    "batch_norm": {"x": X},
-    "instance_norm": {"x": X},
-    "instance_norm_grad": {"x": X, **_grad(mf.instance_norm_fwd, X)},
-    "group_norm": {"x": X, "groups": 2},
-    "group_norm_grad": {"x": X, **_grad(mf.group_norm_fwd, X, 2)},
-    "cross_channel_norm": {"x": X},
-    "cross_channel_norm_grad": {"x": X, **_grad(mf.cross_channel_norm_fwd, X)},
-    "spatial_norm": {"x": X, "kernel_size": 3},
-    "spatial_norm_grad": _SPATIAL,
-    "local_contrast_norm": {"x": X, "kernel_size": 3},
-    "local_contrast_norm_grad": {"x": X, **_grad(mf.local_contrast_norm_fwd, X, 3)},
+X = numbers((2, 6, 5, 4))
+_STATE = mf.conv_state(X.shape, (6, 3, 3, 4))
+# What is no operation, and so has no samples.
+_OTHERS: dict[str, dict[str, Any]] = {
     "checkpoint": {"function": mx.abs},
     "set_num_threads": {"count": mf.get_num_threads()},
-    **{
-        name: {"x": X}
-        for name in (
-            "absolute elu exponential gelu hard_sigmoid linear logarithm power relu relun sigmoid softplus softsign "
-            "tanh softmax log_softmax spatial_mean dropout"
-        ).split()
-    },
-    "softmax_grad": {"dy": X, "y": X},
-    "log_softmax_grad": {"dy": X, "y": X},
-    "neuron": {"x": X, "type": "relu"},
-    "neuron_grad": {"dy": X, "x": X, "type": "relu"},
-    "prelu": {"x": X, "slopes": ONES},
-    "prelu_grad": {"dy": X, "x": X, "slopes": ONES},
-    "arithmetic": {**_OPERANDS, "operation": "add"},
-    "arithmetic_grad": {"dy": X, **_OPERANDS, "operation": "add"},
-    **{name: _OPERANDS for name in ("add", "subtract", "multiply", "divide", "compare")},
-    "conv": {"x": X, "w": W},
-    "conv_grad": {"x": X, "w": W, **_CONV},
-    "conv_grad_input": {"w": W, **_CONV},
-    "conv_grad_weights": {"x": X, **_CONV},
-    "conv_state": {"x_shape": SHAPE, "w_shape": W.shape},
-    "conv_transpose": {"x": X, "w": W},
-    "conv_transpose_grad": {"x": X, "w": W, **_BACK},
-    "conv_transpose_grad_input": {"w": W, **_BACK},
-    "conv_transpose_grad_weights": {"x": X, **_BACK},
-    "fully_connected": {"x": X, "w": FLAT},
-    "fully_connected_grad": {"x": X, "w": FLAT, **_grad(mf.fully_connected_fwd, X, FLAT)},
-    "dropout_grad": _grad(mf.dropout_fwd, X),
-    "dropout_mask": {"shape": SHAPE},
-    "concatenate": {"images": [X, X]},
-    "concatenate_grad": {"dy": X, "channels": [1, 3]},
-    "slice_channels": {"x": X, "start": 1, "stop": 3},
-    "slice_channels_grad": {"dy": X, "start": 1, "channels": 6},
-    "spatial_mean_grad": {"dy": X[:, :1, :1], "shape": SHAPE},
-    **{name: {"x": X, "kernel_size": 2} for name in ("avg_pool", "max_pool", "l2_pool")},
-    "avg_pool_state": {"x_shape": SHAPE, "kernel_size": 2},
-    "avg_pool_grad": _grad(mf.avg_pool_fwd, X, 2),
-    "l2_pool_grad": {"x": X, **_grad(mf.l2_pool_fwd, X, 2)},
-    "max_pool_grad": _MAX,
-    "max_pool_grad_from_source": {"dy": _MAX["dy"], "x": X, "kernel_size": 2},
-    "max_pool_indices": {"state": _MAX["state"]},
-    "max_unpool": {"y": _MAX["dy"], "state": _MAX["state"]},
-    **{f"loss{kind}": {**LOSS, "reduction": "sum"} for kind in ("", "_value", "_grad")},
-    "pad": {"x": X, "before": 1, "after": 1},
-    "pad_state": {"x_shape": SHAPE, "before": 1, "after": 1},
-    "pad_grad": _grad(mf.pad_fwd, X, 1, 1),
-    **{f"resize_{how}": {"x": X, "out_size": 3} for how in ("bilinear", "nearest")},
-    **{f"upsample_{how}": {"x": X, "scale": 2} for how in ("bilinear", "nearest")},
-    **{f"resize_{how}_state": {"x_shape": SHAPE, "out_size": 3} for how in ("bilinear", "nearest")},
-    **{f"upsample_{how}_state": {"x_shape": SHAPE, "scale": 2} for how in ("bilinear", "nearest")},
-    "resize_bilinear_grad": _grad(mf.resize_bilinear_fwd, X, 3),
-    "resize_nearest_grad": _grad(mf.resize_nearest_fwd, X, 3),
-    "upsample_bilinear_grad": _grad(mf.upsample_bilinear_fwd, X, 2),
-    "upsample_nearest_grad": _grad(mf.upsample_nearest_fwd, X, 2),
-    "depth_to_space": {"x": X, "block_size": 2},
-    "space_to_depth": {"x": X[:, :, :4], "block_size": 2},
-    "dequantize_weights": {"q": Q, "table": mx.zeros((2, 256))},
-    "fold_batch_norm": {"w": W, "b": SIX, "gamma": SIX, "beta": SIX, "mean": SIX, "var": SIX},
 }
 FUNCTIONS = {
     name: function
@@ -129,8 +34,8 @@ FUNCTIONS = {
 
 
 def good(name: str) -> dict[str, Any]:
-    """Right arguments of a function by their names."""
-    return dict(GOOD[name if name in GOOD else name.removesuffix("_fwd")])
+    """Right arguments of a function by their names: of its plain sample, in float32."""
+    return dict(_OTHERS[name]) if name in _OTHERS else OPS[name].plain_sample().named_arguments(mx.float32)
 
 
 def parameters(name: str) -> list[str]:
@@ -313,8 +218,8 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "neuron": lambda: mf.Neuron("relu", HUGE),
     "neuron of arrays": lambda: mf.Neuron("linear", X, Raises()),  # type: ignore[arg-type]
     "no neuron": lambda: mf.Neuron(X),  # type: ignore[arg-type]
-    "state": lambda: _CONV["state"],
-    "torn state": lambda: _CONV["state"]._replace(groups=Raises(), rows=None),
+    "state": lambda: _STATE,
+    "torn state": lambda: _STATE._replace(groups=Raises(), rows=None),
 }
 
 
