@@ -14,15 +14,15 @@ same_everywhere := \
   graph saving soak windows activation/test_cpu.py \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,checkpoint_arguments checkpointing cuda_graphs environment exporting interpreters interrupts memory \
-    nvrtc nvrtc_compiles nvrtc_found processes rules threads,core/test_$(name).py) \
-  $(foreach name,bad_calls bad_input demo docs error_texts layers pictures state_transforms states tracing transforms, \
+    nvrtc nvrtc_compiles nvrtc_found operations processes rules threads,core/test_$(name).py) \
+  $(foreach name,bad_calls bad_input demo docs error_texts layers pictures state_transforms states tracing transforms types, \
     generic/test_$(name).py) \
   image/test_cpu.py losses/test_cpu.py \
   $(foreach name,checkpointing conversion named_pairs,nn/test_$(name).py) \
   $(foreach name,cpu cpu_whole distributed oracle,normalization/test_$(name).py)
 beyond_isas := $(beyond_cpu) $(addprefix --ignore=tests/,$(same_everywhere))
 # A family's own tests, and those that have some for every operation.
-of_family = tests/$(FAMILY) tests/metal_host/test_bodies.py \
+of_family = tests/$(FAMILY) tests/metal_host/test_bodies.py tests/graph/test_filters.py \
   $(foreach name,bad_calls bad_input empty references selftest state_transforms tracing transforms,tests/generic/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
@@ -50,7 +50,7 @@ parity: $(VENV)/test  ## the same results as PyTorch
 	$(PYTEST) -m parity $(ARGS)
 
 kernels: $(VENV)/test  ## every kernel compiled in every way, also for Metal on a machine without it; needs clang
-	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/metal_host tests/native -m kernels $(ARGS)
+	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/metal_host tests/native $(ARGS)
 
 nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
 	$(PIP) install 'mpsfunc[nvrtc]'
@@ -70,7 +70,7 @@ wheels: $(VENV)/built  ## what users get, with C++ and without, installed outsid
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)
-	$(BIN)/python docs/draw_benchmarks.py
+	$(if $(findstring --compare,$(ARGS)),,$(BIN)/python docs/draw_benchmarks.py)
 
 pictures: $(VENV)/built  ## the pictures of windows and of the benchmarks, after a change of what they show
 	$(BIN)/python docs/draw_windows.py

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
+from pathlib import Path
 
-import reference
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference
 
 project = "mpsfunc"
 author = "the founders of mpsfunc"

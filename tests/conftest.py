@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,13 +44,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if family := config.getoption("--family"):
-        os.environ["MPSFUNC_FAMILY"] = family  # before the records are imported
+        if not (Path(__file__).parent / family).is_dir():
+            raise pytest.UsageError(f"--family {family}: no folder of tests has this name")
+        if (Path(__file__).parents[1] / "metal" / family).is_dir():  # else no operation is in it
+            os.environ["MPSFUNC_FAMILY"] = family  # before the records are imported
     config.addinivalue_line("markers", "huge: arrays past 2**31 elements; run by hand")
     config.addinivalue_line("markers", "needs_cpu_module: runs the C++ primitives")
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
     """A failing test tells operation, dtype and geometry, where pytest would number what is no word or number."""
+    if isinstance(val, str) and len(val) > 90:  # pytest would number it
+        return f"{val[:80]}...{zlib.crc32(val.encode()):x}"
     return None if isinstance(val, str | int | float | bool | None) or callable(val) else _told(val)
 
 
@@ -66,6 +72,8 @@ def _told(value: object, depth: int = 3) -> str:
         return f"{len(value)} parts"
     if isinstance(value, dict):
         return ",".join(f"{key}={_told(each, depth - 1)}" for key, each in value.items()) or "nothing"
+    if isinstance(value, set | frozenset):  # each process has another order
+        value = sorted(value, key=repr)
     if value and all(type(each) is int and each >= 0 for each in value):
         return "x".join(map(str, value))
     return f"({','.join(_told(each, depth - 1) for each in value)})"

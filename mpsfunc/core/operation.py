@@ -76,6 +76,7 @@ class Operation(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result; all arguments by position."""
+        assert not kwargs, f"{self.__name__}: an operation takes its arguments by position"
         static: Any = args[-1]
         with mx.stream(static.stream):  # MLX puts nodes of its own around the kernel; they belong there too
             if _inside.an_operation or not launch.tracing():

@@ -69,11 +69,6 @@ class Call(NamedTuple):
     take: int | None = None
 
 
-def call(function: str, *args: Any, take: int | None = None, **how: Any) -> Call:
-    """A call, written as it is made."""
-    return Call(function, args, how, take)
-
-
 def arrays(value: Any) -> Iterator[Array]:
     """The arrays of a call that are its arguments, in the order in which it names them."""
     if isinstance(value, Array):
@@ -153,25 +148,8 @@ def results(out: Any) -> tuple[mx.array, ...]:
     return tuple(a for part in out if part is not None for a in results(part)) if isinstance(out, tuple | list) else ()
 
 
-def packed(value: Any) -> Any:
-    """A call, or a part of one, as JSON has it."""
-    if isinstance(value, Array):
-        made = value._asdict() | {"shape": list(value.shape)}
-        return {name: each for name, each in made.items() if name == "shape" or each != Array._field_defaults[name]}
-    if isinstance(value, Fixed):
-        return {"fixed": value.values, "dtype": value.dtype}
-    if isinstance(value, DtypeOfRun):
-        return {"dtype": "of the run"}
-    if isinstance(value, Call):
-        told: dict[str, Any] = {"call": value.function, "args": [packed(each) for each in value.args]}
-        if value.how:
-            told["how"] = {name: packed(each) for name, each in value.how.items()}
-        return told if value.take is None else {**told, "take": value.take}
-    return [packed(each) for each in value] if isinstance(value, tuple | list) else value
-
-
 def unpacked(value: Any) -> Any:
-    """What `packed` made JSON of; lists are tuples."""
+    """A call, or a part of one, of what JSON has of it; lists are tuples."""
     if isinstance(value, dict):
         if "call" in value:
             how = {name: unpacked(each) for name, each in value.get("how", {}).items()}

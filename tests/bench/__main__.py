@@ -55,6 +55,10 @@ def main() -> int:
     """Runs a program and writes its tables."""
     parser = _parser()
     args = parser.parse_args()
+    if args.keep and not args.compare:
+        parser.error("--keep goes with --compare")
+    if args.compare and (args.program not in (None, "cpu") or args.only or args.rounds):
+        parser.error("--compare measures ten rows of the CPU, as often as it is kept")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a limit of time keeps the rows so far
     args.rounds = args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS)
     if not args.compare:

@@ -108,11 +108,15 @@ def kept(path: Path) -> dict[tuple[str, ...], Ratio]:
     """A table, by operation, dtype and shape."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return {_key(row): Ratio(*(float(row[name]) for name in ("ratio", "low", "high"))) for row in rows}
+    return {
+        (row["operation"], row["dtype"], row["x"]): Ratio(*(float(row[name]) for name in ("ratio", "low", "high")))
+        for row in rows
+    }
 
 
-def _key(row: dict[str, str]) -> tuple[str, ...]:
-    return row["operation"], row["dtype"], row["x"]
+def key_of(problem: Problem) -> tuple[str, str, str]:
+    """Operation, dtype and shape."""
+    return problem.title, problem.dtype, "x".join(map(str, problem.shape))
 
 
 def as_rows(found: Sequence[tuple[Problem, Measured]], commit: str) -> list[dict[str, str]]:
@@ -120,7 +124,7 @@ def as_rows(found: Sequence[tuple[Problem, Measured]], commit: str) -> list[dict
     date = report.cpu_facts(commit, "", 0)["date"]
     return [
         {
-            **dict(zip(HEAD, (p.title, p.dtype, "x".join(map(str, p.shape))), strict=False)),
+            **dict(zip(HEAD, key_of(p), strict=False)),
             **{name: f"{value:.3f}" for name, value in zip(HEAD[3:6], m.ratio, strict=True)},
             **{"ms": f"{m.ms:.3g}", "PyTorch": torch.__version__, "commit": commit, "date": date},
         }
@@ -129,9 +133,12 @@ def as_rows(found: Sequence[tuple[Problem, Measured]], commit: str) -> list[dict
 
 
 def compared(found: Sequence[tuple[Problem, Measured]], table: dict[tuple[str, ...], Ratio]) -> list[Verdict]:
-    """Each row with the kept one; rows that the table lacks are left out."""
-    keys = [(_key(row), pair) for row, pair in zip(as_rows(found, ""), found, strict=True)]
-    return [Verdict(problem, table[key], now) for key, (problem, now) in keys if key in table]
+    """Each row with the kept one.
+
+    Raises:
+        KeyError: The table lacks a row.
+    """
+    return [Verdict(problem, table[key_of(problem)], now) for problem, now in found]
 
 
 def main(args: argparse.Namespace, commit: str) -> int:
@@ -140,10 +147,8 @@ def main(args: argparse.Namespace, commit: str) -> int:
     torch.set_num_threads(cpu.THREADS)
     mf.set_num_threads(cpu.THREADS)
     path = (args.out or Path("docs/benchmarks")) / "compare" / f"{kind()}.csv"
-    if not args.keep and not path.exists():
-        print(
-            f"no table for this kind of processor: {path} is written by --compare --keep, on the code before a change"
-        )
+    if not args.keep and (lacking := _lacking(path)):
+        print(f"{lacking}: --compare --keep, on the code before a change, writes {path}")
         return 1
     found = list(zip(ROWS, measured(ROWS, QUICK_ROUNDS if args.quick else ROUNDS), strict=True))
     if args.keep:
@@ -158,8 +163,20 @@ def main(args: argparse.Namespace, commit: str) -> int:
     body = [[v.problem.title, v.problem.dtype, _told(v.before), _told(v.now.ratio), v.said] for v in verdicts]
     print(report.table(["operation", "dtype", "x PyTorch, kept", "x PyTorch, now", ""], body))
     moved = [f"{v.problem.title} {v.problem.dtype} is {v.said}" for v in verdicts if v.said]
-    print("; ".join(moved) or "nothing moved by more than its interval")
+    print("; ".join(moved) or "no row moved by more than the intervals")
     return int(any(v.said == "slower" for v in verdicts))
+
+
+def _lacking(path: Path) -> str:
+    """What is wrong with a table, if anything is."""
+    if not path.exists():
+        return "no table for this kind of processor"
+    with path.open(encoding="utf-8", newline="") as file:
+        others = {row["PyTorch"] for row in csv.DictReader(file)} - {torch.__version__}
+    if others:
+        return f"the table is beside PyTorch {', '.join(others)}, and this is {torch.__version__}"
+    missing = [" ".join(key_of(row)) for row in ROWS if key_of(row) not in kept(path)]
+    return f"the table lacks {', '.join(missing)}" if missing else ""
 
 
 def _told(ratio: Ratio) -> str:

@@ -30,11 +30,11 @@ def test_the_interval_reaches_over_all_turns() -> None:
     [((1.0, 0.9, 1.1), ""), ((1.3, 1.15, 1.4), ""), ((1.4, 1.25, 1.5), "faster"), ((0.7, 0.6, 0.75), "slower")],
 )
 def test_what_leaves_its_interval_is_said(now: tuple[float, float, float], said: str) -> None:
-    table = {
-        compare._key(row): Ratio(1.0, 0.8, 1.2) for row in compare.as_rows([(ROWS[0], Measured(Ratio(1, 1, 1), 1))], "")
-    }
-    (verdict,) = compare.compared([(ROWS[0], Measured(Ratio(*now), 1.0)), (ROWS[1], Measured(Ratio(*now), 1.0))], table)
+    table = {compare.key_of(ROWS[0]): Ratio(1.0, 0.8, 1.2)}
+    (verdict,) = compare.compared([(ROWS[0], Measured(Ratio(*now), 1.0))], table)
     assert verdict.problem == ROWS[0] and verdict.said == said
+    with pytest.raises(KeyError):
+        compare.compared([(ROWS[1], Measured(Ratio(*now), 1.0))], table)
 
 
 def options(out: Path, **more: Any) -> argparse.Namespace:
@@ -52,11 +52,24 @@ def test_a_table_is_kept_and_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert "no table for this kind of processor" in capsys.readouterr().out
     assert compare.main(options(tmp_path, keep=True), "x") == 0
     assert (tmp_path / "compare" / f"{compare.kind()}.csv").exists()
-    for ratio, said, status in ((1.05, "nothing moved", 0), (2.0, "is faster", 0), (0.5, "is slower", 1)):
+    for ratio, said, status in ((1.05, "no row moved", 0), (2.0, "is faster", 0), (0.5, "is slower", 1)):
         ratios.append(ratio)
         capsys.readouterr()
         assert compare.main(options(tmp_path), "x") == status
         assert said in capsys.readouterr().out
+
+
+def test_a_table_that_does_not_fit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(compare, "measured", lambda rows, rounds: [Measured(Ratio(1, 1, 1), 1.0)] * len(rows))
+    compare.main(options(tmp_path, keep=True), "x")
+    path = tmp_path / "compare" / f"{compare.kind()}.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    assert compare.main(options(tmp_path), "x") == 1
+    assert "the table lacks loss softmax_cross_entropy" in capsys.readouterr().out
+    path.write_text("".join(lines).replace(torch.__version__, "1.0"))
+    assert compare.main(options(tmp_path), "x") == 1
+    assert "the table is beside PyTorch 1.0" in capsys.readouterr().out
 
 
 def test_ten_rows_and_answers_that_are_right() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -11,48 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import DTYPES, VIEWS, accumulator, close, exact, geometries, numbers, same_bits
+from support.oracle import convolution as oracle
 
 import mpsfunc as mf
+from mpsfunc.windows.axis import Axis
 
 GEOMETRIES = geometries(mf.PaddingPolicy)
 
 
 def line(*values: float) -> mx.array:
     return mx.array(values).reshape(1, 1, len(values), 1)
-
-
-# Definitions: loops that put down what each pixel adds (pixels), and that correlate among zeros (MPS) -------
-
-
-def scattered(x: np.ndarray, w: np.ndarray, out: Any, stride: Any, pad: Any, dilation: Any, groups: int) -> np.ndarray:
-    n, height, width, _ = x.shape
-    o, kh, kw, inputs = w.shape
-    y = np.zeros((n, *out, o))
-    for j, i, q, p, g in itertools.product(*map(range, (height, width, kh, kw, groups))):
-        row, col = j * stride[0] - pad[0] + q * dilation[0], i * stride[1] - pad[1] + p * dilation[1]
-        if 0 <= row < out[0] and 0 <= col < out[1]:
-            outs, ins = slice(g * o // groups, (g + 1) * o // groups), slice(g * inputs, (g + 1) * inputs)
-            y[:, row, col, outs] += x[:, j, i, ins] @ w[outs, q, p].T
-    return y
-
-
-def framed(
-    x: np.ndarray, w: np.ndarray, out: Any, stride: Any, total: Any, dilation: Any, groups: int = 1
-) -> np.ndarray:
-    """Zeros between the pixels, then a correlation with stride 1 and windows centred at ``j + total``."""
-    n, height, width, c = x.shape
-    o, kh, kw, inputs = w.shape
-    frame = np.zeros((n, (height - 1) * stride[0] + 1, (width - 1) * stride[1] + 1, c))
-    frame[:, :: stride[0], :: stride[1]] = x
-    extents = (kh - 1) * dilation[0] + 1, (kw - 1) * dilation[1] + 1
-    y = np.zeros((n, *out, o))
-    for j, i, q, p, g in itertools.product(*map(range, (*out, kh, kw, groups))):
-        row = j + total[0] - extents[0] // 2 + q * dilation[0]
-        col = i + total[1] - extents[1] // 2 + p * dilation[1]
-        if 0 <= row < frame.shape[1] and 0 <= col < frame.shape[2]:
-            outs, ins = slice(g * o // groups, (g + 1) * o // groups), slice(g * inputs, (g + 1) * inputs)
-            y[:, j, i, outs] += frame[:, row, col, ins] @ w[outs, q, p].T
-    return y
 
 
 # Worked numbers -----------------------------------------------------------------------------------------
@@ -89,50 +58,54 @@ PIXELS: dict[str, dict[str, Any]] = {
 }
 
 
+# The uppermost decorator's values take turns with all others the same, so that views share a definition.
+@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", PIXELS)
 @pytest.mark.parametrize("groups", [1, 2, 6])
-@pytest.mark.parametrize("view", VIEWS)
 def test_definition_in_pixels(device: mx.Device, dtype: mx.Dtype, name: str, groups: int, view: str) -> None:
     how, seen = PIXELS[name], VIEWS[view]
     x, w = numbers((2, 4, 5, 6), dtype), numbers((12, 3, 3, 6 // groups), dtype, 1)
     b = numbers((12,), dtype, 2)
     y, state = mf.conv_transpose_fwd(seen(x), seen(w), b, groups=groups, **how)
-    rows, cols = state.rows, state.cols
-    place = ((rows.n_in, cols.n_in), (rows.stride, cols.stride), (rows.pad, cols.pad), (rows.dilation, cols.dilation))
-    value, size = (scattered(f(exact(x)), f(exact(w)), *place, groups) for f in (np.asarray, np.abs))
+    (value, size), _ = defined(tuple(x.shape), tuple(w.shape), dtype, state.rows, state.cols, groups, False)
     close(y, value + exact(b), size + np.abs(exact(b)))
     assert y.dtype == dtype
     check_gradients(seen(x), seen(w), state, dtype)
 
 
+@functools.lru_cache(maxsize=1)
+def defined(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: mx.Dtype, rows: Axis, cols: Axis, groups: int, turn: bool
+) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """In pixels, of `numbers` in these shapes: result, then gradients of x, w and b; each with the size of its terms.
+
+    `turn`: with weights that are rotated by half a turn.
+    """
+    out = rows.n_in, cols.n_in
+    place = (rows.stride, cols.stride), (rows.pad, cols.pad), (rows.dilation, cols.dilation)
+    dy = numbers((x_shape[0], *out, w_shape[0]), dtype, 3)
+    values, gradients = [], []
+    for f in (np.asarray, np.abs):
+        x, w, d = (f(exact(a)) for a in (numbers(x_shape, dtype), numbers(w_shape, dtype, 1), dy))
+        w = w[:, ::-1, ::-1] if turn else w
+        dx, dw = oracle.gathered(d, x, w, *place, groups)
+        values.append(oracle.scattered(x, w, out, *place, groups))
+        gradients.append([dx, dw[:, ::-1, ::-1] if turn else dw, d.sum((0, 1, 2))])
+    return values, list(map(list, zip(*gradients, strict=True)))
+
+
 def check_gradients(x: mx.array, w: mx.array, state: mf.ConvTransposeState, dtype: mx.Dtype) -> None:
-    """A transposed convolution is linear in each array, so its derivatives follow from its values at unit arrays."""
+    """Of x and w from `numbers`, in any layout."""
     dy = numbers((x.shape[0], state.rows.n_in, state.cols.n_in, w.shape[0]), dtype, 3)
     dx, grown = mf.conv_transpose_grad(dy, x, w, state)
     assert dx is not None and dx.dtype == dtype and grown.dw.dtype == accumulator(dtype)
     assert same_bits(dx, mf.conv_transpose_grad_input(dy, w, state))
     apart = mf.conv_transpose_grad_weights(dy, x, state)
     assert same_bits(grown.dw, apart.dw) and same_bits(grown.db, apart.db)
-    rows, cols, groups = state.rows, state.cols, state.groups
-    out, inputs = w.shape[0] // groups, w.shape[3]
-    gx, gw, gd = exact(x), exact(w), exact(dy)
-    if state.unrotated:
-        gw = gw[:, ::-1, ::-1]
-    want = {"dx": np.zeros(gx.shape), "dx size": np.zeros(gx.shape)}
-    want |= {"dw": np.zeros(gw.shape), "dw size": np.zeros(gw.shape)}
-    for j, i, q, p, g in itertools.product(*map(range, (*gx.shape[1:3], *gw.shape[1:3], groups))):
-        row, col = j * rows.stride - rows.pad + q * rows.dilation, i * cols.stride - cols.pad + p * cols.dilation
-        if 0 <= row < rows.n_in and 0 <= col < cols.n_in:
-            outs, ins = slice(g * out, (g + 1) * out), slice(g * inputs, (g + 1) * inputs)
-            for key, f in (("", np.asarray), (" size", np.abs)):
-                d, a, v = f(gd[:, row, col, outs]), f(gx[:, j, i, ins]), f(gw[outs, q, p])
-                want["dx" + key][:, j, i, ins] += d @ v
-                want["dw" + key][outs, q, p] += d.T @ a
-    if state.unrotated:
-        want |= {key: want[key][:, ::-1, ::-1] for key in ("dw", "dw size")}
-    close(dx, want["dx"], want["dx size"])
-    close(grown.dw, want["dw"], want["dw size"])
-    close(grown.db, gd.sum((0, 1, 2)), np.abs(gd).sum((0, 1, 2)))
+    shapes, where = (tuple(x.shape), tuple(w.shape)), (state.rows, state.cols, state.groups)
+    _, gradients = defined(*shapes, dtype, *where, bool(state.unrotated))
+    for made, (value, size) in zip((dx, grown.dw, grown.db), gradients, strict=True):
+        close(made, value, size)
 
 
 @given(
@@ -157,7 +130,8 @@ def test_definition_in_the_frame(
         y, state = mf.conv_transpose_fwd(x, w, offset=offset, kernel_offset=kernel_offset, out_size=out_size, **how)
         total = [o * s + k for o, s, k in zip(offset, stride, kernel_offset, strict=True)]
         value, size = (
-            framed(f(exact(x)), f(exact(w)), out_size, stride, total, dilation, groups) for f in (np.asarray, np.abs)
+            oracle.framed(f(exact(x)), f(exact(w)), out_size, stride, total, dilation, groups)
+            for f in (np.asarray, np.abs)
         )
         close(y, value, size)
         check_gradients(x, w, state, dtype)
@@ -176,7 +150,7 @@ def test_policies_size_in_reverse(device: mx.Device, size: Any, kernel: int, str
     expected = [(n - 1) * stride + 1 + style * (kernel - 1) for n in (6, 7)]
     assert list(y.shape[1:3]) == expected
     centres = [policy.reverse(n, kernel, stride, axis=axis)[1] for axis, n in enumerate((6, 7))]
-    close(y, framed(exact(x), exact(w), expected, (stride,) * 2, centres, (1, 1)), 40)
+    close(y, oracle.framed(exact(x), exact(w), expected, (stride,) * 2, centres, (1, 1)), 40)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -194,7 +168,9 @@ def test_a_state_leads_back_where_its_convolution_came_from(device: mx.Device, n
     elsewhere = mf.conv_transpose(y, turned, state=state, offset=offset, **how)
     pair = [(n, n) if isinstance(n, int) else n for n in how.values()]
     total = [o * s for o, s in zip(offset, pair[0], strict=True)]
-    value, size = (framed(f(exact(y)), f(exact(turned)), image, pair[0], total, pair[1]) for f in (np.asarray, np.abs))
+    value, size = (
+        oracle.framed(f(exact(y)), f(exact(turned)), image, pair[0], total, pair[1]) for f in (np.asarray, np.abs)
+    )
     close(elsewhere, value, size)
 
 
@@ -216,7 +192,7 @@ def test_the_exact_gradient_is_a_kernel_offset(device: mx.Device, dtype: mx.Dtyp
     for total in (default, (0, 0), (2, -3)):
         place = image, (axes[0].stride, axes[1].stride), total, (axes[0].dilation, axes[1].dilation)
         turned = exact(w)[:, ::-1, ::-1].swapaxes(0, 3)
-        value, size = (framed(f(exact(y)), f(turned), *place) for f in (np.asarray, np.abs))
+        value, size = (oracle.framed(f(exact(y)), f(turned), *place) for f in (np.asarray, np.abs))
         close(mf.conv_grad_input(y, w, state, kernel_offset=total), value, size)
 
 

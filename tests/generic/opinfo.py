@@ -19,7 +19,6 @@ from mpsfunc.selftest.expressions import (
     Fixed,
     arguments,
     arrays,
-    call,
     evaluated,
     resolved,
     results,
@@ -33,6 +32,11 @@ _DRAW: dict[str, Callable[[mx.array], mx.array]] = {
     "bools": lambda a: a > -0.5,
     "bytes": lambda a: mx.clip(abs(a) * 80, 0, 255).astype(mx.uint8),
 }
+
+
+def call(function: str, *args: Any, take: int | None = None, **how: Any) -> Call:
+    """A call, written as it is made."""
+    return Call(function, args, how, take)
 
 
 class Sample(NamedTuple):

@@ -26,6 +26,8 @@ X = numbers((2, 6, 5, 4))
 W = numbers((6, 3, 3, 4))
 POOL, CONV = mf.avg_pool_state(X.shape, 2), mf.conv_state(X.shape, W.shape, padding=1)
 NORM = mf.bn_frozen(mx.zeros(4), mx.ones(4))
+MAXIMA = mf.MaxPoolState(mx.zeros(POOL.rows.n_out, mx.uint8), "max_pool", *POOL[2:])
+NORMS = mf.L2PoolState(mx.zeros(3), "l2_pool", *POOL[2:])
 POOLED, CONVOLVED = mx.ones((2, 3, 2, 4)), mx.ones((2, 6, 5, 6))
 
 
@@ -189,7 +191,7 @@ with mx.stream(mx.cpu):
 def test_a_state_of_another_operation(name: str) -> None:
     op, sample = OP_OF[name], SAMPLES[name]
     for at, own in TAKE_STATES[name].items():
-        for state in (POOL, CONV, NORM, tuple(CONV), "state"):
+        for state in (POOL, MAXIMA, NORMS, CONV, NORM, tuple(CONV), "state"):
             if type(state) is not own:
                 refuses(TypeError, f"{op.name}: not a state of this operation", with_another(sample, at, state))
 
@@ -205,14 +207,15 @@ def pretended_gpu() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", [name for name, op in OP_OF.items() if op.launches and SAMPLES[name].arguments])
+@pytest.mark.parametrize("name", [name for name, op in OP_OF.items() if op.launches and given_arrays(SAMPLES[name])])
 def test_float64_on_a_gpu(name: str) -> None:
-    op, row = OP_OF[name], Stateful(SAMPLES[name])
+    """Told of an array that the sample gives."""
+    op, row, names = OP_OF[name], Stateful(SAMPLES[name]), "|".join(given_arrays(SAMPLES[name]))
     states, _ = row._replace(dtype=mx.float32).given(0)
     _, others = row.given(0)
-    if others:
-        with pretended_gpu(), pytest.raises(TypeError, match=f"^{told_name(op)}: float64 runs on the CPU only; got "):
-            row.call(states, *others)
+    told = f"^{told_name(op)}: float64 runs on the CPU only; got ({names})"
+    with pretended_gpu(), pytest.raises(TypeError, match=told):
+        row.call(states, *others)
 
 
 @pytest.mark.parametrize("name", [name for name, at in TAKE_STATES.items() if {*at.values()} & {*KEEP_SUMS}])

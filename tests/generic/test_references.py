@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from generic.ops import OPS
 from support import SMALLEST, TOLERANCE, accumulator, exact, numbers
-from support.matrix import OP_OF, SAMPLES
+from support.matrix import MATRIX, OP_OF, SAMPLES
 
 import mpsfunc as mf
+from mpsfunc.selftest.expressions import Call
 
 pytestmark = pytest.mark.smoke
 
@@ -27,6 +32,35 @@ def test_every_operation_has_samples_and_a_reference() -> None:
     for op in OPS.values():
         assert bool(op.reference) != bool(op.compared), f"{op.name} has no reference, or two comparisons"
         assert op.samples or not op.differentiable, f"{op.name} has no samples"
+
+
+def called(value: Any) -> Iterator[str]:
+    """The functions that a call calls on the way to its arguments."""
+    if isinstance(value, Call):
+        for each in (*value.args, *value.how.values()):
+            yield from ([each.function, *called(each)] if isinstance(each, Call) else ())
+
+
+def test_what_has_no_reference_is_compared_where_the_record_says() -> None:
+    """In a test module, or here, as an argument of a function that has a reference."""
+    inside = {name for label in COMPARED for name in called(SAMPLES[label].call)}
+    for op in OPS.values():
+        if op.compared == "generic/test_references.py":
+            assert op.name in inside, op.name
+        elif op.compared:
+            assert re.search(rf"\b{op.name}\b", (Path(__file__).parents[1] / op.compared).read_text()), op.name
+
+
+WITHOUT_DERIVATIVES = {  # they take shapes or ints, return zeros, or are no operations
+    "avg_pool_state", "bn_reset", "checkpoint", "conv_state", "dropout_mask", "get_num_threads", "load",
+    "max_pool_indices", "pad_state", "resize_bilinear_state", "resize_nearest_state", "save", "set_num_threads",
+    "upsample_bilinear_state", "upsample_nearest_state",
+}  # fmt: skip
+
+
+def test_every_other_function_is_in_the_matrix_of_transformations() -> None:
+    assert {op.name for op in OPS.values() if not op.differentiable} == WITHOUT_DERIVATIVES
+    assert {name.split()[0] for name in MATRIX} == set(OPS) - WITHOUT_DERIVATIVES
 
 
 @pytest.mark.parametrize("name", COMPARED)

@@ -21,10 +21,11 @@ from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.selftest import calls
 
+NAN = float("nan")
 BODIES = {path.stem for path in (Path(__file__).parents[2] / "metal").glob("*/*.metal")}
 
 
-def test_the_file_holds_the_samples_of_the_records() -> None:
+def test_the_file_holds_the_samples_of_the_records(on_cpu: mx.Device) -> None:
     """Else `python -m generic.selftest_file --write` makes it again."""
     found = [
         {key: value for key, value in each.items() if key != "sums"} for each in json.loads(calls.KEPT.read_text())
@@ -34,6 +35,7 @@ def test_the_file_holds_the_samples_of_the_records() -> None:
 
 @pytest.mark.parametrize("call", calls.kept(), ids=lambda call: call.name)
 def test_what_is_kept_is_what_doubles_give(call: calls.Checked, on_cpu: mx.Device) -> None:
+    assert call.sums
     found = [calls.sums(a) for a in call.computed(mx.float64)]
     for a, right in zip(found, call.sums, strict=True):
         np.testing.assert_allclose(a, right, rtol=0, atol=1e-12 * max(1, right[0]))
@@ -84,6 +86,13 @@ def test_what_is_wrong_is_said(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatc
     assert "relu: off by" in told and "softmax: off by nan" in told
     assert "image: ZeroDivisionError: division by zero" in told and "NOT well" in told
     assert "sigmoid: off" not in told
+
+
+def test_what_is_wrong_in_a_later_result_is_said(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = mf.bn_stats
+    monkeypatch.setattr(mf, "bn_stats", lambda *args, **how: (s := stats(*args, **how))._replace(var=s.var * NAN))
+    wrong = [name for family in calls.test(on_cpu) for name in family.wrong]
+    assert any(name.startswith("bn_stats: off by nan") for name in wrong)
 
 
 def test_the_environment_is_left_alone(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,8 @@ class KernelFault(AssertionError):
     """What was wrong with a kernel, and who found it.
 
     ``by`` is "compiler", "address" (or undefined behaviour), "thread", "lanes" (their order or the inputs' alignment
-    made a difference) or "host" (barriers that not all threads reach, too much threadgroup memory, no end).
+    made a difference), "stores" (results that are not stored once) or "host" (barriers that not all threads reach, too
+    much threadgroup memory, no end).
     """
 
     def __init__(self, by: str, words: str) -> None:
@@ -73,9 +74,10 @@ class Job(NamedTuple):
     threadgroup: tuple[int, int, int]
 
     def run(self, *, rounded: bool = False) -> Outcome:
-        """Runs the kernel in every way there is; of races only where threads share more than the outputs.
+        """Runs the kernel in every way there is.
 
-        Inputs are never stored to, and each result is stored once, which `test_bodies.py` counts.
+        Threads that have neither memory nor lanes in common can race for outputs only, which the thread sanitizer
+        need not look for where each is stored once.
 
         Args:
             rounded: Round the grid up to whole threadgroups, as CUDA does.
@@ -88,7 +90,15 @@ class Job(NamedTuple):
             raise KernelFault("lanes", "other bits with the lanes reversed and the inputs one element off")
         if self.kernel.shares:
             self.once("thread", rounded=rounded)
+        elif faults := self.not_stored_once(outcome):
+            raise KernelFault("stores", f"results that are not stored once and never loaded: {faults}")
         return outcome
+
+    def not_stored_once(self, outcome: Outcome) -> dict[str, Traffic]:
+        """The outputs that are loaded, or stored to more or fewer than once: what threads could race for."""
+        outputs = [buffer for buffer in self.buffers if buffer.role == OUTPUT]
+        found = {buffer.name: outcome.traffic[buffer.name] for buffer in outputs}
+        return {buffer.name: found[buffer.name] for buffer in outputs if found[buffer.name] != (0, buffer.bytes)}
 
     def once(
         self, sanitizer: str, *, rounded: bool = False, disturbed: bool = False, seconds: float | None = None

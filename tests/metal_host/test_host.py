@@ -117,8 +117,10 @@ def test_poisons_what_nobody_set() -> None:
 
 def test_one_equal_result_by_two_threadgroups_is_counted() -> None:
     """The thread sanitizer knows threads of one threadgroup from each other, but not those of two."""
-    outcome = toy(PLACE + "y[i] = 1; if (t == 0) y[0] = 1;").run()
-    assert outcome.traffic["y"] == (0, 4 * (THREADS + 2))
+    twice = toy(PLACE + "y[i] = 1; if (t == 0) y[0] = 1;")
+    assert twice.once("address").traffic["y"] == (0, 4 * (THREADS + 2))
+    with pytest.raises(KernelFault, match="^stores: results that are not stored once"):
+        twice.run()
 
 
 def test_a_grid_rounded_up_has_more_threads() -> None:

@@ -59,12 +59,17 @@ def finder(body: str, fault: Fault) -> str | None:
     faulty = [(run, run.job._replace(kernel=run.job.kernel.replaced(text, fault.text))) for run in launches(body)]
     if fault.kind == "space" and conformance.faults(faulty[0][1].kernel):
         return "conformance"
-    sanitizers = ("thread", "quick address") if fault.kind == "barrier" else ("quick address", "thread")
+    shares = faulty[0][1].kernel.shares
+    sanitizers = ("quick address", "thread" if shares else "address")  # the latter counts what is stored
+    if fault.kind == "barrier":
+        sanitizers = sanitizers[::-1]
     try:
         for sanitizer, rounded, (run, job) in itertools.product(sanitizers, (False, True), faulty):
             outcome = job.once(sanitizer, rounded=rounded, seconds=SECONDS)
             if not all(alike(b, run.outcome, outcome) for b in job.buffers if b.role == OUTPUT):
                 return "oracle"
+            if sanitizer == "address" and job.not_stored_once(outcome):
+                return "stores"
     except KernelFault as found:
         return found.by
     return None

@@ -29,14 +29,16 @@ _WORDS = ("", "conv", "max_pool", "relu", "prelu", "tanh", "none", "clamp", "mir
 with mx.stream(mx.cpu):  # a GPU has no float64
     STATEFUL = {name: row for name, row in stateful().items() if row.given(0)[0]}
 _TAKING = list(STATEFUL)
-# The row of the running statistics makes a state of the forged one before the function sees it.
-_CALLS_OF: dict[str, Callable[..., Any]] = {
-    "bn_running": lambda state, *_: mf.bn_running(mf.bn_frozen(mx.zeros(4), mx.ones(4)), state, 0.3)
-}
-# Which of the arrays of a row the first result is like.
+# Which of the arrays of a row the first result of a function is like.
 _LIKE = {name: 0 for name in ("bn_normalize", "dropout_grad")}
-_LIKE |= {name: 1 for name in _TAKING if name.endswith("_norm_grad")}
-_LIKE |= {"l2_pool_grad": 1, "conv_grad": 1, "conv_transpose_grad": 1, "fully_connected_grad": 1, "bn_grad": 1}
+_LIKE |= {
+    f"{name}_grad": 1
+    for name in (
+        *("l2_pool", "conv", "conv_transpose", "fully_connected", "bn"),
+        *(f"{norm}_norm" for norm in ("instance", "group", "cross_channel", "spatial", "local_contrast")),
+    )
+}
+assert set(_LIKE) <= {name.split()[0] for name in _TAKING}
 
 
 def rounds(seed: int) -> Iterator[Counter[str]]:
@@ -50,16 +52,18 @@ def _round(chance: random.Random, where: str) -> Counter[str]:
     for _ in range(_CALLS):
         name = chance.choice(_TAKING)
         drawn = chance.randrange(1000)
-        state, arrays = STATEFUL[name].given(drawn)
+        states, arrays = STATEFUL[name].given(drawn)
+        at = chance.randrange(len(states))
+        state = states[at]
         wrong = {
             field: _value(chance, state, field) for field in chance.sample(state._fields, chance.choice((1, 2, 3)))
         }
         forged = state._replace(**{field: value for field, (_, value) in wrong.items()})
         what = f"{where}: {name} of seed {drawn} with { {field: told for field, (told, _) in wrong.items()} }"
-        text, ended = _try(name, forged, arrays)
+        text, ended = _try(name, states, at, forged, arrays)
         text = text or _kept(forged, state)
         assert not text, f"{what}: {text}"
-        done[f"{name}: {ended}"] += 1
+        done[f"{name.split()[0]}: {ended}"] += 1
     return done
 
 
@@ -86,26 +90,26 @@ def _value(chance: random.Random, state: Any, field: str) -> tuple[str, Any]:
         return repr(word), word
     if kind == "field":
         name, other = chance.choice(_TAKING), chance.choice(("first", "last", "random"))
-        fields = STATEFUL[name].given(0)[0]
+        fields = STATEFUL[name].given(0)[0][0]
         at = {"first": 0, "last": len(fields) - 1, "random": chance.randrange(len(fields))}[other]
         return f"field {at} of the state of {name}", fields[at]
     key = chance.choice(list(HOSTILE))
     return key, HOSTILE[key]()
 
 
-def _try(name: str, state: Any, arrays: Any) -> tuple[str, str]:
-    """What is wrong with how a call ends, and how it does."""
-    ended, wrong = ["refused"], [""]
+def _try(name: str, states: tuple[Any, ...], at: int, forged: Any, arrays: Any) -> tuple[str, str]:
+    """What is wrong with how a call ends that has a forged state in place of one, and how it does."""
+    ended, wrong, function = ["refused"], [""], name.split()[0]
 
     def call() -> None:
-        made = _CALLS_OF.get(name, STATEFUL[name].call)(state, *arrays)
+        made = STATEFUL[name].call((*states[:at], forged, *states[at + 1 :]), *arrays)
         ended[0] = "answered"
-        wrong[0] = _unlike(name, made, state, arrays)
+        wrong[0] = _unlike(function, made, forged, arrays)
         found = _arrays(made)
         if not wrong[0] and sum(a.size for a in found) < _SMALL:
             mx.eval(found)
 
-    return fault(name, call) or wrong[0], ended[0]
+    return fault(function, call) or wrong[0], ended[0]
 
 
 def _unlike(name: str, made: Any, state: Any, arrays: Any) -> str:

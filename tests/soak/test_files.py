@@ -29,6 +29,17 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, Any]]:
+    return files.samples(Path(tmp_path_factory.mktemp("samples"), "file"))
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few mutants in this process, which looks on while the second one works."""
+    monkeypatch.setattr(files, "_MUTANTS", 1)
+
+
 def run(seed: int, rounds: int) -> Counter[str]:
     running = files.rounds(seed)
     done: Counter[str] = Counter()
@@ -54,8 +65,8 @@ def test_it_reaches_good_files_and_bad_ones_and_repeats_itself() -> None:
     assert run(3, 30) == done != run(4, 30)
 
 
-def test_its_files_are_those_of_save_and_of_version_1(tmp_path: Path) -> None:
-    for contents, tree in files.samples(tmp_path / "file"):
+def test_its_files_are_those_of_save_and_of_version_1(samples: list[tuple[bytes, Any]], tmp_path: Path) -> None:
+    for contents, tree in samples:
         (tmp_path / "again").write_bytes(sealed(contents))
         assert same_tree(mf.load(tmp_path / "again"), tree)
 
@@ -122,9 +133,11 @@ FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_tells_a_fault_with_its_file(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_tells_a_fault_with_its_file(
+    fault: str, monkeypatch: pytest.MonkeyPatch, samples: list[tuple[bytes, Any]]
+) -> None:
     of, name, made, words = FAULTS[fault]
-    whole = files.samples(tmp_path / "file")[::5]
+    whole = samples[::5]
     monkeypatch.setattr(files, "samples", lambda path: whole)
     monkeypatch.setattr(files, "_SECONDS", 0.02 if fault == "slow" else 60.0)
     monkeypatch.setattr(of, name, made(getattr(of, name)))
@@ -136,16 +149,19 @@ def test_it_tells_a_fault_with_its_file(fault: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("atheris"), reason="atheris is not installed")
+@pytest.mark.usefixtures("beside")
 def test_the_guided_process_runs() -> None:
     running, done = files.rounds(6), Counter[str]()
     until = time.monotonic() + 60
     while not any(kind.startswith("guided") for kind in done) and time.monotonic() < until:
         done.update(next(running))
+        time.sleep(0.1)
     running.close()
     assert {"guided: loaded", "guided: refused"} & set(done)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("atheris"), reason="atheris is not installed")
+@pytest.mark.usefixtures("beside")
 def test_the_guided_process_tells_a_fault_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There nothing matches a pattern, so that no error has the form."""
     (tmp_path / "sitecustomize.py").write_text("import re\nre.fullmatch = lambda *given: None\n")
@@ -156,3 +172,4 @@ def test_the_guided_process_tells_a_fault_with_its_file(tmp_path: Path, monkeypa
     ):
         while time.monotonic() < until:
             next(running)
+            time.sleep(0.1)

@@ -69,6 +69,8 @@ def test_most_rounds_find_wrong_results(
     found = missed = at = 0
     while found + missed < 20:
         before, at = met, at + 1
+        if program == "models" and models._made(11, at)[2] != kind:
+            continue  # it would not be met
         try:
             PROGRAMS[program].one_round(11, at)
             missed += met > before

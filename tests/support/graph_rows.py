@@ -17,7 +17,7 @@ SAME = mf.PaddingPolicy()
 X = (2, 6, 5, 4)
 ROWS = {
     **{
-        f"{label}" if label in vars(graph) else ", ".join(filter(None, (op.name, label))): node
+        label if label in vars(graph) else ", ".join(filter(None, (op.name, label))): node
         for op in OPS.values()
         for label, node in op.nodes.items()
     },

@@ -10,7 +10,7 @@ import numpy as np
 from generic.opinfo import Arrays, Sample
 from generic.ops import OPS
 
-from mpsfunc.selftest.expressions import SETTINGS, Call, arrays
+from mpsfunc.selftest.expressions import SETTINGS, Call, arrays, results
 from support import exact, numbers
 
 SIZE = 3  # of a mapped axis
@@ -108,11 +108,12 @@ def _has_state(value: Any) -> bool:
 
 
 def stateful() -> dict[str, Stateful]:
-    """Samples that take or return a state."""
+    """Samples that take or return a state, and in them an array."""
     found = {}
     with mx.stream(mx.cpu):
         for name, sample in SAMPLES.items():
             given = any(map(_makes_state, (*sample.call.args, *sample.call.how.values())))
-            if sample.in_matrix and (given or _has_state(sample.run(sample.inputs(mx.float64), mx.float64))):
+            made = sample.run(sample.inputs(mx.float64), mx.float64) if sample.in_matrix else ()
+            if results(made) and (given or _has_state(made)):
                 found[f"{name} float64"] = Stateful(sample)
     return found

@@ -245,7 +245,7 @@ OPS = (
     OpInfo(
         name="avg_pool_state",
         differentiable=False,
-        compared="windows/test_placement.py",
+        compared="pooling/test_average.py",
         samples={"": STATE},
         wrong_values=(
             ("not an image batch", lambda: mf.avg_pool_state((6, 5, 4), 2)),

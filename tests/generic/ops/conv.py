@@ -44,9 +44,9 @@ class Kind(NamedTuple):
     def state(self) -> Call:
         return call("conv_state", self.x, self.w, **self.how)
 
-    def arrays(self, *names: str, wide: bool = False) -> tuple[Array, ...]:
-        shapes = {"x": self.x, "w": self.w, "b": self.w[:1], "dy": self.y}
-        return tuple(Array(shapes[name], wide=wide) for name in names)
+    def arrays(self, *names: str, of: Any = "numbers", wide: bool = False) -> tuple[Array, ...]:
+        shapes = {"x": self.x, "w": self.w, "b": self.w[:1], "dy": self.y, "y": self.y}
+        return tuple(Array(shapes[name], of, wide) for name in names)
 
     def state_of(
         self, neuron: str = "", *more: float, y: Any = NOTHING, slopes: Any = NOTHING, moves: bool = True
@@ -78,19 +78,25 @@ LARGER = {
     "of three channels": Kind((2, 8, 8, 3), (8, 3, 3, 3), {"padding": 1}),
 }
 PLAIN, POOLING = KINDS[""], Kind(SMALL, (4, 3, 3, 4), {"stride": 2, "padding": 1})
-# Those that kernels apply themselves, and one that has to wait for its channel's slope.
-NEURONS: dict[str, Any] = {
-    "a relu": "relu",
-    "a leaky relu": call("Neuron", "relu", 0.25),
-    "a sigmoid": "sigmoid",
-    "a tanh": call("Neuron", "tanh", 1.5, 0.75),
-    "an elu": call("Neuron", "elu", 1.25),
-    "a prelu": call("Neuron", "prelu", Array((OUT,))),
+# What has neurons behind it.
+ACTIVE = Kind((2, 3, 4, 3), (4, 2, 2, 3), {})
+# One that no kernel of a convolution applies, and those that they do; only a relu's result tells its slope.
+NEURONS: dict[str, tuple[Any, ...]] = {
+    "a gelu": ("gelu",),
+    "a sigmoid": ("sigmoid",),
+    "a leaky relu": ("relu", 0.3),
+    "a tanh": ("tanh", -1.3, 0.7),
+    "an elu": ("elu", 0.6),
 }
 
 
 def labelled(*parts: str) -> str:
     return " ".join(filter(None, parts))
+
+
+def active(function: str, *args: Any) -> dict[str, Call]:
+    """A forward call with each neuron."""
+    return {f"with {label}": call(function, *args, neuron=call("Neuron", *how)) for label, how in NEURONS.items()}
 
 
 def larger(made: Callable[[Kind], Call], outputs: tuple[int, ...] | None = None) -> dict[str, Sample]:
@@ -138,8 +144,9 @@ def before_neuron(dy: np.ndarray, state: Call, before: Callable[..., np.ndarray]
         if kind == "prelu":
             return dy * oracle_activation.slope(z, kind, a=slopes)
         given = dict(zip("abc", parameters, strict=False))
-        # A relu's state has its results, of which 0 has slope 0.
-        return dy * (z > 0 if kind == "relu" else oracle_activation.slope(z, kind, **given) if kind else 1)
+        if kind == "relu":  # its state has its results, of which 0 has the slope of those below
+            return dy * np.where(z > 0, 1, given["a"])
+        return dy * (oracle_activation.slope(z, kind, **given) if kind else 1)
     kind, given = named_neuron(state.how.get("neuron"))
     return dy * oracle_activation.slope(before(*state.args, **state.how), kind, **given)
 
@@ -322,6 +329,10 @@ _WRONG_VALUES = (
     ("the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
     ("unknown edge_mode", lambda: mf.conv(X, W, edge_mode="exclude")),
     ("unknown neuron", lambda: mf.conv(X, W, neuron="swish")),
+    ("unknown neuron", lambda: mf.conv(X, W, neuron=mf.Neuron("swish"))),
+    ("gelu has no parameter a", lambda: mf.conv(X, W, neuron=mf.Neuron("gelu", 1.0))),
+    ("c is no base", lambda: mf.conv(X, W, neuron=mf.Neuron("exponential", c=0.0))),
+    ("the slopes do not fit the channels", lambda: mf.conv(X, W, neuron=mf.Neuron("prelu", mx.ones(4)))),
     ("an image is too large", lambda: mf.conv(X, W, offset=0, out_size=2, stride=2**29, edge_mode="clamp")),
     ("exclude_edges is for averages", lambda: mf.conv(X, W, padding=mf.PaddingPolicy(exclude_edges=True))),
     ("an image is too large", lambda: mf.conv(huge_zeros(1, 2**10, 2**10, 1), huge_zeros(2**11, 1, 1, 1))),
@@ -336,10 +347,11 @@ OPS = (
         samples={
             **{label: call("conv", *kind.arrays("x", "w", "b"), **kind.how) for label, kind in KINDS.items()},
             **larger(lambda kind: call("conv", *kind.arrays("x", "w", "b"), **kind.how)),
-            **{
-                f"with {label}": Sample(call("conv", *PLAIN.arrays("x", "w", "b"), neuron=neuron), in_matrix=False)
-                for label, neuron in NEURONS.items()
-            },
+            **active("conv", *ACTIVE.arrays("x", "w", "b")),
+            "with a prelu": call(
+                "conv", *ACTIVE.arrays("x", "w", "b"), neuron=call("Neuron", "prelu", *ACTIVE.arrays("b"))
+            ),
+            "with a relu": Sample(call("conv", *PLAIN.arrays("x", "w", "b"), neuron="relu"), in_matrix=False),
         },
         image="x",
         reference=convolved,
@@ -350,6 +362,10 @@ OPS = (
             ("groups is not an int", lambda: mf.conv(X, W, groups=True)),
             ("w is not an array", lambda: mf.conv(X, 3)),
             ("w has no floating dtype", lambda: mf.conv(X, W.astype(mx.int32))),
+            ("neuron is no activation", lambda: mf.conv(X, W, neuron=1)),
+            ("neuron is no activation", lambda: mf.conv(X, W, neuron=("relu", 0.1, None, None))),
+            ("neuron.type is not a name", lambda: mf.conv(X, W, neuron=mf.Neuron(None))),
+            ("the slopes of prelu are not an array", lambda: mf.conv(X, W, neuron="prelu")),
         ),
         cases=_cases,
         loads={

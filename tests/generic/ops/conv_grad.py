@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from generic.opinfo import Array, Call, Loads, OpInfo, Sample, call
+from generic.opinfo import Array, Call, Fixed, Loads, OpInfo, Sample, call
 from generic.ops.conv import (
+    ACTIVE,
     ALL,
     CHANNEL_BY_CHANNEL,
     GEOMETRIES,
     KINDS,
     MEASURED,
+    NEURONS,
     PLAIN,
     POOLING,
     WHOLE_GROUPS,
@@ -39,10 +41,30 @@ from mpsfunc.convolution import rules
 
 # Samples, and what they should give ----------------------------------------------------------------------
 
-# All in the accumulator's dtype: a slope is rounded to the images', which no definition knows.
-DY, X_WIDE, W_WIDE = POOLING.arrays("dy", "x", "w", wide=True)
-SLOPED = POOLING.state_of("prelu", y=DY, slopes=Array(POOLING.w[:1], wide=True))
-BENT = POOLING.state_of("tanh", 1.5, 0.5, y=DY)
+# Whose slopes are powers of two: what dy is multiplied by leaves no rounding, which no definition knows.
+EXACT: dict[str, tuple[Any, ...]] = {"a leaky relu": ("relu", 0.25)}
+EXACT_SLOPES = Fixed((0.25, -0.5, 2.0, 0.5))
+# Images in the accumulator's dtype, since dy times a slope is rounded to theirs, which no definition knows.
+DY, X_WIDE, Y_WIDE, W_WIDE = POOLING.arrays("dy", "x", "y", "w", wide=True)
+_SLOPES = POOLING.arrays("b")[0]
+SLOPED = POOLING.state_of("prelu", y=Y_WIDE, slopes=_SLOPES)
+SLOPED_EXACTLY = POOLING.state_of("prelu", y=Array(POOLING.y), slopes=EXACT_SLOPES)
+BENT = POOLING.state_of("tanh", 1.5, 0.5, y=Y_WIDE)
+# A sum of positive terms is as exact as they are.
+_POSITIVE = POOLING.arrays("dy", "w", of="positive")
+
+
+def behind(function: str, kind: Any, state: Callable[..., Call]) -> dict[str, Sample]:
+    """All gradients behind each neuron, as functions of what tells its slope too.
+
+    dy times a slope is rounded to dy's dtype, and sums of that are not: all but `EXACT` have wide images.
+    """
+    made = {}
+    for label, how in (NEURONS | EXACT).items():
+        dy, x, y = kind.arrays("dy", "x", "y", wide=label not in EXACT)
+        inner = state(*how, y=y, moves=False)
+        made[f"behind {label}"] = Sample(call(function, dy, x, *kind.arrays("w"), inner), (0, 1, 2))
+    return made
 
 
 def _relu(kind: Kind) -> Call:
@@ -106,6 +128,9 @@ def _depthwise() -> None:
 CONVOLVED = mx.ones((2, 6, 5, 6))
 STATE = mf.conv_state(X.shape, W.shape, padding=1)
 _, _RELU = mf.conv_fwd(X, W, padding=1, neuron="relu")
+_, _GELU = mf.conv_fwd(X, W, padding=1, neuron="gelu")
+_, _SIGMOID = mf.conv_fwd(X, W, padding=1, neuron="sigmoid")
+_, _PRELU = mf.conv_fwd(X, W, padding=1, neuron=mf.Neuron("prelu", mx.ones(6)))
 
 
 def _forged(**fields: Any) -> mf.ConvState:
@@ -125,10 +150,10 @@ OPS = (
             **{label: call("conv_grad_input", *kind.arrays("dy", "w"), kind.state) for label, kind in KINDS.items()},
             "in a frame": call("conv_grad_input", *PLAIN.arrays("dy", "w"), PLAIN.state, kernel_offset=(2, -1)),
             "of a prelu": call(
-                "conv_grad_input",
-                *(DY, W_WIDE),
-                POOLING.state_of("prelu", y=DY, slopes=Array(POOLING.w[:1], wide=True), moves=False),
+                *("conv_grad_input", *_POSITIVE),
+                POOLING.state_of("prelu", y=Array(POOLING.y), slopes=Array(_SLOPES.shape, "positive"), moves=False),
             ),
+            "of a gelu": call("conv_grad_input", *_POSITIVE, POOLING.state_of("gelu", y=Array(POOLING.y), moves=False)),
             **larger(lambda kind: call("conv_grad_input", *kind.arrays("dy", "w"), kind.state)),
         },
         image="dy",
@@ -142,10 +167,21 @@ OPS = (
             ("dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:, 1:], W, STATE)),
             ("w does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED, W[:, :2], STATE)),
             ("windows reach too far", lambda: mf.conv_grad_input(CONVOLVED, W, STATE, kernel_offset=2**30)),
+            ("unknown neuron", _of(_GELU._replace(neuron="swish"))),
+            ("state.a is out of range", _of(_GELU._replace(a=float("nan")))),
+            ("c is no base", _of(_GELU._replace(neuron="logarithm", a=1.0, c=0.0))),
+            ("dy does not belong to this state", _of(_GELU._replace(y=_GELU.y[:1]))),
+            ("dy does not belong to this state", _of(_SIGMOID._replace(y=_SIGMOID.y[:, 1:]))),
+            ("the slopes do not fit the channels", _of(_PRELU._replace(slopes=mx.ones(5)))),
+            ("the slopes do not fit the channels", _of(_GELU._replace(neuron="prelu"))),
         ),
         wrong_types=(
             ("the state has no windows", _of(STATE._replace(rows=None))),
             ("the state has no windows", _of(_forged(edge="relu"))),
+            ("state.neuron is not a name", _of(_GELU._replace(neuron=15))),
+            ("state.b is not a number", _of(_GELU._replace(b=None))),
+            ("dy and state.y differ in dtype", _of(_GELU._replace(y=_GELU.y.astype(mx.float16)))),
+            ("a has no floating dtype", _of(_PRELU._replace(slopes=mx.ones(6, mx.int32)))),
         ),
         cases=_cases,
         loads={
@@ -163,8 +199,16 @@ OPS = (
                 )
                 for label, kind in KINDS.items()
             },
-            "of a prelu": Sample(call("conv_grad", DY, X_WIDE, W_WIDE, SLOPED), (0, 1, 2)),
-            "of a tanh": Sample(call("conv_grad", DY, X_WIDE, W_WIDE, BENT), (0, 1, 2)),
+            **behind("conv_grad", ACTIVE, ACTIVE.state_of),
+            "behind a prelu": Sample(
+                call(
+                    *("conv_grad", *ACTIVE.arrays("dy", "x", wide=True), *ACTIVE.arrays("w")),
+                    ACTIVE.state_of("prelu", y=Array(ACTIVE.y, wide=True), slopes=Array(ACTIVE.w[:1]), moves=False),
+                ),
+                (0, 1, 2),
+            ),
+            "of a prelu": Sample(call("conv_grad", *POOLING.arrays("dy", "x", "w"), SLOPED_EXACTLY), (0, 1, 2)),
+            "of a tanh": Sample(call("conv_grad", DY, X_WIDE, W_WIDE, BENT), (0, 1, 2), in_matrix=False),
             "of the images": Sample(
                 call("conv_grad", *PLAIN.arrays("dy", "x", "w"), PLAIN.state, option="data"), (0,), in_matrix=False
             ),

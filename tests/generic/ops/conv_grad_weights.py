@@ -20,6 +20,7 @@ from generic.ops.conv import (
     LAYERS,
     MEASURED,
     NARROW,
+    POOLING,
     X,
     before_neuron,
     body_case,
@@ -29,7 +30,7 @@ from generic.ops.conv import (
     so_far,
     windows,
 )
-from generic.ops.conv_grad import CONVOLVED, DY, SLOPED, STATE, X_WIDE
+from generic.ops.conv_grad import CONVOLVED, DY, SLOPED, SLOPED_EXACTLY, STATE, X_WIDE
 from metal_host.case import Case, named
 from metal_host.geometry import IMAGE, READS_5, SHAPE, WEIGHTS
 from support import close, exact, numbers
@@ -204,6 +205,9 @@ OPS = (
                 for label, kind in KINDS.items()
             },
             "of a prelu": Sample(call("conv_grad_weights", DY, X_WIDE, SLOPED), (0, 1)),
+            "of a prelu of powers of two": Sample(
+                call("conv_grad_weights", *POOLING.arrays("dy", "x"), SLOPED_EXACTLY), (0, 1)
+            ),
             **larger(lambda kind: call("conv_grad_weights", *kind.arrays("dy", "x"), kind.state), (0, 1)),
         },
         image="x",

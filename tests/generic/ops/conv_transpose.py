@@ -8,18 +8,21 @@ import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Node, OpInfo, Sample, call
 from generic.ops.conv import (
+    ACTIVE,
     NOTHING,
     OUT,
     POOLING,
     SAME,
     SMALL,
     activated,
+    active,
     axes,
     before_neuron,
     so_far,
     windows,
     with_kept,
 )
+from generic.ops.conv_grad import EXACT, behind
 from support.oracle import convolution as oracle
 
 import mpsfunc as mf
@@ -48,9 +51,9 @@ class _Way(NamedTuple):
     def y(self) -> tuple[int, ...]:
         return self.x[0], *self.out, self.w[0]
 
-    def arrays(self, *names: str, wide: bool = False) -> tuple[Array, ...]:
-        shapes = {"x": self.x, "w": self.w, "b": self.w[:1], "dy": self.y}
-        return tuple(Array(shapes[name], wide=wide) for name in names)
+    def arrays(self, *names: str, of: Any = "numbers", wide: bool = False) -> tuple[Array, ...]:
+        shapes = {"x": self.x, "w": self.w, "b": self.w[:1], "dy": self.y, "y": self.y}
+        return tuple(Array(shapes[name], of, wide) for name in names)
 
     def state(self, neuron: str = "", *more: float, y: Any = NOTHING, moves: bool = True) -> Call:
         """As `Kind.state_of` makes it."""
@@ -79,7 +82,8 @@ _LARGER = _Way(
     {"stride": 2, "padding": 1},
 )
 _TO_POOLING = _Way(POOLING.y, POOLING.w, {"stride": 2, "padding": 1, "output_padding": (0, 1)}, (5, 4), POOLING.how)
-# In the accumulator's dtype: a slope is rounded to the images', which no definition knows.
+_TO_ACTIVE = _Way(ACTIVE.y, (3, 2, 2, 4), {}, (3, 4), {})
+# In the accumulator's dtype: dy times a slope is rounded to the images', which no definition knows.
 DY, X_WIDE, W_WIDE = _TO_POOLING.arrays("dy", "x", "w", wide=True)
 _BENT: Any = "tanh", 1.5, 0.5
 # Whose arrays say nothing of where its windows sit.
@@ -199,6 +203,7 @@ _WRONG_VALUES = (
     ("this is no way back", _with(state=LEFT)),
     ("exclude_edges is for averages", _with(padding=mf.PaddingPolicy(exclude_edges=True))),
     ("unknown neuron", _with(neuron="swish")),
+    ("unknown neuron", _with(neuron=mf.Neuron("swish"))),
     ("groups do not divide the channels", _with(groups=3)),
     ("windows reach too far", _with(offset=2**30, out_size=4)),
 )
@@ -213,6 +218,7 @@ OPS = (
             "of 6 channels": Sample(
                 call("conv_transpose", *_LARGER.arrays("x", "w", "b"), stride=2, neuron="elu"), in_matrix=False
             ),
+            **active("conv_transpose", *_TO_ACTIVE.arrays("x", "w", "b")),
         },
         image="x",
         reference=_transposed,
@@ -260,7 +266,11 @@ OPS = (
                 label: call("conv_transpose_grad_input", *way.arrays("dy", "w"), way.state(moves=False))
                 for label, way in WAYS.items()
             },
-            "of a tanh": call("conv_transpose_grad_input", DY, W_WIDE, _TO_POOLING.state(*_BENT, y=DY, moves=False)),
+            # A sum of positive terms is as exact as they are.
+            "of a tanh": call(
+                *("conv_transpose_grad_input", *_TO_POOLING.arrays("dy", "w", of="positive")),
+                _TO_POOLING.state(*_BENT, y=Array(_TO_POOLING.y), moves=False),
+            ),
             "of 6 channels": Sample(
                 call("conv_transpose_grad_input", *_LARGER.arrays("dy", "w"), _LARGER.from_forward("relu")),
                 in_matrix=False,
@@ -283,8 +293,20 @@ OPS = (
                 for label, way in WAYS.items()
             },
             "of a tanh": Sample(
-                call("conv_transpose_grad_weights", DY, X_WIDE, _TO_POOLING.state(*_BENT, y=DY)), (0, 1)
+                call("conv_transpose_grad_weights", DY, X_WIDE, _TO_POOLING.state(*_BENT, y=DY)),
+                (0, 1),
+                in_matrix=False,
             ),
+            **{
+                f"of {label}": Sample(
+                    call(
+                        *("conv_transpose_grad_weights", *_TO_POOLING.arrays("dy", "x")),
+                        _TO_POOLING.state(*how, y=Array(_TO_POOLING.y)),
+                    ),
+                    (0, 1),
+                )
+                for label, how in EXACT.items()
+            },
             "of 6 channels": Sample(
                 call("conv_transpose_grad_weights", *_LARGER.arrays("dy", "x"), _LARGER.from_forward("relu")),
                 (0, 1),
@@ -315,8 +337,11 @@ OPS = (
                 for label, way in WAYS.items()
             },
             "of a tanh": Sample(
-                call("conv_transpose_grad", DY, X_WIDE, W_WIDE, _TO_POOLING.state(*_BENT, y=DY)), (0, 1, 2)
+                call("conv_transpose_grad", DY, X_WIDE, W_WIDE, _TO_POOLING.state(*_BENT, y=DY)),
+                (0, 1, 2),
+                in_matrix=False,
             ),
+            **behind("conv_transpose_grad", _TO_ACTIVE, _TO_ACTIVE.state),
             "of 6 channels": Sample(
                 call("conv_transpose_grad", *_LARGER.arrays("dy", "x", "w"), _LARGER.from_forward("relu")),
                 (0, 1, 2),

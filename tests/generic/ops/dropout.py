@@ -186,8 +186,8 @@ def _measured(ending: str) -> dict[str, Benchmark]:
 
 IMAGES, AKEY = numbers((2, 6, 5, 4)), mx.array([1, 2], mx.uint32)
 ABOVE = IMAGES > 0
-_, STATE = mf.dropout_fwd(IMAGES, key=AKEY, stream=mx.cpu)
-_, STATE_OF_MASK = mf.dropout_fwd(IMAGES, mask=ABOVE, stream=mx.cpu)
+STATE = mf.DropoutState(AKEY, mx.zeros(0, mx.uint8), "dropout", 0.5, (1, 1, 1), IMAGES.shape)
+STATE_OF_MASK = STATE._replace(mask=ABOVE, op="dropout_by_mask")
 WIDE = mx.broadcast_to(mx.zeros((1, 1, 1, 4)), (1, 2**15, 2**14, 4))
 NAN = float("nan")
 

@@ -7,7 +7,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Node, OpInfo, Sample, call
-from generic.ops.conv import Kind, activated, before_neuron, so_far, with_kept
+from generic.ops.conv import Kind, activated, active, before_neuron, so_far, with_kept
+from generic.ops.conv_grad import EXACT
 from support.benchmarks import DTYPES, LEVEL, Benchmark, Measured
 
 import mpsfunc as mf
@@ -16,8 +17,9 @@ from mpsfunc import graph
 # Samples, and what they should give: a product of matrices -----------------------------------------------
 
 SMALL, LARGER = Kind((2, 5, 4, 4), (3, 5, 4, 4), {}), Kind((3, 2, 2, 8), (5, 2, 2, 8), {})
-# In the accumulator's dtype: a slope is rounded to the images', which no definition knows.
-DY, X_WIDE, W_WIDE = SMALL.arrays("dy", "x", "w", wide=True)
+ACTIVE = Kind((2, 3, 4, 3), (2, 3, 4, 3), {})
+# In the accumulator's dtype: dy times a slope is rounded to the images', which no definition knows.
+DY, X_WIDE = SMALL.arrays("dy", "x", wide=True)
 
 
 def _flat(a: np.ndarray) -> np.ndarray:
@@ -63,9 +65,10 @@ OPS = (
         samples={
             "": call("fully_connected", *SMALL.arrays("x", "w", "b")),
             "without a bias": Sample(call("fully_connected", *LARGER.arrays("x", "w")), in_matrix=False),
-            "with a tanh": Sample(
+            "of 8 channels with a tanh": Sample(
                 call("fully_connected", *LARGER.arrays("x", "w", "b"), neuron="tanh"), in_matrix=False
             ),
+            **active("fully_connected", *ACTIVE.arrays("x", "w", "b")),
         },
         image="x",
         reference=_connected,
@@ -74,6 +77,7 @@ OPS = (
             ("the weights do not fit the images", lambda: mf.fully_connected(X, W[:, :2])),
             ("the bias does not fit the weights", lambda: mf.fully_connected(X, W, mx.zeros(5))),
             ("not an image batch", lambda: mf.fully_connected(X.reshape(2, -1), W)),
+            ("a is out of range", lambda: mf.fully_connected(X, W, neuron=mf.Neuron("elu", float("nan")))),
         ),
         wrong_types=(("w is not an array", lambda: mf.fully_connected(X, 3)),),
         benchmarks={"fully_connected": MEASURED},
@@ -109,8 +113,19 @@ OPS = (
                 (0, 1, 2),
             ),
             "of a sigmoid": Sample(
-                call("fully_connected_grad", DY, X_WIDE, W_WIDE, SMALL.state_of("sigmoid", y=DY)), (0, 1, 2)
+                call("fully_connected_grad", DY, X_WIDE, *SMALL.arrays("w"), SMALL.state_of("sigmoid", y=DY)),
+                (0, 1, 2),
             ),
+            **{
+                f"of {label}": Sample(
+                    call(
+                        *("fully_connected_grad", *SMALL.arrays("dy", "x", "w")),
+                        SMALL.state_of(*how, y=Array(SMALL.y)),
+                    ),
+                    (0, 1, 2),
+                )
+                for label, how in EXACT.items()
+            },
             "of 8 channels": Sample(
                 call(
                     "fully_connected_grad",

@@ -8,6 +8,7 @@ from mpsfunc.windows.axis import Axis
 from support.oracle.windows import averages, counts, taps
 
 Array = np.ndarray
+NO_TAP = 2**62
 
 
 def avg_pool(x: Array, rows: Axis, cols: Axis) -> Array:
@@ -16,6 +17,13 @@ def avg_pool(x: Array, rows: Axis, cols: Axis) -> Array:
 
 def avg_pool_grad(dy: Array, rows: Axis, cols: Axis) -> Array:
     return np.einsum("jh,iw,njic->nhwc", averages(rows), averages(cols), dy, optimize=True)
+
+
+def _taps(axis: Axis) -> Array:
+    """(n_out, most taps): where they lie; NO_TAP behind those of an output that has fewer."""
+    each = [taps(axis, o) for o in range(axis.n_out)]
+    most = max(map(len, each), default=0)
+    return np.array([at + [NO_TAP] * (most - len(at)) for at in each], np.int64).reshape(axis.n_out, most)
 
 
 def max_pool(x: Array, rows: Axis, cols: Axis) -> tuple[Array, Array]:
@@ -38,16 +46,6 @@ def max_pool(x: Array, rows: Axis, cols: Axis) -> tuple[Array, Array]:
         lost = outside & (none | (best < 0))
         best, at = np.where(lost, np.zeros((), x.dtype), best), np.where(lost, -1, at)
     return best, at
-
-
-NO_TAP = 2**62
-
-
-def _taps(axis: Axis) -> Array:
-    """(n_out, most taps): where they lie; NO_TAP behind those of an output that has fewer."""
-    each = [taps(axis, o) for o in range(axis.n_out)]
-    most = max(map(len, each), default=0)
-    return np.array([at + [NO_TAP] * (most - len(at)) for at in each], np.int64).reshape(axis.n_out, most)
 
 
 def max_pool_grad(dy: Array, at: Array, height: int, width: int) -> Array:
