@@ -37,7 +37,7 @@ ROWS = (
 )
 # Every row is measured in so many turns, with the others between them: a neighbour's work on a shared machine lasts
 # longer than a turn, and the interval is to show it.
-TURNS, ROUNDS, QUICK_ROUNDS = 3, 10, 2
+TURNS, ROUNDS, QUICK_ROUNDS = 3, 20, 2
 HEAD = ("operation", "dtype", "x", "ratio", "low", "high", "ms", "PyTorch", "commit", "date")
 
 
@@ -91,7 +91,10 @@ def _times(problem: Problem, rounds: int) -> dict[str, list[float]]:
     if wrong:
         raise AssertionError(f"{problem.title}: wrong answers of {wrong}")
     by_name = {side.name: side for side in sides}
-    return clock.interleave({name: clock.wall(by_name[name], call, 1) for name, call in bound.items()}, rounds)
+    calls = cpu.together({name: clock.wall(by_name[name], call, 1) for name, call in bound.items()})
+    return clock.interleave(
+        {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}, rounds
+    )
 
 
 def _summary(turns: list[dict[str, list[float]]]) -> Measured:

@@ -63,9 +63,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     by_name = {side.name: side for side in sides}
 
     once = {name: clock.wall(by_name[name], call, 1) for name, call in bound.items()}
-    seconds = {name: _least(sample) for name, sample in once.items()}
-    several = _TOGETHER if min(seconds.values()) < _SHORT else 1
-    calls = {name: 1 if seconds[name] > _LONG else several for name in bound}
+    calls = together(once)
 
     samplers = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
     samplers[COPY] = _copy(inputs, problem.dtype, calls[OURS])
@@ -79,6 +77,13 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     alone = {name: once[name] for name, count in calls.items() if count > 1}
     single = clock.interleave(alone, args.rounds) if alone else {}
     return Row(problem, times, {name: calls.get(name, 1) for name in times}, single, wrong, targets)
+
+
+def together(once: dict[str, clock.Sampler]) -> dict[str, int]:
+    """How many calls an evaluation of each side holds: several where some side's call is short, but not of a long one."""
+    seconds = {name: _least(sample) for name, sample in once.items()}
+    several = _TOGETHER if min(seconds.values()) < _SHORT else 1
+    return {name: 1 if taken > _LONG else several for name, taken in seconds.items()}
 
 
 def _least(sample: clock.Sampler) -> float:
