@@ -80,7 +80,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
 
 
 def together(once: dict[str, clock.Sampler]) -> dict[str, int]:
-    """How many calls an evaluation of each side holds: several where some side's call is short, but not of a long one."""
+    """How many calls an evaluation of each side holds: several where some side's is short, one of a long one."""
     seconds = {name: _least(sample) for name, sample in once.items()}
     several = _TOGETHER if min(seconds.values()) < _SHORT else 1
     return {name: 1 if taken > _LONG else several for name, taken in seconds.items()}

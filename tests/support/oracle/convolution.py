@@ -36,11 +36,13 @@ def _weights(w: Array, groups: int) -> Array:
 
 
 def conv(x: Array, w: Array, b: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
+    """Sums over the taps of each window and the channels of its group."""
     y = _patches(x, rows, cols, groups) @ _weights(w, groups).swapaxes(1, 2)
     return y.swapaxes(0, 1).reshape(x.shape[0], rows.n_out, cols.n_out, w.shape[0]) + b
 
 
 def conv_grad_input(dy: Array, w: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
+    """Each output's dy, spread over what its window read."""
     (n, j, i, _), (_, q, p, c) = dy.shape, w.shape
     spread = (_outputs(dy, groups) @ _weights(w, groups)).reshape(groups, n, j, i, q, p, c)
     spread = np.moveaxis(spread, 0, 5).reshape(n, j, i, q, p, groups * c)
@@ -54,11 +56,13 @@ def conv_grad_input(dy: Array, w: Array, rows: Axis, cols: Axis, groups: int = 1
 
 
 def conv_grad_weights(dy: Array, x: Array, rows: Axis, cols: Axis, groups: int = 1) -> Array:
+    """What each tap read, weighed with dy."""
     dw = _outputs(dy, groups).swapaxes(1, 2) @ _patches(x, rows, cols, groups)
     return dw.reshape(dy.shape[3], rows.size, cols.size, x.shape[3] // groups)
 
 
 def conv_grad_bias(dy: Array) -> Array:
+    """The sums of dy over images and pixels."""
     return dy.sum((0, 1, 2))
 
 
@@ -72,6 +76,7 @@ def turned(w: Array, groups: int = 1) -> Array:
 
 
 def scattered(x: Array, w: Array, out: Any, stride: Any, pad: Any, dilation: Any, groups: int = 1) -> Array:
+    """A transposed convolution: each pixel adds its multiples of the weights to the output."""
     y = np.zeros((x.shape[0], *out, w.shape[0]))
     for j, i, row, col, q, p, outs, ins in _meetings(x, w, out, stride, pad, dilation, groups):
         y[:, row, col, outs] += x[:, j, i, ins] @ w[outs, q, p].T

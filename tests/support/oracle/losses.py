@@ -11,6 +11,7 @@ Array = np.ndarray
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
+    """Shares that add up to 1 along an axis."""
     with np.errstate(invalid="ignore"):
         powers = np.exp(x - x.max(axis, keepdims=True))
         return powers / powers.sum(axis, keepdims=True)
@@ -26,6 +27,7 @@ def softmax_grad(dy: Array, y: Array, axis: int = -1, *, rounded: bool = False) 
 
 
 def log_softmax(x: Array, axis: int = -1) -> Array:
+    """Their logarithms."""
     with np.errstate(invalid="ignore"):
         less = x - x.max(axis, keepdims=True)
         return less - np.log(np.exp(less).sum(axis, keepdims=True))
@@ -94,6 +96,7 @@ def slopes(type: str, a: Array, b: Array, told: dict[str, Any]) -> Array:
 
 
 def one_hot(labels: Array, classes: int) -> Array:
+    """Rows with a 1 at each label, and of zeros where there is no such class."""
     return (labels[..., None] == np.arange(classes)).astype(np.float64)
 
 

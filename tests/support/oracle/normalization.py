@@ -53,6 +53,7 @@ def square_sum(x: np.ndarray, shifts: range) -> np.ndarray:
 
 
 def spatial_norm(x: np.ndarray, size: int, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0) -> np.ndarray:
+    """x over a power of the squares in a window of pixels."""
     base = delta + alpha / size**2 * square_sum(x * x, forward_shifts(size))
     return x * base**-beta
 
@@ -60,6 +61,7 @@ def spatial_norm(x: np.ndarray, size: int, alpha: float = 1.0, beta: float = 5.0
 def spatial_norm_grad(
     dy: np.ndarray, x: np.ndarray, size: int, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0
 ) -> np.ndarray:
+    """Its gradient, dy pulled through both places where x stands."""
     base = delta + alpha / size**2 * square_sum(x * x, forward_shifts(size))
     pulled = square_sum(dy * x * base ** (-beta - 1), adjoint_shifts(size))
     return dy * base**-beta - 2 * alpha * beta / size**2 * x * pulled
@@ -68,6 +70,7 @@ def spatial_norm_grad(
 def cross_channel_norm(
     x: np.ndarray, size: int = 5, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0
 ) -> np.ndarray:
+    """x over a power of the squares in a window of channels."""
     base = delta + alpha / size * window_sum(x * x, -1, forward_shifts(size))
     return x * base**-beta
 
@@ -75,6 +78,7 @@ def cross_channel_norm(
 def cross_channel_norm_grad(
     dy: np.ndarray, x: np.ndarray, size: int = 5, alpha: float = 1.0, beta: float = 5.0, delta: float = 1.0
 ) -> np.ndarray:
+    """Its gradient."""
     base = delta + alpha / size * window_sum(x * x, -1, forward_shifts(size))
     pulled = window_sum(dy * x * base ** (-beta - 1), -1, adjoint_shifts(size))
     return dy * base**-beta - 2 * alpha * beta / size * x * pulled
@@ -104,6 +108,7 @@ def local_contrast_norm(
     pm: float = 0.0,
     ps: float = 1.0,
 ) -> np.ndarray:
+    """The difference from a window's mean, over a power of its variance."""
     mean, base = _contrast(x, size, alpha, delta)
     return pm + ps * (x - p0 * mean) * base**-beta
 
@@ -119,6 +124,7 @@ def local_contrast_norm_grad(
     pm: float = 0.0,
     ps: float = 1.0,
 ) -> np.ndarray:
+    """Its gradient."""
     mean, base = _contrast(x, size, alpha, delta)
     a, b = dy * base**-beta, dy * (x - p0 * mean) * base ** (-beta - 1)
     shifts = adjoint_shifts(size)
@@ -164,6 +170,7 @@ class Norm(NamedTuple):
 
 
 def batch_norm(x: np.ndarray, dy: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float) -> Norm:
+    """Normalization by the images' own statistics."""
     pixels = (0, 1, 2)
     mean = x.mean(pixels)
     var = ((x - mean) ** 2).mean(pixels)
@@ -197,12 +204,14 @@ class Statistics(NamedTuple):
 
 
 def bn_stats(x: np.ndarray, state: Statistics | None = None, eps: float = 1e-5) -> Statistics:
+    """Mean and variance of each channel, merged with those that there are."""
     none = np.zeros(x.shape[-1])
     new = Statistics(x.mean(PIXELS), x.var(PIXELS), x.size // x.shape[-1], none, none, state.eps if state else eps)
     return new if state is None else bn_merge(state, new)
 
 
 def bn_frozen(mean: np.ndarray, var: np.ndarray, eps: float = 1e-5) -> Statistics:
+    """Statistics as given."""
     return Statistics(mean, var, 0, np.zeros_like(mean), np.zeros_like(mean), eps, True)
 
 
@@ -215,6 +224,7 @@ def bn_merge(a: Statistics, b: Statistics) -> Statistics:
 
 
 def bn_running(running: Statistics, state: Statistics, momentum: float = 0.1, unbiased: bool = True) -> Statistics:
+    """Running statistics, moved towards a batch's."""
     found = state.var * state.count / (state.count - 1) if unbiased else state.var
     mean, var = (
         (1 - momentum) * old + momentum * new for old, new in ((running.mean, state.mean), (running.var, found))
@@ -223,6 +233,7 @@ def bn_running(running: Statistics, state: Statistics, momentum: float = 0.1, un
 
 
 def bn_reset(state: Statistics) -> Statistics:
+    """A state without sums."""
     none = np.zeros_like(state.mean)
     state = state._replace(dgamma=none, dbeta=none)
     return state if state.frozen else state._replace(mean=none, var=none, count=0)
@@ -239,6 +250,7 @@ def _activation(neuron: Any) -> tuple[str, dict[str, Any]]:
 
 
 def bn_normalize(x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None) -> np.ndarray:
+    """Normalization by given statistics."""
     type, how = _activation(neuron)
     return activation.neuron(_before_activation(x, state, gamma, beta), type, **how)
 
@@ -252,6 +264,7 @@ def _pulled(dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any, beta: 
 def bn_stats_grad(
     dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None
 ) -> Statistics:
+    """The sums over images and pixels that the gradient needs."""
     g = _pulled(dy, x, state, gamma, beta, neuron)
     dgamma, dbeta = (g * (x - state.mean) / state.root).sum(PIXELS), g.sum(PIXELS)
     return state._replace(dgamma=state.dgamma + dgamma, dbeta=state.dbeta + dbeta)
@@ -260,6 +273,7 @@ def bn_stats_grad(
 def bn_grad(
     dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None
 ) -> np.ndarray:
+    """The gradient of the images, through statistics that are not frozen."""
     g = _pulled(dy, x, state, gamma, beta, neuron)
     if not state.frozen:
         xhat = (x - state.mean) / state.root
@@ -285,6 +299,7 @@ def _in_groups(x: np.ndarray, groups: int) -> np.ndarray:
 
 
 def group_norm(x: np.ndarray, groups: int, gamma: Any = 1, beta: Any = 0, eps: float = 1e-5) -> Normalized:
+    """Normalization by the statistics of each image's groups of channels."""
     apart = _in_groups(x, groups)
     mean, var = apart.mean((1, 3)), apart.var((1, 3))
     xhat = (apart - mean[:, None, :, None]) / np.sqrt(var + eps)[:, None, :, None]

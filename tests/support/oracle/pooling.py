@@ -12,10 +12,12 @@ NO_TAP = 2**62
 
 
 def avg_pool(x: Array, rows: Axis, cols: Axis) -> Array:
+    """Means of windows."""
     return np.einsum("jh,iw,nhwc->njic", averages(rows), averages(cols), x, optimize=True)
 
 
 def avg_pool_grad(dy: Array, rows: Axis, cols: Axis) -> Array:
+    """Each window's share of dy, at what it read."""
     return np.einsum("jh,iw,njic->nhwc", averages(rows), averages(cols), dy, optimize=True)
 
 
@@ -49,6 +51,7 @@ def max_pool(x: Array, rows: Axis, cols: Axis) -> tuple[Array, Array]:
 
 
 def max_pool_grad(dy: Array, at: Array, height: int, width: int) -> Array:
+    """dy at the winners."""
     n, _, _, c = dy.shape
     dx = np.zeros((n, height * width + 1, c))  # the last row takes what goes nowhere
     np.add.at(dx, (np.arange(n)[:, None, None, None], at, np.arange(c)), dy)
@@ -56,6 +59,7 @@ def max_pool_grad(dy: Array, at: Array, height: int, width: int) -> Array:
 
 
 def l2_pool(x: Array, rows: Axis, cols: Axis) -> Array:
+    """Roots of the sums of squares in windows."""
     return np.sqrt(np.einsum("jh,iw,nhwc->njic", counts(rows), counts(cols), x**2, optimize=True))
 
 
@@ -66,5 +70,6 @@ def l2_pool_grad(dy: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> A
 
 
 def l2_pool_jvp(t: Array, x: Array, norms: Array, rows: Axis, cols: Axis) -> Array:
+    """The tangent for a tangent of x."""
     total = np.einsum("jh,iw,nhwc->njic", counts(rows), counts(cols), t * x, optimize=True)
     return np.divide(total, norms, out=np.zeros_like(total), where=norms != 0)
