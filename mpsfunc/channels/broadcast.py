@@ -217,6 +217,8 @@ def gathered(full: mx.array, shape: Shape, per: int) -> mx.array:
     """The sums over everything that shares an entry of an operand of this shape, from the shape of the result."""
     if full.shape == shape:
         return full
+    if full.size == 0:
+        return mx.zeros(shape, full.dtype)
     images, *rest = shape
     n, *lengths = full.shape
     again = n // (images * per)

@@ -138,15 +138,23 @@ def run(
         if not returned:
             made = Leaves()
             returned.append(made.take(op, "the result", first(known[:own], *positional, **named)))
-            return made.arrays or [mx.array(0.0)]  # without any, MLX crashes
+            return _apart(made.arrays)
         with drawing_from(key):
             made = Leaves()
             made.take(op, "the result", again(known[:own], *positional, **named))
-            return made.arrays or [mx.array(0.0)]
+            return _apart(made.arrays)
 
     made = mx.checkpoint(call)(*arrays, *leaves.arrays)
     result: R = filled(returned[0], made)
     return result
+
+
+def _apart(results: Sequence[mx.array]) -> list[mx.array]:
+    """The results, behind views of them, or one of no meaning where there is none, without which MLX crashes.
+
+    ``mx.vjp`` gives a result that comes straight from ``mx.stop_gradient`` no cotangent, and its own to the next one.
+    """
+    return [mx.squeeze(mx.expand_dims(a, 0), 0) for a in results] or [mx.array(0.0)]
 
 
 def random_state() -> mx.array:

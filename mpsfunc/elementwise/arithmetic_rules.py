@@ -162,7 +162,8 @@ def _grad_by_formula(dy: mx.array, x: mx.array, y: mx.array, spec: GradSpec) -> 
 @grad.vmap
 def _grad_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: GradSpec) -> mx.array:
     x, y, of = _folded(arrays[1:], mapped[1:], size, spec.of)
-    again = spec.of.batch // (spec.images * spec.per)  # sums over what comes again stay within each of the mapped
+    own = spec.images * spec.per
+    again = spec.of.batch // own if own else 1  # sums over what comes again stay within each of the mapped
     wide = spec._replace(of=of, images=size * again * spec.images)
     out = grad(one_batch(arrays[0], mapped[0], size), x, y, wide)
     apart = out.reshape(size, again, spec.images, *out.shape[1:])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import mlx.core as mx
 
 from mpsfunc.core.arguments import text
 from mpsfunc.core.printing import brief, describe, name_of
-from mpsfunc.saving.trees import RECORDS, Path, place
+from mpsfunc.saving.trees import RECORDS, Path, Tree, place
 
 _Tree = TypeVar("_Tree")
 
@@ -29,7 +29,8 @@ def checked(tree: Any, kind: type[_Tree]) -> _Tree:
 def _wrong(value: Any, kind: Any, path: Path) -> str:
     """What is not of its type, and that; empty if all is."""
     origin = get_origin(kind)
-    if kind is Any or text(getattr(kind, "__forward_arg__", kind)) == "Tree":  # as the parts of trees.Tree have it
+    # In the parts of trees.Tree its name stands for it.
+    if kind is Any or kind == Tree or text(getattr(kind, "__forward_arg__", kind)) == "Tree":
         fits = True
     elif origin is Union or origin is UnionType:
         fits = not all(_wrong(value, each, path) for each in get_args(kind))
@@ -51,9 +52,9 @@ def _wrong(value: Any, kind: Any, path: Path) -> str:
 
 def _kinds(value: Any, kind: Any) -> dict[Any, Any] | None:
     """The types of the parts of a list, a tuple or a dict; None where it is no such value."""
-    if is_typeddict(kind):
-        hints = get_type_hints(kind)
-        fits = type(value) is dict and kind.__required_keys__ <= value.keys() <= hints.keys()
+    if _is_typed_dict(kind):
+        hints, required = _keys(kind)
+        fits = type(value) is dict and required <= value.keys() <= hints.keys()
         return {key: hints[key] for key in value} if fits else None
     origin, of = get_origin(kind), get_args(kind)
     if origin is dict and of[0] is str:
@@ -66,9 +67,25 @@ def _kinds(value: Any, kind: Any) -> dict[Any, Any] | None:
     raise TypeError(f"load: this is no type of trees; got expected={shown(kind)}, expected {_RULE}")
 
 
+def _is_typed_dict(kind: Any) -> bool:
+    """Of typing or of typing_extensions, which Python's own `is_typeddict` does not know."""
+    return isinstance(kind, type) and hasattr(kind, "__required_keys__") and hasattr(kind, "__total__")
+
+
+def _keys(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """The types of a TypedDict's keys, and those that must be there, also where its annotations are strings."""
+    hints, required = get_type_hints(kind, include_extras=True), set(kind.__required_keys__)
+    for key, hint in hints.items():
+        marker = getattr(get_origin(hint), "_name", "")
+        if marker in ("Required", "NotRequired"):
+            hints[key] = get_args(hint)[0]
+            (required.add if marker == "Required" else required.discard)(key)
+    return hints, required
+
+
 def shown(kind: Any) -> str:
     """A type for errors."""
-    if is_typeddict(kind):
+    if _is_typed_dict(kind):
         return f"{name_of(kind)}, a dict with {', '.join(map(describe, get_type_hints(kind)))}"
     if isinstance(kind, type) and get_origin(kind) is None:
         return name_of(kind)

@@ -157,7 +157,8 @@ def read_header(file: io.BufferedReader) -> Header:
     entries = parsed(text)
     if type(entries) is not dict or text[:1] != b"{":
         raise Refused("the header is not an object", _FORMAT)
-    metadata = entries.pop("__metadata__", {})
+    metadata = entries.pop("__metadata__", None)
+    metadata = {} if metadata is None else metadata  # MLX writes null where it has none
     if type(metadata) is not dict or any(type(value) is not str for value in metadata.values()):
         raise Refused("the metadata are not strings", _FORMAT)
     return Header(metadata, entries, size - 8 - length)

@@ -186,6 +186,30 @@ def test_results_that_are_arguments_or_each_other_or_none(device: mx.Device) -> 
     assert mf.checkpoint(lambda x: "none")(X) == "none" and mf.checkpoint(lambda: mx.ones(2))().shape == (2,)
 
 
+def test_results_that_are_whole_numbers_leave_the_others_their_gradients(device: mx.Device) -> None:
+    """MLX gives them no cotangent where they are arguments handed back."""
+    n, labels = mx.array(3), mx.arange(X.size, dtype=mx.int32).reshape(X.shape)
+    for kept in (
+        lambda x: (n, (x * x).sum()),
+        lambda x, n=n: (n, (x * x).sum()),
+        lambda x, labels=labels: (labels, labels.reshape(X.shape), x * x),
+    ):
+        given = [X] + [a for a in (kept.__defaults__ or ()) if kept.__code__.co_argcount > 1]
+        want, got = (mx.grad(lambda *a, f=f: f(*a)[-1].sum())(*given) for f in (kept, mf.checkpoint(kept)))
+        assert alike([got], [want]) and mx.any(want != 0).item()
+    both = mf.checkpoint(lambda x, n: (n, x * x, x * x * x))
+    slope = mx.grad(lambda x: (2 * both(x, n)[1] + 7 * both(x, n)[2]).sum())(X)
+    assert mx.allclose(slope, 4 * X + 21 * X * X).item()
+
+
+def test_a_state_can_be_handed_through(device: mx.Device) -> None:
+    x = mx.arange(16.0).reshape(1, 2, 2, 4)
+    state = mf.bn_stats(x)
+    block = mf.checkpoint(lambda x, state: (state, mf.bn_normalize(x, state) ** 2))
+    want = mx.grad(lambda x: (mf.bn_normalize(x, state) ** 2).sum())(x)
+    assert mx.allclose(mx.grad(lambda x: block(x, state)[1].sum())(x), want).item()
+
+
 def test_a_function_keeps_its_name() -> None:
     assert mf.checkpoint(both).__name__ == "both"
 

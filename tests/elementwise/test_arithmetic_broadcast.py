@@ -234,3 +234,12 @@ def test_what_does_not_fit_is_refused() -> None:
             mf.add(*both)
     with pytest.raises(ValueError, match="^add: y is out of range; got y="):
         mf.add(x, 1e300)
+
+
+@pytest.mark.parametrize("operation", ["add", "subtract", "multiply", "divide"])
+def test_derivatives_of_nothing_with_something_that_is_shared(operation: Any, device: mx.Device) -> None:
+    function, none, y = getattr(mf, operation), mx.zeros((0, 4)), mx.ones(4)
+    slope = mx.grad(lambda y: function(none, y).sum())
+    assert not mx.any(mx.grad(lambda y: slope(y).sum())(y)).item()
+    many = mx.vmap(mx.grad(lambda y, x: function(x, y).sum()))(mx.ones((2, 4)), mx.zeros((2, 0, 4)))
+    assert many.shape == (2, 4) and not mx.any(many).item()

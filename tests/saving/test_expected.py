@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import typing
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -57,6 +59,7 @@ def test_a_tree_of_its_type_is_loaded(tmp_path: Path) -> None:
         *[(3, int), (True, bool), (True, int), (3, float), (0.5, float), ("text", str), (STATE, mf.AvgPoolState)],
         *[([1, "a"], list), ((1,), tuple), ({"a": 1}, dict), ({}, dict[str, int]), ((), tuple[int, ...])],
         *[(STATE, tuple), (STATE, object), ([None], list[None]), ({"a": [1]}, dict[str, Any])],
+        *[({"s": STATE, "n": [1]}, dict[str, Tree]), ([STATE, 1.5], list[Tree]), ({"s": STATE}, Tree)],
         *[(mf.Neuron("relu"), mf.Neuron), (mf.PaddingPolicy(), mf.PaddingPolicy), ([STATE], list[mf.AvgPoolState])],
     ],
 )
@@ -93,6 +96,30 @@ def test_another_tree_is_refused(tmp_path: Path, change: dict[str, Any], place: 
     start = f"^load: the file holds something else; got {re.escape(place)}"
     with pytest.raises(ValueError, match=f"{start}.*, expected {re.escape(kind)}"):
         loaded(tmp_path, RIGHT | change, Saved)
+
+
+# Python 3.10 has no NotRequired of its own.
+te: Any = typing if sys.version_info >= (3, 11) else pytest.importorskip("typing_extensions")
+
+
+class Partly(te.TypedDict, total=False):
+    a: te.Required[int]
+    b: str
+
+
+class Mostly(te.TypedDict):
+    a: int
+    b: te.NotRequired[str]
+
+
+@pytest.mark.parametrize("kind", [Partly, Mostly])
+def test_keys_that_need_not_be_there(tmp_path: Path, kind: Any) -> None:
+    """Annotations are strings in this file, which Python does not look into."""
+    for tree in ({"a": 1}, {"a": 1, "b": "text"}):
+        assert loaded(tmp_path, tree, kind) == tree
+    for tree in ({"b": "text"}, {}, {"a": "text"}, {"a": 1, "b": 2}, {"a": 1, "c": 2}):
+        with pytest.raises(ValueError, match="^load: the file holds something else; got "):
+            loaded(tmp_path, tree, kind)
 
 
 @pytest.mark.parametrize("kind", [set, bytes, Path, 3, "int", mx.ones(2), list[set], dict[int, str], [int]])
