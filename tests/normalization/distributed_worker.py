@@ -215,25 +215,25 @@ def disagree(folder: Path, group: Any) -> None:
     (folder / f"{group.rank()}.txt").write_text(message)
 
 
-# Of earlier groups. MLX keeps what it compiles as well, but two processes would write and read it at once.
-COMPILED = Path(tempfile.gettempdir(), f"mpsfunc tests of {os.getuid()}", mx.__version__)
-
-
 @contextmanager
 def own_compiled_code(folder: Path) -> Iterator[None]:
-    """Has MLX write what it compiles to a folder of this process, which begins with what others have finished."""
-    os.environ["TMPDIR"] = str(folder)
+    """Has MLX write what it compiles to a folder of this process, or two processes would write and read it at once.
+
+    It begins with what earlier groups have finished, which MLX keeps from run to run as well.
+    """
+    kept = Path(tempfile.gettempdir(), f"mpsfunc tests of {os.getuid()}", mx.__version__)
     own = folder / "mlx" / mx.__version__ / "cpu"
-    own.mkdir(parents=True)
-    COMPILED.mkdir(parents=True, exist_ok=True)
-    for library in COMPILED.glob("*.so"):
+    for each in (kept, own):
+        each.mkdir(parents=True, exist_ok=True)
+    for library in kept.glob("*.so"):
         (own / library.name).symlink_to(library)
+    os.environ["TMPDIR"] = str(folder)
     yield
     for library in own.glob("*.so"):
         if not library.is_symlink():
-            part = COMPILED / f"of {os.getpid()}"
+            part = kept / f"of {os.getpid()}"
             shutil.copyfile(library, part)
-            part.replace(COMPILED / library.name)  # nobody sees a part of it
+            part.replace(kept / library.name)  # nobody sees a part of it
 
 
 def main(folder: Path, *how: str) -> None:
