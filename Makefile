@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n auto
 beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
-  graph saving soak windows activation/test_cpu.py \
+  graph saving soak support windows activation/test_cpu.py \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,checkpoint_arguments checkpointing cuda_graphs environment exporting interpreters interrupts memory \
     nvrtc nvrtc_compiles nvrtc_found operations processes rules threads,core/test_$(name).py) \

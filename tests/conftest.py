@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # before MLX reads it: float32 means float32
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of definitions in NumPy: threads of several processes wait in turn
 
 import mlx.core as mx
 import pytest
