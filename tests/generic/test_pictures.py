@@ -145,7 +145,12 @@ def test_only_a_window_that_would_start_behind_the_image_is_cut() -> None:
 
 BENCHMARKS = DOCS / "benchmarks"
 draw_benchmarks = script("draw_benchmarks")
-TABLES = {str(file.relative_to(BENCHMARKS)): file for file in sorted(BENCHMARKS.glob("**/*.csv"))}
+# Those with a page; what `--compare` keeps has none.
+TABLES = {
+    str(file.relative_to(BENCHMARKS)): file
+    for file in sorted(BENCHMARKS.glob("**/*.csv"))
+    if file.parent.name != "compare"
+}
 
 
 def marks(picture: ET.Element, verdict: str) -> int:
