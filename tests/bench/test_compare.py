@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# Both import PyTorch, without which the module is skipped.
 from tests.bench import compare, results, stats  # noqa: E402
 from tests.bench.compare import ROWS, Measured, Ratio  # noqa: E402
 

@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from metal_host.case import Case
 from support import exact, numbers
+from support.benchmarks import Benchmark
 
 import mpsfunc as mf
 from mpsfunc.selftest.expressions import (
@@ -73,19 +75,23 @@ class Sample(NamedTuple):
 
     def run(self, inputs: Arrays, dtype: mx.Dtype, made: Iterator[Any] | None = None, **more: Any) -> Any:
         """What the call returns on these arguments; other arrays are always the same. See `expressions.evaluated`."""
-        given = iter(inputs)
-        return evaluated(self.call, lambda a: next(given) if a.argument else _constant(a, dtype), dtype, made, **more)
+        return evaluated(self.call, _drawn_from(inputs, dtype), dtype, made, **more)
 
     def named_arguments(self, dtype: mx.Dtype) -> dict[str, Any]:
         """What the call gives the function, by the names of its parameters."""
-        given = iter(self.inputs(dtype))
-        whole = arguments(self.call, lambda a: next(given) if a.argument else _constant(a, dtype), dtype)
+        whole = arguments(self.call, _drawn_from(self.inputs(dtype), dtype), dtype)
         return dict(inspect.signature(getattr(mf, self.call.function)).bind(*whole.args, **whole.how).arguments)
 
     def outs(self, inputs: Arrays, dtype: mx.Dtype) -> Arrays:
         """The floating arrays of that which are meant."""
         made = [a for a in results(self.run(inputs, dtype)) if mx.issubdtype(a.dtype, mx.floating)]
         return tuple(made) if self.outputs is None else tuple(made[i] for i in self.outputs)
+
+
+def _drawn_from(inputs: Arrays, dtype: mx.Dtype) -> Callable[[Array], mx.array]:
+    """Takes arguments from the inputs, one after the other."""
+    given = iter(inputs)
+    return lambda a: next(given) if a.argument else _constant(a, dtype)
 
 
 def _constant(a: Array, dtype: mx.Dtype) -> mx.array:
@@ -166,8 +172,8 @@ class OpInfo:
     wrong_values: tuple[Wrong, ...] = ()
     wrong_types: tuple[Wrong, ...] = ()
     loads: Mapping[str, Loads] = field(default_factory=dict)
-    cases: Callable[[], Iterable[Any]] = tuple
-    benchmarks: Mapping[str, Any] = field(default_factory=dict)
+    cases: Callable[[], Iterable[Case]] = tuple
+    benchmarks: Mapping[str, Benchmark] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     no_node: str = ""
 
@@ -186,13 +192,10 @@ class OpInfo:
     def expected(self, sample: Sample, inputs: Arrays) -> tuple[np.ndarray, ...]:
         """What the reference makes of these arguments."""
         assert self.reference is not None
-        given = iter(inputs)
+        drawn = _drawn_from(inputs, mx.float64)
 
         def draw(a: Array) -> np.ndarray:
-            if a.argument:
-                return exact(next(given))
-            constant = _constant(a, mx.float64)
-            return np.array(constant) if a.of in ("bools", "bytes") else exact(constant)
+            return np.array(drawn(a)) if a.of in ("bools", "bytes") else exact(drawn(a))
 
         def fix(a: Fixed) -> np.ndarray:
             return np.array(a.values, a.dtype if a.dtype and "float" not in a.dtype else np.float64)

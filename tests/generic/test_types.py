@@ -167,6 +167,7 @@ class Answers(NamedTuple):
 @pytest.fixture(scope="module", params=["mypy", "basedpyright"])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     if importlib.util.find_spec(request.param) is None:
+        # `make test` needs neither of them; `make lint` installs both, and runs this.
         pytest.skip(f"{request.param}, one of the dev dependencies, is not installed")
     asked = [*EXACT, *INEXACT]
     imports = "\n".join(f"import {module}" for module in ("mpsfunc", *modules()))
