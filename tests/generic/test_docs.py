@@ -5,6 +5,9 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -145,3 +148,21 @@ def test_make_knows_the_commands_of_the_pages() -> None:
     assert used >= {"demo", "test"}
     for command in used:
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE), command
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_a_family_can_be_tested_alone() -> None:
+    """What `make test FAMILY=losses` names is there, and is collected without the other operations' records."""
+    command = subprocess.run(
+        ["make", "-n", "test", "FAMILY=losses"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()[-1]
+    arguments = command.partition(" -m pytest ")[2].replace("-n auto", "").replace('"', "").split()
+    arguments = [each for each in arguments if each not in ("-m", "not", "kernels")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    found = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {"tests/losses/test_values.py", "tests/generic/test_bad_calls.py"} <= found
+    assert not any("[avg_pool" in line for line in done.stdout.splitlines())

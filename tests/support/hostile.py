@@ -26,11 +26,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
     "checkpoint": {"function": mx.abs},
     "set_num_threads": {"count": mf.get_num_threads()},
 }
-FUNCTIONS = {
-    name: function
-    for name, function in vars(mf).items()
-    if inspect.isfunction(function) and not name.startswith("_") and name not in ("get_num_threads", "save", "load")
-}
+FUNCTIONS = {name: getattr(mf, name) for name in OPS if name not in ("get_num_threads", "save", "load")}
 
 
 def good(name: str) -> dict[str, Any]:
