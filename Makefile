@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A process a core; ARGS=-n0 for one, which a debugger needs.
 PYTEST := $(BIN)/python -m pytest -n auto
+# What has tests beside PyTorch.
+of_parity := tests/bench tests/windows/test_placement.py $(wildcard tests/*/test_parity.py)
 beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
@@ -47,10 +49,10 @@ check: test kernels parity nvrtc lint docs isas asan wheels  ## what CI runs
 
 parity: $(VENV)/test  ## the same results as PyTorch
 	$(PIP) install torch==2.13.0
-	$(PYTEST) -m parity $(ARGS)
+	$(PYTEST) -m parity $(of_parity) $(ARGS)
 
-kernels: $(VENV)/test  ## every kernel compiled in every way, also for Metal on a machine without it; needs clang
-	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) tests/metal_host tests/native $(ARGS)
+kernels: $(VENV)/test  ## what make test leaves of kernels: compiled in every way, also for Metal without a Mac; needs clang
+	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) -m kernels tests/metal_host tests/native $(ARGS)
 
 nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
 	$(PIP) install 'mpsfunc[nvrtc]'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import importlib.util
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # before MLX reads it: float32 means float32
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of definitions in NumPy: threads of several processes wait in turn
@@ -31,6 +34,7 @@ else:
 ON_REQUEST = {"huge": "arrays past 2**31 elements"}
 CPU = pytest.param("cpu", marks=pytest.mark.needs_cpu_module)
 GPU = pytest.param("gpu", marks=pytest.mark.gpu)
+LEFT_OUT = pytest.StashKey[collections.Counter[str]]()  # how many tests do not run here, by the reason
 NO_CPU_MODULE = "mpsfunc was built without its CPU module"
 
 
@@ -51,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ["MPSFUNC_FAMILY"] = family  # before the records are imported
     config.addinivalue_line("markers", "huge: arrays past 2**31 elements; run by hand")
     config.addinivalue_line("markers", "needs_cpu_module: runs the C++ primitives")
+    config.addinivalue_line("markers", "needs_dev(module): asks one of the dev dependencies, which make lint installs")
+    config.stash[LEFT_OUT] = collections.Counter()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -99,7 +105,7 @@ def of_family(family: str, items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if belongs(item)]
 
 
-def _why_not(item: pytest.Item, asked_for: str) -> str | None:
+def _why_not(item: pytest.Item, asked_for: str) -> str:
     if item.get_closest_marker("gpu") and not mx.is_available(mx.gpu):
         return "MLX finds no GPU"
     if item.get_closest_marker("needs_cpu_module") and no_cpu_module():
@@ -107,24 +113,39 @@ def _why_not(item: pytest.Item, asked_for: str) -> str | None:
     for marker, why in ON_REQUEST.items():
         if item.get_closest_marker(marker) and marker not in asked_for:
             return f"{why}: pytest -m {marker}"
-    return None
+    if (needs := item.get_closest_marker("needs_dev")) and importlib.util.find_spec(needs.args[0]) is None:
+        return f"{needs.args[0]}, one of the dev dependencies, is not installed"
+    return ""
 
 
+@pytest.hookimpl(trylast=True)  # after what -m and -k leave out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what cannot run here. To skip each of thousands would take a minute; the summary has their numbers."""
     if family := config.getoption("--family"):
         items[:] = of_family(family, items)
-    for item in items:
-        why = _why_not(item, config.option.markexpr or "")
-        if why:
-            item.add_marker(pytest.mark.skip(reason=why))
+    why_not = {item: _why_not(item, config.option.markexpr or "") for item in items}
+    left_out = [item for item, why in why_not.items() if why]
+    config.stash[LEFT_OUT].update(why_not[item] for item in left_out)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not why_not[item]]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (sent := getattr(session.config, "workeroutput", None)) is not None:  # one of xdist's processes
+        sent["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each process of xdist has collected all tests."""
+    node.config.stash[LEFT_OUT] |= collections.Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reasons: dict[str, int] = {}
+    reasons = terminalreporter.config.stash[LEFT_OUT].copy()
     for report in terminalreporter.getreports("skipped"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-        reason = reason.removeprefix("Skipped: ")
-        reasons[reason] = reasons.get(reason, 0) + 1
+        reasons[reason.removeprefix("Skipped: ")] += 1
     for reason, count in sorted(reasons.items()):
         terminalreporter.write_line(f"not run: {count} tests, because {reason}", yellow=True)
 

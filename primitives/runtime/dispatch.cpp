@@ -16,15 +16,17 @@ using Kernel = void (*)(const Call&);
   static constexpr Kernel kernels[] = {MPSF_KERNELS(MPSF_ADDRESS)}; \
   }
 
-#if defined(__x86_64__)
+// CMake says which were built.
+#ifdef MPSF_HAS_avx512
 MPSF_TABLE(avx512)
-#if !defined(MPSF_SANITIZE)
+#endif
+#ifdef MPSF_HAS_avx2
 MPSF_TABLE(avx2)
 #endif
-#endif
-#if defined(__aarch64__)
+#ifdef MPSF_HAS_neon
 MPSF_TABLE(neon)
-#else
+#endif
+#ifdef MPSF_HAS_baseline
 MPSF_TABLE(baseline)
 #endif
 
@@ -38,24 +40,25 @@ struct Isa {
 
 #if defined(__x86_64__)
 // Every processor with AVX2 has F16C, and not every compiler can ask for that one.
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-bool has_avx512() {
+[[maybe_unused]] bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+[[maybe_unused]] bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 #endif
-bool always() { return true; }
+[[maybe_unused]] bool always() { return true; }
 
 constexpr Isa kIsas[] = {
-#if defined(__x86_64__)
+#ifdef MPSF_HAS_avx512
     {"avx512", avx512::kernels, has_avx512},
-#if !defined(MPSF_SANITIZE)
+#endif
+#ifdef MPSF_HAS_avx2
     {"avx2", avx2::kernels, has_avx2},
 #endif
-#endif
-#if defined(__aarch64__)
+#ifdef MPSF_HAS_neon
     {"neon", neon::kernels, always},
-#else
+#endif
+#ifdef MPSF_HAS_baseline
     {"baseline", baseline::kernels, always},
 #endif
 };
@@ -73,9 +76,10 @@ const Isa* find_isa(const std::string& name, const std::string& asked_by) {
 
 const Isa* default_isa() {
   if (const char* name = std::getenv("MPSFUNC_ISA")) return find_isa(name, "MPSFUNC_ISA");
-  const Isa* isa = kIsas;
-  while (!isa->available()) ++isa;
-  return isa;
+  for (const Isa& isa : kIsas) {
+    if (isa.available()) return &isa;
+  }
+  throw std::runtime_error("mpsfunc's CPU module was built without an instruction set of this machine (MPSF_ISAS)");
 }
 
 std::atomic<const Isa*>& active() {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -150,19 +152,29 @@ def test_make_knows_the_commands_of_the_pages() -> None:
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE), command
 
 
+def test_make_parity_knows_where_parity_is_tested() -> None:
+    told = re.search(r"^of_parity := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    places = [ROOT / place for place in told[1].replace("$(wildcard ", "").replace(")", "").split()]
+    marked = [path for path in ROOT.glob("tests/**/test_*.py") if "pytest.mark.parity" in path.read_text()]
+    marked.remove(Path(__file__))
+    assert len(marked) > 8
+    for path in marked:
+        assert any(place in path.parents or path.match(str(place)) for place in places), path
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 def test_a_family_can_be_tested_alone() -> None:
     """What `make test FAMILY=losses` names is there, and is collected without the other operations' records."""
-    command = subprocess.run(
-        ["make", "-n", "test", "FAMILY=losses"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()[-1]
-    arguments = command.partition(" -m pytest ")[2].replace("-n auto", "").replace('"', "").split()
-    arguments = [each for each in arguments if each not in ("-m", "not", "kernels")]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    make = ["make", "--dry-run", "test", "FAMILY=losses"]
+    printed = subprocess.run(make, cwd=ROOT, env=alone, capture_output=True, text=True, check=True).stdout
+    (command,) = (line for line in printed.splitlines() if " -m pytest " in line)
+    arguments = shlex.split(command.partition(' -m pytest -n auto -m "not kernels" ')[2])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert arguments and done.returncode == 0, done.stdout[-2000:]
     found = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
     assert {"tests/losses/test_values.py", "tests/generic/test_bad_calls.py"} <= found
     assert not any("[avg_pool" in line for line in done.stdout.splitlines())

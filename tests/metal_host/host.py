@@ -69,9 +69,8 @@ class MetalHost:
             inputs["params"] = launch.packed(words)
         outputs = dict(zip(stage.outputs, stage.results, strict=True))
         work = job(kernel, inputs, outputs, stage.grid, stage.threadgroup)
-        whole = all(t % g == 0 for t, g in zip(stage.grid, stage.threadgroup, strict=True))
         # A rounded grid that is no other has run already.
-        outcome = work.once("address") if self._rounded and whole else work.run(rounded=self._rounded)
+        outcome = work.once("address") if self._rounded and work.whole else work.run(rounded=self._rounded)
         self.runs.append(Run(stage, work, outcome))
         return [_array(outcome.results[name], *output) for name, output in outputs.items()]
 

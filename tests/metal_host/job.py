@@ -73,6 +73,11 @@ class Job(NamedTuple):
     threads: tuple[int, int, int]
     threadgroup: tuple[int, int, int]
 
+    @property
+    def whole(self) -> bool:
+        """Whether the grid is one of whole threadgroups."""
+        return all(count % size == 0 for count, size in zip(self.threads, self.threadgroup, strict=True))
+
     def run(self, *, rounded: bool = False) -> Outcome:
         """Runs the kernel in every way there is.
 

@@ -14,7 +14,7 @@ import pytest
 from metal_host.host import Run, needs_clang
 from metal_host.job import OUTPUT, values
 from metal_host.msl_text import Kernel
-from metal_host.test_bodies import BODIES, launches
+from metal_host.runs import BODIES, launches
 from metal_host.test_host import MATRICES, multiplied
 from mpsfunc.core import texts
 

@@ -18,7 +18,7 @@ import mpsfunc as mf
 from metal_host.case import launched
 from metal_host.geometry import LONG, LONG_IMAGE
 from metal_host.host import Run, metal_host, needs_clang
-from metal_host.test_bodies import BODIES
+from metal_host.runs import BODIES
 from mpsfunc.channels import activation_launches, launches
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, Activation
 
