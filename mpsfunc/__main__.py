@@ -16,7 +16,7 @@ import time
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import launch, mlx_settings
+from mpsfunc.core import launch, mlx_settings, versions
 from mpsfunc.core import nvrtc as core_nvrtc
 from mpsfunc.selftest import calls as selftest_calls
 
@@ -40,7 +40,10 @@ def facts() -> dict[str, str]:
     return {
         "mpsfunc": mf.__version__,
         "python": f"{platform.python_version()}, {platform.platform()}",
-        "packages": ", ".join(f"{package} {importlib.metadata.version(package)}" for package in ("mlx", "numpy")),
+        "packages": ", ".join(
+            f"{package} {importlib.metadata.version(package)}"
+            for package in ("mlx", *versions.installed().backends, "numpy")
+        ),
         "devices": ", ".join(map(_name, devices())),
         "cpu": (
             f"{name}, {used} of {', '.join(known)}, {mf.get_num_threads()} threads"

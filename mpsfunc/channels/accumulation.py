@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core import launch, lazy
+from mpsfunc.core.numpy_later import np
 
 
 def accumulate(before: mx.array, more: mx.array) -> mx.array:

@@ -7,12 +7,12 @@ Python's or NumPy's no method is called but theirs.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import numpy as np
-
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import describe
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def is_a(value: Any, kinds: type[_Kind] | tuple[type[_Kind], ...]) -> TypeIs[_Ki
     return kind is kinds or issubclass(kind, kinds)
 
 
-_OWN = {kind for kind in np.sctypeDict.values() if kind is not np.object_}
+@functools.cache
+def _own() -> set[type]:
+    return {kind for kind in np.sctypeDict.values() if kind is not np.object_}
 
 
 def is_derived(value: Any) -> bool:
@@ -40,7 +42,7 @@ def is_derived(value: Any) -> bool:
     kind = type(value)
     if kind is int or kind is str or kind is float or kind is bool:  # nearly every field
         return False
-    return issubclass(kind, (int, float, str, np.generic)) and not any(kind is own for own in _OWN)
+    return issubclass(kind, (int, float, str, np.generic)) and not any(kind is own for own in _own())
 
 
 def whole(value: Any) -> int | None:
@@ -56,7 +58,7 @@ def whole(value: Any) -> int | None:
 
 def real(value: Any) -> float | int | None:
     """An int or a float, Python's or NumPy's, as Python's; None for everything else, True and False among it."""
-    if type(value) is float:
+    if type(value) is float or type(value) is int:
         return value
     kind = type(value)
     if issubclass(kind, np.floating):

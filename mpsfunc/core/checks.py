@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core import arguments
 from mpsfunc.core.arguments import choice as choice
@@ -197,7 +196,7 @@ def no_kernel_offset(op: str, value: object) -> None:
         )
 
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = (2 - 2.0**-23) * 2.0**127  # the greatest float32
 
 
 def real(op: str, name: str, value: Any, rule: str = "a float") -> float | int:

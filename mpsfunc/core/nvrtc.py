@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import importlib.metadata
 import os
 import re
 import stat
@@ -93,6 +92,8 @@ def compiler(device: str) -> Compiler | None:
 
 def cudas() -> tuple[str, ...]:
     """Versions of CUDA that MLX may be built for: that of the package which brought its backend, if one did."""
+    import importlib.metadata  # which takes as long as a quarter of mpsfunc to import
+
     known = []
     for version in _HEADERS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -13,11 +13,9 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NewType
 
-import numpy as np
-
 Unsigned = NewType("Unsigned", int)  # 32 bits
 _CODES = {int: "i", Unsigned: "I", float: "f"}
-_MOST = float(np.finfo(np.float32).max)
+_MOST = (2 - 2.0**-23) * 2.0**127  # the greatest float
 
 Words = Callable[[Any], tuple[int, ...]]
 

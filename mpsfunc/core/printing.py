@@ -8,6 +8,7 @@ classes have is looked up past their metaclasses.
 
 from __future__ import annotations
 
+import functools
 import html
 import itertools
 from decimal import Decimal
@@ -17,7 +18,8 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
 import mlx.core as mx
-import numpy as np
+
+from mpsfunc.core.numpy_later import np
 
 _State = TypeVar("_State", bound=type)
 
@@ -28,11 +30,14 @@ _ENTRIES = 16  # of a container
 _DEEPEST = 3  # containers in containers
 _BITS = 512  # of an int that is printed digit by digit
 
-_AS_THEY_ARE = (
-    *(type(None), bool, float, complex, Decimal, mx.Dtype, mx.Device, mx.Stream),
-    *(PurePath, PurePosixPath, PureWindowsPath, Path, PosixPath, WindowsPath),
-    *(np.dtype(code).type for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "m", "M")),
-)
+
+@functools.cache
+def _as_they_are() -> tuple[type, ...]:
+    return (
+        *(type(None), bool, float, complex, Decimal, mx.Dtype, mx.Device, mx.Stream),
+        *(PurePath, PurePosixPath, PureWindowsPath, Path, PosixPath, WindowsPath),
+        *(np.dtype(code).type for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "m", "M")),
+    )
 
 
 def printed(state: _State) -> _State:
@@ -103,7 +108,7 @@ def _told(value: Any, depth: int) -> str:
         return f"{str(_DTYPE(value)).rpartition('.')[2]}{list(_SHAPE(value))}"
     if issubclass(kind, np.ndarray):
         return f"numpy.{str(np.ndarray.dtype.__get__(value))[:40]}{list(np.ndarray.shape.__get__(value))}"
-    if any(kind is known for known in _AS_THEY_ARE):
+    if any(kind is known for known in _as_they_are()):
         return repr(value)
     if issubclass(kind, int):
         return _int(int.__index__(value))

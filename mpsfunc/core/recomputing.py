@@ -16,16 +16,16 @@ from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core.arguments import is_a
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import a_kind, describe
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _DEEPEST = 100  # lists in lists, which also ends those that hold themselves
-_HELD = (type(None), bool, int, float, complex, str, bytes, Enum, np.generic, mx.Dtype, mx.Device, mx.Stream)
+_HELD = (type(None), bool, int, float, complex, str, bytes, Enum, mx.Dtype, mx.Device, mx.Stream)
 _RUNNING = (type, ModuleType, CodeType, FrameType, TracebackType)
 
 
@@ -73,7 +73,7 @@ def _holds_arrays(value: Any) -> bool:
         each = left.pop()
         if is_a(each, mx.array):
             return True
-        if is_a(each, (*_HELD, *_RUNNING)) or (callable(each) and not is_a(each, dict)):
+        if is_a(each, (*_HELD, *_RUNNING, np.generic)) or (callable(each) and not is_a(each, dict)):
             continue
         if is_a(each, np.ndarray):  # of which the collector knows nothing
             objects = np.ndarray.dtype.__get__(each).hasobject

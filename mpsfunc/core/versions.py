@@ -1,10 +1,36 @@
-"""Refuses a foreign MLX by name, and a second interpreter, before the C++ module could fail in a stranger way."""
+"""Refuses, each in one sentence, an MLX that is missing, incomplete or foreign, and a second interpreter.
+
+It comes before all other imports, which would fail in stranger ways.
+"""
 
 import ctypes
 import importlib
+import importlib.util
+import os
+import platform
+import re
+import sys
+from typing import NamedTuple, NoReturn
 
 VERSION = "0.1.0"
 MLX_VERSION = "0.32.4"
+
+# MLX's packages that bring libmlx, all to one place, and what ``pip install 'mlx[...]'`` calls them.
+_EXTRAS = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13", "mlx-metal": ""}
+
+
+class Installed(NamedTuple):
+    """What there is of MLX.
+
+    Fields:
+        mlx: The version of its package, empty where there is none.
+        backends: Versions of the packages that bring libmlx, by their names.
+        library: Whether libmlx is there.
+    """
+
+    mlx: str
+    backends: dict[str, str]
+    library: bool
 
 
 def in_the_main_interpreter() -> bool:
@@ -14,6 +40,71 @@ def in_the_main_interpreter() -> bool:
     return bool(current() == main())
 
 
+def installed() -> Installed:
+    """What there is of MLX, read off the names of files: to import `importlib.metadata` takes too long."""
+    spec = importlib.util.find_spec("mlx")  # of a package without __init__.py, which may lie in several folders
+    places = [place for place in (spec and spec.submodule_search_locations) or () if os.path.isdir(place)]
+    with_core = [place for place in places if any(name.startswith("core.") for name in os.listdir(place))]
+    if not (with_core or places):
+        return Installed("", {}, False)
+    place = (with_core or places)[0]
+    names = [re.fullmatch(r"(mlx|mlx_\w+)-(.+)\.dist-info", name) for name in os.listdir(os.path.dirname(place))]
+    found = {name[1].replace("_", "-"): name[2] for name in names if name}
+    library = any(name.startswith("libmlx.") for name in os.listdir(place) + _listed(os.path.join(place, "lib")))
+    return Installed(found.get("mlx", ""), {name: found[name] for name in _EXTRAS if name in found}, library)
+
+
+def _listed(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def complaint(here: Installed, loaded: str) -> str:
+    """What is wrong with MLX and the command that mends it; empty if nothing is known to be.
+
+    Args:
+        here: What is installed.
+        loaded: The version that ``mlx.core`` told, empty where it does not load.
+    """
+    misfits = [f"{name} {version}" for name, version in here.backends.items() if here.mlx and version != here.mlx]
+    if not (here.mlx or loaded):
+        wrong = "MLX is not installed"
+    elif not (here.library or here.backends or loaded):
+        wrong = f"mlx {here.mlx} is installed without a backend"
+    elif misfits:
+        wrong = f"mlx {here.mlx} is installed beside {' and '.join(misfits)}, which does not fit it"
+    elif not (here.library or loaded):
+        wrong = f"libmlx is gone, which {' and '.join(here.backends)} brought"
+    elif loaded and loaded != MLX_VERSION:
+        wrong = f"mlx {loaded} is installed"
+    else:
+        return ""
+    return f"mpsfunc {VERSION} is built for mlx {MLX_VERSION}, but {wrong}; run: {_mending(here)}"
+
+
+def _mending(here: Installed) -> str:
+    """The command that leaves one backend, of the right version. One of a GPU is meant to be there."""
+    extras = [_EXTRAS[name] for name in here.backends]
+    if extras or sys.platform != "linux":
+        extra = max(extras, default="")
+        install = f"pip install 'mlx[{extra}]=={MLX_VERSION}'" if extra else f"pip install mlx=={MLX_VERSION}"
+        # Each has its libmlx at one place, where the removal of one takes the other's away.
+        parted = len(extras) > 1 or (extras and not here.library)
+        return f"pip uninstall -y {' '.join(here.backends)} && {install}" if parted else install
+    return f"pip install 'mlx[cpu]=={MLX_VERSION}' (or, for an NVIDIA GPU, 'mlx[cuda13]=={MLX_VERSION}')"
+
+
+def _refuse(sentence: str) -> NoReturn:
+    """An ImportError; of ``python -m mpsfunc``, which imports this first, what can be told, and the exit status 1."""
+    if sys.argv[:1] == ["-m"] and ("-m", "mpsfunc") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+        here = installed()
+        packages = [f"mlx {here.mlx}"] * bool(here.mlx) + [f"{name} {of}" for name, of in here.backends.items()]
+        print(f"{'mpsfunc':<10} {VERSION}")
+        print(f"{'python':<10} {platform.python_version()}, {platform.platform()}")
+        print(f"{'packages':<10} {', '.join(packages) or 'no MLX'}", flush=True)
+        sys.exit(sentence)
+    raise ImportError(sentence)
+
+
 if not in_the_main_interpreter():
     raise ImportError(
         f"mpsfunc {VERSION} runs in the main interpreter only: in another one its C++ module would wait for ever; "
@@ -21,9 +112,12 @@ if not in_the_main_interpreter():
     )
 
 # Behind the refusal above, since MLX's module may not load there; and by its own word, which its stubs leave out.
-_found: str = importlib.import_module("mlx.core").__version__
-if _found != MLX_VERSION:
-    raise ImportError(
-        f"mpsfunc {VERSION} is built for mlx {MLX_VERSION}, but mlx {_found} is installed; "
-        f"run: pip install mlx=={MLX_VERSION}"
-    )
+_broken: ImportError | None = None
+try:
+    _loaded: str = importlib.import_module("mlx.core").__version__
+except ImportError as error:
+    _loaded, _broken = "", error
+if _wrong := complaint(installed(), _loaded):
+    _refuse(_wrong)
+if _broken is not None:
+    raise _broken

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Shape
 from mpsfunc.core import arguments, checks, launch
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import describe
 
 Strides = Sequence[int]

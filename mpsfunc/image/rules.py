@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.operation import Arrays, Gradients, operation, over_batches
 from mpsfunc.image.params import GatherPixelsLaunch, ResampleLaunch
 from mpsfunc.windows import sampling

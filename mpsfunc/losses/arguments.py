@@ -6,10 +6,10 @@ import math
 from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import describe
 from mpsfunc.losses import formulas, rules
 from mpsfunc.losses.formulas import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec

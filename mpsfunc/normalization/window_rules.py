@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import KernelLaunch
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, operation, over_batches
 from mpsfunc.normalization import window_launches
 from mpsfunc.normalization.params import LocalContrastParams, PowerParams, SquaresNormParams, WindowSumParams

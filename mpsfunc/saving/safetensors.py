@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import describe
 
 # What the format calls a dtype, and the bytes of its elements for NumPy, which has no bfloat16.

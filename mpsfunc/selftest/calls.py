@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from mpsfunc.core import launch
+from mpsfunc.core.numpy_later import np
 from mpsfunc.selftest.expressions import Array, Call, arrays, evaluated, results, unpacked
 
 KEPT = Path(__file__).with_name("calls.json")

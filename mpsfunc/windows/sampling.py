@@ -6,11 +6,12 @@ Whole numbers decide where a position lies, so that no rounding moves it; weight
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+from mpsfunc.core.numpy_later import np
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
 
 
 class Resized(NamedTuple):

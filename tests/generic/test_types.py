@@ -244,3 +244,13 @@ def test_every_name_has_a_type_for_annotations() -> None:
 def test_the_types_of_filters_are_those_of_their_functions() -> None:
     assert graph_stub.STUB.read_text(encoding="utf-8") == graph_stub.stub(), "python docs/graph_stub.py --write"
     assert {f"mpsfunc.graph.{name}" for name in graph_stub.filters()} < set(FUNCTIONS)
+
+
+@pytest.mark.needs_cpu_module
+@pytest.mark.needs_dev("nanobind")
+def test_the_types_of_the_module_are_what_nanobind_tells() -> None:
+    import primitives_stub
+
+    told = primitives_stub.STUB.read_text(encoding="utf-8")
+    assert told == primitives_stub.stub(), "python docs/primitives_stub.py --write"
+    assert "\ndef avg_pool(inputs: Sequence[mlx.core.array], params: Sequence[int]," in told
