@@ -31,7 +31,7 @@ below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
 sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
 cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
-.PHONY: help demo smoke test check parity kernels nvrtc bench pictures docs lint format isas asan wheels soak properties clean
+.PHONY: help demo smoke test check parity kernels nvrtc bench pictures docs lint format isas asan wheels models soak properties clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -69,6 +69,9 @@ asan: $(VENV)/built  ## the CPU kernels under the address sanitizer; needs GCC
 
 wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout
 	PYTHON=$(PYTHON) .ci/wheels
+
+models: $(VENV)/test  ## networks of other packages for MLX, in an environment of their own
+	PYTHON=$(PYTHON) .ci/models $(ARGS)
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -31,7 +31,7 @@ else:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Markers that run only when asked for by name, as in `pytest -m huge`.
-ON_REQUEST = {"huge": "arrays past 2**31 elements"}
+ON_REQUEST = {"huge": "arrays past 2**31 elements", "models": "networks of other packages"}
 CPU = pytest.param("cpu", marks=pytest.mark.needs_cpu_module)
 GPU = pytest.param("gpu", marks=pytest.mark.gpu)
 LEFT_OUT = pytest.StashKey[collections.Counter[str]]()  # how many tests do not run here, by the reason
@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if (Path(__file__).parents[1] / "metal" / family).is_dir():  # else no operation is in it
             os.environ["MPSFUNC_FAMILY"] = family  # before the records are imported
     config.addinivalue_line("markers", "huge: arrays past 2**31 elements; run by hand")
+    config.addinivalue_line("markers", "models: networks of other packages, which make models installs")
     config.addinivalue_line("markers", "needs_cpu_module: runs the C++ primitives")
     config.addinivalue_line("markers", "needs_dev(module): asks one of the dev dependencies, which make lint installs")
     config.stash[LEFT_OUT] = collections.Counter()
