@@ -17,7 +17,7 @@ from metal_host.case import Case
 from metal_host.cases import CASES
 from metal_host.host import metal_host, needs_clang
 from metal_host.job import OUTPUT, Traffic
-from metal_host.runs import BODIES, METAL, launches, runs
+from metal_host.runs import BODIES, CHOSEN, FIRST, METAL, SAMPLE, launches, runs
 from mpsfunc.convolution import launches as convolution_launches
 from mpsfunc.core import launch, texts
 from mpsfunc.core.launch import KernelLaunch
@@ -26,21 +26,11 @@ from mpsfunc.losses.params import LossLaunch, LossNumbers
 pytestmark = needs_clang
 
 
-def first_of_each_body() -> set[str]:
-    """Cases that reach every body, for `make test`; the others are `make kernels`."""
-    names, reached = set(), set[str]()
-    for case in CASES.values():
-        if not reached.issuperset(case.bodies):
-            names.add(case.name)
-            reached.update(case.bodies)
-    return names
-
-
-FIRST = first_of_each_body()
+# The first reach every body, and are for `make test`; the others are for `make kernels`.
 # The scope lets tests of one case follow each other, so that one process of several has them all.
 each_case = pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=name, marks=() if name in FIRST else pytest.mark.kernels) for name, case in CASES.items()],
+    [pytest.param(CASES[name], id=name, marks=() if name in FIRST else pytest.mark.kernels) for name in CHOSEN],
     scope="module",
 )
 
@@ -153,6 +143,7 @@ def test_cases_have_names_of_their_own() -> None:
 
 
 @pytest.mark.kernels
+@pytest.mark.skipif(SAMPLE > 1, reason="MPSFUNC_KERNEL_SAMPLE leaves cases out")
 @pytest.mark.parametrize("body", BODIES)
 def test_cases_of_every_kind(body: str) -> None:
     """Each dtype of images, and an input of fewer than eight elements."""

@@ -1,4 +1,7 @@
-"""Every body, with every fault that mutations.py puts into it by rule, must fail: the gates are worth their trust."""
+"""Every body, with every fault that mutations.py puts into it by rule, must fail: the gates are worth their trust.
+
+In a sample of cases (`runs.SAMPLE`) as many bodies, with all of their faults and cases.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import functools
 import itertools
 import os
 import re
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,8 +18,8 @@ from metal_host import conformance
 from metal_host.host import Run, needs_clang
 from metal_host.job import OUTPUT, Buffer, KernelFault, Outcome, values
 from metal_host.mutations import Fault, faults, lost_spaces
-from metal_host.runs import BODIES, METAL
-from metal_host.runs import launches as all_launches
+from metal_host.runs import BODIES, METAL, drawn
+from metal_host.runs import launches as known_launches
 from mpsfunc.core import texts
 
 pytestmark = [needs_clang, pytest.mark.kernels]
@@ -26,6 +28,7 @@ pytestmark = [needs_clang, pytest.mark.kernels]
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
 # A right launch takes a fraction of a second; a fault that makes a loop endless would have each take a minute.
 SECONDS = 8
+DRAWN = [body for body in BODIES if drawn("faults", (body,))]
 _OUTPUTS = {"float32", "uint8", "uint16"}  # the integers number winners
 
 
@@ -38,7 +41,7 @@ def launches(body: str) -> tuple[Run, ...]:
     kinds: tuple[set[str], ...] = (_OUTPUTS,)
     if "sizeof(T)" in texts.body(body):
         kinds = _OUTPUTS, set(TOLERANCE)
-    known = sorted(all_launches(body), key=lambda run: -sum(b.bytes for b in run.job.buffers))
+    known = sorted(known_launches(body, all_cases=True), key=lambda run: -sum(b.bytes for b in run.job.buffers))
     return tuple(r for kind in kinds for r in known if {b.dtype for b in r.job.buffers if b.role == OUTPUT} <= kind)
 
 
@@ -76,19 +79,9 @@ def finder(body: str, fault: Fault) -> str | None:
     return None
 
 
-def seeded_in(body: str) -> list[Fault]:
-    """All faults, or one of each kind and of the rest one in MPSFUNC_FAULTS. A changed text has others picked."""
-    text = texts.body(body)
-    found, one_in = faults(text, arrays(launches(body)[0])), int(os.environ.get("MPSFUNC_FAULTS", 1))
-    drawn = sorted(found, key=lambda fault: zlib.crc32(f"{fault.where}{text}".encode()))
-    first = {fault.kind: fault for fault in reversed(drawn)}
-    rest = [fault for fault in drawn if fault != first[fault.kind]]
-    return [*first.values(), *rest[: len(rest) // one_in]]
-
-
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", DRAWN)
 def test_every_fault_is_caught(body: str) -> None:
-    seeded = seeded_in(body)
+    seeded = faults(texts.body(body), arrays(launches(body)[0]))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda fault: finder(body, fault), seeded))
     for fault, by in zip(seeded, found, strict=True):
@@ -101,7 +94,7 @@ def test_every_fault_is_caught(body: str) -> None:
 def test_faults_have_places(body: str) -> None:
     """Rules that find nothing in a body would prove nothing about it."""
     text = texts.body(body)
-    kinds = {fault.kind for fault in faults(text, arrays(launches(body)[0]))}
+    kinds = {fault.kind for fault in faults(text, arrays(known_launches(body)[0]))}
     assert {"index", "start"} <= kinds
     assert "guard" in kinds or not re.search(r"\bif \(|\? ", text)
     assert "threadgroup_barrier" not in text or {"barrier", "space"} <= kinds
@@ -115,6 +108,6 @@ def test_faults_have_places(body: str) -> None:
 )
 def test_every_lost_address_space_in_a_header_is_caught(header: str) -> None:
     text = texts.text(header)
-    small = next(run for body in BODIES for run in launches(body) if text in run.job.kernel.text)
+    small = next(run for body in BODIES for run in known_launches(body) if text in run.job.kernel.text)
     for fault in lost_spaces(text):
         assert conformance.faults(small.job.kernel.replaced(text, fault.text)), fault.where
