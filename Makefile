@@ -123,4 +123,5 @@ $(VENV)/dev: extras := dev,demo,test
 $(VENV)/demo $(VENV)/test $(VENV)/bench $(VENV)/docs $(VENV)/dev: $(VENV)/built
 	@echo "Installing mpsfunc[$(extras)]"
 	@$(PIP) install 'mpsfunc[$(extras)]'
+	@$(if $(findstring test,$(extras)),$(BIN)/python tests/support/precompiled.py)
 	@touch $@
