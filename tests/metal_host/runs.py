@@ -1,7 +1,7 @@
 """The launches of cases, each case run once a test run, whichever of xdist's processes asks first.
 
-With MPSFUNC_KERNEL_SAMPLE, one in so many cases and bodies is looked at besides what reaches every body. The texts of
-the bodies decide which, so that a change has others drawn.
+With MPSFUNC_KERNEL_SAMPLE, one in so many cases is run besides those that reach every body. The texts of the bodies
+decide which, so that a change has others drawn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ BODIES = sorted(path.stem for path in METAL.glob("*/*.metal"))
 SAMPLE = int(os.environ.get("MPSFUNC_KERNEL_SAMPLE") or 1)
 
 
-def drawn(name: str, bodies: tuple[str, ...]) -> bool:
-    """Whether a sample holds what has this name and is about these bodies."""
+def _drawn(name: str, bodies: tuple[str, ...]) -> bool:
     return zlib.crc32("".join((name, *map(texts.body, bodies))).encode()) % SAMPLE == 0
 
 
@@ -41,7 +40,7 @@ def _first_of_each_body() -> set[str]:
 
 
 FIRST = _first_of_each_body()  # cases that reach every body
-CHOSEN = [name for name, case in CASES.items() if name in FIRST or drawn(name, case.bodies)]
+CHOSEN = [name for name, case in CASES.items() if name in FIRST or _drawn(name, case.bodies)]
 folder: Path | None = None  # what the processes have in common; none: there is one process
 
 
@@ -74,7 +73,7 @@ def _made(name: str) -> tuple[Run, ...]:
 
 
 @functools.cache
-def launches(body: str, *, all_cases: bool = False) -> tuple[Run, ...]:
-    """The launches of a body, in the chosen cases or in all."""
-    cases = [name for name in (CASES if all_cases else CHOSEN) if body in CASES[name].bodies]
+def launches(body: str) -> tuple[Run, ...]:
+    """The launches of a body in the chosen cases."""
+    cases = [name for name in CHOSEN if body in CASES[name].bodies]
     return tuple(run for name in cases for run in runs(name) if run.stage.body == body)
