@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import mpsfunc as mf
@@ -15,7 +16,9 @@ AnyOperation = Operation[..., Any]
 
 def modules() -> list[str]:
     """The names of all modules of the package."""
-    names = [info.name for info in pkgutil.walk_packages(mf.__path__, "mpsfunc.")]
+    # An editable install has the checkout's root in the package's path, for the kernel texts.
+    folder = str(Path(str(mf.__file__)).parent)
+    names = [info.name for info in pkgutil.walk_packages([folder], "mpsfunc.")]
     return [name for name in names if not name.endswith((".__main__", "._primitives"))]
 
 
