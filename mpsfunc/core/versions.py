@@ -7,7 +7,6 @@ import ctypes
 import importlib
 import importlib.util
 import os
-import platform
 import re
 import sys
 from typing import NamedTuple, NoReturn
@@ -96,6 +95,8 @@ def _mending(here: Installed) -> str:
 def _refuse(sentence: str) -> NoReturn:
     """An ImportError; of ``python -m mpsfunc``, which imports this first, what can be told, and the exit status 1."""
     if sys.argv[:1] == ["-m"] and ("-m", "mpsfunc") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+        import platform  # to import it takes long
+
         here = installed()
         packages = [f"mlx {here.mlx}"] * bool(here.mlx) + [f"{name} {of}" for name, of in here.backends.items()]
         print(f"{'mpsfunc':<10} {VERSION}")

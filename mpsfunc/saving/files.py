@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import secrets
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
@@ -86,7 +85,7 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
 def _put(name: str, target: str, before: os.stat_result | None, write: Callable[[io.BufferedWriter], None]) -> None:
     """Writes a file beside another one, and puts it in its place."""
     folder = os.path.dirname(target)
-    beside = os.path.join(folder, f".mpsfunc-{secrets.token_hex(8)}.tmp")
+    beside = os.path.join(folder, f".mpsfunc-{os.urandom(8).hex()}.tmp")
     try:
         # What replaces a file is at no moment open to more users than that is.
         made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if before is None else 0o600)
