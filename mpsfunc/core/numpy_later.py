@@ -1,4 +1,4 @@
-"""NumPy, which is imported when something of it is first used: that takes longer than importing all of mpsfunc."""
+"""NumPy, which is imported when something of it is first used, since that takes long."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def compiler(device: str) -> Compiler | None:
 
 def cudas() -> tuple[str, ...]:
     """Versions of CUDA that MLX may be built for: that of the package which brought its backend, if one did."""
-    import importlib.metadata  # which takes as long as a quarter of mpsfunc to import
+    import importlib.metadata  # to import it takes long
 
     known = []
     for version in _HEADERS:

@@ -24,12 +24,12 @@ class Installed(NamedTuple):
     Fields:
         mlx: The version of its package, empty where there is none.
         backends: Versions of the packages that bring libmlx, by their names.
-        library: Whether libmlx is there.
+        libmlx: Whether that is there.
     """
 
     mlx: str
     backends: dict[str, str]
-    library: bool
+    libmlx: bool
 
 
 def in_the_main_interpreter() -> bool:
@@ -49,8 +49,8 @@ def installed() -> Installed:
     place = (with_core or places)[0]
     names = [re.fullmatch(r"(mlx|mlx_\w+)-(.+)\.dist-info", name) for name in os.listdir(os.path.dirname(place))]
     found = {name[1].replace("_", "-"): name[2] for name in names if name}
-    library = any(name.startswith("libmlx.") for name in os.listdir(place) + _listed(os.path.join(place, "lib")))
-    return Installed(found.get("mlx", ""), {name: found[name] for name in _EXTRAS if name in found}, library)
+    libmlx = any(name.startswith("libmlx.") for name in os.listdir(place) + _listed(os.path.join(place, "lib")))
+    return Installed(found.get("mlx", ""), {name: found[name] for name in _EXTRAS if name in found}, libmlx)
 
 
 def _listed(folder: str) -> list[str]:
@@ -67,11 +67,11 @@ def complaint(here: Installed, loaded: str) -> str:
     misfits = [f"{name} {version}" for name, version in here.backends.items() if here.mlx and version != here.mlx]
     if not (here.mlx or loaded):
         wrong = "MLX is not installed"
-    elif not (here.library or here.backends or loaded):
+    elif not (here.libmlx or here.backends or loaded):
         wrong = f"mlx {here.mlx} is installed without a backend"
     elif misfits:
         wrong = f"mlx {here.mlx} is installed beside {' and '.join(misfits)}, which does not fit it"
-    elif not (here.library or loaded):
+    elif not (here.libmlx or loaded):
         wrong = f"libmlx is gone, which {' and '.join(here.backends)} brought"
     elif loaded and loaded != MLX_VERSION:
         wrong = f"mlx {loaded} is installed"
@@ -87,7 +87,7 @@ def _mending(here: Installed) -> str:
         extra = max(extras, default="")
         install = f"pip install 'mlx[{extra}]=={MLX_VERSION}'" if extra else f"pip install mlx=={MLX_VERSION}"
         # Each has its libmlx at one place, where the removal of one takes the other's away.
-        parted = len(extras) > 1 or (extras and not here.library)
+        parted = len(extras) > 1 or (extras and not here.libmlx)
         return f"pip uninstall -y {' '.join(here.backends)} && {install}" if parted else install
     return f"pip install 'mlx[cpu]=={MLX_VERSION}' (or, for an NVIDIA GPU, 'mlx[cuda13]=={MLX_VERSION}')"
 

@@ -112,5 +112,5 @@ def test_what_nobody_knows_is_left_as_mlx_says_it(tmp_path: Path) -> None:
 
 
 def test_an_mlx_that_was_built_here_needs_no_package_of_a_backend() -> None:
-    assert complaint(Installed(MLX_VERSION, {}, library=True), MLX_VERSION) == ""
-    assert complaint(Installed("", {}, library=True), MLX_VERSION) == ""
+    assert complaint(Installed(MLX_VERSION, {}, libmlx=True), MLX_VERSION) == ""
+    assert complaint(Installed("", {}, libmlx=True), MLX_VERSION) == ""
