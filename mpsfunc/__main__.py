@@ -1,6 +1,7 @@
 """What this machine runs mpsfunc with, and a short test of every function on each of its devices.
 
-python -m mpsfunc
+python -m mpsfunc         the report and the test
+python -m mpsfunc build   makes the C++ module for the MLX that is here, where mpsfunc came without one for it
 """
 
 from __future__ import annotations
@@ -23,14 +24,32 @@ from mpsfunc.selftest import calls as selftest_calls
 
 def main() -> int:
     """Prints the report, which is made to be pasted into an issue; 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="python -m mpsfunc", description=__doc__)
+    about, forms = (__doc__ or "").split("\n\n", 1)
+    parser = argparse.ArgumentParser(
+        prog="python -m mpsfunc", description=about, epilog=forms, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=["build"], help="make the C++ module, which needs a C++ compiler")
     parser.add_argument("--no-test", action="store_true", help="versions and devices only")
     args = parser.parse_args()
+    if args.what == "build":
+        return build()
     os.environ["MLX_ENABLE_TF32"] = "0"  # MLX asks at its first product; what is kept is of whole float32
     for name, value in facts().items():
         print(f"{name:<10} {value}")
     failed = 0 if args.no_test else sum(not tested(device) for device in devices())
     return 1 if failed else 0
+
+
+def build() -> int:
+    """Makes the C++ module and says where it is, or why there is none; 1 then."""
+    from mpsfunc.core import building
+
+    try:
+        print(f"built, tested and kept: {building.build()}")
+    except building.BuildError as error:
+        print(f"python -m mpsfunc build: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def facts() -> dict[str, str]:

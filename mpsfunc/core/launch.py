@@ -9,7 +9,6 @@ where there is no compiler for that, as text (``mx.fast.cuda_kernel``).
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import math
 import os
@@ -19,21 +18,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core import environment, grids, printing, texts
+from mpsfunc.core import environment, grids, native, printing, texts
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.params import Threadgroup, for_cpu, for_gpu
 
 if TYPE_CHECKING:
     from mpsfunc.core.nvrtc import Constant
 
-_primitives: Any = None
-_why_no_primitives = ""
-try:
-    _primitives = importlib.import_module("mpsfunc._primitives")
-except ModuleNotFoundError as error:  # a GPU-only install; launching on the CPU says so
-    if error.name != "mpsfunc._primitives":
-        raise
-    _why_no_primitives = str(error)
+_primitives: Any
+_primitives, _why_no_primitives = native.load()
 
 StreamLike = mx.Stream | mx.ThreadLocalStream | mx.Device | mx.DeviceType | None
 Output = tuple[tuple[int, ...], mx.Dtype]
@@ -317,7 +310,6 @@ def module(op: str) -> Any:
     """The C++ module; a RuntimeError that names the operation where there is none."""
     if _primitives is None:
         raise RuntimeError(
-            f"{op}: this mpsfunc was built without its CPU module; got the CPU, expected a GPU stream or an install "
-            f"with a C++ compiler ({_why_no_primitives})"
+            f"{op}: {_why_no_primitives}; got the CPU, expected a GPU stream or {native.remedy()}"
         )
     return _primitives

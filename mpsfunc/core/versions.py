@@ -9,10 +9,12 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from mpsfunc.core.mlx_table import END, FEATURES, TABLE, release
+
 VERSION = "0.1.0"
-MLX_VERSION = "0.32.4"
 
 # MLX's packages that bring libmlx, all to one place, and what ``pip install 'mlx[...]'`` calls them.
 _EXTRAS = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13", "mlx-metal": ""}
@@ -57,12 +59,13 @@ def _listed(folder: str) -> list[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
-def complaint(here: Installed, loaded: str) -> str:
+def complaint(here: Installed, loaded: str, lacks: Sequence[str] = ()) -> str:
     """What is wrong with MLX and the command that mends it; empty if nothing is known to be.
 
     Args:
         here: What is installed.
         loaded: The version that ``mlx.core`` told, empty where it does not load.
+        lacks: Those of `FEATURES` that it has not.
     """
     misfits = [f"{name} {version}" for name, version in here.backends.items() if here.mlx and version != here.mlx]
     if not (here.mlx or loaded):
@@ -73,23 +76,30 @@ def complaint(here: Installed, loaded: str) -> str:
         wrong = f"mlx {here.mlx} is installed beside {' and '.join(misfits)}, which does not fit it"
     elif not (here.libmlx or loaded):
         wrong = f"libmlx is gone, which {' and '.join(here.backends)} brought"
-    elif loaded and loaded != MLX_VERSION:
+    elif loaded and lacks:
+        wrong = f"mlx {loaded} has no {' and no '.join(f'mx.{name}' for name in lacks)}"
+    elif loaded and not _in_reach(loaded):
         wrong = f"mlx {loaded} is installed"
     else:
         return ""
-    return f"mpsfunc {VERSION} is built for mlx {MLX_VERSION}, but {wrong}; run: {_mending(here)}"
+    return f"mpsfunc {VERSION} works with mlx>={TABLE[0].mlx},<{END}, but {wrong}; run: {_mending(here)}"
+
+
+def _in_reach(version: str) -> bool:
+    return release(TABLE[0].mlx) <= release(version) < release(END)
 
 
 def _mending(here: Installed) -> str:
     """The command that leaves one backend, of the right version. One of a GPU is meant to be there."""
+    version = here.mlx if here.mlx and _in_reach(here.mlx) else TABLE[-1].mlx
     extras = [_EXTRAS[name] for name in here.backends]
     if extras or sys.platform != "linux":
         extra = max(extras, default="")
-        install = f"pip install 'mlx[{extra}]=={MLX_VERSION}'" if extra else f"pip install mlx=={MLX_VERSION}"
+        install = f"pip install 'mlx[{extra}]=={version}'" if extra else f"pip install mlx=={version}"
         # Each has its libmlx at one place, where the removal of one takes the other's away.
         parted = len(extras) > 1 or (extras and not here.libmlx)
         return f"pip uninstall -y {' '.join(here.backends)} && {install}" if parted else install
-    return f"pip install 'mlx[cpu]=={MLX_VERSION}' (or, for an NVIDIA GPU, 'mlx[cuda13]=={MLX_VERSION}')"
+    return f"pip install 'mlx[cpu]=={version}' (or, for an NVIDIA GPU, 'mlx[cuda13]=={version}')"
 
 
 def _refuse(sentence: str) -> NoReturn:
@@ -114,11 +124,14 @@ if not in_the_main_interpreter():
 
 # Behind the refusal above, since MLX's module may not load there; and by its own word, which its stubs leave out.
 _broken: ImportError | None = None
+_loaded = ""
+_lacks: list[str] = []
 try:
-    _loaded: str = importlib.import_module("mlx.core").__version__
+    _core = importlib.import_module("mlx.core")
+    _loaded, _lacks = _core.__version__, [name for name in FEATURES if not hasattr(_core, name)]
 except ImportError as error:
-    _loaded, _broken = "", error
-if _wrong := complaint(installed(), _loaded):
+    _broken = error
+if _wrong := complaint(installed(), _loaded, _lacks):
     _refuse(_wrong)
 if _broken is not None:
     raise _broken

@@ -52,6 +52,9 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
 NB_MODULE(_primitives, m) {
   using namespace mpsf;
   m.doc() = "CPU kernels of mpsfunc as lazy MLX primitives.";
+  if (std::string(interface()) != MPSF_DIGEST) {
+    throw nb::import_error("it was built for the kernels of another mpsfunc");
+  }
 
 #define MPSF_BIND(op)                                                                              \
   m.def(                                                                                           \

@@ -30,6 +30,6 @@ inline bool is_floating(Dtype dtype) {
 }
 
 // Throws std::invalid_argument.
-void check(const Signature& call);
+[[gnu::visibility("default")]] void check(const Signature& call);
 
 }  // namespace mpsf

@@ -6,6 +6,8 @@
 
 namespace mpsf {
 
+const char* interface() { return MPSF_DIGEST; }
+
 using Kernel = void (*)(const Call&);
 
 #define MPSF_DECLARE(op) void op(const Call&);

@@ -14,8 +14,8 @@ void run_chunks(void* context, Task task, int64_t chunks);
 // Whether this thread has to do all that is cut up for threads: it runs a chunk already, or there is no other.
 bool works_alone();
 
-int get_num_threads();
-void set_num_threads(int threads);  // at least 1
+[[gnu::visibility("default")]] int get_num_threads();
+[[gnu::visibility("default")]] void set_num_threads(int threads);  // at least 1
 
 // Aligned to 64 bytes, uninitialised. Throws std::bad_alloc.
 void* scratch_alloc(int64_t bytes);
