@@ -31,7 +31,7 @@ below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
 sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
 cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
-.PHONY: help demo smoke test check parity kernels nvrtc bench pictures docs lint format isas asan wheels models soak properties clean
+.PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels window models soak properties clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -43,9 +43,12 @@ smoke: $(VENV)/test  ## within a minute: each operation with its definition, its
 	$(PYTEST) -q -m smoke $(addprefix tests/generic/test_,references.py transforms.py bad_input.py) $(ARGS)
 
 test: $(VENV)/test  ## the tests, and the examples in the docs; FAMILY=pooling for what concerns a family
-	$(PYTEST) -m "not kernels" $(if $(FAMILY),--family=$(FAMILY) $(of_family)) $(ARGS)
+	$(PYTEST) -m "not kernels and not programs" $(if $(FAMILY),--family=$(FAMILY) $(of_family)) $(ARGS)
 
-check: test kernels parity nvrtc lint docs isas asan wheels  ## what CI runs
+check: test programs kernels parity nvrtc lint docs isas asan window  ## what CI runs
+
+programs: $(VENV)/test  ## whole programs: training to the end, processes that work together or stop, random callers
+	$(PYTEST) -n 4 -m programs tests $(ARGS)
 
 parity: $(VENV)/test  ## the same results as PyTorch
 	$(PIP) install torch==2.13.0
@@ -69,6 +72,9 @@ asan: $(VENV)/built  ## the CPU kernels under the address sanitizer; needs GCC
 
 wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout
 	PYTHON=$(PYTHON) .ci/wheels
+
+window: $(VENV)/built  ## the same, with the definitions and the transformations beside each MLX that mpsfunc works with
+	PYTHON=$(PYTHON) TESTS="tests/generic/test_references.py tests/generic/test_transforms.py" .ci/wheels
 
 models: $(VENV)/test  ## networks of other packages for MLX, in an environment of their own
 	PYTHON=$(PYTHON) .ci/models $(ARGS)

@@ -1,13 +1,18 @@
 """The installed wheel computes everything on the CPU, and holds the kernel texts."""
 
+import importlib.metadata
+
 import mlx.core as mx
 import mlx.nn
 
 import mpsfunc as mf
-from mpsfunc.core import texts
+from mpsfunc.core import native, texts
+from mpsfunc.core.mlx_table import TABLE
 from mpsfunc.selftest import calls
 
 assert "site-packages" in mf.__file__, mf.__file__
+assert list(native.built_for()) == [row.mlx for row in TABLE], native.built_for()
+assert f"mlx-{importlib.metadata.version('mlx')}/" in mf._primitives.__file__, mf._primitives.__file__
 assert "struct Axis" in texts.text("shared/geometry.h")
 with mx.stream(mx.cpu):
     dx = mx.grad(lambda x: mf.avg_pool(x, 2).sum())(mx.ones((1, 4, 4, 3)))

@@ -88,6 +88,7 @@ print(min(shares))
 """
 
 
+@pytest.mark.programs
 @pytest.mark.needs_cpu_module
 @pytest.mark.parametrize("parts", [1, 20])
 @pytest.mark.parametrize("side", ["ours", "stock"])

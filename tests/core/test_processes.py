@@ -104,6 +104,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.programs
 @pytest.mark.needs_cpu_module
 @pytest.mark.parametrize("start", ("spawn", "fork", "forkserver"))
 def test_workers_of_a_data_loader(start: str, tmp_path: Path) -> None:
@@ -223,6 +224,7 @@ print(len(wrong), *[after - was for after, was in zip(measured(), before)])
 """
 
 
+@pytest.mark.programs
 @pytest.mark.needs_cpu_module
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc on this system")
 def test_hundreds_of_short_threads_leave_nothing_of_ours(tmp_path: Path) -> None:

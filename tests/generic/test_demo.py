@@ -41,6 +41,7 @@ def test_gradients_by_hand_are_those_of_autodiff_over_twenty_steps(way: Callable
         params = optimizer.apply_gradients(grads, params)
 
 
+@pytest.mark.programs
 def test_all_ways_learn_the_same() -> None:
     digits, held_out = train_digits.load()
     runs = [
@@ -52,6 +53,7 @@ def test_all_ways_learn_the_same() -> None:
     assert max(accuracies) - min(accuracies) <= 0.005
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("way", [[], ["--explicit"], ["--graph"]], ids=["autodiff", "explicit", "graph"])
 def test_the_script_ends_with_the_accuracy(way: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     picture = tmp_path / "digits.png"
@@ -63,6 +65,7 @@ def test_the_script_ends_with_the_accuracy(way: list[str], tmp_path: Path, capsy
     assert accuracy > 0.5
 
 
+@pytest.mark.programs
 def test_several_seeds_give_their_median(capsys: pytest.CaptureFixture) -> None:
     median = train_digits.main(["--epochs", "1", "--seeds", "3", "--no-plot"])
     *lines, last = capsys.readouterr().out.splitlines()

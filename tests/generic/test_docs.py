@@ -162,6 +162,7 @@ def test_make_parity_knows_where_parity_is_tested() -> None:
         assert any(place in path.parents or path.match(str(place)) for place in places), path
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 def test_a_family_can_be_tested_alone() -> None:
     """What `make test FAMILY=losses` names is there, and is collected without the other operations' records."""
@@ -169,7 +170,7 @@ def test_a_family_can_be_tested_alone() -> None:
     make = ["make", "--dry-run", "test", "FAMILY=losses"]
     printed = subprocess.run(make, cwd=ROOT, env=alone, capture_output=True, text=True, check=True).stdout
     (command,) = (line for line in printed.splitlines() if " -m pytest " in line)
-    arguments = shlex.split(command.partition(' -m pytest -n auto -m "not kernels" ')[2])
+    arguments = shlex.split(command.partition(' -m pytest -n auto -m "not kernels and not programs" ')[2])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,

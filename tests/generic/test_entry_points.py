@@ -24,6 +24,7 @@ def test_every_entry_point_has_valid_calls() -> None:
         assert {entry_points.tried(entry, "as the package calls it") for entry in calls[:3]} == {"evaluated"}, op
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("seed", range(4))
 def test_hostile_calls_do_no_harm(isa: str, seed: int) -> None:
     counts: Counter[str] = sum(islice(entry_points.rounds(seed), 12), Counter())

@@ -74,6 +74,7 @@ def pool_driver(to: Path, *flags: str, source: Path = PRIMITIVES / "runtime" / "
     return compile_(HERE / "pool_driver.cpp", to, "-pthread", *flags, str(source))
 
 
+@pytest.mark.kernels
 @needs_compiler
 @pytest.mark.parametrize("mode", ("stress", "nested", "exceptions", "forks", "leaves"))
 def test_pool(tmp_path: Path, mode: str) -> None:
@@ -81,6 +82,7 @@ def test_pool(tmp_path: Path, mode: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.kernels
 @needs_compiler
 def test_pool_has_no_races(tmp_path: Path) -> None:
     driver = pool_driver(tmp_path / "pool", *SANITIZED)
@@ -89,6 +91,7 @@ def test_pool_has_no_races(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.kernels
 @needs_compiler
 @pytest.mark.parametrize(
     ("right", "wrong"),

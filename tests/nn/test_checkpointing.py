@@ -92,6 +92,7 @@ def trained(wrap: Any, convert: bool, compiled: bool, evaluated: bool = False) -
     return made, dict(net.block), odd._seen, odd.calls, net.head.parameters(), state()
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("convert", [False, True], ids=["stock", "converted"])
 def test_training_is_what_it_is_without(device: mx.Device, convert: bool, compiled: bool) -> None:

@@ -306,6 +306,7 @@ def test_more_output_padding_than_padding() -> None:
     close((dx * x).sum(), ((layer(x) - layer.bias) * dy).sum())
 
 
+@pytest.mark.programs
 def test_training_goes_the_same_way() -> None:
     losses = []
     for change in (lambda block: None, nn.convert):

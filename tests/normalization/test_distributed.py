@@ -131,6 +131,7 @@ FORWARD, DERIVED = ("explicit", "parts", "fwd"), ("grad", "compiled", "second", 
 CASES = [(case, dtype) for dtype in worker.DTYPES for case in FORWARD + (() if dtype == "bfloat16" else DERIVED)]
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_a_group_computes_what_one_process_does(
     together: list[dict[str, np.ndarray]], alone: dict[str, np.ndarray], case: str, dtype: str
@@ -151,6 +152,7 @@ def test_a_group_computes_what_one_process_does(
         np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE[dtype] * scale, err_msg=name)
 
 
+@pytest.mark.programs
 def test_counts_are_exact(together: list[dict[str, np.ndarray]]) -> None:
     n, h, w, _ = worker.SHAPE
     for of_one in together:
@@ -159,6 +161,7 @@ def test_counts_are_exact(together: list[dict[str, np.ndarray]]) -> None:
                 assert value.dtype == np.int64 and (value == n * h * w).all(), name
 
 
+@pytest.mark.programs
 def test_the_example_has_the_same_losses_with_two_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture, on_cpu: mx.Device
 ) -> None:
@@ -174,6 +177,7 @@ def test_the_example_has_the_same_losses_with_two_processes(
 # Processes that go --------------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(("how", "size"), [("killed", 4), ("exits", 2), ("stopped", 4)])
 def test_a_process_that_goes_is_an_error_in_all_others_in_time(how: str, size: int, tmp_path: Path) -> None:
     who = 1
@@ -204,6 +208,7 @@ def test_a_process_that_goes_is_an_error_in_all_others_in_time(how: str, size: i
     assert any(waited) == (how == "stopped")
 
 
+@pytest.mark.programs
 def test_a_wait_that_cannot_be_interrupted_ends_the_process(tmp_path: Path) -> None:
     output = run(2, WORKER, str(tmp_path), "sleeps", "1", patience=3)
     assert "no answer from the group's other processes in 3 s" in output
@@ -211,6 +216,7 @@ def test_a_wait_that_cannot_be_interrupted_ends_the_process(tmp_path: Path) -> N
     assert "rank 0 exited with code 1" in output
 
 
+@pytest.mark.programs
 def test_processes_that_evaluate_in_different_orders_get_an_error(tmp_path: Path) -> None:
     run(2, WORKER, str(tmp_path), "disagree")
     messages = [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
@@ -229,6 +235,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # MLX leaves the file of hosts open
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_the_launcher_takes_the_commands_of_the_pages(

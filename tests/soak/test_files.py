@@ -57,6 +57,7 @@ def sealed(contents: bytes) -> bytes:
     return file.contents()
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("plain")
 def test_it_reaches_good_files_and_bad_ones_and_repeats_itself() -> None:
     done = run(3, 30)

@@ -18,6 +18,7 @@ from tests.soak import models, programs, rounded, run
 PROGRAMS = programs()
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_few_rounds(name: str) -> None:
     end, rounds = time.monotonic() + 2, PROGRAMS[name].rounds(7)
@@ -34,6 +35,7 @@ def test_every_public_function_has_a_row() -> None:
     assert public == {name for row in ROWS.values() for name in row.names}
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(("program", "function"), [("differential", "conv"), ("differential", "avg_pool_grad"),
     ("graphs", "tanh"), ("models", "conv")])  # fmt: skip
 def test_a_wrong_result_is_found(program: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +50,7 @@ def test_a_wrong_result_is_found(program: str, function: str, monkeypatch: pytes
             PROGRAMS[program].one_round(7, at)
 
 
+@pytest.mark.programs
 # Some rounds cannot: a norm divides by the factor again, or a ReLU makes 0 of everything.
 @pytest.mark.parametrize(("program", "kind", "factor"), [("models", mx.float32, 1.0001), ("models", mx.float16, 1.02),
     ("models", mx.bfloat16, 1.1), ("graphs", mx.float32, 1.0001)])  # fmt: skip
