@@ -51,9 +51,11 @@ def imported(path: Path) -> Iterator[str]:
             yield from (room(file) for file in found[:1])
         return
     tree = ast.parse(text)
+    public = path == PACKAGE / "__init__.py"
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "_typing.TYPE_CHECKING"):
-            node.body = []  # for type checkers, and imported by nobody
+            # For type checkers, and imported by nobody; but so stand the public names, which come when asked for.
+            node.body = [each for each in node.body if public and getattr(each, "module", TOP) != TOP]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
