@@ -14,6 +14,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -51,9 +52,11 @@ def imported(path: Path) -> Iterator[str]:
             yield from (room(file) for file in found[:1])
         return
     tree = ast.parse(text)
+    public = path == PACKAGE / "__init__.py"
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "_typing.TYPE_CHECKING"):
-            node.body = []  # for type checkers, and imported by nobody
+            # For type checkers, and imported by nobody; but so stand the public names, which come when asked for.
+            node.body = [each for each in node.body if public and getattr(each, "module", TOP) != TOP]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -149,10 +152,10 @@ def calls() -> dict[str, Callable[[], object]]:
     _, conv = mf.conv_fwd(x, weight, padding=1)
     batch = mf.bn_stats_grad(x, x, mf.bn_stats(x), vector, vector)
     mx.eval(x, weight, vector, batch.arrays)
-    return {
-        "avg_pool": lambda: mf.avg_pool(x, 3, stride=2, padding=1),
-        "conv_grad_weights": lambda: mf.conv_grad_weights(x, x, conv),
-        "bn_grad": lambda: mf.bn_grad(x, x, batch, vector, vector),
+    return {  # with the functions at hand, since to ask for one first is to import it
+        "avg_pool": partial(mf.avg_pool, x, 3, stride=2, padding=1),
+        "conv_grad_weights": partial(mf.conv_grad_weights, x, x, conv),
+        "bn_grad": partial(mf.bn_grad, x, x, batch, vector, vector),
     }
 
 

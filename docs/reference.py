@@ -9,8 +9,8 @@ import mpsfunc
 
 
 def public_names(family: str) -> list[str]:
-    """The functions and classes of `mpsfunc.__all__` that a folder of the package has, classes first."""
-    found = {name: getattr(mpsfunc, name) for name in mpsfunc.__all__}
+    """The public functions and classes that a folder of the package has, classes first."""
+    found = {name: getattr(mpsfunc, name) for name in dir(mpsfunc)}
     own = [name for name, value in found.items() if getattr(value, "__module__", "").split(".")[1:2] == [family]]
     return sorted(own, key=lambda name: (not inspect.isclass(found[name]), name))
 

@@ -6,7 +6,6 @@ Python's or NumPy's no method is called but theirs.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 from collections.abc import Collection, Iterable
@@ -168,6 +167,8 @@ def near(field: str, value: str, names: Iterable[str]) -> str:
     if not meant:
         meant, note = _ELSEWHERE.get(field, {}).get(plain, ("", ""))
     if meant not in known and plain not in _OTHERS:
+        import difflib  # to import it takes long
+
         meant, note = next(iter(difflib.get_close_matches(plain, known, 1, 0.75)), ""), ""
     return f"; did you mean {meant!r}{note}?" if meant in known else ""
 

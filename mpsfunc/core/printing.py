@@ -9,11 +9,7 @@ classes have is looked up past their metaclasses.
 from __future__ import annotations
 
 import functools
-import html
 import itertools
-from decimal import Decimal
-from fractions import Fraction
-from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
@@ -33,9 +29,13 @@ _BITS = 512  # of an int that is printed digit by digit
 
 @functools.cache
 def _as_they_are() -> tuple[type, ...]:
+    import decimal  # like others in functions here: to import it takes long, and few calls print
+    import pathlib as paths
+
     return (
-        *(type(None), bool, float, complex, Decimal, mx.Dtype, mx.Device, mx.Stream),
-        *(PurePath, PurePosixPath, PureWindowsPath, Path, PosixPath, WindowsPath),
+        *(type(None), bool, float, complex, decimal.Decimal, mx.Dtype, mx.Device, mx.Stream),
+        *(paths.PurePath, paths.PurePosixPath, paths.PureWindowsPath),
+        *(paths.Path, paths.PosixPath, paths.WindowsPath),
         *(np.dtype(code).type for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "m", "M")),
     )
 
@@ -54,6 +54,8 @@ def line(state: Any) -> str:
 
 def table(state: Any) -> str:
     """A state as a table of HTML."""
+    import html
+
     rows = (f"<tr><td>{name}</td><td><code>{html.escape(value)}</code></td></tr>" for name, value in _fields(state))
     return f"<table><caption>{type(state).__name__}</caption>{''.join(rows)}</table>"
 
@@ -103,6 +105,8 @@ def _short(value: Any, longest: int) -> str:
 
 
 def _told(value: Any, depth: int) -> str:
+    from fractions import Fraction
+
     kind = type(value)
     if issubclass(kind, mx.array):
         return f"{str(_DTYPE(value)).rpartition('.')[2]}{list(_SHAPE(value))}"

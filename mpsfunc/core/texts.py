@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
@@ -49,21 +49,24 @@ def _gather(names: Any, found: dict[str, str]) -> None:
 
 @functools.cache
 def _whole(name: str) -> str:
-    return (_folder() / name).read_text(encoding="utf-8")
+    with open(os.path.join(_folder(), name), encoding="utf-8") as file:
+        return file.read()
 
 
 @functools.cache
-def _folder() -> Path:
+def _folder() -> str:
     """Where the texts are: inside an installed package, or beside it in a checkout."""
-    packaged = Path(__file__).parents[1] / "metal"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "metal"
+    package = os.path.dirname(os.path.dirname(__file__))
+    packaged = os.path.join(package, "metal")
+    return packaged if os.path.isdir(packaged) else os.path.join(os.path.dirname(package), "metal")
 
 
 @functools.cache
 def _places() -> dict[str, str]:
     """The file of each body."""
-    families = [folder for folder in _folder().iterdir() if folder.is_dir()]
-    files = [(family.name, file.name) for family in families for file in family.iterdir()]
+    with os.scandir(_folder()) as folder:
+        families = [entry.name for entry in folder if entry.is_dir()]
+    files = [(family, name) for family in families for name in os.listdir(os.path.join(_folder(), family))]
     return {
         name.removesuffix(".metal"): f"{family}/{name}" for family, name in sorted(files) if name.endswith(".metal")
     }

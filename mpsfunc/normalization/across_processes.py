@@ -7,10 +7,8 @@ the same bits. Derivatives are those of the sum of all processes' losses.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
-import socket
 import stat
 import zlib
 from collections.abc import Sequence
@@ -95,6 +93,9 @@ def _connections(size: int) -> list[int]:
 
 @functools.lru_cache(maxsize=1)
 def _ring(process: int, hosts: str, rank: int, size: int) -> tuple[int, ...]:
+    import json  # these two take long to import
+    import socket
+
     try:
         with open(hosts, encoding="utf-8") as file:
             nodes = [[_address(host) for host in node] for node in json.load(file)]
@@ -122,6 +123,8 @@ def _ring(process: int, hosts: str, rank: int, size: int) -> tuple[int, ...]:
 
 
 def _address(host: str) -> tuple[Any, ...]:
+    import socket
+
     name, _, port = host.rpartition(":")
     return socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4]
 

@@ -1,7 +1,7 @@
 """What importing mpsfunc takes beyond mlx.core: ``python -m tests.bench.import_time``, from the checkout's root.
 
-Processes of their own, which have MLX, import mpsfunc, and stock MLX's ``mlx.nn`` by turns for comparison. Beside the
-times stand the modules that take longest, by ``python -X importtime``.
+Processes of their own, which have MLX, import mpsfunc, and stock MLX's ``mlx.nn`` by turns for comparison; others ask
+for a name of each family. Beside the times stand the modules that take longest, by ``python -X importtime``.
 """
 
 from __future__ import annotations
@@ -11,23 +11,31 @@ import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from . import report
 
 MODULES = ("mpsfunc", "mlx.nn")
+NAMES = (
+    *("relu", "avg_pool", "max_pool", "conv", "batch_norm", "instance_norm", "cross_channel_norm", "softmax", "loss"),
+    *("add", "dropout", "pad", "resize_bilinear", "checkpoint", "load", "graph", "nn"),
+)
 _PROGRAM = """
 import time, mlx.core
+{before}
 begin = time.perf_counter()
-import {module}
+{timed}
 print(time.perf_counter() - begin)
 """
 _LINE = re.compile(r"^import time:\s+(\d+) \|\s+(\d+) \| \s*(\S+)$", re.MULTILINE)
 _METHOD = """What `import mpsfunc` takes where `mlx.core` is there already, and what MLX's own `mlx.nn` takes then for
 comparison: each in {rounds} processes of its own, by turns, with compiled files of Python there. Then what the single
 modules take, what they import left out, by `python -X importtime` in one more process, which makes all of them slower.
-Written by `python -m tests.bench.import_time`."""
+Behind that, what it takes to ask for a name first, in processes of their own, since that imports what the function is
+made of; the name is at hand then. `load` knows the states of all families, and `nn` brings `mlx.nn`. Written by
+`python -m tests.bench.import_time`."""
 
 
 class Module(NamedTuple):
@@ -37,12 +45,24 @@ class Module(NamedTuple):
     alone: int
 
 
-def seconds(module: str) -> float:
-    """Of one import, in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(module=module)], capture_output=True, text=True, check=True
-    )
-    return float(done.stdout)
+def seconds(timed: str, before: str = "") -> float:
+    """Of a statement in a new process, behind another one."""
+    program = _PROGRAM.format(timed=timed, before=before)
+    return float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+
+
+def by_turns(statements: Sequence[str], rounds: int, before: str = "") -> list[list[float]]:
+    """The milliseconds of each, so many times."""
+    for timed in statements:  # which compiles files of Python, if need be
+        seconds(timed, before)
+    found = [[1e3 * seconds(timed, before) for timed in statements] for _ in range(rounds)]
+    return [list(times) for times in zip(*found, strict=True)]
+
+
+def rows(names: Sequence[str], times: list[list[float]]) -> list[list[str]]:
+    """A table's rows: name, median, least and most."""
+    numbers = [(statistics.median(of), min(of), max(of)) for of in times]
+    return [[name, *(f"{number:.1f}" for number in of)] for name, of in zip(names, numbers, strict=True)]
 
 
 def parts(module: str) -> list[Module]:
@@ -61,22 +81,18 @@ def after_mlx(told: str) -> list[Module]:
 
 def main(rounds: int, folder: Path) -> None:
     """Measures, and writes import.md."""
-    times: dict[str, list[float]] = {module: [seconds(module)] for module in MODULES}  # which compiles, if need be
-    for of in times.values():
-        of.clear()
-    for _ in range(rounds):
-        for module in MODULES:
-            times[module].append(1e3 * seconds(module))
+    imports = by_turns([f"import {module}" for module in MODULES], rounds)
+    uses = by_turns([f"mpsfunc.{name}" for name in NAMES], rounds, "import mpsfunc")
     found = parts("mpsfunc")
     facts = report.cpu_facts(report.commit(), "none", 1)
-    rows = [[m, f"{statistics.median(of):.1f}", f"{min(of):.1f}", f"{max(of):.1f}"] for m, of in times.items()]
     text = [
         "# Importing",
         _METHOD.format(rounds=rounds),
         report.table(["machine", ""], facts.items()),
-        report.table(["import", "ms, median", "least", "most"], rows),
+        report.table(["import", "ms, median", "least", "most"], rows(MODULES, imports)),
         f"{len(found)} modules, {sum(each.alone for each in found) / 1e3:.1f} ms; the longest ten:",
         report.table(["module", "ms without what it imports"], [[m.name, f"{m.alone / 1e3:.1f}"] for m in found[:10]]),
+        report.table(["first use", "ms, median", "least", "most"], rows([f"mpsfunc.{name}" for name in NAMES], uses)),
     ]
     report.save(folder, "import", text)
 

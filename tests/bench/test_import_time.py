@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.bench.import_time import Module, after_mlx
+import mpsfunc as mf
+from tests.bench.import_time import NAMES, Module, after_mlx, rows, seconds
 
 TOLD = """import time: self [us] | cumulative | imported package
 import time:       900 |        900 |   sys
@@ -14,3 +15,15 @@ import time:        50 |         70 | mpsfunc
 
 def test_what_mlx_brought_is_left_out_and_the_longest_is_first() -> None:
     assert after_mlx(TOLD) == [Module("mpsfunc", 50), Module("mpsfunc.core", 20)]
+
+
+def test_a_row_has_the_median_the_least_and_the_most() -> None:
+    assert rows(["a", "b"], [[1.0, 4.0, 2.0], [0.25] * 3]) == [["a", "2.0", "1.0", "4.0"], ["b", "0.2", "0.2", "0.2"]]
+
+
+def test_what_comes_before_takes_no_time() -> None:
+    assert 0 < seconds("pass", "time.sleep(0.5)") < 0.5
+
+
+def test_each_name_is_public() -> None:
+    assert {*NAMES} < {*mf.__all__}

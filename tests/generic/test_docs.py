@@ -70,7 +70,7 @@ def test_the_reference_has_every_public_name() -> None:
         )
     )
     kinds = inspect.isfunction, inspect.isclass
-    public = {name for name, value in vars(mf).items() if name[0] != "_" and any(kind(value) for kind in kinds)}
+    public = {name for name in mf.__all__ if any(kind(getattr(mf, name)) for kind in kinds)}
     layers = {f"nn.{name}" for name, value in vars(mf.nn).items() if name[0] != "_" and any(k(value) for k in kinds)}
     assert told == public | layers
 
@@ -121,7 +121,7 @@ def test_files_exist(page: str) -> None:
 
 
 def test_every_public_function_is_in_the_readme() -> None:
-    public = {name for name, value in vars(mf).items() if callable(value) and not name.startswith("_")}
+    public = {name for name in mf.__all__ if callable(getattr(mf, name))}
     states = {name for name in public if name.endswith("State")}
     threads = {"set_num_threads", "get_num_threads"}
     for name in public - states - threads:

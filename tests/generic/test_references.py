@@ -20,7 +20,7 @@ from mpsfunc.selftest.expressions import Call
 
 pytestmark = pytest.mark.smoke
 
-FUNCTIONS = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
+FUNCTIONS = {name for name in mf.__all__ if inspect.isfunction(getattr(mf, name))}
 COMPARED = [name for name, op in OP_OF.items() if op.reference]
 
 

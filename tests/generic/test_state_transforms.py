@@ -20,9 +20,7 @@ each = pytest.mark.parametrize("name", STATEFUL)
 
 def test_every_function_with_a_state_is_in_the_table() -> None:
     annotations = {
-        name: str(inspect.signature(value))
-        for name, value in vars(mf).items()
-        if inspect.isfunction(value) and not name.startswith("_")
+        name: str(inspect.signature(getattr(mf, name))) for name in mf.__all__ if inspect.isfunction(getattr(mf, name))
     }
     with_state = {name for name, text in annotations.items() if "State" in text}
     shapes_only = {name for name in with_state if name.endswith("_state")} - {"conv_state"}

@@ -48,7 +48,7 @@ each = pytest.mark.parametrize("name", STATES)
 
 def test_every_state_is_here() -> None:
     kinds = {type(state) for state in STATES.values()}
-    assert kinds == {getattr(mf, name) for name in vars(mf) if name.endswith("State")}
+    assert kinds == {getattr(mf, name) for name in mf.__all__ if name.endswith("State")}
 
 
 @each

@@ -105,13 +105,13 @@ def rows(name: str) -> list[Callable[[], Arrays]]:
 
 STREAMED = [
     name
-    for name, value in vars(mf).items()
-    if inspect.isfunction(value) and not name.startswith("_") and "stream" in inspect.signature(value).parameters
+    for name in mf.__all__
+    if inspect.isfunction(getattr(mf, name)) and "stream" in inspect.signature(getattr(mf, name)).parameters
 ]
 
 
 def test_every_function_can_be_given_a_stream() -> None:
-    public = {name for name, value in vars(mf).items() if inspect.isfunction(value) and not name.startswith("_")}
+    public = {name for name in mf.__all__ if inspect.isfunction(getattr(mf, name))}
     without = public - set(STREAMED)
     assert not any(OPS[name].differentiable for name in without)
     rest = {name for name in without if not name.endswith("_state")}
