@@ -31,7 +31,7 @@ below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
 sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
 cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
-.PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels window models soak properties clean
+.PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels window release models soak properties clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -73,8 +73,11 @@ asan: $(VENV)/built  ## the CPU kernels under the address sanitizer; needs GCC
 wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout
 	PYTHON=$(PYTHON) .ci/wheels
 
-window: $(VENV)/built  ## the same, with the definitions and the transformations beside each MLX that mpsfunc works with
+window: $(VENV)/built  ## the same, with definitions and transformations beside each older MLX that mpsfunc works with
 	PYTHON=$(PYTHON) TESTS="tests/generic/test_references.py tests/generic/test_transforms.py" .ci/wheels
+
+release: $(VENV)/built  ## VERSION=0.2.0: all files of a release, each tried, a commit and a tag; nothing is pushed
+	$(PYTHON) .ci/release $(VERSION)
 
 models: $(VENV)/test  ## networks of other packages for MLX, in an environment of their own
 	PYTHON=$(PYTHON) .ci/models $(ARGS)

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -46,12 +47,13 @@ def build() -> Path:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         environment = _with_tools(work / "tools", row.nanobind)
-        _run(
-            ["cmake", "-S", _sources(), "-B", work / "build", "-DCMAKE_BUILD_TYPE=Release"]
-            + (["-G", "Ninja"] if shutil.which("ninja", path=environment["PATH"]) else [])
-            + [f"-DPython_EXECUTABLE={sys.executable}", f"-DMPSF_CPU_LIBRARY={library}"],
-            environment,
-        )
+        settings = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DMPSF_CPU_LIBRARY={library}",
+        ]
+        generator = ["-G", "Ninja"] if shutil.which("ninja", path=environment["PATH"]) else []
+        _run(["cmake", "-S", _sources(), "-B", work / "build", *generator, *settings], environment)
         _run(["cmake", "--build", work / "build", "--parallel", str(os.cpu_count() or 1)], environment)
         _run(["cmake", "--install", work / "build", "--prefix", work / "installed"], environment)
         made = work / "installed" / "mpsfunc" / library.parent.name / place.name
@@ -96,11 +98,11 @@ def _with_tools(folder: Path, nanobind: str) -> dict[str, str]:
     if _cmake() < CMAKE:
         missing += [f"cmake>={'.'.join(map(str, CMAKE))}", "ninja"]
     if missing:
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", folder]
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         try:
-            _run([*command, *missing], {**os.environ})
+            _run([*pip, "--target", str(folder), *missing], {**os.environ})
         except BuildError as error:
-            raise BuildError(f"{error}\n{', '.join(missing)} cannot be fetched; install {missing} and try again") from None
+            raise BuildError(f"{error}\ninstall {' and '.join(missing)} and try again") from None
     found = {
         "PATH": os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
         "PYTHONPATH": os.pathsep.join((str(folder), *filter(None, [os.environ.get("PYTHONPATH")]))),
@@ -124,8 +126,8 @@ def _cmake() -> tuple[int, ...]:
     return (int(numbers[1]), int(numbers[2])) if numbers else ()
 
 
-def _run(command: list[str | Path], environment: dict[str, str]) -> None:
-    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+def _run(command: Sequence[str | Path], environment: dict[str, str]) -> None:
+    program = shutil.which(str(command[0]), path=environment.get("PATH")) or command[0]
     done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         told = f"{done.stdout}\n{done.stderr}".strip().splitlines()[-30:]

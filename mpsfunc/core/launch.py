@@ -309,7 +309,5 @@ def optional_module() -> Any:
 def module(op: str) -> Any:
     """The C++ module; a RuntimeError that names the operation where there is none."""
     if _primitives is None:
-        raise RuntimeError(
-            f"{op}: {_why_no_primitives}; got the CPU, expected a GPU stream or {native.remedy()}"
-        )
+        raise RuntimeError(f"{op}: {_why_no_primitives}; got the CPU, expected a GPU stream or {native.remedy()}")
     return _primitives

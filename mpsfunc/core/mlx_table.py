@@ -1,7 +1,7 @@
 """The versions of MLX that mpsfunc works with: what ``import mpsfunc`` accepts, and what builds and CI go through.
 
-A new MLX is a row; with a new minor version also `END`, and the requirement in ``pyproject.toml``, which a test compares.
-The module is read by the build as well, where there is no MLX yet: it imports nothing but the standard library.
+A new MLX is a row; a new minor version also moves `END`, and what ``pyproject.toml`` asks for, which a test compares.
+The build reads this too, where there is no MLX yet: it imports nothing but the standard library.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class Row(NamedTuple):
 
     Fields:
         mlx: The version.
-        nanobind: What its ``mlx.core`` was built with. A module can take MLX's arrays only if it was built with the same.
+        nanobind: What its ``mlx.core`` was built with; a module has to be built with the same to take MLX's arrays.
         differs: What of it concerns mpsfunc, in which it differs from the row above.
     """
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from mpsfunc.core import versions
+
 # One that shares the lock of all, as all did before Python 3.12; in others ctypes itself may refuse.
 PROGRAM = """
 FIRST
@@ -41,8 +43,8 @@ def test_a_second_interpreter_is_told(first: str, then: str) -> None:
     done = run(PROGRAM.replace("FIRST", first).replace("THEN", then))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "mpsfunc 0.1.0 runs in the main interpreter only: in another one its C++ module would wait for ever; "
-        "use threads or processes",
+        f"mpsfunc {versions.VERSION} runs in the main interpreter only: in another one its C++ module would wait for "
+        "ever; use threads or processes",
         "on",
     ]
 

@@ -62,7 +62,9 @@ def test_a_package_without_cpp_says_nothing_before_it_is_asked(monkeypatch: pyte
     assert module is None and "without its CPU module" in why and "C++ compiler" in native.remedy()
 
 
-@pytest.mark.parametrize(("gone", "told"), [("library", "without the kernels of the CPU"), ("compiler", "'no-such-c++'")])
+@pytest.mark.parametrize(
+    ("gone", "told"), [("library", "without the kernels of the CPU"), ("compiler", "'no-such-c++'")]
+)
 def test_what_a_build_lacks_is_said_before_it_begins(
     folder: Path, gone: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
