@@ -89,7 +89,7 @@ def _sources() -> Path:
 def _compiler() -> None:
     name = os.environ.get("CXX", "c++")
     if shutil.which(name) is None:
-        raise BuildError(f"there is no C++ compiler {name!r}: install one, or name it by the environment variable CXX")
+        raise BuildError(f"there is no C++ compiler {name}: install one, or name it by the environment variable CXX")
 
 
 def _with_tools(folder: Path, nanobind: str) -> dict[str, str]:

@@ -150,6 +150,7 @@ def test_kernels_are_counted_a_call() -> None:
     assert cupti.kernels(found, 2) == (("a", 0.5, 0.5), ("b", 1.0, 4.0))
 
 
+@pytest.mark.programs
 @pytest.mark.parity
 def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
     pytest.importorskip("torch")

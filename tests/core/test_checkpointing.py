@@ -159,6 +159,7 @@ def test_a_random_state_that_somebody_holds_stays(device: mx.Device) -> None:
     assert same_bits(held, mx.random.key(8))
 
 
+@pytest.mark.programs
 def test_what_is_computed_again_is_not_kept(on_cpu: mx.Device) -> None:
     """A chain of functions takes no more memory than under mx.checkpoint."""
 

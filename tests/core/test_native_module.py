@@ -63,7 +63,7 @@ def test_a_package_without_cpp_says_nothing_before_it_is_asked(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("gone", "told"), [("library", "without the kernels of the CPU"), ("compiler", "'no-such-c++'")]
+    ("gone", "told"), [("library", "without the kernels of the CPU"), ("compiler", "compiler no-such-c++: install")]
 )
 def test_what_a_build_lacks_is_said_before_it_begins(
     folder: Path, gone: str, told: str, monkeypatch: pytest.MonkeyPatch

@@ -124,6 +124,7 @@ def thread_count() -> Iterator[None]:
 # Threads ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_threads_at_once_get_the_bits_of_one(device: mx.Device) -> None:
     cases = shared()
     compiled = {name: mx.compile(f) for name, (f, _) in cases.items()}  # each thread traces them for itself

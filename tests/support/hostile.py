@@ -5,11 +5,13 @@ generic/test_bad_calls.py puts each of them in the place of each argument.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import mlx.core as mx
@@ -29,11 +31,14 @@ _OTHERS: dict[str, dict[str, Any]] = {
 FUNCTIONS = {name: getattr(mf, name) for name in OPS if name not in ("get_num_threads", "save", "load")}
 
 
-def good(name: str) -> dict[str, Any]:
+@functools.cache
+def good(name: str) -> Mapping[str, Any]:
     """Right arguments of a function by their names: of its plain sample, in float32."""
-    return dict(_OTHERS[name]) if name in _OTHERS else OPS[name].plain_sample().named_arguments(mx.float32)
+    found = _OTHERS[name] if name in _OTHERS else OPS[name].plain_sample().named_arguments(mx.float32)
+    return MappingProxyType(found)
 
 
+@functools.cache
 def parameters(name: str) -> list[str]:
     """What a function takes, but for ``stream``, whose errors name no function."""
     signature = inspect.signature(FUNCTIONS[name])
