@@ -74,7 +74,7 @@ wheels: $(VENV)/built  ## what users get, with C++ and without, installed outsid
 	PYTHON=$(PYTHON) .ci/wheels
 
 window: $(VENV)/built  ## the same, with definitions and transformations beside each older MLX that mpsfunc works with
-	PYTHON=$(PYTHON) TESTS="tests/generic/test_references.py tests/generic/test_transforms.py" .ci/wheels
+	PYTHON=$(PYTHON) TESTS="tests/generic/test_references.py tests/generic/test_transforms.py $(ARGS)" .ci/wheels
 
 release: $(VENV)/built  ## VERSION=0.2.0: all files of a release, each tried, a commit and a tag; nothing is pushed
 	$(PYTHON) .ci/release $(VERSION)
