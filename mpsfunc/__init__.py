@@ -20,6 +20,10 @@ _NAMES_OF = {
     "activation.activations": (
         "absolute elu exponential gelu hard_sigmoid linear logarithm power relu relun sigmoid softplus softsign tanh"
     ),
+    "activation.beyond_mps": (
+        "celu gelu_fast gelu_tanh glu hard_shrink hard_swish hard_tanh log_sigmoid mish relu2 relu6 selu silu "
+        "soft_shrink step"
+    ),
     "activation.fused": "Neuron",
     "activation.neuron": "neuron neuron_grad prelu prelu_grad",
     "convolution.conv_transpose": (
@@ -46,7 +50,7 @@ _NAMES_OF = {
         "upsample_nearest_fwd upsample_nearest_grad upsample_nearest_state"
     ),
     "losses.loss": "LossState loss loss_fwd loss_grad loss_value",
-    "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad",
+    "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad softmin",
     "normalization.batch": "batch_norm batch_norm_fwd bn_grad bn_normalize bn_stats_grad",
     "normalization.batch_statistics": "BatchNormState bn_frozen bn_merge bn_reset bn_running bn_stats",
     "normalization.cross_channel": (
@@ -101,6 +105,21 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.activation.activations import softplus as softplus
     from mpsfunc.activation.activations import softsign as softsign
     from mpsfunc.activation.activations import tanh as tanh
+    from mpsfunc.activation.beyond_mps import celu as celu
+    from mpsfunc.activation.beyond_mps import gelu_fast as gelu_fast
+    from mpsfunc.activation.beyond_mps import gelu_tanh as gelu_tanh
+    from mpsfunc.activation.beyond_mps import glu as glu
+    from mpsfunc.activation.beyond_mps import hard_shrink as hard_shrink
+    from mpsfunc.activation.beyond_mps import hard_swish as hard_swish
+    from mpsfunc.activation.beyond_mps import hard_tanh as hard_tanh
+    from mpsfunc.activation.beyond_mps import log_sigmoid as log_sigmoid
+    from mpsfunc.activation.beyond_mps import mish as mish
+    from mpsfunc.activation.beyond_mps import relu2 as relu2
+    from mpsfunc.activation.beyond_mps import relu6 as relu6
+    from mpsfunc.activation.beyond_mps import selu as selu
+    from mpsfunc.activation.beyond_mps import silu as silu
+    from mpsfunc.activation.beyond_mps import soft_shrink as soft_shrink
+    from mpsfunc.activation.beyond_mps import step as step
     from mpsfunc.activation.fused import Neuron as Neuron
     from mpsfunc.activation.neuron import neuron as neuron
     from mpsfunc.activation.neuron import neuron_grad as neuron_grad
@@ -176,6 +195,7 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.losses.softmax import log_softmax_grad as log_softmax_grad
     from mpsfunc.losses.softmax import softmax as softmax
     from mpsfunc.losses.softmax import softmax_grad as softmax_grad
+    from mpsfunc.losses.softmax import softmin as softmin
     from mpsfunc.normalization.batch import batch_norm as batch_norm
     from mpsfunc.normalization.batch import batch_norm_fwd as batch_norm_fwd
     from mpsfunc.normalization.batch import bn_grad as bn_grad

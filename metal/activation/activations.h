@@ -14,7 +14,8 @@
 #ifndef MPSF_ACTIVATIONS_H
 #define MPSF_ACTIVATIONS_H
 
-// As MPS numbers them. What prelu makes is what relu makes with its channel's slope for a.
+// As MPS numbers them, and behind its last those of other libraries. What prelu makes is what relu makes with its
+// channel's slope for a.
 enum Kind {
   kNone = 0,
   kRelu = 1,
@@ -31,7 +32,18 @@ enum Kind {
   kPower = 12,
   kExponential = 13,
   kLogarithm = 14,
-  kGelu = 15
+  kGelu = 15,
+  kSilu = 16,
+  kHardSwish = 17,
+  kMish = 18,
+  kGeluTanh = 19,
+  kCelu = 20,
+  kSelu = 21,
+  kHardTanh = 22,
+  kHardShrink = 23,
+  kSoftShrink = 24,
+  kRelu2 = 25,
+  kStep = 26
 };
 
 // a * x where a is a slope: 0 is one of infinity too.
@@ -70,6 +82,50 @@ MPSF_POINTWISE Real sigmoid_slope(Real x) {
   return small * over * over;
 }
 
+// Both, by one exponential.
+template <typename Real>
+struct Sigmoid {
+  Real value, slope;
+};
+
+template <typename Real>
+MPSF_POINTWISE Sigmoid<Real> sigmoid_and_slope(Real x) {
+  const Real small = exp(-absolute(x)), over = 1 / (small + 1), other = small * over;
+  return {x < 0 ? other : over, other * over};
+}
+
+// Beyond it a sigmoid has nothing left that an x times its slope would show, and no square of x overflows.
+template <typename Real>
+MPSF_POINTWISE Real bounded(Real x, float bound) {
+  return at_least(at_most(x, bound), -bound);
+}
+
+// The hyperbolic tangent of log(1 + e ** x), what it lacks of 1, and its slope.
+template <typename Real>
+struct TanhOfSoftplus {
+  Real value, rest, slope;
+};
+
+template <typename Real>
+MPSF_POINTWISE TanhOfSoftplus<Real> tanh_of_softplus(Real x) {
+  const Real small = exp(-absolute(x)), below = small * (small + 2), above = small * 2 + 1, square = small * small * 2;
+  const Real over = 1 / (x < 0 ? below + 2 : above + square);
+  const Real value = (x < 0 ? below : above) * over, rest = (x < 0 ? filled(x, 2) : square) * over;
+  return {value, rest, rest * (value + 1) * sigmoid(x)};
+}
+
+// A gelu by a hyperbolic tangent is x * sigmoid(w(x)): w and its derivatives, for x from -40 to 40.
+template <typename Real>
+struct GeluTanh {
+  Real w, first, second;
+};
+
+template <typename Real>
+MPSF_POINTWISE GeluTanh<Real> gelu_tanh(Real x) {
+  const Real bent = x * x * filled(x, 0.044715), factor = filled(x, 1.5957691216057308);          // 2 * sqrt(2 / pi)
+  return {x * (bent + 1) * factor, (bent * 3 + 1) * factor, x * filled(x, 0.42812889763560147)};  // 6 * 0.044715 * it
+}
+
 template <int K, typename Real, typename P>
 MPSF_POINTWISE Real activated(Real x, P p) {
   if (K == kRelu || K == kPrelu) return x < 0 ? leaked(p.a, x) : x;
@@ -95,6 +151,26 @@ MPSF_POINTWISE Real activated(Real x, P p) {
     const Real size = at_most(absolute(x), 40);
     return at_least(x, 0) - size * bell(size) * tail(size);
   }
+  if (K == kSilu) {
+    const Real share = sigmoid(Real(x * p.a));
+    return share == 0 ? filled(x, 0) : x * share;
+  }
+  if (K == kHardSwish) return x < -3 ? filled(x, 0) : x >= 3 ? x : x * (x + 3) / 6;
+  if (K == kMish) {
+    const Real share = tanh_of_softplus(x).value;
+    return share == 0 ? filled(x, 0) : x * share;
+  }
+  if (K == kGeluTanh) return at_least(x, -40) * sigmoid(gelu_tanh(bounded(x, 40)).w);
+  if (K == kCelu) return x < 0 ? exp_m1(at_most(Real(x / p.a), 0)) * p.a : x;
+  if (K == kSelu) {
+    const Real below = exp_m1(at_most(x, 0)) * filled(x, 1.7580993408473766);  // 1.67326 * 1.05070
+    return x < 0 ? below : x * filled(x, 1.0507009873554805);
+  }
+  if (K == kHardTanh) return at_least(at_most(x, p.b), p.a);
+  if (K == kHardShrink) return absolute(x) <= p.a ? filled(x, 0) : x;
+  if (K == kSoftShrink) return x > p.a ? x - p.a : x < -p.a ? x + p.a : x * 0;
+  if (K == kRelu2) return x < 0 ? filled(x, 0) : x * x;
+  if (K == kStep) return x >= p.a ? filled(x, 1) : x < p.a ? filled(x, 0) : x;
   return x;
 }
 
@@ -129,6 +205,32 @@ MPSF_POINTWISE Real passed(Real g, Real x, P p) {
     const Real size = at_most(absolute(x), 40), bent = bell(size) * (size - tail(size));
     return g * (x < 0 ? -bent : bent + 1);
   }
+  if (K == kSilu) {
+    const Real z = bounded(Real(x * p.a), 1000);
+    const Sigmoid<Real> share = sigmoid_and_slope(z);
+    return g * (share.value + z * share.slope);
+  }
+  if (K == kHardSwish) return x < -3 ? filled(x, 0) : x >= 3 ? g : g * ((x * 2 + 3) / 6);
+  if (K == kMish) {
+    const TanhOfSoftplus<Real> share = tanh_of_softplus(x);
+    return g * (share.value + bounded(x, 1000) * share.slope);
+  }
+  if (K == kGeluTanh) {
+    const Real z = bounded(x, 40);
+    const GeluTanh<Real> of = gelu_tanh(z);
+    const Sigmoid<Real> share = sigmoid_and_slope(of.w);
+    return g * (share.value + z * share.slope * of.first);
+  }
+  if (K == kCelu) return x < 0 ? g * exp(at_most(Real(x / p.a), 0)) : g;
+  if (K == kSelu) {
+    const Real below = exp(at_most(x, 0)) * filled(x, 1.7580993408473766);
+    return g * (x < 0 ? below : filled(x, 1.0507009873554805));
+  }
+  if (K == kHardTanh) return ((x < p.a) | (x >= p.b)) ? filled(x, 0) : g;
+  if (K == kHardShrink) return absolute(x) <= p.a ? filled(x, 0) : g;
+  if (K == kSoftShrink) return ((x < -p.a) | (x >= p.a)) ? g : filled(x, 0);
+  if (K == kRelu2) return x < 0 ? filled(x, 0) : g * (x * 2);
+  if (K == kStep) return filled(x, 0);
   return g;
 }
 
@@ -157,6 +259,24 @@ MPSF_POINTWISE Real curved(Real g, Real x, P p) {
     const Real size = at_most(absolute(x), 40);
     return g * (bell(size) * (2 - size * size));
   }
+  if (K == kSilu) {
+    const Real z = bounded(Real(x * p.a), 1000);
+    return g * (sigmoid_slope(z) * (2 - z * tanh(Real(z * 0.5f))) * p.a);
+  }
+  if (K == kHardSwish) return ((x < -3) | (x >= 3)) ? filled(x, 0) : g / 3;
+  if (K == kMish) {
+    const TanhOfSoftplus<Real> share = tanh_of_softplus(x);
+    return g * (share.slope * (2 + bounded(x, 1000) * (1 - sigmoid(x) * (share.value * 2 + 1))));
+  }
+  if (K == kGeluTanh) {
+    const Real z = bounded(x, 40);
+    const GeluTanh<Real> of = gelu_tanh(z);
+    const Real bent = of.second - of.first * of.first * tanh(Real(of.w * 0.5f));
+    return g * (sigmoid_slope(of.w) * (of.first * 2 + z * bent));
+  }
+  if (K == kCelu) return x < 0 ? g * exp(at_most(Real(x / p.a), 0)) / p.a : filled(x, 0);
+  if (K == kSelu) return x < 0 ? g * (exp(at_most(x, 0)) * filled(x, 1.7580993408473766)) : filled(x, 0);
+  if (K == kRelu2) return x < 0 ? filled(x, 0) : g * 2;
   return filled(x, 0);
 }
 

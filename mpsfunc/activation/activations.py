@@ -32,7 +32,7 @@ def relu(x: mx.array, a: float = 0.0, *, stream: StreamLike = None) -> mx.array:
         >>> relu(mx.array([-2.0, 3.0]), 0.5)
         array([-1, 3], dtype=float32)
     """
-    return _apply("relu", x, stream, a)
+    return apply("relu", x, stream, a)
 
 
 def linear(x: mx.array, a: float = 1.0, b: float = 0.0, *, stream: StreamLike = None) -> mx.array:
@@ -57,7 +57,7 @@ def linear(x: mx.array, a: float = 1.0, b: float = 0.0, *, stream: StreamLike = 
         >>> linear(mx.array([-2.0, 3.0]), 2.0, 1.0)
         array([-3, 7], dtype=float32)
     """
-    return _apply("linear", x, stream, a, b)
+    return apply("linear", x, stream, a, b)
 
 
 def sigmoid(x: mx.array, *, stream: StreamLike = None) -> mx.array:
@@ -79,7 +79,7 @@ def sigmoid(x: mx.array, *, stream: StreamLike = None) -> mx.array:
         >>> sigmoid(mx.array([0.0, 100.0]))
         array([0.5, 1], dtype=float32)
     """
-    return _apply("sigmoid", x, stream)
+    return apply("sigmoid", x, stream)
 
 
 def hard_sigmoid(x: mx.array, a: float = 0.2, b: float = 0.5, *, stream: StreamLike = None) -> mx.array:
@@ -104,7 +104,7 @@ def hard_sigmoid(x: mx.array, a: float = 0.2, b: float = 0.5, *, stream: StreamL
         >>> hard_sigmoid(mx.array([-9.0, 0.0, 9.0]))
         array([0, 0.5, 1], dtype=float32)
     """
-    return _apply("hard_sigmoid", x, stream, a, b)
+    return apply("hard_sigmoid", x, stream, a, b)
 
 
 def tanh(x: mx.array, a: float = 1.0, b: float = 1.0, *, stream: StreamLike = None) -> mx.array:
@@ -129,7 +129,7 @@ def tanh(x: mx.array, a: float = 1.0, b: float = 1.0, *, stream: StreamLike = No
         >>> tanh(mx.array([0.0, 50.0]), 3.0, 0.5)
         array([0, 3], dtype=float32)
     """
-    return _apply("tanh", x, stream, a, b)
+    return apply("tanh", x, stream, a, b)
 
 
 def absolute(x: mx.array, *, stream: StreamLike = None) -> mx.array:
@@ -151,7 +151,7 @@ def absolute(x: mx.array, *, stream: StreamLike = None) -> mx.array:
         >>> absolute(mx.array([-2.0, 3.0]))
         array([2, 3], dtype=float32)
     """
-    return _apply("absolute", x, stream)
+    return apply("absolute", x, stream)
 
 
 def softplus(x: mx.array, a: float = 1.0, b: float = 1.0, *, stream: StreamLike = None) -> mx.array:
@@ -176,7 +176,7 @@ def softplus(x: mx.array, a: float = 1.0, b: float = 1.0, *, stream: StreamLike 
         >>> softplus(mx.array([-200.0, 200.0]), 2.0)
         array([0, 400], dtype=float32)
     """
-    return _apply("softplus", x, stream, a, b)
+    return apply("softplus", x, stream, a, b)
 
 
 def softsign(x: mx.array, *, stream: StreamLike = None) -> mx.array:
@@ -198,7 +198,7 @@ def softsign(x: mx.array, *, stream: StreamLike = None) -> mx.array:
         >>> softsign(mx.array([-1.0, 3.0]))
         array([-0.5, 0.75], dtype=float32)
     """
-    return _apply("softsign", x, stream)
+    return apply("softsign", x, stream)
 
 
 def elu(x: mx.array, a: float = 1.0, *, stream: StreamLike = None) -> mx.array:
@@ -222,13 +222,13 @@ def elu(x: mx.array, a: float = 1.0, *, stream: StreamLike = None) -> mx.array:
         >>> elu(mx.array([-100.0, 3.0]), 0.5)
         array([-0.5, 3], dtype=float32)
     """
-    return _apply("elu", x, stream, a)
+    return apply("elu", x, stream, a)
 
 
 def relun(x: mx.array, a: float = 1.0, b: float = 6.0, *, stream: StreamLike = None) -> mx.array:
     """``min(x if x >= 0 else a * x, b)``; its derivative at b is 0.
 
-    ``relun(x, 0.0, 6.0)`` is known as ReLU6. The default of a is MPS's.
+    ``relun(x, 0.0, 6.0)`` is `relu6`. The default of a is MPS's.
 
     Source: ``MPSCNNNeuronReLUN``.
 
@@ -249,7 +249,7 @@ def relun(x: mx.array, a: float = 1.0, b: float = 6.0, *, stream: StreamLike = N
         >>> relun(mx.array([-2.0, 3.0, 8.0]), 0.0)
         array([0, 3, 6], dtype=float32)
     """
-    return _apply("relun", x, stream, a, b)
+    return apply("relun", x, stream, a, b)
 
 
 def power(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = 1.0, *, stream: StreamLike = None) -> mx.array:
@@ -277,7 +277,7 @@ def power(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = 1.0, *, stream
         >>> power(mx.array([-2.0, 3.0]), c=2.0)
         array([4, 9], dtype=float32)
     """
-    return _apply("power", x, stream, a, b, c)
+    return apply("power", x, stream, a, b, c)
 
 
 def exponential(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = -1.0, *, stream: StreamLike = None) -> mx.array:
@@ -303,7 +303,7 @@ def exponential(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = -1.0, *,
         >>> exponential(mx.array([0.0, 3.0]), c=2.0)
         array([1, 8], dtype=float32)
     """
-    return _apply("exponential", x, stream, a, b, c)
+    return apply("exponential", x, stream, a, b, c)
 
 
 def logarithm(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = -1.0, *, stream: StreamLike = None) -> mx.array:
@@ -329,13 +329,13 @@ def logarithm(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = -1.0, *, s
         >>> logarithm(mx.array([1.0, 8.0]), c=2.0)
         array([0, 3], dtype=float32)
     """
-    return _apply("logarithm", x, stream, a, b, c)
+    return apply("logarithm", x, stream, a, b, c)
 
 
 def gelu(x: mx.array, *, stream: StreamLike = None) -> mx.array:
     """``x / 2 * (1 + erf(x / sqrt(2)))``, x times the probability that a normal value is less.
 
-    This is the exact one, not the approximation by tanh.
+    This is the exact one; `gelu_tanh` and `gelu_fast` are approximations.
 
     Source: ``MPSCNNNeuronGeLU``.
 
@@ -353,10 +353,11 @@ def gelu(x: mx.array, *, stream: StreamLike = None) -> mx.array:
         >>> gelu(mx.array([0.0, 100.0]))
         array([0, 100], dtype=float32)
     """
-    return _apply("gelu", x, stream)
+    return apply("gelu", x, stream)
 
 
-def _apply(name: NeuronName, x: mx.array, stream: StreamLike, *parameters: float) -> mx.array:
+def apply(name: NeuronName, x: mx.array, stream: StreamLike, *parameters: float) -> mx.array:
+    """`neuron` of a type, whose name errors tell."""
     stream = launch.resolve(stream)
     checks.array(name, "x", x, stream=stream)
     return activation_rules.neuron(x, ActivationSpec(activation_rules.activation(name, name, *parameters), stream))

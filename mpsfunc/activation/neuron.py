@@ -43,13 +43,27 @@ def neuron(
     "exponential"      c^(a * x + b), e for c = -1         a = 1, b = 0, c = -1
     "logarithm"        log of a * x + b to base c          a = 1, b = 0, c = -1
     "gelu"             x / 2 * (1 + erf(x / sqrt(2)))
+    "silu"             x / (1 + e^(-a * x))                a = 1
+    "hard_swish"       x * (x + 3 within 0 to 6) / 6
+    "mish"             x * tanh(log(1 + e^x))
+    "gelu_tanh"        "gelu" with a tanh, see `gelu_tanh`
+    "gelu_fast"        "silu" with a = 1.702
+    "celu"             x if x >= 0 else a * (e^(x/a) - 1)  a = 1
+    "selu"             "elu" times a factor, see `selu`
+    "hard_tanh"        x within a to b                     a = -1, b = 1
+    "hard_shrink"      x if \|x\| > a else 0               a = 0.5
+    "soft_shrink"      x, nearer to 0 by a                 a = 0.5
+    "relu2"            x^2 if x >= 0 else 0
+    "relu6"            "relun" with a = 0, b = 6
+    "log_sigmoid"      "softplus" with a = -1, b = -1
+    "step"             1 if x >= a else 0                  a = 0
     =================  ==================================  ======================
 
     Each is computed in float32 (float64 for float64 arrays) and rounded once, without overflow on the way. At a kink
     the derivative is the one from the right, as MPS has it; docs/families/activation.md has all of them.
     Differentiable in x, and in the slopes of "prelu".
 
-    Source: ``MPSCNNNeuron`` and its subclasses, with their defaults.
+    Source: ``MPSCNNNeuron`` and its subclasses, with their defaults; those below "gelu" are not MPS's.
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU. For "prelu" channels are its last

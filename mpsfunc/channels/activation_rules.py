@@ -17,21 +17,33 @@ import mlx.core as mx
 from mpsfunc.channels import activation_launches, activation_spec
 from mpsfunc.channels.activation_spec import (
     ABSOLUTE,
+    CELU,
     ELU,
     EXPONENTIAL,
     GELU,
+    GELU_TANH,
+    HARD_SHRINK,
     HARD_SIGMOID,
+    HARD_SWISH,
+    HARD_TANH,
     LINEAR,
     LOGARITHM,
+    MISH,
     NAMES,
     NO_ACTIVATION,
     NONE,
     POWER,
     RELU,
+    RELU2,
     RELUN,
+    SELU,
     SIGMOID,
+    SILU,
+    SOFT_SHRINK,
     SOFTPLUS,
     SOFTSIGN,
+    STEP,
+    SYNONYMS,
     TANH,
     Activation,
     NeuronName,
@@ -41,7 +53,7 @@ from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 from mpsfunc.core.printing import describe
 
-# The parameters of each type with MPS's defaults. Those of prelu are an array.
+# The parameters of each type with MPS's defaults, or those of other libraries. Those of prelu are an array.
 PARAMETERS: dict[NeuronName, tuple[float, ...]] = {
     "none": (),
     "relu": (0.0,),
@@ -58,10 +70,26 @@ PARAMETERS: dict[NeuronName, tuple[float, ...]] = {
     "exponential": (1.0, 0.0, -1.0),
     "logarithm": (1.0, 0.0, -1.0),
     "gelu": (),
+    "silu": (1.0,),
+    "hard_swish": (),
+    "mish": (),
+    "gelu_tanh": (),
+    "celu": (1.0,),
+    "selu": (),
+    "hard_tanh": (-1.0, 1.0),
+    "hard_shrink": (0.5,),
+    "soft_shrink": (0.5,),
+    "relu2": (),
+    "step": (0.0,),
+    "relu6": (),
+    "log_sigmoid": (),
+    "gelu_fast": (),
 }
 _EXP = Activation(EXPONENTIAL, 1.0, 0.0, -1.0)
+_TANH = Activation(TANH, 1.0, 1.0)
+_SELU_BELOW = 1.0507009873554805 * 1.6732632423543772  # the factors of its authors
 # Those that are made of straight lines.
-_FLAT = (NONE, RELU, LINEAR, HARD_SIGMOID, ABSOLUTE, RELUN)
+_FLAT = (NONE, RELU, LINEAR, HARD_SIGMOID, ABSOLUTE, RELUN, HARD_TANH, HARD_SHRINK, SOFT_SHRINK, STEP)
 
 
 def activation(op: str, name: NeuronName, a: Any = None, b: Any = None, c: Any = None) -> Activation:
@@ -75,6 +103,14 @@ def activation(op: str, name: NeuronName, a: Any = None, b: Any = None, c: Any =
     if name in ("exponential", "logarithm") and made[2] != -1 and (made[2] <= 0 or (name, made[2]) == ("logarithm", 1)):
         rule = "c > 0" if name == "exponential" else "c > 0 but 1"
         raise ValueError(f"{op}: c is no base; got c={made[2]:g}, expected {rule}, or -1 for e")
+    if name == "celu" and made[0] <= 0:
+        raise ValueError(f"{op}: a is not positive; got a={describe(a)}, expected a > 0")
+    if name in ("hard_shrink", "soft_shrink") and made[0] < 0:
+        raise ValueError(f"{op}: a is negative; got a={describe(a)}, expected a >= 0")
+    if name == "hard_tanh" and made[0] > made[1]:
+        raise ValueError(f"{op}: a is more than b; got a={describe(made[0])}, b={describe(made[1])}, expected a <= b")
+    if name in SYNONYMS:
+        name, *made = SYNONYMS[name]
     return Activation(NAMES.index(name), *made)
 
 
@@ -280,6 +316,36 @@ def _second(x: mx.array, on: ActivationSpec) -> mx.array:
         return (a * activation_spec.log_of(c)) ** 2 * neuron(x, on)
     if kind == LOGARITHM:
         return (-a * a / activation_spec.log_of(c)) * neuron(x, ActivationSpec(Activation(POWER, a, b, -2.0), of))
-    assert kind == GELU
-    z = mx.clip(x, -40, 40)  # beyond, it is 0 and would be 0 * infinity
-    return neuron(-0.5 * z * z, ActivationSpec(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
+    if kind == GELU:
+        z = mx.clip(x, -40, 40)  # beyond, it is 0 and would be 0 * infinity
+        return neuron(-0.5 * z * z, ActivationSpec(_EXP, of)) * (2 - z * z) * math.sqrt(0.5 / math.pi)
+    return _second_of_others(x, on)
+
+
+def _second_of_others(x: mx.array, on: ActivationSpec) -> mx.array:
+    """Of those that MPS does not have."""
+    (kind, a, _, _), of = on.act, on.stream
+    sigmoid = ActivationSpec(Activation(SIGMOID), of)
+    if kind == SILU:
+        z = mx.clip(a * x, -1000, 1000)
+        s = neuron(z, sigmoid)
+        return a * s * (1 - s) * (2 + z * (1 - 2 * s))
+    if kind == HARD_SWISH:
+        return mx.where((x >= -3) & (x < 3), mx.array(1 / 3, x.dtype), 0)
+    if kind == MISH:
+        z = mx.clip(x, -1000, 1000)
+        s = neuron(z, sigmoid)
+        t = neuron(neuron(z, ActivationSpec(Activation(SOFTPLUS, 1.0, 1.0), of)), ActivationSpec(_TANH, of))
+        return (1 - t * t) * s * (2 + z * (1 - s * (1 + 2 * t)))
+    if kind == GELU_TANH:
+        z, factor = mx.clip(x, -40, 40), math.sqrt(8 / math.pi)
+        bent = 0.044715 * z * z
+        first = factor * (1 + 3 * bent)
+        s = neuron(factor * z * (1 + bent), sigmoid)
+        return s * (1 - s) * (2 * first + z * (6 * 0.044715 * factor * z + first * first * (1 - 2 * s)))
+    if kind == CELU:
+        return mx.where(x < 0, neuron(mx.minimum(x, 0) / a, ActivationSpec(_EXP, of)) / a, 0)
+    if kind == SELU:
+        return mx.where(x < 0, _SELU_BELOW * neuron(mx.minimum(x, 0), ActivationSpec(_EXP, of)), 0)
+    assert kind == RELU2
+    return mx.where(x < 0, mx.zeros_like(x), 2)

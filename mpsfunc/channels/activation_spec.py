@@ -9,13 +9,21 @@ import mlx.core as mx
 
 NeuronName = Literal[
     "none", "relu", "linear", "sigmoid", "hard_sigmoid", "tanh", "absolute", "softplus", "softsign", "elu", "prelu",
-    "relun", "power", "exponential", "logarithm", "gelu",
+    "relun", "power", "exponential", "logarithm", "gelu", "silu", "hard_swish", "mish", "gelu_tanh", "celu", "selu",
+    "hard_tanh", "hard_shrink", "soft_shrink", "relu2", "step", "relu6", "log_sigmoid", "gelu_fast",
 ]  # fmt: skip
 NAMES: tuple[NeuronName, ...] = get_args(NeuronName)
+# Names of others with certain parameters; behind the names of the kinds, whose places are their numbers.
+SYNONYMS: dict[NeuronName, tuple[NeuronName, float, float]] = {
+    "relu6": ("relun", 0.0, 6.0),
+    "log_sigmoid": ("softplus", -1.0, -1.0),
+    "gelu_fast": ("silu", 1.702, 0.0),
+}
 (
     NONE, RELU, LINEAR, SIGMOID, HARD_SIGMOID, TANH, ABSOLUTE, SOFTPLUS, SOFTSIGN, ELU, PRELU, RELUN, POWER,
-    EXPONENTIAL, LOGARITHM, GELU,
-) = range(len(NAMES))  # fmt: skip
+    EXPONENTIAL, LOGARITHM, GELU, SILU, HARD_SWISH, MISH, GELU_TANH, CELU, SELU, HARD_TANH, HARD_SHRINK, SOFT_SHRINK,
+    RELU2, STEP,
+) = range(len(NAMES) - len(SYNONYMS))  # fmt: skip
 
 
 class ActivationParams(NamedTuple):
@@ -33,7 +41,7 @@ class Activation(NamedTuple):
     A CPU's kernel gets it as it is, as the ``struct Activation`` of ``metal/activation/params.h``.
 
     Fields:
-        kind: As MPS numbers them.
+        kind: As MPS numbers them, behind its last those of other libraries.
         a: First parameter.
         b: Second parameter.
         c: Third parameter; -1 stands for e as a base.

@@ -101,7 +101,9 @@ _ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "neuron": {
         "leaky_relu": ("relu", " with its slope as a"),
         "leakyrelu": ("relu", " with its slope as a"),
-        "relu6": ("relun", " with a=0, b=6"),
+        "swish": ("silu", ""),
+        "gelu_approx": ("gelu_tanh", ""),
+        "gelu_fast_approx": ("gelu_fast", ""),
         "identity": ("none", ""),
         "abs": ("absolute", ""),
         "exp": ("exponential", ""),
@@ -126,7 +128,7 @@ _ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 # Functions of their own that are spelled much like one of ours.
-_OTHERS = frozenset(("selu", "celu", "silu", "swish", "mish", "log_sigmoid", "logsigmoid", "binary_cross_entropy"))
+_OTHERS = frozenset(("binary_cross_entropy",))
 _LONGEST = 40
 
 

@@ -175,6 +175,26 @@ power = _neuron("power", mf.power, "Power")
 exponential = _neuron("exponential", mf.exponential, "Exponential")
 logarithm = _neuron("logarithm", mf.logarithm, "Logarithm")
 gelu = _neuron("gelu", mf.gelu, "GeLU")
+
+
+def _beyond_mps(name: NeuronName, function: Callable[..., Any]) -> Filter:
+    return filter_of(kinds.neuron(name, function), function, "none of MPS's", f"{name}(x)")
+
+
+silu = _beyond_mps("silu", mf.silu)
+hard_swish = _beyond_mps("hard_swish", mf.hard_swish)
+mish = _beyond_mps("mish", mf.mish)
+gelu_tanh = _beyond_mps("gelu_tanh", mf.gelu_tanh)
+gelu_fast = _beyond_mps("gelu_fast", mf.gelu_fast)
+celu = _beyond_mps("celu", mf.celu)
+selu = _beyond_mps("selu", mf.selu)
+hard_tanh = _beyond_mps("hard_tanh", mf.hard_tanh)
+hard_shrink = _beyond_mps("hard_shrink", mf.hard_shrink)
+soft_shrink = _beyond_mps("soft_shrink", mf.soft_shrink)
+relu2 = _beyond_mps("relu2", mf.relu2)
+relu6 = _beyond_mps("relu6", mf.relu6)
+log_sigmoid = _beyond_mps("log_sigmoid", mf.log_sigmoid)
+step = _beyond_mps("step", mf.step)
 prelu = filter_of(kinds.prelu, mf.prelu, "MPSCNNNeuronPReLUNode", 'prelu(x, name="slopes1")', without=("slopes",))
 softmax = filter_of(
     kinds.by_result("softmax", mf.softmax, mf.softmax_grad), mf.softmax, "MPSCNNSoftMaxNode", "softmax(x)"

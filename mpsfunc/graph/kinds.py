@@ -120,7 +120,8 @@ def by_image(name: str, fwd: Function, grad: Function) -> Kind:
         return Made(*_first(fwd(call.x, gamma=given.get("gamma"), beta=given.get("beta"), **how)))
 
     def backward(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
-        dx, state = grad(dy, call.x, made.state, call.params.get("gamma"))
+        given = call.params.get("gamma"), call.params.get("beta")
+        dx, state = grad(dy, call.x, made.state, *given, neuron=call.options["neuron"])
         return Pulled(dx, {letter: getattr(state, f"d{letter}").sum(axis=0) for letter in call.params}, state)
 
     return Kind(name, forward, backward, keeps=True, weights=_scales)

@@ -73,6 +73,34 @@ def softmax_grad(dy: mx.array, y: mx.array, axis: int = -1, *, stream: StreamLik
     return _backward("softmax_grad", softmax_rules.softmax_grad, dy, y, axis, stream)
 
 
+def softmin(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
+    """`softmax` of -x: exponentials of -x that add up to 1 along an axis.
+
+    Source: ``softmin`` of PyTorch.
+
+    Args:
+        x: An array of one axis or more; float32, float16, bfloat16, or float64 on the CPU.
+        axis: The axis whose entries add up to 1. Default: the last, the channels of images.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError: x is not a floating array, or axis is not an int.
+        ValueError: x has no such axis.
+
+    Example:
+        >>> softmin(-mx.log(mx.array([1.0, 2.0, 5.0])))
+        array([0.125, 0.25, 0.625], dtype=float32)
+    """
+    return _forward("softmin", _softmax_of_negative, x, axis, stream)
+
+
+def _softmax_of_negative(x: mx.array, on: Spec) -> mx.array:
+    return softmax_rules.softmax(mx.negative(x, stream=on.stream), on)
+
+
 def log_softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
     """The logarithm of `softmax`, without ever taking that of a small number.
 

@@ -1,4 +1,4 @@
-"""Drop-ins for the activations of mlx.nn."""
+"""Drop-ins for the activations of mlx.nn that MPS has too, and softmax."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class LeakyReLU(Activation, stock.LeakyReLU):
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """MLX's is ``max(slope * x, x)``, which turns round beyond a slope of 1, and takes arrays of slopes."""
-        if not _single(layer._negative_slope):
+        if not single(layer._negative_slope):
             return "an array of slopes"
         return "a slope beyond 1" if layer._negative_slope > 1 else ""
 
     @classmethod
     def refuses(cls, layer: Any) -> str:
         """What is infinite in float32, or NaN."""
-        return "" if _finite(layer._negative_slope) else "a slope that is no number of float32"
+        return "" if finite(layer._negative_slope) else "a slope that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -49,14 +49,14 @@ class LeakyReLU(Activation, stock.LeakyReLU):
 
 
 class ReLU6(Activation, stock.ReLU6):
-    """`mlx.nn.ReLU6` by `mpsfunc.relun`.
+    """`mlx.nn.ReLU6` by `mpsfunc.relu6`.
 
     Example:
         >>> ReLU6()(mx.array([-2.0, 3.0, 7.0]))
         array([0, 3, 6], dtype=float32)
     """
 
-    neuron = mf.Neuron("relun", 0.0, 6.0)
+    neuron = mf.Neuron("relu6")
 
 
 class ELU(Activation, stock.ELU):
@@ -70,12 +70,12 @@ class ELU(Activation, stock.ELU):
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """MLX's takes arrays of alphas."""
-        return "" if _single(layer._alpha) else "an array of alphas"
+        return "" if single(layer._alpha) else "an array of alphas"
 
     @classmethod
     def refuses(cls, layer: Any) -> str:
         """What is infinite in float32, or NaN."""
-        return "" if _finite(layer._alpha) else "an alpha that is no number of float32"
+        return "" if finite(layer._alpha) else "an alpha that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -84,19 +84,19 @@ class ELU(Activation, stock.ELU):
 
 
 class GELU(Activation, stock.GELU):
-    """`mlx.nn.GELU` by `mpsfunc.gelu`; its approximations stay MLX's.
+    """`mlx.nn.GELU` by `mpsfunc.gelu`, and its approximations by `gelu_tanh` and `gelu_fast`.
 
     Example:
         >>> round(GELU()(mx.array(1.0)).item(), 4)
         0.8413
     """
 
-    @classmethod
-    def why_not(cls, layer: Any) -> str:
-        """The exact one only."""
-        return "" if layer._approx == "none" else "an approximation of gelu"
-
-    neuron = mf.Neuron("gelu")
+    @property
+    def neuron(self) -> mf.Neuron:
+        """The exact one, or one of the approximations."""
+        if self._approx == "none":
+            return mf.Neuron("gelu")
+        return mf.Neuron("gelu_fast" if self._approx == "fast" else "gelu_tanh")
 
 
 class Sigmoid(Activation, stock.Sigmoid):
@@ -183,9 +183,11 @@ class LogSoftmax(DropIn, stock.LogSoftmax):
         return mf.log_softmax(x)
 
 
-def _single(parameter: Any) -> bool:
+def single(parameter: Any) -> bool:
+    """Whether an argument of MLX's layer is one number."""
     return not isinstance(parameter, mx.array) or parameter.size == 1
 
 
-def _finite(parameter: Any) -> bool:
-    return not _single(parameter) or bool(abs(parameter) <= mx.finfo(mx.float32).max)
+def finite(parameter: Any) -> bool:
+    """Whether float32 has it, if it is one number."""
+    return not single(parameter) or bool(abs(parameter) <= mx.finfo(mx.float32).max)

@@ -11,18 +11,20 @@ from mlx.utils import tree_flatten
 
 from mpsfunc.core.arguments import entries, is_a, text
 from mpsfunc.core.printing import a_kind, describe
-from mpsfunc.nn import activations, drop_in, layers
+from mpsfunc.nn import activations, activations_beyond_mps, drop_in, layers
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
+from mpsfunc.nn.activations_beyond_mps import GLU, Softmin, Step
 from mpsfunc.nn.drop_in import Activation, DropIn, Following, Fusing, Sequential
 from mpsfunc.nn.layers import BatchNorm
 
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
     value.__mro__[value.__mro__.index(DropIn) + 1]: value
-    for module in (activations, drop_in, layers)
+    for module in (activations, activations_beyond_mps, drop_in, layers)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, DropIn) and issubclass(value, stock.Module)
 }
+_ACTIVATIONS = (Activation, GLU, LogSoftmax, PReLU, Softmax, Softmin, Step)
 
 
 class Conversion(NamedTuple):
@@ -63,10 +65,10 @@ def convert(
     ones too; only what their call runs changes. So optimizers, checkpoints and references go on. Layers of a class that
     a user derived from one of MLX's stay as they are.
 
-    A convolution, transposed convolution, linear layer or batch normalization applies the activation behind it itself,
+    A convolution, transposed convolution, linear layer or normalization applies the activation behind it itself,
     where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so. Both find out in each call, so
     modules that are shared, called by themselves or exchanged later compute what they always did. Of a relu that runs
-    so behind anything but a batch normalization, the slope at exactly 0 is 0, not 1.
+    so behind anything but a normalization, the slope at exactly 0 is 0, not 1.
 
     Args:
         model: The model, or a single layer.
@@ -235,7 +237,7 @@ def _neighbours(
     alone = {
         path: "in no Sequential"
         for path, module in paths.items()
-        if isinstance(module, (Activation, PReLU, Softmax, LogSoftmax)) and not module.why_left(module)
+        if isinstance(module, _ACTIVATIONS) and not module.why_left(module)
     }
     for path, chain in paths.items():
         if not isinstance(chain, Sequential) or type(chain).__call__ is not Sequential.__call__:

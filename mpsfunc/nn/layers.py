@@ -153,7 +153,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
         return mf.bn_frozen(self.running_mean, self.running_var, self.eps)
 
 
-class InstanceNorm(DropIn, stock.InstanceNorm):
+class InstanceNorm(Fusing, stock.InstanceNorm):
     """`mlx.nn.InstanceNorm` by `mpsfunc.instance_norm`. The result has the dtype of the images.
 
     Example:
@@ -161,13 +161,14 @@ class InstanceNorm(DropIn, stock.InstanceNorm):
         (4, 5, 5, 3)
     """
 
-    def run(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         if x.ndim < 3:
             raise ValueError(f"InstanceNorm: no images; got x.shape={tuple(x.shape)}, expected 3 axes or more")
-        return mf.instance_norm(_flat(x), self.get("weight"), self.get("bias"), eps=self.eps).reshape(x.shape)
+        gamma, beta = self.get("weight"), self.get("bias")
+        return mf.instance_norm(_flat(x), gamma, beta, eps=self.eps, neuron=neuron).reshape(x.shape)
 
 
-class GroupNorm(DropIn, stock.GroupNorm):
+class GroupNorm(Fusing, stock.GroupNorm):
     """`mlx.nn.GroupNorm` by `mpsfunc.group_norm` where it is ``pytorch_compatible``; else it is MLX's.
 
     Example:
@@ -184,9 +185,9 @@ class GroupNorm(DropIn, stock.GroupNorm):
         """Images, of any number of axes."""
         return super().takes(x) and x.ndim >= 3
 
-    def run(self, x: mx.array) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         gamma, beta = self.get("weight"), self.get("bias")
-        return mf.group_norm(_flat(x), self.num_groups, gamma, beta, eps=self.eps).reshape(x.shape)
+        return mf.group_norm(_flat(x), self.num_groups, gamma, beta, eps=self.eps, neuron=neuron).reshape(x.shape)
 
 
 class AvgPool2d(DropIn, stock.AvgPool2d):

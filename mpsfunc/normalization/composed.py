@@ -81,6 +81,16 @@ def gradients(
     return batch_norm_grad(dy, x, *given, mean, var, none, none, none, spec)
 
 
+def normalized_by(
+    x: mx.array, mean: ChannelVectors, var: ChannelVectors, given: tuple[mx.array, mx.array], spec: Spec
+) -> mx.array:
+    """The images by statistics that are known, of each image; arguments are those of `gradients`."""
+    mean, var = (_by_channel(v, x.shape[3]) for v in (mean, var))
+    gamma, beta = (_rows(v, mean) for v in given)
+    slope = vector_rules.slope(gamma, var, spec.eps, spec.stream)
+    return bn_normalize(x, mean, slope, beta, ActivationSpec(spec.act, spec.stream))
+
+
 def parameters(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[mx.array, mx.array]:
     """Scale and shift (c,) in the accumulator's dtype; ones and zeros where they are absent."""
     dtype, channels = launch.accumulator(x.dtype), x.shape[3]

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
+from mpsfunc.activation import fused, prelu_rules
+from mpsfunc.activation.fused import FusedActivation, Neuron
 from mpsfunc.channels import accumulation
-from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, Activation, NeuronName
 from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
@@ -23,6 +25,7 @@ from mpsfunc.normalization.composed import (
     checked_eps,
     gradients,
     normalized,
+    normalized_by,
     parameters,
 )
 
@@ -93,6 +96,7 @@ def instance_norm(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes each channel of each image by its own statistics, then scales and shifts it.
@@ -107,21 +111,24 @@ def instance_norm(
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
+        neuron: The activation that follows in the same pass (but "prelu" in one of its own): the name of one, such as
+            "silu", with the defaults of `neuron`, or a `Neuron` with parameters. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array.
-        ValueError: x is not NHWC, lengths differ, or eps is negative or not finite.
+        TypeError: An argument is not a floating array, or neuron is no activation.
+        ValueError: x is not NHWC, lengths differ, eps is negative or not finite, or neuron's name or parameters are
+            not those of an activation.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
         >>> instance_norm(x, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
-    return _normalized("instance_norm", x, gamma, beta, None, eps, stream)[0]
+    return _normalized("instance_norm", x, gamma, beta, None, eps, neuron, stream)[0]
 
 
 def instance_norm_fwd(
@@ -130,6 +137,7 @@ def instance_norm_fwd(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, InstanceNormState]:
     """`instance_norm`, and the state that `instance_norm_grad` needs. Arguments and errors are its.
@@ -142,7 +150,7 @@ def instance_norm_fwd(
         >>> state.mean.reshape(-1), state.var.reshape(-1)
         (array([2, 4], dtype=float32), array([1, 4], dtype=float32))
     """
-    y, *state = _forward("instance_norm", x, gamma, beta, None, eps, stream)
+    y, *state = _forward("instance_norm", x, gamma, beta, None, eps, neuron, stream)
     return y, InstanceNormState(*state)
 
 
@@ -151,7 +159,9 @@ def instance_norm_grad(
     x: mx.array,
     state: InstanceNormState,
     gamma: mx.array | None = None,
+    beta: mx.array | None = None,
     *,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, InstanceNormState]:
     """Gradients of `instance_norm`: of its images, and of scale and shift for each image, added to the state's.
@@ -167,14 +177,17 @@ def instance_norm_grad(
         x: The images that were normalized.
         state: From `instance_norm_fwd`.
         gamma: Scale (c,). Default: ones.
+        beta: Shift (c,), which only an activation needs. Default: zeros.
+        neuron: What the forward function was given. Behind an activation, dy is times its slope in all of the above.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         The gradient of x's shape and dtype, and the state with ``dgamma`` and ``dbeta`` grown.
 
     Raises:
-        TypeError: An argument is not a floating array, dy and x differ in dtype, or state is not an InstanceNormState.
-        ValueError: dy, x, gamma or the state differ in shape.
+        TypeError: An argument is not a floating array, dy and x differ in dtype, state is not an InstanceNormState, or
+            neuron is no activation.
+        ValueError: dy, x, gamma, beta or the state differ in shape, or neuron is not one of the activations.
 
     Example:
         >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
@@ -183,7 +196,7 @@ def instance_norm_grad(
         >>> state.dbeta.reshape(-1)
         array([-1, 5], dtype=float32)
     """
-    return _backward("instance_norm_grad", dy, x, state, InstanceNormState, gamma, stream)
+    return _backward("instance_norm_grad", dy, x, state, InstanceNormState, gamma, beta, neuron, stream)
 
 
 def group_norm(
@@ -193,6 +206,7 @@ def group_norm(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes groups of neighbouring channels of each image by their own statistics, then scales and shifts them.
@@ -209,20 +223,23 @@ def group_norm(
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
+        neuron: The activation that follows in the same pass (but "prelu" in one of its own): the name of one, such as
+            "silu", with the defaults of `neuron`, or a `Neuron` with parameters. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, or groups is not an int.
-        ValueError: x is not NHWC, groups do not divide the channels, lengths differ, or eps is negative or not finite.
+        TypeError: An argument is not a floating array, groups is not an int, or neuron is no activation.
+        ValueError: x is not NHWC, groups do not divide the channels, lengths differ, eps is negative or not finite, or
+            neuron's name or parameters are not those of an activation.
 
     Example:
         >>> group_norm(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 1, 4), 2, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
-    return _normalized("group_norm", x, gamma, beta, groups, eps, stream)[0]
+    return _normalized("group_norm", x, gamma, beta, groups, eps, neuron, stream)[0]
 
 
 def group_norm_fwd(
@@ -232,6 +249,7 @@ def group_norm_fwd(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, GroupNormState]:
     """`group_norm`, and the state that `group_norm_grad` needs. Arguments and errors are its.
@@ -244,7 +262,7 @@ def group_norm_fwd(
         >>> state.mean
         array([[2, 4]], dtype=float32)
     """
-    y, *state = _forward("group_norm", x, gamma, beta, groups, eps, stream)
+    y, *state = _forward("group_norm", x, gamma, beta, groups, eps, neuron, stream)
     return y, GroupNormState(*state)
 
 
@@ -253,7 +271,9 @@ def group_norm_grad(
     x: mx.array,
     state: GroupNormState,
     gamma: mx.array | None = None,
+    beta: mx.array | None = None,
     *,
+    neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, GroupNormState]:
     """Gradients of `group_norm`: of its images, and of scale and shift for each image, added to the state's.
@@ -269,14 +289,17 @@ def group_norm_grad(
         x: The images that were normalized.
         state: From `group_norm_fwd`.
         gamma: Scale (c,). Default: ones.
+        beta: Shift (c,), which only an activation needs. Default: zeros.
+        neuron: What the forward function was given. Behind an activation, dy is times its slope in all of the above.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         The gradient of x's shape and dtype, and the state with ``dgamma`` and ``dbeta`` grown.
 
     Raises:
-        TypeError: An argument is not a floating array, dy and x differ in dtype, or state is not a GroupNormState.
-        ValueError: dy, x, gamma or the state differ in shape.
+        TypeError: An argument is not a floating array, dy and x differ in dtype, state is not a GroupNormState, or
+            neuron is no activation.
+        ValueError: dy, x, gamma, beta or the state differ in shape, or neuron is not one of the activations.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 1, 4)
@@ -285,7 +308,7 @@ def group_norm_grad(
         >>> dx.reshape(-1), state.dgamma
         (array([0, 0, 0, 0], dtype=float32), array([[-1, 3, -2, 6]], dtype=float32))
     """
-    return _backward("group_norm_grad", dy, x, state, GroupNormState, gamma, stream)
+    return _backward("group_norm_grad", dy, x, state, GroupNormState, gamma, beta, neuron, stream)
 
 
 # Both ---------------------------------------------------------------------------------------------------
@@ -305,6 +328,7 @@ def _normalized(
     beta: mx.array | None,
     groups: int | None,
     eps: float,
+    neuron: NeuronName | Neuron | None,
     stream: StreamLike,
 ) -> tuple[mx.array, mx.array, mx.array, Spec]:
     """The images, mean and variance of each channel's group, and what was done; for instance norm of each channel."""
@@ -315,9 +339,17 @@ def _normalized(
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
         raise ValueError(f"{op}: groups do not divide the channels; got groups={describe(groups)}, expected {rule}")
-    spec = Spec(True, together, checked_eps(op, eps), NO_ACTIVATION, None, stream)
+    how = fused.chosen(op, neuron, x.shape[3], stream, of=x.shape)
+    spec = Spec(True, together, checked_eps(op, eps), _inside(how), None, stream)
     y, mean, var, _ = normalized(x, gamma, beta, spec)
+    if how.slopes is not None:
+        y = prelu_rules.prelu(y, how.slopes, stream)
     return y, mean, var, spec
+
+
+def _inside(how: FusedActivation) -> Activation:
+    """What a normalization applies itself: any activation without slopes for channels."""
+    return how.act if how.slopes is None else NO_ACTIVATION
 
 
 def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
@@ -334,11 +366,19 @@ def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
 
 
 def _backward(
-    op: str, dy: mx.array, x: mx.array, state: Any, kind: type[_State], gamma: mx.array | None, stream: StreamLike
+    op: str,
+    dy: mx.array,
+    x: mx.array,
+    state: Any,
+    kind: type[_State],
+    gamma: mx.array | None,
+    beta: mx.array | None,
+    neuron: NeuronName | Neuron | None,
+    stream: StreamLike,
 ) -> tuple[mx.array, _State]:
     stream = launch.resolve(stream)
     checks.gradient(op, dy, x, stream=stream)
-    check_parameters(op, stream, x, gamma, None)
+    check_parameters(op, stream, x, gamma, beta)
     checks.state(op, state, kind, stream=stream)
     check_statistics(op, state)
     n, channels = x.shape[0], x.shape[3]
@@ -353,10 +393,13 @@ def _backward(
         raise ValueError(
             f"{op}: x does not belong to this state; got state.mean.shape={state.mean.shape}, expected {rule}"
         )
+    how = fused.chosen(op, neuron, channels, stream, of=x.shape)
     with mx.stream(stream):
-        given = parameters(x, gamma, None)
+        given = parameters(x, gamma, beta)
         mean, var, *held = (a.astype(given[0].dtype) for a in state.arrays)
-        spec = Spec(True, groups, state.eps, NO_ACTIVATION, None, stream)
+        spec = Spec(True, groups, state.eps, _inside(how), None, stream)
+        if how.slopes is not None:
+            dy = prelu_rules.prelu_grad_input(dy, normalized_by(x, mean, var, given, spec), how.slopes, stream)
         dx, *grown = gradients(dy, x, mean, var, given, spec)
         dgamma, dbeta = (accumulation.accumulate(a, b) for a, b in zip(held, grown, strict=True))
         return dx, state._replace(dgamma=dgamma, dbeta=dbeta)

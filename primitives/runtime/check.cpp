@@ -108,7 +108,7 @@ class Check : public Requirements {
   }
 
   void activation(const Activation<double>& act) const {
-    require(act.kind >= kNone && act.kind <= kGelu, "an activation, 0 to 15");
+    require(act.kind >= kNone && act.kind <= kStep, "an activation, 0 to 26");
   }
 
   // Of all activations those that need no array.

@@ -108,6 +108,12 @@ def _float32(low: float, high: float) -> np.ndarray:
         ("exponential", (1.0, 0.0, -1.0), -87, 88, 1),
         ("logarithm", (1.0, 0.0, -1.0), 1e-38, 1e38, 1),
         ("gelu", (), -13, 13, 7),
+        ("silu", (1.0,), -80, 87, 5),
+        ("mish", (), -80, 87, 6),
+        ("gelu_tanh", (), -3, 13, 16),  # an exponent of -7 is rounded
+        ("celu", (0.5,), -87, 87, 3),
+        ("selu", (), -87, 87, 3),
+        ("hard_swish", (), -2.9, 87, 4),
     ],
     ids=str,
 )
@@ -179,6 +185,37 @@ SPECIAL: dict[tuple[str, Told], dict[float, tuple[float, float, float]]] = {
     ("exponential", (1.0, 0.0, 1.0)): {5: (1, 0, 0)},
     ("logarithm", (1.0, 0.0, -1.0)): {0: (-INF, INF, -INF), 1: (0, 1, -1), INF: (INF, 0, 0), NAN: (NAN, NAN, NAN)},
     ("gelu", ()): {-INF: (0, 0, 0), 0: (0, 0.5, 2 / math.sqrt(2 * math.pi)), INF: (INF, 1, 0), NAN: (NAN, NAN, NAN)},
+    ("silu", (1.0,)): {-INF: (0, 0, 0), 0: (0, 0.5, 0.5), INF: (INF, 1, 0), NAN: (NAN, NAN, NAN), 1e30: (1e30, 1, 0)},
+    ("silu", (-2.0,)): {-INF: (-INF, 1, 0), 0: (0, 0.5, -1), INF: (0, 0, 0), -1e30: (-1e30, 1, 0)},
+    ("hard_swish", ()): {
+        -INF: (0, 0, 0),
+        -3: (0, -0.5, 1 / 3),
+        0: (0, 0.5, 1 / 3),
+        3: (3, 1, 0),
+        INF: (INF, 1, 0),
+        NAN: (NAN, NAN, 1 / 3),
+    },
+    ("mish", ()): {-INF: (0, 0, 0), 0: (0, 0.6, 0.64), INF: (INF, 1, 0), NAN: (NAN, NAN, NAN), 1e30: (1e30, 1, 0)},
+    ("gelu_tanh", ()): {
+        -INF: (0, 0, 0),
+        0: (0, 0.5, math.sqrt(2 / math.pi)),
+        INF: (INF, 1, 0),
+        NAN: (NAN, NAN, NAN),
+        1e30: (1e30, 1, 0),
+    },
+    ("celu", (2.0,)): {-INF: (-2, 0, 0), 0: (0, 1, 0), INF: (INF, 1, 0), NAN: (NAN, 1, 0), 1e30: (1e30, 1, 0)},
+    ("selu", ()): {-INF: (-1.7580993, 0, 0), 0: (0, 1.050701, 0), INF: (INF, 1.050701, 0), NAN: (NAN, 1.050701, 0)},
+    ("hard_tanh", (-1.0, 2.0)): {
+        -INF: (-1, 0, 0),
+        -1: (-1, 1, 0),
+        2: (2, 0, 0),
+        INF: (2, 0, 0),
+        NAN: (NAN, 1, 0),
+    },
+    ("hard_shrink", (0.5,)): {-INF: (-INF, 1, 0), -0.5: (0, 0, 0), 0.5: (0, 0, 0), INF: (INF, 1, 0), NAN: (NAN, 1, 0)},
+    ("soft_shrink", (0.5,)): {-INF: (-INF, 1, 0), -0.5: (0, 0, 0), 0.5: (0, 1, 0), INF: (INF, 1, 0), NAN: (NAN, 0, 0)},
+    ("relu2", ()): {-INF: (0, 0, 0), 0: (0, 0, 2), 3: (9, 6, 2), INF: (INF, INF, 2), NAN: (NAN, NAN, 2)},
+    ("step", (0.5,)): {-INF: (0, 0, 0), 0.5: (1, 0, 0), INF: (1, 0, 0), NAN: (NAN, 0, 0)},
 }
 
 
@@ -213,7 +250,9 @@ def test_gelu_keeps_its_digits_far_below_zero(isa: str) -> None:
 @each
 def test_each_derivative_is_the_difference_quotient_of_the_one_before(isa: str, name: str, told: Told) -> None:
     x = np.linspace(-3.3, 3.3, 61)
-    corners = np.array([0.0, 1.5, 2.0, -2.0, -0.5])  # kinks of the activations above, and where a power has a pole
+    corners = np.array(
+        [0.0, 1.5, 2.0, -2.0, -0.5, 0.5, -1.5, 1.25, -3.0, 3.0]
+    )  # kinks of the activations above, and where a power has a pole
     x = x[abs(x[:, None] - corners).min(1) > 0.05]
     step = 1e-5
 

@@ -50,6 +50,21 @@ TYPES: dict[str, tuple[str, Parameters, float, float]] = {
     "logarithm to base 10": ("logarithm", {"b": 6, "c": 10}, 0, 1),
     "logarithm to base 0.5": ("logarithm", {"b": 6, "c": 0.5}, 0, 1),
     "gelu": ("gelu", {}, 0, 2),
+    "silu": ("silu", {"a": 1.5}, 0, 3),
+    "silu by default": ("silu", {}, 0, 3),
+    "hard_swish": ("hard_swish", {}, 0, 3),
+    "mish": ("mish", {}, 0, 3),
+    "gelu_tanh": ("gelu_tanh", {}, 0, 2),
+    "gelu_fast": ("gelu_fast", {}, 0, 2),
+    "celu": ("celu", {"a": 0.75}, 0, 2),
+    "selu": ("selu", {}, 0, 2),
+    "hard_tanh": ("hard_tanh", {"a": -1.5, "b": 1.25}, 0, 2),
+    "hard_shrink": ("hard_shrink", {"a": 0.75}, 0, 2),
+    "soft_shrink": ("soft_shrink", {"a": 0.75}, 0, 2),
+    "relu2": ("relu2", {}, 0, 2),
+    "relu6": ("relu6", {}, 3, 4),
+    "log_sigmoid": ("log_sigmoid", {}, 0, 3),
+    "step": ("step", {"a": 0.25}, 0, 2),
 }
 each = pytest.mark.parametrize("name", TYPES)
 SHAPES = [(2, 3, 5, 7), (33,), (2, 8, 4), (1, 1, 1, 1), ()]
@@ -347,7 +362,8 @@ def test_nan_passes(device: mx.Device, dtype: mx.Dtype, name: str) -> None:
     type, told, *_ = TYPES[name]
     x = mx.array([NAN] * 9).astype(dtype)
     assert np.isnan(exact(mf.neuron(x, type, **told))).all()
-    assert np.isnan(exact(mf.neuron_grad(x, mx.ones_like(x), type, **told))).all()
+    if oracle.slope(np.array([1.0]), type, **told).any():
+        assert np.isnan(exact(mf.neuron_grad(x, mx.ones_like(x), type, **told))).all()
     if oracle.curvature(np.array([1.0]), type, **told).any():
         assert np.isnan(exact(mf.neuron_grad(mx.ones_like(x), x, type, **told))).all()
 

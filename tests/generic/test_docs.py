@@ -20,6 +20,7 @@ from reference import filled
 
 import mpsfunc as mf
 import mpsfunc.activation.activations
+import mpsfunc.activation.beyond_mps
 from mpsfunc import graph
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,8 @@ def test_names_of_the_graph_exist() -> None:
     for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
         assert hasattr(graph, name) or name in ("svg", "md"), f"graph.{name}"
     table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
-    by_name = vars(mpsfunc.activation.activations).items()
+    modules = mpsfunc.activation.activations, mpsfunc.activation.beyond_mps
+    by_name = [entry for module in modules for entry in vars(module).items()]
     activations = {"prelu", *(name for name, value in by_name if value is getattr(mf, name, None))}
     for name, value in vars(graph).items():
         if inspect.isfunction(value) and name not in activations | {"compile", "training_graph"}:

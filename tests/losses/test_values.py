@@ -131,7 +131,8 @@ def _no_loss(type: str, y: mx.array, labels: mx.array, none: mx.array, reduction
     assert gone(mx.vmap(f)(mx.stack([y, y]))[1])
     plain = {k: v for k, v in how.items() if k != "label_smoothing"}
     for made in (passed, mf.loss_grad(y, labels, type, **how)):
-        assert same_bits(*(mx.where(none, g, 0) for g in (made, mf.loss_grad(y, labels, type, **plain))))
+        left, right = (exact(mx.where(none, g, 0)) for g in (made, mf.loss_grad(y, labels, type, **plain)))
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)  # without smoothing another kernel makes it
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -50,7 +50,7 @@ class Block(stock.Module):
         self.again = self.shared
         self.own, self.layer_norm = Own(8, 8, 1), stock.LayerNorm(8)
         self.up = stock.Upsample(2, mode="cubic")
-        self.head = stock.Sequential(stock.Dropout(0.0), stock.Linear(8, 5), stock.GELU("fast"))
+        self.head = stock.Sequential(stock.Dropout(0.0), stock.Linear(8, 5), stock.LeakyReLU(2.0))
 
     def __call__(self, x: mx.array) -> mx.array:
         x = self.many[1]["pool"](self.many[1]["norm"](self.many[0](self.first(x))))
@@ -85,13 +85,13 @@ def test_what_is_converted() -> None:
         },
         unfused={"act": "in no Sequential"},
         left={
-            "head.layers.2": "an approximation of gelu", "layer_norm": "no drop-in for LayerNorm",
+            "head.layers.2": "a slope beyond 1", "layer_norm": "no drop-in for LayerNorm",
             "many.1.norm": "groups that interleave (pytorch_compatible=False)", "own": "Own is derived from Conv2d",
             "up": "cubic interpolation",
         },
     )  # fmt: skip
     assert list(report.replaced)[:2] == ["act", "again.layers.0"]
-    assert type(block.head.layers[2]) is stock.GELU and type(block.up) is stock.Upsample
+    assert type(block.head.layers[2]) is stock.LeakyReLU and type(block.up) is stock.Upsample
     assert str(report).splitlines()[1].startswith("fused: again.layers.0 with again.layers.1, first.layers.1 with ")
     assert nn.convert(block).replaced == {}
 
@@ -160,7 +160,7 @@ def test_single_layers_and_layers_made_as_drop_ins() -> None:
     assert type(chain) is nn.Sequential
     assert [type(each) for each in nn.revert(chain).layers] == [stock.Conv2d, stock.ReLU]
     assert type(chain) is stock.Sequential
-    for wide in (nn.GELU("fast"), nn.LeakyReLU(2.0)):
+    for wide in (nn.CELU(-1.0), nn.LeakyReLU(2.0)):
         chain = nn.Sequential(nn.Linear(8, 8), wide)
         report = nn.convert(chain)
         assert report.fused == report.unfused == {} and report.left.keys() == {"layers.1"}
@@ -174,12 +174,24 @@ def test_single_layers_and_layers_made_as_drop_ins() -> None:
         (stock.ReLU(), stock.relu), (stock.ReLU6(), stock.relu6), (stock.LeakyReLU(), stock.leaky_relu),
         (stock.ELU(), stock.elu), (stock.GELU(), stock.gelu), (stock.Sigmoid(), stock.sigmoid),
         (stock.Tanh(), stock.tanh), (stock.Softplus(), stock.softplus), (stock.Softsign(), stock.softsign),
-        (stock.Sigmoid(), mx.sigmoid), (stock.Tanh(), mx.tanh),
+        (stock.Sigmoid(), mx.sigmoid), (stock.Tanh(), mx.tanh), (stock.SiLU(), stock.silu),
+        (stock.Hardswish(), stock.hardswish), (stock.Mish(), stock.mish), (stock.CELU(), stock.celu),
+        (stock.SELU(), stock.selu), (stock.HardTanh(), stock.hard_tanh), (stock.HardShrink(), stock.hard_shrink),
+        (stock.Softshrink(), stock.softshrink), (stock.ReLU2(), stock.relu2), (stock.LogSigmoid(), stock.log_sigmoid),
+        (stock.GELU("precise"), stock.gelu_approx), (stock.GELU("fast"), stock.gelu_fast_approx),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "layer", [stock.Conv2d(3, 4, 3), stock.ConvTranspose2d(3, 4, 2), stock.Linear(3, 4), stock.BatchNorm(3)]
+    "layer",
+    [
+        stock.Conv2d(3, 4, 3),
+        stock.ConvTranspose2d(3, 4, 2),
+        stock.Linear(3, 4),
+        stock.BatchNorm(3),
+        stock.InstanceNorm(3, affine=True),
+        stock.GroupNorm(3, 3, pytorch_compatible=True),
+    ],  # fmt: skip
 )
 def test_every_layer_fuses_every_activation(layer: Any, activation: Any, same: Any) -> None:
     for behind in (activation, same):
@@ -233,7 +245,7 @@ def test_what_ours_does_not_take_is_not_fused(dtype: mx.Dtype) -> None:
         ([("conv", "nothing")], ValueError, "convert: there is no such module; got 'nothing'"),
         ([("layer_norm", "act")], ValueError, "convert: not a layer that fuses; got 'layer_norm', a LayerNorm"),
         ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', an Own"),
-        ([("conv", "head.layers.2")], ValueError, "convert: not a known activation; got 'head.layers.2', a GELU"),
+        ([("conv", "head.layers.2")], ValueError, "convert: not a known activation; got 'head.layers.2', a LeakyReLU"),
         (
             [("conv", "act"), ("conv", "shared.layers.1")],
             ValueError,

@@ -56,10 +56,24 @@ ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "ELU": (lambda m: m.ELU(0.7), X),
     "ELU, alphas": (lambda m: m.ELU(mx.array([0.1, 0.2, -0.3, 0.4])), X),
     "GELU": (lambda m: m.GELU(), X),
-    "GELU, approximate": (lambda m: m.GELU("fast"), X),
+    "GELU, fast": (lambda m: m.GELU("fast"), X),
+    "GELU, by a tanh": (lambda m: m.GELU("precise"), X),
+    "CELU": (lambda m: m.CELU(0.7), X),
+    "CELU, alphas": (lambda m: m.CELU(mx.array([0.1, 0.2, 0.3, 0.4])), X),
+    "CELU, below 0": (lambda m: m.CELU(-0.7), X),
+    "HardShrink": (lambda m: m.HardShrink(0.3), X),
+    "HardShrink, below 0": (lambda m: m.HardShrink(-0.3), X),
+    "Softshrink": (lambda m: m.Softshrink(0.3), X),
+    "Softshrink, below 0": (lambda m: m.Softshrink(-0.3), X),
+    "Step": (lambda m: m.Step(0.2), X),
+    "GLU": (lambda m: m.GLU(), X),
+    "GLU, along another axis": (lambda m: m.GLU(1), (2, 8, 9, 4)),
     **{
         name: (lambda m, name=name: getattr(m, name)(), X)
-        for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "Softplus", "Softsign", "Softmax", "LogSoftmax")
+        for name in (
+            *("ReLU", "ReLU6", "Sigmoid", "Tanh", "Softplus", "Softsign", "Softmax", "LogSoftmax", "SiLU", "Hardswish"),
+            *("Mish", "SELU", "HardTanh", "ReLU2", "LogSigmoid", "Softmin"),
+        )
     },
 }
 each = pytest.mark.parametrize("name", ROWS)
@@ -256,7 +270,7 @@ def test_running_statistics_keep_their_dtype(name: str) -> None:
 def test_half_precision_stays(name: str) -> None:
     ours, _, x = pair(name)
     if ours.takes(x):
-        assert ours(x.astype(mx.float16)).dtype == mx.float16
+        assert ours(x.astype(mx.float16)).dtype == (mx.int32 if name == "Step" else mx.float16)
 
 
 def test_batch_normalization_over_a_training() -> None:

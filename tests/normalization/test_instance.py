@@ -250,3 +250,67 @@ def test_same_bits_every_time(device: mx.Device, dtype: mx.Dtype, groups: int) -
 
     first = everything()
     assert all(same_bits(a, b) for _ in range(4) for a, b in zip(everything(), first, strict=True))
+
+
+# With an activation behind ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [INSTANCE, 2])
+@pytest.mark.parametrize("neuron", ["relu", "silu", mf.Neuron("celu", 0.5), "gelu_tanh", "prelu"], ids=str)
+def test_an_activation_behind_is_neuron_and_its_gradient(
+    device: mx.Device, dtype: mx.Dtype, groups: int, neuron: Any
+) -> None:
+    if neuron == "prelu" and dtype in (mx.float16, mx.bfloat16):
+        pytest.skip("what a prelu is given is rounded to 16 bits, and its sign near 0")
+    x, dy = numbers((2, 5, 6, 8), dtype), numbers((2, 5, 6, 8), dtype, 1)
+    gamma, beta = numbers((8,), accumulator(dtype), 2), numbers((8,), accumulator(dtype), 3)
+    how = mf.Neuron("prelu", numbers((8,), accumulator(dtype), 4)) if neuron == "prelu" else neuron
+
+    def norm(x: mx.array, gamma: mx.array, beta: mx.array, neuron: Any = None) -> mx.array:
+        if groups == INSTANCE:
+            return mf.instance_norm(x, gamma, beta, neuron=neuron)
+        return mf.group_norm(x, groups, gamma, beta, neuron=neuron)
+
+    def apart(x: mx.array, gamma: mx.array, beta: mx.array) -> mx.array:
+        return mf.neuron(norm(x, gamma, beta), *(how if isinstance(how, mf.Neuron) else (how,)))
+
+    wide = [a.astype(mx.float64 if device == mx.Device(mx.cpu) else mx.float32) for a in (x, gamma, beta, dy)]
+    if isinstance(how, mf.Neuron) and isinstance(how.a, mx.array):
+        how = how._replace(a=how.a.astype(wide[0].dtype))
+    (y,), of = mx.vjp(apart, wide[:3], wide[3:])
+    size = np.abs(exact(y)).max()
+    close(norm(x, gamma, beta, how), exact(y), size, slack=4)
+    fwd, grad = (mf.instance_norm_fwd, mf.instance_norm_grad) if groups == INSTANCE else (None, mf.group_norm_grad)
+    _, state = fwd(x, gamma, beta, neuron=how) if fwd else mf.group_norm_fwd(x, groups, gamma, beta, neuron=how)
+    dx, state = grad(dy, x, state, gamma, beta, neuron=how)
+    close(dx, exact(of[0]), np.abs(exact(of[0])).max(), slack=16)
+    for got, want in ((state.dgamma.sum(0), of[1]), (state.dbeta.sum(0), of[2])):
+        close(got.astype(dtype), exact(want), np.abs(exact(want)).max() + 1, slack=16)
+    pulled = mx.grad(lambda *a: (norm(*a, how) * dy).sum(), argnums=(0, 1, 2))(x, gamma, beta)
+    for got, want in zip(pulled, of, strict=True):
+        close(got.astype(dtype), exact(want), np.abs(exact(want)).max() + 1, slack=16)
+
+
+def _pushed(x: mx.array, gamma: mx.array, beta: mx.array, neuron: str) -> mx.array:
+    """The tangent of a gradient behind an activation."""
+
+    def pull(x: mx.array) -> mx.array:
+        return mx.grad(lambda x: mx.square(mf.group_norm(x, 2, gamma, beta, neuron=neuron)).sum())(x)
+
+    return mx.jvp(pull, [x], [numbers(tuple(x.shape), x.dtype, 7)])[1][0]
+
+
+@pytest.mark.parametrize("neuron", ["relu", "silu", "gelu"])
+def test_forward_mode_of_a_gradient_behind_an_activation(on_cpu: mx.Device, neuron: str) -> None:
+    x, gamma, beta = (numbers(shape, mx.float64, i) for i, shape in enumerate(((2, 3, 4, 8), (8,), (8,))))
+    way, step = numbers((2, 3, 4, 8), mx.float64, 7), 1e-6
+    pull = mx.grad(lambda x: mx.square(mf.group_norm(x, 2, gamma, beta, neuron=neuron)).sum())
+    quotient = (exact(pull(x + step * way)) - exact(pull(x - step * way))) / (2 * step)
+    np.testing.assert_allclose(exact(_pushed(x, gamma, beta, neuron)), quotient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.xfail(raises=IndexError, strict=True, reason="MLX does not compile it; docs/conventions.md says so")
+def test_forward_mode_of_a_gradient_behind_a_curved_activation_compiles(on_cpu: mx.Device) -> None:
+    x, gamma, beta = (numbers(shape, mx.float64, i) for i, shape in enumerate(((2, 3, 4, 8), (8,), (8,))))
+    compiled = mx.compile(lambda x: _pushed(x, gamma, beta, "silu"))
+    np.testing.assert_allclose(exact(compiled(x)), exact(_pushed(x, gamma, beta, "silu")), rtol=1e-9)

@@ -85,6 +85,28 @@ MPSF_INLINE auto by_kind_of(int kind, const F& f) {
       return f.template operator()<kLogarithm>();
     case kGelu:
       return f.template operator()<kGelu>();
+    case kSilu:
+      return f.template operator()<kSilu>();
+    case kHardSwish:
+      return f.template operator()<kHardSwish>();
+    case kMish:
+      return f.template operator()<kMish>();
+    case kGeluTanh:
+      return f.template operator()<kGeluTanh>();
+    case kCelu:
+      return f.template operator()<kCelu>();
+    case kSelu:
+      return f.template operator()<kSelu>();
+    case kHardTanh:
+      return f.template operator()<kHardTanh>();
+    case kHardShrink:
+      return f.template operator()<kHardShrink>();
+    case kSoftShrink:
+      return f.template operator()<kSoftShrink>();
+    case kRelu2:
+      return f.template operator()<kRelu2>();
+    case kStep:
+      return f.template operator()<kStep>();
     default:
       return f.template operator()<kNone>();
   }

@@ -9,7 +9,7 @@ namespace {
 enum Order { kValue, kSlope, kCurve, kTold };
 
 // Besides the kinds of the table, a relu with nothing left of negative numbers.
-constexpr int kPlainRelu = 16;
+constexpr int kPlainRelu = -1;
 
 // The inputs of an order, its x or y last.
 template <int O>
@@ -61,8 +61,8 @@ using Over = void (*)(const Span<T, O>, const Neuron<Acc<T>>);
 template <typename A, int O>
 Over<A, O> over_kind(int kind) {
   return by_kind_of(kind, []<int K>() -> Over<A, O> {
-    constexpr bool kFlat =
-        K == kNone || K == kRelu || K == kLinear || K == kHardSigmoid || K == kAbsolute || K == kRelun;
+    constexpr bool kFlat = K == kNone || K == kRelu || K == kLinear || K == kHardSigmoid || K == kAbsolute ||
+                           K == kRelun || K == kHardTanh || K == kHardShrink || K == kSoftShrink || K == kStep;
     return over < A, O, (O == kTold && K != kRelu) ? kNone : O == kCurve && kFlat ? kPlainRelu : K > ;
   });
 }

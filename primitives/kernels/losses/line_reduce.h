@@ -145,5 +145,56 @@ MPSF_INLINE double exponentials(const T* x, int64_t length, Acc<T> largest, Acc<
   return sum.total();
 }
 
+// Lines of few entries, each in one piece, would leave vectors nearly empty. Blocks of them are worked on as they lie:
+// vectors go over all entries, and what each line has one of is found, and spread over its entries, one by one.
+template <typename A>
+constexpr int64_t kFewEntries = 4 * lanes<A>;
+constexpr int64_t kBlockLines = 64;
+
+template <int64_t N>
+struct Fixed {
+  constexpr operator int64_t() const { return N; }
+};
+
+// Calls f with a length, which is a constant if it is very small.
+template <typename F>
+MPSF_INLINE void of_length(int64_t length, const F& f) {
+  if (length == 1) return f(Fixed<1>{});
+  if (length == 2) return f(Fixed<2>{});
+  if (length == 3) return f(Fixed<3>{});
+  if (length == 4) return f(Fixed<4>{});
+  f(length);
+}
+
+// What f makes of the entries of each line, from the first on.
+template <typename A, typename F>
+inline void fold_each(const A* flat, int64_t count, int64_t length, A* each, const F& f) {
+  of_length(length, [&](auto n) {
+    for (int64_t k = 0; k < count; ++k) {
+      A made = flat[k * n];
+      for (int64_t i = 1; i < n; ++i) made = f(made, flat[k * n + i]);
+      each[k] = made;
+    }
+  });
+}
+template <typename A>
+inline void largest_of_each(const A* flat, int64_t count, int64_t length, A* each) {
+  fold_each(flat, count, length, each, [](A a, A b) { return b > a ? b : a; });
+}
+template <typename A>
+inline void sum_of_each(const A* flat, int64_t count, int64_t length, A* each) {
+  fold_each(flat, count, length, each, [](A a, A b) { return a + b; });
+}
+
+// A line's number for each of its entries.
+template <typename A>
+inline void spread(const A* each, int64_t count, int64_t length, A* flat) {
+  of_length(length, [&](auto n) {
+    for (int64_t k = 0; k < count; ++k) {
+      for (int64_t i = 0; i < n; ++i) flat[k * n + i] = each[k];
+    }
+  });
+}
+
 }  // namespace
 }  // namespace mpsf::MPSF_ISA

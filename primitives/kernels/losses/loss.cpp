@@ -1,5 +1,7 @@
 // Losses of images (n, pixels, classes): values, one an image or one an element, and gradients by y. Elements of all
 // types but softmax cross-entropy stand for themselves; that one goes pixel by pixel.
+#include "kernels/losses/few_classes.h"
+#include "kernels/losses/job.h"
 #include "kernels/losses/line_reduce.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
@@ -12,25 +14,6 @@ namespace {
 
 // Numbers of the types, as MPS has them.
 enum Kind : int { kAbsolute, kSquared, kSoftmax, kSigmoid, kCategorical, kHinge, kHuber, kCosine, kLog, kDivergence };
-
-// What is asked for, and of what; absent arrays are null.
-template <typename T>
-struct Job {
-  using A = Acc<T>;
-  int64_t images, pixels, classes;
-  const T* y;
-  const T* target;         // or
-  const uint32_t* labels;  // a class a pixel
-  const A* weights;        // one an element, or
-  const A* pixel_weights;
-  const A* scales;  // one an image
-  A* values;        // one an image, or
-  T* elements;
-  T* gradient;
-  bool exact;  // the gradient is the derivative
-  bool elements_streamed, gradient_streamed;
-  A kept, share, epsilon, delta, weight, factor;
-};
 
 // t * by, and 0 where t is.
 template <typename V>
@@ -257,10 +240,43 @@ MPSF_INLINE double hot_pixel(const Job<T>& job, int64_t from, int64_t label, Acc
 }
 
 template <bool Lost, bool Slopes, bool Exact, typename T>
+void few_classes(const Job<T>& job) {
+  using A = Acc<T>;
+  const int64_t room_size = room_of_few<A>(job.classes);
+  if (job.pixels > 1) {
+    over_images(job, job.pixels, job.classes, 0, room_size,
+                [&](int64_t image, int64_t begin, int64_t end, A*, A* room) {
+                  double lost = 0;
+                  for (int64_t i = begin; i < end; i += kBlockLines) {
+                    const int64_t count = smaller(kBlockLines, end - i);
+                    hot_block<Lost, Slopes, Exact>(job, image * job.pixels + i, count, room);
+                    for (int64_t k = 0; Lost && k < count; ++k) lost += static_cast<double>(room[k]);
+                  }
+                  return lost;
+                });
+    return;
+  }
+  // Rows: each is an image, with a loss of its own.
+  const int64_t blocks = (job.images + kBlockLines - 1) / kBlockLines, size = kBlockLines * job.classes;
+  parallel_groups(blocks, size, size, [&](int64_t begin, int64_t end) {
+    const Scratch<A> room(room_size);
+    for (int64_t i = begin * kBlockLines; i < smaller(job.images, end * kBlockLines); i += kBlockLines) {
+      const int64_t count = smaller(kBlockLines, job.images - i);
+      hot_block<Lost, Slopes, Exact>(job, i, count, room.get());
+      for (int64_t k = 0; job.values && k < count; ++k) job.values[i + k] = Lost ? room[k] * job.factor : A(0);
+    }
+    stream_end();
+  });
+}
+
+template <bool Lost, bool Slopes, bool Exact, typename T>
 void pixel_by_pixel(const Job<T>& job) {
   using A = Acc<T>;
   const int64_t classes = job.classes;
   const bool smooth = job.elements || job.share != 0 || job.kept != 1;
+  if (job.labels && !smooth && !job.weights && classes <= kFewEntries<A>) {
+    return few_classes<Lost, Slopes, Exact>(job);
+  }
   over_images(job, job.pixels, classes, job.labels && smooth ? classes : 0, smaller(classes, kKept) + lanes<A>,
               [&](int64_t image, int64_t begin, int64_t end, A* hot, A* room) {
                 const A scale = (job.scales ? job.scales[image] : A(1)) * job.factor;

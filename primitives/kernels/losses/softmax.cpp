@@ -15,6 +15,48 @@ struct Lines {
   explicit Lines(const Tensor& x) : outer(x.shape[0]), length(x.shape[1]), inner(x.shape[2]) {}
 };
 
+// Calls f(from, count, room) for blocks of lines of few entries, with so many rooms for a block, and one for two
+// numbers a line; each has a vector more.
+template <typename A, typename F>
+void over_few(const Lines& lines, int rooms, const F& f) {
+  const int64_t blocks = (lines.outer + kBlockLines - 1) / kBlockLines, size = kBlockLines * lines.length;
+  parallel_groups(blocks, size, size, [&](int64_t begin, int64_t end) {
+    const Scratch<A> room((size + lanes<A>)*rooms + 2 * kBlockLines);
+    for (int64_t block = begin; block < end; ++block) {
+      f(block * size, smaller(kBlockLines, lines.outer - block * kBlockLines), room.get());
+    }
+    stream_end();
+  });
+}
+
+template <bool Log, typename T>
+void few(const T* x, int64_t count, int64_t length, Acc<T>* room, T* y, bool streamed) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>;
+  const int64_t entries = count * length, size = kBlockLines * length + L;
+  A *const in = room, *const spread_out = in + size, *const made = spread_out + size, *const each = made + size;
+  along<A>(
+      entries, [&](int64_t i, int n) __attribute__((always_inline)) { store(in + i, load_some(x + i, n)); });
+  largest_of_each(in, count, length, each);
+  spread(each, count, length, spread_out);
+  along<A>(
+      entries, [&](int64_t i, int) __attribute__((always_inline)) {
+        const Vec<A> less = load(in + i) - load(spread_out + i);
+        if (Log) store(in + i, less);
+        store(made + i, exp(less));
+      });
+  sum_of_each(made, count, length, each);
+  along<A>(
+      count, [&](int64_t k, int)
+                 __attribute__((always_inline)) { store(each + k, Log ? log(load(each + k)) : 1 / load(each + k)); });
+  spread(each, count, length, spread_out);
+  along_made(
+      y, entries, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+        const Vec<A> of_line = load_some(spread_out + i, n);
+        store_result(y + i, Log ? load_some(in + i, n) - of_line : load_some(made + i, n) * of_line, n, past);
+      });
+}
+
 template <bool Log, typename T>
 MPSF_INLINE void row(const T* x, int64_t length, Acc<T>* room, T* y, bool streamed) {
   using A = Acc<T>;
@@ -112,6 +154,11 @@ void forward(const Call& call) {
     const T* x = data<T>(call.in[0]);
     T* y = data<T>(out);
     const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % lanes<A> == 0);
+    if (lines.inner == 1 && lines.length <= kFewEntries<A>) {
+      return over_few<A>(lines, 3, [&](int64_t from, int64_t count, A* room) {
+        few<Log>(x + from, count, lines.length, room, y + from, streamed);
+      });
+    }
     over_lines<T>(
         lines, kKept, [&](int64_t at, A* room) { row<Log>(x + at, lines.length, room, y + at, streamed); },
         [&]<int N>(int64_t at, int n, A* room) { columns<Log, N>(x + at, lines, n, room, y + at, streamed); });
@@ -215,6 +262,33 @@ void backward(const Call& call) {
       for (int k = 0; k < I; ++k) v[k] = load_some(in[k] + at, n);
       if constexpr (kPasses == 2) v[0] = v[0] - centre;
     };
+    if (lines.inner == 1 && lines.length <= kFewEntries<A>) {
+      return over_few<A>(lines, S + 1, [&](int64_t from, int64_t count, A* room) {
+        const int64_t entries = count * lines.length, size = kBlockLines * lines.length + L;
+        A *const centre = room + S * size, *const each = centre + size;
+        for (int pass = 0; pass < kPasses; ++pass) {
+          if (pass > 0) memcpy(centre, room, static_cast<size_t>(entries) * sizeof(A));
+          along<A>(
+              entries, [&](int64_t i, int n) __attribute__((always_inline)) {
+                Vec<A> v[I], terms[S];
+                read(from + i, n, pass > 0 ? load(centre + i) : Vec<A>{}, v);
+                F::terms(v, terms);
+                for (int s = 0; s < S; ++s) store(room + s * size + i, terms[s]);
+              });
+          for (int s = 0; s < S; ++s) {
+            sum_of_each(room + s * size, count, lines.length, each);
+            spread(each, count, lines.length, room + s * size);
+          }
+        }
+        along_made(
+            made + from, entries, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
+              Vec<A> v[I], sums[S];
+              read(from + i, n, kPasses == 2 ? load_some(centre + i, n) : Vec<A>{}, v);
+              for (int s = 0; s < S; ++s) sums[s] = load_some(room + s * size + i, n);
+              store_result(made + from + i, F::made(v, sums), n, past);
+            });
+      });
+    }
     over_lines<T>(
         lines, 0,
         [&](int64_t from, A*) {

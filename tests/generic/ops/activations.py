@@ -26,10 +26,22 @@ def _definition(name: str, x: np.ndarray, *told: float, **by_name: float) -> np.
     return oracle.neuron(x, name, **dict(zip("abc", told, strict=False)), **by_name)
 
 
+def _glu(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    values, gates = np.split(x, 2, axis)
+    return values * oracle.neuron(gates, "sigmoid")
+
+
 def _wrong_values(name: str, letters: str) -> Iterator[Wrong]:
     for letter in letters:
         for value in (float("inf"), float("nan"), 1e300):
             yield f"{letter} is out of range", partial(getattr(mf, name), IMAGES, **{letter: value})
+    for letter, value, told in {
+        "celu": (("a", 0.0, "a is not positive"), ("a", -1.0, "a is not positive")),
+        "hard_shrink": (("a", -0.5, "a is negative"),),
+        "soft_shrink": (("a", -0.5, "a is negative"),),
+        "hard_tanh": (("a", 1.5, "a is more than b"), ("b", -1.5, "a is more than b")),
+    }.get(name, ()):
+        yield told, partial(getattr(mf, name), IMAGES, **{letter: value})
     for base in {"exponential": (0.0, -2.0), "logarithm": (1.0, -0.5)}.get(name, ()):
         yield "c is no base", partial(getattr(mf, name), IMAGES, c=base)
 
@@ -61,7 +73,7 @@ def _op(name: str, letters: str, plain: Call, many: Call, node: Told = (), *, ab
         reference=partial(_definition, name),
         wrong_values=tuple(_wrong_values(name, letters)),
         wrong_types=tuple(_wrong_types(name, letters)),
-        benchmarks={name: _MEASURED} if name in ("relu", "gelu") else {},
+        benchmarks={name: _MEASURED} if name in ("relu", "gelu", "silu") else {},
         nodes={"": Node(lambda x: filter(x, *node), lambda p, x: function(x, *node), positive=above)},
     )
 
@@ -85,4 +97,38 @@ OPS = (
         above=True,
     ),
     _op("gelu", "", call("gelu", X), call("gelu", MANY)),
+    _op("silu", "a", call("silu", X), call("silu", MANY, 1.5), (0.5,)),
+    _op("hard_swish", "", call("hard_swish", X), call("hard_swish", MANY)),
+    _op("mish", "", call("mish", X), call("mish", MANY)),
+    _op("gelu_tanh", "", call("gelu_tanh", X), call("gelu_tanh", MANY)),
+    _op("gelu_fast", "", call("gelu_fast", X), call("gelu_fast", MANY)),
+    _op("celu", "a", call("celu", X, 0.75), call("celu", MANY, 2.0), (0.5,)),
+    _op("selu", "", call("selu", X), call("selu", MANY)),
+    _op("hard_tanh", "ab", call("hard_tanh", X, -0.4, 0.7), call("hard_tanh", MANY), (-0.5, 0.25)),
+    _op("hard_shrink", "a", call("hard_shrink", X, 0.3), call("hard_shrink", MANY), (0.25,)),
+    _op("soft_shrink", "a", call("soft_shrink", X, 0.3), call("soft_shrink", MANY), (0.25,)),
+    _op("relu2", "", call("relu2", X), call("relu2", MANY)),
+    _op("relu6", "", call("relu6", X), call("relu6", MANY)),
+    _op("log_sigmoid", "", call("log_sigmoid", X), call("log_sigmoid", MANY)),
+    _op("step", "a", call("step", X, 0.1), call("step", MANY), (0.25,)),
+    OpInfo(
+        name="glu",
+        samples={
+            "": call("glu", X),
+            "along the first axis": call("glu", Array((4, 3)), 0),
+            "of eight channels": Sample(call("glu", MANY), in_matrix=False),
+        },
+        reference=_glu,
+        wrong_values=(
+            ("axis is out of range", lambda: mf.glu(IMAGES, 4)),
+            ("x has no axes", lambda: mf.glu(mx.array(1.0))),
+            ("x has no halves", lambda: mf.glu(IMAGES, 2)),
+        ),
+        wrong_types=(
+            ("axis is not an int", lambda: mf.glu(IMAGES, 1.0)),
+            ("x is not an array", lambda: mf.glu([1.0, 2.0])),
+            ("x has no floating dtype", lambda: mf.glu(mx.arange(4))),
+        ),
+        no_node="MPS has no filter that halves its image so",
+    ),
 )

@@ -167,7 +167,7 @@ OPS = (
             ("dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:, 1:], W, STATE)),
             ("w does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED, W[:, :2], STATE)),
             ("windows reach too far", lambda: mf.conv_grad_input(CONVOLVED, W, STATE, kernel_offset=2**30)),
-            ("unknown neuron", _of(_GELU._replace(neuron="swish"))),
+            ("unknown neuron", _of(_GELU._replace(neuron="maxout"))),
             ("state.a is out of range", _of(_GELU._replace(a=float("nan")))),
             ("c is no base", _of(_GELU._replace(neuron="logarithm", a=1.0, c=0.0))),
             ("dy does not belong to this state", _of(_GELU._replace(y=_GELU.y[:1]))),

@@ -9,12 +9,11 @@ import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Loads, Node, OpInfo, Sample, call
 from generic.ops.bn_stats import AFFINE, F32, IMAGES, SCALE, X, launched_with
-from generic.ops.instance_norm import FORWARD, grown, held
+from generic.ops.instance_norm import FORWARD, forward, grown, held
 from metal_host.case import Case
 from metal_host.geometry import LONG, VECTOR
 from support import close, exact, numbers
-from support.benchmarks import LEVEL, Benchmark, Measured
-from support.oracle import normalization as oracle
+from support.benchmarks import LEVEL, PYTORCH, Benchmark, Measured, Target
 
 import mpsfunc as mf
 from mpsfunc import graph
@@ -127,6 +126,7 @@ def _both_ways() -> None:
 # Wrong calls, and the records ---------------------------------------------------------------------------
 
 _LEVEL = (Measured({"groups": 8}, LEVEL),)
+_AHEAD = (Measured({"groups": 8}, (Target(PYTORCH, 1.3),)),)
 _, _MADE = mf.group_norm_fwd(IMAGES, 2)
 _OF_THREE = _MADE._replace(mean=mx.zeros((2, 3)), var=mx.zeros((2, 3)))
 
@@ -135,9 +135,13 @@ OPS = (
         name="group_norm",
         samples={
             "": call("group_norm", X, 2, SCALE, SCALE, eps=1e-2),
+            "and silu": call("group_norm", X, 2, SCALE, SCALE, eps=1e-2, neuron="silu"),
             "of eight channels": Sample(call("group_norm", _EIGHT, 2, _VECTOR, _VECTOR), in_matrix=False),
+            "of eight channels and gelu_tanh": Sample(
+                call("group_norm", _EIGHT, 2, _VECTOR, _VECTOR, neuron="gelu_tanh"), in_matrix=False
+            ),
         },
-        reference=lambda *args, **how: oracle.group_norm(*args, **how).y,
+        reference=lambda *args, **how: forward(*args, **how)[0],
         image="x",
         wrong_values=(
             ("groups is out of range", lambda: mf.group_norm(IMAGES, 0)),
@@ -154,11 +158,18 @@ OPS = (
             # Means are read twice, and the first of a group by every thread, of which there are 256.
             "group_moments": Loads(_both_ways, {"mean": (VECTOR, 18 * VECTOR), "var": (VECTOR, VECTOR)})
         },
-        benchmarks={"group_norm": Benchmark("normalization", 2, 1, AFFINE, cpu=_LEVEL)},
+        benchmarks={
+            "group_norm": Benchmark("normalization", 2, 1, AFFINE, cpu=_LEVEL),
+            "group_norm_silu": Benchmark("normalization", 2, 1, AFFINE, title="group_norm silu", cpu=_AHEAD),
+        },
         nodes={
             "": Node(
                 lambda x: graph.group_norm(x, 2, beta=False, name="n"), lambda p, x: mf.group_norm(x, 2, p["gamma"])
-            )
+            ),
+            "and silu": Node(
+                lambda x: graph.group_norm(x, 2, neuron="silu", name="n"),
+                lambda p, x: mf.group_norm(x, 2, p["gamma"], p["beta"], neuron="silu"),
+            ),
         },
     ),
     OpInfo(
@@ -167,13 +178,16 @@ OPS = (
             "": Sample(call("group_norm_fwd", X, 2, SCALE, SCALE, eps=1e-2), FORWARD),
             "of eight channels": Sample(call("group_norm_fwd", _EIGHT, 2, _VECTOR, _VECTOR), FORWARD, in_matrix=False),
         },
-        reference=oracle.group_norm,
+        reference=forward,
         image="x",
     ),
     OpInfo(
         name="group_norm_grad",
         samples={
             "": call("group_norm_grad", X, X, held("group_norm", 2, 2, 4), SCALE),
+            "behind silu": Sample(
+                call("group_norm_grad", X, X, held("group_norm", 2, 2, 4), SCALE, SCALE, neuron="silu"), in_matrix=False
+            ),
             "of eight channels": Sample(
                 call("group_norm_grad", _EIGHT, _EIGHT, held("group_norm", 3, 2, 8), _VECTOR), in_matrix=False
             ),
@@ -195,6 +209,9 @@ OPS = (
             ),
             "bn_group_sums": Loads(_both_ways, dict.fromkeys("bd", (VECTOR, VECTOR))),
         },
-        benchmarks={"group_norm_grad": Benchmark("normalization", 3, 2, AFFINE, cpu=_LEVEL)},
+        benchmarks={
+            "group_norm_grad": Benchmark("normalization", 3, 2, AFFINE, cpu=_LEVEL),
+            "group_norm_silu_grad": Benchmark("normalization", 3, 2, AFFINE, title="group_norm_grad silu", cpu=_AHEAD),
+        },
     ),
 )

@@ -12,7 +12,7 @@ from generic.ops.softmax import no_arrays
 from metal_host.case import Case, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
 from support import close, exact, numbers
-from support.benchmarks import LEVEL, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -178,6 +178,7 @@ def both_ways() -> None:
 # What is measured ---------------------------------------------------------------------------------------
 
 LOGITS = (4096, 1000)
+_FEW = tuple(Measured(targets=LEVEL, dtypes=FLOAT32, shape=(2 * 256 * 256, classes)) for classes in (2, 3, 10))
 CROSS_ENTROPY = {
     "cross_entropy": Benchmark(
         "pointwise",
@@ -185,7 +186,7 @@ CROSS_ENTROPY = {
         1,
         ("labels",),
         title="loss softmax_cross_entropy",
-        cpu=(Measured(targets=LEVEL, shape=LOGITS),),
+        cpu=(Measured(targets=LEVEL, shape=LOGITS), *_FEW),
         gpu=(Measured(shape=LOGITS),),
     ),
     "cross_entropy_dense": Benchmark(

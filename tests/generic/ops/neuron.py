@@ -46,6 +46,18 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "logarithm": (ABOVE, "logarithm", 0.6, 0.9),
     "logarithm to base 3": (ABOVE, "logarithm", 0.6, 0.9, 3),
     "gelu": (X, "gelu"),
+    "silu": (X, "silu"),
+    "silu of a steeper sigmoid": (X, "silu", 1.7),
+    "hard_swish": (X, "hard_swish"),
+    "mish": (X, "mish"),
+    "gelu_tanh": (X, "gelu_tanh"),
+    "celu": (X, "celu", 0.6),
+    "selu": (X, "selu"),
+    "hard_tanh": (X, "hard_tanh", -0.4, 0.7),
+    "hard_shrink": (X, "hard_shrink", 0.3),
+    "soft_shrink": (X, "soft_shrink", 0.3),
+    "relu2": (X, "relu2"),
+    "step": (X, "step", 0.1),
     "prelu": (X, "prelu", C),
 }
 MORE: dict[str, tuple[Any, ...]] = {
@@ -67,7 +79,7 @@ def _grad(dy: np.ndarray, x: np.ndarray, type: str, a: Any = None, b: Any = None
 IMAGES, FLAT = numbers((2, 6, 5, 4)), mx.ones(4)
 INF = float("inf")
 WRONG_VALUES = (
-    ("unknown neuron", lambda: mf.neuron(IMAGES, "swish")),
+    ("unknown neuron", lambda: mf.neuron(IMAGES, "maxout")),
     ("sigmoid has no parameter a", lambda: mf.neuron(IMAGES, "sigmoid", 1.0)),
     ("relu has no parameter b", lambda: mf.neuron(IMAGES, "relu", 0.1, 6.0)),
     ("relun has no parameter c", lambda: mf.neuron(IMAGES, "relun", c=0)),
@@ -116,6 +128,17 @@ EVERY: tuple[tuple[str, Told], ...] = (
     ("logarithm", (0.5, 16.0, 2.0)),
     ("logarithm", (0.5, 16.0, 1.0001)),
     ("gelu", ()),
+    ("silu", (1.5,)),
+    ("hard_swish", ()),
+    ("mish", ()),
+    ("gelu_tanh", ()),
+    ("celu", (0.75,)),
+    ("selu", ()),
+    ("hard_tanh", (-1.5, 1.25)),
+    ("hard_shrink", (0.5,)),
+    ("soft_shrink", (0.5,)),
+    ("relu2", ()),
+    ("step", (0.5,)),
 )
 
 
@@ -253,6 +276,6 @@ OPS = (
             "neuron_grad_grad": Loads(_further, dict.fromkeys(("u", "dy", "x"), WHOLE)),
             "neuron_grad_from_output": Loads(_further, dict.fromkeys(("dy", "y"), WHOLE)),
         },
-        benchmarks={"relu_grad": _GRADIENT, "gelu_grad": _GRADIENT},
+        benchmarks={"relu_grad": _GRADIENT, "gelu_grad": _GRADIENT, "silu_grad": _GRADIENT},
     ),
 )

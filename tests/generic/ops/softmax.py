@@ -12,7 +12,7 @@ from generic.opinfo import Array, Loads, Node, OpInfo, Sample, Wrong, call
 from metal_host.case import Case, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
 from support import close, exact, numbers
-from support.benchmarks import LEVEL, SHARE, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -135,7 +135,9 @@ _TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)  # to add up, and to divide
 
 
 def _measured(name: str, of_y: int) -> dict[str, Benchmark]:
-    return {name: Benchmark("pointwise", 1, of_y, cpu=(Measured(targets=LEVEL),), gpu=(Measured(targets=SHARE),))}
+    few = [(2, 256, 256, channels) for channels in (2, 3, 10)]
+    on_cpu = (Measured(targets=LEVEL), *(Measured(targets=LEVEL, dtypes=FLOAT32, shape=shape) for shape in few))
+    return {name: Benchmark("pointwise", 1, of_y, cpu=on_cpu, gpu=(Measured(targets=SHARE),))}
 
 
 # Wrong calls, and the records ---------------------------------------------------------------------------
@@ -202,6 +204,20 @@ OPS = (
             "softmax_grad_strided": Loads(_both_ways, dict.fromkeys(("dy", "y"), _TWICE)),
         },
         benchmarks=_measured("softmax_grad", 2),
+    ),
+    OpInfo(
+        name="softmin",
+        samples={
+            "": call("softmin", Array(LINES)),
+            "of eight channels along the rows": Sample(call("softmin", Array((2, 5, 4, 8)), 1), in_matrix=False),
+        },
+        reference=lambda x, axis=-1: oracle.softmax(-x, axis),
+        wrong_values=(
+            ("axis is out of range", lambda: mf.softmin(X, 3)),
+            ("x has no axes", lambda: mf.softmin(NUMBER)),
+        ),
+        wrong_types=(("axis is not an int", lambda: mf.softmin(X, 1.0)), *no_arrays("x", mf.softmin)),
+        no_node="MPS has none",
     ),
     OpInfo(
         name="log_softmax",

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from . import beyond_mps
+
 # What is left out, where a type has it.
 DEFAULTS: dict[str, dict[str, float]] = {
     "relu": {"a": 0}, "linear": {"a": 1, "b": 0}, "hard_sigmoid": {"a": 0.2, "b": 0.5}, "tanh": {"a": 1, "b": 1},
     "softplus": {"a": 1, "b": 1}, "elu": {"a": 1}, "relun": {"a": 1, "b": 6}, "power": {"a": 1, "b": 0, "c": 1},
-    "exponential": {"a": 1, "b": 0, "c": -1}, "logarithm": {"a": 1, "b": 0, "c": -1},
+    "exponential": {"a": 1, "b": 0, "c": -1}, "logarithm": {"a": 1, "b": 0, "c": -1}, "silu": {"a": 1},
+    "celu": {"a": 1}, "hard_tanh": {"a": -1, "b": 1}, "hard_shrink": {"a": 0.5}, "soft_shrink": {"a": 0.5},
+    "step": {"a": 0},
 }  # fmt: skip
 
 
@@ -77,8 +81,9 @@ def neuron(x: np.ndarray, type: str, **given: Any) -> np.ndarray:
             return np.log(a * x + b) / _ln(c)
         if type == "gelu":
             return x * _erfc(-x / math.sqrt(2)) / 2
-        assert type == "none"
-        return x
+        if type == "none":
+            return x
+    return beyond_mps.neuron(x, type, a, b)
 
 
 def slope(x: np.ndarray, type: str, **given: Any) -> np.ndarray:
@@ -116,8 +121,9 @@ def slope(x: np.ndarray, type: str, **given: Any) -> np.ndarray:
             return a / (_ln(c) * (a * x + b))
         if type == "gelu":
             return _erfc(-x / math.sqrt(2)) / 2 + x * _normal(x)
-        assert type == "none"
-        return one
+        if type == "none":
+            return one
+    return beyond_mps.slope(x, type, a, b)
 
 
 def curvature(x: np.ndarray, type: str, **given: Any) -> np.ndarray:
@@ -143,7 +149,7 @@ def curvature(x: np.ndarray, type: str, **given: Any) -> np.ndarray:
             return -a * a / (_ln(c) * (a * x + b) ** 2)
         if type == "gelu":
             return (2 - x * x) * _normal(x)
-        return np.zeros_like(x)
+    return beyond_mps.curvature(x, type, a)
 
 
 def slopes_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:

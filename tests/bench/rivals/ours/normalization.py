@@ -77,19 +77,23 @@ def instance_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
     return call
 
 
-def group_norm(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [mf.group_norm(a.x, p.groups, a.gamma, a.beta, eps=EPS)]
+def group_norm(p: Problem, a: SimpleNamespace, neuron: str | None = None) -> Call:
+    return lambda: [mf.group_norm(a.x, p.groups, a.gamma, a.beta, eps=EPS, neuron=neuron)]
 
 
-def group_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+def group_norm_grad(p: Problem, a: SimpleNamespace, neuron: str | None = None) -> Call:
     _, before = mf.group_norm_fwd(a.x, p.groups, a.gamma, a.beta, eps=EPS)
     _evaluate_statistics(before)
 
     def call() -> list[mx.array]:
-        dx, state = mf.group_norm_grad(a.dy, a.x, before, a.gamma)
+        dx, state = mf.group_norm_grad(a.dy, a.x, before, a.gamma, a.beta, neuron=neuron)
         return [dx, state.dgamma.sum(0), state.dbeta.sum(0)]  # the other libraries have no gradient for each image
 
     return call
+
+
+group_norm_silu = partial(group_norm, neuron="silu")
+group_norm_silu_grad = partial(group_norm_grad, neuron="silu")
 
 
 def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call:

@@ -22,12 +22,17 @@ def gelu(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.gelu(a.x)]
 
 
+def silu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.silu(a.x)]
+
+
 def neuron_grad(p: Problem, a: SimpleNamespace, neuron: str) -> Call:
     return lambda: [mf.neuron_grad(a.dy, a.x, neuron)]
 
 
 relu_grad = partial(neuron_grad, neuron="relu")
 gelu_grad = partial(neuron_grad, neuron="gelu")
+silu_grad = partial(neuron_grad, neuron="silu")
 
 
 def softmax(p: Problem, a: SimpleNamespace) -> Call:

@@ -133,6 +133,23 @@ def group_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: list(aten.native_group_norm_backward(a.dy, a.x, mean, root, a.gamma, *sizes, _ALL))
 
 
+def group_norm_silu(p: Problem, a: SimpleNamespace) -> Call:
+    forward = group_norm(p, a)
+    return lambda: [aten.silu_(y) for y in forward()]
+
+
+def group_norm_silu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    n, h, w, channels = p.shape
+    sizes = n, channels, h * w, p.groups
+    z, mean, root = aten.native_group_norm(a.x, a.gamma, a.beta, *sizes, EPS)
+
+    def call() -> list[torch.Tensor]:
+        dz = aten.silu_backward(a.dy, z)
+        return list(aten.native_group_norm_backward(dz, a.x, mean, root, a.gamma, *sizes, _ALL))
+
+    return call
+
+
 def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call | None:
     if _without_pool(a):
         return None

@@ -29,6 +29,14 @@ def gelu(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [aten.gelu(a.x)]
 
 
+def silu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.silu(a.x)]
+
+
+def silu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.silu_backward(a.dy, a.x)]
+
+
 def gelu_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [aten.gelu_backward(a.dy, a.x)]
 

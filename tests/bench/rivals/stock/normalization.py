@@ -80,6 +80,14 @@ def group_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: mx.vjp(lambda *args: [_by_group(p, *args)], [a.x, a.gamma, a.beta], [a.dy])[1]
 
 
+def group_norm_silu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [nn.silu(_by_group(p, a.x, a.gamma, a.beta))]
+
+
+def group_norm_silu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: mx.vjp(lambda *args: [nn.silu(_by_group(p, *args))], [a.x, a.gamma, a.beta], [a.dy])[1]
+
+
 def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [_by_squares(p, a.x, (3,))]
 

@@ -27,6 +27,14 @@ def gelu(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [nn.gelu(a.x)]
 
 
+def silu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [nn.silu(a.x)]
+
+
+def silu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _pulled_back(nn.silu, a)
+
+
 def gelu_grad(p: Problem, a: SimpleNamespace) -> Call:
     return _pulled_back(nn.gelu, a)
 
