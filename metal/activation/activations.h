@@ -82,48 +82,47 @@ MPSF_POINTWISE Real sigmoid_slope(Real x) {
   return small * over * over;
 }
 
-// Both, by one exponential.
-template <typename Real>
-struct Sigmoid {
-  Real value, slope;
-};
-
-template <typename Real>
-MPSF_POINTWISE Sigmoid<Real> sigmoid_and_slope(Real x) {
-  const Real small = exp(-absolute(x)), over = 1 / (small + 1), other = small * over;
-  return {x < 0 ? other : over, other * over};
-}
-
 // Beyond it a sigmoid has nothing left that an x times its slope would show, and no square of x overflows.
 template <typename Real>
 MPSF_POINTWISE Real bounded(Real x, float bound) {
   return at_least(at_most(x, bound), -bound);
 }
 
-// The hyperbolic tangent of log(1 + e ** x), what it lacks of 1, and its slope.
+// The derivative of x * sigmoid(w), where that of w is `first`: the sigmoid and its slope by one exponential.
 template <typename Real>
-struct TanhOfSoftplus {
-  Real value, rest, slope;
-};
+MPSF_POINTWISE Real swish_slope(Real x, Real w, Real first) {
+  const Real small = exp(-absolute(w)), over = 1 / (small + 1), other = small * over;
+  return (w < 0 ? other : over) + x * (other * over) * first;
+}
+
+// The hyperbolic tangent of log(1 + e ** x), and its slope.
+template <typename Real>
+MPSF_POINTWISE Real tanh_of_softplus(Real x) {
+  const Real small = exp(-absolute(x)), below = small * (small + 2), above = small * 2 + 1;
+  return (x < 0 ? below : above) / (x < 0 ? below + 2 : above + small * small * 2);
+}
 
 template <typename Real>
-MPSF_POINTWISE TanhOfSoftplus<Real> tanh_of_softplus(Real x) {
+MPSF_POINTWISE Real tanh_of_softplus_slope(Real x) {
   const Real small = exp(-absolute(x)), below = small * (small + 2), above = small * 2 + 1, square = small * small * 2;
-  const Real over = 1 / (x < 0 ? below + 2 : above + square);
-  const Real value = (x < 0 ? below : above) * over, rest = (x < 0 ? filled(x, 2) : square) * over;
-  return {value, rest, rest * (value + 1) * sigmoid(x)};
+  const Real over = 1 / (x < 0 ? below + 2 : above + square), rest = (x < 0 ? filled(x, 2) : square) * over;
+  return rest * ((x < 0 ? below : above) * over + 1) * sigmoid(x);
 }
 
 // A gelu by a hyperbolic tangent is x * sigmoid(w(x)): w and its derivatives, for x from -40 to 40.
 template <typename Real>
-struct GeluTanh {
-  Real w, first, second;
-};
+MPSF_POINTWISE Real gelu_w(Real x) {
+  return x * (x * x * filled(x, MPSF_NUMBER(0.044715)) + 1) * filled(x, MPSF_NUMBER(1.5957691216057308));
+}
 
 template <typename Real>
-MPSF_POINTWISE GeluTanh<Real> gelu_tanh(Real x) {
-  const Real bent = x * x * filled(x, 0.044715), factor = filled(x, 1.5957691216057308);          // 2 * sqrt(2 / pi)
-  return {x * (bent + 1) * factor, (bent * 3 + 1) * factor, x * filled(x, 0.42812889763560147)};  // 6 * 0.044715 * it
+MPSF_POINTWISE Real gelu_w_slope(Real x) {
+  return (x * x * filled(x, MPSF_NUMBER(0.134145)) + 1) * filled(x, MPSF_NUMBER(1.5957691216057308));
+}
+
+template <typename Real>
+MPSF_POINTWISE Real gelu_w_curve(Real x) {
+  return x * filled(x, MPSF_NUMBER(0.42812889763560147));
 }
 
 template <int K, typename Real, typename P>
@@ -157,14 +156,14 @@ MPSF_POINTWISE Real activated(Real x, P p) {
   }
   if (K == kHardSwish) return x < -3 ? filled(x, 0) : x >= 3 ? x : x * (x + 3) / 6;
   if (K == kMish) {
-    const Real share = tanh_of_softplus(x).value;
+    const Real share = tanh_of_softplus(x);
     return share == 0 ? filled(x, 0) : x * share;
   }
-  if (K == kGeluTanh) return at_least(x, -40) * sigmoid(gelu_tanh(bounded(x, 40)).w);
+  if (K == kGeluTanh) return at_least(x, -40) * sigmoid(gelu_w(bounded(x, 40)));
   if (K == kCelu) return x < 0 ? exp_m1(at_most(Real(x / p.a), 0)) * p.a : x;
   if (K == kSelu) {
-    const Real below = exp_m1(at_most(x, 0)) * filled(x, 1.7580993408473766);  // 1.67326 * 1.05070
-    return x < 0 ? below : x * filled(x, 1.0507009873554805);
+    const Real below = exp_m1(at_most(x, 0)) * filled(x, MPSF_NUMBER(1.7580993408473766));  // 1.67326 * 1.05070
+    return x < 0 ? below : x * filled(x, MPSF_NUMBER(1.0507009873554805));
   }
   if (K == kHardTanh) return at_least(at_most(x, p.b), p.a);
   if (K == kHardShrink) return absolute(x) <= p.a ? filled(x, 0) : x;
@@ -207,24 +206,20 @@ MPSF_POINTWISE Real passed(Real g, Real x, P p) {
   }
   if (K == kSilu) {
     const Real z = bounded(Real(x * p.a), 1000);
-    const Sigmoid<Real> share = sigmoid_and_slope(z);
-    return g * (share.value + z * share.slope);
+    return g * swish_slope(z, z, filled(z, 1));
   }
   if (K == kHardSwish) return x < -3 ? filled(x, 0) : x >= 3 ? g : g * ((x * 2 + 3) / 6);
   if (K == kMish) {
-    const TanhOfSoftplus<Real> share = tanh_of_softplus(x);
-    return g * (share.value + bounded(x, 1000) * share.slope);
+    return g * (tanh_of_softplus(x) + bounded(x, 1000) * tanh_of_softplus_slope(x));
   }
   if (K == kGeluTanh) {
     const Real z = bounded(x, 40);
-    const GeluTanh<Real> of = gelu_tanh(z);
-    const Sigmoid<Real> share = sigmoid_and_slope(of.w);
-    return g * (share.value + z * share.slope * of.first);
+    return g * swish_slope(z, gelu_w(z), gelu_w_slope(z));
   }
   if (K == kCelu) return x < 0 ? g * exp(at_most(Real(x / p.a), 0)) : g;
   if (K == kSelu) {
-    const Real below = exp(at_most(x, 0)) * filled(x, 1.7580993408473766);
-    return g * (x < 0 ? below : filled(x, 1.0507009873554805));
+    const Real below = exp(at_most(x, 0)) * filled(x, MPSF_NUMBER(1.7580993408473766));
+    return g * (x < 0 ? below : filled(x, MPSF_NUMBER(1.0507009873554805)));
   }
   if (K == kHardTanh) return ((x < p.a) | (x >= p.b)) ? filled(x, 0) : g;
   if (K == kHardShrink) return absolute(x) <= p.a ? filled(x, 0) : g;
@@ -265,17 +260,16 @@ MPSF_POINTWISE Real curved(Real g, Real x, P p) {
   }
   if (K == kHardSwish) return ((x < -3) | (x >= 3)) ? filled(x, 0) : g / 3;
   if (K == kMish) {
-    const TanhOfSoftplus<Real> share = tanh_of_softplus(x);
-    return g * (share.slope * (2 + bounded(x, 1000) * (1 - sigmoid(x) * (share.value * 2 + 1))));
+    const Real bent = 1 - sigmoid(x) * (tanh_of_softplus(x) * 2 + 1);
+    return g * (tanh_of_softplus_slope(x) * (2 + bounded(x, 1000) * bent));
   }
   if (K == kGeluTanh) {
-    const Real z = bounded(x, 40);
-    const GeluTanh<Real> of = gelu_tanh(z);
-    const Real bent = of.second - of.first * of.first * tanh(Real(of.w * 0.5f));
-    return g * (sigmoid_slope(of.w) * (of.first * 2 + z * bent));
+    const Real z = bounded(x, 40), w = gelu_w(z), first = gelu_w_slope(z);
+    const Real bent = gelu_w_curve(z) - first * first * tanh(Real(w * 0.5f));
+    return g * (sigmoid_slope(w) * (first * 2 + z * bent));
   }
   if (K == kCelu) return x < 0 ? g * exp(at_most(Real(x / p.a), 0)) / p.a : filled(x, 0);
-  if (K == kSelu) return x < 0 ? g * (exp(at_most(x, 0)) * filled(x, 1.7580993408473766)) : filled(x, 0);
+  if (K == kSelu) return x < 0 ? g * (exp(at_most(x, 0)) * filled(x, MPSF_NUMBER(1.7580993408473766))) : filled(x, 0);
   if (K == kRelu2) return x < 0 ? filled(x, 0) : g * 2;
   return filled(x, 0);
 }

@@ -5,6 +5,7 @@
 #include "activation/params.h"
 
 #define MPSF_POINTWISE MPSF_FN
+#define MPSF_NUMBER(digits) digits##f  // of whatever Real is
 
 MPSF_FN float filled(float, float value) { return value; }
 MPSF_FN float absolute(float x) { return fabs(x); }

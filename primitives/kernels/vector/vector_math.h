@@ -10,6 +10,7 @@
 #include "kernels/vector/simd.h"
 
 #define MPSF_POINTWISE MPSF_INLINE
+#define MPSF_NUMBER(digits) digits  // of whatever Real is
 
 namespace mpsf::MPSF_ISA {
 namespace {
