@@ -5,6 +5,7 @@
 #include <string>
 
 #define MPSF_POINTWISE inline  // of the activations only the numbers matter here
+#define MPSF_NUMBER(digits) digits
 #include "activation/activations.h"
 #include "convolution/params.h"
 #include "pooling/params.h"
