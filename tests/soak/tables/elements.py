@@ -38,6 +38,20 @@ NEURONS: dict[str, tuple[Callable[..., np.ndarray], tuple[float, ...]]] = {
     "exponential": (lambda x, a, b, c: np.exp((a * x + b) * (1 if c == -1 else math.log(c))), (1.0, 0.0, -1.0)),
     "logarithm": (lambda x, a, b, c: np.log(a * x + b) / (1 if c == -1 else math.log(c)), (1.0, 0.0, -1.0)),
     "gelu": (lambda x: x * _erfc(-x / math.sqrt(2)) / 2, ()),
+    "silu": (lambda x, a: x * _sigmoid(a * x), (1.0,)),
+    "hard_swish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, ()),
+    "mish": (lambda x: x * np.tanh(_softplus(x)), ()),
+    "gelu_tanh": (lambda x: x * _sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)), ()),
+    "gelu_fast": (lambda x: x * _sigmoid(1.702 * x), ()),
+    "celu": (lambda x, a: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0) / a)), (1.0,)),
+    "selu": (lambda x: 1.0507009873554805 * np.where(x >= 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))), ()),
+    "hard_tanh": (lambda x, a, b: np.clip(x, a, b), (-1.0, 1.0)),
+    "hard_shrink": (lambda x, a: np.where(np.abs(x) > a, x, 0), (0.5,)),
+    "soft_shrink": (lambda x, a: x - np.clip(x, -a, a), (0.5,)),
+    "relu2": (lambda x: np.square(np.maximum(x, 0)), ()),
+    "relu6": (lambda x: np.clip(x, 0, 6), ()),
+    "log_sigmoid": (lambda x: -_softplus(-x), ()),
+    "step": (lambda x, a: np.where(x >= a, 1.0, 0.0), (0.0,)),
 }
 
 
@@ -48,6 +62,8 @@ def given(rng: Rng, name: str) -> tuple[float, ...]:
     made = [float(np.float32(abs(v) + 0.1)) for v in rng.standard_normal(len(NEURONS[name][1]))]
     if name in ("relu", "elu", "relun", "linear", "tanh"):
         made[0] = float(np.float32(rng.uniform(-1, 1))) if name != "relun" else made[0]
+    if name == "hard_tanh":
+        made[0] = -made[0]
     if name == "power":
         made[2] = float(pick(rng, 1, 2, 3, 0.5, 2.5))
     if name in ("exponential", "logarithm"):
@@ -202,6 +218,42 @@ def _softmax(name: str) -> Row:
             narrow=0.4 * x.shape[axis] if name == "log_softmax" else 2.0)  # fmt: skip
 
     return Row(family(name, "grad"), sample)
+
+
+def _softmin(rng: Rng) -> Case:
+    kind = dtype(rng)
+    x = numbers(rng, rng.integers(1, 7, rng.integers(1, 5)), kind, wide=True)
+    axis = int(rng.integers(-x.ndim, x.ndim))
+
+    def result(x: np.ndarray) -> np.ndarray:
+        e = np.exp(x.min(axis, keepdims=True) - x)
+        return e / e.sum(axis, keepdims=True)
+
+    def size(x: np.ndarray) -> np.ndarray:
+        return result(x) * (1 + np.minimum(np.abs(x - x.min(axis, keepdims=True)), 200))
+
+    return Case(f"axis {axis}", [x], kind, lambda x: of.softmin(x, axis), result, size, terms=x.shape[axis],
+        narrow=2.0)  # fmt: skip
+
+
+def _glu(rng: Rng) -> Case:
+    kind = dtype(rng)
+    shape = [int(n) for n in rng.integers(1, 7, rng.integers(1, 5))]
+    axis = int(rng.integers(-len(shape), len(shape)))
+    shape[axis] *= 2
+    x = numbers(rng, shape, kind, wide=True)
+
+    def parts(x: np.ndarray) -> list[np.ndarray]:
+        return np.split(x, 2, axis)
+
+    def result(x: np.ndarray) -> np.ndarray:
+        values, gates = parts(x)
+        return values * _sigmoid(gates)
+
+    def size(x: np.ndarray) -> np.ndarray:
+        return np.abs(result(x)) * (1 + np.minimum(np.abs(parts(x)[1]), 200))
+
+    return Case(f"axis {axis}", [x], kind, lambda x: of.glu(x, axis), result, size)
 
 
 # By type: loss of an element of y, t, epsilon, delta.
@@ -363,6 +415,8 @@ ROWS = {
     "compare": Row(("compare",), _compare),
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
+    "softmin": Row(("softmin",), _softmin),
+    "glu": Row(("glu",), _glu),
     "loss": Row(family("loss", "value", "grad", "fwd"), _loss),
     "dropout": Row(family("dropout", "fwd", "grad", "mask"), _dropout),
 }
