@@ -8,8 +8,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from tests.soak.tables.activations import NEURONS
 from tests.soak.tables.case import Case, Rng, Row, array, dtype, family, images, numbers, numpy, of, pick, rounded
-from tests.soak.tables.elements import NEURONS
 
 
 def _images(rng: Rng, kind: mx.Dtype) -> np.ndarray:

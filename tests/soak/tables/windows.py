@@ -10,8 +10,8 @@ import mlx.core as mx
 import numpy as np
 
 import mpsfunc as mf
+from tests.soak.tables.activations import NEURONS
 from tests.soak.tables.case import EPS, Case, Rng, Row, dtype, family, images, numbers, numpy, of, pick
-from tests.soak.tables.elements import NEURONS
 
 
 class Axis(NamedTuple):
@@ -114,8 +114,10 @@ def _neuron_of(rng: Rng, kind: mx.Dtype) -> tuple[Any, Any]:
     """`neuron=`, and its function; in 16 bits none with a corner, across which what is activated may be rounded."""
     if rng.random() < 0.6:
         return None, lambda z: z
-    corners = ("hard_sigmoid", "relun") if kind in (mx.float16, mx.bfloat16) else ()
-    name = pick(rng, *(n for n in NEURONS if n not in ("power", "logarithm", "exponential", *corners)))
+    bent = ("hard_sigmoid", "relun", "relu6", "hard_tanh", "hard_swish", "soft_shrink")
+    corners = bent if kind in (mx.float16, mx.bfloat16) else ()
+    jumps = ("step", "hard_shrink")
+    name = pick(rng, *(n for n in NEURONS if n not in ("power", "logarithm", "exponential", *jumps, *corners)))
     function, defaults = NEURONS[name]
     return pick(rng, name, mf.Neuron(name)), lambda z: function(z, *defaults)
 
