@@ -46,7 +46,7 @@ def neuron(
     "silu"             x / (1 + e^(-a * x))                a = 1
     "hard_swish"       x * (x + 3 within 0 to 6) / 6
     "mish"             x * tanh(log(1 + e^x))
-    "gelu_tanh"        "gelu" with a tanh, see `gelu_tanh`
+    "gelu_tanh"        "gelu" by tanh, see `gelu_tanh`
     "gelu_fast"        "silu" with a = 1.702
     "celu"             x if x >= 0 else a * (e^(x/a) - 1)  a = 1
     "selu"             "elu" times a factor, see `selu`
