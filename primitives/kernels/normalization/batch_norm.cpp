@@ -15,6 +15,9 @@ namespace {
 // Bytes of the result that a column of vectors is followed through.
 constexpr int64_t kBand = 1 << 14;
 
+// Elements of the images that a gradient is kept of between two passes.
+constexpr int64_t kKeptElements = 1 << 20;
+
 // Whether every row of an image of these statistics groups begins where it may be stored past the caches.
 template <typename A>
 bool streams(const Tensor& image, const StatGroups& stat_groups) {
@@ -88,10 +91,11 @@ auto normalizing(const T* x, const Neuron<Acc<T>>& neuron) {
 }
 
 // Sums of g and of g * (x - mean) over every channel of every statistics group, where g is dy through an activation of
-// (x - mean) * scale + shift; without one there are no vectors but the mean.
+// (x - mean) * scale + shift; without one there are no vectors but the mean. g also goes to `kept`, if that is not
+// null.
 template <int Act, typename T>
 void gradient_sums(const T* dy, const T* x, const StatGroups& stat_groups, const Acc<T>* const (&vectors)[3],
-                   const Neuron<Acc<T>>& neuron, Acc<T>* const (&sums)[2]) {
+                   const Neuron<Acc<T>>& neuron, Acc<T>* const (&sums)[2], [[maybe_unused]] Acc<T>* kept = nullptr) {
   using A = Acc<T>;
   constexpr int kVectors = Act == kUnchanged ? 1 : 3;
   const auto prepare = [&](int64_t stat_group, A* room) {
@@ -106,6 +110,9 @@ void gradient_sums(const T* dy, const T* x, const StatGroups& stat_groups, const
         const Vec<A> scale = load_some(entries[1] + column, n), shift = load_some(entries[2] + column, n);
         terms[0] = passed_by<Act>(terms[0], centred * scale + shift, neuron);
       }
+      if constexpr (Act == kOther) {
+        if (kept) store_some(kept + stat_group * stat_groups.size + at, terms[0], n);
+      }
       terms[1] = terms[0] * centred;
     };
   };
@@ -113,8 +120,8 @@ void gradient_sums(const T* dy, const T* x, const StatGroups& stat_groups, const
 }
 
 // Fills dx with a * g + b * (x - mean) + d, from the vectors mean, a, b, d, scale and shift; the last two as above.
-template <int Act, typename T>
-void fill_gradient(T* dx, bool streamed, const T* dy, const T* x, const StatGroups& stat_groups,
+template <int Act, typename T, typename Dy>
+void fill_gradient(T* dx, bool streamed, const Dy* dy, const T* x, const StatGroups& stat_groups,
                    const Acc<T>* const (&vectors)[6], const Neuron<Acc<T>>& neuron) {
   using V = Vec<Acc<T>>;
   constexpr int kVectors = Act == kUnchanged ? 4 : 6;
@@ -278,7 +285,8 @@ void normalized_grad(const Call& call) {
   const A *gamma = data<A>(call.in[2]), *beta = data<A>(call.in[3]);
   by_form(whole.neuron.form, [&]<int Act>() {
     for_stat_groups(all, [&](const StatGroups& stat_groups, int64_t first) {
-      const int64_t entries = stat_groups.count * channels, from = first * channels, offset = first * stat_groups.size;
+      const int64_t entries = stat_groups.count * channels, from = first * channels;
+      const int64_t elements = stat_groups.count * stat_groups.size, offset = first * stat_groups.size;
       const T *dy = data<T>(call.in[0]) + offset, *x = data<T>(call.in[1]) + offset;
       const ByChannel<A> mean(call.in[4], width, first, entries, channels);
       const ByChannel<A> var(call.in[5], width, first, entries, channels);
@@ -288,7 +296,14 @@ void normalized_grad(const Call& call) {
         a[i] = gamma[i % channels] * inverse_root(var[i], whole.eps);
         shift[i] = beta[i % channels];
       }
-      gradient_sums<Act>(dy, x, stat_groups, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma});
+      T* const dx = data<T>(result) + offset;
+      // dy through the activation is kept for the second pass where the caches hold it: as the result, or apart where
+      // that is of 16 bits.
+      constexpr bool kApart = sizeof(T) < sizeof(A);
+      const bool keeps = Act == kOther && stat_groups.count < all.count && elements <= kKeptElements;
+      const Scratch<A> room(keeps && kApart ? elements : 0);
+      A* const kept = !keeps ? nullptr : kApart ? room.get() : reinterpret_cast<A*>(dx);
+      gradient_sums<Act>(dy, x, stat_groups, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma}, kept);
       for (int64_t i = 0; i < entries; ++i) {
         const A dmean = others ? data<A>(call.in[6])[from + i] : A(0);
         const A dvar = others ? data<A>(call.in[7])[from + i] : A(0);
@@ -300,8 +315,11 @@ void normalized_grad(const Call& call) {
         join_sum(&d[at], size, &d[at]);
       });
       // The factor of g is what the image less its mean is multiplied with, too.
-      fill_gradient<Act>(data<T>(result) + offset, streamed, dy, x, stat_groups,
-                         {mean.get(), a.get(), b.get(), d.get(), a.get(), shift.get()}, whole.neuron);
+      const A* const vectors[] = {mean.get(), a.get(), b.get(), d.get(), a.get(), shift.get()};
+      if constexpr (Act == kOther) {
+        if (keeps) return fill_gradient<kUnchanged>(dx, false, kept, x, stat_groups, vectors, whole.neuron);
+      }
+      fill_gradient<Act>(dx, streamed, dy, x, stat_groups, vectors, whole.neuron);
     });
   });
 }
