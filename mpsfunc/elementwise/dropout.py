@@ -104,15 +104,16 @@ def dropout(
 
     Args:
         x: Images (n, h, w, c), or an array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        keep_probability: Share of elements that are kept (MPS), between 0 and 1 and neither. Default 0.5. By name only,
-            like all that follows, as a number alone could mean either share.
+        keep_probability: Share of elements that are kept (MPS), more than 0 and at most 1, which keeps all. Default
+            0.5. By name only, like all that follows, as a number alone could mean either share.
         p: Share of elements that are dropped (MLX, PyTorch), likewise: ``keep_probability = 1 - p``.
         seed: An int from 0 to 2^64 - 1, instead of ``mx.random.key(seed)``.
         key: Two uint32, as ``mx.random.key`` makes them.
         mask: m itself: bool, or integers of which 0 drops, or floating; of x's shape, or, for images, with axes of
             length 1 that are broadcast.
         mask_stride: (y, x, c), each 1 for values of its own along that axis, or 0 for one value shared along it. Images
-            of a batch never share. Only images have strides. Default 1.
+            of a batch never share: (0, 0, 0) drops whole images, which is stochastic depth. Only images have strides.
+            Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -274,8 +275,8 @@ def dropout_mask(
         made = _key(op, seed, key)
         spec = Random(keep, flat[0], each, stream)
         own = (lengths[0], *spec.mask) if len(lengths) == 4 else lengths
-        if 0 in own:
-            return mx.zeros(own, mx.bool_)
+        if 0 in own or keep == 1:
+            return mx.ones(own, mx.bool_)
         return dropout_rules.masks(made.reshape(1, 2), spec).reshape(own).view(mx.bool_)
 
 
@@ -284,7 +285,7 @@ def dropout_mask(
 
 def _apply(op: str, x: mx.array, state: DropoutState, stream: mx.Stream) -> mx.array:
     flat = broadcast.sized(op, "shape", broadcast.as_images(tuple(x.shape)))
-    if x.size == 0:
+    if x.size == 0 or (state.op == "dropout" and state.keep_probability == 1):
         return x
     images, keep, mask = x.reshape(flat), state.keep_probability, state.mask
     if state.op == "dropout":
@@ -336,10 +337,12 @@ def _kept(op: str, keep_probability: Any, p: Any) -> float:
 
 def _share(op: str, name: str, value: Any, *, kept: bool = True) -> float:
     """The share that is kept, from that or the share that is dropped."""
-    rule = f"0 < {name.rpartition('.')[2]} < 1 (to keep all, leave dropout out)"
+    rule = f"0 < {name.rpartition('.')[2]} <= 1" if kept else f"0 <= {name} < 1"
     value = checks.real(op, name, value, rule)
-    if 0 < value < 1:
+    if 0 <= value <= 1:
         keep = float(value) if kept else 1 - float(value)
+        if float(value) == (1 if kept else 0):
+            return 1.0
         if 0 < dropout_rules.threshold(keep) < 2**32:
             return keep
     raise ValueError(f"{op}: {name} is out of range; got {name}={describe(value)}, expected {rule}, in steps of 2**-32")

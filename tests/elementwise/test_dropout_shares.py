@@ -46,3 +46,32 @@ def test_a_number_without_a_name_is_told_both(device: mx.Device) -> None:
     parameters = inspect.signature(mf.dropout).parameters  # what help() shows
     assert [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD] == ["x"]
     assert mf.dropout(x=mx.ones(3), p=0.5, seed=1).shape == (3,)
+
+
+@pytest.mark.parametrize("share", [{"keep_probability": 1}, {"p": 0}, {"p": 0.0}], ids=str)
+def test_what_keeps_all_changes_nothing(device: mx.Device, dtype: mx.Dtype, share: dict[str, float]) -> None:
+    x = mx.array([1.5, -0.0, float("inf"), float("nan")], dtype)
+    mx.random.seed(3)
+    y, state = mf.dropout_fwd(x, **share)
+    assert same_bits(y, x) and state.keep_probability == 1 and type(state.keep_probability) is float
+    assert same_bits(mf.dropout_grad(x, state), x)
+    assert mf.dropout_mask((2, 3), **share).all()
+    after = mx.random.uniform()
+    mx.random.seed(3)
+    mf.dropout(x, keep_probability=0.5), mf.dropout_mask((2, 3), p=0.5)
+    assert mx.array_equal(mx.random.uniform(), after)  # the random state moves on as it does for other shares
+    mask = mx.array([True, False, True, True])
+    assert same_bits(mf.dropout(x[:2], mask=mask[:2], **share), mx.array([1.5, -0.0], dtype))
+
+
+def test_whole_images_are_dropped(device: mx.Device) -> None:
+    """Stochastic depth: each image of a batch is kept or dropped as a whole, and the mean of many stays."""
+    x = mx.ones((400, 2, 3, 5))
+    y, state = mf.dropout_fwd(x, p=0.2, seed=6, mask_stride=(0, 0, 0))
+    images = exact(y).reshape(400, -1)
+    assert np.array_equal(images.min(axis=1), images.max(axis=1))
+    assert {*np.unique(images)} == {0, np.float32(1 / 0.8)} and 0.9 < images.mean() < 1.1
+    assert same_bits(mf.dropout_grad(x, state), y)
+    mask = mf.dropout_mask(x.shape, p=0.2, seed=6, mask_stride=(0, 0, 0))
+    assert mask.shape == (400, 1, 1, 1) and np.array_equal(np.array(mask).reshape(-1), images[:, 0] > 0)
+    assert same_bits(mf.dropout(x, p=0.2, mask=mask), y)

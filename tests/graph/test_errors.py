@@ -138,7 +138,7 @@ def test_dangling_and_unknown_inputs() -> None:
         (lambda x: graph.add(graph.relu(x), graph.avg_pool(x, 2), name="sum"), ValueError, "sum: arithmetic: "),
         (lambda x: graph.reshape(x, (3, 3, 3), name="r"), ValueError, "r: reshape: .*expected 120 elements"),
         (lambda x: graph.concatenate([x, graph.avg_pool(x, 2)], name="cat"), ValueError, "cat: concatenate: "),
-        (lambda x: graph.dropout(x, p=0.0, name="d"), ValueError, "d: dropout: p is out of range"),
+        (lambda x: graph.dropout(x, p=1.0, name="d"), ValueError, "d: dropout: p is out of range"),
         (lambda x: graph.dropout(x, keep_probability=2.0, name="d"), ValueError, "d: dropout: keep_probability is "),
         (lambda x: graph.relu(graph.relu(x), a="big"), TypeError, "relu 2: relu: a is not a number"),
         (lambda x: graph.batch_norm(x, statistics="no", name="b"), ValueError, "b: batch_norm: unknown statistics"),

@@ -204,6 +204,7 @@ OPS = (
             "with strides": call("dropout", X, **BY_KEY, **STRIDE),
             "by a mask": call("dropout", X, keep_probability=0.6, mask=MASK),
             "by a floating mask": call("dropout", X, keep_probability=0.6, mask=Array((1, 3, 4, 1))),
+            "of whole images": call("dropout", X, keep_probability=0.5, seed=3, mask_stride=(0, 0, 0)),
             "of eight channels": Sample(call("dropout", EIGHT_CHANNELS, p=0.5, seed=9), in_matrix=False),
             "of eight channels by a mask": Sample(
                 call("dropout", EIGHT_CHANNELS, p=0.5, mask=Array(EIGHT, "bools")), in_matrix=False
@@ -214,11 +215,11 @@ OPS = (
         wrong_values=(
             *(
                 ("keep_probability is out of range", lambda p=p: mf.dropout(IMAGES, keep_probability=p))
-                for p in (0, 1.0, -0.5, 2, 1e-11, NAN)
+                for p in (0, -0.5, 2, 1e-11, 1 - 1e-11, NAN)
             ),
             *(
                 ("p is out of range", lambda p=p: mf.dropout(IMAGES, p=p))
-                for p in (0, 1, 0.0, 1.0, -0.5, 2, 1e-11, 1 - 1e-11, NAN)
+                for p in (1, 1.0, -0.5, 2, 1e-11, 1 - 1e-11, NAN)
             ),
             # Errors of dropout_fwd have this name too.
             *(
@@ -325,7 +326,7 @@ OPS = (
         differentiable=False,
         wrong_values=(
             ("keep_probability is out of range", lambda: mf.dropout_mask((2,), keep_probability=1 - 1e-11)),
-            ("p is out of range", lambda: mf.dropout_mask((2,), p=0)),
+            ("p is out of range", lambda: mf.dropout_mask((2,), p=1)),
             ("keep_probability and p exclude each other", lambda: mf.dropout_mask((2,), keep_probability=0.5, p=0.5)),
             ("only images have strides", lambda: mf.dropout_mask((2, 3), mask_stride=(0, 1, 1))),
             ("shape is out of range", lambda: mf.dropout_mask((2, -1))),

@@ -1,0 +1,200 @@
+"""What adding the shortcut inside the norm that ends a block could save: ``python -m tests.bench.residual``, from the
+checkout's root.
+
+Training steps of ResNet-50 with today's blocks, and with blocks whose addition and activation behind it cost nothing,
+take turns. No addition inside a norm, or inside a convolution, can save more: it has still to read the shortcut.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+
+import mpsfunc as mf
+from mpsfunc import _primitives
+from mpsfunc.nn import convert
+
+from . import report, stats
+
+STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # channels, blocks, the stride of the first of them
+EXPANSION, CLASSES = 4, 1000
+WORTH = 0.03  # of a step, from which an addition inside the norm would be worth having
+_METHOD = """A ResNet-50 block ends in `relu(bn(conv(x)) + shortcut)`. *today* is MLX's model after
+`mpsfunc.nn.convert`, which adds by MLX and then calls `mpsfunc.relu`; *by MLX* has `mx.maximum(sum, 0)` there, which
+`mx.compile` fuses with the addition. *bound* leaves the addition out: the shortcut is dropped, a gradient goes to both
+sides as it is, and the activation is the norm's own. That is no network, but its step takes no longer than one with the
+addition inside the norm could, which has to read the shortcut besides. Each step is compiled; all variants take turns,
+{rounds} each, and the ratio is the median of today's or MLX's step, whichever takes less, and the bound's in one turn,
+with a bootstrap interval of 95 %. Images are 224x224x3, and the optimizer is SGD with momentum. Written by
+`python -m tests.bench.residual`."""
+
+
+@mx.custom_function
+def free_add(y: mx.array, shortcut: mx.array) -> mx.array:
+    """What has the gradients of a sum and takes no time."""
+    return y
+
+
+@free_add.vjp
+def _free_add_vjp(primals: list[mx.array], dy: mx.array, output: mx.array) -> tuple[mx.array, mx.array]:
+    return dy, dy
+
+
+def _today(y: mx.array, shortcut: mx.array) -> mx.array:
+    return mf.relu(y + shortcut)
+
+
+def _by_mlx(y: mx.array, shortcut: mx.array) -> mx.array:
+    return mx.maximum(y + shortcut, 0)
+
+
+JOINS: dict[str, Callable[[mx.array, mx.array], mx.array]] = {"today": _today, "by MLX": _by_mlx, "bound": free_add}
+
+
+def _conv(before: int, after: int, size: int, stride: int = 1) -> nn.Module:
+    return nn.Conv2d(before, after, size, stride, size // 2, bias=False)
+
+
+class Block(nn.Module):
+    """A bottleneck, whose two sides are joined in one of the ways above."""
+
+    def __init__(self, before: int, channels: int, stride: int, join: str) -> None:
+        super().__init__()
+        after = EXPANSION * channels
+        self.body = nn.Sequential(
+            *(_conv(before, channels, 1), nn.BatchNorm(channels), nn.ReLU()),
+            *(_conv(channels, channels, 3, stride), nn.BatchNorm(channels), nn.ReLU()),
+            *(_conv(channels, after, 1), nn.BatchNorm(after)),
+            *([nn.ReLU()] * (join == "bound")),
+        )
+        self.short = nn.Identity()
+        if before != after or stride > 1:
+            self.short = nn.Sequential(_conv(before, after, 1, stride), nn.BatchNorm(after))
+        self.join = join
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return JOINS[self.join](self.body(x), self.short(x))
+
+
+def resnet50(join: str) -> nn.Sequential:
+    """He's network, with the stride in the 3x3 convolutions."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    before = 64
+    for channels, blocks, stride in STAGES:
+        for i in range(blocks):
+            layers.append(Block(before, channels, stride if i == 0 else 1, join))
+            before = EXPANSION * channels
+    return nn.Sequential(*layers)
+
+
+class Step(NamedTuple):
+    """One variant's training step."""
+
+    name: str
+    run: Callable[[], float]  # so many steps, and the seconds of one
+
+
+def step(join: str, batch: int, size: int, dtype: mx.Dtype, steps: int) -> Step:
+    """A compiled step of a network whose parameters are drawn from a seed, and have been drawn."""
+    mx.random.seed(0)
+    model, head = resnet50(join), nn.Linear(EXPANSION * STAGES[-1][0], CLASSES)
+    both = nn.Sequential(model, head)
+    both.set_dtype(dtype)
+    convert(both)
+    optimizer = optim.SGD(0.01, momentum=0.9)
+    optimizer.init(both.trainable_parameters())
+    images = mx.random.normal((batch, size, size, 3)).astype(dtype)
+    labels = mx.random.randint(0, CLASSES, (batch,))
+    state = [both.state, optimizer.state]
+    mx.eval(state, images, labels)
+
+    def loss() -> mx.array:
+        return nn.losses.cross_entropy(head(model(images).mean(axis=(1, 2))), labels, reduction="mean")
+
+    def train() -> mx.array:
+        value, grads = nn.value_and_grad(both, loss)()
+        optimizer.update(both, grads)
+        return value
+
+    compiled = mx.compile(train, inputs=state, outputs=state)
+
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            value = compiled()
+            mx.async_eval(value, state)
+        mx.eval(value, state)
+        return (time.perf_counter() - start) / steps
+
+    run(), run()
+    return Step(join, run)
+
+
+def measured(batch: int, size: int, dtype: mx.Dtype, rounds: int, steps: int) -> list[str]:
+    """A row of the table."""
+    variants = [step(join, batch, size, dtype, steps) for join in JOINS]
+    times: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    for i in range(rounds):
+        for variant in variants[i % 3 :] + variants[: i % 3]:
+            times[variant.name].append(variant.run())
+    middle = {name: stats.median(of) for name, of in times.items()}
+    best = min(("today", "by MLX"), key=middle.__getitem__)
+    ratio = stats.paired(times[best], times["bound"])
+    most = 1 - 1 / ratio.median
+    verdict = "worth having" if most >= WORTH else "not worth having"
+    return [
+        *(str(batch), str(dtype).rpartition(".")[2], *(f"{1e3 * middle[name]:.1f}" for name in JOINS)),
+        *(f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})", f"{100 * most:.1f} %", verdict),
+    ]
+
+
+def main(args: argparse.Namespace) -> None:
+    """Measures on the default device, and writes residual.md or residual_gpu.md."""
+    on_gpu = mx.default_device().type == mx.gpu
+    if not on_gpu:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+        mf.set_num_threads(2)
+    rows = [
+        measured(batch, args.size, dtype, args.rounds, args.steps)
+        for batch in args.batch
+        for dtype in (mx.float32, mx.bfloat16)
+    ]
+    if on_gpu:
+        from .gpu import card
+
+        facts = report.gpu_facts(args.commit or report.commit(), *card())
+    else:
+        facts = report.cpu_facts(args.commit or report.commit(), _primitives.isa(), 2)
+    text = [
+        "# Adding the shortcut inside the norm",
+        _METHOD.format(rounds=args.rounds),
+        report.table(["machine", ""], facts.items()),
+        report.table(
+            ["batch", "dtype", *(f"{name}, ms" for name in JOINS), "ratio (95 %)", "saves at most", "at 3 %"], rows
+        ),
+    ]
+    report.save(args.out, "residual_gpu" if on_gpu else "residual", text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.residual", description=__doc__)
+    parser.add_argument("--batch", type=int, nargs="+", default=[8])
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=1, help="steps that are launched together in a turn")
+    parser.add_argument("--commit", help="where there is no git")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    main(parser.parse_args())
