@@ -25,6 +25,7 @@ from collections.abc import Sequence
 # Where the types are that the filters have of their functions.
 _TYPES = {
     "mpsfunc.activation.fused": ("Neuron",),
+    "mpsfunc.convolution.states": ("PaddingMode",),
     "mpsfunc.elementwise.dropout": ("Stride",),
     "mpsfunc.elementwise.operands": ("Strides",),
     "mpsfunc.graph.kinds": ("StatisticsName",),
@@ -34,6 +35,7 @@ _TYPES = {
     "mpsfunc.normalization.across_processes": ("Group",),
     "mpsfunc.typing": ("ComparisonName", "CoordinateName", "EdgeMode", "LossName", "MaxEdgeMode", "NeuronName"),
     "mpsfunc.windows.placement": ("IntOrPair", "KernelSize", "OutSize", "Padding", "Pixels"),
+    "mpsfunc.windows.transposed": ("ReversePadding",),
 }
 
 

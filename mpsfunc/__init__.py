@@ -26,6 +26,7 @@ _NAMES_OF = {
     ),
     "activation.fused": "Neuron",
     "activation.neuron": "neuron neuron_grad prelu prelu_grad",
+    "convolution.along_a_line": "conv1d conv_transpose1d",
     "convolution.conv_transpose": (
         "ConvTransposeState conv_transpose conv_transpose_fwd conv_transpose_grad conv_transpose_grad_input "
         "conv_transpose_grad_weights"
@@ -51,6 +52,7 @@ _NAMES_OF = {
     ),
     "losses.loss": "LossState loss loss_fwd loss_grad loss_value",
     "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad softmin",
+    "normalization.along_a_line": "batch_norm1d group_norm1d instance_norm1d",
     "normalization.batch": "batch_norm batch_norm_fwd bn_grad bn_normalize bn_stats_grad",
     "normalization.batch_statistics": "BatchNormState bn_frozen bn_merge bn_reset bn_running bn_stats",
     "normalization.cross_channel": (
@@ -64,6 +66,7 @@ _NAMES_OF = {
         "LocalContrastNormState SpatialNormState local_contrast_norm local_contrast_norm_fwd local_contrast_norm_grad "
         "spatial_norm spatial_norm_fwd spatial_norm_grad"
     ),
+    "pooling.along_a_line": "avg_pool1d l2_pool1d max_pool1d",
     "pooling.average": "AvgPoolState avg_pool avg_pool_fwd avg_pool_grad avg_pool_state",
     "pooling.l2": "L2PoolState l2_pool l2_pool_fwd l2_pool_grad",
     "pooling.maximum": (
@@ -125,6 +128,8 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.activation.neuron import neuron_grad as neuron_grad
     from mpsfunc.activation.neuron import prelu as prelu
     from mpsfunc.activation.neuron import prelu_grad as prelu_grad
+    from mpsfunc.convolution.along_a_line import conv1d as conv1d
+    from mpsfunc.convolution.along_a_line import conv_transpose1d as conv_transpose1d
     from mpsfunc.convolution.conv_transpose import ConvTransposeState as ConvTransposeState
     from mpsfunc.convolution.conv_transpose import conv_transpose as conv_transpose
     from mpsfunc.convolution.conv_transpose import conv_transpose_fwd as conv_transpose_fwd
@@ -196,6 +201,9 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.losses.softmax import softmax as softmax
     from mpsfunc.losses.softmax import softmax_grad as softmax_grad
     from mpsfunc.losses.softmax import softmin as softmin
+    from mpsfunc.normalization.along_a_line import batch_norm1d as batch_norm1d
+    from mpsfunc.normalization.along_a_line import group_norm1d as group_norm1d
+    from mpsfunc.normalization.along_a_line import instance_norm1d as instance_norm1d
     from mpsfunc.normalization.batch import batch_norm as batch_norm
     from mpsfunc.normalization.batch import batch_norm_fwd as batch_norm_fwd
     from mpsfunc.normalization.batch import bn_grad as bn_grad
@@ -227,6 +235,9 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.normalization.spatial import spatial_norm as spatial_norm
     from mpsfunc.normalization.spatial import spatial_norm_fwd as spatial_norm_fwd
     from mpsfunc.normalization.spatial import spatial_norm_grad as spatial_norm_grad
+    from mpsfunc.pooling.along_a_line import avg_pool1d as avg_pool1d
+    from mpsfunc.pooling.along_a_line import l2_pool1d as l2_pool1d
+    from mpsfunc.pooling.along_a_line import max_pool1d as max_pool1d
     from mpsfunc.pooling.average import AvgPoolState as AvgPoolState
     from mpsfunc.pooling.average import avg_pool as avg_pool
     from mpsfunc.pooling.average import avg_pool_fwd as avg_pool_fwd

@@ -15,6 +15,7 @@ Example:
 
 from mpsfunc.channels.activation_spec import NeuronName as NeuronName
 from mpsfunc.convolution.states import OptionName as OptionName
+from mpsfunc.convolution.states import PaddingMode as PaddingMode
 from mpsfunc.elementwise.arithmetic import ComparisonName as ComparisonName
 from mpsfunc.elementwise.arithmetic import OperandName as OperandName
 from mpsfunc.elementwise.arithmetic import OperationName as OperationName
@@ -29,3 +30,5 @@ from mpsfunc.windows.placement import WindowName as WindowName
 from mpsfunc.windows.policy import Align as Align
 from mpsfunc.windows.policy import Corner as Corner
 from mpsfunc.windows.policy import PaddingName as PaddingName
+from mpsfunc.windows.policy import SizeName as SizeName
+from mpsfunc.windows.transposed import ReversePaddingName as ReversePaddingName

@@ -11,7 +11,8 @@ struct Axis {
   int dilation;     // input elements between two taps
   int pad;          // output 0 starts at input -pad; negative when it starts inside
   int edge;         // 0: a tap outside reads zero and counts, 1: the window shrinks to the image (other than averages:
-                    // below), 3: windows part the input evenly, whatever stride, dilation and pad say
+                    // below), 3: windows part the input evenly, whatever stride, dilation and pad say, 4: as 0, but an
+                    // average divides by zero_pad
   int zero_pad;     // zeros in front of the input that still count when the window shrinks
   int begin, end;   // outputs outside [begin, end) do not exist for values or gradients
   int zero_pad_after;  // zeros behind the input that count then
@@ -68,7 +69,7 @@ MPSF_FN bool reads(Axis a, int o, int i) { return a.dilation == 1 || (i - first(
 
 // What an average over output o is divided by along this axis; 0 when the shrunken window is empty.
 MPSF_FN int divisor(Axis a, int o) {
-  if (a.edge != 1) return taps(a, o);
+  if (a.edge != 1) return a.edge == 4 ? a.zero_pad : taps(a, o);
   int low = -a.zero_pad - first(a, o), high = a.n_in - 1 + a.zero_pad_after - first(a, o);
   int from = max_int(0, ceil_div(low, a.dilation)), to = min_int(a.size - 1, floor_div(high, a.dilation));
   return max_int(0, to - from + 1);

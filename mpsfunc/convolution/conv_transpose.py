@@ -20,7 +20,8 @@ from mpsfunc.core import checks, launch, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.windows import transposed
 from mpsfunc.windows.axis import Axis, check_axes
-from mpsfunc.windows.placement import IntOrPair, Padding
+from mpsfunc.windows.placement import IntOrPair
+from mpsfunc.windows.transposed import ReversePadding
 
 
 @printing.printed
@@ -75,7 +76,7 @@ def conv_transpose(
     b: mx.array | None = None,
     *,
     stride: IntOrPair = 1,
-    padding: Padding = 0,
+    padding: ReversePadding = 0,
     output_padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
     groups: int = 1,
@@ -107,8 +108,9 @@ def conv_transpose(
         w: Weights (o, kh, kw, i / groups) of any floating dtype. PyTorch's are (i, o / groups, kh, kw).
         b: Bias (o,). Default: none.
         stride: Output pixels between two input pixels, an int or (y, x). Default 1.
-        padding: Pixels cut off the output: an int, (y, x) or ((top, bottom), (left, right)); or a `PaddingPolicy`,
-            whose reverse rules give the size and the place. Default 0.
+        padding: Pixels cut off the output: an int, (y, x) or ((top, bottom), (left, right)); "same" or "same_lower",
+            for an output of ``n_in * stride``, the gradient of a convolution with that padding (TensorFlow, Keras,
+            ONNX); or a `PaddingPolicy`, whose reverse rules give the size and the place. Default 0.
         output_padding: Pixels added behind the output, fewer than stride or dilation. Default 0.
         dilation: Output pixels between two taps. Default 1.
         groups: Input and output channels are cut into this many groups that do not mix. Default 1.
@@ -137,7 +139,8 @@ def conv_transpose(
         >>> conv_transpose(x, w[:, :, ::-1], stride=(1, 2), **mps).reshape(-1)
         array([10, 102, 20, 203, 30, 300], dtype=float32)
     """
-    return _forward(
+    return forward(
+        "conv_transpose",
         x,
         w,
         b,
@@ -162,7 +165,7 @@ def conv_transpose_fwd(
     b: mx.array | None = None,
     *,
     stride: IntOrPair = 1,
-    padding: Padding = 0,
+    padding: ReversePadding = 0,
     output_padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
     groups: int = 1,
@@ -184,7 +187,8 @@ def conv_transpose_fwd(
         >>> y.shape, conv_transpose_grad_weights(mx.ones_like(y), x, state).db
         ((1, 8, 8, 3), array([64, 64, 64], dtype=float32))
     """
-    return _forward(
+    return forward(
+        "conv_transpose",
         x,
         w,
         b,
@@ -329,7 +333,8 @@ def _parameters(dz: mx.array, x: mx.array, state: ConvTransposeState, spec: Spec
         return states.accumulated(state, dw, rules.grad_bias(dz, spec), spec.stream)
 
 
-def _forward(
+def forward(
+    op: str,
     x: mx.array,
     w: mx.array,
     b: mx.array | None,
@@ -341,7 +346,8 @@ def _forward(
     keeping: bool,
     **placement: Any,
 ) -> tuple[mx.array, ConvTransposeState]:
-    op, stream = "conv_transpose", launch.resolve(stream)
+    """`conv_transpose_fwd` for a function with another name in errors."""
+    stream = launch.resolve(stream)
     how = states.arrays(op, x, w, b, neuron, stream)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     apart = states.weights(op, "w.shape", x_shape, w_shape, groups)

@@ -16,7 +16,7 @@ from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import rules, states
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.convolution.states import ConvState as ConvState
-from mpsfunc.convolution.states import OptionName
+from mpsfunc.convolution.states import OptionName, PaddingMode
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.windows import transposed
@@ -37,16 +37,17 @@ def conv(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: EdgeMode = "zero",
+    padding_mode: PaddingMode = "zeros",
     neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Cross-correlation of images with weights, plus a bias.
 
     ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * x[n, row(j,q), col(i,p), c + first channel of o's group]``
-    with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. What ``edge_mode`` says is read
-    outside the image. Sums are float32 (float64 for float64 images) and rounded once, except where a GPU's library
-    takes over, as docs/conventions.md says; 3 by 3 windows on a CPU may go through Winograd's algorithm, as
-    docs/families/convolution.md says.
+    with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. What ``edge_mode`` or
+    ``padding_mode`` says is read outside the image. Sums are float32 (float64 for float64 images) and rounded once,
+    except where a GPU's library takes over, as docs/conventions.md says; 3 by 3 windows on a CPU may go through
+    Winograd's algorithm, as docs/families/convolution.md says.
 
     Source: ``MPSCNNConvolution``.
 
@@ -55,14 +56,17 @@ def conv(
         w: Weights (o, kh, kw, c / groups) of any floating dtype.
         b: Bias (o,). Default: none.
         stride: Pixels between two windows, an int or (y, x). Default 1.
-        padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "valid", "full" or a
-            `PaddingPolicy`. Default 0.
+        padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "same_lower",
+            "valid", "full" or a `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
         groups: Input and output channels are cut into this many groups that do not mix. Default 1; c is depthwise.
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset``: the output's size (y, x).
         edge_mode: What a tap outside the image reads: "zero" (default), or "clamp", the nearest pixel.
+        padding_mode: The same in PyTorch's words: "zeros" (default, which leaves it to ``edge_mode``), "replicate"
+            (edge mode "clamp"), "reflect", the image mirrored at its edge pixels, or "circular", its opposite side.
+            "reflect" reads less outside than the image has pixels that way, "circular" at most as much.
         neuron: Activation of the sum: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a
             `Neuron` with parameters. Default: none. Gradients are then those of the activated images, and apply the
             slope themselves; that of "relu" is 0 at 0 here.
@@ -83,7 +87,8 @@ def conv(
         array([[17.5, 47.5],
                [133.5, 211.5]], dtype=float32)
     """
-    y, *_ = _forward(
+    y, *_ = forward(
+        "conv",
         x,
         w,
         b,
@@ -98,6 +103,7 @@ def conv(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
+        padding_mode=padding_mode,
     )
     return y
 
@@ -115,6 +121,7 @@ def conv_fwd(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: EdgeMode = "zero",
+    padding_mode: PaddingMode = "zeros",
     neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ConvState]:
@@ -129,7 +136,8 @@ def conv_fwd(
         >>> conv_grad_weights(mx.ones_like(y), mx.ones((1, 4, 4, 2)), state).db
         array([16, 16, 16], dtype=float32)
     """
-    y, kept, how, spec = _forward(
+    y, kept, how, spec = forward(
+        "conv",
         x,
         w,
         b,
@@ -144,6 +152,7 @@ def conv_fwd(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
+        padding_mode=padding_mode,
     )
     return y, ConvState(op="conv", **states.zero_state(tuple(w.shape), launch.accumulator(x.dtype), spec, how, kept))
 
@@ -160,6 +169,7 @@ def conv_state(
     offset: IntOrPair | None = None,
     out_size: IntOrPair | None = None,
     edge_mode: EdgeMode = "zero",
+    padding_mode: PaddingMode = "zeros",
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
 ) -> ConvState:
@@ -176,6 +186,7 @@ def conv_state(
         offset: As for `conv`.
         out_size: As for `conv`.
         edge_mode: As for `conv`.
+        padding_mode: As for `conv`.
         dtype: Of the gradients: float32 (default), or float64 for float64 images.
         stream: Where the zeros are made. Default: the current stream.
 
@@ -208,6 +219,7 @@ def conv_state(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
+        padding_mode=padding_mode,
     )
     return ConvState(op="conv", **states.zero_state(w_shape, dtype, spec))
 
@@ -222,9 +234,9 @@ def conv_grad_input(
 ) -> mx.array:
     """Gradient of `conv` with respect to its images.
 
-    ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), and over
-    the output channels o of c's group; in edge mode "clamp" the edge also gets what was read beyond it. ``dz`` is dy
-    or, behind a neuron, dy times the neuron's slope.
+    ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), also in
+    place of a pixel outside, and over the output channels o of c's group. ``dz`` is dy or, behind a neuron, dy times
+    the neuron's slope.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "data". MPS inserts ``stride - 1`` zeros between the
     pixels of dy and correlates with the rotated weights, the window of dx[h] having its centre at
@@ -350,7 +362,8 @@ def conv_grad(
     return dx, state
 
 
-def _forward(
+def forward(
+    op: str,
     x: mx.array,
     w: mx.array,
     b: mx.array | None,
@@ -361,10 +374,11 @@ def _forward(
     keeping: bool,
     **placement: Any,
 ) -> tuple[mx.array, mx.array, FusedActivation, Spec]:
+    """`conv` for a function with another name in errors, and what its state is made of."""
     stream = launch.resolve(stream)
-    how = states.arrays("conv", x, w, b, neuron, stream)
+    how = states.arrays(op, x, w, b, neuron, stream)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    spec = states.placed("conv", "w.shape", x_shape, w_shape, groups, stream, **placement)
+    spec = states.placed(op, "w.shape", x_shape, w_shape, groups, stream, **placement)
     y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
     return y, kept, how, spec
 

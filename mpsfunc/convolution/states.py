@@ -13,17 +13,19 @@ from mpsfunc.activation import fused
 from mpsfunc.activation.fused import FusedActivation
 from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, slope_from_output
-from mpsfunc.convolution import clamped_edges
+from mpsfunc.convolution import clamped_edges, margins
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import arguments, checks, launch, printing
-from mpsfunc.core.arguments import cacheable, is_a
+from mpsfunc.core.arguments import cacheable, is_a, refuse
 from mpsfunc.core.printing import describe
-from mpsfunc.windows.axis import EDGE_MODES, Axis, check_axes, check_windows
+from mpsfunc.windows.axis import CIRCULAR, CONVOLUTION_EDGES, EDGE_MODES, REFLECT, Axis, check_axes, check_windows
 from mpsfunc.windows.placement import place
 
 State = TypeVar("State")
 OptionName = Literal["all", "data", "weights_and_bias"]
 OPTIONS: tuple[OptionName, ...] = get_args(OptionName)
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)
 
 
 @printing.printed
@@ -187,10 +189,37 @@ def _place(
     if placement["stride"] is None:  # to place, that would be the window's size
         raise TypeError(f"{op}: stride is not an int or a pair; got stride=None, expected ints >= 1")
     (_, h, w, _), (_, kh, kw, _) = x_shape, w_shape
+    mode = checks.choice(op, "padding_mode", placement.pop("padding_mode", "zeros"), PADDING_MODES)
     rows, cols = place(op, (h, w), (kh, kw), edge_modes=EDGE_MODES, **placement)
+    if mode != "zeros":
+        rows, cols = _with_margin(op, mode, rows, cols, **placement)
     checks.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
     clamped_edges.check_reach(op, x_shape, rows, cols)
     return rows, cols, apart
+
+
+def _with_margin(
+    op: str,
+    mode: PaddingMode,
+    rows: Axis,
+    cols: Axis,
+    *,
+    padding: Any,
+    edge_mode: Any = "zero",
+    offset: Any = None,
+    **_: Any,
+) -> tuple[Axis, Axis]:
+    """The windows, of which taps outside the image read what PyTorch's ``padding_mode`` says."""
+    if edge_mode != "zero":
+        refuse(op, "padding_mode is another edge_mode", "edge_mode", edge_mode, "'zero' with padding_mode")
+    edge = {"replicate": EDGE_MODES.index("clamp"), "reflect": REFLECT, "circular": CIRCULAR}[mode]
+    rows, cols = rows._replace(edge=edge), cols._replace(edge=edge)
+    if not (margins.fits(rows) and margins.fits(cols)):
+        most = margins.widest(rows), margins.widest(cols)
+        said = ("padding", padding) if offset is None else ("offset", offset)
+        rule = f"at most {most} read outside with padding_mode={describe(mode)}"
+        refuse(op, "the margin is wider than the image", *said, rule)
+    return rows, cols
 
 
 _known = functools.lru_cache(maxsize=1024, typed=True)(_place)
@@ -259,7 +288,10 @@ def _whole(op: str, state: Any) -> None:
 def _check_windows(op: str, rows: Axis, cols: Axis) -> None:
     checks.image_shape(op, "image of the state", (1, rows.n_in, cols.n_in, 1))
     checks.image_shape(op, "output of the state", (1, rows.n_out, cols.n_out, 1))
-    check_windows(op, (rows, cols), (0, 1))
+    check_windows(op, (rows, cols), CONVOLUTION_EDGES)
+    for name, axis in (("rows", rows), ("cols", cols)):
+        if not margins.fits(axis):
+            refuse(op, "the state's windows cannot be", f"state.{name}", axis, "what a forward function makes")
     clamped_edges.check_reach(op, (1, 1, 1, 1), rows, cols)
 
 

@@ -98,6 +98,10 @@ _ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "edge_mode": {"zeros": ("zero", ""), "constant": ("zero", ""), "replicate": ("clamp", ""), "border": ("clamp", "")},
     "padding": {"same_upper": ("same", "")},
+    "padding_mode": {
+        **{"zero": ("zeros", ""), "constant": ("zeros", ""), "clamp": ("replicate", ""), "edge": ("replicate", "")},
+        **{"mirror": ("reflect", ""), "wrap": ("circular", "")},
+    },
     "neuron": {
         "leaky_relu": ("relu", " with its slope as a"),
         "leakyrelu": ("relu", " with its slope as a"),

@@ -65,6 +65,18 @@ def image(op: str, name: str, value: Any, *, stream: mx.Stream | None = None) ->
         image_shape(op, f"{name}.shape", given)
 
 
+def sequences(op: str, name: str, value: Any, *, stream: mx.Stream, moved: bool = False) -> None:
+    """A batch (n, l, c), which may be empty; integers too where elements are only compared or ``moved``."""
+    (numbers if moved else array)(op, name, value, stream=stream)
+    given = value.shape
+    if len(given) != 3:
+        raise ValueError(f"{op}: not a batch of sequences; got {name}.shape={describe(given)}, expected (n, l, c)")
+    if 0 in given[1:]:
+        raise ValueError(f"{op}: a sequence has no elements; got {name}.shape={describe(given)}, expected l, c >= 1")
+    if given[1] * given[2] > _IMAGE_ELEMENTS:
+        raise ValueError(f"{op}: a sequence is too large; got {name}.shape={describe(given)}, expected l * c < 2**31")
+
+
 def moved_image(op: str, name: str, value: Any, *, stream: mx.Stream) -> None:
     """An NHWC batch whose elements are moved only, so that they may be integers."""
     numbers(op, name, value, stream=stream)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mpsfunc.activation.fused import Neuron
+from mpsfunc.convolution.states import PaddingMode
 from mpsfunc.elementwise.dropout import Stride
 from mpsfunc.elementwise.operands import Strides
 from mpsfunc.graph.drawing import Drawing as Drawing
@@ -20,6 +21,7 @@ from mpsfunc.losses.arguments import ReductionName
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.typing import ComparisonName, CoordinateName, EdgeMode, LossName, MaxEdgeMode, NeuronName
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, Pixels
+from mpsfunc.windows.transposed import ReversePadding
 
 # fmt: off
 def absolute(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
@@ -31,7 +33,7 @@ def add(
 def avg_pool(
     x: ImageNode | FilterNode, kernel_size: KernelSize, *, stride: IntOrPair | None = ..., padding: Padding = ...,
     dilation: IntOrPair = ..., ceil_mode: bool = ..., offset: IntOrPair | None = ..., out_size: OutSize | None = ...,
-    edge_mode: EdgeMode = ..., zero_pad: Pixels = ..., name: str | None = ...,
+    edge_mode: EdgeMode = ..., zero_pad: Pixels = ..., divisor_override: int | None = ..., name: str | None = ...,
 ) -> FilterNode: ...
 def batch_norm(
     x: ImageNode | FilterNode, *, eps: float = ..., neuron: NeuronName | Neuron | None = ..., group: Group | None = ...,
@@ -50,11 +52,12 @@ def conv(
     x: ImageNode | FilterNode, out_channels: int, kernel_size: IntOrPair, *, stride: IntOrPair = ...,
     padding: Padding = ..., dilation: IntOrPair = ..., groups: int = ..., ceil_mode: bool = ...,
     offset: IntOrPair | None = ..., out_size: IntOrPair | None = ..., edge_mode: EdgeMode = ...,
-    neuron: NeuronName | Neuron | None = ..., bias: bool = ..., name: str, params: str | None = ...,
+    padding_mode: PaddingMode = ..., neuron: NeuronName | Neuron | None = ..., bias: bool = ..., name: str,
+    params: str | None = ...,
 ) -> FilterNode: ...
 def conv_transpose(
     x: ImageNode | FilterNode, out_channels: int, kernel_size: IntOrPair, *, stride: IntOrPair = ...,
-    padding: Padding = ..., output_padding: IntOrPair = ..., dilation: IntOrPair = ..., groups: int = ...,
+    padding: ReversePadding = ..., output_padding: IntOrPair = ..., dilation: IntOrPair = ..., groups: int = ...,
     offset: IntOrPair | None = ..., kernel_offset: IntOrPair | None = ..., out_size: IntOrPair | None = ...,
     state: StateNode | FilterNode | None = ..., neuron: NeuronName | Neuron | None = ..., bias: bool = ..., name: str,
     params: str | None = ...,
@@ -67,8 +70,8 @@ def depth_to_space(x: ImageNode | FilterNode, block_size: int, *, name: str | No
 def depthwise_conv(
     x: ImageNode | FilterNode, kernel_size: IntOrPair, *, stride: IntOrPair = ..., padding: Padding = ...,
     dilation: IntOrPair = ..., ceil_mode: bool = ..., offset: IntOrPair | None = ..., out_size: IntOrPair | None = ...,
-    edge_mode: EdgeMode = ..., neuron: NeuronName | Neuron | None = ..., multiplier: int = ..., bias: bool = ...,
-    name: str, params: str | None = ...,
+    edge_mode: EdgeMode = ..., padding_mode: PaddingMode = ..., neuron: NeuronName | Neuron | None = ...,
+    multiplier: int = ..., bias: bool = ..., name: str, params: str | None = ...,
 ) -> FilterNode: ...
 def divide(
     x: ImageNode | FilterNode, y: ImageNode | FilterNode, *, primary_scale: float = ..., secondary_scale: float = ...,

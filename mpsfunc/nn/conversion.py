@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 
 from mpsfunc.core.arguments import entries, is_a, text
 from mpsfunc.core.printing import a_kind, describe
-from mpsfunc.nn import activations, activations_beyond_mps, drop_in, layers
+from mpsfunc.nn import activations, activations_beyond_mps, convolutions, drop_in, layers, poolings
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.activations_beyond_mps import GLU, Softmin, Step
 from mpsfunc.nn.drop_in import Activation, DropIn, Following, Fusing, Sequential
@@ -20,7 +20,7 @@ from mpsfunc.nn.layers import BatchNorm
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
     value.__mro__[value.__mro__.index(DropIn) + 1]: value
-    for module in (activations, activations_beyond_mps, drop_in, layers)
+    for module in (activations, activations_beyond_mps, convolutions, drop_in, layers, poolings)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, DropIn) and issubclass(value, stock.Module)
 }
@@ -138,7 +138,8 @@ def revert(model: stock.Module) -> stock.Module:
 
     Raises:
         TypeError: model is not a module.
-        ValueError: A module holds itself.
+        ValueError: A module holds itself, or a drop-in was made with an argument that MLX's layer does not have; then
+            nothing is turned back.
 
     Example:
         >>> import mlx.nn
@@ -150,7 +151,14 @@ def revert(model: stock.Module) -> stock.Module:
     if not is_a(model, stock.Module):
         raise TypeError(f"revert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     back = {ours: theirs for theirs, ours in DROP_INS.items()}
-    for _, module in _modules("revert", model):
+    modules = _modules("revert", model)
+    for path, module in modules:
+        if isinstance(module, DropIn) and (more := module.beyond()):
+            raise ValueError(
+                f"revert: MLX's {type(module).__name__} has no such argument; got {describe(path)} with {more}, "
+                "expected arguments of MLX's"
+            )
+    for _, module in modules:
         if isinstance(module, DropIn):
             for name in ("_following", "_together"):
                 vars(module).pop(name, None)

@@ -11,6 +11,7 @@ import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.core import lazy
+from mpsfunc.core.printing import describe
 
 FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
 
@@ -63,9 +64,14 @@ class DropIn:
         """Why such a layer of MLX's is better left alone; empty if it is not."""
         return cls.why_not(layer) or cls.refuses(layer)
 
+    def beyond(self) -> str:
+        """What it was made with that MLX's layer does not have, so that only ours can compute it; empty if nothing."""
+        return ""
+
     def takes(self, x: mx.array) -> bool:
         """Whether it is ours that computes this, or refuses it; MLX's layers take integers and complex numbers too."""
-        return bool(self.refuses(self)) or (x.dtype in FLOATING and not self.why_not(self))
+        ours = bool(self.refuses(self) or self.beyond())
+        return ours or (x.dtype in FLOATING and not self.why_not(self))
 
     def run(self, x: mx.array) -> mx.array:
         """Ours."""
@@ -73,6 +79,11 @@ class DropIn:
 
     def __call__(self, x: mx.array) -> mx.array:
         return self.run(x) if self.takes(x) else super().__call__(x)  # type: ignore[misc]  # MLX's is the next class
+
+
+def other(**arguments: tuple[Any, Any]) -> str:
+    """Those that differ from their default, of which each has one, as they were given."""
+    return ", ".join(f"{name}={describe(value)}" for name, (value, default) in arguments.items() if value != default)
 
 
 class Fusing(DropIn):

@@ -1,4 +1,4 @@
-"""Drop-ins for the layers of mlx.nn."""
+"""Drop-ins for the other layers of mlx.nn."""
 
 from __future__ import annotations
 
@@ -11,63 +11,6 @@ import mlx.nn as stock
 import mpsfunc as mf
 from mpsfunc.core.printing import describe
 from mpsfunc.nn.drop_in import DropIn, Fusing
-
-
-class Conv2d(Fusing, stock.Conv2d):
-    """`mlx.nn.Conv2d` by `mpsfunc.conv`. The result has the dtype of the images.
-
-    Example:
-        >>> Conv2d(3, 8, 3, stride=2, padding=1)(mx.ones((2, 8, 8, 3))).shape
-        (2, 4, 4, 8)
-    """
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """MLX's crops."""
-        return "negative padding" if _negative(layer.padding) else ""
-
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv(
-            x,
-            self.weight,
-            self.get("bias"),
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            neuron=neuron,
-        )
-
-
-class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
-    """`mlx.nn.ConvTranspose2d` by `mpsfunc.conv_transpose`. The result has the dtype of the images.
-
-    Its output padding has the rule of that function: fewer pixels than stride or dilation.
-
-    Example:
-        >>> ConvTranspose2d(3, 8, 2, stride=2)(mx.ones((2, 4, 4, 3))).shape
-        (2, 8, 8, 8)
-    """
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """More output padding than that adds pixels that no window reaches; MLX's crops where padding is negative."""
-        if _negative(layer.padding) or _negative(layer.output_padding):
-            return "negative padding"
-        steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
-        return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
-
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv_transpose(
-            x,
-            self.weight,
-            self.get("bias"),
-            stride=self.stride,
-            padding=self.padding,
-            output_padding=self.output_padding,
-            dilation=self.dilation,
-            neuron=neuron,
-        )
 
 
 class Linear(Fusing, stock.Linear):
@@ -190,51 +133,6 @@ class GroupNorm(Fusing, stock.GroupNorm):
         return mf.group_norm(_flat(x), self.num_groups, gamma, beta, eps=self.eps, neuron=neuron).reshape(x.shape)
 
 
-class AvgPool2d(DropIn, stock.AvgPool2d):
-    """`mlx.nn.AvgPool2d` by `mpsfunc.avg_pool`.
-
-    Example:
-        >>> AvgPool2d(2)(mx.ones((1, 4, 4, 3))).shape
-        (1, 2, 2, 3)
-    """
-
-    def run(self, x: mx.array) -> mx.array:
-        return mf.avg_pool(x, **_windows(self))
-
-
-class MaxPool2d(DropIn, stock.MaxPool2d):
-    """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`, of less padding than window.
-
-    Example:
-        >>> MaxPool2d(2)(mx.ones((1, 4, 4, 3))).shape
-        (1, 2, 2, 3)
-    """
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """A window of padding alone has no maximum; MLX's is minus infinity."""
-        far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
-        return "windows of padding alone" if far else ""
-
-    def run(self, x: mx.array) -> mx.array:
-        return mf.max_pool(x, **_windows(self), edge_mode="exclude")
-
-    def with_state(self, x: mx.array) -> tuple[mx.array, mf.MaxPoolState]:
-        """The maxima, and the state that `MaxUnpool2d` takes.
-
-        Raises:
-            ValueError: Windows may be of padding alone.
-
-        Example:
-            >>> y, state = MaxPool2d(2).with_state(mx.ones((1, 4, 4, 3)))
-            >>> y.shape
-            (1, 2, 2, 3)
-        """
-        if why := self.refuses(self):
-            raise ValueError(f"MaxPool2d: no state; got {why}, expected less padding than window")
-        return mf.max_pool_fwd(x, **_windows(self), edge_mode="exclude")
-
-
 class Dropout(DropIn, stock.Dropout):
     """`mlx.nn.Dropout` by `mpsfunc.dropout`, with a key from MLX's global state; to recompute it, see `checkpoint`.
 
@@ -308,22 +206,6 @@ class _Together:
         return self
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
-
-
-def _negative(padding: Any) -> bool:
-    return any(isinstance(pixels, int) and pixels < 0 for pixels in _pair(padding))
-
-
 def _flat(x: mx.array) -> mx.array:
     """Images of one row, since only the number of pixels matters."""
     return x if x.ndim == 4 else x.reshape(x.shape[0], 1, math.prod(x.shape[1:-1]), x.shape[-1])
-
-
-def _windows(pool: Any) -> dict[str, Any]:
-    return {
-        "kernel_size": tuple(pool._kernel_size),
-        "stride": tuple(pool._stride),
-        "padding": tuple(map(tuple, pool._padding)),
-    }

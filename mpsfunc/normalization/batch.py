@@ -272,8 +272,20 @@ def batch_norm_fwd(
         >>> state.mean.item(), state.count.item()
         (2.0, 2)
     """
-    stream = launch.resolve(stream)
-    op = "batch_norm"
+    return forward("batch_norm", x, gamma, beta, eps, neuron, group, launch.resolve(stream))
+
+
+def forward(
+    op: str,
+    x: mx.array,
+    gamma: mx.array | None,
+    beta: mx.array | None,
+    eps: float,
+    neuron: NeuronName | Neuron | None,
+    group: Group | None,
+    stream: mx.Stream,
+) -> tuple[mx.array, BatchNormState]:
+    """`batch_norm_fwd` for a function with another name in errors."""
     checks.image(op, "x", x, stream=stream)
     processes = across_processes.others(op, group)
     check_filled(op, x, processes, stream)

@@ -128,7 +128,7 @@ def instance_norm(
         >>> instance_norm(x, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
-    return _normalized("instance_norm", x, gamma, beta, None, eps, neuron, stream)[0]
+    return normalized_images("instance_norm", x, gamma, beta, None, eps, neuron, stream)[0]
 
 
 def instance_norm_fwd(
@@ -239,7 +239,7 @@ def group_norm(
         >>> group_norm(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 1, 4), 2, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
-    return _normalized("group_norm", x, gamma, beta, groups, eps, neuron, stream)[0]
+    return normalized_images("group_norm", x, gamma, beta, groups, eps, neuron, stream)[0]
 
 
 def group_norm_fwd(
@@ -321,7 +321,7 @@ def _with_arrays(state: _State, arrays: Sequence[mx.array]) -> _State:
     return state._replace(mean=mean, var=var, dgamma=dgamma, dbeta=dbeta)
 
 
-def _normalized(
+def normalized_images(
     op: str,
     x: mx.array,
     gamma: mx.array | None,
@@ -334,7 +334,7 @@ def _normalized(
     """The images, mean and variance of each channel's group, and what was done; for instance norm of each channel."""
     stream = launch.resolve(stream)
     checks.image(op, "x", x, stream=stream)
-    together = 0 if op == "instance_norm" else checks.whole(op, "groups", groups)
+    together = 0 if op.startswith("instance_norm") else checks.whole(op, "groups", groups)
     check_parameters(op, stream, x, gamma, beta)  # ahead of groups, as it tells turned images
     if together and x.shape[3] % together:
         rule = f"a divisor of {x.shape[3]}"
@@ -353,8 +353,8 @@ def _inside(how: FusedActivation) -> Activation:
 
 
 def _forward(op: str, x: mx.array, *how: Any) -> tuple[Any, ...]:
-    """The images and the fields of the state; arguments are those of `_normalized`."""
-    y, mean, var, spec = _normalized(op, x, *how)
+    """The images and the fields of the state; arguments are those of `normalized_images`."""
+    y, mean, var, spec = normalized_images(op, x, *how)
     with mx.stream(spec.stream):
         dgamma, dbeta = (mx.zeros((x.shape[0], x.shape[3]), mean.dtype) for _ in range(2))
         if spec.groups:  # all channels of a group have the same

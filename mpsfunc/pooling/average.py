@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch, printing
+from mpsfunc.core.arguments import refuse, text
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average_rules
 from mpsfunc.pooling.launches import Spec
 from mpsfunc.pooling.params import PoolParams
-from mpsfunc.windows.axis import EDGE_MODES, EDGES, Axis, EdgeMode, check_state
+from mpsfunc.windows.axis import AVERAGE_EDGES, EDGE_MODES, GIVEN, Axis, EdgeMode, check_state
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, Pixels, place, restrict_outputs
+
+_MOST = 2**24  # up to which float32 holds every divisor
 
 
 @printing.printed
@@ -57,6 +60,7 @@ def avg_pool(
     out_size: OutSize | None = None,
     edge_mode: EdgeMode = "zero",
     zero_pad: Pixels = 0,
+    divisor_override: int | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Mean over sliding windows.
@@ -67,6 +71,7 @@ def avg_pool(
 
     Source: ``MPSCNNPoolingAverage``. ``edge_mode="clamp"`` is PyTorch's ``count_include_pad=False``; with
     ``zero_pad=padding`` it is its and ONNX's ``count_include_pad=True``, in ceil mode too, with pads that differ too.
+    ``divisor_override`` is PyTorch's.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
@@ -74,8 +79,8 @@ def avg_pool(
             ``out_size`` windows that part it evenly as PyTorch's adaptive pooling does: window j takes the pixels from
             ``floor(j * h / out_h)`` up to, but without, ``ceil((j + 1) * h / out_h)``, and N is their number.
         stride: Pixels between two windows. Default: ``kernel_size``.
-        padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "valid", "full" or a
-            `PaddingPolicy`. Default 0.
+        padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "same_lower",
+            "valid", "full" or a `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
         ceil_mode: Round the output's size up; no window starts behind the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
@@ -84,6 +89,8 @@ def avg_pool(
         edge_mode: "zero" (default) or "clamp", as above.
         zero_pad: With "clamp": pixels of zeros around the image that count, an int, (y, x) or ((top, bottom), (left,
             right)). With "zero", which counts all taps, it says nothing. Default 0.
+        divisor_override: What sums are divided by, whatever ``edge_mode`` and ``zero_pad`` say; 1 to 2**24. Not with
+            "adaptive". Default: N(j) * N(i).
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -110,6 +117,7 @@ def avg_pool(
         out_size=out_size,
         edge_mode=edge_mode,
         zero_pad=zero_pad,
+        divisor_override=divisor_override,
         stream=stream,
     )
     return y
@@ -127,6 +135,7 @@ def avg_pool_fwd(
     out_size: OutSize | None = None,
     edge_mode: EdgeMode = "zero",
     zero_pad: Pixels = 0,
+    divisor_override: int | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, AvgPoolState]:
     """`avg_pool`, and the state that `avg_pool_grad` needs. Arguments and errors are those of `avg_pool`.
@@ -139,12 +148,11 @@ def avg_pool_fwd(
         >>> avg_pool_grad(mx.ones_like(y), state)[0, 0, 0].item()
         0.25
     """
-    stream = launch.resolve(stream)
-    checks.image("avg_pool", "x", x, stream=stream)
-    state = _state(
+    return pool(
         "avg_pool",
-        x.shape,
-        kernel_size,
+        x,
+        launch.resolve(stream),
+        kernel_size=kernel_size,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -153,8 +161,8 @@ def avg_pool_fwd(
         out_size=out_size,
         edge_mode=edge_mode,
         zero_pad=zero_pad,
+        divisor_override=divisor_override,
     )
-    return average_rules.pool(x, Spec(PoolParams(state.rows, state.cols), stream)), state
 
 
 def avg_pool_state(
@@ -169,6 +177,7 @@ def avg_pool_state(
     out_size: OutSize | None = None,
     edge_mode: EdgeMode = "zero",
     zero_pad: Pixels = 0,
+    divisor_override: int | None = None,
 ) -> AvgPoolState:
     """The state of `avg_pool_fwd` for images of a shape, without running it.
 
@@ -183,6 +192,7 @@ def avg_pool_state(
         out_size: As for `avg_pool`.
         edge_mode: As for `avg_pool`.
         zero_pad: As for `avg_pool`.
+        divisor_override: As for `avg_pool`.
 
     Returns:
         The state.
@@ -208,6 +218,7 @@ def avg_pool_state(
         out_size=out_size,
         edge_mode=edge_mode,
         zero_pad=zero_pad,
+        divisor_override=divisor_override,
     )
 
 
@@ -250,7 +261,7 @@ def avg_pool_grad(
     stream = launch.resolve(stream)
     checks.array("avg_pool_grad", "dy", dy, stream=stream)
     checks.state("avg_pool_grad", state, AvgPoolState, stream=stream)
-    check_state("avg_pool_grad", state, EDGES)
+    check_state("avg_pool_grad", state, AVERAGE_EDGES)
     checks.no_kernel_offset("avg_pool_grad", kernel_offset)
     channels = checks.whole("avg_pool_grad", "state.channels", state.channels)
     expected = ("n", state.rows.n_out, state.cols.n_out, channels)
@@ -259,8 +270,26 @@ def avg_pool_grad(
     return average_rules.grad(dy, Spec(PoolParams(rows, cols), stream))
 
 
-def _state(op: str, x_shape: Sequence[int], kernel_size: KernelSize, **placement: Any) -> AvgPoolState:
+def pool(
+    op: str, x: mx.array, stream: mx.Stream, *, kernel_size: KernelSize, **how: Any
+) -> tuple[mx.array, AvgPoolState]:
+    """`avg_pool_fwd` for a function with another name in errors."""
+    checks.image(op, "x", x, stream=stream)
+    state = _state(op, x.shape, kernel_size, **how)
+    return average_rules.pool(x, Spec(PoolParams(state.rows, state.cols), stream)), state
+
+
+def _state(
+    op: str, x_shape: Sequence[int], kernel_size: KernelSize, *, divisor_override: int | None = None, **placement: Any
+) -> AvgPoolState:
     _, h, w, channels = x_shape
     rows, cols = place(op, (h, w), kernel_size, edge_modes=EDGE_MODES, **placement)
+    if divisor_override is not None:
+        divisor = checks.whole(op, "divisor_override", divisor_override, 1, _MOST)
+        if text(kernel_size) == "adaptive":
+            refuse(op, "adaptive windows have divisors of their own", "divisor_override", divisor, "None")
+        rows, cols = (
+            axis._replace(edge=GIVEN, zero_pad=n, zero_pad_after=0) for axis, n in ((rows, divisor), (cols, 1))
+        )
     checks.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
     return AvgPoolState("avg_pool", channels, rows, cols)

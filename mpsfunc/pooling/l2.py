@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -129,13 +129,11 @@ def l2_pool_fwd(
         >>> l2_pool_grad(mx.ones_like(y), x, state).reshape(-1)
         array([0.6, 0.8, 0, 0], dtype=float32)
     """
-    stream = launch.resolve(stream)
-    checks.image("l2_pool", "x", x, stream=stream)
-    _, h, w, channels = x.shape
-    rows, cols = placement.place(
+    return pool(
         "l2_pool",
-        (h, w),
-        kernel_size,
+        x,
+        launch.resolve(stream),
+        kernel_size=kernel_size,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -143,12 +141,7 @@ def l2_pool_fwd(
         offset=offset,
         out_size=out_size,
         edge_mode=edge_mode,
-        edge_modes=EDGE_MODES,
     )
-    checks.image_shape("l2_pool", "output shape", (1, rows.n_out, cols.n_out, channels))
-    with mx.stream(stream):
-        norms = l2_rules.norms(x, Spec(PoolParams(rows, cols), stream))
-        return norms.astype(x.dtype), L2PoolState(norms, "l2_pool", rows, cols)
 
 
 def l2_pool_grad(
@@ -211,3 +204,16 @@ def l2_pool_grad(
         )
     rows, cols = placement.restrict_outputs(op, (rows, cols), source_window)
     return l2_rules.grad(dy, x, state.norms, Spec(PoolParams(rows, cols), stream))
+
+
+def pool(
+    op: str, x: mx.array, stream: mx.Stream, *, kernel_size: KernelSize, **how: Any
+) -> tuple[mx.array, L2PoolState]:
+    """`l2_pool_fwd` for a function with another name in errors."""
+    checks.image(op, "x", x, stream=stream)
+    _, h, w, channels = x.shape
+    rows, cols = placement.place(op, (h, w), kernel_size, edge_modes=EDGE_MODES, **how)
+    checks.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, channels))
+    with mx.stream(stream):
+        norms = l2_rules.norms(x, Spec(PoolParams(rows, cols), stream))
+        return norms.astype(x.dtype), L2PoolState(norms, "l2_pool", rows, cols)

@@ -141,7 +141,7 @@ def max_pool_fwd(
     """
     placement: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
     placement |= {"offset": offset, "out_size": out_size, "edge_mode": edge_mode}
-    return _pool("max_pool", x, kernel_size, stream, placement)
+    return pool("max_pool", x, kernel_size, stream, placement)
 
 
 def max_pool_grad(
@@ -234,7 +234,7 @@ def max_pool_grad_from_source(
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
     placement: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
     placement |= {"offset": offset, "out_size": out_size, "edge_mode": edge_mode}
-    _, state = _pool(op, x, kernel_size, stream, placement)
+    _, state = pool(op, x, kernel_size, stream, placement)
     return _gradient(op, dy, state, source_window, None, stream)
 
 
@@ -323,7 +323,7 @@ def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -
 # Parts ------------------------------------------------------------------------------------------------
 
 
-def _pool(
+def pool(
     op: str, x: Any, kernel_size: KernelSize, stream: StreamLike, placement: dict[str, Any]
 ) -> tuple[mx.array, MaxPoolState]:
     """`max_pool_fwd` for a function with another name in errors."""

@@ -16,6 +16,10 @@ EDGE_MODES: tuple[EdgeMode, ...] = get_args(EdgeMode)
 MAX_EDGE_MODES: tuple[MaxEdgeMode, ...] = get_args(MaxEdgeMode)
 EVEN = len(MAX_EDGE_MODES)  # the code behind those, for windows that part the image evenly
 EDGES = (0, 1, EVEN)  # of averages and norms
+GIVEN = EVEN + 1  # where an average is told its divisor
+AVERAGE_EDGES = (*EDGES, GIVEN)
+REFLECT, CIRCULAR = GIVEN + 1, GIVEN + 2  # margins of convolutions, which no kernel sees
+CONVOLUTION_EDGES = (0, 1, REFLECT, CIRCULAR)
 
 
 # Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
@@ -37,8 +41,10 @@ class Axis(NamedTuple):
         pad: Pixels before the image at which output 0 starts; negative when it starts inside.
         edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps
             within ``[-zero_pad, n_in - 1 + zero_pad_after]``. For a maximum or a norm, 1 reads the nearest pixel
-            instead, and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside.
-        zero_pad: Zeros in front of the image that count in that divisor; 0 when ``edge`` is 0.
+            instead, and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside. 4:
+            as 0, but an average divides by ``zero_pad``. 5 (reflect), 6 (circular): what a convolution reads outside.
+        zero_pad: Zeros in front of the image that count in that divisor; 0 when ``edge`` is 0. Where it is 4, the
+            divisor.
         begin: First output that takes part; the others give 0 and take no gradient.
         end: One past the last output that takes part.
         zero_pad_after: Zeros behind the image that count in that divisor; 0 when ``edge`` is 0.
@@ -90,6 +96,7 @@ def _possible(axis: Axis) -> bool:
         and 0 <= axis.begin <= axis.end <= axis.n_out
         and all(abs(distance) < LIMIT for distance in distances)
         and (axis.edge != EVEN or (axis.n_out >= 1 and whole == evenly(axis.n_in, axis.n_out)))
+        and (axis.edge != GIVEN or axis.zero_pad >= 1)
     )
 
 
@@ -127,6 +134,17 @@ def is_uniform(a: Axis) -> bool:
         [True, False]
     """
     return a.edge != EVEN
+
+
+def reach(a: Axis) -> int:
+    """How many pixels the windows span together, from the first tap to the last, inside the image or not.
+
+    Example:
+        >>> from mpsfunc.windows.placement import place
+        >>> reach(place("conv", (8, 8), 3, stride=2, padding=1)[0])
+        9
+    """
+    return (a.n_out - 1) * a.stride + (a.size - 1) * a.dilation + 1
 
 
 def clamps_taps(a: Axis) -> bool:

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from mpsfunc.core.arguments import PIXELS, IntPair, cacheable, choice, entries, is_a, pair, pixels, refuse, text, two
 from mpsfunc.core.printing import describe
 from mpsfunc.windows.axis import EDGE_MODES, LIMIT, MAX_EDGE_MODES, Axis, MaxEdgeMode, evenly
-from mpsfunc.windows.policy import STYLES, PaddingName, PaddingPolicy, check_policy, policy_spot
+from mpsfunc.windows.policy import PADDINGS, PaddingName, PaddingPolicy, check_policy, policy_spot
 
 IntOrPair = int | Sequence[int]
 WindowName = Literal["global", "adaptive"]
@@ -65,7 +65,8 @@ def place(
             - pixels, none negative: an int, (y, x) or ((top, bottom), (left, right)), for an output of
               ``floor((n_in + before + after - K) / stride) + 1``
             - "same", for an output of ``ceil(n_in / stride)`` with an odd pixel behind the image (TensorFlow,
-              JAX, ONNX SAME_UPPER); "valid", 0 pixels; "full", K - 1 pixels on every side
+              JAX, ONNX SAME_UPPER); "same_lower", with it ahead of the image (ONNX SAME_LOWER); "valid", 0 pixels;
+              "full", K - 1 pixels on every side
             - a `PaddingPolicy`: MPS's rules
         dilation: Pixels between two taps.
         ceil_mode: Round the output size up instead of down, except that no window starts behind the image
@@ -268,11 +269,14 @@ def _sides(op: str, lengths: _Lengths, padding: Padding) -> list[IntPair]:
     """Padding as [(top, bottom), (left, right)]."""
     if not is_a(padding, str):
         return pixels(op, "padding", padding, "padding is negative, only an offset crops")
-    name = choice(op, "padding", padding, STYLES, f"{PIXELS}, 'same', 'valid' or 'full'")
-    totals = [
-        {"valid": 0, "full": 2 * (k - 1), "same": max(-(-n // s) * s - s + k - n, 0)}[name] for n, k, s in lengths
-    ]
-    return [(total // 2, total - total // 2) for total in totals]
+    name = choice(op, "padding", padding, PADDINGS, f"{PIXELS}, 'same', 'same_lower', 'valid' or 'full'")
+    totals = [{"valid": 0, "full": 2 * (k - 1)}.get(name, max(-(-n // s) * s - s + k - n, 0)) for n, k, s in lengths]
+    return [halves(total, name) for total in totals]
+
+
+def halves(total: int, name: PaddingName) -> IntPair:
+    """Pixels before and behind an image, of which an odd one goes behind, or ahead where the name says so."""
+    return (total - total // 2, total // 2) if name == "same_lower" else (total // 2, total - total // 2)
 
 
 def within_reach(op: str, a: Axis) -> Axis:

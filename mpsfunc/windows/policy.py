@@ -8,8 +8,10 @@ from mpsfunc.core.arguments import IntPair, is_a, near, refuse, whole
 
 Align = Literal["centered", "top_left", "bottom_right"]
 Corner = Literal["top_left", "top_right", "bottom_left", "bottom_right"]
-PaddingName = Literal["valid", "same", "full"]
-STYLES: dict[PaddingName, int] = {name: style for style, name in enumerate(get_args(PaddingName), -1)}
+SizeName = Literal["valid", "same", "full"]
+PaddingName = Literal[SizeName, "same_lower"]
+STYLES: dict[SizeName, int] = {name: style for style, name in enumerate(get_args(SizeName), -1)}
+PADDINGS: tuple[PaddingName, ...] = get_args(PaddingName)
 _POLICY: dict[str, tuple[object, ...]] = {
     "align": get_args(Align),
     "remainder": get_args(Corner),
@@ -47,7 +49,7 @@ class PaddingPolicy(NamedTuple):
 
     align: Align = "centered"
     remainder: Corner = "top_left"
-    size: PaddingName = "same"
+    size: SizeName = "same"
     exclude_edges: bool = False
 
     def forward(
@@ -99,7 +101,7 @@ class PaddingPolicy(NamedTuple):
 
     def inverse(self) -> PaddingPolicy:
         """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
-        swapped: dict[PaddingName, PaddingName] = {"valid": "full", "full": "valid"}
+        swapped: dict[SizeName, SizeName] = {"valid": "full", "full": "valid"}
         return self._replace(size=swapped.get(self.size, self.size))
 
 

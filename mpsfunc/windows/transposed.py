@@ -10,12 +10,17 @@ pixel m by tap q where ``j + total - K // 2 + q * dilation = m * stride``.
 
 from __future__ import annotations
 
-from mpsfunc.core.arguments import IntPair, is_a, pair, refuse, two
+from typing import Literal, get_args
+
+from mpsfunc.core.arguments import IntPair, choice, is_a, pair, refuse, two
 from mpsfunc.windows.axis import Axis
-from mpsfunc.windows.placement import IntOrPair, within_reach
+from mpsfunc.windows.placement import IntOrPair, Pixels, halves, within_reach
 from mpsfunc.windows.policy import PaddingPolicy, check_policy
 
-_PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right)), or a PaddingPolicy"
+ReversePaddingName = Literal["same", "same_lower"]
+ReversePadding = Pixels | ReversePaddingName | PaddingPolicy
+REVERSE_PADDINGS: tuple[ReversePaddingName, ...] = get_args(ReversePaddingName)
+_PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right)), 'same', 'same_lower' or a PaddingPolicy"
 _Axes = tuple[Axis, Axis]
 
 
@@ -60,7 +65,9 @@ def place_reverse(
         kernel_size: Taps in a window.
         stride: Output pixels between the first taps of two input pixels.
         padding: Pixels that the output loses: an int, (y, x) or ((top, bottom), (left, right)), for a length of
-            ``(n_in - 1) * stride + K - before - after + output_padding``; or a `PaddingPolicy` (MPS's reverse rules).
+            ``(n_in - 1) * stride + K - before - after + output_padding``; "same" or "same_lower", for a length of
+            ``n_in * stride`` and windows where those of the convolution are that leads back with this padding
+            (TensorFlow, Keras, ONNX); or a `PaddingPolicy` (MPS's reverse rules).
         output_padding: Pixels behind the output, with padding in pixels.
         dilation: Output pixels between two taps.
         offset: MPS's form: with ``kernel_offset`` the centre of the first window.
@@ -79,7 +86,7 @@ def place_reverse(
     step, spread = pair(op, "stride", stride, least=1), pair(op, "dilation", dilation, least=1)
     more = pair(op, "output_padding", output_padding, least=0)
     mps = offset is not None or kernel_offset is not None or out_size is not None or like is not None
-    if mps or is_a(padding, PaddingPolicy):
+    if mps or is_a(padding, (str, PaddingPolicy)):
         if more != (0, 0):
             refuse(op, "output_padding is for padding in pixels", "output_padding", output_padding, "0 without it")
     if mps:
@@ -93,6 +100,11 @@ def place_reverse(
         sizes = zip(n_in, kernel_size, step, spread, strict=True)
         reversed_ = [padding.reverse(*values, axis=axis) for axis, values in enumerate(sizes)]
         spots = [(n, _pad(k, d, at)) for (n, at), k, d in zip(reversed_, kernel_size, spread, strict=True)]
+    elif is_a(padding, str):
+        name, spots = choice(op, "padding", padding, REVERSE_PADDINGS, _PIXELS), []
+        for i in range(2):
+            extent = (kernel_size[i] - 1) * spread[i] + 1
+            spots.append((n_in[i] * step[i], halves(max(extent - step[i], 0), name)[0]))
     else:
         spots = []
         sides = [pair(op, "padding", part, rule=_PIXELS, of=padding) for part in two(op, "padding", padding, _PIXELS)]

@@ -70,10 +70,11 @@ class Check : public Requirements {
     require(a.size >= 1 && a.stride >= 1 && a.dilation >= 1, "positive size, stride and dilation");
     require(0 <= a.begin && a.begin <= a.end && a.end <= a.n_out, "0 <= begin <= end <= n_out");
     // A tap of theirs that is moved to the edge needs one.
-    require(n_in >= 1 || a.edge != 1 || call_.op == Op::avg_pool || call_.op == Op::avg_pool_grad,
-            "pixels at the edge");
-    require(a.edge >= 0 && a.edge <= 3 && (a.edge != 2 || maximum()), "an edge of the operation's");
-    require(a.zero_pad >= 0 && a.zero_pad_after >= 0, "no negative number of zeros");
+    const bool average = call_.op == Op::avg_pool || call_.op == Op::avg_pool_grad;
+    require(n_in >= 1 || a.edge != 1 || average, "pixels at the edge");
+    require(a.edge >= 0 && a.edge <= 4 && (a.edge != 2 || maximum()) && (a.edge != 4 || average),
+            "an edge of the operation's");
+    require(a.zero_pad >= (a.edge == 4 ? 1 : 0) && a.zero_pad_after >= 0, "no negative number of zeros, and a divisor");
     // The bounds of placement.py, below which geometry.h cannot overflow.
     int64_t extent = int64_t{a.size - 1} * a.dilation + 1, end = int64_t{a.n_out - 1} * a.stride - a.pad + extent;
     const int64_t zeros = max_int(a.zero_pad, a.zero_pad_after);

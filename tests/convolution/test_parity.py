@@ -93,6 +93,75 @@ def test_conv_behind_replicated_edges(how: dict[str, Any]) -> None:
         agree(mine, tensor)
 
 
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize(
+    "how", [{"padding": 2}, {"padding": (1, 3), "stride": (2, 1), "dilation": (1, 2)}, {"padding": 1, "groups": 2}],
+    ids=str,
+)  # fmt: skip
+def test_padding_modes(mode: Any, how: dict[str, Any]) -> None:
+    """Of both layers, with the gradients of the state's functions, and of a gradient penalty by autodiff."""
+    theirs_layer = torch.nn.Conv2d(4, 6, 3, padding_mode=mode, dtype=torch.float64, **how)
+    w = mx.array(theirs_layer.weight.detach().numpy().transpose(0, 2, 3, 1), mx.float64)
+    b = mx.array(theirs_layer.bias.detach().numpy(), mx.float64)
+    x = numbers((2, 7, 6, 4), mx.float64)
+    source = theirs(x)
+    output = theirs_layer(source)
+    y, state = mf.conv_fwd(x, w, b, padding_mode=mode, **how)
+    agree(y, output)
+    ours = mf.nn.Conv2d(4, 6, 3, padding_mode=mode, **how)
+    ours.update({"weight": w, "bias": b})
+    agree(ours(x), output)
+
+    dy = numbers(tuple(y.shape), mx.float64, 3)
+    dx, grown = mf.conv_grad(dy, x, w, state)
+    assert dx is not None
+    slopes = torch.autograd.grad(
+        output, (source, theirs_layer.weight, theirs_layer.bias), theirs(dy).detach(), retain_graph=True
+    )
+    for mine, tensor in zip((dx, grown.dw, grown.db), slopes, strict=True):
+        agree(mine, tensor)
+
+    def penalty(x: mx.array, w: mx.array) -> mx.array:
+        slope = mx.grad(lambda x: (mf.conv(x, w, b, padding_mode=mode, **how) ** 3).sum())(x)
+        return (slope * slope).sum()
+
+    (slope,) = torch.autograd.grad((output**3).sum(), source, create_graph=True)
+    expected = torch.autograd.grad((slope * slope).sum(), (source, theirs_layer.weight))
+    for mine, tensor in zip(mx.grad(penalty, argnums=(0, 1))(x, w), expected, strict=True):
+        np.testing.assert_allclose(exact(mine), tensor.numpy().transpose(0, 2, 3, 1), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_transposed_layer_in_groups(groups: int) -> None:
+    layer = torch.nn.ConvTranspose2d(4, 8, 3, stride=2, padding=1, groups=groups, dtype=torch.float64)
+    w = layer.weight.detach().numpy().reshape(groups, 4 // groups, 8 // groups, 3, 3)
+    ours = mf.nn.ConvTranspose2d(4, 8, 3, stride=2, padding=1, groups=groups)
+    assert ours.weight.shape == (8, 3, 3, 4 // groups)
+    made = mx.array(w.transpose(0, 2, 3, 4, 1).reshape(8, 3, 3, 4 // groups), mx.float64)
+    ours.update({"weight": made, "bias": mx.array(layer.bias.detach().numpy(), mx.float64)})
+    x = numbers((2, 5, 4, 4), mx.float64)
+    agree(ours(x), layer(theirs(x)))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular"])
+def test_margins_that_pytorch_refuses_are_refused(mode: Any) -> None:
+    most = {"reflect": 3, "circular": 4}[mode]
+    w = numbers((1, 1, 1, 1), mx.float64)
+    for height, width in ((4, 9), (9, 4)):
+        for more in (0, 1):
+            padding = (most + more, 1) if height == 4 else (1, most + more)
+            x = numbers((1, height, width, 1), mx.float64)
+            layer = torch.nn.Conv2d(1, 1, 1, padding=padding, padding_mode=mode, bias=False, dtype=torch.float64)
+            layer.weight.data = theirs(w).detach()
+            if more:
+                with pytest.raises(RuntimeError):
+                    layer(theirs(x))
+                with pytest.raises(ValueError, match="conv: the margin is wider than the image; got padding="):
+                    mf.conv(x, w, padding=padding, padding_mode=mode)
+            else:
+                agree(mf.conv(x, w, padding=padding, padding_mode=mode), layer(theirs(x)))
+
+
 TRANSPOSED: list[dict[str, Any]] = [
     {},
     {"stride": 2, "padding": 1, "output_padding": 1},

@@ -174,6 +174,21 @@ def test_a_state_leads_back_where_its_convolution_came_from(device: mx.Device, n
     close(elsewhere, value, size)
 
 
+@pytest.mark.parametrize("padding", ["same", "same_lower"])
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (2, 3, 1), (4, 3, 1), (5, 1, 1), (3, 2, 2)])
+def test_same_is_the_gradient_of_a_convolution_of_that_padding(
+    on_cpu: mx.Device, padding: Any, kernel: int, stride: int, dilation: int
+) -> None:
+    """TensorFlow's rule: from n pixels to n * stride, of which the convolution makes n again."""
+    x, w = numbers((2, 4, 5, 3), mx.float64), numbers((2, kernel, kernel, 3), mx.float64, 1)
+    how: dict[str, Any] = {"stride": stride, "dilation": dilation, "padding": padding}
+    y, state = mf.conv_transpose_fwd(x, w, **how)
+    assert y.shape == (2, 4 * stride, 5 * stride, 2)
+    back = mf.conv_state(y.shape, (3, kernel, kernel, 2), **how, dtype=mx.float64)
+    assert (state.rows, state.cols) == (back.rows, back.cols)
+    close(y, exact(mf.conv_grad_input(x, w.swapaxes(0, 3), back)), 100)
+
+
 # The data gradient in MPS's frame -----------------------------------------------------------------------
 
 
@@ -223,7 +238,7 @@ CONVOLVED = mf.conv_state((1, 8, 8, 3), (2, 3, 3, 3), stride=2, padding=1)
         (ValueError, "this is no way back", {"state": CONVOLVED}),
         (TypeError, "not a state of this operation", {"state": 3}),
         (ValueError, "exclude_edges is for averages", {"padding": mf.PaddingPolicy(exclude_edges=True)}),
-        (TypeError, "padding is not an int", {"padding": "same"}),
+        (ValueError, "unknown padding", {"padding": "valid"}),
         (TypeError, "stride is not an int", {"stride": None}),
         (ValueError, "unknown neuron", {"neuron": "maxout"}),
         (TypeError, "neuron is no activation", {"neuron": 1}),

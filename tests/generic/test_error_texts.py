@@ -182,6 +182,7 @@ CHECKED = {
     "elementwise/dropout": {"strides"},
     "pooling/maximum": {"size", "why"},
     "convolution/weights": {"given"},
+    "nn/conversion": {"more"},  # by the formatter
     "saving/files": {"version", "_VERSION"},
     "saving/trees": {"called", "DEEPEST"},
     "saving/places": {"done", "error.strerror", "_kind(about)"},

@@ -18,7 +18,7 @@ from mpsfunc import nn
 from mpsfunc.nn.conversion import DROP_INS
 from mpsfunc.nn.drop_in import DropIn
 
-X = (3, 8, 6, 4)
+X, LINE = (3, 8, 6, 4), (3, 9, 4)
 ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "Conv2d": (lambda m: m.Conv2d(4, 6, 3, stride=(2, 1), padding=(1, 2), dilation=1, groups=2), X),
     "Conv2d, no bias": (lambda m: m.Conv2d(4, 6, (3, 2), dilation=(2, 1), bias=False), X),
@@ -37,6 +37,13 @@ ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "GroupNorm": (lambda m: m.GroupNorm(2, 4, pytorch_compatible=True), X),
     "GroupNorm, interleaved": (lambda m: m.GroupNorm(2, 4, affine=False), X),
     "GroupNorm, vectors": (lambda m: m.GroupNorm(2, 4, pytorch_compatible=True), (3, 4)),
+    "Conv1d": (lambda m: m.Conv1d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2), LINE),
+    "Conv1d, no bias": (lambda m: m.Conv1d(4, 6, 4, bias=False), LINE),
+    "ConvTranspose1d": (lambda m: m.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1), LINE),
+    "ConvTranspose1d, no bias": (lambda m: m.ConvTranspose1d(4, 5, 2, 1, 0, 2, 1, bias=False), LINE),
+    "AvgPool1d": (lambda m: m.AvgPool1d(3, 2, 1), LINE),
+    "AvgPool1d, defaults": (lambda m: m.AvgPool1d((3,)), LINE),
+    "MaxPool1d": (lambda m: m.MaxPool1d(3, 2, 1), LINE),
     "AvgPool2d": (lambda m: m.AvgPool2d(3, 2, 1), X),
     "AvgPool2d, defaults": (lambda m: m.AvgPool2d((3, 2)), X),
     "MaxPool2d": (lambda m: m.MaxPool2d(3, 2, 1), X),
@@ -79,6 +86,14 @@ ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
 each = pytest.mark.parametrize("name", ROWS)
 
 
+# Arguments that MLX's layers do not have.
+BEYOND = {
+    **{f"Conv{n}d": {"padding_mode"} for n in (1, 2)},
+    **{f"ConvTranspose{n}d": {"groups"} for n in (1, 2)},
+    **{f"AvgPool{n}d": {"divisor_override"} for n in (1, 2)},
+}
+
+
 def numbers(shape: tuple[int, ...], seed: int = 0) -> mx.array:
     return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
@@ -118,7 +133,11 @@ def test_every_drop_in_has_a_row() -> None:
     }
     for theirs, ours in DROP_INS.items():
         assert getattr(nn, theirs.__name__) is ours and getattr(stock, theirs.__name__) is theirs
-        assert inspect.signature(ours.__init__) == inspect.signature(theirs.__init__)  # type: ignore[misc]
+        mine, other = (list(inspect.signature(c.__init__).parameters.values()) for c in (ours, theirs))  # type: ignore[misc]
+        own = [each for each in mine if each.kind is each.KEYWORD_ONLY and each.default is not each.empty]
+        kept = [each for each in mine if each not in own]
+        assert [(p.name, p.kind, p.default) for p in kept] == [(p.name, p.kind, p.default) for p in other]
+        assert {each.name for each in own} == BEYOND.get(theirs.__name__, set())
 
 
 @each
@@ -184,6 +203,21 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "negative padding",
         "conv: padding is negative, only an offset crops; got padding=(-1, -1), expected ",
     ),
+    "negative padding along a line": (
+        lambda m: m.Conv1d(4, 1, 3, padding=-1),
+        "negative padding",
+        "conv1d: padding is negative; got padding=-1, expected ",
+    ),
+    "output padding along a line": (
+        lambda m: m.ConvTranspose1d(4, 1, 3, stride=1, output_padding=1),
+        "as much output padding as stride",
+        "conv_transpose1d: output_padding is too large; got output_padding=(0, 1), expected less than stride or dil",
+    ),
+    "windows of padding along a line": (
+        lambda m: m.MaxPool1d(2, 2, 2),
+        "windows of padding alone",
+        "max_pool1d: a window holds no pixel; got edge_mode='exclude', expected ",
+    ),
     "windows of padding": (
         lambda m: m.MaxPool2d(2, 2, 2),
         "windows of padding alone",
@@ -215,7 +249,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_our_functions_refuse_stays_mlx_s_and_its_drop_in_refuses_it(name: str, device: mx.Device) -> None:
     make, why, message = REFUSED[name]
-    theirs, x = make(stock), numbers((2, 8, 8, 4))
+    theirs = make(stock)
+    x = numbers((2, 8, 4) if type(theirs).__name__.endswith("1d") else (2, 8, 8, 4))
     before = theirs(x)
     kind = type(theirs)
     assert nn.convert(theirs) == nn.Conversion({}, {}, {}, {"": why}) and type(theirs) is kind

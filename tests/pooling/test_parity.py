@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import numbers
+from support import exact, numbers
 from support.parity import agree, backward, theirs
 
 import mpsfunc as mf
@@ -39,6 +39,34 @@ def test_avg_pool(how: dict[str, Any], image: tuple[int, int], counted: bool) ->
     agree(y, output)
     dy = numbers(tuple(y.shape), mx.float64, 1)
     agree(mf.avg_pool_grad(dy, state), *backward(output, dy, source))
+
+
+@pytest.mark.parametrize("how", POOLINGS, ids=str)
+@pytest.mark.parametrize("divisor", [1, 3, 7])
+@pytest.mark.parametrize("dtype", [mx.float64, mx.float16], ids=str)
+def test_a_divisor_of_averages(how: dict[str, Any], divisor: int, dtype: mx.Dtype) -> None:
+    """It stands in for every count, whatever the edge mode says; results of 16 bits are rounded once."""
+    x = numbers((2, 9, 8, 3), dtype)
+    source = theirs(x)
+    output = torch.nn.functional.avg_pool2d(source, **how, divisor_override=divisor)
+    dy = numbers(tuple(mf.avg_pool(x, **how).shape), dtype, 1)
+    (slope,) = backward(output, dy, source)
+    edges: tuple[dict[str, Any], ...] = ({}, {"edge_mode": "clamp", "zero_pad": 1})
+    for edge in edges:
+        y, state = mf.avg_pool_fwd(x, **how, divisor_override=divisor, **edge)
+        assert state == mf.avg_pool_state(x.shape, **how, divisor_override=divisor, **edge)
+        for mine, tensor in ((y, output), (mf.avg_pool_grad(dy, state), slope)):
+            if dtype == mx.float64:
+                agree(mine, tensor)
+            else:
+                want = tensor.detach().numpy().transpose(0, 2, 3, 1)
+                np.testing.assert_allclose(exact(mine), want, rtol=2**-10.9, atol=2**-20)
+
+
+def test_a_layer_of_averages_with_a_divisor() -> None:
+    x = numbers((2, 9, 8, 3), mx.float64)
+    expected = torch.nn.AvgPool2d(3, 2, 1, divisor_override=4)(theirs(x))
+    agree(mf.nn.AvgPool2d(3, 2, 1, divisor_override=4)(x), expected)
 
 
 @pytest.mark.parametrize("sides", [((2, 0), (0, 0)), ((1, 0), (2, 0)), ((0, 1), (0, 2)), ((2, 1), (1, 2))], ids=str)

@@ -110,6 +110,14 @@ def test_tensorflow_clamps_its_padding_at_0_and_mps_does_not() -> None:
     assert taps(rows_of(8, 1, 4, padding="same"), 0) == [0]
 
 
+@pytest.mark.parametrize(("length", "kernel", "stride"), [(6, 3, 2), (7, 4, 2), (5, 2, 1), (9, 1, 4), (8, 5, 3)])
+def test_same_lower_has_the_odd_pixel_in_front(length: int, kernel: int, stride: int) -> None:
+    upper, lower = (rows_of(length, kernel, stride, padding=name) for name in ("same", "same_lower"))
+    total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
+    assert (upper.pad, lower.pad) == (total // 2, -(-total // 2))
+    assert lower == upper._replace(pad=lower.pad)
+
+
 def test_halving_truncates_toward_zero() -> None:
     assert rows_of(8, 3, 3, padding=POLICIES["valid, top left"]).pad == 0  # (-2 + 1) / 2
 

@@ -64,6 +64,8 @@ GEOMETRIES: tuple[tuple[tuple[int, ...], mx.Dtype, Any, dict[str, Any]], ...] = 
     ((1, 4, 4, 1), F32, 4, {"stride": 1}),
     ((2, 4, 5, 3), F32, 2, {"stride": 3, "offset": (-3, 4), "out_size": (4, 3), **_CLAMP}),
     ((3, 7, 6, 4), F32, (2, 3), {"stride": (1, 2), "padding": ((0, 1), (2, 0))}),
+    ((2, 5, 4, 16), F16, 3, {"stride": 2, "padding": 1, "divisor_override": 7}),
+    ((2, 5, 6, 4), F32, 2, {"stride": 1, "dilation": 2, "padding": 1, "divisor_override": 3}),
     ((2, 9, 10, 8), F16, "global", {}),
     ((2, 7, 5, 4), F32, "adaptive", {"out_size": (3, 8)}),
 )
@@ -169,6 +171,12 @@ WINDOWS = mf.avg_pool_state(IMAGES.shape, 2)
 _WRONG_WINDOWS = (
     ("window does not fit", lambda: mf.avg_pool(IMAGES, 7)),
     ("unknown edge_mode", lambda: mf.avg_pool(IMAGES, 2, edge_mode="mirror")),
+    ("divisor_override is out of range", lambda: mf.avg_pool(IMAGES, 2, divisor_override=0)),
+    ("divisor_override is out of range", lambda: mf.avg_pool(IMAGES, 2, divisor_override=2**24 + 1)),
+    (
+        "adaptive windows have divisors of their own",
+        lambda: mf.avg_pool(IMAGES, "adaptive", out_size=2, divisor_override=4),
+    ),
     ("an image is too large", lambda: mf.avg_pool(IMAGES, 1, offset=0, out_size=2**15)),
     ("windows reach too far", lambda: mf.avg_pool(IMAGES, 2, stride=2**29, offset=0, out_size=9)),
 )
@@ -177,6 +185,7 @@ OPS = (
         name="avg_pool",
         samples={
             "": call("avg_pool", X, 3, **POOL, zero_pad=((1, 0), (0, 1))),
+            "by a divisor": call("avg_pool", X, 3, **POOL, zero_pad=1, divisor_override=5),
             "globally": call("avg_pool", X, "global"),
             "adaptively": call("avg_pool", X, "adaptive", out_size=(2, 3)),
             "of three channels": Sample(call("avg_pool", Array((2, 9, 8, 3)), 3, stride=2, padding=1), in_matrix=False),
@@ -188,6 +197,7 @@ OPS = (
         reference=_pooled,
         linear=(0,),
         wrong_values=_WRONG_WINDOWS,
+        wrong_types=(("divisor_override is not an int", lambda: mf.avg_pool(IMAGES, 2, divisor_override=4.0)),),
         cases=_cases,
         loads={"avg_pool": Loads(_pool, {"x": (IMAGE, 17**2 / 12**2 * IMAGE)})},  # every tap inside once
         benchmarks={
@@ -202,7 +212,10 @@ OPS = (
     ),
     OpInfo(
         name="avg_pool_fwd",
-        samples={"": call("avg_pool_fwd", X, (2, 3), dilation=(2, 1))},
+        samples={
+            "": call("avg_pool_fwd", X, (2, 3), dilation=(2, 1)),
+            "by a divisor": call("avg_pool_fwd", X, "global", divisor_override=3),
+        },
         image="x",
         reference=_pooled,
         linear=(0,),
@@ -211,6 +224,7 @@ OPS = (
         name="avg_pool_grad",
         samples={
             "": call("avg_pool_grad", DY, STATE),
+            "by a divisor": call("avg_pool_grad", DY, call("avg_pool_state", X.shape, 3, **POOL, divisor_override=5)),
             "of a source window": call("avg_pool_grad", DY, STATE, source_window=((1, 0), (2, 1))),
             "of eight channels": Sample(
                 call(

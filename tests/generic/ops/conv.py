@@ -66,6 +66,8 @@ KINDS = {
     "": Kind(SMALL, (OUT, 3, 2, 4), CONV),
     "in 2 groups": Kind(SMALL, (OUT, 3, 2, 2), {**CONV, "groups": 2}),
     "clamped": Kind(SMALL, (OUT, 3, 2, 4), {**CONV, "edge_mode": "clamp"}),
+    "reflected": Kind(SMALL, (OUT, 3, 2, 4), {**CONV, "padding_mode": "reflect"}),
+    "going round": Kind((2, 3, 4, 4), (OUT, 3, 2, 2), {"padding": (3, 1), "padding_mode": "circular", "groups": 2}),
 }
 # Kernels of every kind.
 LARGER = {
@@ -328,6 +330,10 @@ _WRONG_VALUES = (
     ("the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones(5))),
     ("the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
     ("unknown edge_mode", lambda: mf.conv(X, W, edge_mode="exclude")),
+    ("unknown padding_mode", lambda: mf.conv(X, W, padding_mode="mirror")),
+    ("padding_mode is another edge_mode", lambda: mf.conv(X, W, edge_mode="clamp", padding_mode="reflect")),
+    ("the margin is wider than the image", lambda: mf.conv(X, W, padding=(0, 5), padding_mode="reflect")),
+    ("the margin is wider than the image", lambda: mf.conv(X, W, padding=(7, 0), padding_mode="circular")),
     ("unknown neuron", lambda: mf.conv(X, W, neuron="swish")),
     ("unknown neuron", lambda: mf.conv(X, W, neuron=mf.Neuron("swish"))),
     ("gelu has no parameter a", lambda: mf.conv(X, W, neuron=mf.Neuron("gelu", 1.0))),
@@ -362,6 +368,7 @@ OPS = (
             ("groups is not an int", lambda: mf.conv(X, W, groups=True)),
             ("w is not an array", lambda: mf.conv(X, 3)),
             ("w has no floating dtype", lambda: mf.conv(X, W.astype(mx.int32))),
+            ("padding_mode is not a name", lambda: mf.conv(X, W, padding_mode=None)),
             ("neuron is no activation", lambda: mf.conv(X, W, neuron=1)),
             ("neuron is no activation", lambda: mf.conv(X, W, neuron=("relu", 0.1, None, None))),
             ("neuron.type is not a name", lambda: mf.conv(X, W, neuron=mf.Neuron(None))),

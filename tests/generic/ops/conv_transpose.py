@@ -72,6 +72,11 @@ _LEADS_BACK: dict[str, Any] = {"stride": (2, 1), "padding": (1, 0), "dilation": 
 WAYS = {
     "in pixels": _Way(SMALL, (OUT, 3, 2, 4), BACK, (10, 6), _LEADS_BACK),
     "in pixels in groups": _Way(SMALL, (OUT, 3, 2, 2), {**BACK, "groups": 2}, (10, 6), {**_LEADS_BACK, "groups": 2}),
+    # Half of five rows less is cut off in front, and of two columns less one.
+    "of the size times the stride": _Way(
+        *((2, 3, 4, 4), (OUT, 5, 3, 4), {"stride": (1, 2), "padding": "same"}, (3, 8)),
+        {"stride": (1, 2), "padding": ((2, 2), (0, 1))},
+    ),
     "as MPS": _Way(
         *(SMALL, (OUT, 3, 2, 2), {**FRAME, "groups": 2}, (7, 6)),
         {"stride": 2, "offset": (-1, 0), "out_size": (5, 4), "groups": 2},
@@ -107,6 +112,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _in_pixels(padding: Any = 0, stride: Any = 1, dilation: Any = 1, groups: int = 1, **more: Any) -> _Place:
+    padding = ((2, 2), (0, 1)) if padding == "same" else padding  # of the one sample that says so
     (top, left) = (side[0] if isinstance(side, tuple) else side for side in _pair(padding))
     return _Place(_pair(stride), (top, left), _pair(dilation), groups)
 
@@ -120,7 +126,10 @@ def _summed(x: np.ndarray, w: np.ndarray, b: Any = 0.0, **how: Any) -> np.ndarra
         offsets = zip(_pair(how.get("offset", 0)), place.stride, _pair(how.get("kernel_offset", 0)), strict=True)
         total = [offset * stride + more for offset, stride, more in offsets]
         return oracle.framed(x, w, _pair(how["out_size"]), place.stride, total, place.dilation, place.groups) + b
-    cut = [sum(side) if isinstance(side, tuple) else 2 * side for side in _pair(how.get("padding", 0))]
+    padding = how.get("padding", 0)
+    if padding == "same":
+        return oracle.scattered(x, w, [n * s for n, s in zip(lengths, place.stride, strict=True)], *place[:4]) + b
+    cut = [sum(side) if isinstance(side, tuple) else 2 * side for side in _pair(padding)]
     out = [
         (n - 1) * stride + (size - 1) * dilation + 1 - less + more
         for n, stride, size, dilation, less, more in zip(
@@ -130,7 +139,7 @@ def _summed(x: np.ndarray, w: np.ndarray, b: Any = 0.0, **how: Any) -> np.ndarra
     return oracle.scattered(x, w, out, *place[:4]) + b
 
 
-def _transposed(*args: Any, neuron: Any = None, **how: Any) -> np.ndarray:
+def transposed(*args: Any, neuron: Any = None, **how: Any) -> np.ndarray:
     return activated(_summed(*args, **how), neuron)
 
 
@@ -196,6 +205,9 @@ _WRONG_VALUES = (
     ("output_padding is too large", _with(output_padding=1)),
     ("output_padding is too small", _with(output_padding=-1)),
     ("output_padding is for padding in pixels", _with(output_padding=1, offset=0, out_size=4)),
+    ("output_padding is for padding in pixels", _with(output_padding=1, stride=2, padding="same")),
+    ("unknown padding", _with(padding="valid")),
+    ("an offset or a state excludes padding", _with(padding="same", offset=0, out_size=4)),
     ("an offset or a state excludes padding", _with(padding=1, offset=0, out_size=4)),
     ("an offset needs a size", _with(offset=0)),
     ("out_size needs an offset", _with(out_size=4)),
@@ -221,12 +233,12 @@ OPS = (
             **active("conv_transpose", *_TO_ACTIVE.arrays("x", "w", "b")),
         },
         image="x",
-        reference=_transposed,
+        reference=transposed,
         slack=2,  # a neuron's
         wrong_values=_WRONG_VALUES,
         wrong_types=(
             ("not a state of this operation", _with(state=3)),
-            ("padding is not an int", _with(padding="same")),
+            ("padding is not an int", _with(padding=(1, "same"))),
             ("stride is not an int", _with(stride=None)),
             ("neuron is no activation", _with(neuron=1)),
         ),

@@ -30,7 +30,9 @@ def placed(
         k, s, d = ([int(v) for v in rng.integers(1, top + 1, 2)] for top in (most, 3, pick(rng, 1, 1, 2)))
         reach = [(k[i] - 1) * d[i] + 1 for i in (0, 1)]
         how: dict[str, Any] = {"kernel_size": tuple(k), "stride": tuple(s), "dilation": tuple(d)}
-        way = pick(rng, "pixels", "pixels", "same", "valid", "full", "offset", *(["policy"] if policy else []))
+        way = pick(
+            rng, "pixels", "pixels", "same", "same_lower", "valid", "full", "offset", *(["policy"] if policy else [])
+        )
         counts, pads = [0, 0], [(0, 0), (0, 0)]
         if way == "pixels":
             pads = [tuple(int(v) for v in rng.integers(0, min(reach[i], 3), 2)) for i in (0, 1)]
@@ -45,13 +47,15 @@ def placed(
                     counts[i] -= 1
                 if room < 0:
                     counts[i] = 0
-        elif way in ("same", "valid", "full"):
+        elif way in ("same", "same_lower", "valid", "full"):
             how["padding"] = way
             for i in (0, 1):
-                if way == "same":
+                if way in ("same", "same_lower"):
                     counts[i] = math.ceil(sizes[i] / s[i])
                     total = max((counts[i] - 1) * s[i] + reach[i] - sizes[i], 0)
                     pads[i] = (total // 2, total - total // 2)
+                    if way == "same_lower":
+                        pads[i] = pads[i][::-1]
                 else:
                     edge = reach[i] - 1 if way == "full" else 0
                     pads[i], counts[i] = (edge, edge), (sizes[i] + 2 * edge - reach[i]) // s[i] + 1
@@ -91,6 +95,9 @@ def read(x: np.ndarray, taps: list[list[int]], axis: int, edge: str, fill: float
     """The axis as two: windows and taps."""
     at, n = np.array(taps), x.shape[axis]
     outside = (at < 0) | (at >= n)
+    if edge in ("reflect", "circular"):
+        around = np.pad(np.arange(n), n, mode="wrap" if edge == "circular" else edge)
+        return np.take(x, around[at + n], axis)
     got = np.take(x, np.clip(at, 0, n - 1), axis)
     if edge == "clamp":
         return got
@@ -140,6 +147,12 @@ def _conv(rng: Rng) -> Case:
     edge, wide = pick(rng, "zero", "zero", "clamp"), mx.float64 if kind == mx.float64 else mx.float32
     act, function = _neuron_of(rng, kind)
     how |= {"groups": groups, "edge_mode": edge}
+    widest = [max([0, *(-t for taps in a.taps for t in taps), *(t - n + 1 for taps in a.taps for t in taps)])
+              for a, n in zip(axes, x.shape[1:3], strict=True)]  # fmt: skip
+    modes = [mode for mode, less in (("reflect", 1), ("circular", 0))
+             if all(far <= n - less for far, n in zip(widest, x.shape[1:3], strict=True))]  # fmt: skip
+    if edge == "zero" and modes and rng.random() < 0.4:
+        how["padding_mode"] = edge = pick(rng, *modes)
 
     def summed(x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
         seen = windows(x, axes, edge)
@@ -221,6 +234,11 @@ def _conv_transpose(rng: Rng) -> Case:
             pad, more = [[0, 0], [0, 0]], [0, 0]
             out = [(n[i] - 1) * s[i] + reach[i] for i in (0, 1)]
         how |= {"padding": tuple(map(tuple, pad)), "output_padding": tuple(more)}
+        if rng.random() < 0.3:
+            name, out = pick(rng, "same", "same_lower"), [n[i] * s[i] for i in (0, 1)]
+            less = [max(reach[i] - s[i], 0) for i in (0, 1)]
+            pad = [[a // 2 if name == "same" else -(-a // 2)] for a in less]
+            how |= {"padding": name, "output_padding": 0}
     w = numbers(rng, (o, *k, x.shape[-1] // groups), kind)
     arrays = [x, w] + ([numbers(rng, (o,), kind)] if rng.random() < 0.5 else [])
     act, function = _neuron_of(rng, kind)
@@ -275,6 +293,9 @@ def _pool(name: str) -> Row:
         if name == "avg_pool" and edge == "clamp":
             zero_pad = [tuple(int(v) for v in rng.integers(0, 3, 2)) for _ in "yx"]
             how["zero_pad"] = tuple(zero_pad)
+        divisor = 0
+        if name == "avg_pool" and how["kernel_size"] != "adaptive" and rng.random() < 0.2:
+            how["divisor_override"] = divisor = int(rng.integers(1, 9))
 
         def counted(i: int) -> np.ndarray:
             return np.array([
@@ -293,7 +314,7 @@ def _pool(name: str) -> Row:
             y = np.zeros((x.shape[0], len(axes[0].taps), len(axes[1].taps), x.shape[-1]))
             for j, i, seen in over(x, -np.inf if edge == "exclude" and name == "max_pool" else 0.0):
                 if name == "avg_pool":
-                    y[:, j, i] = seen.sum(1) / max(counted(0)[j] * counted(1)[i], 1)
+                    y[:, j, i] = seen.sum(1) / (divisor or max(counted(0)[j] * counted(1)[i], 1))
                 elif name == "max_pool":
                     y[:, j, i] = seen.max(1)
                 else:

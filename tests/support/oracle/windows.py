@@ -32,15 +32,27 @@ def reads(axis: Axis) -> Array:
 
 
 def weighted(axis: Axis) -> Array:
-    """(n_out, size, n_in): where the taps of a convolution read; with edge 1 those outside read the nearest."""
+    """(n_out, size, n_in): where the taps of a convolution read; with edge 1 those outside read the nearest.
+
+    With edges 5 and 6 they read what `margin` says.
+    """
     hit = np.zeros((axis.n_out, axis.size, axis.n_in))
     for o in range(axis.begin, axis.end):
         for k, at in enumerate(taps(axis, o)):
             if axis.edge == 1:
                 at = min(max(at, 0), axis.n_in - 1)
+            if axis.edge in (5, 6):
+                at = margin(axis)[at]
             if 0 <= at < axis.n_in:
                 hit[o, k, at] = 1
     return hit
+
+
+def margin(axis: Axis) -> dict[int, int]:
+    """What positions beside the image read where it is mirrored at its edge pixels (5) or goes round (6), by NumPy."""
+    n, mode = axis.n_in, {5: "reflect", 6: "wrap"}[axis.edge]
+    around = np.pad(np.arange(n), n, mode=mode)
+    return {at - n: int(read) for at, read in enumerate(around)}
 
 
 def read_by(axis: Axis) -> Array:
@@ -63,6 +75,8 @@ def counts(axis: Axis) -> Array:
 
 def averages(axis: Axis) -> Array:
     """(n_out, n_in): the share of each input in each output of an average along one axis."""
+    if axis.edge == 4:
+        return reads(axis).sum(1) / axis.zero_pad
     divisors = []
     for o in range(axis.n_out):
         counted = [t for t in taps(axis, o) if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad_after]

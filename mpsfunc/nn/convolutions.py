@@ -1,0 +1,268 @@
+"""Drop-ins for the convolutions of mlx.nn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import mlx.nn as stock
+
+import mpsfunc as mf
+from mpsfunc.core import checks
+from mpsfunc.core.arguments import refuse
+from mpsfunc.nn.drop_in import Fusing, other
+
+if TYPE_CHECKING:
+    from mpsfunc.typing import PaddingMode
+
+
+class Conv2d(Fusing, stock.Conv2d):
+    """`mlx.nn.Conv2d` by `mpsfunc.conv`. The result has the dtype of the images.
+
+    It has one more argument, ``padding_mode``, as that function and PyTorch's layer.
+
+    Example:
+        >>> Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")(mx.ones((2, 8, 8, 3))).shape
+        (2, 4, 4, 8)
+    """
+
+    padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        padding_mode: PaddingMode = "zeros",
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        if padding_mode != "zeros":
+            self.padding_mode = padding_mode
+
+    def beyond(self) -> str:
+        """Another margin."""
+        return other(padding_mode=(self.padding_mode, "zeros"))
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """MLX's crops."""
+        return "negative padding" if _negative(layer.padding) else ""
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+        return mf.conv(
+            x,
+            self.weight,
+            self.get("bias"),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            padding_mode=self.padding_mode,
+            neuron=neuron,
+        )
+
+    def _extra_repr(self) -> str:
+        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
+
+
+class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
+    """`mlx.nn.ConvTranspose2d` by `mpsfunc.conv_transpose`. The result has the dtype of the images.
+
+    Its output padding has the rule of that function: fewer pixels than stride or dilation. It has one more argument,
+    ``groups``; the weights are then (o, kh, kw, i / groups).
+
+    Example:
+        >>> ConvTranspose2d(4, 8, 2, stride=2, groups=4)(mx.ones((2, 4, 4, 4))).shape
+        (2, 8, 8, 8)
+    """
+
+    groups: int = 1  # of a layer that was MLX's
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        output_padding: int | tuple[int, int] = 0,
+        bias: bool = True,
+        *,
+        groups: int = 1,
+    ) -> None:
+        groups = _checked_groups("ConvTranspose2d", groups, in_channels, out_channels)
+        super().__init__(
+            in_channels // groups, out_channels, kernel_size, stride, padding, dilation, output_padding, bias
+        )
+        if groups != 1:
+            self.groups = groups
+
+    def beyond(self) -> str:
+        """Groups."""
+        return other(groups=(self.groups, 1))
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """More output padding than that adds pixels that no window reaches; MLX's crops where padding is negative."""
+        return _refused_of_transposed(layer)
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+        return mf.conv_transpose(
+            x,
+            self.weight,
+            self.get("bias"),
+            stride=self.stride,
+            padding=self.padding,
+            output_padding=self.output_padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            neuron=neuron,
+        )
+
+    def _extra_repr(self) -> str:
+        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
+
+
+class Conv1d(Fusing, stock.Conv1d):
+    """`mlx.nn.Conv1d` by `mpsfunc.conv1d`. The result has the dtype of the sequences.
+
+    It has one more argument, ``padding_mode``, as that function and PyTorch's layer.
+
+    Example:
+        >>> Conv1d(3, 8, 3, stride=2, padding=1)(mx.ones((2, 8, 3))).shape
+        (2, 4, 8)
+    """
+
+    padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        padding_mode: PaddingMode = "zeros",
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        if padding_mode != "zeros":
+            self.padding_mode = padding_mode
+
+    def beyond(self) -> str:
+        """Another margin."""
+        return other(padding_mode=(self.padding_mode, "zeros"))
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """MLX's crops."""
+        return "negative padding" if _negative(layer.padding) else ""
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+        return mf.conv1d(
+            x,
+            self.weight,
+            self.get("bias"),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            padding_mode=self.padding_mode,
+            neuron=neuron,
+        )
+
+    def _extra_repr(self) -> str:
+        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
+
+
+class ConvTranspose1d(Fusing, stock.ConvTranspose1d):
+    """`mlx.nn.ConvTranspose1d` by `mpsfunc.conv_transpose1d`. The result has the dtype of the sequences.
+
+    Its output padding has the rule of that function: fewer entries than stride or dilation. It has one more argument,
+    ``groups``; the weights are then (o, k, i / groups).
+
+    Example:
+        >>> ConvTranspose1d(3, 8, 2, stride=2)(mx.ones((2, 4, 3))).shape
+        (2, 8, 8)
+    """
+
+    groups: int = 1  # of a layer that was MLX's
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        output_padding: int = 0,
+        bias: bool = True,
+        *,
+        groups: int = 1,
+    ) -> None:
+        groups = _checked_groups("ConvTranspose1d", groups, in_channels, out_channels)
+        super().__init__(
+            in_channels // groups, out_channels, kernel_size, stride, padding, dilation, output_padding, bias
+        )
+        if groups != 1:
+            self.groups = groups
+
+    def beyond(self) -> str:
+        """Groups."""
+        return other(groups=(self.groups, 1))
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """As `ConvTranspose2d` does."""
+        return _refused_of_transposed(layer)
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+        return mf.conv_transpose1d(
+            x,
+            self.weight,
+            self.get("bias"),
+            stride=self.stride,
+            padding=self.padding,
+            output_padding=self.output_padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            neuron=neuron,
+        )
+
+    def _extra_repr(self) -> str:
+        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
+
+
+def _refused_of_transposed(layer: Any) -> str:
+    if _negative(layer.padding) or _negative(layer.output_padding):
+        return "negative padding"
+    steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
+    return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
+
+
+def _checked_groups(op: str, groups: int, in_channels: int, out_channels: int) -> int:
+    """Groups of channels, if they divide those of both sides."""
+    plain = checks.whole(op, "groups", groups)
+    if in_channels % plain or out_channels % plain:
+        rule = f"a divisor of {in_channels} and {out_channels}"
+        refuse(op, "groups do not divide the channels", "groups", groups, rule)
+    return plain
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def _negative(padding: Any) -> bool:
+    return any(isinstance(pixels, int) and pixels < 0 for pixels in _pair(padding))

@@ -1,0 +1,148 @@
+"""Drop-ins for the poolings of mlx.nn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as stock
+
+import mpsfunc as mf
+from mpsfunc.nn.drop_in import DropIn, other
+
+
+class AvgPool2d(DropIn, stock.AvgPool2d):
+    """`mlx.nn.AvgPool2d` by `mpsfunc.avg_pool`.
+
+    It has one more argument, ``divisor_override``, as that function and PyTorch's layer.
+
+    Example:
+        >>> AvgPool2d(2, divisor_override=1)(mx.ones((1, 4, 4, 3)))[0, 0, 0].tolist()
+        [4.0, 4.0, 4.0]
+    """
+
+    divisor_override: int | None = None  # of a layer that was MLX's
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, int] | None = 0,
+        *,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__(kernel_size, stride, padding)
+        if divisor_override is not None:
+            self.divisor_override = divisor_override
+
+    def beyond(self) -> str:
+        """Another divisor."""
+        return other(divisor_override=(self.divisor_override, None))
+
+    def run(self, x: mx.array) -> mx.array:
+        return mf.avg_pool(x, **_windows(self), divisor_override=self.divisor_override)
+
+    def _extra_repr(self) -> str:
+        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
+
+
+class MaxPool2d(DropIn, stock.MaxPool2d):
+    """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`, of less padding than window.
+
+    Example:
+        >>> MaxPool2d(2)(mx.ones((1, 4, 4, 3))).shape
+        (1, 2, 2, 3)
+    """
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """A window of padding alone has no maximum; MLX's is minus infinity."""
+        return _refused_of_maxima(layer)
+
+    def run(self, x: mx.array) -> mx.array:
+        return mf.max_pool(x, **_windows(self), edge_mode="exclude")
+
+    def with_state(self, x: mx.array) -> tuple[mx.array, mf.MaxPoolState]:
+        """The maxima, and the state that `MaxUnpool2d` takes.
+
+        Raises:
+            ValueError: Windows may be of padding alone.
+
+        Example:
+            >>> y, state = MaxPool2d(2).with_state(mx.ones((1, 4, 4, 3)))
+            >>> y.shape
+            (1, 2, 2, 3)
+        """
+        if why := self.refuses(self):
+            raise ValueError(f"MaxPool2d: no state; got {why}, expected less padding than window")
+        return mf.max_pool_fwd(x, **_windows(self), edge_mode="exclude")
+
+
+class AvgPool1d(DropIn, stock.AvgPool1d):
+    """`mlx.nn.AvgPool1d` by `mpsfunc.avg_pool1d`.
+
+    It has one more argument, ``divisor_override``, as `AvgPool2d`.
+
+    Example:
+        >>> AvgPool1d(2)(mx.ones((1, 4, 3))).shape
+        (1, 2, 3)
+    """
+
+    divisor_override: int | None = None  # of a layer that was MLX's
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int],
+        stride: int | tuple[int] | None = None,
+        padding: int | tuple[int] = 0,
+        *,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__(kernel_size, stride, padding)
+        if divisor_override is not None:
+            self.divisor_override = divisor_override
+
+    def beyond(self) -> str:
+        """Another divisor."""
+        return other(divisor_override=(self.divisor_override, None))
+
+    def run(self, x: mx.array) -> mx.array:
+        return mf.avg_pool1d(x, **_window(self), divisor_override=self.divisor_override)
+
+    def _extra_repr(self) -> str:
+        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
+
+
+class MaxPool1d(DropIn, stock.MaxPool1d):
+    """`mlx.nn.MaxPool1d` by `mpsfunc.max_pool1d`, of less padding than window.
+
+    Example:
+        >>> MaxPool1d(2)(mx.ones((1, 4, 3))).shape
+        (1, 2, 3)
+    """
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """As `MaxPool2d` does."""
+        return _refused_of_maxima(layer)
+
+    def run(self, x: mx.array) -> mx.array:
+        return mf.max_pool1d(x, **_window(self), edge_mode="exclude")
+
+
+def _refused_of_maxima(layer: Any) -> str:
+    far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
+    return "windows of padding alone" if far else ""
+
+
+def _windows(pool: Any) -> dict[str, Any]:
+    return {
+        "kernel_size": tuple(pool._kernel_size),
+        "stride": tuple(pool._stride),
+        "padding": tuple(map(tuple, pool._padding)),
+    }
+
+
+def _window(pool: Any) -> dict[str, Any]:
+    (kernel_size,), (stride,), (padding,) = pool._kernel_size, pool._stride, pool._padding
+    return {"kernel_size": kernel_size, "stride": stride, "padding": tuple(padding)}

@@ -1,0 +1,130 @@
+"""Normalizations of sequences (n, l, c): those of images of one row.
+
+The images are views, so nothing is copied, and derivatives of every order are those of the normalizations. For states,
+running statistics and explicit gradients call `bn_stats`, `bn_normalize` and their kin on ``x[:, None]``.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mpsfunc.activation.fused import Neuron
+from mpsfunc.channels.activation_spec import NeuronName
+from mpsfunc.core import checks, launch
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.normalization import across_processes, batch, instance
+from mpsfunc.normalization.across_processes import Group
+from mpsfunc.normalization.batch_statistics import check_filled
+
+
+def batch_norm1d(
+    x: mx.array,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
+    group: Group | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Normalizes each channel of sequences by its statistics over the batch: `batch_norm` of images of one row.
+
+    Args:
+        x: Sequences (n, l, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
+        gamma: Scale (c,). Default: ones.
+        beta: Shift (c,). Default: zeros.
+        eps: Added to the variance under the root. Default 1e-5.
+        neuron: As for `batch_norm`.
+        group: As for `batch_norm`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Sequences of x's shape and dtype.
+
+    Raises:
+        TypeError: As for `batch_norm`.
+        ValueError: x is not (n, l, c), or as for `batch_norm`.
+
+    Example:
+        >>> batch_norm1d(mx.array([1.0, 3.0]).reshape(1, 2, 1), eps=0.0).reshape(-1)
+        array([-1, 1], dtype=float32)
+    """
+    op, stream = "batch_norm1d", launch.resolve(stream)
+    checks.sequences(op, "x", x, stream=stream)
+    check_filled(op, x, across_processes.others(op, group), stream)
+    with mx.stream(stream):
+        return batch.forward(op, x[:, None], gamma, beta, eps, neuron, group, stream)[0].squeeze(1)
+
+
+def instance_norm1d(
+    x: mx.array,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Normalizes each channel of each sequence by its own statistics: `instance_norm` of images of one row.
+
+    Args:
+        x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
+        gamma: Scale (c,). Default: ones.
+        beta: Shift (c,). Default: zeros.
+        eps: Added to the variance under the root. Default 1e-5.
+        neuron: As for `instance_norm`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Sequences of x's shape and dtype.
+
+    Raises:
+        TypeError: As for `instance_norm`.
+        ValueError: x is not (n, l, c), or as for `instance_norm`.
+
+    Example:
+        >>> instance_norm1d(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 2, 1), eps=0.0).reshape(-1)
+        array([-1, 1, -1, 1], dtype=float32)
+    """
+    op, stream = "instance_norm1d", launch.resolve(stream)
+    checks.sequences(op, "x", x, stream=stream)
+    with mx.stream(stream):
+        return instance.normalized_images(op, x[:, None], gamma, beta, None, eps, neuron, stream)[0].squeeze(1)
+
+
+def group_norm1d(
+    x: mx.array,
+    groups: int,
+    gamma: mx.array | None = None,
+    beta: mx.array | None = None,
+    *,
+    eps: float = 1e-5,
+    neuron: NeuronName | Neuron | None = None,
+    stream: StreamLike = None,
+) -> mx.array:
+    """Normalizes groups of neighbouring channels of each sequence: `group_norm` of images of one row.
+
+    Args:
+        x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
+        groups: Groups of c / groups channels each; 1 takes a sequence as a whole.
+        gamma: Scale (c,). Default: ones.
+        beta: Shift (c,). Default: zeros.
+        eps: Added to the variance under the root. Default 1e-5.
+        neuron: As for `group_norm`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Sequences of x's shape and dtype.
+
+    Raises:
+        TypeError: As for `group_norm`.
+        ValueError: x is not (n, l, c), or as for `group_norm`.
+
+    Example:
+        >>> group_norm1d(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 4), 2, eps=0.0).reshape(-1)
+        array([-1, 1, -1, 1], dtype=float32)
+    """
+    op, stream = "group_norm1d", launch.resolve(stream)
+    checks.sequences(op, "x", x, stream=stream)
+    with mx.stream(stream):
+        return instance.normalized_images(op, x[:, None], gamma, beta, groups, eps, neuron, stream)[0].squeeze(1)
