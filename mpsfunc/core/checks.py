@@ -232,21 +232,21 @@ def number(op: str, name: str, value: Any, least: float = -LARGEST, most: float 
 _PLAINLY = "Python's or NumPy's own classes"
 
 
-def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream) -> None:
-    """A state that the matching forward function made, of dtypes that the stream's device has."""
+def state(op: str, value: Any, kind: type[Any], *, stream: mx.Stream, said: str = "state") -> None:
+    """A state that the matching forward function made, of dtypes that the device has; ``said`` is the argument."""
     if not is_a(value, kind):
         raise TypeError(
-            f"{op}: not a state of this operation; got state of type {name_of(type(value))}, expected {kind.__name__}"
+            f"{op}: not a state of this operation; got {said} of type {name_of(type(value))}, expected {kind.__name__}"
         )
     for name, field in zip(value._fields, value, strict=False):
         if type(field) is not mx.array and arguments.is_derived(field):  # kernels ask later, and nobody knows for what
             raise TypeError(
-                f"{op}: the state holds another class; got state.{name}={describe(field)}, expected {_PLAINLY}"
+                f"{op}: the state holds another class; got {said}.{name}={describe(field)}, expected {_PLAINLY}"
             )
     for name, a in zip(value._fields, value.arrays, strict=False):
         if not is_a(a, mx.array):
-            raise TypeError(f"{op}: the state holds no array; got state.{name}={describe(a)}, expected an mx.array")
-        on_device(op, f"state.{name}", a.dtype, stream)
+            raise TypeError(f"{op}: the state holds no array; got {said}.{name}={describe(a)}, expected an mx.array")
+        on_device(op, f"{said}.{name}", a.dtype, stream)
 
 
 def arrays_of(kind: str, arrays: Any, count: int) -> tuple[Any, ...]:

@@ -89,7 +89,7 @@ def resolve(stream: StreamLike) -> mx.Stream:
             )
     try:
         return mx.default_stream(mx.default_device() if stream is None else stream)
-    except ValueError as error:
+    except (ValueError, IndexError) as error:  # of MLX: no such backend, or not so many devices
         raise ValueError(f"stream: no such device here; got stream={stream!r}, expected one that MLX finds") from error
 
 

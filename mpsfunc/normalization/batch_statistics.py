@@ -189,10 +189,10 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         3.5
     """
     stream = launch.resolve(stream)
-    for state in (a, b):
-        check_whole("bn_merge", state, stream)
+    for name, state in (("a", a), ("b", b)):
+        check_whole("bn_merge", state, stream, name)
         if state.frozen:
-            raise ValueError("bn_merge: statistics are frozen; got frozen=True, expected states from bn_stats")
+            raise ValueError(f"bn_merge: statistics are frozen; got {name}.frozen=True, expected states from bn_stats")
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"bn_merge: channels differ; got b.mean.shape={b.mean.shape}, expected {a.mean.shape}")
     if a.eps != b.eps:
@@ -260,10 +260,12 @@ def bn_running(
     """
     stream = launch.resolve(stream)
     op = "bn_running"
-    for given, frozen in ((running, True), (state, False)):
-        check_whole(op, given, stream)
+    for name, given, frozen, other in (
+        ("running", running, True, "from bn_frozen"),
+        ("state", state, False, "from bn_stats"),
+    ):
+        check_whole(op, given, stream, name)
         if given.frozen != frozen:
-            name, other = ("running", "from bn_frozen") if frozen else ("state", "from bn_stats")
             raise ValueError(
                 f"{op}: {name} is not a state {other}; got {name}.frozen={describe(given.frozen)}, expected {frozen}"
             )
@@ -339,24 +341,24 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
     checks.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state", of=x.shape)
 
 
-def check_whole(op: str, state: BatchNormState, stream: mx.Stream) -> None:
-    """A batch normalization state that fits together."""
+def check_whole(op: str, state: BatchNormState, stream: mx.Stream, said: str = "state") -> None:
+    """A batch normalization state that fits together; ``said`` is the argument."""
     if is_a(state, BatchNormState) and checks.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
         return  # told in a quarter of the time, at every call
-    checks.state(op, state, BatchNormState, stream=stream)
-    checks.switch(op, "state.frozen", state.frozen)
-    checks.shape(op, "state.mean", state.mean, ("c",), "the state does not fit together")
-    check_statistics(op, state)
+    checks.state(op, state, BatchNormState, stream=stream, said=said)
+    checks.switch(op, f"{said}.frozen", state.frozen)
+    checks.shape(op, f"{said}.mean", state.mean, ("c",), "the state does not fit together")
+    check_statistics(op, state, said)
     for name in ("var", "dgamma", "dbeta"):
         checks.shape(
-            op, f"state.{name}", getattr(state, name), tuple(state.mean.shape), "the state does not fit together"
+            op, f"{said}.{name}", getattr(state, name), tuple(state.mean.shape), "the state does not fit together"
         )
-    checks.shape(op, "state.count", state.count, (), "the state does not fit together")
+    checks.shape(op, f"{said}.count", state.count, (), "the state does not fit together")
     if state.count.dtype != mx.int64:
         raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
     if type(state.summed) is not str:
         raise TypeError(
-            f"{op}: the state does not fit together; got state.summed={describe(state.summed)}, expected a str"
+            f"{op}: the state does not fit together; got {said}.summed={describe(state.summed)}, expected a str"
         )
 
 

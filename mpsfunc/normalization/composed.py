@@ -117,11 +117,11 @@ def checked_eps(op: str, eps: float) -> float:
     return checks.number(op, "eps", eps, least=0)
 
 
-def check_statistics(op: str, state: Any) -> None:
-    """Floating arrays, but for a count, and an eps, in a state of a normalization."""
+def check_statistics(op: str, state: Any, said: str = "state") -> None:
+    """Floating arrays, but for a count, and an eps, in a state of a normalization; ``said`` is the argument."""
     for name in ("mean", "var", "dgamma", "dbeta"):
-        checks.array(op, f"state.{name}", getattr(state, name))
-    checks.number(op, "state.eps", state.eps, least=0)
+        checks.array(op, f"{said}.{name}", getattr(state, name))
+    checks.number(op, f"{said}.eps", state.eps, least=0)
 
 
 # Statistics ---------------------------------------------------------------------------------------------

@@ -343,6 +343,8 @@ def test_a_stream_can_be_given(name: str, launched: list[mx.Stream]) -> None:
         assert bool(launched) == OP_OF[name].launches and all(stream == meant for stream in launched)
     with pytest.raises(TypeError, match="^stream: not a stream; got stream='cpu', expected "):
         row.call(states, *others, stream="cpu")
+    with pytest.raises(ValueError, match=r"^stream: no such device here; got stream=Device\(cpu, 5\), expected "):
+        row.call(states, *others, stream=mx.Device(mx.cpu, 5))
     if not mx.is_available(mx.gpu):
         with pytest.raises(ValueError, match="^stream: no such device here; got stream=.*gpu.*, expected "):
             row.call(states, *others, stream=mx.gpu)

@@ -153,3 +153,23 @@ def test_counts_are_known_without_looking_at_images() -> None:
         mx.grad(lambda x: look(x, count).astype(mx.float32))(x)
         mx.vmap(lambda x: look(x, count))(x[None])
         assert seen == [24, 24, None, 24, 24, 5, 24, 24, 5]
+
+
+def test_errors_name_the_argument() -> None:
+    state, frozen = mf.bn_stats(mx.ones((1, 2, 2, 3))), mf.bn_frozen(mx.zeros(3), mx.ones(3))
+    torn = state._replace(eps=-1.0)
+    nothing: Any = None
+    for call, words in (
+        (lambda: mf.bn_merge(nothing, state), "bn_merge: .*; got a of type NoneType, expected BatchNormState"),
+        (lambda: mf.bn_merge(state, nothing), "bn_merge: .*; got b of type NoneType, expected BatchNormState"),
+        (lambda: mf.bn_merge(state, frozen), "bn_merge: statistics are frozen; got b.frozen=True, expected "),
+        (lambda: mf.bn_merge(torn, state), "bn_merge: a.eps is out of range; got a.eps=-1.0, expected "),
+        (lambda: mf.bn_running(nothing, state), "bn_running: .*; got running of type NoneType, expected "),
+        (lambda: mf.bn_running(frozen, nothing), "bn_running: .*; got state of type NoneType, expected "),
+        (
+            lambda: mf.bn_running(frozen._replace(summed=3), state),
+            "bn_running: .*; got running.summed=3, expected a str",
+        ),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{words}"):
+            call()
