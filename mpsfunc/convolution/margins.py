@@ -1,22 +1,50 @@
-"""Margins that reflect an image or go round it, along one axis, and their adjoint, which folds them back.
+"""Margins of convolutions: what taps outside the image read where that is no zero, and how it comes back.
 
-Both are made of slices, so that what arrives at a pixel is added in a fixed order.
+Edge mode "clamp" repeats the edge, "reflect" mirrors the image at its edge pixels, "circular" goes round it. Each is a
+part of the convolution: `extend` in front of it, and its adjoint `fold` behind the data gradient.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc.windows.axis import CIRCULAR, REFLECT, Axis, reach
+from mpsfunc.core import checks
+from mpsfunc.windows.axis import CIRCULAR, REFLECT, Axis, clamps_taps, reach
 
 
-def turns(axis: Axis) -> bool:
-    """Whether this is the axis of such a margin."""
-    return axis.edge in (REFLECT, CIRCULAR)
+def has_margin(rows: Axis, cols: Axis) -> bool:
+    """Whether some tap outside the image reads a pixel of it."""
+    return any(clamps_taps(axis) or (_turns(axis) and any(_outside(axis))) for axis in (rows, cols))
+
+
+def widened(axis: Axis) -> Axis:
+    """The same windows on the pixels from the first that one reads to the last, whether inside the image or not."""
+    return Axis(reach(axis), axis.n_out, axis.size, axis.stride, axis.dilation, 0, 0, 0, axis.begin, axis.end, 0)
+
+
+def extend(x: mx.array, rows: Axis, cols: Axis) -> mx.array:
+    """What lies under `widened` axes: pixels of x, and beyond it those that the edge says."""
+    for dimension, axis in ((1, rows), (2, cols)):
+        x = (_extend_turning if _turns(axis) else _extend_clamped)(x, axis, dimension)
+    return x
+
+
+def fold(dx: mx.array, rows: Axis, cols: Axis) -> mx.array:
+    """The adjoint of `extend`: what arrived outside is added to the pixel that was read, in a fixed order."""
+    for dimension, axis in ((1, rows), (2, cols)):
+        dx = (_fold_turning if _turns(axis) else _fold_clamped)(dx, axis, dimension)
+    return dx
+
+
+def check_reach(op: str, shape: tuple[int, ...], rows: Axis, cols: Axis) -> None:
+    """Refuses a margin that would make an image too large."""
+    if has_margin(rows, cols):
+        n, _, _, c = shape
+        checks.image_shape(op, "image with its margin", (n, reach(rows), reach(cols), c))
 
 
 def widest(axis: Axis) -> int:
-    """The most pixels that a margin may have on each side: those of the image, of which a reflection repeats one less.
+    """The most pixels that such a margin may have on each side: a reflection has one less than the image.
 
     Example:
         >>> widest(Axis(4, 4, 3, 1, 1, 1, REFLECT, 0, 0, 4, 0))
@@ -26,37 +54,68 @@ def widest(axis: Axis) -> int:
 
 
 def fits(axis: Axis) -> bool:
-    """Whether the windows stay within the widest margins."""
-    return not turns(axis) or max(axis.pad, reach(axis) - axis.pad - axis.n_in) <= widest(axis)
+    """Whether the windows stay within the widest margins; a repeated edge has any width."""
+    return not _turns(axis) or max(axis.pad, reach(axis) - axis.pad - axis.n_in) <= widest(axis)
 
 
-def extend(x: mx.array, axis: Axis, dimension: int) -> mx.array:
-    """What the windows span, from the first pixel to the last."""
-    parts = [_piece(x, begin, end, back, dimension) for begin, end, back in _runs(axis)]
-    return mx.concatenate(parts, axis=dimension) if len(parts) > 1 else parts[0]
+# A repeated edge ----------------------------------------------------------------------------------------
 
 
-def fold(dx: mx.array, axis: Axis, dimension: int) -> mx.array:
-    """The adjoint of `extend`."""
-    runs, at, given = _runs(axis), 0, []
-    for begin, end, back in runs:
-        given.append(_piece(dx, at, at + end - begin, back, dimension))
+def _extend_clamped(x: mx.array, axis: Axis, dimension: int) -> mx.array:
+    before, after = _outside(axis)
+    inside = _between(x, max(0, -axis.pad), max(0, reach(axis) - axis.pad), dimension)
+    top, bottom = (_between(x, at, at + 1, dimension) for at in (0, axis.n_in - 1))
+    return _joined([_repeated(top, before, dimension), inside, _repeated(bottom, after, dimension)], dimension)
+
+
+def _fold_clamped(dx: mx.array, axis: Axis, dimension: int) -> mx.array:
+    length, last = reach(axis), axis.n_in - 1
+    if last == 0:
+        return dx.sum(axis=dimension, keepdims=True)
+    # Positions start at -pad. Those up to 0 belong to the first pixel, those from `last` on to the last.
+    head = min(max(axis.pad + 1, 0), length)
+    tail = min(max(length - axis.pad - last, 0), length)
+    skipped = max(0, min(-axis.pad, last) - 1)
+    unread = last - 1 - skipped - (length - head - tail)
+    parts = [
+        _between(dx, 0, head, dimension).sum(axis=dimension, keepdims=True),
+        _zeros(dx, skipped, dimension),
+        _between(dx, head, length - tail, dimension),
+        _zeros(dx, unread, dimension),
+        _between(dx, length - tail, length, dimension).sum(axis=dimension, keepdims=True),
+    ]
+    return _joined(parts, dimension)
+
+
+# Images that turn back or go round: stretches of the image, one after the other ------------------------
+
+
+def _turns(axis: Axis) -> bool:
+    return axis.edge in (REFLECT, CIRCULAR)
+
+
+def _extend_turning(x: mx.array, axis: Axis, dimension: int) -> mx.array:
+    return _joined([_stretch(x, begin, end, back, dimension) for begin, end, back in _stretches(axis)], dimension)
+
+
+def _fold_turning(dx: mx.array, axis: Axis, dimension: int) -> mx.array:
+    stretches, at, given = _stretches(axis), 0, []
+    for begin, end, back in stretches:
+        given.append(_stretch(dx, at, at + end - begin, back, dimension))
         at += end - begin
-    cuts = sorted({0, axis.n_in, *(cut for begin, end, _ in runs for cut in (begin, end))})
+    cuts = sorted({0, axis.n_in, *(cut for begin, end, _ in stretches for cut in (begin, end))})
     parts = []
     for low, high in zip(cuts[:-1], cuts[1:], strict=True):
         arrived = [
-            _piece(piece, low - begin, high - begin, False, dimension)
-            for piece, (begin, end, _) in zip(given, runs, strict=True)
+            _between(each, low - begin, high - begin, dimension)
+            for each, (begin, end, _) in zip(given, stretches, strict=True)
             if begin <= low and high <= end
         ]
-        shape = list(dx.shape)
-        shape[dimension] = high - low
-        parts.append(sum(arrived[1:], arrived[0]) if arrived else mx.zeros(shape, dx.dtype))
-    return mx.concatenate(parts, axis=dimension) if len(parts) > 1 else parts[0]
+        parts.append(sum(arrived[1:], arrived[0]) if arrived else _zeros(dx, high - low, dimension))
+    return _joined(parts, dimension)
 
 
-def _runs(axis: Axis) -> list[tuple[int, int, bool]]:
+def _stretches(axis: Axis) -> list[tuple[int, int, bool]]:
     """The pixels under the windows as stretches [begin, end) of the image, of which some are read backwards."""
     n, low = axis.n_in, -axis.pad
     high = low + reach(axis)
@@ -70,8 +129,38 @@ def _runs(axis: Axis) -> list[tuple[int, int, bool]]:
     return [(begin, end, back) for begin, end, back in runs if begin < end]
 
 
-def _piece(x: mx.array, begin: int, end: int, back: bool, dimension: int) -> mx.array:
-    piece = x[:, begin:end] if dimension == 1 else x[:, :, begin:end]
+def _stretch(x: mx.array, begin: int, end: int, back: bool, dimension: int) -> mx.array:
+    piece = _between(x, begin, end, dimension)
     if not back:
         return piece
     return piece[:, ::-1] if dimension == 1 else piece[:, :, ::-1]
+
+
+# Parts --------------------------------------------------------------------------------------------------
+
+
+def _outside(axis: Axis) -> tuple[int, int]:
+    """How many of the pixels under `widened` windows lie before the image, and how many behind it."""
+    length = reach(axis)
+    return min(max(axis.pad, 0), length), min(max(length - axis.pad - axis.n_in, 0), length)
+
+
+def _repeated(edge: mx.array, count: int, dimension: int) -> mx.array:
+    shape = list(edge.shape)
+    shape[dimension] = count
+    return mx.broadcast_to(edge, shape)
+
+
+def _between(x: mx.array, begin: int, end: int, dimension: int) -> mx.array:
+    return x[:, begin:end] if dimension == 1 else x[:, :, begin:end]
+
+
+def _zeros(like: mx.array, count: int, dimension: int) -> mx.array:
+    shape = list(like.shape)
+    shape[dimension] = count
+    return mx.zeros(shape, like.dtype)
+
+
+def _joined(parts: list[mx.array], dimension: int) -> mx.array:
+    some = [part for part in parts if part.shape[dimension]]
+    return mx.concatenate(some, axis=dimension) if len(some) > 1 else some[0]

@@ -6,7 +6,7 @@ import functools
 
 import mlx.core as mx
 
-from mpsfunc.convolution import clamped_edges, launches, library
+from mpsfunc.convolution import launches, library, margins
 from mpsfunc.convolution.params import ConvGradWeightsParams, ConvParams
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import environment, launch
@@ -15,15 +15,15 @@ from mpsfunc.windows.axis import Axis
 # Other forms of the same convolution --------------------------------------------------------------------
 
 
-PLAIN, CLAMPED, COVERING = range(3)
+PLAIN, MARGIN, COVERING = range(3)
 
 
 @functools.lru_cache(maxsize=1024)
 def form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[Axis, Axis, int]]:
     """Which form a convolution takes, and the windows and groups of every CPU kernel of a plain one."""
     windows = (rows._replace(edge=0), cols._replace(edge=0), groups)
-    if clamped_edges.clamped(rows, cols):
-        return CLAMPED, windows
+    if margins.has_margin(rows, cols):
+        return MARGIN, windows
     # One window, larger than a pixel, that takes exactly the whole image.
     whole = all(a.n_out == 1 and a.pad == 0 and a.size == a.n_in and a.dilation == 1 for a in (rows, cols))
     return (COVERING if whole and groups == 1 and rows.n_in * cols.n_in > 1 else PLAIN), windows
@@ -31,7 +31,7 @@ def form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[Axis, Axis, in
 
 def widened(spec: Spec) -> Spec:
     """The convolution of an image with a margin."""
-    return spec._replace(rows=clamped_edges.widened(spec.rows), cols=clamped_edges.widened(spec.cols))
+    return spec._replace(rows=margins.widened(spec.rows), cols=margins.widened(spec.cols))
 
 
 def on_a_pixel(spec: Spec) -> Spec:

@@ -10,7 +10,7 @@ from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.channels.sums import channel_sums
-from mpsfunc.convolution import clamped_edges, launches, library, routes
+from mpsfunc.convolution import launches, library, margins, routes
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
@@ -34,8 +34,8 @@ def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
 def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """`conv` with a vector b, which unless ``spec.biased`` is zeros."""
     form, windows = routes.form(spec.rows, spec.cols, spec.groups)
-    if form == routes.CLAMPED:
-        return conv_with_bias(clamped_edges.extend(x, spec.rows, spec.cols), w, b, routes.widened(spec))
+    if form == routes.MARGIN:
+        return conv_with_bias(margins.extend(x, spec.rows, spec.cols), w, b, routes.widened(spec))
     if form == routes.COVERING:
         return conv_with_bias(routes.flat(x), routes.flat(w), b, routes.on_a_pixel(spec))
     # MLX's forward convolution is cuDNN on NVIDIA, and on Apple GPUs Winograd or a matrix-unit kernel.
@@ -79,11 +79,11 @@ def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> 
     """`grad_input` with a vector b, which unless ``spec.biased`` is zeros."""
     form, windows = routes.form(spec.rows, spec.cols, spec.groups)
     acc = launch.accumulator(dy.dtype)
-    if form == routes.CLAMPED:
+    if form == routes.MARGIN:
         assert not spec.biased and not spec.neuron.kind, "what the margin took back is added before them"
         wide = dy.astype(acc)  # so that what is folded was not rounded
         dx = grad_input_with_bias(wide, w, b, routes.widened(spec))
-        return clamped_edges.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
+        return margins.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
     n, channels = dy.shape[0], w.shape[3] * spec.groups
     shape = n, spec.rows.n_in, spec.cols.n_in, channels
     if form == routes.COVERING:
@@ -219,8 +219,8 @@ def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> l
     """The gradient of the weights, and where ``count`` is 2 that of the bias, which only a CPU makes here."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
     form, windows = routes.form(rows, cols, groups)
-    if form == routes.CLAMPED:
-        return _parameter_gradients(dy, clamped_edges.extend(x, rows, cols), routes.widened(spec), count)
+    if form == routes.MARGIN:
+        return _parameter_gradients(dy, margins.extend(x, rows, cols), routes.widened(spec), count)
     out, width = dy.shape[3], x.shape[3] // groups
     shape = out, rows.size, cols.size, width
     if form == routes.COVERING:

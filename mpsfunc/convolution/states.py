@@ -13,7 +13,7 @@ from mpsfunc.activation import fused
 from mpsfunc.activation.fused import FusedActivation
 from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, slope_from_output
-from mpsfunc.convolution import clamped_edges, margins
+from mpsfunc.convolution import margins
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import arguments, checks, launch, printing
 from mpsfunc.core.arguments import cacheable, is_a, refuse
@@ -194,7 +194,7 @@ def _place(
     if mode != "zeros":
         rows, cols = _with_margin(op, mode, rows, cols, **placement)
     checks.image_shape(op, "output shape", (x_shape[0], rows.n_out, cols.n_out, w_shape[0]))
-    clamped_edges.check_reach(op, x_shape, rows, cols)
+    margins.check_reach(op, x_shape, rows, cols)
     return rows, cols, apart
 
 
@@ -292,7 +292,7 @@ def _check_windows(op: str, rows: Axis, cols: Axis) -> None:
     for name, axis in (("rows", rows), ("cols", cols)):
         if not margins.fits(axis):
             refuse(op, "the state's windows cannot be", f"state.{name}", axis, "what a forward function makes")
-    clamped_edges.check_reach(op, (1, 1, 1, 1), rows, cols)
+    margins.check_reach(op, (1, 1, 1, 1), rows, cols)
 
 
 def source(op: str, x: mx.array, dy: mx.array, state: Any, length: str, stream: mx.Stream) -> None:

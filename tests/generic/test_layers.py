@@ -153,7 +153,8 @@ def test_the_graph_is_in_floors() -> None:
 
 
 def test_the_layers_are_in_floors() -> None:
-    parts = "drop_in activations activations_beyond_mps layers extra_layers conversion checkpointing __init__".split()
+    parts = "drop_in activations activations_beyond_mps convolutions poolings layers extra_layers conversion".split()
+    parts += ["checkpointing", "__init__"]
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"extra_layers"} if path.stem == "conversion" else set())
         known = known if path.stem != "checkpointing" else set()
