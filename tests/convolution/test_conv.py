@@ -264,3 +264,16 @@ def test_lazy_evaluation_runs_only_the_gradient_that_was_asked_for(on_cpu: mx.De
     grad = mx.grad(wrap(lambda *args: mf.conv(*args).sum()), argnums=argnum)
     runs = primitives(grad(x, w, b))
     assert runs & set(names) == {names[argnum]}
+
+
+def test_states_with_margins_that_no_convolution_has_are_refused() -> None:
+    """Wider than the image, or windows of averages; a state made by hand may say so."""
+    w = numbers((1, 3, 3, 1))
+    for mode in ("reflect", "circular"):
+        y, state = mf.conv_fwd(numbers((1, 4, 4, 1)), w, padding=3, padding_mode=mode)
+        assert mf.conv_grad_input(y, w, state).shape == (1, 4, 4, 1)
+        far = state.rows._replace(n_in=2)
+        with pytest.raises(ValueError, match="^conv_grad_input: the state's windows cannot be; got state.rows="):
+            mf.conv_grad_input(y, w, state._replace(rows=far))
+    with pytest.raises(ValueError, match="^conv_grad_input: the state's windows cannot be; got state.cols="):
+        mf.conv_grad_input(y, w, state._replace(cols=state.cols._replace(edge=4, zero_pad=1)))

@@ -228,7 +228,10 @@ def test_a_float64_state_on_a_gpu(name: str) -> None:
         else state
         for state in states
     ]
-    with pretended_gpu(), pytest.raises(TypeError, match=f"^{op.name}: float64 runs on the CPU only; got state"):
+    names = list(inspect.signature(getattr(mf, op.name)).parameters)
+    given = [names[at] if isinstance(at, int) else at for at in TAKE_STATES[name]]
+    told = f"^{op.name}: float64 runs on the CPU only; got ({'|'.join(given)})[.]"
+    with pretended_gpu(), pytest.raises(TypeError, match=told):
         row.call(tuple(wide), *others)
 
 

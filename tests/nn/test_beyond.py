@@ -115,3 +115,19 @@ def test_weights_of_groups_are_drawn_like_those_of_mlx(monkeypatch: pytest.Monke
     ours = nn.ConvTranspose2d(8, 6, 3, groups=2)
     mx.random.seed(0)
     assert mx.array_equal(ours.weight, stock.ConvTranspose2d(4, 6, 3).weight)
+
+
+def test_a_model_of_sequences_is_converted() -> None:
+    model = stock.Sequential(
+        *(stock.Conv1d(4, 8, 3, padding=1), stock.BatchNorm(8), stock.ReLU(), stock.MaxPool1d(2)),
+        *(stock.Conv1d(8, 8, 3, stride=2), stock.elu, stock.GroupNorm(2, 8, pytorch_compatible=True), stock.SiLU()),
+        *(stock.ConvTranspose1d(8, 4, 2, stride=2), stock.InstanceNorm(4), stock.AvgPool1d(2)),
+    )
+    want = model.eval()(LINE)
+    kinds = [type(layer) for layer in model.layers]
+    report = nn.convert(model)
+    assert report.left == report.unfused == {} and len(report.replaced) == 10
+    assert report.fused == {f"layers.{i}": f"layers.{i + 1}" for i in (1, 4, 6)}
+    np.testing.assert_allclose(np.array(model(LINE)), np.array(want), rtol=1e-5, atol=1e-5)
+    nn.revert(model)
+    assert [type(layer) for layer in model.layers] == kinds

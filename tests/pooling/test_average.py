@@ -360,3 +360,15 @@ def test_states(device: mx.Device) -> None:
     assert hash(state) == hash(state._replace())
     with pytest.raises(ValueError, match="^AvgPoolState: wrong number of arrays; got 1 "):
         state.with_arrays([mx.zeros(1)])
+
+
+def test_states_with_a_divisor(device: mx.Device) -> None:
+    y, state = mf.avg_pool_fwd(mx.ones((1, 4, 4, 1)), 2, divisor_override=8)
+    assert y.reshape(-1).tolist() == [0.5] * 4
+    assert mf.avg_pool_grad(mx.ones_like(y), state).reshape(-1).tolist() == [0.125] * 16
+    none = state._replace(rows=state.rows._replace(zero_pad=0))
+    with pytest.raises(ValueError, match="^avg_pool_grad: the state's windows cannot be; got state.rows="):
+        mf.avg_pool_grad(y, none)
+    _, norms = mf.l2_pool_fwd(mx.ones((1, 4, 4, 1)), 2)
+    with pytest.raises(ValueError, match="^l2_pool_grad: the state's windows cannot be; got state.rows="):
+        mf.l2_pool_grad(y, mx.ones((1, 4, 4, 1)), norms._replace(rows=state.rows))
