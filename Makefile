@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto
 # What has tests beside PyTorch.
 of_parity := tests/bench tests/windows/test_placement.py $(wildcard tests/*/test_parity.py)
+# What is marked programs, so that only these are looked through.
+of_programs := $(shell grep -rl "mark.programs" tests --include="test_*.py")
 beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
@@ -48,7 +50,7 @@ test: $(VENV)/test  ## the tests, and the examples in the docs; FAMILY=pooling f
 check: test programs kernels parity nvrtc lint docs isas asan window  ## what CI runs
 
 programs: $(VENV)/test  ## whole programs: training to the end, processes that work together or stop, random callers
-	$(PYTEST) -n 4 -m programs tests $(ARGS)
+	$(PYTEST) -n 4 -m programs $(of_programs) $(ARGS)
 
 parity: $(VENV)/test  ## the same results as PyTorch
 	$(PIP) install torch==2.13.0
