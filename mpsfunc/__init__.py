@@ -49,6 +49,8 @@ _NAMES_OF = {
         "upsample_bilinear upsample_bilinear_fwd upsample_bilinear_grad upsample_bilinear_state upsample_nearest "
         "upsample_nearest_fwd upsample_nearest_grad upsample_nearest_state"
     ),
+    "losses.dice": "dice_loss dice_loss_grad",
+    "losses.focal": "focal_loss focal_loss_grad",
     "losses.loss": "LossState loss loss_fwd loss_grad loss_value",
     "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad softmin",
     "normalization.batch": "batch_norm batch_norm_fwd bn_grad bn_normalize bn_stats_grad",
@@ -186,6 +188,10 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.upsample import upsample_nearest_fwd as upsample_nearest_fwd
     from mpsfunc.image.upsample import upsample_nearest_grad as upsample_nearest_grad
     from mpsfunc.image.upsample import upsample_nearest_state as upsample_nearest_state
+    from mpsfunc.losses.dice import dice_loss as dice_loss
+    from mpsfunc.losses.dice import dice_loss_grad as dice_loss_grad
+    from mpsfunc.losses.focal import focal_loss as focal_loss
+    from mpsfunc.losses.focal import focal_loss_grad as focal_loss_grad
     from mpsfunc.losses.loss import LossState as LossState
     from mpsfunc.losses.loss import loss as loss
     from mpsfunc.losses.loss import loss_fwd as loss_fwd

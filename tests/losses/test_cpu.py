@@ -56,7 +56,7 @@ MALFORMED: list[tuple[str, list[Any], tuple[int, ...], list[Any]]] = [
     ("log_softmax_grad", [LINES, FLAT], (2,), [LINES]),
     ("log_softmax_grad", [FLAT, FLAT], (2,), [FLAT]),
     ("loss", [LINES, LINES], NUMBERS, [VALUES]),
-    ("loss", [LINES, LINES], _loss(10, 0, 0, 0), [VALUES]),
+    ("loss", [LINES, LINES], _loss(11, 0, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(-1, 0, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(1, 2, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(1, 0, 0, 1), [VALUES]),

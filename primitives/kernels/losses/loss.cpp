@@ -12,13 +12,34 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// Numbers of the types, as MPS has them.
-enum Kind : int { kAbsolute, kSquared, kSoftmax, kSigmoid, kCategorical, kHinge, kHuber, kCosine, kLog, kDivergence };
+// Numbers of the types, as MPS has them, and of the focal loss, which it has not.
+enum Kind : int {
+  kAbsolute,
+  kSquared,
+  kSoftmax,
+  kSigmoid,
+  kCategorical,
+  kHinge,
+  kHuber,
+  kCosine,
+  kLog,
+  kDivergence,
+  kFocal
+};
 
 // t * by, and 0 where t is.
 template <typename V>
 MPSF_INLINE V by(V t, V of) {
   return t == 0 ? V{} : t * of;
+}
+
+// q ** k for k >= 0, and 0 ** 0 is 1.
+template <typename V, typename A>
+MPSF_INLINE V power_of(V q, A k) {
+  if (k == 0) return filled(q, A(1));
+  if (k == 1) return q;
+  if (k == 2) return q * q;
+  return q == 0 ? q : exp(log(q) * k);
 }
 
 // The loss of elements and its derivative by y, before weights.
@@ -53,6 +74,15 @@ MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) 
     const V at = y + job.epsilon, other = 1 - y + job.epsilon;
     element = -by(t, log(at)) - by(1 - t, log(other));
     slope = by(1 - t, 1 / other) - by(t, 1 / at);
+  } else if constexpr (K == kFocal) {
+    // With alpha and gamma in the places of epsilon and delta; `off` is the share that is given to the wrong answer.
+    const V small = exp(-absolute(y)), above = 1 / (1 + small), below = small * above;
+    const V p = y < 0 ? below : above, rest = y < 0 ? above : below, off = p * (1 - t) + t * rest;
+    const V alpha = job.epsilon < 0 ? one : t * job.epsilon + (1 - t) * (1 - job.epsilon);
+    const V lost = (y < 0 ? V{} : y) - y * t + log_1p(small), power = alpha * power_of(off, job.delta);
+    const V growth = off > 0 ? p * rest * (1 - (t + t)) / off : V{};
+    element = power * lost;
+    slope = power * (job.delta * growth * lost + (p - t));
   } else {
     element = by(t, log(t)) - by(t, y);
     slope = -t;
@@ -100,10 +130,11 @@ void over_images(const Job<T>& job, int64_t units, int64_t elements, int64_t zer
 
 // Element by element -----------------------------------------------------------------------------------------
 
-// Elements [begin, end) of an image, with their targets and weights, if they have some.
-template <int K, typename T, typename Target>
-MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w,
-                       Acc<T> scale) {
+// So many elements of an image from one on, with the targets `hot` or, without them, the job's. Apart, since it is long
+// and its callers are alike.
+template <int K, typename Target, typename T>
+__attribute__((noinline)) double run_of(const Job<T>& job, int64_t from, int64_t length, const Target* t,
+                                        const Acc<T>* w, Acc<T> scale) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const Job<T> told = job;  // whose numbers no store can change
@@ -121,9 +152,18 @@ MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Ta
       });
   return sum.total();
 }
-
 template <int K, typename T>
-void element_by_element(const Job<T>& job) {
+double run(const Job<T>& job, int64_t from, int64_t length, const Acc<T>* hot, const Acc<T>* w, Acc<T> scale) {
+  if constexpr (K == kCategorical) {  // the only one of these types that has labels
+    if (hot) return run_of<K>(job, from, length, hot, w, scale);
+  }
+  return run_of<K>(job, from, length, job.target + from, w, scale);
+}
+template <typename T>
+using Run = double (*)(const Job<T>&, int64_t from, int64_t length, const Acc<T>* hot, const Acc<T>* w, Acc<T> scale);
+
+template <typename T>
+void element_by_element(const Job<T>& job, Run<T> run) {
   using A = Acc<T>;
   const int64_t size = job.pixels * job.classes, room = smaller(size, kChunkElements);
   over_images(job, size, 1, job.labels ? room : 0, job.pixel_weights ? room : 0,
@@ -135,7 +175,7 @@ void element_by_element(const Job<T>& job) {
                   for (int64_t i = 0; i < length; ++i) spread[i] = job.pixel_weights[(from + i) / job.classes];
                   w = spread;
                 }
-                if (!job.labels) return run<K>(job, from, length, job.target + from, w, scale);
+                if (!job.labels) return run(job, from, length, nullptr, w, scale);
                 const auto mark = [&](A target) {
                   for (int64_t pixel = from / job.classes; pixel * job.classes < from + length; ++pixel) {
                     const int64_t at = pixel * job.classes + job.labels[pixel] - from;
@@ -143,7 +183,7 @@ void element_by_element(const Job<T>& job) {
                   }
                 };
                 mark(1);
-                const double sum = run<K>(job, from, length, hot, w, scale);
+                const double sum = run(job, from, length, hot, w, scale);
                 mark(0);
                 return sum;
               });
@@ -311,25 +351,27 @@ template <typename T>
 void by_kind(int kind, const Job<T>& job) {
   switch (kind) {
     case kAbsolute:
-      return element_by_element<kAbsolute>(job);
+      return element_by_element(job, run<kAbsolute, T>);
     case kSquared:
-      return element_by_element<kSquared>(job);
+      return element_by_element(job, run<kSquared, T>);
     case kSoftmax:
       return pixels_of(job);
     case kSigmoid:
-      return element_by_element<kSigmoid>(job);
+      return element_by_element(job, run<kSigmoid, T>);
     case kCategorical:
-      return element_by_element<kCategorical>(job);
+      return element_by_element(job, run<kCategorical, T>);
     case kHinge:
-      return element_by_element<kHinge>(job);
+      return element_by_element(job, run<kHinge, T>);
     case kHuber:
-      return element_by_element<kHuber>(job);
+      return element_by_element(job, run<kHuber, T>);
     case kCosine:
-      return element_by_element<kCosine>(job);
+      return element_by_element(job, run<kCosine, T>);
     case kLog:
-      return element_by_element<kLog>(job);
+      return element_by_element(job, run<kLog, T>);
     case kDivergence:
-      return element_by_element<kDivergence>(job);
+      return element_by_element(job, run<kDivergence, T>);
+    case kFocal:
+      return element_by_element(job, run<kFocal, T>);
   }
 }
 
