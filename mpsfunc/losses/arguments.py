@@ -122,20 +122,17 @@ def check_arguments(
             labels.check_classes(op, target, known, counted, channels)
             wanted = labels.without(known, counted).reshape(n, pixels)
             counted = None if counted is None else counted.reshape(n, pixels, 1).astype(wide)
-            of_pixels = _of_pixels(wanted, counted, counting.class_weights, wide)
+            of_pixels = _of_pixels(wanted, counted, counting.class_weights, wide, stream)
             if averaged and of_pixels is not None:
                 averaged, counts = False, _total(of_pixels, divisor / pixels)
             if of_pixels is not None and (counting.class_weights is not None or passed or w is not None):
-                each = of_pixels[..., None]
+                w = (weight if w is None else w) * of_pixels[..., None]
                 if counting.class_weights is not None and smoothing != 0:
-                    each = mx.broadcast_to(counting.class_weights.astype(wide), seen.shape)
-                    each = each if counted is None else each * counted
-                w = each * (weight if w is None else w)
+                    w = _of_elements(counting.class_weights.astype(wide), weight, given, counted, seen.shape)
         else:
             wanted = target.reshape(n, pixels, channels)
             if counting.class_weights is not None:
-                each = mx.broadcast_to(counting.class_weights.astype(wide), seen.shape)
-                w = each * (weight if w is None else w)
+                w = _of_elements(counting.class_weights.astype(wide), weight, given, None, seen.shape)
         if reduction == _BY_WEIGHTS and given is not None:
             counts = _counts(given if counted is None else given * counted, channels if kind != SOFTMAX else 1)
         if counting.pos_weight is not None:
@@ -209,12 +206,20 @@ def _counts(weights: mx.array, of_pixel: int) -> mx.array:
 
 
 def _of_pixels(
-    wanted: mx.array, counted: mx.array | None, class_weights: mx.array | None, wide: mx.Dtype
+    wanted: mx.array, counted: mx.array | None, class_weights: mx.array | None, wide: mx.Dtype, stream: mx.Stream
 ) -> mx.array | None:
     """What each label counts; None if all count 1."""
     if class_weights is not None:
-        return labels.weights_of(wanted, class_weights.astype(wide))
+        return labels.weights_of(wanted, class_weights.astype(wide), labels.Where(stream))
     return None if counted is None else counted[..., 0]
+
+
+def _of_elements(
+    class_weights: mx.array, weight: float, given: mx.array | None, counted: mx.array | None, shape: tuple[int, ...]
+) -> mx.array:
+    """The weights of classes, of every element."""
+    each = class_weights * (weight if given is None else given)
+    return mx.broadcast_to(each if counted is None else each * counted, shape)
 
 
 def _total(of_pixels: mx.array, each: float) -> mx.array:

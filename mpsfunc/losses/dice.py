@@ -74,10 +74,10 @@ def dice_loss(
         p, t, wide = _arrays(y, target, given)
         each = _sums(p, t, given)
         lost = 1 - each.above / each.below
-        if reduction == _NONE:
+        if given.reduction == _NONE:
             return lost.reshape(y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
         total = lost.sum()
-        return total / mx.array(lost.size, wide) if reduction == _MEAN else total
+        return total / mx.array(lost.size, wide) if given.reduction == _MEAN else total
 
 
 def dice_loss_grad(
@@ -121,10 +121,10 @@ def dice_loss_grad(
     with mx.stream(given.spec.stream):
         p, t, wide = _arrays(y, target, given)
         each = _sums(p, t, given)
-        share = 1 / max(each.above.size, 1) if reduction == _MEAN else 1.0
+        share = 1 / max(each.above.size, 1) if given.reduction == _MEAN else 1.0
         by_overlap, by_size = -2 * share / each.below, share * each.above / (each.below * each.below)
         none = mx.zeros_like(by_size)
-        if squared:
+        if given.squared:
             dp = rules.plain_bn_normalize(t, none, by_overlap, none, given.spec)
             dp = dp + rules.plain_bn_normalize(p, none, 2 * by_size, none, given.spec)
         else:
@@ -142,6 +142,7 @@ class _Given(NamedTuple):
     smooth: float
     squared: bool
     labelled: bool
+    reduction: OverallName
     spec: ActivationSpec  # of sums, which are of what there is
 
 
@@ -163,13 +164,13 @@ def _checked(
     else:
         arguments.check_target(op, y, target, stream)
     made = checks.choice(op, "activation", activation, SHARES)
-    checks.choice(op, "reduction", reduction, OVERALL)
+    reduced = checks.choice(op, "reduction", reduction, OVERALL)
     number, switch = checks.number(op, "smooth", smooth, 0.0), checks.switch(op, "squared", squared)
     if labelled:
         with mx.stream(stream):
             known = labels.as_classes(target, y.shape[-1])
             labels.check_classes(op, target, known, None, y.shape[-1])
-    return _Given(made, number, switch, labelled, ActivationSpec(NO_ACTIVATION, stream))
+    return _Given(made, number, switch, labelled, reduced, ActivationSpec(NO_ACTIVATION, stream))
 
 
 def _sigmoid(given: _Given) -> ActivationSpec:

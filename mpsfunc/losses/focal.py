@@ -43,8 +43,8 @@ def focal_loss(
         alpha: The weight of what is 1, while what is 0 has ``1 - alpha``; from 0 to 1. None: neither has one. Default
             0.25.
         gamma: How much less counts what is right, at least 0. With 0 it is sigmoid cross-entropy. Default 2.
-        reduction: "none", the loss of every element; "sum" or "mean" of all of them, whatever image they are of. Default
-            "none", as in torchvision.
+        reduction: "none", the loss of every element; "sum" or "mean" of all of them, whatever image they are of.
+            Default "none", as in torchvision.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -60,13 +60,13 @@ def focal_loss(
         >>> mx.round(focal_loss(y, target), 5)
         array([[0.04332, 0, 0.96862]], dtype=float32)
     """
-    shape, spec = _checked("focal_loss", y, target, alpha, gamma, reduction, stream)
+    shape, spec, mean = _checked("focal_loss", y, target, alpha, gamma, reduction, stream)
     with mx.stream(spec.stream):
         made = rules.value(*_as_images(y, target), spec)
         if spec.elements:
             return made.reshape(shape)
         total = made.sum()
-        return total / mx.array(math.prod(shape), total.dtype) if reduction == _MEAN else total
+        return total / mx.array(math.prod(shape), total.dtype) if mean else total
 
 
 def focal_loss_grad(
@@ -102,24 +102,24 @@ def focal_loss_grad(
         >>> mx.round(focal_loss_grad(y, target), 5)
         array([[-0.07458, -0.00002, -0.27572]], dtype=float32)
     """
-    shape, spec = _checked("focal_loss_grad", y, target, alpha, gamma, reduction, stream)
-    count = math.prod(shape)
-    factor = 1 / count if reduction == _MEAN and count else 1.0
+    shape, spec, mean = _checked("focal_loss_grad", y, target, alpha, gamma, reduction, stream)
+    factor = 1 / max(math.prod(shape), 1) if mean else 1.0
     with mx.stream(spec.stream):
         return rules.derivative(*_as_images(y, target), spec._replace(elements=False, factor=factor)).reshape(shape)
 
 
 def _checked(
     op: str, y: Any, target: Any, alpha: Any, gamma: Any, reduction: Any, stream: Any
-) -> tuple[tuple[int, ...], Spec]:
-    """The shape of y, and the loss."""
+) -> tuple[tuple[int, ...], Spec, bool]:
+    """The shape of y, the loss, and whether its mean is meant."""
     stream = launch.resolve(stream)
     arguments.check_images(op, y, stream)
     arguments.check_target(op, y, target, stream)
     weight = -1.0 if alpha is None else checks.number(op, "alpha", alpha, 0.0, 1.0)
     power = checks.number(op, "gamma", gamma, 0.0)
-    elements = checks.choice(op, "reduction", reduction, OVERALL) == _NONE
-    return tuple(y.shape), Spec(FOCAL, 1.0, 0.0, weight, power, 1.0, 1.0, elements, False, False, False, stream)
+    reduced = checks.choice(op, "reduction", reduction, OVERALL)
+    spec = Spec(FOCAL, 1.0, 0.0, weight, power, 1.0, 1.0, reduced == _NONE, False, False, False, stream)
+    return tuple(y.shape), spec, reduced == _MEAN
 
 
 def _as_images(*arrays: mx.array) -> list[mx.array]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.core import checks, environment
+from mpsfunc.core.operation import operation
 from mpsfunc.core.printing import describe
 
-CHECKED = "MPSFUNC_CHECK_LABELS"
 _NO_CLASS = 2**32 - 1
 
 
 def as_classes(target: mx.array, classes: int) -> mx.array:
     """Labels as uint32, in which those of no class are beyond the last."""
+    target = mx.stop_gradient(target)  # mx.checkpoint would ask for the gradient of a view of them
     if target.dtype in (mx.int64, mx.uint64):
         target = mx.where((target >= 0) & (target < classes), target, -1).astype(mx.int32)
     if target.dtype in (mx.int8, mx.int16):
@@ -31,6 +32,8 @@ def counted(target: mx.array, ignore_index: int | None) -> mx.array | None:
     least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     if not least <= ignore_index <= most:
         return None
+    if ignore_index >= 2**63:  # which MLX takes from nobody
+        return target.view(mx.int64) != mx.array(ignore_index - 2**64, mx.int64)
     return target != mx.array(ignore_index, target.dtype)
 
 
@@ -39,11 +42,25 @@ def without(labels: mx.array, counted: mx.array | None) -> mx.array:
     return labels if counted is None else mx.where(counted, labels, mx.array(_NO_CLASS, mx.uint32))
 
 
-def weights_of(labels: mx.array, class_weights: mx.array) -> mx.array:
+class Where(NamedTuple):
+    """Where everything runs."""
+
+    stream: mx.Stream
+
+
+@operation("loss")
+def weights_of(labels: mx.array, class_weights: mx.array, spec: Where) -> mx.array:
     """The weight of each label's class, and 0 of no class."""
     classes = class_weights.size
     ended = mx.concatenate([class_weights, mx.zeros((1,), class_weights.dtype)])
     return ended[mx.minimum(labels, mx.array(classes, mx.uint32))]
+
+
+@weights_of.decomposition
+def _weights_by_sums(labels: mx.array, class_weights: mx.array, spec: Where) -> mx.array:
+    """What is gathered would be scattered, which MLX cannot push forward, nor a GPU add in one order."""
+    hot = labels[..., None] == mx.arange(class_weights.size).astype(mx.uint32)
+    return mx.where(hot, class_weights, mx.zeros_like(class_weights)).sum(-1)
 
 
 def check_index(op: str, ignore_index: Any, type: str, labelled: bool) -> int | None:
@@ -75,15 +92,15 @@ def check_classes(op: str, target: mx.array, labels: mx.array, counted: mx.array
     Raises:
         ValueError: One is no class, or what they are is not known yet.
     """
-    if not environment.switch(CHECKED, False):
+    if not environment.switch("MPSFUNC_CHECK_LABELS", False):
         return
     wrong = labels >= classes if counted is None else (labels >= classes) & counted
     try:
         some = bool(wrong.any().item())
     except (ValueError, RuntimeError):
         raise ValueError(
-            f"{op}: labels cannot be checked inside mx.compile or a function that is mapped over them; got "
-            f"{CHECKED}='1', expected '0' or labels that are known"
+            f"{op}: labels that a transformation traces cannot be checked; got MPSFUNC_CHECK_LABELS='1', expected "
+            "'0', or labels that neither mx.compile nor mx.vmap is a function of"
         ) from None
     if some:
         at = int(mx.argmax(wrong.reshape(-1)).item())
@@ -99,8 +116,8 @@ def with_positives(
 ) -> tuple[mx.array, mx.array]:
     """Targets and weights with which sigmoid cross-entropy is that with pos_weight.
 
-    With q the pos_weight, ``-q t log p - (1 - t) log(1 - p)`` is the loss of a target ``q t / w`` times ``w = 1 + (q - 1)
-    t``, which is 0 only if q t is.
+    With q the pos_weight, ``-q t log p - (1 - t) log(1 - p)`` is the loss of a target ``q t / w`` times w, where
+    ``w = 1 + (q - 1) t``.
     """
     t = target.astype(y.dtype)
     if kept != 1 or share != 0:
