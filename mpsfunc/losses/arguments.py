@@ -106,15 +106,15 @@ def check_arguments(
             )
     n, pixels, channels = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]
     ignored = labels.check_index(op, counting.ignore_index, type, labelled)
-    for name, vector, meant in zip(counting._fields[1:], counting[1:], (_LABELLED, (SIGMOID,)), strict=True):
-        labels.check_weights(op, name, vector, channels, stream, type, " or ".join(formulas.TYPES[k] for k in meant))
+    for name, vector, kinds in zip(counting._fields[1:], counting[1:], (_LABELLED, (SIGMOID,)), strict=True):
+        labels.check_weights(op, name, vector, channels, stream, type, " or ".join(formulas.TYPES[k] for k in kinds))
     divisor = pixels if kind == SOFTMAX else pixels * channels
     averaged = reduction == _MEAN or (reduction == _BY_WEIGHTS and weights is None)
     kept, share = 1 - smoothing, smoothing / (classes if kind == SOFTMAX else 2)
     wide = launch.accumulator(y.dtype)
     with mx.stream(stream):
         seen, counts = y.reshape(n, pixels, channels), None
-        w = given = None if weights is None else _weights(op, y, weights, weight, kind, stream)
+        w = wide_weights = None if weights is None else _weights(op, y, weights, weight, kind, stream)
         counted = None
         if labelled:
             known = labels.as_classes(target, channels)
@@ -128,13 +128,14 @@ def check_arguments(
             if of_pixels is not None and (counting.class_weights is not None or passed or w is not None):
                 w = (weight if w is None else w) * of_pixels[..., None]
                 if counting.class_weights is not None and smoothing != 0:
-                    w = _of_elements(counting.class_weights.astype(wide), weight, given, counted, seen.shape)
+                    w = _of_elements(counting.class_weights.astype(wide), weight, wide_weights, counted, seen.shape)
         else:
             wanted = target.reshape(n, pixels, channels)
             if counting.class_weights is not None:
-                w = _of_elements(counting.class_weights.astype(wide), weight, given, None, seen.shape)
-        if reduction == _BY_WEIGHTS and given is not None:
-            counts = _counts(given if counted is None else given * counted, channels if kind != SOFTMAX else 1)
+                w = _of_elements(counting.class_weights.astype(wide), weight, wide_weights, None, seen.shape)
+        if reduction == _BY_WEIGHTS and wide_weights is not None:
+            some = wide_weights if counted is None else wide_weights * counted
+            counts = _counts(some, channels if kind != SOFTMAX else 1)
         if counting.pos_weight is not None:
             seen = seen.astype(wide)
             wanted, each = labels.with_positives(seen, wanted, counting.pos_weight, kept, share)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.core import checks, environment
+from mpsfunc.core.numpy_later import np
 from mpsfunc.core.operation import operation
 from mpsfunc.core.printing import describe
 
@@ -103,8 +104,9 @@ def check_classes(op: str, target: mx.array, labels: mx.array, counted: mx.array
             "'0', or labels that neither mx.compile nor mx.vmap is a function of"
         ) from None
     if some:
-        at = int(mx.argmax(wrong.reshape(-1)).item())
-        label, count = target.reshape(-1)[at].item(), int(wrong.sum().item())
+        places = np.flatnonzero(np.array(wrong))
+        at, count = int(places[0]), len(places)
+        label = target.reshape(-1)[at].item()
         raise ValueError(
             f"{op}: a label is no class; got {describe(label)} as label {at} of target, the first of {count}, expected "
             f"0 to {classes - 1} or ignore_index"
