@@ -238,7 +238,7 @@ void pixel_by_pixel(const Job<T>& job) {
   using A = Acc<T>;
   const int64_t classes = job.classes;
   const bool smooth = job.elements || job.share != 0 || job.kept != 1;
-  if (job.labels && !smooth && !job.weights && classes <= kFewEntries<A>) {
+  if (job.labels && !job.elements && !job.weights && classes <= kFewEntries<A>) {
     return few_classes<Lost, Slopes, Exact>(job);
   }
   over_images(job, job.pixels, classes, job.labels && smooth ? classes : 0, smaller(classes, kKept) + lanes<A>,
