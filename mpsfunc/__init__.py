@@ -50,6 +50,8 @@ _NAMES_OF = {
         "upsample_bilinear upsample_bilinear_fwd upsample_bilinear_grad upsample_bilinear_state upsample_nearest "
         "upsample_nearest_fwd upsample_nearest_grad upsample_nearest_state"
     ),
+    "losses.dice": "dice_loss dice_loss_grad",
+    "losses.focal": "focal_loss focal_loss_grad",
     "losses.loss": "LossState loss loss_fwd loss_grad loss_value",
     "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad softmin",
     "normalization.along_a_line": "batch_norm1d group_norm1d instance_norm1d",
@@ -191,6 +193,10 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.upsample import upsample_nearest_fwd as upsample_nearest_fwd
     from mpsfunc.image.upsample import upsample_nearest_grad as upsample_nearest_grad
     from mpsfunc.image.upsample import upsample_nearest_state as upsample_nearest_state
+    from mpsfunc.losses.dice import dice_loss as dice_loss
+    from mpsfunc.losses.dice import dice_loss_grad as dice_loss_grad
+    from mpsfunc.losses.focal import focal_loss as focal_loss
+    from mpsfunc.losses.focal import focal_loss_grad as focal_loss_grad
     from mpsfunc.losses.loss import LossState as LossState
     from mpsfunc.losses.loss import loss as loss
     from mpsfunc.losses.loss import loss_fwd as loss_fwd

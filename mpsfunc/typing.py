@@ -22,6 +22,8 @@ from mpsfunc.elementwise.arithmetic import OperationName as OperationName
 from mpsfunc.image.padding import PadMode as PadMode
 from mpsfunc.image.resampling import CoordinateName as CoordinateName
 from mpsfunc.losses.arguments import ReductionName as ReductionName
+from mpsfunc.losses.dice import SharesName as SharesName
+from mpsfunc.losses.focal import OverallName as OverallName
 from mpsfunc.losses.formulas import LossName as LossName
 from mpsfunc.saving.trees import Tree as Tree
 from mpsfunc.windows.axis import EdgeMode as EdgeMode

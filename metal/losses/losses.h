@@ -46,7 +46,16 @@ struct Term {
 // t * of, and 0 where t is.
 MPSF_FN float weighed(float t, float of) { return t == 0 ? 0.0f : t * of; }
 
-// The loss of an element and its derivative by y, before weights; types are MPS's, without softmax cross-entropy.
+// q ** k for k >= 0, and 0 ** 0 is 1.
+MPSF_FN float power_of(float q, float k) {
+  if (k == 0) return 1;
+  if (k == 1) return q;
+  if (k == 2) return q * q;
+  return q == 0 ? q : exp(log(q) * k);
+}
+
+// The loss of an element and its derivative by y, before weights; types are MPS's, without softmax cross-entropy, and 10,
+// the focal loss, with alpha and gamma in the places of epsilon and delta.
 template <int K>
 MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
   Term r;
@@ -78,6 +87,14 @@ MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
     const float at = y + told.epsilon, other = 1 - y + told.epsilon;
     r.loss = -weighed(t, log(at)) - weighed(1 - t, log(other));
     r.slope = weighed(1 - t, 1 / other) - weighed(t, 1 / at);
+  } else if (K == 10) {
+    const float small = exp(-fabs(y)), above = 1 / (1 + small), below = small * above;
+    const float p = y < 0 ? below : above, rest = y < 0 ? above : below, off = p * (1 - t) + t * rest;
+    const float alpha = told.epsilon < 0 ? 1.0f : t * told.epsilon + (1 - t) * (1 - told.epsilon);
+    const float lost = (y < 0 ? 0.0f : y) - y * t + log_1p(small), power = alpha * power_of(off, told.delta);
+    const float growth = off > 0 ? p * rest * (1 - (t + t)) / off : 0.0f;
+    r.loss = power * lost;
+    r.slope = power * (told.delta * growth * lost + (p - t));
   } else {
     r.loss = weighed(t, log(t)) - weighed(t, y);
     r.slope = -t;

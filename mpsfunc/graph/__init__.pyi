@@ -125,7 +125,8 @@ def logarithm(
 def loss(
     y: ImageNode | FilterNode, target: ImageNode | FilterNode, type: LossName, reduction: ReductionName, *,
     weights: ImageNode | FilterNode | None = ..., weight: float = ..., label_smoothing: float = ...,
-    number_of_classes: int = ..., epsilon: float = ..., delta: float = ..., divided: bool = ..., name: str | None = ...,
+    number_of_classes: int = ..., epsilon: float = ..., delta: float = ..., ignore_index: int | None = ...,
+    divided: bool = ..., name: str | None = ...,
 ) -> LossNode: ...
 def max_pool(
     x: ImageNode | FilterNode, kernel_size: KernelSize, *, stride: IntOrPair | None = ..., padding: Padding = ...,

@@ -296,6 +296,7 @@ loss = filter_of(
     "MPSCNNLossNode",
     'loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "sum")',
     sources=("y", "target", "weights"),
+    without=("class_weights", "pos_weight"),
     own={
         "divided": (
             *(False, "bool"),

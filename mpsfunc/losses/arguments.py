@@ -11,7 +11,7 @@ from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import describe
-from mpsfunc.losses import formulas, rules
+from mpsfunc.losses import formulas, labels, rules
 from mpsfunc.losses.formulas import CATEGORICAL, COSINE, HUBER, LOG, SIGMOID, SOFTMAX, Spec
 
 ReductionName = Literal["none", "sum", "mean", "sum_by_non_zero_weights"]
@@ -26,29 +26,42 @@ _FOR_ONE: tuple[tuple[str, float, int], ...] = (
 )
 
 
+class Counting(NamedTuple):
+    """What counts for how much, as arguments that were not looked at."""
+
+    ignore_index: Any
+    class_weights: Any
+    pos_weight: Any
+
+
 class Given(NamedTuple):
     """The arrays of a loss as (images, pixels, classes), and how its value comes out."""
 
     arrays: tuple[mx.array, ...]
     spec: Spec
     shape: tuple[int, ...]  # of y
+    dtype: mx.Dtype  # of y, which may be wider in the arrays
     counts: mx.array | None  # what sums of images are divided by besides
 
     def value(self, made: mx.array) -> mx.array:
         """The value in its shape, from the kernels'."""
         if self.spec.elements:
-            return made.reshape(self.shape)
+            return self.image(made)
         if self.spec.type == COSINE:
             made = self.spec.weight + made
         if self.counts is not None:
             made = made / self.counts
         return made.reshape(self.shape[0], *(1,) * (len(self.shape) - 1))
 
+    def image(self, made: mx.array) -> mx.array:
+        """What has a number for each of y, in its shape and dtype, from the kernels'."""
+        return made.reshape(self.shape).astype(self.dtype)
+
     def derivative(self) -> mx.array:
         """The exact derivative of the value."""
         if self.counts is None:
-            return rules.derivative(*self.arrays, self.spec)
-        return rules.derivative(*self.arrays, 1 / self.counts, self.spec._replace(scaled=True))
+            return self.image(rules.derivative(*self.arrays, self.spec))
+        return self.image(rules.derivative(*self.arrays, 1 / self.counts, self.spec._replace(scaled=True)))
 
 
 def check_arguments(
@@ -64,10 +77,12 @@ def check_arguments(
     epsilon: Any,
     delta: Any,
     stream: Any,
+    counting: Counting,
+    passed: bool = True,
 ) -> Given:
-    """The arguments of `loss`, checked."""
+    """The arguments of `loss`, checked; ``passed`` is whether they are for the gradient that MPS passes on."""
     stream = launch.resolve(stream)
-    _images(op, y, stream)
+    check_images(op, y, stream)
     type = checks.choice(op, "type", type, formulas.TYPES)
     kind = formulas.TYPES.index(type)
     reduction = checks.choice(op, "reduction", reduction, REDUCTIONS)
@@ -90,26 +105,50 @@ def check_arguments(
                 f"{formulas.TYPES[meant]}"
             )
     n, pixels, channels = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]
+    ignored = labels.check_index(op, counting.ignore_index, type, labelled)
+    for name, vector, kinds in zip(counting._fields[1:], counting[1:], (_LABELLED, (SIGMOID,)), strict=True):
+        labels.check_weights(op, name, vector, channels, stream, type, " or ".join(formulas.TYPES[k] for k in kinds))
     divisor = pixels if kind == SOFTMAX else pixels * channels
     averaged = reduction == _MEAN or (reduction == _BY_WEIGHTS and weights is None)
-    share = smoothing / (classes if kind == SOFTMAX else 2)
+    kept, share = 1 - smoothing, smoothing / (classes if kind == SOFTMAX else 2)
+    wide = launch.accumulator(y.dtype)
     with mx.stream(stream):
-        wanted = _labels(target, channels).reshape(n, pixels) if labelled else target.reshape(n, pixels, channels)
-        arrays: tuple[mx.array, ...] = y.reshape(n, pixels, channels), wanted
-        counts = None
-        if weights is not None:
-            wide = _weights(op, y, weights, weight, kind, stream)
-            arrays = (*arrays, wide)
-            if reduction == _BY_WEIGHTS:
-                counts = _counts(wide, channels if kind != SOFTMAX else 1)
+        seen, counts = y.reshape(n, pixels, channels), None
+        w = wide_weights = None if weights is None else _weights(op, y, weights, weight, kind, stream)
+        counted = None
+        if labelled:
+            known = labels.as_classes(target, channels)
+            counted = labels.counted(target, ignored)
+            labels.check_classes(op, target, known, counted, channels)
+            wanted = labels.without(known, counted).reshape(n, pixels)
+            counted = None if counted is None else counted.reshape(n, pixels, 1).astype(wide)
+            of_pixels = _of_pixels(wanted, counted, counting.class_weights, wide, stream)
+            if averaged and of_pixels is not None:
+                averaged, counts = False, _total(of_pixels, divisor / pixels)
+            if of_pixels is not None and (counting.class_weights is not None or passed or w is not None):
+                w = (weight if w is None else w) * of_pixels[..., None]
+                if counting.class_weights is not None and smoothing != 0:
+                    w = _of_elements(counting.class_weights.astype(wide), weight, wide_weights, counted, seen.shape)
+        else:
+            wanted = target.reshape(n, pixels, channels)
+            if counting.class_weights is not None:
+                w = _of_elements(counting.class_weights.astype(wide), weight, wide_weights, None, seen.shape)
+        if reduction == _BY_WEIGHTS and wide_weights is not None:
+            some = wide_weights if counted is None else wide_weights * counted
+            counts = _counts(some, channels if kind != SOFTMAX else 1)
+        if counting.pos_weight is not None:
+            seen = seen.astype(wide)
+            wanted, each = labels.with_positives(seen, wanted, counting.pos_weight, kept, share)
+            w, kept, share = each * (weight if w is None else w), 1.0, 0.0
     factor = 1 / divisor if averaged else 1.0
-    flags = reduction == _NONE, labelled, weights is not None, False
-    return Given(
-        arrays, Spec(kind, 1 - smoothing, share, *numbers, weight, factor, *flags, stream), tuple(y.shape), counts
-    )
+    flags = reduction == _NONE, labelled, w is not None, False
+    spec = Spec(kind, kept, share, *numbers, weight, factor, *flags, stream)
+    arrays = (seen, wanted) if w is None else (seen, wanted, w)
+    return Given(arrays, spec, tuple(y.shape), y.dtype, counts)
 
 
-def _images(op: str, y: Any, stream: mx.Stream) -> None:
+def check_images(op: str, y: Any, stream: mx.Stream) -> None:
+    """Images of pixels and classes, (n, ..., c)."""
     checks.array(op, "y", y, stream=stream)
     shape = tuple(y.shape)
     if len(shape) < 2:
@@ -123,21 +162,23 @@ def _images(op: str, y: Any, stream: mx.Stream) -> None:
 def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> bool:
     """Whether the target is a class a pixel."""
     if is_a(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
-        checks.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=y.shape)
+        check_labels(op, y, target)
         return True
-    checks.array(op, "target", target, stream=stream)
-    checks.shape(op, "target", target, tuple(y.shape), "target does not fit y")
-    checks.same_dtype(op, "target", target, "y", y.dtype)
+    check_target(op, y, target, stream)
     return False
 
 
-def _labels(target: mx.array, classes: int) -> mx.array:
-    """Labels as uint32, in which those of no class are beyond the last."""
-    if target.dtype in (mx.int64, mx.uint64):
-        target = mx.where((target >= 0) & (target < classes), target, -1).astype(mx.int32)
-    if target.dtype in (mx.int8, mx.int16):
-        target = target.astype(mx.int32)
-    return target.view(mx.uint32) if target.dtype == mx.int32 else target.astype(mx.uint32)
+def check_labels(op: str, y: mx.array, target: mx.array) -> None:
+    """An integer a pixel; of images of one pixel (n,) will do."""
+    if target.shape != y.shape[:1] or math.prod(y.shape[1:-1]) != 1:
+        checks.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=y.shape)
+
+
+def check_target(op: str, y: mx.array, target: Any, stream: mx.Stream) -> None:
+    """A number for each of y, of its dtype."""
+    checks.array(op, "target", target, stream=stream)
+    checks.shape(op, "target", target, tuple(y.shape), "target does not fit y")
+    checks.same_dtype(op, "target", target, "y", y.dtype)
 
 
 def _weights(op: str, y: mx.array, weights: Any, weight: float, kind: int, stream: mx.Stream) -> mx.array:
@@ -163,3 +204,27 @@ def _counts(weights: mx.array, of_pixel: int) -> mx.array:
     each = of_pixel if weights.shape[-1] == 1 else 1
     counts = (weights != 0).sum((1, 2)).astype(weights.dtype) * each
     return mx.stop_gradient(mx.maximum(counts, 1))
+
+
+def _of_pixels(
+    wanted: mx.array, counted: mx.array | None, class_weights: mx.array | None, wide: mx.Dtype, stream: mx.Stream
+) -> mx.array | None:
+    """What each label counts; None if all count 1."""
+    if class_weights is not None:
+        return labels.weights_of(wanted, class_weights.astype(wide), labels.Where(stream))
+    return None if counted is None else counted[..., 0]
+
+
+def _of_elements(
+    class_weights: mx.array, weight: float, given: mx.array | None, counted: mx.array | None, shape: tuple[int, ...]
+) -> mx.array:
+    """The weights of classes, of every element."""
+    each = class_weights * (weight if given is None else given)
+    return mx.broadcast_to(each if counted is None else each * counted, shape)
+
+
+def _total(of_pixels: mx.array, each: float) -> mx.array:
+    """What the images of a batch count on an average, for each of them; 1 if that is nothing."""
+    n = of_pixels.shape[0]
+    total = of_pixels.sum() * (each / max(n, 1))
+    return mx.broadcast_to(mx.where(total == 0, mx.ones_like(total), total), (n,))

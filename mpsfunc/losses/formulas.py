@@ -7,7 +7,7 @@ with a logarithm is 0, even of 0; its derivative by the target is the logarithm 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, ParamSpec, get_args
+from typing import Any, Literal, NamedTuple, ParamSpec, get_args
 
 import mlx.core as mx
 
@@ -31,6 +31,7 @@ LossName = Literal[
 ]
 TYPES: tuple[LossName, ...] = get_args(LossName)
 ABSOLUTE, SQUARED, SOFTMAX, SIGMOID, CATEGORICAL, HINGE, HUBER, COSINE, LOG, DIVERGENCE = range(10)
+FOCAL = 10  # which MPS has not: a function of its own
 
 P = ParamSpec("P")
 
@@ -41,8 +42,8 @@ class Spec(NamedTuple):
     type: int
     kept: float  # a target becomes kept * target + share
     share: float
-    epsilon: float
-    delta: float
+    epsilon: float  # of the focal loss alpha, below 0 for none
+    delta: float  # of the focal loss gamma
     weight: float  # of every element, unless there are weights
     factor: float  # of a sum
     elements: bool  # no sum
@@ -64,6 +65,13 @@ class Power(NamedTuple):
     stream: mx.Stream
 
 
+class Exponent(NamedTuple):
+    """An exponent that need not be whole, and where everything runs."""
+
+    k: float
+    stream: mx.Stream
+
+
 # Functions whose own rules keep digits, or signs, that those of MLX's operations lose. ------------------
 
 
@@ -73,17 +81,17 @@ def _elementwise(function: Operation[P, mx.array], *slopes: Callable[P, mx.array
     by_each: tuple[Callable[..., mx.array], ...] = slopes
 
     @function.vjp
-    def vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec | Power) -> Gradients:
+    def vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Any) -> Gradients:
         return [cotangents[0] * slope(*arrays, spec) for slope in by_each]
 
     @function.jvp
-    def jvp(arrays: Arrays, tangents: Tangents, spec: Spec | Power) -> mx.array:
+    def jvp(arrays: Arrays, tangents: Tangents, spec: Any) -> mx.array:
         moving = zip(by_each, tangents, strict=True)
         first, *others = [t * slope(*arrays, spec) for slope, t in moving if t is not None]
         return sum(others, first)
 
     @function.vmap
-    def vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec | Power) -> mx.array:
+    def vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Any) -> mx.array:
         both = zip(arrays, mapped, strict=True)  # of one shape again, as the gradients will be
         return run(*[a if m else mx.broadcast_to(a, (size, *a.shape)) for a, m in both], spec)
 
@@ -147,6 +155,17 @@ _elementwise(
 )
 
 
+@operation("loss")
+def powered(q: mx.array, spec: Exponent) -> mx.array:
+    """``q ** k``, of 0 also where k is below 0: 0, as what q's own derivatives leave of it. ``q ** 0`` is 1."""
+    if spec.k == 0:
+        return mx.ones_like(q)
+    return mx.where(q == 0, mx.zeros_like(q), mx.power(mx.where(q == 0, mx.ones_like(q), q), spec.k))
+
+
+_elementwise(powered, lambda q, spec: spec.k * powered(q, spec._replace(k=spec.k - 1)))
+
+
 def _power(y: mx.array, k: int) -> mx.array:
     made = y
     for _ in range(k - 1):
@@ -171,6 +190,35 @@ def _sign(d: mx.array) -> mx.array:
 
 def _huber_slope(d: mx.array, spec: Spec) -> mx.array:
     return mx.where(mx.abs(d) > spec.delta, spec.delta * mx.sign(d), d)
+
+
+class _Focal(NamedTuple):
+    """What a focal loss is made of: ``alpha * off ** gamma * lost``, and derivatives of its parts."""
+
+    alpha: mx.array | float
+    alpha_slope: float  # by t
+    off: mx.array  # the share that is given to the wrong answer
+    off_slope: mx.array  # by y
+    off_target_slope: mx.array
+    lost: mx.array
+    lost_slope: mx.array
+
+
+def _focal(y: mx.array, t: mx.array, spec: Spec) -> _Focal:
+    p, rest = sigmoid(y, spec), sigmoid(-y, spec)
+    some = spec.epsilon >= 0
+    return _Focal(
+        t * spec.epsilon + (1 - t) * (1 - spec.epsilon) if some else 1.0,
+        2 * spec.epsilon - 1 if some else 0.0,
+        *(p * (1 - t) + t * rest, p * rest * (1 - 2 * t), rest - p),
+        *(softplus(y, spec) - y * t, p - t),
+    )
+
+
+def _focused(off: mx.array, spec: Spec, less: int = 0) -> mx.array:
+    """``off ** gamma``, or with less its derivative."""
+    made = powered(off, Exponent(spec.delta - less, spec.stream))
+    return made * spec.delta if less else made
 
 
 def _margin(y: mx.array, t: mx.array) -> mx.array:
@@ -209,6 +257,9 @@ def elements(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == LOG:
         ends = xlogy(t, y + spec.epsilon, spec), xlogy(1 - t, 1 - y + spec.epsilon, spec)
         return -ends[0] - ends[1]
+    if spec.type == FOCAL:
+        of = _focal(y, t, spec)
+        return of.alpha * _focused(of.off, spec) * of.lost
     return xlogx(t, spec) - product(t, y, spec)
 
 
@@ -232,6 +283,10 @@ def slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
     if spec.type == LOG:
         ends = _over(t, y + spec.epsilon, spec), _over(1 - t, 1 - y + spec.epsilon, spec)
         return ends[1] - ends[0]
+    if spec.type == FOCAL:
+        of = _focal(y, t, spec)
+        grown = _focused(of.off, spec, 1) * of.off_slope * of.lost if spec.delta else 0.0
+        return of.alpha * (grown + _focused(of.off, spec) * of.lost_slope)
     return -t
 
 
@@ -254,6 +309,11 @@ def target_slopes(y: mx.array, t: mx.array, spec: Spec) -> mx.array:
         return mx.log(1 - y + spec.epsilon) - mx.log(y + spec.epsilon)
     if spec.type == DIVERGENCE:
         return mx.log(t) + 1 - y
+    if spec.type == FOCAL:
+        of = _focal(y, t, spec)
+        power = _focused(of.off, spec)
+        grown = _focused(of.off, spec, 1) * of.off_target_slope * of.lost if spec.delta else 0.0
+        return of.alpha_slope * power * of.lost + of.alpha * (grown - power * y)
     return -y
 
 

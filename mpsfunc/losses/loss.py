@@ -13,7 +13,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, printing
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.losses import arguments, rules
-from mpsfunc.losses.arguments import ReductionName
+from mpsfunc.losses.arguments import Counting, ReductionName
 from mpsfunc.losses.formulas import LossName
 
 
@@ -56,6 +56,9 @@ def loss(
     number_of_classes: int = 1,
     epsilon: float = 1e-7,
     delta: float = 1.0,
+    ignore_index: int | None = None,
+    class_weights: mx.array | None = None,
+    pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, mx.array]:
     """A loss and the gradient that MPS passes on, made together.
@@ -81,7 +84,9 @@ def loss(
     A target of 0 times a logarithm is 0. The reductions are of each image: "none" (every element's loss), "sum", "mean"
     (the sum over ``h * w * c``, in softmax cross-entropy over ``h * w``) and "sum_by_non_zero_weights" (the sum over
     the number of weights that are not 0; of a weight that several elements share, once each, but in softmax
-    cross-entropy a weight of a whole pixel counts once; without weights it is "mean").
+    cross-entropy a weight of a whole pixel counts once; without weights it is "mean"). Where ignore_index or
+    class_weights leave "mean" to count unevenly, all images of the batch are divided by what they count on an average
+    (by 1 if that is 0), so that the mean over images is the mean over all that counts.
 
     The gradient is MPS's: it is never divided, whatever the reduction. Under autodiff the value's derivative is exact,
     and so is the gradient's own.
@@ -93,7 +98,9 @@ def loss(
         y: Predictions (n, ..., c), images along the first axis and classes along the last; logits for the first two
             cross-entropies. float32, float16, bfloat16, or float64 on the CPU.
         target: Labels of y's shape and dtype. For softmax and categorical cross-entropy also integers of shape
-            ``y.shape[:-1]``, the classes; one below 0 or beyond the last is no class, a target of zeros.
+            ``y.shape[:-1]``, the classes, or (n,) where images have one pixel; one below 0 or beyond the last is no
+            class, a target of zeros. With MPSFUNC_CHECK_LABELS=1 in the environment labels are evaluated, and such a
+            one is an error.
         type: One of the names above.
         reduction: "none", "sum", "mean" or "sum_by_non_zero_weights"; cosine_distance has "sum" only.
         weights: A weight for every element, of any shape that broadcasts to y's, instead of ``weight``; one a pixel has
@@ -104,6 +111,13 @@ def loss(
         number_of_classes: See label_smoothing; MPS does not infer it from y. Softmax cross-entropy only. Default 1.
         epsilon: See log, the only type that takes one. Default 1e-7.
         delta: See huber, the only type that takes one. Default 1.
+        ignore_index: A label that counts for nothing, a class or not: its pixels have no loss and no gradient, and a
+            mean leaves them out. For integer labels. Default: none.
+        class_weights: Weights (c,) of the classes, for softmax and categorical cross-entropy: of each class's target.
+            Besides ``weight`` or ``weights``. With integer labels "mean" divides by those of the labels instead of the
+            number of pixels, and a label of no class has a weight of 0. Default: none.
+        pos_weight: Weights (c,) of the first of the two terms of sigmoid cross-entropy, ``-t * log(sigmoid(y))``.
+            Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -123,11 +137,11 @@ def loss(
     """
     given = arguments.check_arguments(
         *("loss", y, target, type, reduction, weights, weight, label_smoothing),
-        *(number_of_classes, epsilon, delta, stream),
+        *(number_of_classes, epsilon, delta, stream, Counting(ignore_index, class_weights, pos_weight)),
     )
     with mx.stream(given.spec.stream):
         value, gradient = rules.both(given.arrays, given.spec)
-        return given.value(value), gradient.reshape(y.shape)
+        return given.value(value), given.image(gradient)
 
 
 def loss_value(
@@ -142,6 +156,9 @@ def loss_value(
     number_of_classes: int = 1,
     epsilon: float = 1e-7,
     delta: float = 1.0,
+    ignore_index: int | None = None,
+    class_weights: mx.array | None = None,
+    pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """The value of `loss` without the gradient, for autodiff, which does not want it. Arguments and errors are its.
@@ -159,7 +176,8 @@ def loss_value(
     """
     given = arguments.check_arguments(
         *("loss_value", y, target, type, reduction, weights, weight, label_smoothing),
-        *(number_of_classes, epsilon, delta, stream),
+        *(number_of_classes, epsilon, delta, stream, Counting(ignore_index, class_weights, pos_weight)),
+        passed=False,
     )
     with mx.stream(given.spec.stream):
         return given.value(rules.value(*given.arrays, given.spec))
@@ -178,6 +196,9 @@ def loss_grad(
     number_of_classes: int = 1,
     epsilon: float = 1e-7,
     delta: float = 1.0,
+    ignore_index: int | None = None,
+    class_weights: mx.array | None = None,
+    pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """The gradient of `loss` alone. Arguments and errors are its, but for these.
@@ -197,6 +218,9 @@ def loss_grad(
         number_of_classes: As for `loss`.
         epsilon: As for `loss`.
         delta: As for `loss`.
+        ignore_index: As for `loss`.
+        class_weights: As for `loss`.
+        pos_weight: As for `loss`.
         stream: As for `loss`.
 
     Returns:
@@ -209,12 +233,12 @@ def loss_grad(
     """
     given = arguments.check_arguments(
         *("loss_grad", y, target, type, reduction, weights, weight, label_smoothing),
-        *(number_of_classes, epsilon, delta, stream),
+        *(number_of_classes, epsilon, delta, stream, Counting(ignore_index, class_weights, pos_weight)),
+        passed=divided is not True,
     )
     checks.switch("loss_grad", "divided", divided)
     with mx.stream(given.spec.stream):
-        made = given.derivative() if divided else rules.gradient(*given.arrays, given.spec)
-        return made.reshape(y.shape)
+        return given.derivative() if divided else given.image(rules.gradient(*given.arrays, given.spec))
 
 
 def loss_fwd(
@@ -229,6 +253,9 @@ def loss_fwd(
     number_of_classes: int = 1,
     epsilon: float = 1e-7,
     delta: float = 1.0,
+    ignore_index: int | None = None,
+    class_weights: mx.array | None = None,
+    pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, LossState]:
     """`loss`, with the gradient in a state, where a backward chain starts. Arguments and errors are its.
@@ -246,8 +273,8 @@ def loss_fwd(
     options: dict[str, Any] = {"label_smoothing": label_smoothing, "number_of_classes": number_of_classes}
     given = arguments.check_arguments(
         *("loss_fwd", y, target, type, reduction, weights, weight),
-        *(*options.values(), epsilon, delta, stream),
+        *(*options.values(), epsilon, delta, stream, Counting(ignore_index, class_weights, pos_weight)),
     )
     with mx.stream(given.spec.stream):
         value, gradient = rules.both(given.arrays, given.spec)
-        return given.value(value), LossState(gradient.reshape(y.shape), "loss", type, reduction)
+        return given.value(value), LossState(given.image(gradient), "loss", type, reduction)

@@ -11,8 +11,8 @@ class LossNumbers(NamedTuple):
     Fields:
         kept: A target becomes kept * target + share, but for a label that is no class, whose targets stay zeros.
         share: What all classes get of it.
-        epsilon: Of the type "log".
-        delta: Of the type "huber".
+        epsilon: Of the type "log"; of the focal loss its alpha.
+        delta: Of the type "huber"; of the focal loss its gamma.
         weight: Of every element, unless there are weights.
         factor: Of a sum.
     """

@@ -22,7 +22,7 @@ void loss(const Check& c, const Signature& call, bool gradient) {
     p = {known.type, known.labelled, known.weighted, 0, known.elements};
   }
   c.counts(2 + p.weighted + p.scaled, !gradient && call.shapes.size() == 2 ? 2 : 1);
-  c.require(p.type >= 0 && p.type <= 9, "a type from 0 to 9");
+  c.require(p.type >= 0 && p.type <= 10, "a type from 0 to 10");
   const Shape& y = c.in(0);
   c.require(y.size() == 3 && is_floating(c.image()), "floating images of rank 3");
   c.require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");

@@ -171,6 +171,7 @@ CHECKED = {
     "__init__": {"name!r"},
     "core/checks": {"dtype"},
     "losses/arguments": {"smoothing", "type", "shape", "given", "weight"},
+    "losses/labels": {"type", "index", "at", "count"},
     "channels/broadcast": {"other", "shape"},
     "channels/activation_rules": {"made[2]"},
     "image/rules": {"made"},

@@ -56,7 +56,7 @@ MALFORMED: list[tuple[str, list[Any], tuple[int, ...], list[Any]]] = [
     ("log_softmax_grad", [LINES, FLAT], (2,), [LINES]),
     ("log_softmax_grad", [FLAT, FLAT], (2,), [FLAT]),
     ("loss", [LINES, LINES], NUMBERS, [VALUES]),
-    ("loss", [LINES, LINES], _loss(10, 0, 0, 0), [VALUES]),
+    ("loss", [LINES, LINES], _loss(11, 0, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(-1, 0, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(1, 2, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(1, 0, 0, 1), [VALUES]),
@@ -121,18 +121,24 @@ def test_lines_of_every_length(isa: str, dtype: mx.Dtype, length: int) -> None:
         assert mx.array_equal(y[0], y[-1])
 
 
-@pytest.mark.parametrize("classes", [5, 64, 1000, 17_000])
-def test_labels_are_what_dense_targets_are(isa: str, classes: int) -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("classes", [1, 2, 5, 31, 64, 1000, 17_000])
+def test_labels_are_what_dense_targets_are(isa: str, classes: int, smoothing: float) -> None:
     """They go another way; the last pixels too, whose rows begin anywhere."""
     pixels = max(7, 2**20 // classes)
     y = numbers((1, pixels, classes))
     labels = mx.arange(pixels).astype(mx.uint32) * 7 % (classes + 1)  # some of no class
     hot = (labels[:, None] == mx.arange(classes)).astype(F32)[None]
+    share = smoothing / classes
+    hot = mx.where(labels[:, None] < classes, hot * (1 - smoothing) + share, hot)
     like = (y.shape, F32)
+    rounded = 3e-7 if smoothing else 1e-7  # three roundings of a share near 1, which no target of 1 takes away
+    smooth = for_cpu(LossNumbers(1 - smoothing, share, 1e-7, 1.0, 1.0, 1.0))
     for exactly in (0, 1):
         dense = run("loss_grad", [y, hot], _grad(2, exactly, 0, 0, 0), [like])[0]
-        short = run("loss_grad", [y, labels[None]], _grad(2, exactly, 1, 0, 0), [like])[0]
-        np.testing.assert_allclose(exact(short), exact(dense), rtol=1e-6, atol=1e-7)
-    both = [run("loss", [y, t], _loss(2, 0, k, 0), [((1,), F32), like]) for k, t in ((0, hot), (1, labels[None]))]
-    np.testing.assert_allclose(exact(both[1][1]), exact(both[0][1]), rtol=1e-6, atol=1e-7)
+        short = run("loss_grad", [y, labels[None]], (2, exactly, 1, 0, 0, *smooth), [like])[0]
+        np.testing.assert_allclose(exact(short), exact(dense), rtol=1e-6, atol=rounded)
+    told = (_loss(2, 0, 0, 0), hot), ((2, 0, 1, 0, *smooth), labels[None])
+    both = [run("loss", [y, t], how, [((1,), F32), like]) for how, t in told]
+    np.testing.assert_allclose(exact(both[1][1]), exact(both[0][1]), rtol=1e-6, atol=rounded)
     np.testing.assert_allclose(both[0][0].item(), both[1][0].item(), rtol=1e-6)

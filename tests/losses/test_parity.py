@@ -159,3 +159,175 @@ def test_labels_to_leave_out() -> None:
     agree(mf.loss(y, mx.array(labels), CE, "sum", **how)[1], gradient.movedim(1, -1))
     divided = mf.loss_grad(y, mx.array(labels), CE, "sum", divided=True)
     agree(divided / counted.sum(), gradient.movedim(1, -1))
+
+
+# What counts ----------------------------------------------------------------------------------------------
+
+
+def pulled(f: Any, y: mx.array) -> tuple[mx.array, mx.array]:
+    """The gradient, and that of its squares' sum."""
+    slope = mx.grad(f)
+    return slope(y), mx.grad(lambda y: (slope(y) ** 2).sum())(y)
+
+
+def pulled_there(output: Any, source: Any) -> tuple[Any, Any]:
+    """Likewise."""
+    (slope,) = torch.autograd.grad(output, source, create_graph=True)
+    return slope, *torch.autograd.grad((slope**2).sum(), source, retain_graph=True)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("index", [-100, 3, None])
+def test_cross_entropy_of_what_counts(index: int | None, weighed: bool, smoothing: float, reduction: str) -> None:
+    """The mean over images is PyTorch's of the batch, also where one of them counts for nothing."""
+    y, labels = numbers(SHAPE, mx.float64), np.random.default_rng(0).integers(0, 7, SHAPE[:-1])
+    if index is not None:
+        labels[:, ::2], labels[1] = index, index
+    w = abs(numbers((7,), mx.float64, 2)) + 0.5 if weighed else None
+    how: dict[str, Any] = {"ignore_index": index, "class_weights": w}
+    how |= {"label_smoothing": smoothing, "number_of_classes": 7}
+
+    def f(y: mx.array) -> mx.array:
+        value = mf.loss_value(y, mx.array(labels), CE, reduction, **how)
+        return value.mean() if reduction == "mean" else value.sum()
+
+    source = channels_second(y)
+    told = {"reduction": reduction, "label_smoothing": smoothing, **({} if index is None else {"ignore_index": index})}
+    output = torch.nn.functional.cross_entropy(source, torch.tensor(labels), None if w is None else theirs(w), **told)
+    agree(f(y), output)
+    for ours, right in zip(pulled(f, y), pulled_there(output, source), strict=True):
+        agree(ours, right.movedim(1, -1))
+    (gradient,) = torch.autograd.grad(output, source, retain_graph=True)
+    divided = mf.loss_grad(y, mx.array(labels), CE, reduction, divided=True, **how)
+    agree(divided / (4 if reduction == "mean" else 1), gradient.movedim(1, -1))
+    if reduction == "sum" and not (weighed and smoothing):  # a pixel has one weight: MPS's gradient is the derivative
+        for passed in (mf.loss(y, mx.array(labels), CE, "sum", **how)[1], mf.loss_grad(y, mx.array(labels), CE, **how)):
+            agree(passed, gradient.movedim(1, -1))
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_cross_entropy_of_a_label_an_image(weighed: bool) -> None:
+    """Scores (n, 1, 1, c) as a network leaves them."""
+    y, labels = numbers((9, 1, 1, 5), mx.float64), np.random.default_rng(0).integers(0, 5, 9)
+    labels[2:4] = -100
+    w = abs(numbers((5,), mx.float64, 1)) + 0.1 if weighed else None
+    source = theirs(y, requires_grad=True)
+    output = torch.nn.functional.cross_entropy(
+        source[:, 0, 0], torch.tensor(labels), None if w is None else theirs(w), ignore_index=-100
+    )
+
+    def f(y: mx.array) -> mx.array:
+        return mf.loss_value(y, mx.array(labels), CE, "mean", ignore_index=-100, class_weights=w).mean()
+
+    agree(f(y), output)
+    for ours, right in zip(pulled(f, y), pulled_there(output, source), strict=True):
+        agree(ours, right)
+
+
+def test_cross_entropy_of_shares_with_weights_of_classes() -> None:
+    """Of probabilities PyTorch's mean goes on to divide by their number."""
+    y, t, w = (
+        numbers((9, 5), mx.float64),
+        mf.softmax(numbers((9, 5), mx.float64, 1)),
+        mx.arange(1, 6).astype(mx.float64),
+    )
+    output = torch.nn.functional.cross_entropy(theirs(y), theirs(t), theirs(w), label_smoothing=0.1)
+    how: dict[str, Any] = {"class_weights": w, "label_smoothing": 0.1, "number_of_classes": 5}
+    agree(mf.loss_value(y, t, CE, "mean", **how).mean(), output)
+
+
+def test_nll_of_what_counts() -> None:
+    y, labels = mf.softmax(numbers((9, 5), mx.float64)), np.random.default_rng(0).integers(0, 5, 9)
+    labels[::4] = 2
+    w = abs(numbers((5,), mx.float64, 1)) + 0.1
+    source = theirs(y, requires_grad=True)
+    output = torch.nn.functional.nll_loss(source.log(), torch.tensor(labels), theirs(w), ignore_index=2)
+
+    def f(y: mx.array) -> mx.array:
+        """A mean of this type is over classes too."""
+        value = mf.loss_value(y, mx.array(labels), "categorical_cross_entropy", "mean", ignore_index=2, class_weights=w)
+        return value.mean() * 5
+
+    agree(f(y), output)
+    for ours, right in zip(pulled(f, y), pulled_there(output, source), strict=True):
+        agree(ours, right)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_weights_of_positives(reduction: str, dense: bool) -> None:
+    y, t = numbers(SHAPE, mx.float64), mf.softmax(numbers(SHAPE, mx.float64, 1) * 3)
+    t = t if dense else (t > 0.2).astype(mx.float64)
+    w = abs(numbers((7,), mx.float64, 2)) + 0.1
+    source = theirs(y, requires_grad=True)
+    output = torch.nn.functional.binary_cross_entropy_with_logits(
+        source, theirs(t), pos_weight=theirs(w), reduction=reduction
+    )
+
+    def f(y: mx.array) -> mx.array:
+        value = mf.loss_value(y, t, "sigmoid_cross_entropy", reduction, pos_weight=w)
+        return value if reduction == "none" else value.mean() if reduction == "mean" else value.sum()
+
+    agree(f(y), output)
+    for ours, right in zip(pulled(lambda y: f(y).sum(), y), pulled_there(output.sum(), source), strict=True):
+        agree(ours, right)
+
+
+# Losses that MPS does not have ----------------------------------------------------------------------------
+
+
+def sigmoid_focal_loss(inputs: Any, targets: Any, alpha: float, gamma: float, reduction: str) -> Any:
+    """torchvision's formula."""
+    p = torch.sigmoid(inputs)
+    ce_loss = torch.nn.functional.binary_cross_entropy_with_logits(inputs, targets, reduction="none")
+    p_t = p * targets + (1 - p) * (1 - targets)
+    loss = ce_loss * ((1 - p_t) ** gamma)
+    if alpha >= 0:
+        loss = (alpha * targets + (1 - alpha) * (1 - targets)) * loss
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 3.5])
+@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize("dense", [False, True])
+def test_focal_loss(dense: bool, alpha: float | None, gamma: float, reduction: str) -> None:
+    y, t = numbers(SHAPE, mx.float64) * 3, mf.softmax(numbers(SHAPE, mx.float64, 1) * 3)
+    t = t if dense else (t > 0.2).astype(mx.float64)
+    source = theirs(y, requires_grad=True)
+    output = sigmoid_focal_loss(source, theirs(t), -1 if alpha is None else alpha, gamma, reduction)
+
+    def f(y: mx.array) -> mx.array:
+        return mf.focal_loss(y, t, alpha=alpha, gamma=gamma, reduction=reduction)
+
+    agree(f(y), output)
+    for ours, right in zip(pulled(lambda y: f(y).sum(), y), pulled_there(output.sum(), source), strict=True):
+        agree(ours, right)
+    slope = pulled_there(output.sum(), source)[0]
+    agree(mf.focal_loss_grad(y, t, alpha=alpha, gamma=gamma, reduction=reduction), slope)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("activation", ["none", "sigmoid", "softmax"])
+def test_dice_loss(activation: str, squared: bool, reduction: str) -> None:
+    """MONAI's formula, on images with channels second."""
+    y, t = mf.sigmoid(numbers(SHAPE, mx.float64)), mf.softmax(numbers(SHAPE, mx.float64, 1) * 3)
+    source, target = channels_second(y), channels_second(t).detach()
+    p = {"none": source, "sigmoid": torch.sigmoid(source), "softmax": torch.softmax(source, 1)}[activation]
+    axes, k = (2, 3), 2 if squared else 1
+    below = (p**k).sum(axes, keepdim=True) + (target**k).sum(axes, keepdim=True)
+    output = 1 - (2 * (p * target).sum(axes, keepdim=True) + 0.1) / (below + 0.1)
+    output = output if reduction == "none" else output.mean() if reduction == "mean" else output.sum()
+
+    def f(y: mx.array) -> mx.array:
+        return mf.dice_loss(y, t, activation=activation, squared=squared, smooth=0.1, reduction=reduction)
+
+    agree(f(y), output.movedim(1, -1) if reduction == "none" else output)
+    both = zip(pulled(lambda y: f(y).sum(), y), pulled_there(output.sum(), source), strict=True)
+    for ours, right in both:
+        agree(ours, right.movedim(1, -1))
+    slope = pulled_there(output.sum(), source)[0].movedim(1, -1)
+    agree(mf.dice_loss_grad(y, t, activation=activation, squared=squared, smooth=0.1, reduction=reduction), slope)

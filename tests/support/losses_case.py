@@ -26,12 +26,13 @@ def check(
     seen = VIEWS[view]
     labelled = mx.issubdtype(target.dtype, mx.integer)
     dense = np.array(target) if labelled else exact(target)  # or labels
-    told = {**how, "weights": exact(how["weights"])} if "weights" in how else how
+    told = {name: exact(value) if isinstance(value, mx.array) else value for name, value in how.items()}
     value, passed, derived = oracle.loss(exact(y), dense, type, reduction, **told)
     size = np.abs(oracle.loss(exact(y), dense, type, "none", **told)[0]) if type != COSINE else abs(exact(y) * dense)
     axes = tuple(range(1, y.ndim))
     scale = 1 + (size if reduction == "none" else size.sum(axes, keepdims=True))
     weighed = np.broadcast_to(1 + np.abs(told.get("weights", told.get("weight", 1.0))), y.shape)
+    weighed = weighed * max(1.0, *(np.abs(told.get(name, 1.0)).max() for name in ("class_weights", "pos_weight")))
     slope = 1 + np.abs(passed) + weighed * 2
 
     made, gradient = mf.loss(seen(y), seen(target), type, reduction, **how)

@@ -178,17 +178,17 @@ inline void fold_each(const A* flat, int64_t count, int64_t length, A* each, con
   });
 }
 template <typename A>
-inline void largest_of_each(const A* flat, int64_t count, int64_t length, A* each) {
+__attribute__((noinline)) void largest_of_each(const A* flat, int64_t count, int64_t length, A* each) {
   fold_each(flat, count, length, each, [](A a, A b) { return b > a ? b : a; });
 }
 template <typename A>
-inline void sum_of_each(const A* flat, int64_t count, int64_t length, A* each) {
+__attribute__((noinline)) void sum_of_each(const A* flat, int64_t count, int64_t length, A* each) {
   fold_each(flat, count, length, each, [](A a, A b) { return a + b; });
 }
 
 // A line's number for each of its entries.
 template <typename A>
-inline void spread(const A* each, int64_t count, int64_t length, A* flat) {
+__attribute__((noinline)) void spread(const A* each, int64_t count, int64_t length, A* flat) {
   of_length(length, [&](auto n) {
     for (int64_t k = 0; k < count; ++k) {
       for (int64_t i = 0; i < n; ++i) flat[k * n + i] = each[k];

@@ -1,5 +1,6 @@
 // Losses of images (n, pixels, classes): values, one an image or one an element, and gradients by y. Elements of all
 // types but softmax cross-entropy stand for themselves; that one goes pixel by pixel.
+#include "kernels/losses/elements.h"
 #include "kernels/losses/few_classes.h"
 #include "kernels/losses/job.h"
 #include "kernels/losses/line_reduce.h"
@@ -11,53 +12,6 @@
 
 namespace mpsf::MPSF_ISA {
 namespace {
-
-// Numbers of the types, as MPS has them.
-enum Kind : int { kAbsolute, kSquared, kSoftmax, kSigmoid, kCategorical, kHinge, kHuber, kCosine, kLog, kDivergence };
-
-// t * by, and 0 where t is.
-template <typename V>
-MPSF_INLINE V by(V t, V of) {
-  return t == 0 ? V{} : t * of;
-}
-
-// The loss of elements and its derivative by y, before weights.
-template <int K, typename V, typename T>
-MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) {
-  const V d = y - t, one = filled(y, Acc<T>(1));
-  if constexpr (K == kAbsolute) {
-    element = absolute(d);
-    slope = d > 0 ? one : d < 0 ? -one : d;
-  } else if constexpr (K == kSquared) {
-    element = d * d;
-    slope = d + d;
-  } else if constexpr (K == kSigmoid) {
-    const V small = exp(-absolute(y)), above = 1 / (1 + small);
-    element = (y < 0 ? V{} : y) - y * t + log_1p(small);
-    slope = (y < 0 ? small * above : above) - t;
-  } else if constexpr (K == kCategorical) {
-    element = -by(t, log(y));
-    slope = -by(t, 1 / y);
-  } else if constexpr (K == kHinge) {
-    const V side = 1 - (t + t), margin = 1 + side * y;
-    element = margin <= 0 ? V{} : margin;
-    slope = margin > 0 ? side : margin < 0 ? V{} : margin;
-  } else if constexpr (K == kHuber) {
-    const V size = absolute(d), bound = filled(y, job.delta);
-    element = size > bound ? bound * (size - bound / 2) : d * d / 2;
-    slope = size > bound ? (d < 0 ? -bound : bound) : d;
-  } else if constexpr (K == kCosine) {
-    element = -y * t;
-    slope = -t;
-  } else if constexpr (K == kLog) {
-    const V at = y + job.epsilon, other = 1 - y + job.epsilon;
-    element = -by(t, log(at)) - by(1 - t, log(other));
-    slope = by(1 - t, 1 / other) - by(t, 1 / at);
-  } else {
-    element = by(t, log(t)) - by(t, y);
-    slope = -t;
-  }
-}
 
 // Calls f(image, begin, end, room, more) for the units [begin, end) of images, which have so many elements each, with
 // two rooms for so many numbers, the first of which begins as zeros; it returns the sum of their losses. An image's
@@ -100,10 +54,11 @@ void over_images(const Job<T>& job, int64_t units, int64_t elements, int64_t zer
 
 // Element by element -----------------------------------------------------------------------------------------
 
-// Elements [begin, end) of an image, with their targets and weights, if they have some.
-template <int K, typename T, typename Target>
-MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Target* t, const Acc<T>* w,
-                       Acc<T> scale) {
+// So many elements of an image from one on, with the targets `hot` or, without them, the job's. Apart, since it is long
+// and its callers are alike.
+template <int K, typename Target, typename T>
+__attribute__((noinline)) double run_of(const Job<T>& job, int64_t from, int64_t length, const Target* t,
+                                        const Acc<T>* w, Acc<T> scale) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const Job<T> told = job;  // whose numbers no store can change
@@ -121,9 +76,18 @@ MPSF_INLINE double run(const Job<T>& job, int64_t from, int64_t length, const Ta
       });
   return sum.total();
 }
-
 template <int K, typename T>
-void element_by_element(const Job<T>& job) {
+double run(const Job<T>& job, int64_t from, int64_t length, const Acc<T>* hot, const Acc<T>* w, Acc<T> scale) {
+  if constexpr (K == kCategorical) {  // the only one of these types that has labels
+    if (hot) return run_of<K>(job, from, length, hot, w, scale);
+  }
+  return run_of<K>(job, from, length, job.target + from, w, scale);
+}
+template <typename T>
+using Run = double (*)(const Job<T>&, int64_t from, int64_t length, const Acc<T>* hot, const Acc<T>* w, Acc<T> scale);
+
+template <typename T>
+void element_by_element(const Job<T>& job, Run<T> run) {
   using A = Acc<T>;
   const int64_t size = job.pixels * job.classes, room = smaller(size, kChunkElements);
   over_images(job, size, 1, job.labels ? room : 0, job.pixel_weights ? room : 0,
@@ -135,7 +99,7 @@ void element_by_element(const Job<T>& job) {
                   for (int64_t i = 0; i < length; ++i) spread[i] = job.pixel_weights[(from + i) / job.classes];
                   w = spread;
                 }
-                if (!job.labels) return run<K>(job, from, length, job.target + from, w, scale);
+                if (!job.labels) return run(job, from, length, nullptr, w, scale);
                 const auto mark = [&](A target) {
                   for (int64_t pixel = from / job.classes; pixel * job.classes < from + length; ++pixel) {
                     const int64_t at = pixel * job.classes + job.labels[pixel] - from;
@@ -143,7 +107,7 @@ void element_by_element(const Job<T>& job) {
                   }
                 };
                 mark(1);
-                const double sum = run<K>(job, from, length, hot, w, scale);
+                const double sum = run(job, from, length, hot, w, scale);
                 mark(0);
                 return sum;
               });
@@ -274,7 +238,7 @@ void pixel_by_pixel(const Job<T>& job) {
   using A = Acc<T>;
   const int64_t classes = job.classes;
   const bool smooth = job.elements || job.share != 0 || job.kept != 1;
-  if (job.labels && !smooth && !job.weights && classes <= kFewEntries<A>) {
+  if (job.labels && !job.elements && !job.weights && classes <= kFewEntries<A>) {
     return few_classes<Lost, Slopes, Exact>(job);
   }
   over_images(job, job.pixels, classes, job.labels && smooth ? classes : 0, smaller(classes, kKept) + lanes<A>,
@@ -311,25 +275,27 @@ template <typename T>
 void by_kind(int kind, const Job<T>& job) {
   switch (kind) {
     case kAbsolute:
-      return element_by_element<kAbsolute>(job);
+      return element_by_element(job, run<kAbsolute, T>);
     case kSquared:
-      return element_by_element<kSquared>(job);
+      return element_by_element(job, run<kSquared, T>);
     case kSoftmax:
       return pixels_of(job);
     case kSigmoid:
-      return element_by_element<kSigmoid>(job);
+      return element_by_element(job, run<kSigmoid, T>);
     case kCategorical:
-      return element_by_element<kCategorical>(job);
+      return element_by_element(job, run<kCategorical, T>);
     case kHinge:
-      return element_by_element<kHinge>(job);
+      return element_by_element(job, run<kHinge, T>);
     case kHuber:
-      return element_by_element<kHuber>(job);
+      return element_by_element(job, run<kHuber, T>);
     case kCosine:
-      return element_by_element<kCosine>(job);
+      return element_by_element(job, run<kCosine, T>);
     case kLog:
-      return element_by_element<kLog>(job);
+      return element_by_element(job, run<kLog, T>);
     case kDivergence:
-      return element_by_element<kDivergence>(job);
+      return element_by_element(job, run<kDivergence, T>);
+    case kFocal:
+      return element_by_element(job, run<kFocal, T>);
   }
 }
 

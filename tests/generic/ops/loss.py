@@ -31,6 +31,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 PREDICTIONS: dict[str, Any] = {CATEGORICAL: "positive", "log": "shares"}  # whose logarithms are taken
 LABELS = Fixed(((0, 3, -1), (2, 9, 1)), "int32")
+ROW = Fixed((0, 3, 1), "int64")
+COUNTING: dict[str, Any] = {"ignore_index": 2, "class_weights": Array((4,), "positive")}
 MANY_LABELS = Fixed(((5, 699, 3), (0, 1, 2)), "uint32")
 
 
@@ -240,6 +242,15 @@ def wrong_values(function: Callable[..., Any]) -> tuple[Wrong, ...]:
         wrong("number_of_classes is out of range", X, X, SOFTMAX, number_of_classes=0),
         wrong("epsilon is out of range", X, X, "log", epsilon=-1e-7),
         wrong("delta is out of range", X, X, "huber", delta=float("inf")),
+        wrong("the labels do not fit y", mx.ones((3, 1, 2, 4)), mx.zeros((3,), mx.int32), SOFTMAX),
+        wrong("ignore_index has no meaning here", X, X, SOFTMAX, ignore_index=-100),
+        wrong("ignore_index has no meaning here", X, X, "huber", ignore_index=-100),
+        wrong("ignore_index is out of range", X, LABELLED, SOFTMAX, ignore_index=2**64),
+        wrong("class_weights has no meaning here", X, X, SIGMOID, class_weights=mx.ones(4)),
+        wrong("class_weights does not fit y", X, X, SOFTMAX, class_weights=mx.ones(3)),
+        wrong("class_weights does not fit y", X, LABELLED, SOFTMAX, class_weights=mx.ones((1, 4))),
+        wrong("pos_weight has no meaning here", X, X, SOFTMAX, pos_weight=mx.ones(4)),
+        wrong("pos_weight does not fit y", X, X, SIGMOID, pos_weight=mx.ones(5)),
     )
 
 
@@ -265,6 +276,10 @@ def wrong_types(function: Callable[..., Any]) -> tuple[Wrong, ...]:
         wrong("label_smoothing is not a number", label_smoothing=True),
         wrong("number_of_classes is not an int", number_of_classes=3.0),
         wrong("delta is not a number", delta=None),
+        wrong("ignore_index is not an int", LABELLED, SOFTMAX, ignore_index=1.0),
+        wrong("class_weights is not an array", LABELLED, SOFTMAX, class_weights=[1.0] * 4),
+        wrong("class_weights has no floating dtype", LABELLED, SOFTMAX, class_weights=mx.ones(4, mx.int32)),
+        wrong("pos_weight is not an array", X, SIGMOID, pos_weight=2.0),
     )
 
 
@@ -277,6 +292,8 @@ OPS = (
             "of elements": of("loss", SIGMOID, "none"),
             "weighted": of("loss", SOFTMAX, "sum", weights=Array((2, 3, 1))),
             "of labels": call("loss", Array(LINES, "positive"), LABELS, CATEGORICAL, "sum"),
+            "of labels that count": call("loss", Array(LINES), LABELS, SOFTMAX, "mean", **COUNTING),
+            "of positives": of("loss", SIGMOID, "mean", pos_weight=Array((4,), "positive")),
             **{type: Sample(of("loss", type, "sum", shape=LARGER), in_matrix=False) for type in TYPES},
             "of weighted squares": Sample(
                 of("loss", MSE, "mean", shape=LARGER, weights=Array(LARGER, "positive")), in_matrix=False
@@ -324,6 +341,20 @@ OPS = (
                 "loss_value", "log", "sum_by_non_zero_weights", weights=Array((3, 1)), epsilon=0.1
             ),
             "of weighted elements": of("loss_value", SIGMOID, "none", weights=Array((4,))),
+            "of labels that count": call("loss_value", Array(LINES), LABELS, SOFTMAX, "mean", **COUNTING),
+            "of smoothed labels that count": call(
+                "loss_value", Array(LINES), LABELS, SOFTMAX, "mean", **COUNTING, **OPTIONS[SOFTMAX]
+            ),
+            "of weighted labels that count": call(
+                *("loss_value", Array(LINES, "positive"), LABELS, CATEGORICAL, "sum_by_non_zero_weights"),
+                **{**COUNTING, "weights": Array((2, 3, 1))},
+            ),
+            "of classes": of("loss_value", SOFTMAX, "mean", class_weights=Array((4,), "positive")),
+            "of positives": of("loss_value", SIGMOID, "mean", pos_weight=Array((4,), "positive"), label_smoothing=0.1),
+            "of positive elements": of("loss_value", SIGMOID, "none", pos_weight=Array((4,), "positive"), weight=1.5),
+            "of a label an image": Sample(
+                call("loss_value", Array((3, 1, 1, 4)), ROW, SOFTMAX, "mean", ignore_index=1), in_matrix=False
+            ),
             "of larger images": Sample(of("loss_value", MSE, "sum", shape=LARGER), in_matrix=False),
             "of larger rows": Sample(of("loss_value", SOFTMAX, "sum", shape=LARGER), in_matrix=False),
         },

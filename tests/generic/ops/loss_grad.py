@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from generic.opinfo import Array, Loads, OpInfo, Sample, call
 from generic.ops.loss import (
+    COUNTING,
     LABELS,
     LARGER,
     LINES,
@@ -15,6 +16,7 @@ from generic.ops.loss import (
     MSE,
     NO_WEIGHTS,
     OPTIONS,
+    SIGMOID,
     SOFTMAX,
     TWICE,
     TYPES,
@@ -57,6 +59,9 @@ OPS = (
             "weighted and divided": of(
                 "loss_grad", SOFTMAX, "sum_by_non_zero_weights", weights=Array((2, 3, 1)), divided=True
             ),
+            "of labels that count": call("loss_grad", Array(LINES), LABELS, SOFTMAX, **DIVIDED, **COUNTING),
+            "of labels that count, undivided": call("loss_grad", Array(LINES), LABELS, SOFTMAX, **COUNTING),
+            "of positives": of("loss_grad", SIGMOID, pos_weight=Array((4,), "positive"), **DIVIDED),
             "of smoothed labels": call("loss_grad", Array(LINES), LABELS, SOFTMAX, **DIVIDED, **OPTIONS[SOFTMAX]),
             **{
                 f"{type} of larger images": Sample(of("loss_grad", type, shape=LARGER, divided=True), in_matrix=False)

@@ -5,12 +5,13 @@ They are written from docs/ and Apple's documentation, and share nothing with th
 
 from __future__ import annotations
 
-from tests.soak.tables import activations, elements, moves, norms, sequences, windows
+from tests.soak.tables import activations, elements, losses, moves, norms, sequences, windows
 from tests.soak.tables.case import Row
 
 ROWS: dict[str, Row] = {
     **activations.ROWS,
     **elements.ROWS,
+    **losses.ROWS,
     **windows.ROWS,
     **norms.ROWS,
     **moves.ROWS,

@@ -112,13 +112,19 @@ def loss(
     number_of_classes: int = 1,
     epsilon: float = 1e-7,
     delta: float = 1.0,
+    ignore_index: int | None = None,
+    class_weights: Array | None = None,
+    pos_weight: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Value, MPS's gradient, and the derivative of the value's sum.
 
-    A target of integers is labels; a pixel whose label is no class has targets of 0, whatever the smoothing.
+    A target of integers is labels; a pixel whose label is no class has targets of 0, whatever the smoothing. Where
+    labels count unevenly, a mean divides by what an image of the batch counts on an average.
     """
     labelled, classes = np.issubdtype(target.dtype, np.integer), y.shape[-1]
-    target = one_hot(target, classes) if labelled else target
+    labels = target.reshape(y.shape[:-1]) if labelled else target
+    counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
+    target = one_hot(labels, classes) * counted[..., None] if labelled else target
     of_a_class = target.any(-1, keepdims=True) if labelled else True
     told = {"epsilon": epsilon, "delta": delta}
     of_pixels = type == "softmax_cross_entropy"
@@ -127,8 +133,20 @@ def loss(
     t = target * (1 - label_smoothing) + label_smoothing / over if smoothed else target
     t = t * of_a_class
     w = np.broadcast_to(weight if weights is None else weights, y.shape)
+    if labelled:
+        w = w * counted[..., None]
+    of_labels = counted * 1.0
+    passing = w
+    if class_weights is not None:
+        of_labels = (target * class_weights).sum(-1) if labelled else of_labels
+        passing = w * of_labels[..., None] if labelled and label_smoothing == 0 else w * class_weights
+        w = w * class_weights
     with np.errstate(all="ignore"):
-        lost, passed = w * elements(type, y, t, told), w * slopes(type, y, t, told)
+        lost, passed = w * elements(type, y, t, told), passing * slopes(type, y, t, told)
+        if pos_weight is not None:
+            shares = 1 / (1 + np.exp(-y))
+            lost = -w * (pos_weight * t * np.log(shares) + (1 - t) * np.log(1 / (1 + np.exp(y))))
+            passed = w * ((1 - t) * shares - pos_weight * t * (1 - shares))
     exact = softmax(y) * (w * t).sum(-1, keepdims=True) - w * t if of_pixels else passed
     if reduction == "none":
         return lost, passed, exact
@@ -139,8 +157,50 @@ def loss(
     divisor: Any = 1
     if reduction == "mean" or (reduction == "sum_by_non_zero_weights" and weights is None):
         divisor = math.prod(y.shape[1:-1] if of_pixels else y.shape[1:])
+        if labelled and (ignore_index is not None or class_weights is not None):
+            total = of_labels.sum() / len(y) * (1 if of_pixels else classes)
+            divisor = total if total else 1
     elif reduction == "sum_by_non_zero_weights":
         assert weights is not None
-        counted = w[..., :1] if of_pixels and (1, *weights.shape)[-1] == 1 else w
-        divisor = np.maximum((counted != 0).sum(axes, keepdims=True), 1)
+        own = np.broadcast_to(weights, y.shape) * (counted[..., None] if labelled else 1)
+        own = own[..., :1] if of_pixels and (1, *weights.shape)[-1] == 1 else own
+        divisor = np.maximum((own != 0).sum(axes, keepdims=True), 1)
     return value / divisor, passed, exact / divisor
+
+
+# Losses that MPS does not have ----------------------------------------------------------------------------
+
+
+def focal(y: Array, t: Array, alpha: float | None, gamma: float) -> tuple[Array, Array]:
+    """Every element's loss, a sum over the two answers' probabilities, and its derivative by y."""
+    with np.errstate(all="ignore"):
+        p, rest = 1 / (1 + np.exp(-y)), 1 / (1 + np.exp(y))
+        right = p * t + rest * (1 - t)
+        scale = 1.0 if alpha is None else np.where(t == 1, alpha, alpha * t + (1 - alpha) * (1 - t))
+        entropy = -_times(t, -np.log1p(np.exp(-y))) - _times(1 - t, -np.log1p(np.exp(y)))
+        lost = scale * entropy * (1 - right) ** gamma
+        steep = -gamma * (1 - right) ** (gamma - 1) * p * rest * (2 * t - 1) if gamma else 0
+    return lost, scale * (steep * entropy + (1 - right) ** gamma * (p - t))
+
+
+def dice(y: Array, target: Array, activation: str, smooth: float, squared: bool) -> tuple[Array, Array]:
+    """The loss (n, c) of each class of each image, pixel after pixel, and the derivative of their sum."""
+    t = one_hot(target.reshape(y.shape[:-1]), y.shape[-1]) if np.issubdtype(target.dtype, np.integer) else target
+    p = {"none": lambda y: y, "sigmoid": lambda y: 1 / (1 + np.exp(-y)), "softmax": softmax}[activation](y)
+    flat = [a.reshape(len(y), math.prod(y.shape[1:-1]), y.shape[-1]) for a in (p, t)]
+    above, below = (np.full((len(y), y.shape[-1]), float(smooth)) for _ in range(2))
+    for one, other in zip(*(np.moveaxis(a, 1, 0) for a in flat), strict=True):
+        above = above + 2 * one * other
+        below = below + (one**2 + other**2 if squared else one + other)
+    slope = above[:, None] / below[:, None] ** 2 * (2 * flat[0] if squared else 1) - 2 * flat[1] / below[:, None]
+    slope = slope.reshape(y.shape)
+    if activation == "softmax":
+        slope = softmax_grad(slope, p)
+    elif activation == "sigmoid":
+        slope = slope * p * (1 - p)
+    return 1 - above / below, slope
+
+
+def reduced(each: Array, reduction: str) -> Array:
+    """All elements, their sum or their mean."""
+    return each if reduction == "none" else each.sum() if reduction == "sum" else each.mean()

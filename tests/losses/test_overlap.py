@@ -1,0 +1,171 @@
+"""The focal and the Dice loss by hand, and at the ends of the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import DTYPES, accumulator, exact, numbers, same_bits
+from support import close as near
+from support.losses_case import SIGMOID
+from support.oracle import losses as oracle
+
+import mpsfunc as mf
+
+
+def close(made: mx.array, right: Any) -> None:
+    np.testing.assert_allclose(exact(made), right, 2e-6, 1e-7)
+
+
+def drawn(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    """Logits, and targets of which many are 0 or 1."""
+    y, t = numbers(shape) * 3, mx.tanh(numbers(shape, seed=1)) + 0.5
+    return y.astype(dtype), mx.clip(t, 0, 1).astype(dtype)
+
+
+# Focal ----------------------------------------------------------------------------------------------------
+
+
+def test_focal_by_hand(device: mx.Device) -> None:
+    """A logit of log 3 is a probability of 3 / 4."""
+    y, t = mx.full((1, 2), float(np.log(3))), mx.array([[1.0, 0.0]])
+    right = [[0.25 * np.log(4 / 3) / 16, 0.75 * np.log(4) * 9 / 16]]
+    close(mf.focal_loss(y, t), right)
+    close(mf.focal_loss(y, t, alpha=None, gamma=1.0), [[np.log(4 / 3) / 4, np.log(4) * 3 / 4]])
+    close(mf.focal_loss(y, t, reduction="sum"), np.sum(right))
+    close(mf.focal_loss(y, t, reduction="mean"), np.mean(right))
+    # d/dy of (1 - p)^2 * -log p: 2 p (1 - p)^2 log p - (1 - p)^3
+    close(mf.focal_loss_grad(y[:, :1], t[:, :1], alpha=None), [[2 * 0.75 / 16 * np.log(0.75) - 1 / 64]])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 3.25])
+@pytest.mark.parametrize("alpha", [None, 0.0, 0.25, 1.0])
+def test_focal_definition(device: mx.Device, dtype: mx.Dtype, alpha: float | None, gamma: float) -> None:
+    for shape in ((2, 3, 5), (3, 16), (2, 3, 4, 21)):
+        y, t = drawn(shape, dtype)
+        lost, slope = oracle.focal(exact(y), exact(t), alpha, gamma)
+        how: dict[str, Any] = {"alpha": alpha, "gamma": gamma}
+        made = mf.focal_loss(y, t, **how)
+        assert made.dtype == dtype and made.shape == shape
+        near(made, lost, 1 + abs(lost), slack=8)
+        for reduction in ("sum", "mean"):
+            total = mf.focal_loss(y, t, reduction=reduction, **how)
+            assert total.dtype == accumulator(dtype) and total.shape == ()
+            near(total, oracle.reduced(lost, reduction), 1 + oracle.reduced(lost, reduction), slack=8)
+        near(mf.focal_loss_grad(y, t, **how), slope, 1 + abs(slope), slack=12)
+        pulled = mx.grad(lambda y, t=t, how=how: mf.focal_loss(y, t, reduction="mean", **how))(y)
+        near(pulled, slope / y.size, (1 + abs(slope)) / y.size, slack=12)
+
+
+def test_without_a_gamma_it_is_cross_entropy(device: mx.Device) -> None:
+    y, t = drawn((2, 3, 8), mx.float32)
+    lost = mf.focal_loss(y, t, alpha=None, gamma=0.0)
+    close(lost, exact(mf.loss_value(y, t, SIGMOID, "none")))
+    close(mf.focal_loss_grad(y, t, alpha=None, gamma=0.0), exact(mf.loss_grad(y, t, SIGMOID)))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 1.5, 2.0])
+def test_focal_where_an_exponential_vanishes(device: mx.Device, gamma: float) -> None:
+    """What is surely right costs nothing, at every order; what is surely wrong costs its logit."""
+    y, t = mx.array([[300.0, -300, -300, 300]]), mx.array([[1.0, 0, 1, 0]])
+
+    def f(y: mx.array) -> mx.array:
+        return mf.focal_loss(y, t, alpha=None, gamma=gamma)
+
+    slope = mx.grad(lambda y: f(y).sum())
+    close(f(y), [[0, 0, 300, 300]])
+    close(mf.focal_loss_grad(y, t, alpha=None, gamma=gamma), [[0, 0, -1, 1]])
+    close(slope(y), [[0, 0, -1, 1]])
+    close(mx.jvp(slope, [y], [mx.ones_like(y)])[1][0], [[0, 0, 0, 0]])
+    close(mx.grad(lambda y: (slope(y) ** 2).sum())(y), [[0, 0, 0, 0]])
+
+
+def test_focal_nan_passes(device: mx.Device, dtype: mx.Dtype) -> None:
+    y, t = drawn((2, 8), dtype)
+    y[1, 3] = float("nan")
+    for gamma in (0.0, 0.5, 2.0):
+        for made in (mf.focal_loss(y, t, gamma=gamma), mf.focal_loss_grad(y, t, gamma=gamma)):
+            assert np.argwhere(np.isnan(exact(made))).tolist() == [[1, 3]]
+
+
+def test_focal_threads_do_not_change_bits(on_cpu: mx.Device, threads: Callable[[int], None]) -> None:
+    y, t = drawn((2, 90, 300), mx.float32)
+    made = []
+    for count in (1, 2, 5):
+        threads(count)
+        made.append([mf.focal_loss(y, t, reduction="sum", gamma=1.5), mf.focal_loss_grad(y, t)])
+        mx.eval(made[-1])
+    assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+
+
+def test_focal_every_instruction_set(on_cpu: mx.Device, isa: str) -> None:
+    for dtype in DTYPES:
+        y, t = drawn((3, 37), dtype)
+        lost, slope = oracle.focal(exact(y), exact(t), 0.25, 1.5)
+        near(mf.focal_loss(y, t, gamma=1.5), lost, 1 + abs(lost), slack=8)
+        near(mf.focal_loss_grad(y, t, gamma=1.5), slope, 1 + abs(slope), slack=12)
+
+
+# Dice -----------------------------------------------------------------------------------------------------
+
+
+def test_dice_by_hand(device: mx.Device) -> None:
+    p, t = mx.array([[[0.5, 0.0], [1.0, 0.0]]]), mx.array([[[1.0, 0.0], [0.0, 0.0]]])
+    close(mf.dice_loss(p, t, smooth=0.0, reduction="none")[..., :1], [[[1 - 1 / 2.5]]])
+    assert np.isnan(exact(mf.dice_loss(p, t, smooth=0.0, reduction="none"))[0, 0, 1])  # 0 / 0
+    close(mf.dice_loss(p, t, smooth=1.0, reduction="none"), [[[1 - 2 / 3.5, 0]]])
+    close(mf.dice_loss(p, t, smooth=1.0), (1 - 2 / 3.5) / 2)
+    close(mf.dice_loss(p, t, smooth=1.0, squared=True, reduction="sum"), 1 - 2 / 3.25)
+    close(mf.dice_loss(t, t), 0)
+    # d/dp of -(2 p t + 1) / (sum + 1): -2 t / 3.5 + 2 / 3.5^2
+    right = np.array([-2 / 3.5 + 2 / 3.5**2, 2 / 3.5**2])
+    close(mf.dice_loss_grad(p, t, smooth=1.0, reduction="sum")[0, :, 0], right)
+    close(mf.dice_loss_grad(p, t, smooth=1.0)[0, :, 0], right / 2)
+
+
+@pytest.mark.parametrize("activation", ["none", "sigmoid", "softmax"])
+@pytest.mark.parametrize("squared", [False, True])
+def test_dice_definition(device: mx.Device, dtype: mx.Dtype, activation: str, squared: bool) -> None:
+    for shape in ((2, 3, 5), (3, 16), (2, 9, 7, 8), (1, 40, 3)):
+        y, t = drawn(shape, dtype)
+        y = mx.clip(abs(y), 0, 1) if activation == "none" else y
+        how: dict[str, Any] = {"activation": activation, "squared": squared}
+        each, slope = oracle.dice(exact(y), exact(t), activation, 1e-5, squared)
+        made = mf.dice_loss(y, t, reduction="none", **how)
+        assert made.dtype == accumulator(dtype) and made.shape == (shape[0], *(1,) * (len(shape) - 2), shape[-1])
+        near(made, each.reshape(made.shape), 4, slack=8)
+        size = 1 + abs(slope).max()
+        near(mf.dice_loss_grad(y, t, reduction="sum", **how), slope, size, slack=8)
+        near(mf.dice_loss(y, t, **how), each.mean(), 4, slack=8)
+        pulled = mx.grad(lambda y, t=t, how=how: mf.dice_loss(y, t, **how))(y)
+        assert pulled.dtype == dtype
+        near(pulled, slope / each.size, size / each.size, slack=8)
+
+
+@pytest.mark.parametrize("kind", [mx.int32, mx.uint8, mx.int64], ids=str)
+def test_labels_of_dice_are_targets(device: mx.Device, dtype: mx.Dtype, kind: mx.Dtype) -> None:
+    y, labels = drawn((2, 4, 5), dtype)[0], np.array([[0, 4, 1, 120], [2, 2, 5, 0]])
+    hot = mx.array(oracle.one_hot(labels, 5)).astype(dtype)
+    for f in (mf.dice_loss, mf.dice_loss_grad):
+        how: dict[str, Any] = {"activation": "softmax", "reduction": "sum"}
+        assert same_bits(f(y, mx.array(labels).astype(kind), **how), f(y, hot, **how))
+
+
+def test_a_gradient_by_the_target(on_cpu: mx.Device) -> None:
+    """Sums change places, but for the activation."""
+    y, t = (mx.tanh(abs(numbers((2, 6, 3), mx.float64, i))) for i in range(2))
+    pulled = mx.grad(lambda t: mf.dice_loss(y, t))(t)
+    np.testing.assert_allclose(exact(pulled), exact(mf.dice_loss_grad(t, y)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", [mf.focal_loss, mf.dice_loss])
+def test_empty_batches(device: mx.Device, function: Callable[..., mx.array]) -> None:
+    y = mx.zeros((0, 3, 4))
+    assert function(y, y, reduction="sum").item() == 0
+    assert np.isnan(function(y, y, reduction="mean").item())
+    assert function(y, y, reduction="none").shape == (0, 1 if function is mf.dice_loss else 3, 4)
+    gradient = mf.focal_loss_grad if function is mf.focal_loss else mf.dice_loss_grad
+    assert gradient(y, y, reduction="mean").shape == y.shape
