@@ -52,7 +52,7 @@ def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> CoordinateNam
     chosen = checks.choice(op, "coordinate", coordinate, COORDINATES)
     if not checks.switch(op, "align_corners", align_corners):
         return chosen
-    if chosen != "asymmetric":
+    if chosen != "half_pixel":  # the default
         raise ValueError(
             f"{op}: align_corners has a coordinate of its own; got coordinate={describe(coordinate)}, "
             "expected align_corners=False or no coordinate"

@@ -122,27 +122,28 @@ def resize_bilinear(
     out_size: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    edge_mode: EdgeMode = "clamp",
+    coordinate: CoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> mx.array:
     """Gives images another size by mixing neighbouring pixels linearly.
 
     As `upsample_bilinear`, with L / D for 1 / s: along an axis of length L that becomes D, position j of the result
-    lies at ``j * L / D`` by default, at ``j * (L - 1) / (D - 1)`` with ``align_corners`` (at 0 if D is 1), or at
-    ``(j + 1/2) * L / D - 1/2`` with ``coordinate="half_pixel"``. Two pixels are read along an axis however much smaller
-    the result is: nothing is averaged (PyTorch's ``antialias=False``).
+    lies at ``(j + 1/2) * L / D - 1/2`` by default, at ``j * (L - 1) / (D - 1)`` with ``align_corners`` (at 0 if D is
+    1), or at ``j * L / D`` with ``coordinate="asymmetric"``. Two pixels are read along an axis however much smaller the
+    result is: nothing is averaged (PyTorch's ``antialias=False``).
 
-    Source: ``MPSNNResizeBilinear``. PyTorch's ``interpolate(size=...)`` is ``align_corners=True``, or else
-    ``coordinate="half_pixel", edge_mode="clamp"``; ONNX's and TensorFlow's asymmetric linear ``Resize`` is
-    ``edge_mode="clamp"``.
+    Source: PyTorch's ``interpolate(size=...)`` with mode "bilinear". ``MPSNNResizeBilinear`` is ``align_corners=True``,
+    or else ``coordinate="asymmetric", edge_mode="zero"``; TensorFlow 1's is ``coordinate="asymmetric"``, like ONNX's
+    asymmetric linear ``Resize``.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
         align_corners: Corners stay corners. Default False.
-        edge_mode: What lies beyond the image: "zero" (default) or "clamp", which repeats the edge.
-        coordinate: "asymmetric" (default) or "half_pixel", as above; not with ``align_corners``.
+        edge_mode: What lies beyond the image: "clamp" (default) repeats the edge, or "zero". With ``align_corners``
+            nothing is read there.
+        coordinate: "half_pixel" (default) or "asymmetric", as above; not with ``align_corners``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -155,7 +156,7 @@ def resize_bilinear(
 
     Example:
         >>> x = mx.array([0.0, 3.0, 6.0, 9.0]).reshape(1, 1, 4, 1)
-        >>> resize_bilinear(x, (1, 2), coordinate="half_pixel").reshape(-1)
+        >>> resize_bilinear(x, (1, 2)).reshape(-1)
         array([1.5, 7.5], dtype=float32)
     """
     return resize_bilinear_fwd(
@@ -168,8 +169,8 @@ def resize_bilinear_fwd(
     out_size: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    edge_mode: EdgeMode = "clamp",
+    coordinate: CoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`resize_bilinear`, and the state that `resize_bilinear_grad` needs. Arguments and errors are its.
@@ -193,8 +194,8 @@ def resize_bilinear_state(
     out_size: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    edge_mode: EdgeMode = "clamp",
+    coordinate: CoordinateName = "half_pixel",
 ) -> ResampleState:
     """The state of `resize_bilinear_fwd` for images of a shape, without running it.
 
@@ -209,7 +210,7 @@ def resize_bilinear_state(
         The state.
 
     Example:
-        >>> resize_bilinear_state((1, 4, 6, 1), 3, edge_mode="clamp").cols.edge
+        >>> resize_bilinear_state((1, 4, 6, 1), 3).cols.edge
         'clamp'
     """
     op = "resize_bilinear_state"
@@ -235,7 +236,7 @@ def resize_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: StreamLi
     Example:
         >>> state = resize_bilinear_state((1, 1, 4, 1), (1, 2))
         >>> resize_bilinear_grad(mx.array([1.0, 2.0]).reshape(1, 1, 2, 1), state).reshape(-1)
-        array([1, 0, 2, 0], dtype=float32)
+        array([0.5, 0.5, 1, 1], dtype=float32)
     """
     return resampling.gradient("resize_bilinear_grad", dy, state, stream)
 

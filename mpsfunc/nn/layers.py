@@ -295,7 +295,7 @@ class Upsample(DropIn, stock.Upsample):
             return mf.upsample_nearest(x, factors)
         if self.align_corners:
             return mf.upsample_bilinear(x, factors, align_corners=True)
-        return mf.upsample_bilinear(x, factors, coordinate="half_pixel", edge_mode="clamp")
+        return mf.upsample_bilinear(x, factors)
 
 
 class _Together:

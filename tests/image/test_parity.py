@@ -32,11 +32,8 @@ def pulled(output: Any, dy: mx.array, source: Any) -> Any:
 @pytest.mark.parametrize("out_size", SIZES, ids=str)
 @pytest.mark.parametrize("align_corners", [True, False])
 def test_bilinear(out_size: tuple[int, int], align_corners: bool) -> None:
-    how: dict[str, Any] = (
-        {"align_corners": True} if align_corners else {"coordinate": "half_pixel", "edge_mode": "clamp"}
-    )
     x = numbers(SHAPE, mx.float64)
-    y, state = mf.resize_bilinear_fwd(x, out_size, **how)
+    y, state = mf.resize_bilinear_fwd(x, out_size, align_corners=align_corners)
     source = theirs(x)
     output = torch.nn.functional.interpolate(source, out_size, mode="bilinear", align_corners=align_corners)
     agree(y, output)
@@ -47,7 +44,7 @@ def test_bilinear(out_size: tuple[int, int], align_corners: bool) -> None:
 @pytest.mark.parametrize("scale", [1, 2, (3, 4)], ids=str)
 def test_bilinear_by_a_scale(scale: Any) -> None:
     x = numbers(SHAPE, mx.float64)
-    y = mf.upsample_bilinear(x, scale, coordinate="half_pixel", edge_mode="clamp")
+    y = mf.upsample_bilinear(x, scale)
     agree(y, torch.nn.functional.interpolate(theirs(x), scale_factor=scale, mode="bilinear", align_corners=False))
 
 
@@ -96,7 +93,7 @@ def test_nearest_by_a_scale(scale: Any, mode: str) -> None:
 def test_a_scale_that_is_not_whole() -> None:
     """Here sizes say how far positions are apart, and in PyTorch if it is told to."""
     x = numbers(SHAPE, mx.float64)
-    y = mf.resize_bilinear(x, (6, 7), coordinate="half_pixel", edge_mode="clamp")
+    y = mf.resize_bilinear(x, (6, 7))
     how: dict[str, Any] = {"scale_factor": 1.3, "mode": "bilinear"}
     agree(y, torch.nn.functional.interpolate(theirs(x), **how, recompute_scale_factor=True))
     theirs_alone = torch.nn.functional.interpolate(theirs(x), **how).detach().numpy().transpose(0, 2, 3, 1)

@@ -20,13 +20,13 @@ from mpsfunc import graph
 X, SMALL = Array((2, 3, 4, 4)), Array((2, 5, 2, 4))
 OTHER, WIDE = Array((2, 5, 4, 4)), Array((2, 3, 6, 4))
 EIGHT = Array((2, 5, 4, 8))  # channels
-CENTRED: dict[str, Any] = {"coordinate": "half_pixel", "edge_mode": "clamp"}
+MPS: dict[str, Any] = {"coordinate": "asymmetric", "edge_mode": "zero"}  # and what its graphs' nodes do
 # What a bilinear image may be besides.
 HOW: dict[str, dict[str, Any]] = {
-    "of zero edges": {},
-    "of clamped edges": {"edge_mode": "clamp"},
-    "of half pixels": {"coordinate": "half_pixel"},
-    "of half pixels and clamped edges": CENTRED,
+    "of zero edges": MPS,
+    "of clamped edges": {"coordinate": "asymmetric"},
+    "of half pixels": {"edge_mode": "zero"},
+    "of half pixels and clamped edges": {},
     "of aligned corners": {"align_corners": True},
 }
 Matrices = Callable[..., tuple[np.ndarray, ...]]  # of the axes of images, for their shape and what the function takes
@@ -55,8 +55,8 @@ def mixes(
     shape: tuple[int, ...],
     out_size: tuple[int, int],
     align_corners: bool = False,
-    coordinate: str = "asymmetric",
-    edge_mode: str = "zero",
+    coordinate: str = "half_pixel",
+    edge_mode: str = "clamp",
 ) -> tuple[np.ndarray, ...]:
     where = "align_corners" if align_corners else coordinate
     return tuple(oracle.bilinear(n, m, where, edge_mode) for n, m in zip(shape[1:3], out_size, strict=True))
@@ -93,15 +93,15 @@ def _mixed(
 
 
 def _cases() -> Iterator[Case]:
-    yield _mixed((3, 3, 4, 8), F32, (6, 8))
-    yield _mixed((2, 3, 4, 8), F32, (6, 8), **CENTRED)
+    yield _mixed((3, 3, 4, 8), F32, (6, 8), **MPS)
+    yield _mixed((2, 3, 4, 8), F32, (6, 8))
     yield _mixed((2, 3, 4, 5), F32, (9, 7), align_corners=True)
-    yield _mixed((2, 7, 9, 4), F32, (3, 4), coordinate="half_pixel")
-    yield _mixed((2, 3, 4, 16), F16, (6, 8), **CENTRED)
-    yield _mixed((2, 4, 3, 8), BF16, (5, 7), edge_mode="clamp")
+    yield _mixed((2, 7, 9, 4), F32, (3, 4), edge_mode="zero")
+    yield _mixed((2, 3, 4, 16), F16, (6, 8))
+    yield _mixed((2, 4, 3, 8), BF16, (5, 7), coordinate="asymmetric")
     yield _mixed((1, 1, 2, 1), F32, (1, 3))  # few elements in each array
-    yield _mixed((1, 2, 1, 1), F32, (1, 1))
-    yield _mixed((9, 40, 9, 4), F32, (80, 18), crowded=True, **CENTRED)
+    yield _mixed((1, 2, 1, 1), F32, (1, 1), **MPS)
+    yield _mixed((9, 40, 9, 4), F32, (80, 18), crowded=True)
 
 
 # Wrong calls, and the records ---------------------------------------------------------------------------
@@ -180,8 +180,15 @@ OPS = (
         nodes={
             "": Node(
                 lambda x: graph.resize_bilinear(x, (9, 4), coordinate="half_pixel"),
-                lambda p, x: mf.resize_bilinear(x, (9, 4), coordinate="half_pixel"),
-            )
+                lambda p, x: mf.resize_bilinear(x, (9, 4), edge_mode="zero"),
+            ),
+            "of MPS": Node(
+                lambda x: graph.resize_bilinear(x, (9, 4)), lambda p, x: mf.resize_bilinear(x, (9, 4), **MPS)
+            ),
+            "with aligned corners": Node(
+                lambda x: graph.resize_bilinear(x, (9, 4), align_corners=True),
+                lambda p, x: mf.resize_bilinear(x, (9, 4), align_corners=True),
+            ),
         },
     ),
     OpInfo(
@@ -198,7 +205,7 @@ OPS = (
     OpInfo(
         name="resize_bilinear_grad",
         samples={
-            "": call("resize_bilinear_grad", SMALL, call("resize_bilinear_state", X.shape, (5, 2), **CENTRED)),
+            "": call("resize_bilinear_grad", SMALL, call("resize_bilinear_state", X.shape, (5, 2))),
             "lower and wider": call("resize_bilinear_grad", WIDE, call("resize_bilinear_state", OTHER.shape, (3, 6))),
             **larger_grad("resize_bilinear", (8, 3), (8, 3)),
         },
@@ -216,7 +223,7 @@ OPS = (
         name="resize_bilinear_state",
         differentiable=False,
         compared="image/test_upsample.py",
-        samples={"": call("resize_bilinear_state", X.shape, (5, 2), **CENTRED)},
+        samples={"": call("resize_bilinear_state", X.shape, (5, 2))},
         wrong_values=(
             ("unknown coordinate", lambda: mf.resize_bilinear_state(IMAGES.shape, 3, coordinate="")),
             ("an axis is too long", lambda: mf.resize_bilinear_state((1, 2**24 + 1, 1, 1), 1)),

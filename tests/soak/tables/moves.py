@@ -47,6 +47,8 @@ def _resampled(name: str) -> Row:
             how["coordinate"] = "half_pixel" if half else "asymmetric"
         if mode == "bilinear":
             how |= {"align_corners": align, "edge_mode": edge}
+            if align:
+                del how["coordinate"]
         matrices = []
         for i in (0, 1):
             ratio = Fraction(n[i], out[i])

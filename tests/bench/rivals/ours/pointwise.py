@@ -74,9 +74,9 @@ def dropout_masked_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.dropout_grad(a.dy, state)]
 
 
-# PyTorch's rule, and MPS's default.
-_HALF_PIXEL: dict[str, Any] = {"edge_mode": "clamp", "coordinate": "half_pixel"}
-_ASYMMETRIC: dict[str, Any] = {}
+# PyTorch's rule, and MPS's.
+_HALF_PIXEL: dict[str, Any] = {}
+_ASYMMETRIC: dict[str, Any] = {"edge_mode": "zero", "coordinate": "asymmetric"}
 
 
 def bilinear(p: Problem, a: SimpleNamespace, rule: dict[str, Any]) -> Call:
