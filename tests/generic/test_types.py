@@ -84,6 +84,7 @@ NAMES = [
     ("mpsfunc.pad_state((1, 4, 4, 1), 1, 1, {})", "mirror", "reflect"),
     ("mpsfunc.resize_nearest(x, 7, coordinate={})", "half_pixel", "align_corners"),
     ("mpsfunc.resize_bilinear(x, 7, edge_mode={})", "clamp", "exclude"),
+    ("mpsfunc.resize_bicubic(x, scale=0.3, coordinate={})", "half_pixel_symmetric", "align_corners"),
     ("mpsfunc.upsample_bilinear(x, 2, coordinate={})", "half_pixel", "align_corners"),
     ("mpsfunc.upsample_bilinear(x, 2, edge_mode={})", "clamp", "border"),
     ("mpsfunc.PaddingPolicy(align={})", "top_left", "top"),

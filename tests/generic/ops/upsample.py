@@ -286,9 +286,11 @@ OPS = (
             ("state.rows.n_in is out of range", lambda: _refused(n_in=0)),
             ("an image is too large", lambda: _refused(n_in=2**31 - 1)),
             ("an axis is too long", lambda: _refused(n_in=2**25)),
-            ("unknown state.rows.method", lambda: _refused(method="cubic")),
+            ("unknown state.rows.method", lambda: _refused(method="cubes")),
             ("unknown state.rows.coordinate", lambda: _refused(coordinate="?")),
             ("unknown state.rows.edge", lambda: _refused(edge="?")),
+            ("state.rows.factor is of another size", lambda: _refused(factor=1.5)),
+            ("state.rows.factor is out of range", lambda: _refused(factor=-1.0)),
             (
                 "state.channels is out of range",
                 lambda: mf.upsample_bilinear_grad(LARGE, _MIXED._replace(channels=0)),
@@ -302,6 +304,8 @@ OPS = (
             ),
             ("state.rows.n_out is not an int", lambda: _refused(n_out=12.0)),
             ("state.rows.edge is not a name", lambda: _refused(edge=["zero"])),
+            ("state.rows.antialias is not a bool", lambda: _refused(antialias=0)),
+            ("state.rows.factor is not a number", lambda: _refused(factor=None)),
         ),
         benchmarks={
             "upsample_bilinear_grad": _measured(),
