@@ -112,7 +112,7 @@ def resized_state(
         wrong = next((name for name in ("align_corners", "asymmetric") if how == name), "edges of zero")
         if how in ("align_corners", "asymmetric") or edge == "zero":
             raise ValueError(
-                f"{said_by}: a filter has no {wrong}; got align_corners={align_corners}, coordinate="
+                f"{said_by}: a filter has no {wrong}; got align_corners={describe(align_corners)}, coordinate="
                 f"{describe(coordinate)}, edge_mode={describe(edge)}, expected antialias=False or clamped half pixels"
             )
     if (out_size is None) == (scale is None):
@@ -194,5 +194,5 @@ def _check_axis(op: str, name: str, axis: Any) -> None:
     if factor and math.floor(axis.n_in * factor) != axis.n_out:
         raise ValueError(
             f"{op}: state.{name}.factor is of another size; got state.{name}.factor={describe(axis.factor)}, "
-            f"expected one that makes {axis.n_in} pixels {axis.n_out}"
+            f"expected one that makes {describe(axis.n_in)} pixels {describe(axis.n_out)}"
         )

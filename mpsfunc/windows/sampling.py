@@ -50,7 +50,7 @@ class Padded(NamedTuple):
         n_in: Length of the source.
         before: Pixels before it.
         after: Pixels behind it.
-        mode: "constant", "clamp", "mirror" or "mirror_with_edge".
+        mode: "constant", "clamp", "mirror", "mirror_with_edge" or "circular".
     """
 
     n_in: int
@@ -120,6 +120,8 @@ def picked(axis: Axis) -> Array:
     i = j - axis.before
     if axis.mode == "clamp":
         return np.clip(i, 0, length - 1)
+    if axis.mode == "circular":
+        return i % length
     if axis.mode == "mirror":
         i = i % max(2 * length - 2, 1)
         return np.minimum(i, 2 * length - 2 - i)
@@ -189,8 +191,7 @@ def _neighbours(axis: Resized) -> tuple[Array, Array]:
             weights[outside] = (1.0, 0.0)
         return pixels, weights
     pixels = left[:, None] + np.arange(-1, 3)
-    away = np.stack([under + rest, rest, under - rest, 2 * under - rest], 1) / under
-    weights = _cubic(away, -0.75)
+    weights = _cubic(np.stack([under + rest, rest, under - rest, 2 * under - rest], 1), under, -0.75)
     for k, beyond in ((0, 1), (1, 2)):  # what lies before the first pixel is the first
         _given_on(weights, pixels[:, k] < 0, k, beyond)
     for k, beyond in ((3, 2), (2, 1)):
@@ -211,16 +212,17 @@ def _filtered(axis: Resized) -> tuple[Array, Array]:
     reach = ceil((2 if axis.method == "bicubic" else 1) * wide) + 1
     count = min(2 * reach + 1, axis.n_in)
     pixels = np.clip(over // under - reach, 0, axis.n_in - count)[:, None] + np.arange(count)
-    away = np.abs(pixels * under - over[:, None]) / (under * wide)
-    weights = _cubic(away, -0.5) if axis.method == "bicubic" else np.maximum(1 - away, 0)
+    away, most = np.abs(pixels * under - over[:, None]), under * wide if wide > 1 else under
+    weights = _cubic(away, most, -0.5) if axis.method == "bicubic" else np.maximum(most - away, 0) / most
     return pixels, weights / weights.sum(1, keepdims=True)
 
 
-def _cubic(away: Array, a: float) -> Array:
-    """Keys' cubic, so far away from a pixel."""
-    near = ((a + 2) * away - (a + 3)) * away * away + 1
-    far = ((away - 5) * away + 8) * away * a - 4 * a
-    return np.where(away <= 1, near, np.where(away < 2, far, 0))
+def _cubic(away: Array, unit: float, a: float) -> Array:
+    """Keys' cubic, so many units away from a pixel: as products, which are exact also where it crosses 0."""
+    t = away / unit
+    near = (unit - away) / unit * (1 + t - (a + 2) * t * t)
+    far = a * ((2 * unit - away) / unit) ** 2 * ((away - unit) / unit)
+    return np.where(away <= unit, near, np.where(away < 2 * unit, far, 0))
 
 
 def _evenly(axis: Resized) -> tuple[Array, Array]:

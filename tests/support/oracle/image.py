@@ -86,7 +86,10 @@ def area(n_in: int, n_out: int) -> Array:
 
 
 def padded(n_in: int, before: int, after: int, mode: str) -> Array:
-    """The matrix of one axis, (before + n_in + after, n_in), from a walk outwards that turns round at the edges."""
+    """The matrix of one axis, (before + n_in + after, n_in), from a walk outwards that turns round at the edges.
+
+    A circular one starts again at the other edge.
+    """
 
     def walk(steps: int, start: int, way: int) -> list[int]:
         found, at = [], start
@@ -99,6 +102,8 @@ def padded(n_in: int, before: int, after: int, mode: str) -> Array:
                 continue
             if 0 <= at + way < n_in:
                 at += way
+            elif mode == "circular":
+                at = 0 if way > 0 else n_in - 1
             else:
                 way = -way
                 at += way if mode == "mirror" else 0
