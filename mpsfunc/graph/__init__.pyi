@@ -16,6 +16,7 @@ from mpsfunc.graph.program import Graph as Graph
 from mpsfunc.graph.program import compile as compile
 from mpsfunc.graph.training import training_graph as training_graph
 from mpsfunc.image.padding import PadMode, Sizes
+from mpsfunc.image.resampling import FloatOrPair, NearestCoordinateName, ResizeCoordinateName
 from mpsfunc.losses.arguments import ReductionName
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.typing import ComparisonName, CoordinateName, EdgeMode, LossName, MaxEdgeMode, NeuronName
@@ -155,7 +156,7 @@ def resize_bilinear(
 ) -> FilterNode: ...
 def resize_nearest(
     x: ImageNode | FilterNode, out_size: IntOrPair | None = ..., *, scale: FloatOrPair | None = ...,
-    coordinate: CoordinateName = ..., name: str | None = ...,
+    coordinate: NearestCoordinateName = ..., name: str | None = ...,
 ) -> FilterNode: ...
 def selu(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
 def sigmoid(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...

@@ -20,6 +20,9 @@ CoordinateName = Literal["asymmetric", "half_pixel"]
 COORDINATES: tuple[CoordinateName, ...] = get_args(CoordinateName)
 ResizeCoordinateName = Literal[CoordinateName, "half_pixel_symmetric"]
 RESIZE_COORDINATES: tuple[ResizeCoordinateName, ...] = get_args(ResizeCoordinateName)
+NearestCoordinateName = Literal[CoordinateName, "mlx"]
+NEAREST_COORDINATES: tuple[NearestCoordinateName, ...] = get_args(NearestCoordinateName)
+AnyCoordinateName = ResizeCoordinateName | NearestCoordinateName
 METHODS = ("nearest", "bilinear", "bicubic", "area")
 FloatOrPair = float | Sequence[float]
 
@@ -33,8 +36,8 @@ class ResampleState(NamedTuple):
             "resize_bicubic" or "resize_area".
         channels: Channels of the image.
         rows: What the rows of the result read: the lengths of the source and of the result; "nearest", "bilinear",
-            "bicubic" or "area"; "asymmetric", "half_pixel", "half_pixel_symmetric" or "align_corners"; "zero" or
-            "clamp"; whether a filter is applied; and a factor if that says more than the lengths do, else 0.
+            "bicubic" or "area"; "asymmetric", "half_pixel", "half_pixel_symmetric", "align_corners" or "mlx"; "zero"
+            or "clamp"; whether a filter is applied; and a factor if that says more than the lengths do, else 0.
         cols: The same for its columns.
     """
 
@@ -54,8 +57,8 @@ class ResampleState(NamedTuple):
 
 
 def coordinate_of(
-    op: str, align_corners: Any, coordinate: Any, names: tuple[ResizeCoordinateName, ...] = COORDINATES
-) -> ResizeCoordinateName | Literal["align_corners"]:
+    op: str, align_corners: Any, coordinate: Any, names: tuple[AnyCoordinateName, ...] = COORDINATES
+) -> AnyCoordinateName | Literal["align_corners"]:
     """The two arguments as one."""
     chosen = checks.choice(op, "coordinate", coordinate, names)
     if not checks.switch(op, "align_corners", align_corners):
@@ -72,7 +75,7 @@ def state(
     op: str,
     x_shape: Sequence[int],
     out_size: tuple[int, int],
-    coordinate: ResizeCoordinateName | Literal["align_corners"],
+    coordinate: AnyCoordinateName | Literal["align_corners"],
     edge_mode: Any,
     antialias: bool = False,
     factors: tuple[float, float] = (0.0, 0.0),
@@ -99,7 +102,7 @@ def resized_state(
     out_size: Any,
     scale: Any,
     *,
-    names: tuple[ResizeCoordinateName, ...] = RESIZE_COORDINATES,
+    names: tuple[AnyCoordinateName, ...] = RESIZE_COORDINATES,
     align_corners: Any = False,
     coordinate: Any = "half_pixel",
     edge_mode: Any = "clamp",
@@ -124,7 +127,7 @@ def resized_state(
         return state(op, x_shape, pair(said_by, "out_size", out_size, 1), how, edge, antialias, said_by=said_by)
     parts = two(said_by, "scale", scale, _FACTOR)
     (height, y), (width, x) = (_times(said_by, n, part, scale) for n, part in zip(x_shape[1:3], parts, strict=True))
-    factors = (0.0, 0.0) if how == "align_corners" or op == "resize_area" else (y, x)
+    factors = (0.0, 0.0) if how in ("align_corners", "mlx") or op == "resize_area" else (y, x)
     return state(op, x_shape, (height, width), how, edge, antialias, factors, said_by=said_by)
 
 
@@ -147,18 +150,6 @@ def _times(op: str, length: int, part: Any, scale: Any) -> tuple[int, float]:
 def forward(x: mx.array, state: ResampleState, stream: mx.Stream) -> mx.array:
     """The image that x becomes."""
     return rules.resample(x, rules.Spec(state.rows, state.cols, False, 0, stream))
-
-
-def as_mlx(x: mx.array, scales: tuple[float, ...]) -> mx.array:
-    """The nearest pixels of `mlx.nn.Upsample`, by factors of which one is not whole."""
-    op, stream = "Upsample", launch.resolve(None)
-    checks.image(op, "x", x, stream=stream)
-    rows, cols = (
-        Resized(n, int(scale * n), "nearest", "mlx", "clamp") for n, scale in zip(x.shape[1:3], scales, strict=True)
-    )
-    checks.image_shape(op, "output shape", (1, rows.n_out, cols.n_out, x.shape[3]))
-    rules.check(op, rows, cols)
-    return rules.resample(x, rules.Spec(rows, cols, False, 0, stream))
 
 
 def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
@@ -187,7 +178,7 @@ def _check_axis(op: str, name: str, axis: Any) -> None:
     checks.whole(op, f"state.{name}.n_in", axis.n_in)
     checks.whole(op, f"state.{name}.n_out", axis.n_out)
     checks.choice(op, f"state.{name}.method", axis.method, METHODS)
-    checks.choice(op, f"state.{name}.coordinate", axis.coordinate, (*RESIZE_COORDINATES, "align_corners"))
+    checks.choice(op, f"state.{name}.coordinate", axis.coordinate, (*RESIZE_COORDINATES, "align_corners", "mlx"))
     checks.choice(op, f"state.{name}.edge", axis.edge, EDGE_MODES)
     checks.switch(op, f"state.{name}.antialias", axis.antialias)
     factor = checks.number(op, f"state.{name}.factor", axis.factor, 0)

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.image import resampling
-from mpsfunc.image.resampling import COORDINATES, CoordinateName, FloatOrPair, ResizeCoordinateName
+from mpsfunc.image.resampling import NEAREST_COORDINATES, FloatOrPair, NearestCoordinateName, ResizeCoordinateName
 from mpsfunc.image.resampling import ResampleState as ResampleState
 from mpsfunc.windows.axis import EdgeMode
 from mpsfunc.windows.placement import IntOrPair
@@ -23,7 +23,7 @@ def resize_nearest(
     out_size: IntOrPair | None = None,
     *,
     scale: FloatOrPair | None = None,
-    coordinate: CoordinateName = "asymmetric",
+    coordinate: NearestCoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> mx.array:
     """Gives images another size by picking pixels.
@@ -31,7 +31,9 @@ def resize_nearest(
     Along an axis of length L that becomes D, position j of the result is ``x[floor(j * L / D)]``, or with
     ``coordinate="half_pixel"`` ``x[floor((j + 1/2) * L / D)]``; with a scale s, D is ``floor(L * s)`` and 1 / s stands
     for L / D, but, as in PyTorch, not asymmetric where D is L or 2 L. All are exact whatever the sizes; PyTorch rounds
-    the ratio to float32 first, which moves a position now and then.
+    the ratio to float32 first, which moves a position now and then. "mlx" is what `mlx.nn.Upsample` does by a factor
+    that is not whole: in float32, always with L / D, half-pixel with halves that go to the even pixel where D is more
+    than L, else asymmetric.
 
     Source: ``interpolate`` of PyTorch with "nearest" and "nearest-exact"; ``Resize`` of ONNX with mode nearest, which
     is "asymmetric" with floor and "half_pixel" with round_prefer_ceil.
@@ -40,7 +42,7 @@ def resize_nearest(
         x: Images (n, h, w, c); float32, float16, bfloat16, float64 on the CPU, or integers of any size.
         out_size: Size of the result, an int or (y, x).
         scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
-        coordinate: "asymmetric" (default) or "half_pixel", as above.
+        coordinate: "asymmetric" (default), "half_pixel" or "mlx", as above.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -64,7 +66,7 @@ def resize_nearest_fwd(
     out_size: IntOrPair | None = None,
     *,
     scale: FloatOrPair | None = None,
-    coordinate: CoordinateName = "asymmetric",
+    coordinate: NearestCoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`resize_nearest`, and the state that `resize_nearest_grad` needs. Arguments and errors are its.
@@ -79,7 +81,7 @@ def resize_nearest_fwd(
     """
     op, stream = "resize_nearest", launch.resolve(stream)
     checks.moved_image(op, "x", x, stream=stream)
-    state = resampling.resized_state(op, op, x.shape, out_size, scale, names=COORDINATES, coordinate=coordinate)
+    state = resampling.resized_state(op, op, x.shape, out_size, scale, names=NEAREST_COORDINATES, coordinate=coordinate)
     return resampling.forward(x, state, stream), state
 
 
@@ -88,7 +90,7 @@ def resize_nearest_state(
     out_size: IntOrPair | None = None,
     *,
     scale: FloatOrPair | None = None,
-    coordinate: CoordinateName = "asymmetric",
+    coordinate: NearestCoordinateName = "asymmetric",
 ) -> ResampleState:
     """The state of `resize_nearest_fwd` for images of a shape, without running it.
 
@@ -108,7 +110,7 @@ def resize_nearest_state(
     op = "resize_nearest_state"
     x_shape = checks.shape_of_images(op, "x_shape", x_shape)
     return resampling.resized_state(
-        "resize_nearest", op, x_shape, out_size, scale, names=COORDINATES, coordinate=coordinate
+        "resize_nearest", op, x_shape, out_size, scale, names=NEAREST_COORDINATES, coordinate=coordinate
     )
 
 

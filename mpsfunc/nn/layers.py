@@ -10,7 +10,6 @@ import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.core.printing import describe
-from mpsfunc.image import resampling
 from mpsfunc.nn.drop_in import DropIn, Fusing
 
 
@@ -298,7 +297,7 @@ class Upsample(DropIn, stock.Upsample):
     def _resized(self, x: mx.array, scales: tuple[float, ...]) -> mx.array:
         if self.mode == "nearest":
             whole = all(scale == int(scale) for scale in scales)
-            return mf.resize_nearest(x, scale=scales) if whole else resampling.as_mlx(x, scales)
+            return mf.resize_nearest(x, scale=scales, coordinate="asymmetric" if whole else "mlx")
         how: dict[str, Any] = {"antialias": getattr(self, "antialias", False), "coordinate": "half_pixel_symmetric"}
         if self.align_corners:
             how = {"align_corners": True}

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as stock
 import numpy as np
 import pytest
 from hypothesis import given
@@ -157,6 +158,21 @@ def test_a_filter_of_a_larger_image_is_a_sharper_curve(device: mx.Device) -> Non
     np.testing.assert_allclose(y[3:11], [-3, -9, 29, 111, 111, 29, -9, -3], atol=2e-5)
     plain, filtered = (mf.resize_bilinear(row(1, 2, 4), (1, 7), antialias=a) for a in (False, True))
     np.testing.assert_allclose(exact(plain), exact(filtered), rtol=1e-6)
+
+
+def test_mlx_s_nearest_pixels_are_those_of_its_layer(device: mx.Device) -> None:
+    """Of 5 pixels that become 15 halves, and of many others; its rounding is part of it."""
+    for n in (*range(1, 24), 97):
+        for hundredths in (31, 60, 130, 150, 190, 250, 333, 700):
+            if n * hundredths < 100:
+                continue
+            x, scale = mx.arange(float(n)).reshape(1, 1, n, 1), (1.0, hundredths / 100)
+            right = stock.Upsample(scale)(x)
+            assert mx.array_equal(mf.resize_nearest(x, scale=scale, coordinate="mlx"), right), (n, scale)
+    halves = mf.resize_nearest(row(0, 1, 2, 3), (1, 6), coordinate="mlx").reshape(-1).tolist()
+    assert halves == [0, 0, 1, 2, 2, 3] and mf.resize_nearest(row(0, 1, 2, 3), (1, 6), coordinate="half_pixel")[
+        0, 0, :, 0
+    ].tolist() == [0, 1, 1, 2, 3, 3]
 
 
 def test_an_area_is_adaptive_pooling(device: mx.Device, dtype: mx.Dtype) -> None:
