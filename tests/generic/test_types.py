@@ -97,7 +97,7 @@ NAMES = [
     ("mpsfunc.graph.avg_pool(node, 2, edge_mode={})", "zero", "exclude"),
     ("mpsfunc.graph.max_pool(node, 2, edge_mode={})", "exclude", "none"),
     ("mpsfunc.graph.compare(node, node, {})", "less", "lt"),
-    ("mpsfunc.graph.pad(node, 1, 1, {})", "clamp", "edge"),
+    ("mpsfunc.graph.pad(node, 1, 1, {})", "wrap", "border"),
     ("mpsfunc.graph.loss(node, node, {}, 'sum')", "hinge", "mse"),
     ("mpsfunc.graph.loss(node, node, 'hinge', {})", "none", "None"),
     ("mpsfunc.nn.Upsample(2, {})", "linear", "bilinear"),

@@ -9,6 +9,7 @@ import numpy as np
 from generic.opinfo import Array, OpInfo, Sample, call
 from generic.ops.resize import BF16, EIGHT, F16, F32, IMAGES, LARGE, OTHER, X, axes, backward, forward, mixed
 from metal_host.case import Case
+from support.benchmarks import DTYPES, FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import image as oracle
 
 import mpsfunc as mf
@@ -43,6 +44,13 @@ def _cases() -> Iterator[Case]:
         ((1, 9, 8, 8), BF16, (4, 3), {"antialias": True}),
     ):
         yield mixed("resize_bicubic", curves(shape, out_size, **how), shape, dtype, out_size, **how)
+
+
+def _measured(scale: float, title: str = "") -> Benchmark:
+    """PyTorch filters nothing in 16 bits."""
+    dtypes = FLOAT32 if title else DTYPES
+    on_cpu, on_gpu = Measured(targets=LEVEL, dtypes=dtypes), Measured(targets=SHARE, dtypes=dtypes)
+    return Benchmark("pointwise", 1, 1, scale=scale, title=title, cpu=(on_cpu,), gpu=(on_gpu,))
 
 
 _NEAREST, _STATE = mf.resize_nearest_state(IMAGES.shape, 3), mf.resize_bicubic_state(IMAGES.shape, 3)
@@ -86,6 +94,7 @@ OPS = (
             ("scale is not a number", lambda: mf.resize_bicubic(IMAGES, scale=(1, None))),
         ),
         cases=_cases,
+        benchmarks={"resize_bicubic": _measured(2), "resize_filtered": _measured(0.5, "resize_bicubic antialias")},
         no_node="MPS has no bicubic one",
     ),
     OpInfo(
@@ -127,6 +136,10 @@ OPS = (
             ("dy does not belong to this state", lambda: mf.resize_bicubic_grad(LARGE, _STATE)),
         ),
         wrong_types=(("not a state of this operation", lambda: mf.resize_bicubic_grad(LARGE, "state")),),
+        benchmarks={
+            "resize_bicubic_grad": _measured(2),
+            "resize_filtered_grad": _measured(0.5, "resize_bicubic_grad antialias"),
+        },
     ),
     OpInfo(
         name="resize_bicubic_state",

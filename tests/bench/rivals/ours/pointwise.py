@@ -94,6 +94,24 @@ upsample_asymmetric = partial(bilinear, rule=_ASYMMETRIC)
 upsample_asymmetric_grad = partial(bilinear_grad, rule=_ASYMMETRIC)
 
 
+def resize_bicubic(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.resize_bicubic(a.x, scale=p.scale)]
+
+
+def resize_bicubic_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.resize_bicubic_state(p.shape, scale=p.scale)
+    return lambda: [mf.resize_bicubic_grad(a.dy, state)]
+
+
+def resize_filtered(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.resize_bicubic(a.x, scale=p.scale, antialias=True)]
+
+
+def resize_filtered_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.resize_bicubic_state(p.shape, scale=p.scale, antialias=True)
+    return lambda: [mf.resize_bicubic_grad(a.dy, state)]
+
+
 def upsample_nearest(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.upsample_nearest(a.x, p.scale)]
 
