@@ -192,16 +192,11 @@ def _neighbours(axis: Resized) -> tuple[Array, Array]:
         return pixels, weights
     pixels = left[:, None] + np.arange(-1, 3)
     weights = _cubic(np.stack([under + rest, rest, under - rest, 2 * under - rest], 1), under, -0.75)
-    for k, beyond in ((0, 1), (1, 2)):  # what lies before the first pixel is the first
-        _given_on(weights, pixels[:, k] < 0, k, beyond)
-    for k, beyond in ((3, 2), (2, 1)):
-        _given_on(weights, pixels[:, k] > last, k, beyond)
+    for k in (0, 1):  # what lies before the first pixel is the first, each of which is listed once
+        weights[:, k + 1] += np.where(pixels[:, k] < 0, weights[:, k], 0)
+    for k in (3, 2):
+        weights[:, k - 1] += np.where(pixels[:, k] > last, weights[:, k], 0)
     return pixels, weights
-
-
-def _given_on(weights: Array, where: Array, k: int, to: int) -> None:
-    weights[where, to] += weights[where, k]
-    weights[where, k] = 0
 
 
 def _filtered(axis: Resized) -> tuple[Array, Array]:

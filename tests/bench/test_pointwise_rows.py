@@ -21,8 +21,8 @@ from .rivals import Side
 
 POINTWISE = list(OF_FAMILY["pointwise"])
 SMALL = (2, 6, 7, 16)
-# What PyTorch filters in float32 only; what MLX has nothing for, or something else where pixels are of an odd number; and
-# what PyTorch's rounded logarithms are too coarse for.
+# What PyTorch filters in float32 only; what MLX has nothing for, or something else of an odd number of pixels; and what
+# PyTorch's rounded logarithms are too coarse for.
 FILTERED = {"resize_filtered", "resize_filtered_grad"}
 NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED
 COARSE = ("cross_entropy_dense", "bfloat16")

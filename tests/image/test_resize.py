@@ -203,6 +203,9 @@ def test_a_factor_near_1_is_a_copy_where_it_is_in_pytorch(device: mx.Device) -> 
         ("resize_nearest", {}, True),
     ):
         assert same_bits(getattr(mf, name)(x, scale=1.1, **how), x) == copied, (name, how)
+    assert mf.resize_area_state(x.shape, scale=1.1) == mf.resize_area_state(x.shape, 5)
+    corners = [mf.resize_bicubic_state(x.shape, align_corners=True, **to) for to in ({"scale": 1.5}, {"out_size": 7})]
+    assert corners[0] == corners[1]
 
 
 @each_way
@@ -222,7 +225,7 @@ def axis(n_in: int, factor: float, method: str = "nearest", coordinate: str = "a
     return sampling.Resized(n_in, math.floor(n_in * factor), method, coordinate, "clamp", False, factor)
 
 
-@pytest.mark.parametrize("factor", [0.1, 0.3, 0.7, 1 / 3, 1.1, 2.7, 1e-3, 10.1, 123.457])
+@pytest.mark.parametrize("factor", [0.1, 0.3, 0.37, 0.7, 1 / 3, 1.1, 2.7, 1e-3, 10.1, 123.457])
 def test_a_factor_is_the_fraction_that_was_meant(factor: float) -> None:
     """A tenth of a float is a little more than a tenth, and would put positions one pixel ahead."""
     meant = Fraction(1, 3) if factor == 1 / 3 else Fraction(str(factor))
@@ -250,6 +253,15 @@ def test_long_axes_and_odd_factors_stay_inside(method: str) -> None:
             np.testing.assert_allclose(np.add.reduceat(found.weights, found.begins[:-1]), 1, rtol=1e-12)
             middles = found.indices[found.begins[:-1]]
             assert (np.diff(middles) >= 0).all()
+
+
+@pytest.mark.parametrize("coordinate", ["half_pixel", "asymmetric", "half_pixel_symmetric"])
+def test_places_of_millions_of_pixels_do_not_wrap(coordinate: str) -> None:
+    """Whatever fraction a factor is."""
+    for n_in, factor in ((2**22, 0.98765432101234), (2**10, 4096.0123456789)):
+        over, under = sampling._places(axis(n_in, factor, "bilinear", coordinate))
+        assert (np.diff(over) > 0).all() and under > 0
+        assert n_in - 2 / min(factor, 1) <= over[-1] / under <= n_in
 
 
 @each_way
