@@ -31,6 +31,7 @@ _TYPES = {
     "mpsfunc.graph.kinds": ("StatisticsName",),
     "mpsfunc.graph.nodes": ("LossNode",),
     "mpsfunc.image.padding": ("PadMode", "Sizes"),
+    "mpsfunc.image.resampling": ("FloatOrPair", "NearestCoordinateName", "ResizeCoordinateName"),
     "mpsfunc.losses.arguments": ("ReductionName",),
     "mpsfunc.normalization.across_processes": ("Group",),
     "mpsfunc.typing": ("ComparisonName", "CoordinateName", "EdgeMode", "LossName", "MaxEdgeMode", "NeuronName"),

@@ -46,6 +46,8 @@ _NAMES_OF = {
         "resize_bilinear resize_bilinear_fwd resize_bilinear_grad resize_bilinear_state resize_nearest "
         "resize_nearest_fwd resize_nearest_grad resize_nearest_state"
     ),
+    "image.resize_area": "resize_area resize_area_fwd resize_area_grad resize_area_state",
+    "image.resize_bicubic": "resize_bicubic resize_bicubic_fwd resize_bicubic_grad resize_bicubic_state",
     "image.upsample": (
         "upsample_bilinear upsample_bilinear_fwd upsample_bilinear_grad upsample_bilinear_state upsample_nearest "
         "upsample_nearest_fwd upsample_nearest_grad upsample_nearest_state"
@@ -185,6 +187,14 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.resize import resize_nearest_fwd as resize_nearest_fwd
     from mpsfunc.image.resize import resize_nearest_grad as resize_nearest_grad
     from mpsfunc.image.resize import resize_nearest_state as resize_nearest_state
+    from mpsfunc.image.resize_area import resize_area as resize_area
+    from mpsfunc.image.resize_area import resize_area_fwd as resize_area_fwd
+    from mpsfunc.image.resize_area import resize_area_grad as resize_area_grad
+    from mpsfunc.image.resize_area import resize_area_state as resize_area_state
+    from mpsfunc.image.resize_bicubic import resize_bicubic as resize_bicubic
+    from mpsfunc.image.resize_bicubic import resize_bicubic_fwd as resize_bicubic_fwd
+    from mpsfunc.image.resize_bicubic import resize_bicubic_grad as resize_bicubic_grad
+    from mpsfunc.image.resize_bicubic import resize_bicubic_state as resize_bicubic_state
     from mpsfunc.image.upsample import upsample_bilinear as upsample_bilinear
     from mpsfunc.image.upsample import upsample_bilinear_fwd as upsample_bilinear_fwd
     from mpsfunc.image.upsample import upsample_bilinear_grad as upsample_bilinear_grad

@@ -21,6 +21,8 @@ from mpsfunc.elementwise.arithmetic import OperandName as OperandName
 from mpsfunc.elementwise.arithmetic import OperationName as OperationName
 from mpsfunc.image.padding import PadMode as PadMode
 from mpsfunc.image.resampling import CoordinateName as CoordinateName
+from mpsfunc.image.resampling import NearestCoordinateName as NearestCoordinateName
+from mpsfunc.image.resampling import ResizeCoordinateName as ResizeCoordinateName
 from mpsfunc.losses.arguments import ReductionName as ReductionName
 from mpsfunc.losses.dice import SharesName as SharesName
 from mpsfunc.losses.focal import OverallName as OverallName

@@ -1,7 +1,7 @@
 // y[n,oh,ow,c] adds up x[n,h,w,c] by weight over the rows h and columns w that (oh, ow) reads. A thread owns V channels
 // of a tile of DY by DX output pixels, which load what they read together once, U columns and B images under way.
 // `rows` and `cols` say for each tile where its list begins, and then list rows or columns of x, each with a weight for
-// every row or column of the tile. What has no weight does not count, not even infinity.
+// every row or column of the tile. The result has the dtype O. What has no weight does not count, not even infinity.
 #include "image/params.h"
 #include "shared/vector_load.h"
 const ResampleLaunch p = params_as<ResampleLaunch>(params);
@@ -54,8 +54,8 @@ for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_pe
     for (int i = 0; i < B * DY * DX; ++i) {
       const int oh = top + i / DX % DY, ow = left + i % DX;
       if (n + i / (DY * DX) >= images || oh < 0 || oh >= height || ow < 0 || ow >= width) continue;
-      Pack<T, V> out;
-      for (int j = 0; j < V; ++j) out.v[j] = T(sum[i * V + j]);
+      Pack<O, V> out;
+      for (int j = 0; j < V; ++j) out.v[j] = O(sum[i * V + j]);
       store(y + (n + i / (DY * DX)) * y_image + (oh * width + ow) * channels + c, out);
     }
   }

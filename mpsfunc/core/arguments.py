@@ -94,6 +94,7 @@ _ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "symmetric": ("mirror_with_edge", ""),
         "replicate": ("clamp", ""),
         "edge": ("clamp", ""),
+        "wrap": ("circular", ""),
         "zeros": ("zero", ""),
     },
     "edge_mode": {"zeros": ("zero", ""), "constant": ("zero", ""), "replicate": ("clamp", ""), "border": ("clamp", "")},

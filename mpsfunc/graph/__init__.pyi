@@ -17,6 +17,7 @@ from mpsfunc.graph.program import Graph as Graph
 from mpsfunc.graph.program import compile as compile
 from mpsfunc.graph.training import training_graph as training_graph
 from mpsfunc.image.padding import PadMode, Sizes
+from mpsfunc.image.resampling import FloatOrPair, NearestCoordinateName, ResizeCoordinateName
 from mpsfunc.losses.arguments import ReductionName
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.typing import ComparisonName, CoordinateName, EdgeMode, LossName, MaxEdgeMode, NeuronName
@@ -153,11 +154,13 @@ def relu6(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: .
 def relun(x: ImageNode | FilterNode, a: float = ..., b: float = ..., *, name: str | None = ...) -> FilterNode: ...
 def reshape(x: ImageNode | FilterNode, shape: tuple[int, int, int], *, name: str | None = ...) -> FilterNode: ...
 def resize_bilinear(
-    x: ImageNode | FilterNode, out_size: IntOrPair, *, align_corners: bool = ..., edge_mode: EdgeMode = ...,
-    coordinate: CoordinateName = ..., name: str | None = ...,
+    x: ImageNode | FilterNode, out_size: IntOrPair | None = ..., *, scale: FloatOrPair | None = ...,
+    align_corners: bool = ..., antialias: bool = ..., edge_mode: EdgeMode = ..., coordinate: ResizeCoordinateName = ...,
+    name: str | None = ...,
 ) -> FilterNode: ...
 def resize_nearest(
-    x: ImageNode | FilterNode, out_size: IntOrPair, *, coordinate: CoordinateName = ..., name: str | None = ...,
+    x: ImageNode | FilterNode, out_size: IntOrPair | None = ..., *, scale: FloatOrPair | None = ...,
+    coordinate: NearestCoordinateName = ..., name: str | None = ...,
 ) -> FilterNode: ...
 def selu(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
 def sigmoid(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...

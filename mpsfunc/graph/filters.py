@@ -243,6 +243,8 @@ compare = filter_of(
     sources=("x", "y"),
 )
 
+_MPS_BILINEAR: dict[str, Any] = {"coordinate": "asymmetric", "edge_mode": "zero"}
+
 upsample_nearest = filter_of(
     kinds.by_state("upsample_nearest", mf.upsample_nearest_fwd, mf.upsample_nearest_grad),
     mf.upsample_nearest,
@@ -250,10 +252,11 @@ upsample_nearest = filter_of(
     "upsample_nearest(x, 2)",
 )
 upsample_bilinear = filter_of(
-    kinds.by_state("upsample_bilinear", mf.upsample_bilinear_fwd, mf.upsample_bilinear_grad),
+    kinds.bilinear("upsample_bilinear", mf.upsample_bilinear_fwd, mf.upsample_bilinear_grad),
     mf.upsample_bilinear,
     "MPSCNNUpsamplingBilinearNode",
     "upsample_bilinear(x, 2)",
+    **_MPS_BILINEAR,
 )
 resize_nearest = filter_of(
     kinds.by_state("resize_nearest", mf.resize_nearest_fwd, mf.resize_nearest_grad),
@@ -262,10 +265,11 @@ resize_nearest = filter_of(
     "resize_nearest(x, (7, 7))",
 )
 resize_bilinear = filter_of(
-    kinds.by_state("resize_bilinear", mf.resize_bilinear_fwd, mf.resize_bilinear_grad),
+    kinds.bilinear("resize_bilinear", mf.resize_bilinear_fwd, mf.resize_bilinear_grad),
     mf.resize_bilinear,
     "MPSNNBilinearScaleNode",
     "resize_bilinear(x, (7, 7))",
+    **_MPS_BILINEAR,
 )
 depth_to_space = filter_of(
     kinds.by_adjoint("depth_to_space", mf.depth_to_space, mf.space_to_depth),

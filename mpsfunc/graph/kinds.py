@@ -33,6 +33,16 @@ def by_state(name: str, fwd: Function, grad: Function) -> Kind:
     )
 
 
+def bilinear(name: str, fwd: Function, grad: Function) -> Kind:
+    """An image that is made larger or smaller, where aligned corners take the place of MPS's other coordinate."""
+
+    def first(call: Call) -> Made:
+        aligned = call.options["align_corners"] is True and call.options["coordinate"] == "asymmetric"
+        return Made(*_first(fwd(call.x, **(_but(call.options, "coordinate") if aligned else call.options))))
+
+    return Kind(name, first, lambda call, made, dy, at: Pulled(grad(dy, made.state)), keeps=True)
+
+
 def by_state_and_source(name: str, fwd: Function, grad: Function) -> Kind:
     """Whose gradient reads a state and the images."""
     return Kind(

@@ -16,8 +16,18 @@ from mpsfunc.image import rules
 from mpsfunc.windows.sampling import Padded
 
 Sizes = int | Sequence[int]
-PadMode = Literal["constant", "zero", "clamp", "mirror", "mirror_with_edge"]
-MODES: tuple[PadMode, ...] = get_args(PadMode)
+_Canonical = Literal["constant", "zero", "clamp", "mirror", "mirror_with_edge", "circular"]
+PadMode = Literal[_Canonical, "replicate", "reflect", "edge", "symmetric", "wrap"]
+MODES: tuple[_Canonical, ...] = get_args(_Canonical)
+NAMES: tuple[PadMode, ...] = get_args(PadMode)
+# What PyTorch and NumPy call them.
+_CALLED: dict[PadMode, _Canonical] = {
+    "replicate": "clamp",
+    "edge": "clamp",
+    "reflect": "mirror",
+    "symmetric": "mirror_with_edge",
+    "wrap": "circular",
+}
 
 
 @printing.printed
@@ -26,7 +36,8 @@ class PadState(NamedTuple):
 
     Fields:
         op: "pad".
-        rows: The height of the image, the rows before and after it, and the mode.
+        rows: The height of the image, the rows before and after it, and the mode: "constant", "clamp", "mirror",
+            "mirror_with_edge" or "circular".
         cols: The same for its columns.
         channels: The same for its channels.
     """
@@ -60,14 +71,15 @@ def pad(
     Of an axis ``a b c`` with three before and two after, the modes make
 
     - "constant" and "zero": ``v v v a b c v v`` with v = ``value``, which is 0 for "zero";
-    - "clamp": ``a a a a b c c c``;
-    - "mirror": ``b c b a b c b a``, reflected at the edge pixels;
-    - "mirror_with_edge": ``c b a a b c c b``, reflected at the edges.
+    - "clamp", "replicate" or "edge": ``a a a a b c c c``;
+    - "mirror" or "reflect": ``b c b a b c b a``, reflected at the edge pixels;
+    - "mirror_with_edge" or "symmetric": ``c b a a b c c b``, reflected at the edges;
+    - "circular" or "wrap": ``a b c a b c a b``, round and round.
 
-    A reflection goes on as often as it takes, so that sizes may exceed the image.
+    A reflection and a circle go on as often as it takes, so that sizes may exceed the image.
 
-    Source: ``MPSNNPad``. "clamp" is PyTorch's "replicate" and ONNX's "edge", "mirror" is "reflect" of both, and
-    "mirror_with_edge" NumPy's "symmetric".
+    Source: ``MPSNNPad`` and, for "circular", ``pad`` of PyTorch, whose names "replicate", "reflect" and "circular" are;
+    "edge", "reflect", "symmetric" and "wrap" are those of NumPy.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, float64 on the CPU, or integers of any size.
@@ -93,6 +105,8 @@ def pad(
         [[0, 0, 0, 1, 2, 3, 0, 0], [1, 1, 1, 1, 2, 3, 3, 3]]
         >>> [pad(x, (0, 3), (0, 2), mode).reshape(-1).tolist() for mode in ("mirror", "mirror_with_edge")]
         [[2, 3, 2, 1, 2, 3, 2, 1], [3, 2, 1, 1, 2, 3, 3, 2]]
+        >>> pad(x, (0, 3), (0, 2), "circular").reshape(-1).tolist()
+        [1, 2, 3, 1, 2, 3, 1, 2]
     """
     return pad_fwd(x, before, after, mode, value, stream=stream)[0]
 
@@ -207,7 +221,8 @@ def _moves(axis: Padded) -> bool:
 
 
 def _state(op: str, x_shape: Sequence[int], before: Any, after: Any, mode: Any) -> PadState:
-    mode = checks.choice(op, "mode", mode, MODES)
+    given = checks.choice(op, "mode", mode, NAMES)
+    mode = _CALLED.get(given, given)
     sizes = [_sizes(op, name, value) for name, value in (("before", before), ("after", after))]
     rows, cols, channels = (
         Padded(length, ahead, behind, "constant" if mode == "zero" else mode)

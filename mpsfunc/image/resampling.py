@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 
-from mpsfunc.core import checks, launch, printing
-from mpsfunc.core.arguments import is_a
+from mpsfunc.core import arguments, checks, launch, printing
+from mpsfunc.core.arguments import is_a, pair, two
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
 from mpsfunc.image import rules
@@ -17,7 +18,13 @@ from mpsfunc.windows.sampling import Resized
 
 CoordinateName = Literal["asymmetric", "half_pixel"]
 COORDINATES: tuple[CoordinateName, ...] = get_args(CoordinateName)
-METHODS = ("nearest", "bilinear")
+ResizeCoordinateName = Literal[CoordinateName, "half_pixel_symmetric"]
+RESIZE_COORDINATES: tuple[ResizeCoordinateName, ...] = get_args(ResizeCoordinateName)
+NearestCoordinateName = Literal[CoordinateName, "mlx"]
+NEAREST_COORDINATES: tuple[NearestCoordinateName, ...] = get_args(NearestCoordinateName)
+AnyCoordinateName = ResizeCoordinateName | NearestCoordinateName
+METHODS = ("nearest", "bilinear", "bicubic", "area")
+FloatOrPair = float | Sequence[float]
 
 
 @printing.printed
@@ -25,10 +32,12 @@ class ResampleState(NamedTuple):
     """How an image was enlarged or shrunk, which is all that its gradient needs.
 
     Fields:
-        op: The function: "upsample_nearest", "upsample_bilinear", "resize_nearest" or "resize_bilinear".
+        op: The function: "upsample_nearest", "upsample_bilinear", "resize_nearest", "resize_bilinear",
+            "resize_bicubic" or "resize_area".
         channels: Channels of the image.
-        rows: What the rows of the result read: the lengths of the source and of the result, "nearest" or "bilinear",
-            "asymmetric", "half_pixel" or "align_corners", and "zero" or "clamp".
+        rows: What the rows of the result read: the lengths of the source and of the result; "nearest", "bilinear",
+            "bicubic" or "area"; "asymmetric", "half_pixel", "half_pixel_symmetric", "align_corners" or "mlx"; "zero"
+            or "clamp"; whether a filter is applied; and a factor if that says more than the lengths do, else 0.
         cols: The same for its columns.
     """
 
@@ -47,12 +56,14 @@ class ResampleState(NamedTuple):
         return checks.no_arrays(self, arrays)
 
 
-def coordinate_of(op: str, align_corners: Any, coordinate: Any) -> CoordinateName | Literal["align_corners"]:
+def coordinate_of(
+    op: str, align_corners: Any, coordinate: Any, names: tuple[AnyCoordinateName, ...] = COORDINATES
+) -> AnyCoordinateName | Literal["align_corners"]:
     """The two arguments as one."""
-    chosen = checks.choice(op, "coordinate", coordinate, COORDINATES)
+    chosen = checks.choice(op, "coordinate", coordinate, names)
     if not checks.switch(op, "align_corners", align_corners):
         return chosen
-    if chosen != "asymmetric":
+    if chosen != "half_pixel":  # the default
         raise ValueError(
             f"{op}: align_corners has a coordinate of its own; got coordinate={describe(coordinate)}, "
             "expected align_corners=False or no coordinate"
@@ -64,8 +75,10 @@ def state(
     op: str,
     x_shape: Sequence[int],
     out_size: tuple[int, int],
-    coordinate: CoordinateName | Literal["align_corners"],
+    coordinate: AnyCoordinateName | Literal["align_corners"],
     edge_mode: Any,
+    antialias: bool = False,
+    factors: tuple[float, float] = (0.0, 0.0),
     *,
     said_by: str | None = None,
 ) -> ResampleState:
@@ -75,10 +88,63 @@ def state(
     checks.image_shape(said_by or op, "output shape", (1, *out_size, channels))
     method = op.rpartition("_")[2]
     rows, cols = (
-        Resized(n_in, n_out, method, coordinate, edge) for n_in, n_out in zip((height, width), out_size, strict=True)
+        Resized(n_in, n_out, method, coordinate, edge, antialias, factor)
+        for n_in, n_out, factor in zip((height, width), out_size, factors, strict=True)
     )
     rules.check(said_by or op, rows, cols)
     return ResampleState(op, channels, rows, cols)
+
+
+def resized_state(
+    op: str,
+    said_by: str,
+    x_shape: Sequence[int],
+    out_size: Any,
+    scale: Any,
+    *,
+    names: tuple[AnyCoordinateName, ...] = RESIZE_COORDINATES,
+    align_corners: Any = False,
+    coordinate: Any = "half_pixel",
+    edge_mode: Any = "clamp",
+    antialias: Any = False,
+) -> ResampleState:
+    """The state of a function that takes a size or a factor."""
+    how = coordinate_of(said_by, align_corners, coordinate, names)
+    edge = checks.choice(said_by, "edge_mode", edge_mode, EDGE_MODES)
+    if checks.switch(said_by, "antialias", antialias):
+        wrong = next((name for name in ("align_corners", "asymmetric") if how == name), "edges of zero")
+        if how in ("align_corners", "asymmetric") or edge == "zero":
+            raise ValueError(
+                f"{said_by}: a filter has no {wrong}; got align_corners={describe(align_corners)}, coordinate="
+                f"{describe(coordinate)}, edge_mode={describe(edge)}, expected antialias=False or clamped half pixels"
+            )
+    if (out_size is None) == (scale is None):
+        raise ValueError(
+            f"{said_by}: {'no size' if scale is None else 'two sizes'}; got out_size={describe(out_size)}, "
+            f"scale={describe(scale)}, expected one of the two"
+        )
+    if scale is None:
+        return state(op, x_shape, pair(said_by, "out_size", out_size, 1), how, edge, antialias, said_by=said_by)
+    parts = two(said_by, "scale", scale, _FACTOR)
+    (height, y), (width, x) = (_times(said_by, n, part, scale) for n, part in zip(x_shape[1:3], parts, strict=True))
+    factors = (0.0, 0.0) if how in ("align_corners", "mlx") or op == "resize_area" else (y, x)
+    return state(op, x_shape, (height, width), how, edge, antialias, factors, said_by=said_by)
+
+
+_FACTOR = "a number > 0, or a (y, x) pair of such"
+
+
+def _times(op: str, length: int, part: Any, scale: Any) -> tuple[int, float]:
+    """The length of what is so much larger, and the factor, or 0 if the length says it all."""
+    factor = arguments.real(part)
+    if factor is None:
+        arguments.refuse(op, "scale is not a number", "scale", scale, _FACTOR, TypeError)
+    if not 0 < factor < 2**31:  # neither is NaN
+        arguments.refuse(op, "scale is out of range", "scale", scale, _FACTOR)
+    size = math.floor(length * float(factor))
+    if size == 0:
+        arguments.refuse(op, "scale leaves no pixels", "scale", scale, f"at least 1 / {length}")
+    return size, 0.0 if size == length * factor else float(factor)
 
 
 def forward(x: mx.array, state: ResampleState, stream: mx.Stream) -> mx.array:
@@ -112,5 +178,12 @@ def _check_axis(op: str, name: str, axis: Any) -> None:
     checks.whole(op, f"state.{name}.n_in", axis.n_in)
     checks.whole(op, f"state.{name}.n_out", axis.n_out)
     checks.choice(op, f"state.{name}.method", axis.method, METHODS)
-    checks.choice(op, f"state.{name}.coordinate", axis.coordinate, (*COORDINATES, "align_corners"))
+    checks.choice(op, f"state.{name}.coordinate", axis.coordinate, (*RESIZE_COORDINATES, "align_corners", "mlx"))
     checks.choice(op, f"state.{name}.edge", axis.edge, EDGE_MODES)
+    checks.switch(op, f"state.{name}.antialias", axis.antialias)
+    factor = checks.number(op, f"state.{name}.factor", axis.factor, 0)
+    if factor and math.floor(axis.n_in * factor) != axis.n_out:
+        raise ValueError(
+            f"{op}: state.{name}.factor is of another size; got state.{name}.factor={describe(axis.factor)}, "
+            f"expected one that makes {describe(axis.n_in)} pixels {describe(axis.n_out)}"
+        )

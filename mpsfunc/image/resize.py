@@ -1,33 +1,39 @@
 """Images of any other size, and the gradients (``MPSNNResizeBilinear``, which has none of its own).
 
-The rules are those of `upsample` with the ratio of the two sizes in the place of the scale.
+The rules are those of `upsample` with the ratio of the two sizes, or any factor, in the place of the scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
-from mpsfunc.core.arguments import pair
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.image import resampling
-from mpsfunc.image.resampling import CoordinateName
+from mpsfunc.image.resampling import NEAREST_COORDINATES, FloatOrPair, NearestCoordinateName, ResizeCoordinateName
 from mpsfunc.image.resampling import ResampleState as ResampleState
 from mpsfunc.windows.axis import EdgeMode
 from mpsfunc.windows.placement import IntOrPair
 
 
 def resize_nearest(
-    x: mx.array, out_size: IntOrPair, *, coordinate: CoordinateName = "asymmetric", stream: StreamLike = None
+    x: mx.array,
+    out_size: IntOrPair | None = None,
+    *,
+    scale: FloatOrPair | None = None,
+    coordinate: NearestCoordinateName = "asymmetric",
+    stream: StreamLike = None,
 ) -> mx.array:
     """Gives images another size by picking pixels.
 
     Along an axis of length L that becomes D, position j of the result is ``x[floor(j * L / D)]``, or with
-    ``coordinate="half_pixel"`` ``x[floor((j + 1/2) * L / D)]``. Both are exact whatever the sizes; PyTorch rounds the
-    ratio to float32 first, which moves a position now and then.
+    ``coordinate="half_pixel"`` ``x[floor((j + 1/2) * L / D)]``; with a scale s, D is ``floor(L * s)`` and 1 / s stands
+    for L / D, but, as in PyTorch, not asymmetric where D is L or 2 L. All are exact whatever the sizes; PyTorch rounds
+    the ratio to float32 first, which moves a position now and then. "mlx" is what `mlx.nn.Upsample` does by a factor
+    that is not whole: in float32, always with L / D, half-pixel with halves that go to the even pixel where D is more
+    than L, else asymmetric.
 
     Source: ``interpolate`` of PyTorch with "nearest" and "nearest-exact"; ``Resize`` of ONNX with mode nearest, which
     is "asymmetric" with floor and "half_pixel" with round_prefer_ceil.
@@ -35,26 +41,33 @@ def resize_nearest(
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, float64 on the CPU, or integers of any size.
         out_size: Size of the result, an int or (y, x).
-        coordinate: "asymmetric" (default) or "half_pixel", as above.
+        scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
+        coordinate: "asymmetric" (default), "half_pixel" or "mlx", as above.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images ``(n, *out_size, c)`` of x's dtype.
 
     Raises:
-        TypeError: x is not an array of real numbers, float64 on a GPU, or out_size is not an int.
-        ValueError: x is not NHWC, out_size is less than 1 or too large, or coordinate is unknown.
+        TypeError: x is not an array of real numbers, float64 on a GPU, out_size is not an int, or scale no number.
+        ValueError: x is not NHWC, the result would have no pixels or too many, or coordinate is unknown; there is
+            neither a size nor a scale, or both.
 
     Example:
         >>> x = mx.array([10, 20, 30, 40]).reshape(1, 1, 4, 1)
         >>> [resize_nearest(x, (1, 3), coordinate=c).reshape(-1).tolist() for c in ("asymmetric", "half_pixel")]
         [[10, 20, 30], [10, 30, 40]]
     """
-    return resize_nearest_fwd(x, out_size, coordinate=coordinate, stream=stream)[0]
+    return resize_nearest_fwd(x, out_size, scale=scale, coordinate=coordinate, stream=stream)[0]
 
 
 def resize_nearest_fwd(
-    x: mx.array, out_size: IntOrPair, *, coordinate: CoordinateName = "asymmetric", stream: StreamLike = None
+    x: mx.array,
+    out_size: IntOrPair | None = None,
+    *,
+    scale: FloatOrPair | None = None,
+    coordinate: NearestCoordinateName = "asymmetric",
+    stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`resize_nearest`, and the state that `resize_nearest_grad` needs. Arguments and errors are its.
 
@@ -68,18 +81,23 @@ def resize_nearest_fwd(
     """
     op, stream = "resize_nearest", launch.resolve(stream)
     checks.moved_image(op, "x", x, stream=stream)
-    state = _state(op, op, x.shape, out_size, False, "clamp", coordinate)
+    state = resampling.resized_state(op, op, x.shape, out_size, scale, names=NEAREST_COORDINATES, coordinate=coordinate)
     return resampling.forward(x, state, stream), state
 
 
 def resize_nearest_state(
-    x_shape: Sequence[int], out_size: IntOrPair, *, coordinate: CoordinateName = "asymmetric"
+    x_shape: Sequence[int],
+    out_size: IntOrPair | None = None,
+    *,
+    scale: FloatOrPair | None = None,
+    coordinate: NearestCoordinateName = "asymmetric",
 ) -> ResampleState:
     """The state of `resize_nearest_fwd` for images of a shape, without running it.
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        out_size: As for `resize_nearest`, like the errors.
+        out_size: As for `resize_nearest`, like the rest and the errors.
+        scale: As there.
         coordinate: As there.
 
     Returns:
@@ -91,7 +109,9 @@ def resize_nearest_state(
     """
     op = "resize_nearest_state"
     x_shape = checks.shape_of_images(op, "x_shape", x_shape)
-    return _state("resize_nearest", op, x_shape, out_size, False, "clamp", coordinate)
+    return resampling.resized_state(
+        "resize_nearest", op, x_shape, out_size, scale, names=NEAREST_COORDINATES, coordinate=coordinate
+    )
 
 
 def resize_nearest_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
@@ -119,57 +139,80 @@ def resize_nearest_grad(dy: mx.array, state: ResampleState, *, stream: StreamLik
 
 def resize_bilinear(
     x: mx.array,
-    out_size: IntOrPair,
+    out_size: IntOrPair | None = None,
     *,
+    scale: FloatOrPair | None = None,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    antialias: bool = False,
+    edge_mode: EdgeMode = "clamp",
+    coordinate: ResizeCoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> mx.array:
     """Gives images another size by mixing neighbouring pixels linearly.
 
     As `upsample_bilinear`, with L / D for 1 / s: along an axis of length L that becomes D, position j of the result
-    lies at ``j * L / D`` by default, at ``j * (L - 1) / (D - 1)`` with ``align_corners`` (at 0 if D is 1), or at
-    ``(j + 1/2) * L / D - 1/2`` with ``coordinate="half_pixel"``. Two pixels are read along an axis however much smaller
-    the result is: nothing is averaged (PyTorch's ``antialias=False``).
+    lies at ``u = (j + 1/2) * L / D - 1/2`` by default, at ``j * (L - 1) / (D - 1)`` with ``align_corners`` (at 0 if D
+    is 1), at ``j * L / D`` with ``coordinate="asymmetric"``, or at ``(j - (D - 1) / 2) * L / D + (L - 1) / 2`` with
+    "half_pixel_symmetric". With a scale s, D is ``floor(L * s)``, and 1 / s stands for L / D, where the last two differ
+    from the first in what is cut off; but half-pixel and without a filter it is a copy where D is L, as in PyTorch.
 
-    Source: ``MPSNNResizeBilinear``. PyTorch's ``interpolate(size=...)`` is ``align_corners=True``, or else
-    ``coordinate="half_pixel", edge_mode="clamp"``; ONNX's and TensorFlow's asymmetric linear ``Resize`` is
-    ``edge_mode="clamp"``.
+    Two pixels are read along an axis however much smaller the result is. ``antialias`` mixes all that are nearer than a
+    step: pixel i has the weight ``max(0, 1 - |i - u| / max(1, L / D))``, divided by the sum of those in the image.
+
+    Source: PyTorch's ``interpolate`` with mode "bilinear". ``MPSNNResizeBilinear`` is ``align_corners=True``,
+    or else ``coordinate="asymmetric", edge_mode="zero"``; TensorFlow 1's is ``coordinate="asymmetric"``, like ONNX's
+    asymmetric linear ``Resize``. `mlx.nn.Upsample` is "half_pixel_symmetric", ONNX's word.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
+        scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
         align_corners: Corners stay corners. Default False.
-        edge_mode: What lies beyond the image: "zero" (default) or "clamp", which repeats the edge.
-        coordinate: "asymmetric" (default) or "half_pixel", as above; not with ``align_corners``.
+        antialias: Whether all pixels count when the result is smaller, as above; not with ``align_corners``, zeros or
+            "asymmetric". Default False.
+        edge_mode: What lies beyond the image: "clamp" (default) repeats the edge, or "zero". With ``align_corners``
+            nothing is read there.
+        coordinate: "half_pixel" (default), "half_pixel_symmetric" or "asymmetric", as above; not with
+            ``align_corners``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images ``(n, *out_size, c)`` of x's dtype.
 
     Raises:
-        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, or align_corners not a bool.
-        ValueError: x is not NHWC, out_size is less than 1 or too large, a name is unknown, or arguments exclude each
-            other.
+        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, scale no number, or
+            align_corners or antialias not a bool.
+        ValueError: x is not NHWC, the result would have no pixels or too many, a name is unknown, or arguments exclude
+            each other; there is neither a size nor a scale, or both.
 
     Example:
         >>> x = mx.array([0.0, 3.0, 6.0, 9.0]).reshape(1, 1, 4, 1)
-        >>> resize_bilinear(x, (1, 2), coordinate="half_pixel").reshape(-1)
+        >>> resize_bilinear(x, (1, 2)).reshape(-1)
         array([1.5, 7.5], dtype=float32)
+        >>> resize_bilinear(x, scale=(1, 0.5), antialias=True).reshape(-1)
+        array([2.14286, 6.85714], dtype=float32)
     """
     return resize_bilinear_fwd(
-        x, out_size, align_corners=align_corners, edge_mode=edge_mode, coordinate=coordinate, stream=stream
+        x,
+        out_size,
+        scale=scale,
+        align_corners=align_corners,
+        antialias=antialias,
+        edge_mode=edge_mode,
+        coordinate=coordinate,
+        stream=stream,
     )[0]
 
 
 def resize_bilinear_fwd(
     x: mx.array,
-    out_size: IntOrPair,
+    out_size: IntOrPair | None = None,
     *,
+    scale: FloatOrPair | None = None,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    antialias: bool = False,
+    edge_mode: EdgeMode = "clamp",
+    coordinate: ResizeCoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`resize_bilinear`, and the state that `resize_bilinear_grad` needs. Arguments and errors are its.
@@ -184,24 +227,38 @@ def resize_bilinear_fwd(
     """
     op, stream = "resize_bilinear", launch.resolve(stream)
     checks.image(op, "x", x, stream=stream)
-    state = _state(op, op, x.shape, out_size, align_corners, edge_mode, coordinate)
+    state = resampling.resized_state(
+        op,
+        op,
+        x.shape,
+        out_size,
+        scale,
+        align_corners=align_corners,
+        antialias=antialias,
+        edge_mode=edge_mode,
+        coordinate=coordinate,
+    )
     return resampling.forward(x, state, stream), state
 
 
 def resize_bilinear_state(
     x_shape: Sequence[int],
-    out_size: IntOrPair,
+    out_size: IntOrPair | None = None,
     *,
+    scale: FloatOrPair | None = None,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    antialias: bool = False,
+    edge_mode: EdgeMode = "clamp",
+    coordinate: ResizeCoordinateName = "half_pixel",
 ) -> ResampleState:
     """The state of `resize_bilinear_fwd` for images of a shape, without running it.
 
     Args:
         x_shape: (n, h, w, c) of the images.
         out_size: As for `resize_bilinear`, like the rest and the errors.
+        scale: As there.
         align_corners: As there.
+        antialias: As there.
         edge_mode: As there.
         coordinate: As there.
 
@@ -209,12 +266,22 @@ def resize_bilinear_state(
         The state.
 
     Example:
-        >>> resize_bilinear_state((1, 4, 6, 1), 3, edge_mode="clamp").cols.edge
+        >>> resize_bilinear_state((1, 4, 6, 1), 3).cols.edge
         'clamp'
     """
     op = "resize_bilinear_state"
     x_shape = checks.shape_of_images(op, "x_shape", x_shape)
-    return _state("resize_bilinear", op, x_shape, out_size, align_corners, edge_mode, coordinate)
+    return resampling.resized_state(
+        "resize_bilinear",
+        op,
+        x_shape,
+        out_size,
+        scale,
+        align_corners=align_corners,
+        antialias=antialias,
+        edge_mode=edge_mode,
+        coordinate=coordinate,
+    )
 
 
 def resize_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
@@ -235,20 +302,6 @@ def resize_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: StreamLi
     Example:
         >>> state = resize_bilinear_state((1, 1, 4, 1), (1, 2))
         >>> resize_bilinear_grad(mx.array([1.0, 2.0]).reshape(1, 1, 2, 1), state).reshape(-1)
-        array([1, 0, 2, 0], dtype=float32)
+        array([0.5, 0.5, 1, 1], dtype=float32)
     """
     return resampling.gradient("resize_bilinear_grad", dy, state, stream)
-
-
-def _state(
-    op: str,
-    said_by: str,
-    x_shape: Sequence[int],
-    out_size: Any,
-    align_corners: Any,
-    edge_mode: Any,
-    coordinate: Any,
-) -> ResampleState:
-    size = pair(said_by, "out_size", out_size, 1)
-    how = resampling.coordinate_of(said_by, align_corners, coordinate)
-    return resampling.state(op, x_shape, size, how, edge_mode, said_by=said_by)

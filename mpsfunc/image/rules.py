@@ -6,6 +6,7 @@ What an axis reads travels as a table (`windows.sampling`). Each direction gathe
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from mpsfunc.core.numpy_later import np
 from mpsfunc.core.operation import Arrays, Gradients, operation, over_batches
 from mpsfunc.image.params import GatherPixelsLaunch, ResampleLaunch
 from mpsfunc.windows import sampling
-from mpsfunc.windows.sampling import Axis
+from mpsfunc.windows.sampling import Axis, Resized
 
 
 class Spec(NamedTuple):
@@ -76,22 +77,49 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
     down, across = (_tiled(axis, back) for axis in (rows, cols))
+    arrays = {"x": x, "rows": down.table, "cols": across.table}
+    if down.longest * across.longest <= _AT_ONCE:
+        return launch.launch(
+            "resample", arrays, None, (result,), lambda: (_mixing(*result, down, across, vector_width),), spec.stream
+        )[0]
+    # One axis, then the other, whichever leaves less between them.
+    rows_first = height * x.shape[2] <= x.shape[1] * width
+    same = _tiled(_unmoved(x.shape[2] if rows_first else x.shape[1]), False)
+    still = _tiled(_unmoved(height if rows_first else width), False)
+    between = (n, height, x.shape[2], channels) if rows_first else (n, x.shape[1], width, channels)
+    arrays |= {"same": same.table, "still": still.table}
+    vector_width = grids.vector_width(mx.float32, channels, min(x.size, math.prod(between)))
 
     def mixing() -> tuple[KernelLaunch, ...]:
-        # Columns and images under way, as many as there are registers for.
-        columns = _evenly(across.longest, 4)
-        results = down.size * across.size * max(vector_width // 4, 1)
-        images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
-        grid, group = grids.image_threads(
-            across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread)
-        )
-        params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
-        template = ("V", vector_width), ("B", images_per_thread), ("U", columns), ("DY", down.size), ("DX", across.size)
-        names = ("x", "rows", "cols"), ("y",)
-        return (KernelLaunch("resample", *names, (result,), grid, group, params, template),)
+        if rows_first:
+            first = _mixing(between, mx.float32, down, same, vector_width).renamed(y="between", cols="same")
+            return first, _mixing(*result, still, across, vector_width).renamed(x="between", rows="still")
+        first = _mixing(between, mx.float32, same, across, vector_width).renamed(y="between", rows="same")
+        return first, _mixing(*result, down, still, vector_width).renamed(x="between", cols="still")
 
-    arrays = {"x": x, "rows": down.table, "cols": across.table}
     return launch.launch("resample", arrays, None, (result,), mixing, spec.stream)[0]
+
+
+_AT_ONCE = 128  # pixels that a thread of a GPU mixes; of more, rows and columns are mixed one after the other
+
+
+def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tiled, vector_width: int) -> KernelLaunch:
+    """An image of the shape."""
+    n, height, width, channels = shape
+    # Columns and images under way, as many as there are registers for.
+    columns = _evenly(across.longest, 4)
+    results = down.size * across.size * max(vector_width // 4, 1)
+    images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
+    grid, group = grids.image_threads(across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread))
+    params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
+    counts = ("V", vector_width), ("B", images_per_thread), ("U", columns), ("DY", down.size), ("DX", across.size)
+    template = ("O", dtype), *counts
+    names = ("x", "rows", "cols"), ("y",)
+    return KernelLaunch("resample", *names, ((shape, dtype),), grid, group, params, template)
+
+
+def _unmoved(length: int) -> Axis:
+    return Resized(length, length, "nearest", "asymmetric", "clamp")
 
 
 @gather.vjp

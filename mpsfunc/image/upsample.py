@@ -114,8 +114,8 @@ def upsample_bilinear(
     scale: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    edge_mode: EdgeMode = "clamp",
+    coordinate: CoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> mx.array:
     """Mixes neighbouring pixels linearly, so that images become ``scale`` times as large.
@@ -123,23 +123,23 @@ def upsample_bilinear(
     Along an axis of length L, position j of the result lies at ``u`` in the source and, with ``f = u - floor(u)``, is
     ``(1 - f) * x[floor(u)] + f * x[floor(u) + 1]``, where
 
-    - ``u = j / s`` by default (MPS);
+    - ``u = (j + 1/2) / s - 1/2`` by default;
     - ``u = j * (L - 1) / (s * L - 1)`` with ``align_corners``;
-    - ``u = (j + 1/2) / s - 1/2`` with ``coordinate="half_pixel"``.
+    - ``u = j / s`` with ``coordinate="asymmetric"``.
 
     A pixel of weight 0 is not read, so infinity and NaN spread no further than they have weight. Sums are float32
     (float64 for float64 images) and rounded once.
 
-    Source: ``MPSCNNUpsamplingBilinear``, whose defaults these are. PyTorch's ``interpolate`` is
-    ``align_corners=True``, or else ``coordinate="half_pixel", edge_mode="clamp"``.
+    Source: PyTorch's ``interpolate`` with mode "bilinear". ``MPSCNNUpsamplingBilinear`` is ``align_corners=True``, or
+    else ``coordinate="asymmetric", edge_mode="zero"``.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         scale: Whole factor, an int or (y, x), at least 1, where it is a copy.
         align_corners: Corners stay corners. Default False.
-        edge_mode: What lies beyond the image: "zero" (default) fades the last ``s - 1`` rows and columns out, "clamp"
-            repeats the edge.
-        coordinate: "asymmetric" (default) or "half_pixel", as above; not with ``align_corners``.
+        edge_mode: What lies beyond the image: "clamp" (default) repeats the edge, "zero" fades the last ``s - 1`` rows
+            and columns out, or with half pixels ``s // 2`` on each side. With ``align_corners`` nothing is read there.
+        coordinate: "half_pixel" (default) or "asymmetric", as above; not with ``align_corners``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -152,10 +152,10 @@ def upsample_bilinear(
 
     Example:
         >>> upsample_bilinear(mx.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1), 2).reshape(4, 4)
-        array([[1, 1.5, 2, 1],
-               [2, 2.5, 3, 1.5],
-               [3, 3.5, 4, 2],
-               [1.5, 1.75, 2, 1]], dtype=float32)
+        array([[1, 1.25, 1.75, 2],
+               [1.5, 1.75, 2.25, 2.5],
+               [2.5, 2.75, 3.25, 3.5],
+               [3, 3.25, 3.75, 4]], dtype=float32)
     """
     return upsample_bilinear_fwd(
         x, scale, align_corners=align_corners, edge_mode=edge_mode, coordinate=coordinate, stream=stream
@@ -167,8 +167,8 @@ def upsample_bilinear_fwd(
     scale: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    edge_mode: EdgeMode = "clamp",
+    coordinate: CoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
     """`upsample_bilinear`, and the state that `upsample_bilinear_grad` needs. Arguments and errors are its.
@@ -193,8 +193,8 @@ def upsample_bilinear_state(
     scale: IntOrPair,
     *,
     align_corners: bool = False,
-    edge_mode: EdgeMode = "zero",
-    coordinate: CoordinateName = "asymmetric",
+    edge_mode: EdgeMode = "clamp",
+    coordinate: CoordinateName = "half_pixel",
 ) -> ResampleState:
     """The state of `upsample_bilinear_fwd` for images of a shape, without running it.
 
@@ -240,8 +240,8 @@ def upsample_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: Stream
     Example:
         >>> state = upsample_bilinear_state((1, 2, 2, 1), 2)
         >>> upsample_bilinear_grad(mx.arange(16.0).reshape(1, 4, 4, 1), state).reshape(2, 2)
-        array([[3.75, 10],
-               [25, 40]], dtype=float32)
+        array([[12.5, 19.5],
+               [40.5, 47.5]], dtype=float32)
     """
     return resampling.gradient("upsample_bilinear_grad", dy, state, stream)
 

@@ -167,33 +167,43 @@ class Dropout2d(DropIn, stock.Dropout2d):
 
 
 class Upsample(DropIn, stock.Upsample):
-    """`mlx.nn.Upsample` by `mpsfunc.upsample_nearest` or `mpsfunc.upsample_bilinear`, for images and whole factors.
+    """`mlx.nn.Upsample` by `mpsfunc.resize_nearest`, `resize_bilinear` or `resize_bicubic`, for rows and images.
+
+    What is not whole is where MLX has it: positions lie the inverse of a factor apart from the middle outwards, and the
+    nearest of two pixels is the one that rounding in float32 finds. Volumes are MLX's, and so is a result of nothing.
 
     Example:
         >>> Upsample(2, mode="linear")(mx.ones((1, 4, 4, 3))).shape
         (1, 8, 8, 3)
+        >>> Upsample(0.3, mode="cubic", antialias=True)(mx.ones((1, 10, 3))).shape
+        (1, 3, 3)
     """
 
-    @classmethod
-    def why_not(cls, layer: Any) -> str:
-        """Whole factors, and no cubic."""
-        scales = layer.scale_factor if isinstance(layer.scale_factor, (list, tuple)) else [layer.scale_factor]
-        if layer.mode == "cubic":
-            return "cubic interpolation"
-        return "" if all(scale == int(scale) and scale >= 1 for scale in scales) else "a factor that is not whole"
-
     def takes(self, x: mx.array) -> bool:
-        """Images."""
-        return super().takes(x) and x.ndim == 4
+        """Rows and images, and a factor for each axis that leaves pixels."""
+        if not (super().takes(x) and x.ndim in (3, 4)):
+            return False
+        scales = self._scales(x.ndim - 2)
+        return len(scales) == x.ndim - 2 and all(int(s * n) > 0 for s, n in zip(scales, x.shape[1:-1], strict=True))
 
     def run(self, x: mx.array) -> mx.array:
-        scales = self.scale_factor if isinstance(self.scale_factor, (list, tuple)) else 2 * [self.scale_factor]
-        factors = tuple(map(int, scales))
+        scales = (1, *self._scales(x.ndim - 2))[-2:]
+        images = x if x.ndim == 4 else x[:, None]
+        y = self._resized(images, scales)
+        return y if x.ndim == 4 else y[:, 0]
+
+    def _resized(self, x: mx.array, scales: tuple[float, ...]) -> mx.array:
         if self.mode == "nearest":
-            return mf.upsample_nearest(x, factors)
+            whole = all(scale == int(scale) for scale in scales)
+            return mf.resize_nearest(x, scale=scales, coordinate="asymmetric" if whole else "mlx")
+        how: dict[str, Any] = {"antialias": getattr(self, "antialias", False), "coordinate": "half_pixel_symmetric"}
         if self.align_corners:
-            return mf.upsample_bilinear(x, factors, align_corners=True)
-        return mf.upsample_bilinear(x, factors, coordinate="half_pixel", edge_mode="clamp")
+            how = {"align_corners": True}
+        return (mf.resize_bicubic if self.mode == "cubic" else mf.resize_bilinear)(x, scale=scales, **how)
+
+    def _scales(self, axes: int) -> tuple[float, ...]:
+        of = self.scale_factor
+        return tuple(of) if isinstance(of, (list, tuple)) else axes * (of,)
 
 
 class _Together:

@@ -20,6 +20,7 @@ Fields = dict[str, Any]
 LATER: dict[str, dict[str, tuple[int, Callable[[Fields], Any]]]] = {
     "Axis": {"zero_pad_after": (2, lambda fields: fields["zero_pad"])},  # which was the number on both sides
     "BatchNormState": {"summed": (2, lambda fields: UNKNOWN)},
+    "Resized": {"antialias": (3, lambda fields: False), "factor": (3, lambda fields: 0.0)},
 }
 
 

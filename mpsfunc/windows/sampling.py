@@ -6,6 +6,8 @@ Whole numbers decide where a position lies, so that no rounding moves it; weight
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpsfunc.core.numpy_later import np
@@ -17,15 +19,19 @@ if TYPE_CHECKING:
 class Resized(NamedTuple):
     """One axis of an image that is enlarged or shrunk.
 
-    Position ``j`` of the result lies at ``u = j * n_in / n_out`` ("asymmetric"), ``(j + 1/2) * n_in / n_out - 1/2``
-    ("half_pixel") or ``j * (n_in - 1) / (n_out - 1)`` ("align_corners") of the source.
+    Position ``j`` of the result lies at ``u = j * s`` ("asymmetric"), ``(j + 1/2) * s - 1/2`` ("half_pixel"),
+    ``(j - (n_out - 1) / 2) * s + (n_in - 1) / 2`` ("half_pixel_symmetric") or ``j * (n_in - 1) / (n_out - 1)``
+    ("align_corners") of the source, where ``s`` is ``n_in / n_out`` or, if there is a factor, 1 / factor. A nearest
+    position that is "mlx" is that of `mlx.nn.Upsample`, rounding and all.
 
     Fields:
         n_in: Length of the source.
         n_out: Length of the result.
-        method: "nearest" or "bilinear".
+        method: "nearest", "bilinear", "bicubic" or "area", which has no coordinate.
         coordinate: As above.
         edge: What a bilinear position reads beyond the source: "zero" or "clamp".
+        antialias: Whether what is mixed goes as far as positions of a smaller result are apart.
+        factor: How much larger the result was to be; 0 where its size says it.
     """
 
     n_in: int
@@ -33,6 +39,8 @@ class Resized(NamedTuple):
     method: str
     coordinate: str
     edge: str
+    antialias: bool = False
+    factor: float = 0.0
 
 
 class Padded(NamedTuple):
@@ -42,7 +50,7 @@ class Padded(NamedTuple):
         n_in: Length of the source.
         before: Pixels before it.
         after: Pixels behind it.
-        mode: "constant", "clamp", "mirror" or "mirror_with_edge".
+        mode: "constant", "clamp", "mirror", "mirror_with_edge" or "circular".
     """
 
     n_in: int
@@ -69,21 +77,51 @@ class Reads(NamedTuple):
 
 def picks(axis: Axis) -> bool:
     """Whether a position reads one pixel, as it is, or none."""
-    return isinstance(axis, Padded) or axis.method == "nearest" or axis.n_in == axis.n_out
+    return isinstance(axis, Padded) or axis.method == "nearest" or _copies(axis)
+
+
+def _copies(axis: Resized) -> bool:
+    """Whether each position is a pixel; PyTorch takes it so where a factor is too near 1 to tell."""
+    if axis.n_in != axis.n_out:
+        return False
+    if axis.method == "nearest":
+        return not axis.factor or axis.coordinate != "half_pixel"
+    moved = axis.coordinate == "half_pixel_symmetric" or (axis.method == "bicubic" and not axis.antialias)
+    return not (axis.factor and moved)
+
+
+def step(axis: Resized) -> tuple[int, int]:
+    """How many pixels of the source positions are apart, as a fraction; that of a factor is the nearest simple one."""
+    factor, length = axis.factor, axis.n_in
+    twice = axis.method == "nearest" and axis.coordinate == "asymmetric" and axis.n_out == 2 * length
+    if not factor or twice:  # as in PyTorch
+        return length, axis.n_out
+    if factor >= 1:
+        of = Fraction(factor).limit_denominator(_SIMPLE)
+        return of.denominator, of.numerator
+    of = Fraction(1 / factor).limit_denominator(_SIMPLE)
+    return of.numerator, of.denominator
+
+
+_SIMPLE = 2**28  # as far as products with positions stay within 63 bits
 
 
 def picked(axis: Axis) -> Array:
     """For each position of an axis that `picks` what it reads; -1 where it reads nothing."""
     j, length = np.arange(axis.n_out, dtype=np.int64), axis.n_in
     if isinstance(axis, Resized):
-        if length == axis.n_out:
+        if _copies(axis):
             return j
-        if axis.coordinate == "half_pixel":
-            return (2 * j + 1) * length // (2 * axis.n_out)
-        return j * length // axis.n_out
+        if axis.coordinate == "mlx":
+            return _rounded(j, axis)
+        up, down = step(axis)
+        index = (2 * j + 1) * up // (2 * down) if axis.coordinate == "half_pixel" else j * up // down
+        return np.minimum(index, length - 1)
     i = j - axis.before
     if axis.mode == "clamp":
         return np.clip(i, 0, length - 1)
+    if axis.mode == "circular":
+        return i % length
     if axis.mode == "mirror":
         i = i % max(2 * length - 2, 1)
         return np.minimum(i, 2 * length - 2 - i)
@@ -98,13 +136,14 @@ def reads(axis: Axis) -> Reads:
     """What the positions of the result read in the source."""
     if picks(axis):
         index = picked(axis)
-        pairs, weights = index[:, None], np.ones((len(index), 1))
+        pixels, weights = index[:, None], np.ones((len(index), 1))
     else:
         assert isinstance(axis, Resized)
-        pairs, weights = _neighbours(axis)
-    there = (pairs >= 0) & (pairs < axis.n_in) & (weights != 0)
+        mixed = _evenly if axis.method == "area" else _filtered if axis.antialias else _neighbours
+        pixels, weights = mixed(axis)
+    there = (pixels >= 0) & (pixels < axis.n_in) & (weights != 0)
     begins = np.concatenate([[0], np.cumsum(there.sum(1))])
-    return Reads(begins, pairs[there], weights[there])
+    return Reads(begins, pixels[there], weights[there])
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,24 +156,76 @@ def readers(axis: Axis) -> Reads:
     return Reads(np.concatenate([[0], ends]), positions[order], weights[order])
 
 
-def _neighbours(axis: Resized) -> tuple[Array, Array]:
-    """Both pixels beside each bilinear position, which may lie outside, and their weights."""
+def _rounded(j: Array, axis: Resized) -> Array:
+    """MLX's nearest pixels: of a larger result by half pixels, where halves go to the even one, in float32."""
+    ratio, j = np.float32(axis.n_in / axis.n_out), j.astype(np.float32)
+    u = np.rint((j + np.float32(0.5)) * ratio - np.float32(0.5)) if axis.n_out > axis.n_in else j * ratio
+    index: Array = np.clip(u.astype(np.int64), 0, axis.n_in - 1)
+    return index
+
+
+def _places(axis: Resized) -> tuple[Array, int]:
+    """Where positions lie in the source, as fractions of one denominator."""
     j, length, size = np.arange(axis.n_out, dtype=np.int64), axis.n_in, axis.n_out
     if axis.coordinate == "align_corners":
-        over, under = j * (length - 1), max(size - 1, 1)
-    elif axis.coordinate == "half_pixel":
-        over, under = (2 * j + 1) * length - size, 2 * size
-    else:
-        over, under = j * length, size
+        return j * (length - 1), max(size - 1, 1)
+    up, down = step(axis)
+    if axis.coordinate == "asymmetric":
+        return j * up, down
+    if axis.coordinate == "half_pixel":
+        return (2 * j + 1) * up - down, 2 * down
+    return (2 * j + 1 - size) * up + (length - 1) * down, 2 * down
+
+
+def _neighbours(axis: Resized) -> tuple[Array, Array]:
+    """The two or four pixels around each position, which may lie outside with zeros beyond the edge; their weights."""
+    (over, under), last = _places(axis), axis.n_in - 1
     left = over // under
     rest = over - left * under
-    pairs = np.stack([left, left + 1], 1)
-    weights = np.stack([(under - rest) / under, rest / under], 1)
-    if axis.edge == "clamp":
-        outside = (left < 0) | (left >= length - 1)  # both are the same pixel
-        pairs[outside] = np.clip(left[outside], 0, length - 1)[:, None]
-        weights[outside] = (1.0, 0.0)
-    return pairs, weights
+    if axis.method == "bilinear":
+        pixels = np.stack([left, left + 1], 1)
+        weights = np.stack([(under - rest) / under, rest / under], 1)
+        if axis.edge == "clamp":
+            outside = (left < 0) | (left >= last)  # both are the same pixel
+            pixels[outside] = np.clip(left[outside], 0, last)[:, None]
+            weights[outside] = (1.0, 0.0)
+        return pixels, weights
+    pixels = left[:, None] + np.arange(-1, 3)
+    weights = _cubic(np.stack([under + rest, rest, under - rest, 2 * under - rest], 1), under, -0.75)
+    for k in (0, 1):  # what lies before the first pixel is the first, each of which is listed once
+        weights[:, k + 1] += np.where(pixels[:, k] < 0, weights[:, k], 0)
+    for k in (3, 2):
+        weights[:, k - 1] += np.where(pixels[:, k] > last, weights[:, k], 0)
+    return pixels, weights
+
+
+def _filtered(axis: Resized) -> tuple[Array, Array]:
+    """The pixels of the source that a filter reaches from each position, and their weights, which add up to 1."""
+    over, under = _places(axis)
+    up, down = step(axis)
+    wide = max(up / down, 1.0)
+    reach = ceil((2 if axis.method == "bicubic" else 1) * wide) + 1
+    count = min(2 * reach + 1, axis.n_in)
+    pixels = np.clip(over // under - reach, 0, axis.n_in - count)[:, None] + np.arange(count)
+    away, most = np.abs(pixels * under - over[:, None]), under * wide if wide > 1 else under
+    weights = _cubic(away, most, -0.5) if axis.method == "bicubic" else np.maximum(most - away, 0) / most
+    return pixels, weights / weights.sum(1, keepdims=True)
+
+
+def _cubic(away: Array, unit: float, a: float) -> Array:
+    """Keys' cubic, so many units away from a pixel: as products, which are exact also where it crosses 0."""
+    t = away / unit
+    near = (unit - away) / unit * (1 + t - (a + 2) * t * t)
+    far = a * ((2 * unit - away) / unit) ** 2 * ((away - unit) / unit)
+    return np.where(away <= unit, near, np.where(away < 2 * unit, far, 0))
+
+
+def _evenly(axis: Resized) -> tuple[Array, Array]:
+    """The pixels of windows that part the source evenly, each of the same weight."""
+    j = np.arange(axis.n_out, dtype=np.int64)
+    begin, end = j * axis.n_in // axis.n_out, -(-(j + 1) * axis.n_in // axis.n_out)
+    pixels = begin[:, None] + np.arange((end - begin).max())
+    return pixels, (pixels < end[:, None]) / (end - begin)[:, None]
 
 
 class Tiles(NamedTuple):

@@ -84,7 +84,7 @@ class Problem(NamedTuple):
         return n, h, w, c
 
     @property
-    def scale(self) -> int:
+    def scale(self) -> float:
         """How many times higher and wider the output is than x."""
         return self.operation.scale
 
@@ -92,8 +92,8 @@ class Problem(NamedTuple):
     def out_shape(self) -> tuple[int, ...]:
         """Shape of the output y and its gradient dy."""
         n, h, w, c = self.nhwc
-        if self.scale > 1:
-            return n, h * self.scale, w * self.scale, c
+        if self.scale != 1:
+            return n, int(h * self.scale), int(w * self.scale), c
         if self.exponent or self.operation.family == "pointwise":
             return self.shape
         extent = (self.kernel_size - 1) * self.dilation + 1

@@ -82,8 +82,8 @@ def test_l2_pool(device: mx.Device) -> None:
 def test_resampling(device: mx.Device) -> None:
     x = batch()
     image_by_image(mf.upsample_nearest(x, 1), x[:1])
-    y, state = mf.resize_bilinear_fwd(x, (HEIGHT // 3, WIDTH // 5), coordinate="half_pixel")
-    image_by_image(y, mf.resize_bilinear(x[:1], (HEIGHT // 3, WIDTH // 5), coordinate="half_pixel"))
+    y, state = mf.resize_bilinear_fwd(x, (HEIGHT // 3, WIDTH // 5))
+    image_by_image(y, mf.resize_bilinear(x[:1], (HEIGHT // 3, WIDTH // 5)))
     del x
     image_by_image(mf.resize_bilinear_grad(y, state), mf.resize_bilinear_grad(y[:1], state))
 

@@ -36,6 +36,8 @@ STATES: dict[str, Any] = {
     "upsample_bilinear": mf.upsample_bilinear_state(IMAGE, 2),
     "resize_nearest": mf.resize_nearest_state(IMAGE, 3),
     "resize_bilinear": mf.resize_bilinear_state(IMAGE, 3),
+    "resize_bicubic": mf.resize_bicubic_state(IMAGE, scale=0.7, antialias=True),
+    "resize_area": mf.resize_area_state(IMAGE, 3),
     "pad": mf.pad_state(IMAGE, 1, 2, "mirror"),
     "local_contrast_norm": mf.LocalContrastNormState("local_contrast_norm", 3, 0.0, 0.5, 1 / 1024, 1.0, 0.0, 1.0),
 }

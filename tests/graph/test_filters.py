@@ -61,6 +61,7 @@ def test_defaults_are_those_of_the_functions_but_where_nodes_of_mps_differ() -> 
         "conv": {"padding"}, "depthwise_conv": {"padding"}, "conv_transpose": {"padding"},
         "avg_pool": {"padding", "edge_mode"}, "max_pool": {"padding", "edge_mode"}, "l2_pool": {"padding", "edge_mode"},
         "local_contrast_norm": {"alpha"},
+        **{name: {"coordinate", "edge_mode"} for name in ("resize_bilinear", "upsample_bilinear")},
     }  # fmt: skip
     for name in FILTERS - {"reshape"}:
         mine = inspect.signature(getattr(graph, name)).parameters

@@ -14,7 +14,7 @@ from support.oracle import image as oracle
 
 import mpsfunc as mf
 
-MODES = ("constant", "zero", "clamp", "mirror", "mirror_with_edge")
+MODES = ("constant", "zero", "clamp", "mirror", "mirror_with_edge", "circular")
 INTEGERS = (mx.int8, mx.uint8, mx.int16, mx.uint16, mx.int32, mx.uint32, mx.int64, mx.uint64)
 each_mode = pytest.mark.parametrize("mode", MODES)
 
@@ -49,6 +49,8 @@ def test_every_source_pixel_receives_the_sum_of_its_copies(device: mx.Device, dt
     assert clamp.reshape(-1).tolist() == [d[0] + d[1] + d[2], d[3], d[4], d[5], d[6] + d[7]]
     mirror = mf.pad_grad(row(*d, dtype=dtype), mf.pad_state((1, 1, 3, 1), (0, 4), (0, 1), "mirror"))
     assert mirror.reshape(-1).tolist() == [d[0] + d[4], d[1] + d[3] + d[5] + d[7], d[2] + d[6]]
+    circle = mf.pad_grad(row(*d, dtype=dtype), mf.pad_state((1, 1, 3, 1), (0, 4), (0, 1), "circular"))
+    assert circle.reshape(-1).tolist() == [d[1] + d[4] + d[7], d[2] + d[5], d[0] + d[3] + d[6]]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_every_source_pixel_receives_the_sum_of_its_copies(device: mx.Device, dt
         ("clamp", [1, 1, 1, 1, 1, 2, 3, 3, 3]),
         ("mirror", [1, 2, 3, 2, 1, 2, 3, 2, 1]),
         ("mirror_with_edge", [3, 3, 2, 1, 1, 2, 3, 3, 2]),
+        ("circular", [3, 1, 2, 3, 1, 2, 3, 1, 2]),
     ],
 )
 def test_a_row_with_four_before_and_two_after(device: mx.Device, dtype: mx.Dtype, mode: str, right: list[int]) -> None:
@@ -77,6 +80,23 @@ def test_a_row_with_four_before_and_two_after(device: mx.Device, dtype: mx.Dtype
 def test_pad(device: mx.Device, dtype: mx.Dtype, before: Any, after: Any, mode: str) -> None:
     for shape in ((2, 3, 4, 5), (1, 2, 1, 16), (2, 1, 3, 1)):
         check_pad(numbers(shape, dtype), before, after, mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *(("replicate", "clamp"), ("edge", "clamp"), ("reflect", "mirror"), ("symmetric", "mirror_with_edge")),
+        ("wrap", "circular"),
+    ],
+)
+def test_other_names_are_the_same(device: mx.Device, name: str, mode: str) -> None:
+    """Also in the state, which keeps ours."""
+    x = numbers((2, 3, 4, 5))
+    (y, state), (right, known) = (mf.pad_fwd(x, (4, 1, 1), (0, 5, 2), each) for each in (name, mode))
+    assert same_bits(y, right) and state == known and state.rows.mode == mode
+    assert mf.pad_state(x.shape, (4, 1, 1), (0, 5, 2), name) == known
+    if name != "replicate":
+        np.testing.assert_array_equal(exact(y), np.pad(exact(x), ((0, 0), (4, 0), (1, 5), (1, 2)), name))
 
 
 @pytest.mark.parametrize(("batch", "channels"), BATCHES)
@@ -101,6 +121,7 @@ def test_pad_moves_integers(device: mx.Device, dtype: mx.Dtype, mode: str) -> No
         "clamp": {"mode": "edge"},
         "mirror": {"mode": "reflect"},
         "mirror_with_edge": {"mode": "symmetric"},
+        "circular": {"mode": "wrap"},
     }
     assert y.dtype == dtype
     np.testing.assert_array_equal(np.array(y), np.pad(np.array(x), ((0, 0), (1, 2), (2, 1), (1, 0)), **modes[mode]))

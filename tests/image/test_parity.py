@@ -32,11 +32,8 @@ def pulled(output: Any, dy: mx.array, source: Any) -> Any:
 @pytest.mark.parametrize("out_size", SIZES, ids=str)
 @pytest.mark.parametrize("align_corners", [True, False])
 def test_bilinear(out_size: tuple[int, int], align_corners: bool) -> None:
-    how: dict[str, Any] = (
-        {"align_corners": True} if align_corners else {"coordinate": "half_pixel", "edge_mode": "clamp"}
-    )
     x = numbers(SHAPE, mx.float64)
-    y, state = mf.resize_bilinear_fwd(x, out_size, **how)
+    y, state = mf.resize_bilinear_fwd(x, out_size, align_corners=align_corners)
     source = theirs(x)
     output = torch.nn.functional.interpolate(source, out_size, mode="bilinear", align_corners=align_corners)
     agree(y, output)
@@ -47,7 +44,7 @@ def test_bilinear(out_size: tuple[int, int], align_corners: bool) -> None:
 @pytest.mark.parametrize("scale", [1, 2, (3, 4)], ids=str)
 def test_bilinear_by_a_scale(scale: Any) -> None:
     x = numbers(SHAPE, mx.float64)
-    y = mf.upsample_bilinear(x, scale, coordinate="half_pixel", edge_mode="clamp")
+    y = mf.upsample_bilinear(x, scale)
     agree(y, torch.nn.functional.interpolate(theirs(x), scale_factor=scale, mode="bilinear", align_corners=False))
 
 
@@ -63,14 +60,13 @@ def test_nearest(out_size: tuple[int, int], coordinate: str, mode: str) -> None:
     agree(mf.resize_nearest_grad(dy, state), pulled(output, dy, source))
 
 
-@pytest.mark.parametrize("mode", ["constant", "clamp", "mirror"])
+@pytest.mark.parametrize("mode", ["constant", "replicate", "reflect", "circular"])
 def test_pad(mode: str) -> None:
-    """PyTorch reflects once; ours go on where theirs refuse."""
+    """By PyTorch's names, which reflects once and goes round once; ours go on where theirs refuse."""
     x, value = numbers(SHAPE, mx.float64), 2.5 if mode == "constant" else 0.0
     y, state = mf.pad_fwd(x, (3, 1), (0, 5), mode, value)
     source = theirs(x)
-    names = {"constant": "constant", "clamp": "replicate", "mirror": "reflect"}
-    output = torch.nn.functional.pad(source, (1, 5, 3, 0), names[mode], value)
+    output = torch.nn.functional.pad(source, (1, 5, 3, 0), mode, value)
     agree(y, output)
     dy = numbers(tuple(y.shape), mx.float64, 1)
     agree(mf.pad_grad(dy, state), pulled(output, dy, source))
@@ -94,11 +90,82 @@ def test_nearest_by_a_scale(scale: Any, mode: str) -> None:
 
 
 def test_a_scale_that_is_not_whole() -> None:
-    """Here sizes say how far positions are apart, and in PyTorch if it is told to."""
+    """Its size says how far positions are apart if PyTorch is told so."""
     x = numbers(SHAPE, mx.float64)
-    y = mf.resize_bilinear(x, (6, 7), coordinate="half_pixel", edge_mode="clamp")
+    y = mf.resize_bilinear(x, (6, 7))
     how: dict[str, Any] = {"scale_factor": 1.3, "mode": "bilinear"}
     agree(y, torch.nn.functional.interpolate(theirs(x), **how, recompute_scale_factor=True))
-    theirs_alone = torch.nn.functional.interpolate(theirs(x), **how).detach().numpy().transpose(0, 2, 3, 1)
-    assert theirs_alone.shape == tuple(y.shape)
-    assert abs(theirs_alone - exact(y)).max() > 0.01
+    agree(mf.resize_bilinear(x, scale=1.3), torch.nn.functional.interpolate(theirs(x), **how))
+    assert abs(exact(mf.resize_bilinear(x, scale=1.3)) - exact(y)).max() > 0.01
+
+
+# Of each function what it takes, and what `interpolate` is given for it.
+RESIZED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "bilinear": ("resize_bilinear", {}, {"mode": "bilinear"}),
+    "bilinear, corners": (
+        "resize_bilinear",
+        {"align_corners": True},
+        {"mode": "bilinear", "align_corners": True},
+    ),
+    "bilinear, filtered": ("resize_bilinear", {"antialias": True}, {"mode": "bilinear", "antialias": True}),
+    "bicubic": ("resize_bicubic", {}, {"mode": "bicubic"}),
+    "bicubic, corners": ("resize_bicubic", {"align_corners": True}, {"mode": "bicubic", "align_corners": True}),
+    "bicubic, filtered": ("resize_bicubic", {"antialias": True}, {"mode": "bicubic", "antialias": True}),
+    "area": ("resize_area", {}, {"mode": "area"}),
+    "nearest": ("resize_nearest", {}, {"mode": "nearest"}),
+    "nearest-exact": ("resize_nearest", {"coordinate": "half_pixel"}, {"mode": "nearest-exact"}),
+}
+TO = [
+    *({"out_size": size} for size in ((10, 12), (5, 6), (7, 3), (1, 1), (13, 17), (2, 40))),
+    *({"scale": scale} for scale in (1.5, 0.3, 2.0, 0.5, 3.3, (0.25, 4.0), 2.1, 1 / 3, 0.9, (1.1, 0.7))),
+]
+SHAPES = [(2, 5, 6, 3), (1, 1, 9, 2), (2, 16, 11, 4), (1, 40, 1, 2), (1, 9, 12, 2)]
+
+
+def interpolated(source: Any, to: dict[str, Any], how: dict[str, Any]) -> Any:
+    scale = to.get("scale")
+    factor = scale if scale is None or isinstance(scale, tuple) else (scale, scale)
+    return torch.nn.functional.interpolate(source, to.get("out_size"), scale_factor=factor, **how)
+
+
+@pytest.mark.parametrize("way", RESIZED)
+@pytest.mark.parametrize("to", TO, ids=str)
+def test_resizing(to: dict[str, Any], way: str) -> None:
+    """Values and gradients, also of one row or one column."""
+    name, ours, how = RESIZED[way]
+    for shape in SHAPES:
+        scale = to.get("scale", 1.0)
+        if min(np.multiply(shape[1:3], scale)) < 1:  # PyTorch refuses it too
+            continue
+        x = numbers(shape, mx.float64)
+        source = theirs(x)
+        output = interpolated(source, to, how)
+        y, state = getattr(mf, f"{name}_fwd")(x, **to, **ours)
+        agree(y, output)
+        dy = numbers(tuple(y.shape), mx.float64, 1)
+        dx = getattr(mf, f"{name}_grad")(dy, state)
+        copied = [n == m for n, m in zip(shape[1:3], y.shape[1:3], strict=True)]
+        if "scale" in to and how.get("antialias") and any(copied) and not all(copied):
+            # Of an axis that it copies PyTorch's gradient is that of one that is resized: no transpose of its matrix.
+            plain = (dy * getattr(mf, name)(x, **to, **ours)).sum()
+            np.testing.assert_allclose((dx * x).sum().item(), plain.item(), rtol=1e-10)
+            continue
+        agree(dx, pulled(output, dy, source))
+
+
+@pytest.mark.parametrize("way", RESIZED)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_resizing_in_other_dtypes(way: str, dtype: mx.Dtype) -> None:
+    """To the roundings of PyTorch, which rounds weights of bicubic images to 16 bits; it filters none in 16 bits."""
+    name, ours, how = RESIZED[way]
+    if how.get("antialias") and dtype != mx.float32:
+        return
+    kind = {mx.float32: torch.float32, mx.float16: torch.float16, mx.bfloat16: torch.bfloat16}[dtype]
+    rounding = {mx.float32: 1e-5, mx.float16: 4e-3, mx.bfloat16: 3e-2}[dtype]
+    x = numbers((2, 9, 7, 4), dtype)
+    for to in ({"out_size": (13, 5)}, {"scale": 1.5}, {"scale": 0.3}):
+        output = interpolated(torch.tensor(exact(x).transpose(0, 3, 1, 2)).to(kind), to, how)
+        y = getattr(mf, name)(x, **to, **ours)
+        assert y.dtype == dtype
+        right = output.double().numpy().transpose(0, 2, 3, 1)
+        np.testing.assert_allclose(exact(y), right, rtol=0, atol=rounding * abs(right).max())

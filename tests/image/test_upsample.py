@@ -17,10 +17,10 @@ from mpsfunc.windows import sampling
 
 ROW = [[1.0, 2.0], [3.0, 4.0]]
 MODES: dict[str, dict[str, Any]] = {
-    "asymmetric zero": {},
-    "asymmetric clamp": {"edge_mode": "clamp"},
-    "half-pixel zero": {"coordinate": "half_pixel"},
-    "half-pixel clamp": {"coordinate": "half_pixel", "edge_mode": "clamp"},
+    "asymmetric zero": {"coordinate": "asymmetric", "edge_mode": "zero"},
+    "asymmetric clamp": {"coordinate": "asymmetric"},
+    "half-pixel zero": {"edge_mode": "zero"},
+    "half-pixel clamp": {},
     "align corners": {"align_corners": True},
 }
 each_mode = pytest.mark.parametrize("mode", MODES)
@@ -33,9 +33,14 @@ def picture(values: Any, dtype: mx.Dtype = mx.float32) -> mx.array:
 
 
 def matrix(n_in: int, n_out: int, mode: str) -> np.ndarray:
+    return oracle.bilinear(n_in, n_out, *ways(mode))
+
+
+def ways(mode: str) -> tuple[str, str]:
+    """Coordinate and edge."""
     how = MODES[mode]
-    coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", "asymmetric")
-    return oracle.bilinear(n_in, n_out, coordinate, how.get("edge_mode", "zero"))
+    coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", "half_pixel")
+    return coordinate, how.get("edge_mode", "clamp")
 
 
 def check_bilinear(x: mx.array, out_size: tuple[int, int], mode: str) -> None:
@@ -87,12 +92,12 @@ def test_two_by_two_pixels_twice_as_large(device: mx.Device, dtype: mx.Dtype, mo
 
 
 def test_what_macos_was_seen_to_make(device: mx.Device) -> None:
-    """10.14 is asymmetric with zeros behind the edge, which is the default; 10.13.6 was half-pixel with zeros."""
+    """10.14 is asymmetric with zeros behind the edge, and 10.13.6 was half-pixel with zeros."""
     x = picture([[[3, 4], [6, 10]], [[9, 10], [12, 16]]])
-    y = mf.upsample_bilinear(x, 2)
+    y = mf.upsample_bilinear(x, 2, **MODES["asymmetric zero"])
     assert y[0, 0].tolist() == [[3, 4], [4.5, 7], [6, 10], [3, 5]]
     assert y[0, 1, :3].tolist() == [[6, 7], [7.5, 10], [9, 13]]
-    y = mf.upsample_bilinear(x, 2, coordinate="half_pixel")
+    y = mf.upsample_bilinear(x, 2, **MODES["half-pixel zero"])
     assert y[0, 0].tolist() == [[1.6875, 2.25], [2.8125, 4.125], [3.9375, 6.375], [3.375, 5.625]]
 
 
@@ -224,9 +229,7 @@ def _whole(n_in: int, n_out: int) -> list[int]:
 def test_the_weights_of_a_position_are_one_or_fade(mode: str) -> None:
     zero = mode.endswith("zero")
     for n_in, n_out in ((1, 1), (1, 5), (3, 7), (7, 3), (4, 8), (5, 1), (1000, 999)):
-        how = MODES[mode]
-        coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", "asymmetric")
-        axis = sampling.Resized(n_in, n_out, "bilinear", coordinate, how.get("edge_mode", "zero"))
+        axis = sampling.Resized(n_in, n_out, "bilinear", *ways(mode))
         begins, indices, weights = sampling.reads(axis)
         sums = np.add.reduceat(weights, begins[:-1])
         assert (weights > 0).all() and (np.diff(begins) <= 2).all() and (np.diff(begins) >= 1).all()
@@ -253,10 +256,8 @@ def test_infinity_and_nan_go_where_they_have_weight(device: mx.Device, dtype: mx
 def test_tiles_are_the_lists_of_neighbours() -> None:
     """However neighbours are put together, each reads what it read."""
     for mode in MODES:
-        how = MODES[mode]
-        coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", "asymmetric")
         for n_in, n_out in ((3, 6), (6, 3), (4, 9), (1, 3), (5, 1)):
-            axis = sampling.Resized(n_in, n_out, "bilinear", coordinate, how.get("edge_mode", "zero"))
+            axis = sampling.Resized(n_in, n_out, "bilinear", *ways(mode))
             for found, dense in (
                 (sampling.reads(axis), matrix(n_in, n_out, mode)),
                 (sampling.readers(axis), matrix(n_in, n_out, mode).T),

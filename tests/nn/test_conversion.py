@@ -77,7 +77,7 @@ def test_what_is_converted() -> None:
             "act": "LeakyReLU", "again.layers.0": "Linear", "again.layers.1": "Tanh", "conv": "Conv2d",
             "first.layers.0": "Conv2d", "first.layers.1": "BatchNorm", "first.layers.2": "ReLU",
             "first.layers.3": "Conv2d", "head.layers.0": "Dropout", "head.layers.1": "Linear", "many.0": "Conv2d",
-            "many.1.pool": "MaxPool2d", "shared.layers.0": "Linear", "shared.layers.1": "Tanh",
+            "many.1.pool": "MaxPool2d", "shared.layers.0": "Linear", "shared.layers.1": "Tanh", "up": "Upsample",
         },
         fused={
             "again.layers.0": "again.layers.1", "first.layers.1": "first.layers.2", "first.layers.3": "first.layers.4",
@@ -87,11 +87,10 @@ def test_what_is_converted() -> None:
         left={
             "head.layers.2": "a slope beyond 1", "layer_norm": "no drop-in for LayerNorm",
             "many.1.norm": "groups that interleave (pytorch_compatible=False)", "own": "Own is derived from Conv2d",
-            "up": "cubic interpolation",
         },
     )  # fmt: skip
     assert list(report.replaced)[:2] == ["act", "again.layers.0"]
-    assert type(block.head.layers[2]) is stock.LeakyReLU and type(block.up) is stock.Upsample
+    assert type(block.head.layers[2]) is stock.LeakyReLU and type(block.up) is nn.Upsample
     assert str(report).splitlines()[1].startswith("fused: again.layers.0 with again.layers.1, first.layers.1 with ")
     assert nn.convert(block).replaced == {}
 

@@ -97,7 +97,7 @@ def _sized(rng: Rng, shape: Shape) -> tuple[nn.Module, Shape]:
         nn.ConvTranspose2d(c, out, k, stride=stride, padding=min(pad, k - 1), bias=bias),
         nn.MaxPool2d(k, stride=stride, padding=min(pad, k // 2)),
         nn.AvgPool2d(k, stride=stride, padding=min(pad, k // 2)),
-        nn.Upsample(2, _pick(rng, "nearest", "linear"), align_corners=bool(rng.random() < 0.3)),
+        nn.Upsample(2, _pick(rng, "nearest", "linear", "cubic"), align_corners=bool(rng.random() < 0.3)),
         nn.Linear(c, out, bias=bias),
     )
     made = layer(mx.zeros(shape)).shape

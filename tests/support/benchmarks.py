@@ -70,7 +70,7 @@ class Benchmark(NamedTuple):
     of_y: int
     given: tuple[str, ...] = ()
     state: int = 0
-    scale: int = 1
+    scale: float = 1
     title: str = ""
     by_value: bool = True
     cpu: tuple[Measured, ...] = ()

@@ -180,7 +180,41 @@ int longest(const Lists<A>& lists) {
   return most;
 }
 
-// Each line of the result in two steps: the rows that it reads become one, and of that the columns are mixed. In one
+// The stretches of a line that lists read, of which small gaps are a part.
+class Stretches {
+ public:
+  struct Stretch {
+    int64_t at, length;
+  };
+
+  template <typename A>
+  Stretches(const Lists<A>& lists, int n_in, int64_t step) : found_(n_in) {
+    constexpr int64_t kGap = 64;  // elements that cost less than another stretch
+    const Scratch<bool> read(n_in);
+    for (int i = 0; i < n_in; ++i) read[i] = false;
+    for (int64_t i = 0; i < lists.count(); ++i) {
+      for (const Entry<A>* entry = lists.begin(i); entry < lists.end(i); ++entry) read[entry->at / step] = true;
+    }
+    for (int i = 0; i < n_in; ++i) {
+      if (!read[i]) continue;
+      const int64_t at = i * step, behind = count_ > 0 ? found_[count_ - 1].at + found_[count_ - 1].length : 0;
+      if (count_ > 0 && at - behind <= kGap) {
+        found_[count_ - 1].length = at + step - found_[count_ - 1].at;
+      } else {
+        found_[count_++] = {at, step};
+      }
+    }
+  }
+  const Stretch* begin() const { return found_.get(); }
+  const Stretch* end() const { return found_.get() + count_; }
+
+ private:
+  Scratch<Stretch> found_;
+  int64_t count_ = 0;
+};
+
+// Each line of the result in two steps: the rows that it reads become one as far as there are columns that read it, and
+// of that the columns are mixed. In one
 // step where there is little to read and less to make, as for sums over blocks of two by two.
 template <typename T>
 void mixed(const Call& call) {
@@ -193,6 +227,7 @@ void mixed(const Call& call) {
   read_lists(call.in[1], rows, n_rows, pitch, row_lists);
   read_lists(call.in[2], cols, n_cols, channels, col_lists);
   const Runs runs(col_lists, channels);
+  const Stretches stretches(col_lists, n_cols, channels);
   const bool streamed = y.streamed && channels % lanes<A> == 0;
   const int64_t row_taps = 1 + row_lists.total() / rows, col_taps = 1 + col_lists.total() / cols;
 
@@ -213,7 +248,11 @@ void mixed(const Call& call) {
         if (whole) from = source + taps[0].at;
       }
       if (count > 0 && !whole && !at_once) {
-        for_count(count, [&](auto count) { mix(source, taps, count, pitch, buffer.get(), false); });
+        for_count(count, [&](auto count) {
+          for (const auto& stretch : stretches) {
+            mix(source + stretch.at, taps, count, stretch.length, buffer.get() + stretch.at, false);
+          }
+        });
       }
       for (int64_t col = 0; col < cols; col += runs[col]) {
         T* out = made + col * channels;

@@ -19,7 +19,14 @@ from mpsfunc import graph
 # Samples, and what they should give ----------------------------------------------------------------------
 
 AROUND = (1, 5, 1), (0, 2, 2)
-MODES = ("constant", "zero", "clamp", "mirror", "mirror_with_edge")
+MODES = ("constant", "zero", "clamp", "mirror", "mirror_with_edge", "circular")
+CALLED = {
+    "replicate": "clamp",
+    "edge": "clamp",
+    "reflect": "mirror",
+    "symmetric": "mirror_with_edge",
+    "wrap": "circular",
+}
 EIGHT, MORE, LARGER = Array((2, 5, 4, 8)), ((1, 2, 0), (0, 1, 3)), Array((2, 6, 7, 11))
 
 
@@ -31,7 +38,7 @@ def _sizes(sizes: Any) -> tuple[int, int, int]:
 
 def _matrices(shape: tuple[int, ...], before: Any, after: Any, mode: str = "constant") -> tuple[np.ndarray, ...]:
     around = zip(shape[1:], _sizes(before), _sizes(after), strict=True)
-    return tuple(oracle.padded(*axis, "constant" if mode == "zero" else mode) for axis in around)
+    return tuple(oracle.padded(*axis, {"zero": "constant", **CALLED}.get(mode, mode)) for axis in around)
 
 
 def _padded(x: np.ndarray, before: Any, after: Any, mode: str = "constant", value: float = 0.0) -> np.ndarray:
@@ -64,6 +71,7 @@ def _cases() -> Iterator[Case]:
     yield _case((3, 3, 2, 3), F32, "mirror")
     yield _case((2, 3, 4, 16), F16, "clamp")
     yield _case((2, 2, 5, 8), BF16, "mirror_with_edge")
+    yield _case((2, 3, 4, 4), F32, "circular")
 
 
 # Wrong calls, and the records ---------------------------------------------------------------------------
@@ -83,6 +91,7 @@ OPS = (
         takes_integers=True,
         samples={
             "": call("pad", X, *AROUND, mode="mirror"),
+            "round and round": Sample(call("pad", X, *AROUND, mode="circular"), in_matrix=False),
             "with a constant": call("pad", X, *AROUND, value=2.0),
             "with a constant of eight channels": Sample(call("pad", EIGHT, 1, 1, value=0.5), in_matrix=False),
         },
@@ -92,7 +101,7 @@ OPS = (
             ("before is out of range", lambda: mf.pad(IMAGES, -1, 0)),
             ("after[2] is out of range", lambda: mf.pad(IMAGES, 0, (0, 0, -1))),
             ("before has another number of sizes", lambda: mf.pad(IMAGES, (1,), 0)),
-            ("unknown mode", lambda: mf.pad(IMAGES, 1, 1, "reflect")),
+            ("unknown mode", lambda: mf.pad(IMAGES, 1, 1, "border")),
             ("value goes with a constant", lambda: mf.pad(IMAGES, 1, 1, "zero", 1.0)),
             ("value goes with a constant", lambda: mf.pad(IMAGES, 1, 1, "clamp", float("nan"))),
             ("an image is too large", lambda: mf.pad(IMAGES, 2**15, 0)),
@@ -126,7 +135,7 @@ OPS = (
             "of mirrored pixels": call("pad_fwd", OTHER, 1, 2, "mirror"),
             **{
                 f"of eight channels, {mode}": Sample(call("pad_fwd", EIGHT, *MORE, mode), in_matrix=False)
-                for mode in MODES
+                for mode in (*MODES, *CALLED)
             },
         },
         reference=_padded,

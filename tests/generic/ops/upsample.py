@@ -10,11 +10,11 @@ import numpy as np
 from generic.opinfo import Array, Loads, Node, OpInfo, Sample, call
 from generic.ops.resize import (
     BF16,
-    CENTRED,
     F16,
     F32,
     IMAGES,
     LARGE,
+    MPS,
     OTHER,
     X,
     backward,
@@ -82,7 +82,7 @@ def _cases() -> Iterator[Case]:
 
 def _infinite() -> Case:
     """Infinity reaches what it has weight in, and spoils no neighbour of that in a tile."""
-    shape, matrix = (1, 4, 4, 4), oracle.bilinear(4, 8)
+    shape, matrix = (1, 4, 4, 4), oracle.bilinear(4, 8, "half_pixel", "clamp")
 
     def check() -> None:
         x = np.ones(shape)
@@ -114,7 +114,7 @@ def _nearest_of_four() -> None:
 
 
 def _bilinear_of_four() -> None:
-    mf.upsample_bilinear(numbers(FOUR), 2, **CENTRED)
+    mf.upsample_bilinear(numbers(FOUR), 2)
 
 
 # What is measured ---------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ OPS = (
             ("unknown coordinate", lambda: mf.upsample_bilinear(IMAGES, 2, coordinate="align_corners")),
             (
                 "align_corners has a coordinate of its own",
-                lambda: mf.upsample_bilinear(IMAGES, 2, align_corners=True, coordinate="half_pixel"),
+                lambda: mf.upsample_bilinear(IMAGES, 2, align_corners=True, coordinate="asymmetric"),
             ),
         ),
         wrong_types=(
@@ -250,13 +250,19 @@ OPS = (
             "upsample_bilinear": _measured(),
             "upsample_asymmetric": _measured("upsample_bilinear asymmetric", targeted=False),
         },
-        nodes={"": Node(lambda x: graph.upsample_bilinear(x, (2, 3)), lambda p, x: mf.upsample_bilinear(x, (2, 3)))},
+        nodes={
+            "": Node(lambda x: graph.upsample_bilinear(x, (2, 3)), lambda p, x: mf.upsample_bilinear(x, (2, 3), **MPS)),
+            "with aligned corners": Node(
+                lambda x: graph.upsample_bilinear(x, (2, 3), align_corners=True),
+                lambda p, x: mf.upsample_bilinear(x, (2, 3), align_corners=True),
+            ),
+        },
     ),
     OpInfo(
         name="upsample_bilinear_fwd",
         samples={
-            "": call("upsample_bilinear_fwd", X, 2, **CENTRED),
-            "of zero edges": call("upsample_bilinear_fwd", OTHER, 2),
+            "": call("upsample_bilinear_fwd", X, 2),
+            "of zero edges": call("upsample_bilinear_fwd", OTHER, 2, **MPS),
         },
         image="x",
         reference=forward(_mixes),
@@ -280,9 +286,11 @@ OPS = (
             ("state.rows.n_in is out of range", lambda: _refused(n_in=0)),
             ("an image is too large", lambda: _refused(n_in=2**31 - 1)),
             ("an axis is too long", lambda: _refused(n_in=2**25)),
-            ("unknown state.rows.method", lambda: _refused(method="cubic")),
+            ("unknown state.rows.method", lambda: _refused(method="cubes")),
             ("unknown state.rows.coordinate", lambda: _refused(coordinate="?")),
             ("unknown state.rows.edge", lambda: _refused(edge="?")),
+            ("state.rows.factor is of another size", lambda: _refused(factor=1.5)),
+            ("state.rows.factor is out of range", lambda: _refused(factor=-1.0)),
             (
                 "state.channels is out of range",
                 lambda: mf.upsample_bilinear_grad(LARGE, _MIXED._replace(channels=0)),
@@ -296,6 +304,8 @@ OPS = (
             ),
             ("state.rows.n_out is not an int", lambda: _refused(n_out=12.0)),
             ("state.rows.edge is not a name", lambda: _refused(edge=["zero"])),
+            ("state.rows.antialias is not a bool", lambda: _refused(antialias=0)),
+            ("state.rows.factor is not a number", lambda: _refused(factor=None)),
         ),
         benchmarks={
             "upsample_bilinear_grad": _measured(),

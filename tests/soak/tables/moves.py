@@ -15,19 +15,60 @@ import numpy as np
 from tests.soak.tables.case import Case, Rng, Row, dtype, family, images, numbers, numpy, of, pick
 
 
-def _matrix(n: int, m: int, ratio: Fraction, align: bool, edge: str, half: bool) -> np.ndarray:
+def _places(n: int, m: int, coordinate: str, factor: Fraction | None) -> tuple[list[Fraction], Fraction]:
+    """Where m positions lie among n pixels, and how far they are apart."""
+    half, step = Fraction(1, 2), Fraction(n, m) if factor is None else 1 / factor
+    if coordinate == "align_corners":
+        return [Fraction(j * (n - 1), max(m - 1, 1)) for j in range(m)], Fraction(n - 1, max(m - 1, 1))
+    if coordinate == "half_pixel":
+        return [(j + half) * step - half for j in range(m)], step
+    if coordinate == "half_pixel_symmetric":
+        return [(j - half * (m - 1)) * step + half * (n - 1) for j in range(m)], step
+    return [j * step for j in range(m)], step
+
+
+def _curve(method: str, t: Fraction, antialias: bool) -> Fraction:
+    """The weight at a distance."""
+    if method == "bilinear":
+        return max(1 - t, Fraction(0))
+    a = Fraction(-1, 2) if antialias else Fraction(-3, 4)
+    if t <= 1:
+        return (a + 2) * t**3 - (a + 3) * t**2 + 1
+    return a * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else Fraction(0)
+
+
+def _matrix(n: int, m: int, method: str, factor: Fraction | None, how: dict[str, Any]) -> np.ndarray:
     """The weights of n pixels in each of m."""
     made = np.zeros((m, n))
-    for j in range(m):
-        u = Fraction(j * (n - 1), m - 1) if align and m > 1 else Fraction(0) if align else j * ratio
-        u = (j + Fraction(1, 2)) * ratio - Fraction(1, 2) if half else u
-        i = math.floor(u)
-        for at, weight in ((i, 1 - (u - i)), (i + 1, u - i)):
-            if 0 <= at < n:
-                made[j, at] += float(weight)
-            elif edge == "clamp":
-                made[j, min(max(at, 0), n - 1)] += float(weight)
+    antialias, edge = how.get("antialias", False), how.get("edge_mode", "clamp")
+    usual = "asymmetric" if method == "nearest" else "half_pixel"
+    coordinate = "align_corners" if how.get("align_corners") else how.get("coordinate", usual)
+    places, step = _places(n, m, coordinate, factor)
+    if factor is not None and _copied(n, m, method, coordinate, antialias):
+        places = [j * Fraction(n, m) for j in range(m)]
+    for j, u in enumerate(places):
+        if method == "nearest":
+            made[j, math.floor(u + Fraction(1, 2) if coordinate == "half_pixel" else u)] = 1
+        elif method == "area":
+            begin, end = j * n // m, -(-(j + 1) * n // m)
+            made[j, begin:end] = 1 / (end - begin)
+        else:
+            wide = max(step, Fraction(1)) if antialias else Fraction(1)
+            for at in range(math.floor(u - 2 * wide), math.ceil(u + 2 * wide) + 1):
+                weight = float(_curve(method, abs(u - at) / wide, antialias))
+                if 0 <= at < n:
+                    made[j, at] += weight
+                elif edge == "clamp" and not antialias:
+                    made[j, min(max(at, 0), n - 1)] += weight
+            made[j] /= made[j].sum() if antialias else 1
     return made
+
+
+def _copied(n: int, m: int, method: str, coordinate: str, antialias: bool) -> bool:
+    """Where PyTorch forgets a factor that is not whole."""
+    if method == "nearest":
+        return coordinate == "asymmetric" and m in (n, 2 * n)
+    return m == n and coordinate != "half_pixel_symmetric" and (method != "bicubic" or antialias)
 
 
 def _resampled(name: str) -> Row:
@@ -38,39 +79,46 @@ def _resampled(name: str) -> Row:
         x = images(rng, kind)
         n = x.shape[1:3]
         pair = tuple(int(v) for v in rng.integers(1, 4 if upsampled else 12, 2))
+        size: dict[str, Any] = {"scale" if upsampled else "out_size": pair}
         out = tuple(a * b for a, b in zip(n, pair, strict=True)) if upsampled else pair
-        how: dict[str, Any] = {}
-        half = name != "upsample_nearest" and rng.random() < 0.4
-        align = mode == "bilinear" and not half and rng.random() < 0.4
-        edge = pick(rng, "zero", "clamp") if mode == "bilinear" else "zero"
-        if name != "upsample_nearest":
-            how["coordinate"] = "half_pixel" if half else "asymmetric"
-        if mode == "bilinear":
-            how |= {"align_corners": align, "edge_mode": edge}
-        matrices = []
-        for i in (0, 1):
-            ratio = Fraction(n[i], out[i])
-            if mode == "bilinear":
-                matrices.append(_matrix(n[i], out[i], ratio, align, edge, half))
-            else:
-                at = [math.floor((j + (Fraction(1, 2) if half else 0)) * ratio) for j in range(out[i])]
-                matrices.append(np.eye(n[i])[at])
+        factors: tuple[Fraction | None, ...] = (None, None)
+        if not upsampled and rng.random() < 0.4:
+            tenths = [int(rng.integers(-(-10 // a), 30)) for a in n]
+            factors, out = zip(*((Fraction(t, 10), t * a // 10) for t, a in zip(tenths, n, strict=True)), strict=True)
+            size = {"scale": tuple(t / 10 for t in tenths)}
+        how = _how(rng, mode, upsampled)
+        matrices = [_matrix(a, b, mode, f, how) for a, b, f in zip(n, out, factors, strict=True)]
 
-        def result(x: np.ndarray) -> np.ndarray:
-            return np.einsum("ah,bw,nhwc->nabc", *matrices, x)
+        def result(x: np.ndarray, by: list[np.ndarray] = matrices) -> np.ndarray:
+            return np.einsum("ah,bw,nhwc->nabc", *by, x)
 
         def pulled(dy: mx.array, x: mx.array) -> dict[int, mx.array]:
-            state = getattr(of, f"{name}_state")(x.shape, pair, **how)
-            first = getattr(of, f"{name}_fwd")(x, pair, **how)[1]
+            state = getattr(of, f"{name}_state")(x.shape, **size, **how)
+            first = getattr(of, f"{name}_fwd")(x, **size, **how)[1]
             assert state == first, "f_state and f_fwd make other states"
             return {0: getattr(of, f"{name}_grad")(dy, state)}
 
-        return Case(f"{pair}, {how}", [x], kind, lambda x: getattr(of, name)(x, pair, **how), result,
-            lambda x: 4 * result(np.abs(x)), 4 + math.prod(pair),
-            first=lambda x: getattr(of, f"{name}_fwd")(x, pair, **how)[0], pulled=pulled,
+        return Case(f"{size}, {how}", [x], kind, lambda x: getattr(of, name)(x, **size, **how), result,
+            lambda x: 4 * result(np.abs(x), [abs(m) for m in matrices]), 4 + max(math.prod(out), math.prod(n)),
+            first=lambda x: getattr(of, f"{name}_fwd")(x, **size, **how)[0], pulled=pulled,
             exact=mode == "nearest", mapped=x.shape[0] > 0)  # fmt: skip
 
     return Row(family(name, "fwd", "grad", "state"), sample)
+
+
+def _how(rng: Rng, mode: str, upsampled: bool) -> dict[str, Any]:
+    """Arguments of a function that resizes."""
+    if mode == "area" or (mode == "nearest" and upsampled):
+        return {}
+    if mode == "nearest":
+        return {"coordinate": pick(rng, "asymmetric", "half_pixel")}
+    symmetric = () if upsampled else ("half_pixel_symmetric",)
+    if not upsampled and rng.random() < 0.4:
+        return {"antialias": True, "coordinate": pick(rng, "half_pixel", *symmetric)}
+    edge = {"edge_mode": pick(rng, "zero", "clamp")} if mode == "bilinear" else {}
+    if rng.random() < 0.3:
+        return {"align_corners": True, **edge}
+    return {"coordinate": pick(rng, "asymmetric", "half_pixel", *symmetric), **edge}
 
 
 _NUMPY = {
@@ -79,6 +127,9 @@ _NUMPY = {
     "clamp": "edge",
     "mirror": "reflect",
     "mirror_with_edge": "symmetric",
+    "circular": "wrap",
+    **{name: name for name in ("edge", "reflect", "symmetric", "wrap")},
+    "replicate": "edge",
 }
 
 
@@ -212,6 +263,7 @@ def _threads(rng: Rng) -> Case:
 
 ROWS = {
     **{f"{a}_{b}": _resampled(f"{a}_{b}") for a in ("upsample", "resize") for b in ("nearest", "bilinear")},
+    **{f"resize_{b}": _resampled(f"resize_{b}") for b in ("bicubic", "area")},
     "pad": Row(family("pad", "fwd", "grad", "state"), _pad),
     "concatenate": Row(family("concatenate", "grad"), _concatenate),
     "slice_channels": Row(family("slice_channels", "grad"), _slice),

@@ -74,9 +74,9 @@ def dropout_masked_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.dropout_grad(a.dy, state)]
 
 
-# PyTorch's rule, and MPS's default.
-_HALF_PIXEL: dict[str, Any] = {"edge_mode": "clamp", "coordinate": "half_pixel"}
-_ASYMMETRIC: dict[str, Any] = {}
+# PyTorch's rule, and MPS's.
+_HALF_PIXEL: dict[str, Any] = {}
+_ASYMMETRIC: dict[str, Any] = {"edge_mode": "zero", "coordinate": "asymmetric"}
 
 
 def bilinear(p: Problem, a: SimpleNamespace, rule: dict[str, Any]) -> Call:
@@ -92,6 +92,24 @@ upsample_bilinear = partial(bilinear, rule=_HALF_PIXEL)
 upsample_bilinear_grad = partial(bilinear_grad, rule=_HALF_PIXEL)
 upsample_asymmetric = partial(bilinear, rule=_ASYMMETRIC)
 upsample_asymmetric_grad = partial(bilinear_grad, rule=_ASYMMETRIC)
+
+
+def resize_bicubic(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.resize_bicubic(a.x, scale=p.scale)]
+
+
+def resize_bicubic_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.resize_bicubic_state(p.shape, scale=p.scale)
+    return lambda: [mf.resize_bicubic_grad(a.dy, state)]
+
+
+def resize_filtered(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.resize_bicubic(a.x, scale=p.scale, antialias=True)]
+
+
+def resize_filtered_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.resize_bicubic_state(p.shape, scale=p.scale, antialias=True)
+    return lambda: [mf.resize_bicubic_grad(a.dy, state)]
 
 
 def upsample_nearest(p: Problem, a: SimpleNamespace) -> Call:

@@ -126,6 +126,23 @@ def _taps(a: SimpleNamespace) -> torch.Tensor:
     return torch.outer(row, row).repeat(a.x.shape[1], 1, 1, 1)
 
 
+def resize_bicubic(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.upsample_bicubic2d(a.x, a.dy.shape[2:], False)]
+
+
+def resize_bicubic_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.upsample_bicubic2d_backward(a.dy, a.dy.shape[2:], a.x.shape, False)]
+
+
+def resize_filtered(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten._upsample_bicubic2d_aa(a.x, a.dy.shape[2:], False, p.scale, p.scale)]
+
+
+def resize_filtered_grad(p: Problem, a: SimpleNamespace) -> Call:
+    how = False, p.scale, p.scale
+    return lambda: [aten._upsample_bicubic2d_aa_backward(a.dy, a.dy.shape[2:], a.x.shape, *how)]
+
+
 def upsample_nearest(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [aten.upsample_nearest2d(a.x, a.dy.shape[2:])]
 

@@ -84,6 +84,14 @@ def upsample_bilinear_grad(p: Problem, a: SimpleNamespace) -> Call:
     return _pulled_back(partial(_bilinear, p), a)
 
 
+def resize_bicubic(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_bicubic(p, a.x)]
+
+
+def resize_bicubic_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _pulled_back(partial(_bicubic, p), a)
+
+
 def upsample_nearest(p: Problem, a: SimpleNamespace) -> Call:
     layer = nn.Upsample(p.scale, mode="nearest")
     return lambda: [layer(a.x)]
@@ -131,6 +139,10 @@ def _masked(x: mx.array, mask: mx.array) -> mx.array:
 
 def _bilinear(p: Problem, x: mx.array) -> mx.array:
     return nn.Upsample(p.scale, mode="linear")(x).astype(x.dtype)
+
+
+def _bicubic(p: Problem, x: mx.array) -> mx.array:
+    return nn.Upsample(p.scale, mode="cubic")(x).astype(x.dtype)
 
 
 def _loss(logits: mx.array, labels: mx.array) -> Call:
