@@ -10,6 +10,7 @@ import mlx.core as mx
 from mpsfunc.channels import accumulation
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
+from mpsfunc.core.printing import describe
 from mpsfunc.normalization import layer_rules
 from mpsfunc.normalization.composed import checked_eps
 from mpsfunc.normalization.layer_rules import Spec
@@ -118,7 +119,9 @@ def _lines(op: str, x: mx.array) -> tuple[int, int, int]:
     """The shape as one group of lines."""
     shape = tuple(x.shape)
     if not shape or not shape[-1]:
-        raise ValueError(f"{op}: x has no channels; got x.shape={shape}, expected one or more along the last axis")
+        raise ValueError(
+            f"{op}: x has no channels; got x.shape={describe(shape)}, expected one or more along the last axis"
+        )
     return 1, math.prod(shape[:-1]), shape[-1]
 
 

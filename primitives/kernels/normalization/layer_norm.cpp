@@ -11,52 +11,67 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// Means over a line of terms(i, n, terms): those of the n elements from i on, with zeros in the lanes behind.
+// Lines that are worked on side by side, so that one's sums are not waited for.
+constexpr int kSide = 4;
+
+// Means over lines of terms(i, n, terms): those of the n elements from i on, with zeros in the lanes behind.
 template <typename A, int Terms, typename F>
 MPSF_INLINE void means_along(int64_t length, A (&means)[Terms], const F& terms) {
-  constexpr int64_t L = lanes<A>, kFar = 2 * kBlock * L;
+  constexpr int64_t L = lanes<A>;
+  const double share = 1 / static_cast<double>(length);
   double totals[Terms] = {};
   int64_t at = 0;
   while (at < length) {
-    const int64_t end = smaller(length, at + kFar);
-    Vec<A> sums[2][Terms] = {}, each[Terms];
-    for (; at + 2 * L <= end; at += 2 * L) {
-      for (int k = 0; k < 2; ++k) {
-        terms(at + k * L, static_cast<int>(L), each);
-        for (int t = 0; t < Terms; ++t) sums[k][t] += each[t];
-      }
+    const int64_t end = smaller(length, at + kBlock * L);
+    Vec<A> sums[Terms] = {}, each[Terms];
+    for (; at + L <= end; at += L) {
+      terms(at, static_cast<int>(L), each);
+      for (int t = 0; t < Terms; ++t) sums[t] += each[t];
     }
-    for (; at < end; at += L) {
-      terms(at, static_cast<int>(smaller(L, end - at)), each);
-      for (int t = 0; t < Terms; ++t) sums[0][t] += each[t];
+    if (at < end) {
+      terms(at, static_cast<int>(end - at), each);
+      for (int t = 0; t < Terms; ++t) sums[t] += each[t];
+      at = end;
     }
-    at = end;
-    for (int t = 0; t < Terms; ++t) totals[t] += static_cast<double>(sum_of<A>(sums[0][t] + sums[1][t]));
+    for (int t = 0; t < Terms; ++t) totals[t] += static_cast<double>(sum_of<A>(sums[t]));
   }
-  for (int t = 0; t < Terms; ++t) means[t] = static_cast<A>(totals[t] / static_cast<double>(length));
+  for (int t = 0; t < Terms; ++t) means[t] = static_cast<A>(totals[t] * share);
 }
 
-// Leaves a line less its mean in `room`, with zeros behind, and returns 1 / sqrt(var + eps). Both are told from the
-// first element, so that what is constant has no variance and a mean far from zero costs no digits.
-template <typename T>
-MPSF_INLINE Acc<T> centre(const T* x, int64_t length, Acc<T> eps, Acc<T>* room) {
+// Leaves K lines less their means in `room`, `stride` apart, with zeros behind, and 1 / sqrt(var + eps) of each.
+// Moments are told from the first element, so that what is constant has no variance and a mean far from zero costs no
+// digits.
+template <int K, typename T>
+MPSF_INLINE void centre(const T* x, int64_t length, Acc<T> eps, Acc<T>* room, int64_t stride, Acc<T> (&roots)[K]) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  const A top = load(x, 1)[0];
-  A mean[1], var[1];
+  A tops[K], mean[K], var[K];
+  for (int k = 0; k < K; ++k) tops[k] = load(x + k * length, 1)[0];
   means_along<A>(
-      length, mean, [&](int64_t i, int n, Vec<A>(&terms)[1]) __attribute__((always_inline)) {
-        terms[0] = load_some(x + i, n) - top;
-        if (n < L) terms[0] = filled_from<A>(terms[0], n, A(0));
+      length, mean, [&](int64_t i, int n, Vec<A>(&terms)[K]) __attribute__((always_inline)) {
+        for (int k = 0; k < K; ++k) {
+          terms[k] = load_some(x + k * length + i, n) - tops[k];
+          if (n < L) terms[k] = filled_from<A>(terms[k], n, A(0));
+        }
       });
   means_along<A>(
-      length, var, [&](int64_t i, int n, Vec<A>(&terms)[1]) __attribute__((always_inline)) {
-        Vec<A> centred = load_some(x + i, n) - top - mean[0];
-        if (n < L) centred = filled_from<A>(centred, n, A(0));
-        store(room + i, centred);
-        terms[0] = centred * centred;
+      length, var, [&](int64_t i, int n, Vec<A>(&terms)[K]) __attribute__((always_inline)) {
+        for (int k = 0; k < K; ++k) {
+          Vec<A> centred = load_some(x + k * length + i, n) - tops[k] - mean[k];
+          if (n < L) centred = filled_from<A>(centred, n, A(0));
+          store(room + k * stride + i, centred);
+          terms[k] = centred * centred;
+        }
       });
-  return inverse_root(var[0], eps);
+  for (int k = 0; k < K; ++k) roots[k] = inverse_root(var[k], eps);
+}
+
+// Calls f<K>(line) for the lines [begin, end), for K of them at a time while there are as many.
+template <int K, typename F>
+MPSF_INLINE void side_by_side(int64_t begin, int64_t end, const F& f) {
+  int64_t line = begin;
+  for (; line + K <= end; line += K) f.template operator()<K>(line);
+  for (; line < end; ++line) f.template operator()<1>(line);
 }
 
 // Whether every line of an image begins where it may be stored past the caches.
@@ -65,27 +80,25 @@ bool streams(const Tensor& image, int64_t length) {
   return image.streamed && length % lanes<A> == 0;
 }
 
-// Calls f(line, group, room, sums) for all lines, where f adds to so many sums with an entry an element, which begin at
-// zero; out[s] is what they come to over the lines of each group. Shapes alone cut the work: chunks of whole blocks,
-// which are added up in the accumulator's precision, and these in double.
-template <typename A, int Sums, typename F>
+// Calls f<K>(line, group, room, sums) for all lines, K of them or one at a time, where f adds to so many sums with an
+// entry an element, which begin at zero; out[s] is what they come to over the lines of each group. Shapes alone cut the
+// work: chunks of whole blocks, which are added up in the accumulator's precision, and these in double.
+template <int K, typename A, int Sums, typename F>
 void sum_over_lines(int64_t groups, int64_t lines, int64_t length, A* const (&out)[Sums], const F& f) {
-  const int64_t stride = length + lanes<A>;
+  const int64_t stride = length + lanes<A>, space = (K + Sums) * stride;
   const int64_t height = 1 + smaller(kBlock, kChunkElements / length), blocks = (lines + height - 1) / height;
   const int64_t few = smaller(blocks, (kChunks + groups - 1) / groups), chunks = few > 0 ? few : 1;
   const auto begin = [&](int64_t chunk) { return smaller(lines, blocks * chunk / chunks * height); };
-  const auto room_bytes = static_cast<size_t>(Sums * stride) * sizeof(A);
 
   const auto add_up = [&](int64_t group, int64_t chunk, double* part, A* room) {
     A* sums[Sums];
-    for (int s = 0; s < Sums; ++s) sums[s] = room + (1 + s) * stride;
+    for (int s = 0; s < Sums; ++s) sums[s] = room + (K + s) * stride;
     for (int64_t i = 0; i < Sums * length; ++i) part[i] = 0;
     const int64_t end = begin(chunk + 1);
     for (int64_t block = begin(chunk); block < end; block += height) {
-      memset(sums[0], 0, room_bytes);
-      for (int64_t line = block; line < smaller(end, block + height); ++line) {
-        f(group * lines + line, group, room, sums);
-      }
+      memset(sums[0], 0, static_cast<size_t>(Sums * stride) * sizeof(A));
+      side_by_side<K>(block, smaller(end, block + height),
+                      [&]<int N>(int64_t line) { f.template operator()<N>(group * lines + line, group, room, sums); });
       for (int s = 0; s < Sums; ++s) {
         for (int64_t i = 0; i < length; ++i) part[s * length + i] += static_cast<double>(sums[s][i]);
       }
@@ -101,7 +114,6 @@ void sum_over_lines(int64_t groups, int64_t lines, int64_t length, A* const (&ou
     }
   };
 
-  const int64_t space = (1 + Sums) * stride;
   if (chunks == 1) {
     const int64_t elements = lines * length;
     return parallel_groups(groups, elements + 1, elements, [&](int64_t first, int64_t last) {
@@ -126,19 +138,30 @@ template <typename T>
 void normalize(const Call& call, Acc<T> eps) {
   using A = Acc<T>;
   const Tensor& out = call.out[0];
-  const int64_t lines = out.shape[1], length = out.shape[2], all = out.shape[0] * lines;
+  const int64_t lines = out.shape[1], length = out.shape[2], stride = length + lanes<A>;
   const bool streamed = streams<A>(out, length);
-  parallel_groups(all, length, length, [&](int64_t begin, int64_t end) {
-    const Scratch<A> room(length + lanes<A>);
-    for (int64_t line = begin; line < end; ++line) {
-      const A *gamma = data<A>(call.in[1]) + line / lines * length, *beta = data<A>(call.in[2]) + line / lines * length;
-      const A root = centre(data<T>(call.in[0]) + line * length, length, eps, room.get());
-      T* const y = data<T>(out) + line * length;
-      along<A>(
-          length, [&](int64_t i, int n) __attribute__((always_inline)) {
-            const Vec<A> normalized = load(&room[i]) * root;
-            store_result(y + i, normalized * load_some(gamma + i, n) + load_some(beta + i, n), n, streamed);
-          });
+  const auto some = [&]<int K>(int64_t line, const A* gamma, const A* beta, A* room) {
+    const int64_t from = line * length;
+    T* const y = data<T>(out) + from;
+    A roots[K];
+    centre<K>(data<T>(call.in[0]) + from, length, eps, room, stride, roots);
+    along<A>(
+        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+          const Vec<A> scale = load_some(gamma + i, n), shift = load_some(beta + i, n);
+          for (int k = 0; k < K; ++k) {
+            const Vec<A> normalized = load(room + k * stride + i) * roots[k];
+            store_result(y + k * length + i, normalized * scale + shift, n, streamed);
+          }
+        });
+  };
+  parallel_groups(out.shape[0] * lines, length, length, [&](int64_t begin, int64_t end) {
+    const Scratch<A> room(kSide * stride);
+    for (int64_t line = begin; line < end;) {
+      const int64_t group = line / lines, last = smaller(end, (group + 1) * lines);
+      const A *gamma = data<A>(call.in[1]) + group * length, *beta = data<A>(call.in[2]) + group * length;
+      side_by_side<kSide>(line, last,
+                          [&]<int K>(int64_t at) { some.template operator()<K>(at, gamma, beta, room.get()); });
+      line = last;
     }
     stream_end();
   });
@@ -149,30 +172,42 @@ template <typename T>
 void gradient(const Call& call, Acc<T> eps) {
   using A = Acc<T>;
   const Tensor& out = call.out[0];
-  const int64_t length = out.shape[2];
+  const int64_t length = out.shape[2], stride = length + lanes<A>;
   const bool streamed = streams<A>(out, length);
-  const auto add = [&](int64_t line, int64_t group, A* room, A* const(&sums)[2]) {
+  const auto add = [&]<int K>(int64_t line, int64_t group, A* room, A* const(&sums)[2]) {
     const T *dy = data<T>(call.in[0]) + line * length, *x = data<T>(call.in[1]) + line * length;
     const A* gamma = data<A>(call.in[2]) + group * length;
     T* const dx = data<T>(out) + line * length;
-    const A root = centre(x, length, eps, room);
-    A means[2];  // of dy times the scale, and of that times the normalized line
+    A* const dgamma = sums[0];
+    A* const dbeta = sums[1];
+    A roots[K], means[2 * K];  // of dy times the scale, and of that times the normalized line
+    centre<K>(x, length, eps, room, stride, roots);
     means_along<A>(
-        length, means, [&](int64_t i, int n, Vec<A>(&terms)[2]) __attribute__((always_inline)) {
-          const Vec<A> normalized = load(room + i) * root, from = load_some(dy + i, n);
-          store(room + i, normalized);
-          store(sums[0] + i, load(sums[0] + i) + from * normalized);
-          store(sums[1] + i, load(sums[1] + i) + from);
-          terms[0] = from * load_some(gamma + i, n);
-          terms[1] = terms[0] * normalized;
+        length, means, [&](int64_t i, int n, Vec<A>(&terms)[2 * K]) __attribute__((always_inline)) {
+          const Vec<A> scale = load_some(gamma + i, n);
+          Vec<A> of_scale = load(dgamma + i), of_shift = load(dbeta + i);
+          for (int k = 0; k < K; ++k) {
+            const Vec<A> normalized = load(room + k * stride + i) * roots[k], from = load_some(dy + k * length + i, n);
+            of_scale += from * normalized;
+            of_shift += from;
+            terms[2 * k] = from * scale;
+            terms[2 * k + 1] = terms[2 * k] * normalized;
+          }
+          store(dgamma + i, of_scale);
+          store(dbeta + i, of_shift);
         });
+    for (int k = 0; k < K; ++k) means[2 * k + 1] *= roots[k];
     along<A>(
         length, [&](int64_t i, int n) __attribute__((always_inline)) {
-          const Vec<A> g = load_some(dy + i, n) * load_some(gamma + i, n);
-          store_result(dx + i, (g - means[0] - load(room + i) * means[1]) * root, n, streamed);
+          const Vec<A> scale = load_some(gamma + i, n);
+          for (int k = 0; k < K; ++k) {
+            const Vec<A> g = load_some(dy + k * length + i, n) * scale;
+            const Vec<A> along_line = load(room + k * stride + i) * means[2 * k + 1];
+            store_result(dx + k * length + i, (g - means[2 * k] - along_line) * roots[k], n, streamed);
+          }
         });
   };
-  sum_over_lines<A, 2>(out.shape[0], out.shape[1], length, {data<A>(call.out[1]), data<A>(call.out[2])}, add);
+  sum_over_lines<kSide>(out.shape[0], out.shape[1], length, {data<A>(call.out[1]), data<A>(call.out[2])}, add);
 }
 
 // The gradients by dy, x and the scale of what u, v and w make of the gradients of x, scale and shift: of
@@ -183,13 +218,16 @@ void second(const Call& call, Acc<T> eps) {
   const Tensor &of_dy = call.out[0], &of_x = call.out[1];
   const int64_t length = of_x.shape[2];
   const bool dy_streamed = streams<A>(of_dy, length), x_streamed = streams<A>(of_x, length);
-  const auto add = [&](int64_t line, int64_t group, A* room, A* const(&sums)[1]) {
+  const auto add = [&]<int K>(int64_t line, int64_t group, A* room, A* const(&sums)[1]) {
     const T *dy = data<T>(call.in[0]) + line * length, *x = data<T>(call.in[1]) + line * length;
     const T* u = data<T>(call.in[3]) + line * length;
     const A* gamma = data<A>(call.in[2]) + group * length;
     const A *v = data<A>(call.in[4]) + group * length, *w = data<A>(call.in[5]) + group * length;
     T *const by_dy = data<T>(of_dy) + line * length, *const by_x = data<T>(of_x) + line * length;
-    const A root = centre(x, length, eps, room);
+    A* const by_scale = sums[0];
+    A roots[K];
+    centre<K>(x, length, eps, room, length + lanes<A>, roots);
+    const A root = roots[0];
     A means[6];  // of u, dy times the scale and dy times v, and of each times the normalized line
     means_along<A>(
         length, means, [&](int64_t i, int n, Vec<A>(&terms)[6]) __attribute__((always_inline)) {
@@ -214,12 +252,12 @@ void second(const Call& call, Acc<T> eps) {
           const Vec<A> pulled_g = (from * scale - means[1] - normalized * means[4]) * root;
           const Vec<A> pulled_v = from * of_v - means[2] - normalized * means[5];
           const Vec<A> curved = normalized * (root * both[0]) + pulled_u * means[4] + pulled_g * means[3];
-          store(sums[0] + i, load(sums[0] + i) + from * pulled_u);
+          store(by_scale + i, load(by_scale + i) + from * pulled_u);
           store_result(by_dy + i, scale * pulled_u + of_v * normalized + load_some(w + i, n), n, dy_streamed);
           store_result(by_x + i, (pulled_v - curved) * root, n, x_streamed);
         });
   };
-  sum_over_lines<A, 1>(of_x.shape[0], of_x.shape[1], length, {data<A>(call.out[2])}, add);
+  sum_over_lines<1>(of_x.shape[0], of_x.shape[1], length, {data<A>(call.out[2])}, add);
 }
 
 template <typename F>
