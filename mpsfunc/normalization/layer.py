@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import mlx.core as mx
 
@@ -55,11 +54,9 @@ def layer_norm(
     stream = launch.resolve(stream)
     checks.array(op, "x", x, stream=stream)
     groups, lines, channels = _lines(op, x)
-    vectors: list[Any] = []
-    for name, vector, fill in (("gamma", gamma, 1.0), ("beta", beta, 0.0)):
-        vectors.append(_one_group(op, name, vector, fill, x, stream))
+    scale, shift = _one_group(op, "gamma", gamma, 1.0, x, stream), _one_group(op, "beta", beta, 0.0, x, stream)
     folded = mx.reshape(x, (groups, lines, channels), stream=stream)
-    y = layer_rules.layer_norm(folded, *vectors, Spec(checked_eps(op, eps), stream))
+    y = layer_rules.layer_norm(folded, scale, shift, Spec(checked_eps(op, eps), stream))
     return mx.reshape(y, x.shape, stream=stream)
 
 
@@ -109,8 +106,8 @@ def layer_norm_grad(
     checks.shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
     scale = _one_group(op, "gamma", gamma, 1.0, x, stream)
-    folded: list[Any] = [mx.reshape(a, (groups, lines, channels), stream=stream) for a in (dy, x)]
-    dx, *of_vectors = layer_rules.layer_norm_grad(*folded, scale, Spec(checked_eps(op, eps), stream))
+    pulled, source = (mx.reshape(a, (groups, lines, channels), stream=stream) for a in (dy, x))
+    dx, *of_vectors = layer_rules.layer_norm_grad(pulled, source, scale, Spec(checked_eps(op, eps), stream))
     dgamma, dbeta = (mx.reshape(v, (channels,), stream=stream) for v in of_vectors)
     return mx.reshape(dx, x.shape, stream=stream), dgamma, dbeta
 

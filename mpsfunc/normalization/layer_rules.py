@@ -1,4 +1,4 @@
-"""Normalization of lines along their last axis and the rules of its two orders of derivatives.
+"""Normalization of lines along their last axis, and the rules of its derivatives.
 
 Lines are (groups, lines, length), scale and shift (groups, length): all arrays are batches, and a mapped axis
 joins the first. The Jacobian of a normalized line is symmetric: the gradient by x of no scale is the tangent too.
@@ -92,7 +92,8 @@ def _layer_norm_grad_by_formula(dy: Lines, x: Lines, gamma: Vectors, spec: Spec)
 
 @layer_norm_grad.vjp
 def _layer_norm_grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
-    return layer_norm_grad_grad(*arrays, *cotangents, spec)
+    (dy, x, gamma), (u, v, w) = arrays, cotangents
+    return layer_norm_grad_grad(dy, x, gamma, u, v, w, spec)
 
 
 layer_norm_grad.vmap(over_batches(layer_norm_grad))
@@ -145,7 +146,8 @@ def _by_mlx(x: Lines, gamma: Vectors, beta: Vectors, spec: Spec) -> Lines:
 def _grad_by_mlx(dy: Lines, x: Lines, gamma: Vectors, spec: Spec) -> tuple[Lines, Vectors, Vectors]:
     """In float32, since MLX adds up the parameters' gradients in the images' dtype."""
     if not x.size:
-        return mx.zeros_like(x), *(mx.zeros(gamma.shape, launch.accumulator(x.dtype)) for _ in range(2))
+        none = mx.zeros(gamma.shape, launch.accumulator(x.dtype))
+        return mx.zeros_like(x), none, none
     wide, from_dy, scale = (_wide(a, x) for a in (x, dy, gamma))
     if x.shape[0] > 1:
         normalized = mx.fast.layer_norm(wide, None, None, spec.eps)

@@ -11,8 +11,9 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// Lines that are worked on side by side, so that one's sums are not waited for.
-constexpr int kSide = 4;
+// Lines that are worked on side by side, so that one's sums are not waited for; those of the gradient have more sums,
+// and registers are few.
+constexpr int kSide = 4, kSideBack = kRegisters / 8;
 
 // Means over lines of terms(i, n, terms): those of the n elements from i on, with zeros in the lanes behind.
 template <typename A, int Terms, typename F>
@@ -48,14 +49,14 @@ MPSF_INLINE void centre(const T* x, int64_t length, Acc<T> eps, Acc<T>* room, in
   A tops[K], mean[K], var[K];
   for (int k = 0; k < K; ++k) tops[k] = load(x + k * length, 1)[0];
   means_along<A>(
-      length, mean, [&](int64_t i, int n, Vec<A>(&terms)[K]) __attribute__((always_inline)) {
+      length, mean, [=](int64_t i, int n, Vec<A>(&terms)[K]) __attribute__((always_inline)) {
         for (int k = 0; k < K; ++k) {
           terms[k] = load_some(x + k * length + i, n) - tops[k];
           if (n < L) terms[k] = filled_from<A>(terms[k], n, A(0));
         }
       });
   means_along<A>(
-      length, var, [&](int64_t i, int n, Vec<A>(&terms)[K]) __attribute__((always_inline)) {
+      length, var, [=](int64_t i, int n, Vec<A>(&terms)[K]) __attribute__((always_inline)) {
         for (int k = 0; k < K; ++k) {
           Vec<A> centred = load_some(x + k * length + i, n) - tops[k] - mean[k];
           if (n < L) centred = filled_from<A>(centred, n, A(0));
@@ -140,13 +141,13 @@ void normalize(const Call& call, Acc<T> eps) {
   const Tensor& out = call.out[0];
   const int64_t lines = out.shape[1], length = out.shape[2], stride = length + lanes<A>;
   const bool streamed = streams<A>(out, length);
-  const auto some = [&]<int K>(int64_t line, const A* gamma, const A* beta, A* room) {
+  const auto some = [=, &call]<int K>(int64_t line, const A* gamma, const A* beta, A* room) {
     const int64_t from = line * length;
     T* const y = data<T>(out) + from;
     A roots[K];
     centre<K>(data<T>(call.in[0]) + from, length, eps, room, stride, roots);
     along<A>(
-        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        length, [=](int64_t i, int n) __attribute__((always_inline)) {
           const Vec<A> scale = load_some(gamma + i, n), shift = load_some(beta + i, n);
           for (int k = 0; k < K; ++k) {
             const Vec<A> normalized = load(room + k * stride + i) * roots[k];
@@ -174,7 +175,7 @@ void gradient(const Call& call, Acc<T> eps) {
   const Tensor& out = call.out[0];
   const int64_t length = out.shape[2], stride = length + lanes<A>;
   const bool streamed = streams<A>(out, length);
-  const auto add = [&]<int K>(int64_t line, int64_t group, A* room, A* const(&sums)[2]) {
+  const auto add = [=, &call]<int K>(int64_t line, int64_t group, A* room, A* const(&sums)[2]) {
     const T *dy = data<T>(call.in[0]) + line * length, *x = data<T>(call.in[1]) + line * length;
     const A* gamma = data<A>(call.in[2]) + group * length;
     T* const dx = data<T>(out) + line * length;
@@ -183,7 +184,7 @@ void gradient(const Call& call, Acc<T> eps) {
     A roots[K], means[2 * K];  // of dy times the scale, and of that times the normalized line
     centre<K>(x, length, eps, room, stride, roots);
     means_along<A>(
-        length, means, [&](int64_t i, int n, Vec<A>(&terms)[2 * K]) __attribute__((always_inline)) {
+        length, means, [=](int64_t i, int n, Vec<A>(&terms)[2 * K]) __attribute__((always_inline)) {
           const Vec<A> scale = load_some(gamma + i, n);
           Vec<A> of_scale = load(dgamma + i), of_shift = load(dbeta + i);
           for (int k = 0; k < K; ++k) {
@@ -198,7 +199,7 @@ void gradient(const Call& call, Acc<T> eps) {
         });
     for (int k = 0; k < K; ++k) means[2 * k + 1] *= roots[k];
     along<A>(
-        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        length, [=](int64_t i, int n) __attribute__((always_inline)) {
           const Vec<A> scale = load_some(gamma + i, n);
           for (int k = 0; k < K; ++k) {
             const Vec<A> g = load_some(dy + k * length + i, n) * scale;
@@ -207,7 +208,7 @@ void gradient(const Call& call, Acc<T> eps) {
           }
         });
   };
-  sum_over_lines<kSide>(out.shape[0], out.shape[1], length, {data<A>(call.out[1]), data<A>(call.out[2])}, add);
+  sum_over_lines<kSideBack>(out.shape[0], out.shape[1], length, {data<A>(call.out[1]), data<A>(call.out[2])}, add);
 }
 
 // The gradients by dy, x and the scale of what u, v and w make of the gradients of x, scale and shift: of
@@ -218,7 +219,7 @@ void second(const Call& call, Acc<T> eps) {
   const Tensor &of_dy = call.out[0], &of_x = call.out[1];
   const int64_t length = of_x.shape[2];
   const bool dy_streamed = streams<A>(of_dy, length), x_streamed = streams<A>(of_x, length);
-  const auto add = [&]<int K>(int64_t line, int64_t group, A* room, A* const(&sums)[1]) {
+  const auto add = [=, &call]<int K>(int64_t line, int64_t group, A* room, A* const(&sums)[1]) {
     const T *dy = data<T>(call.in[0]) + line * length, *x = data<T>(call.in[1]) + line * length;
     const T* u = data<T>(call.in[3]) + line * length;
     const A* gamma = data<A>(call.in[2]) + group * length;
@@ -230,7 +231,7 @@ void second(const Call& call, Acc<T> eps) {
     const A root = roots[0];
     A means[6];  // of u, dy times the scale and dy times v, and of each times the normalized line
     means_along<A>(
-        length, means, [&](int64_t i, int n, Vec<A>(&terms)[6]) __attribute__((always_inline)) {
+        length, means, [=](int64_t i, int n, Vec<A>(&terms)[6]) __attribute__((always_inline)) {
           const Vec<A> normalized = load(room + i) * root, from = load_some(dy + i, n);
           store(room + i, normalized);
           terms[0] = load_some(u + i, n);
@@ -240,12 +241,12 @@ void second(const Call& call, Acc<T> eps) {
         });
     A both[1];
     means_along<A>(
-        length, both, [&](int64_t i, int n, Vec<A>(&terms)[1]) __attribute__((always_inline)) {
+        length, both, [=](int64_t i, int n, Vec<A>(&terms)[1]) __attribute__((always_inline)) {
           const Vec<A> g = load_some(dy + i, n) * load_some(gamma + i, n);
           terms[0] = load_some(u + i, n) * (g - means[1] - load(room + i) * means[4]);
         });
     along<A>(
-        length, [&](int64_t i, int n) __attribute__((always_inline)) {
+        length, [=](int64_t i, int n) __attribute__((always_inline)) {
           const Vec<A> normalized = load(room + i), from = load_some(dy + i, n), scale = load_some(gamma + i, n);
           const Vec<A> of_v = load_some(v + i, n);
           const Vec<A> pulled_u = (load_some(u + i, n) - means[0] - normalized * means[3]) * root;
