@@ -105,6 +105,8 @@ def layer_norm_grad_grad(
 ) -> tuple[Lines, Lines, Vectors]:
     """The gradients of `layer_norm_grad`, times u, v and w and added up, by dy, x and the scale."""
     if launch.backend(spec.stream) != "cpu":
+        if not x.size:
+            return mx.zeros_like(dy), mx.zeros_like(x), mx.zeros(gamma.shape, launch.accumulator(x.dtype))
         return _grad_grad_by_formula(dy, x, gamma, u, v, w, spec)
     arrays = {"dy": dy, "x": x, "gamma": _wide(gamma, x), "u": u, "v": _wide(v, x), "w": _wide(w, x)}
     by_dy, by_x, by_gamma = _launched("layer_norm_grad_grad", arrays, (_like(x), _like(x), _vector(x)), spec)

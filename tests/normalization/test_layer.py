@@ -93,7 +93,6 @@ def test_the_second_order_is_the_formula(shape: tuple[int, int, int], dtype: mx.
 @pytest.mark.parametrize("channels", [3, 64, 700])
 def test_a_mean_far_from_zero_costs_no_digits(channels: int) -> None:
     near = mx.round(numbers((50, channels)) * 64) / 64  # which float32 holds beside 2**16, too
-    assert mf.layer_norm(near[:, :1] * 0 + 2.0**16 + near).dtype == mx.float32
     far, plain = mf.layer_norm(near + 2.0**16), mf.layer_norm(near)
     close(far, exact(plain), slack=4)
     for a, b in zip(mf.layer_norm_grad(near, near + 2.0**16), mf.layer_norm_grad(near, near), strict=True):
