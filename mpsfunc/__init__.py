@@ -66,6 +66,7 @@ _NAMES_OF = {
         "GroupNormState InstanceNormState group_norm group_norm_fwd group_norm_grad instance_norm instance_norm_fwd "
         "instance_norm_grad"
     ),
+    "normalization.layer": "layer_norm layer_norm_grad",
     "normalization.spatial": (
         "LocalContrastNormState SpatialNormState local_contrast_norm local_contrast_norm_fwd local_contrast_norm_grad "
         "spatial_norm spatial_norm_fwd spatial_norm_grad"
@@ -243,6 +244,8 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.normalization.instance import instance_norm as instance_norm
     from mpsfunc.normalization.instance import instance_norm_fwd as instance_norm_fwd
     from mpsfunc.normalization.instance import instance_norm_grad as instance_norm_grad
+    from mpsfunc.normalization.layer import layer_norm as layer_norm
+    from mpsfunc.normalization.layer import layer_norm_grad as layer_norm_grad
     from mpsfunc.normalization.spatial import LocalContrastNormState as LocalContrastNormState
     from mpsfunc.normalization.spatial import SpatialNormState as SpatialNormState
     from mpsfunc.normalization.spatial import local_contrast_norm as local_contrast_norm

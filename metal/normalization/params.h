@@ -22,6 +22,12 @@ struct BatchNormParams {
   Real eps, elements;
   Activation<Real> act;
 };
+
+// Of lines, along their last axis.
+template <typename Real>
+struct LayerNormParams {
+  Real eps;
+};
 MPSF_END_PARAMS
 
 // A thread has `fewest` pixels, and the first `longer` rows of threads one more; the first `kept` of a thread's pixels

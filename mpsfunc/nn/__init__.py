@@ -61,6 +61,7 @@ from mpsfunc.nn.layers import Dropout as Dropout
 from mpsfunc.nn.layers import Dropout2d as Dropout2d
 from mpsfunc.nn.layers import GroupNorm as GroupNorm
 from mpsfunc.nn.layers import InstanceNorm as InstanceNorm
+from mpsfunc.nn.layers import LayerNorm as LayerNorm
 from mpsfunc.nn.layers import Linear as Linear
 from mpsfunc.nn.layers import Upsample as Upsample
 from mpsfunc.nn.poolings import AvgPool1d as AvgPool1d

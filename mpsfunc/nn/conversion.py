@@ -86,11 +86,11 @@ def convert(
 
     Example:
         >>> import mlx.nn
-        >>> model = mlx.nn.Sequential(mlx.nn.Linear(4, 4), mlx.nn.relu, mlx.nn.LayerNorm(4))
+        >>> model = mlx.nn.Sequential(mlx.nn.Linear(4, 4), mlx.nn.relu, mlx.nn.RMSNorm(4))
         >>> print(convert(model))
         replaced: layers.0 (Linear)
         fused: layers.0 with layers.1
-        left: layers.2 (no drop-in for LayerNorm)
+        left: layers.2 (no drop-in for RMSNorm)
     """
     if not is_a(model, stock.Module):
         raise TypeError(f"convert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")

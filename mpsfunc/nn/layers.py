@@ -133,6 +133,22 @@ class GroupNorm(Fusing, stock.GroupNorm):
         return mf.group_norm(_flat(x), self.num_groups, gamma, beta, eps=self.eps, neuron=neuron).reshape(x.shape)
 
 
+class LayerNorm(DropIn, stock.LayerNorm):
+    """`mlx.nn.LayerNorm` by `mpsfunc.layer_norm`.
+
+    Example:
+        >>> LayerNorm(4)(mx.random.normal((4, 5, 5, 4))).shape
+        (4, 5, 5, 4)
+    """
+
+    def takes(self, x: mx.array) -> bool:
+        """Arrays that have channels."""
+        return super().takes(x) and x.ndim >= 1
+
+    def run(self, x: mx.array) -> mx.array:
+        return mf.layer_norm(x, self.get("weight"), self.get("bias"), eps=self.eps)
+
+
 class Dropout(DropIn, stock.Dropout):
     """`mlx.nn.Dropout` by `mpsfunc.dropout`, with a key from MLX's global state; to recompute it, see `checkpoint`.
 

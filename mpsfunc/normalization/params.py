@@ -32,6 +32,12 @@ class BatchNormParams(NamedTuple):
     act: Activation
 
 
+class LayerNormParams(NamedTuple):
+    """Of `layer_norm`: eps is added to the variance."""
+
+    eps: float
+
+
 # Windows ------------------------------------------------------------------------------------------------
 
 

@@ -303,6 +303,12 @@ void check(const Signature& call) {
     case Op::bn_group_sums:
       c.vectors(2, 2);
       return c.groups();
+    case Op::layer_norm:
+      return lines_of_groups(c, call, {1, 2, 1, 0});
+    case Op::layer_norm_grad:
+      return lines_of_groups(c, call, {2, 1, 1, 2});
+    case Op::layer_norm_grad_grad:
+      return lines_of_groups(c, call, {2, 1, 2, 1});
     case Op::conv: {
       const auto p = c.params<ConvParams<double>>();
       c.counts(3, 1);

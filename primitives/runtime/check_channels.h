@@ -78,4 +78,27 @@ void whole(const Check& c, bool gradient) {
   for (int i = 6; i < 8; ++i) c.input(i, gradients, c.accumulator());
 }
 
+// Lines (groups, lines, length) and vectors (groups, length) of theirs, of which so many go in and come out; what is
+// differentiated again also reads what each of the gradients is multiplied with.
+struct LinesAndVectors {
+  int lines_in, vectors_in, lines_out, vectors_out;
+};
+template <typename Check>
+void lines_of_groups(const Check& c, const Signature& call, LinesAndVectors known) {
+  c.template params<LayerNormParams<double>>();
+  const int in = known.lines_in + known.vectors_in, out = known.lines_out + known.vectors_out;
+  const bool again = call.op == Op::layer_norm_grad_grad;
+  c.counts(static_cast<size_t>(again ? in + 3 : in), static_cast<size_t>(out));
+  c.require(c.in(0).size() == 3 && c.in(0)[2] >= 1, "lines of rank 3 with an element or more");
+  const Shape vector = {c.in(0)[0], c.in(0)[2]};
+  for (int i = 1; i < known.lines_in; ++i) c.input(i, c.in(0), c.image());
+  for (int i = known.lines_in; i < in; ++i) c.input(i, vector, c.accumulator());
+  if (again) {
+    c.input(in, c.in(0), c.image());
+    for (int i = in + 1; i < in + 3; ++i) c.input(i, vector, c.accumulator());
+  }
+  for (int i = 0; i < known.lines_out; ++i) c.output(i, c.in(0), c.image());
+  for (int i = known.lines_out; i < out; ++i) c.output(i, vector, c.accumulator());
+}
+
 }  // namespace mpsf

@@ -3,8 +3,8 @@
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in
 // _primitives, and (but for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel,
-// normalization by a state and as a whole, which a GPU makes of its parts, and log_softmax and log_softmax_grad, which
-// are template arguments of softmax's bodies) under metal/.
+// normalization by a state and as a whole, which a GPU makes of its parts, layer normalization, for which MLX has
+// kernels there, and log_softmax and log_softmax_grad, which are template arguments of softmax's bodies) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -28,6 +28,9 @@
   X(bn_running)              \
   X(group_moments)           \
   X(bn_group_sums)           \
+  X(layer_norm)              \
+  X(layer_norm_grad)         \
+  X(layer_norm_grad_grad)    \
   X(conv)                    \
   X(conv_grad_input)         \
   X(conv_grad_weights)       \

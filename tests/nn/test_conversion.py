@@ -48,14 +48,14 @@ class Block(stock.Module):
         self.conv, self.act = stock.Conv2d(8, 8, 3, padding=1), stock.LeakyReLU(0.1)
         self.shared = stock.Sequential(stock.Linear(8, 8), stock.Tanh())
         self.again = self.shared
-        self.own, self.layer_norm = Own(8, 8, 1), stock.LayerNorm(8)
+        self.own, self.rms_norm, self.layer_norm = Own(8, 8, 1), stock.RMSNorm(8), stock.LayerNorm(8)
         self.up = stock.Upsample(2, mode="cubic")
         self.head = stock.Sequential(stock.Dropout(0.0), stock.Linear(8, 5), stock.LeakyReLU(2.0))
 
     def __call__(self, x: mx.array) -> mx.array:
         x = self.many[1]["pool"](self.many[1]["norm"](self.many[0](self.first(x))))
         x = self.act(self.conv(x))
-        x = self.up(self.layer_norm(self.own(self.again(self.shared(x)))))
+        x = self.up(self.layer_norm(self.rms_norm(self.own(self.again(self.shared(x))))))
         return self.head(x.mean(axis=(1, 2)))
 
 
@@ -76,8 +76,9 @@ def test_what_is_converted() -> None:
         replaced={
             "act": "LeakyReLU", "again.layers.0": "Linear", "again.layers.1": "Tanh", "conv": "Conv2d",
             "first.layers.0": "Conv2d", "first.layers.1": "BatchNorm", "first.layers.2": "ReLU",
-            "first.layers.3": "Conv2d", "head.layers.0": "Dropout", "head.layers.1": "Linear", "many.0": "Conv2d",
-            "many.1.pool": "MaxPool2d", "shared.layers.0": "Linear", "shared.layers.1": "Tanh", "up": "Upsample",
+             "first.layers.3": "Conv2d", "head.layers.0": "Dropout", "head.layers.1": "Linear",
+            "layer_norm": "LayerNorm", "many.0": "Conv2d", "many.1.pool": "MaxPool2d",
+            "shared.layers.0": "Linear", "shared.layers.1": "Tanh", "up": "Upsample",
         },
         fused={
             "again.layers.0": "again.layers.1", "first.layers.1": "first.layers.2", "first.layers.3": "first.layers.4",
@@ -85,8 +86,8 @@ def test_what_is_converted() -> None:
         },
         unfused={"act": "in no Sequential"},
         left={
-            "head.layers.2": "a slope beyond 1", "layer_norm": "no drop-in for LayerNorm",
-            "many.1.norm": "groups that interleave (pytorch_compatible=False)", "own": "Own is derived from Conv2d",
+            "head.layers.2": "a slope beyond 1", "many.1.norm": "groups that interleave (pytorch_compatible=False)",
+            "own": "Own is derived from Conv2d", "rms_norm": "no drop-in for RMSNorm",
         },
     )  # fmt: skip
     assert list(report.replaced)[:2] == ["act", "again.layers.0"]

@@ -89,6 +89,19 @@ def test_layer_norm() -> None:
     agree(dx, *backward(output, dy, source))
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 5, 6), (2, 9, 9, 96), (7, 33), (5,)], ids=str)
+def test_layer_norm_over_channels(shape: tuple[int, ...]) -> None:
+    """PyTorch's goes over the last axis too, so the axes need not be turned."""
+    x, dy, gamma, beta = (numbers(s, mx.float64, i) for i, s in enumerate((shape, shape, shape[-1:], shape[-1:])))
+    given = [torch.tensor(exact(a), requires_grad=True) for a in (x, gamma, beta)]
+    output = torch.nn.functional.layer_norm(given[0], shape[-1:], *given[1:])
+    right = torch.autograd.grad(output, given, torch.tensor(exact(dy)))
+    (y,), pulled = mx.vjp(mf.layer_norm, [x, gamma, beta], [dy])
+    for ours in ((y, *pulled), (y, *mf.layer_norm_grad(dy, x, gamma))):
+        for mine, tensor in zip(ours, (output, *right), strict=True):
+            np.testing.assert_allclose(exact(mine), tensor.detach().numpy(), rtol=1e-10, atol=1e-11)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 6, 20])
 def test_local_response_norm(size: int) -> None:
     x, dy = numbers((2, 3, 4, 11), mx.float64), numbers((2, 3, 4, 11), mx.float64, 1)

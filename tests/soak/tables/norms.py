@@ -136,6 +136,21 @@ def _by_image(name: str) -> Row:
     return Row(family(name, "fwd", "grad"), sample)
 
 
+def _by_pixel(rng: Rng) -> Case:
+    kind = dtype(rng)
+    x, eps = _images(rng, kind), _float(rng, 1e-3, 0.1)
+    x = x.reshape(-1, x.shape[-1]) if rng.random() < 0.5 else x
+    scales, axes = _scales(rng, x.shape[-1], kind), (-1,)
+    wide = mx.float64 if kind == mx.float64 else mx.float32
+
+    def pulled(dy: mx.array, x: mx.array, *given: mx.array) -> dict[int, mx.array]:
+        return dict(enumerate(of.layer_norm_grad(dy, x, *given[:1], eps=eps)[: 1 + len(given)]))
+
+    return Case(f"eps {eps}", [x, *scales], kind, lambda x, *g: of.layer_norm(x, *g, eps=eps),
+        lambda x, *g: _scaled(_normal(x, axes, eps), *g), lambda x, *g: 2 * _error(x, axes, eps, *g) + 1e-3,
+        x.shape[-1] + 8, tuple(range(1 + len(scales))), (kind, *(wide for _ in scales)), pulled=pulled)  # fmt: skip
+
+
 def _window_sum(x: np.ndarray, k: int, axes: tuple[int, ...]) -> np.ndarray:
     """Sums from k // 2 before to (k - 1) // 2 behind, zeros outside."""
     for axis in axes:
@@ -226,6 +241,7 @@ ROWS = {
         "bn_running", "bn_frozen", "bn_reset",
     ), _batch),
     **{name: _by_image(name) for name in ("instance_norm", "group_norm")},
+    "layer_norm": Row(("layer_norm", "layer_norm_grad"), _by_pixel),
     **{name: _by_window(name) for name in ("cross_channel_norm", "spatial_norm", "local_contrast_norm")},
     "fold_batch_norm": Row(("fold_batch_norm",), _fold),
     "dequantize_weights": Row(("dequantize_weights",), _dequantize),

@@ -96,6 +96,14 @@ group_norm_silu = partial(group_norm, neuron="silu")
 group_norm_silu_grad = partial(group_norm_grad, neuron="silu")
 
 
+def layer_norm(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.layer_norm(a.x, a.gamma, a.beta, eps=EPS)]
+
+
+def layer_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: list(mf.layer_norm_grad(a.dy, a.x, a.gamma, eps=EPS))
+
+
 def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call:
     given = p.window_parameters
     return lambda: [mf.cross_channel_norm(a.x, p.kernel_size, **given)]

@@ -150,6 +150,32 @@ def group_norm_silu_grad(p: Problem, a: SimpleNamespace) -> Call:
     return call
 
 
+def layer_norm(p: Problem, a: SimpleNamespace) -> Call:
+    channels = p.shape[3:]
+    return lambda: [_turned_back(aten.native_layer_norm(_turned(a.x), channels, a.gamma, a.beta, EPS)[0])]
+
+
+def layer_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    channels = p.shape[3:]
+    _, mean, root = aten.native_layer_norm(_turned(a.x), channels, a.gamma, a.beta, EPS)
+
+    def call() -> list[torch.Tensor]:
+        given = _turned(a.dy), _turned(a.x), channels, mean, root, a.gamma, a.beta, _ALL
+        dx, *of_vectors = aten.native_layer_norm_backward(*given)
+        return [_turned_back(dx), *of_vectors]
+
+    return call
+
+
+def _turned(x: Images) -> Images:
+    """Channels last, as its axes too."""
+    return x.permute(0, 2, 3, 1)
+
+
+def _turned_back(y: Images) -> Images:
+    return y.permute(0, 3, 1, 2)
+
+
 def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call | None:
     if _without_pool(a):
         return None

@@ -88,6 +88,14 @@ def group_norm_silu_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: mx.vjp(lambda *args: [nn.silu(_by_group(p, *args))], [a.x, a.gamma, a.beta], [a.dy])[1]
 
 
+def layer_norm(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mx.fast.layer_norm(a.x, a.gamma, a.beta, EPS)]
+
+
+def layer_norm_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: mx.vjp(lambda *args: [mx.fast.layer_norm(*args, EPS)], [a.x, a.gamma, a.beta], [a.dy])[1]
+
+
 def cross_channel_norm(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [_by_squares(p, a.x, (3,))]
 
