@@ -54,8 +54,8 @@ MPSF_FN float power_of(float q, float k) {
   return q == 0 ? q : exp(log(q) * k);
 }
 
-// The loss of an element and its derivative by y, before weights; types are MPS's, without softmax cross-entropy, and 10,
-// the focal loss, with alpha and gamma in the places of epsilon and delta.
+// The loss of an element and its derivative by y, before weights; types are MPS's, without softmax cross-entropy, and
+// 10, the focal loss, with alpha and gamma in the places of epsilon and delta.
 template <int K>
 MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
   Term r;

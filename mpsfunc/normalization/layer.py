@@ -125,8 +125,7 @@ def _lines(op: str, x: mx.array) -> tuple[int, int, int]:
 def _one_group(op: str, name: str, vector: mx.array | None, fill: float, x: mx.array, stream: mx.Stream) -> mx.array:
     """Scale or shift (1, c) of the only group; filled where it is absent."""
     if vector is None:
-        own = launch.backend(stream) == "cpu"  # whose kernel reads the accumulator's dtype; MLX's that of x
-        vector = accumulation.constant(fill, x.shape[-1], launch.accumulator(x.dtype) if own else x.dtype)
+        vector = accumulation.constant(fill, x.shape[-1], launch.accumulator(x.dtype))
     else:
         checks.array(op, name, vector, stream=stream)
         checks.shape(op, name, vector, (x.shape[-1],), f"{name} does not fit the channels", of=x.shape)

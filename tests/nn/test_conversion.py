@@ -76,7 +76,7 @@ def test_what_is_converted() -> None:
         replaced={
             "act": "LeakyReLU", "again.layers.0": "Linear", "again.layers.1": "Tanh", "conv": "Conv2d",
             "first.layers.0": "Conv2d", "first.layers.1": "BatchNorm", "first.layers.2": "ReLU",
-             "first.layers.3": "Conv2d", "head.layers.0": "Dropout", "head.layers.1": "Linear",
+            "first.layers.3": "Conv2d", "head.layers.0": "Dropout", "head.layers.1": "Linear",
             "layer_norm": "LayerNorm", "many.0": "Conv2d", "many.1.pool": "MaxPool2d",
             "shared.layers.0": "Linear", "shared.layers.1": "Tanh", "up": "Upsample",
         },

@@ -16,7 +16,6 @@ from mlx.utils import tree_flatten
 import mpsfunc as mf
 from mpsfunc import nn
 from mpsfunc.nn.conversion import DROP_INS
-from mpsfunc.nn.drop_in import DropIn
 
 X, LINE = (3, 8, 6, 4), (3, 9, 4)
 ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
@@ -381,29 +380,3 @@ def test_it_runs_our_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # What MLX lacks -----------------------------------------------------------------------------------------------------
-
-
-def test_layers_that_mlx_lacks() -> None:
-    x = numbers(X)
-    for layer, want in (
-        (nn.L2Pool2d(3, 2, 1), mf.l2_pool(x, 3, stride=2, padding=1)),
-        (nn.AdaptiveAvgPool2d((3, None)), mf.avg_pool(x, "adaptive", out_size=(3, None))),
-        (nn.AdaptiveMaxPool2d(2), mf.max_pool(x, "adaptive", out_size=2)),
-        (nn.CrossChannelNorm(3, 0.5, 0.75, 2.0), mf.cross_channel_norm(x, 3, alpha=0.5, beta=0.75, delta=2.0)),
-        (nn.SpatialNorm(3, 0.5, 0.75, 2.0), mf.spatial_norm(x, 3, alpha=0.5, beta=0.75, delta=2.0)),
-        (
-            nn.LocalContrastNorm(3, 0.5, 0.75, 2.0, 0.25, 0.5, 3.0),
-            mf.local_contrast_norm(x, 3, alpha=0.5, beta=0.75, delta=2.0, p0=0.25, pm=0.5, ps=3.0),
-        ),
-    ):
-        close(layer(x), want)
-        assert not layer.parameters() and not isinstance(layer, DropIn)
-
-
-def test_unpooling() -> None:
-    pool = nn.MaxPool2d(2)
-    y, state = pool.with_state(numbers(X))
-    close(y, pool(numbers(X)))
-    close(nn.MaxUnpool2d()(y, state), mf.max_unpool(y, state))
-    with pytest.raises(ValueError, match="MaxPool2d: no state; got windows of padding alone"):
-        nn.MaxPool2d(2, 2, 2).with_state(numbers(X))

@@ -217,8 +217,9 @@ def test_what_a_gpu_runs(shape: tuple[int, int, int], dtype: mx.Dtype, monkeypat
         close(b, exact(a), 1 + (abs(exact(a)).max() if a.size else 0), slack=16)
 
 
-def test_absent_parameters_leave_the_dtype_to_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, where MLX would compute in what all arrays have in common."""
+@pytest.mark.parametrize("given", [(), (mx.ones(3, mx.bfloat16), mx.zeros(3))], ids=["absent", "given"])
+def test_a_gpu_computes_in_float32(monkeypatch: pytest.MonkeyPatch, given: tuple[mx.array, ...]) -> None:
+    """Where MLX would round scale and shift to the dtype of the images."""
     monkeypatch.setattr(launch, "backend", lambda stream: "cuda")
     seen: list[list[mx.Dtype]] = []
     real = mx.fast.layer_norm
@@ -228,5 +229,5 @@ def test_absent_parameters_leave_the_dtype_to_the_images(monkeypatch: pytest.Mon
         return real(x, *vectors)
 
     monkeypatch.setattr(mx.fast, "layer_norm", watched)
-    mf.layer_norm(numbers((2, 3), mx.bfloat16))
-    assert seen == [[mx.bfloat16] * 3]
+    assert mf.layer_norm(numbers((2, 3), mx.bfloat16), *given).dtype == mx.bfloat16
+    assert seen == [[mx.float32] * 3]
