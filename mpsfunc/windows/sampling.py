@@ -6,7 +6,6 @@ Whole numbers decide where a position lies, so that no rounding moves it; weight
 from __future__ import annotations
 
 import functools
-from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,6 +95,8 @@ def step(axis: Resized) -> tuple[int, int]:
     twice = axis.method == "nearest" and axis.coordinate == "asymmetric" and axis.n_out == 2 * length
     if not factor or twice:  # as in PyTorch
         return length, axis.n_out
+    from fractions import Fraction  # which brings decimal, and only factors need it
+
     if factor >= 1:
         of = Fraction(factor).limit_denominator(_SIMPLE)
         return of.denominator, of.numerator
