@@ -111,13 +111,12 @@ def resized_state(
     """The state of a function that takes a size or a factor."""
     how = coordinate_of(said_by, align_corners, coordinate, names)
     edge = checks.choice(said_by, "edge_mode", edge_mode, EDGE_MODES)
-    if checks.switch(said_by, "antialias", antialias):
-        wrong = next((name for name in ("align_corners", "asymmetric") if how == name), "edges of zero")
-        if how in ("align_corners", "asymmetric") or edge == "zero":
-            raise ValueError(
-                f"{said_by}: a filter has no {wrong}; got align_corners={describe(align_corners)}, coordinate="
-                f"{describe(coordinate)}, edge_mode={describe(edge)}, expected antialias=False or clamped half pixels"
-            )
+    other = how if how in ("align_corners", "asymmetric") else "edges of zero" if edge == "zero" else ""
+    if checks.switch(said_by, "antialias", antialias) and other:
+        raise ValueError(
+            f"{said_by}: a filter has no {other}; got align_corners={describe(align_corners)}, coordinate="
+            f"{describe(coordinate)}, edge_mode={describe(edge)}, expected antialias=False or clamped half pixels"
+        )
     if (out_size is None) == (scale is None):
         raise ValueError(
             f"{said_by}: {'no size' if scale is None else 'two sizes'}; got out_size={describe(out_size)}, "

@@ -16,7 +16,40 @@ if TYPE_CHECKING:
     from mpsfunc.typing import PaddingMode
 
 
-class Conv2d(Fusing, stock.Conv2d):
+class _Convolution(Fusing):
+    """With a margin that MLX's do not have."""
+
+    padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
+
+    def beyond(self) -> str:
+        """Another margin."""
+        return other(padding_mode=(self.padding_mode, "zeros"))
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """MLX's crops."""
+        return "negative padding" if _negative(layer.padding) else ""
+
+
+class _Transposed(Fusing):
+    """With groups, which MLX's do not have."""
+
+    groups: int = 1  # of a layer that was MLX's
+
+    def beyond(self) -> str:
+        """Groups."""
+        return other(groups=(self.groups, 1))
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """More output padding than that adds pixels that no window reaches; MLX's crops where padding is negative."""
+        if _negative(layer.padding) or _negative(layer.output_padding):
+            return "negative padding"
+        steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
+        return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
+
+
+class Conv2d(_Convolution, stock.Conv2d):
     """`mlx.nn.Conv2d` by `mpsfunc.conv`. The result has the dtype of the images.
 
     It has one more argument, ``padding_mode``, as that function and PyTorch's layer.
@@ -25,8 +58,6 @@ class Conv2d(Fusing, stock.Conv2d):
         >>> Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")(mx.ones((2, 8, 8, 3))).shape
         (2, 4, 4, 8)
     """
-
-    padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
 
     def __init__(
         self,
@@ -45,33 +76,18 @@ class Conv2d(Fusing, stock.Conv2d):
         if padding_mode != "zeros":
             self.padding_mode = padding_mode
 
-    def beyond(self) -> str:
-        """Another margin."""
-        return other(padding_mode=(self.padding_mode, "zeros"))
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """MLX's crops."""
-        return "negative padding" if _negative(layer.padding) else ""
-
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv(
             x,
             self.weight,
             self.get("bias"),
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
+            **_placement(self),
             padding_mode=self.padding_mode,
             neuron=neuron,
         )
 
-    def _extra_repr(self) -> str:
-        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
 
-
-class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
+class ConvTranspose2d(_Transposed, stock.ConvTranspose2d):
     """`mlx.nn.ConvTranspose2d` by `mpsfunc.conv_transpose`. The result has the dtype of the images.
 
     Its output padding has the rule of that function: fewer pixels than stride or dilation. It has one more argument,
@@ -81,8 +97,6 @@ class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
         >>> ConvTranspose2d(4, 8, 2, stride=2, groups=4)(mx.ones((2, 4, 4, 4))).shape
         (2, 8, 8, 8)
     """
-
-    groups: int = 1  # of a layer that was MLX's
 
     def __init__(
         self,
@@ -104,33 +118,18 @@ class ConvTranspose2d(Fusing, stock.ConvTranspose2d):
         if groups != 1:
             self.groups = groups
 
-    def beyond(self) -> str:
-        """Groups."""
-        return other(groups=(self.groups, 1))
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """More output padding than that adds pixels that no window reaches; MLX's crops where padding is negative."""
-        return _refused_of_transposed(layer)
-
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv_transpose(
             x,
             self.weight,
             self.get("bias"),
-            stride=self.stride,
-            padding=self.padding,
+            **_placement(self),
             output_padding=self.output_padding,
-            dilation=self.dilation,
-            groups=self.groups,
             neuron=neuron,
         )
 
-    def _extra_repr(self) -> str:
-        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
 
-
-class Conv1d(Fusing, stock.Conv1d):
+class Conv1d(_Convolution, stock.Conv1d):
     """`mlx.nn.Conv1d` by `mpsfunc.conv1d`. The result has the dtype of the sequences.
 
     It has one more argument, ``padding_mode``, as that function and PyTorch's layer.
@@ -139,8 +138,6 @@ class Conv1d(Fusing, stock.Conv1d):
         >>> Conv1d(3, 8, 3, stride=2, padding=1)(mx.ones((2, 8, 3))).shape
         (2, 4, 8)
     """
-
-    padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
 
     def __init__(
         self,
@@ -159,33 +156,18 @@ class Conv1d(Fusing, stock.Conv1d):
         if padding_mode != "zeros":
             self.padding_mode = padding_mode
 
-    def beyond(self) -> str:
-        """Another margin."""
-        return other(padding_mode=(self.padding_mode, "zeros"))
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """MLX's crops."""
-        return "negative padding" if _negative(layer.padding) else ""
-
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv1d(
             x,
             self.weight,
             self.get("bias"),
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
+            **_placement(self),
             padding_mode=self.padding_mode,
             neuron=neuron,
         )
 
-    def _extra_repr(self) -> str:
-        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
 
-
-class ConvTranspose1d(Fusing, stock.ConvTranspose1d):
+class ConvTranspose1d(_Transposed, stock.ConvTranspose1d):
     """`mlx.nn.ConvTranspose1d` by `mpsfunc.conv_transpose1d`. The result has the dtype of the sequences.
 
     Its output padding has the rule of that function: fewer entries than stride or dilation. It has one more argument,
@@ -195,8 +177,6 @@ class ConvTranspose1d(Fusing, stock.ConvTranspose1d):
         >>> ConvTranspose1d(3, 8, 2, stride=2)(mx.ones((2, 4, 3))).shape
         (2, 8, 8)
     """
-
-    groups: int = 1  # of a layer that was MLX's
 
     def __init__(
         self,
@@ -218,37 +198,19 @@ class ConvTranspose1d(Fusing, stock.ConvTranspose1d):
         if groups != 1:
             self.groups = groups
 
-    def beyond(self) -> str:
-        """Groups."""
-        return other(groups=(self.groups, 1))
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """As `ConvTranspose2d` does."""
-        return _refused_of_transposed(layer)
-
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         return mf.conv_transpose1d(
             x,
             self.weight,
             self.get("bias"),
-            stride=self.stride,
-            padding=self.padding,
+            **_placement(self),
             output_padding=self.output_padding,
-            dilation=self.dilation,
-            groups=self.groups,
             neuron=neuron,
         )
 
-    def _extra_repr(self) -> str:
-        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
 
-
-def _refused_of_transposed(layer: Any) -> str:
-    if _negative(layer.padding) or _negative(layer.output_padding):
-        return "negative padding"
-    steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
-    return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
+def _placement(layer: Any) -> dict[str, Any]:
+    return {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")}
 
 
 def _checked_groups(op: str, groups: int, in_channels: int, out_channels: int) -> int:

@@ -80,6 +80,10 @@ class DropIn:
     def __call__(self, x: mx.array) -> mx.array:
         return self.run(x) if self.takes(x) else super().__call__(x)  # type: ignore[misc]  # MLX's is the next class
 
+    def _extra_repr(self) -> str:
+        told: str = super()._extra_repr()  # type: ignore[misc]  # as above
+        return ", ".join(filter(None, (told, self.beyond())))
+
 
 def other(**arguments: tuple[Any, Any]) -> str:
     """Those that differ from their default, of which each has one, as they were given."""

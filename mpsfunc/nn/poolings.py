@@ -11,7 +11,27 @@ import mpsfunc as mf
 from mpsfunc.nn.drop_in import DropIn, other
 
 
-class AvgPool2d(DropIn, stock.AvgPool2d):
+class _Average(DropIn):
+    """With a divisor that MLX's do not have."""
+
+    divisor_override: int | None = None  # of a layer that was MLX's
+
+    def beyond(self) -> str:
+        """Another divisor."""
+        return other(divisor_override=(self.divisor_override, None))
+
+
+class _Maximum(DropIn):
+    """Of less padding than window."""
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """A window of padding alone has no maximum; MLX's is minus infinity."""
+        far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
+        return "windows of padding alone" if far else ""
+
+
+class AvgPool2d(_Average, stock.AvgPool2d):
     """`mlx.nn.AvgPool2d` by `mpsfunc.avg_pool`.
 
     It has one more argument, ``divisor_override``, as that function and PyTorch's layer.
@@ -20,8 +40,6 @@ class AvgPool2d(DropIn, stock.AvgPool2d):
         >>> AvgPool2d(2, divisor_override=1)(mx.ones((1, 4, 4, 3)))[0, 0, 0].tolist()
         [4.0, 4.0, 4.0]
     """
-
-    divisor_override: int | None = None  # of a layer that was MLX's
 
     def __init__(
         self,
@@ -35,29 +53,17 @@ class AvgPool2d(DropIn, stock.AvgPool2d):
         if divisor_override is not None:
             self.divisor_override = divisor_override
 
-    def beyond(self) -> str:
-        """Another divisor."""
-        return other(divisor_override=(self.divisor_override, None))
-
     def run(self, x: mx.array) -> mx.array:
         return mf.avg_pool(x, **_windows(self), divisor_override=self.divisor_override)
 
-    def _extra_repr(self) -> str:
-        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
 
-
-class MaxPool2d(DropIn, stock.MaxPool2d):
+class MaxPool2d(_Maximum, stock.MaxPool2d):
     """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`, of less padding than window.
 
     Example:
         >>> MaxPool2d(2)(mx.ones((1, 4, 4, 3))).shape
         (1, 2, 2, 3)
     """
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """A window of padding alone has no maximum; MLX's is minus infinity."""
-        return _refused_of_maxima(layer)
 
     def run(self, x: mx.array) -> mx.array:
         return mf.max_pool(x, **_windows(self), edge_mode="exclude")
@@ -78,7 +84,7 @@ class MaxPool2d(DropIn, stock.MaxPool2d):
         return mf.max_pool_fwd(x, **_windows(self), edge_mode="exclude")
 
 
-class AvgPool1d(DropIn, stock.AvgPool1d):
+class AvgPool1d(_Average, stock.AvgPool1d):
     """`mlx.nn.AvgPool1d` by `mpsfunc.avg_pool1d`.
 
     It has one more argument, ``divisor_override``, as `AvgPool2d`.
@@ -87,8 +93,6 @@ class AvgPool1d(DropIn, stock.AvgPool1d):
         >>> AvgPool1d(2)(mx.ones((1, 4, 3))).shape
         (1, 2, 3)
     """
-
-    divisor_override: int | None = None  # of a layer that was MLX's
 
     def __init__(
         self,
@@ -102,18 +106,11 @@ class AvgPool1d(DropIn, stock.AvgPool1d):
         if divisor_override is not None:
             self.divisor_override = divisor_override
 
-    def beyond(self) -> str:
-        """Another divisor."""
-        return other(divisor_override=(self.divisor_override, None))
-
     def run(self, x: mx.array) -> mx.array:
         return mf.avg_pool1d(x, **_window(self), divisor_override=self.divisor_override)
 
-    def _extra_repr(self) -> str:
-        return ", ".join(filter(None, (super()._extra_repr(), self.beyond())))
 
-
-class MaxPool1d(DropIn, stock.MaxPool1d):
+class MaxPool1d(_Maximum, stock.MaxPool1d):
     """`mlx.nn.MaxPool1d` by `mpsfunc.max_pool1d`, of less padding than window.
 
     Example:
@@ -121,18 +118,8 @@ class MaxPool1d(DropIn, stock.MaxPool1d):
         (1, 2, 3)
     """
 
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """As `MaxPool2d` does."""
-        return _refused_of_maxima(layer)
-
     def run(self, x: mx.array) -> mx.array:
         return mf.max_pool1d(x, **_window(self), edge_mode="exclude")
-
-
-def _refused_of_maxima(layer: Any) -> str:
-    far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
-    return "windows of padding alone" if far else ""
 
 
 def _windows(pool: Any) -> dict[str, Any]:

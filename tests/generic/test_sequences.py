@@ -135,6 +135,7 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
         "sequences are (n, l, c), and these look like (n, c, l)",
     ),
     (
+        # Checkers refuse it too.
         lambda: mf.conv_transpose1d(mx.ones((2, 7, 4)), mx.ones((5, 3, 4)), padding="valid"),  # type: ignore[arg-type]
         "conv_transpose1d: unknown padding; got padding='valid', expected an int >= 0 or (before, after), 'same' or "
         "'same_lower'",

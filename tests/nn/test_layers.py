@@ -139,6 +139,7 @@ def test_every_drop_in_has_a_row() -> None:
     }
     for theirs, ours in DROP_INS.items():
         assert getattr(nn, theirs.__name__) is ours and getattr(stock, theirs.__name__) is theirs
+        # To mypy the __init__ of a class that is a variable may be that of a derived one: here it is the class's own.
         mine, other = (list(inspect.signature(c.__init__).parameters.values()) for c in (ours, theirs))  # type: ignore[misc]
         own = [each for each in mine if each.kind is each.KEYWORD_ONLY and each.default is not each.empty]
         kept = [each for each in mine if each not in own]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -189,11 +190,18 @@ def test_orders_up_to_the_third_are_those_of_mlx() -> None:
         return centred / mx.sqrt((centred * centred).mean(-1, keepdims=True) + EPS) * gamma + beta
 
     def derived(function: Callable[..., mx.array]) -> list[Any]:
-        orders, more = [], lambda *a: (function(*a) ** 3).sum()
+        def first(*a: mx.array) -> mx.array:
+            return (function(*a) ** 3).sum()
+
+        def of(pull: Callable[..., Any], *a: mx.array) -> mx.array:
+            return sum((g * mx.sin(g)).sum() for g in pull(*a))
+
+        orders: list[Any] = []
+        more: Callable[..., mx.array] = first
         for _ in range(3):
             pull = mx.grad(more, (0, 1, 2))
             orders.append(pull(x, gamma, beta))
-            more = lambda *a, pull=pull: sum((g * mx.sin(g)).sum() for g in pull(*a))  # noqa: E731
+            more = functools.partial(of, pull)
         return orders
 
     for ours, theirs in zip(derived(lambda *a: mf.layer_norm(*a, eps=EPS)), derived(mlx_s), strict=True):

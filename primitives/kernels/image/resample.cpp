@@ -214,8 +214,8 @@ class Stretches {
 };
 
 // Each line of the result in two steps: the rows that it reads become one as far as there are columns that read it, and
-// of that the columns are mixed. In one
-// step where there is little to read and less to make, as for sums over blocks of two by two.
+// of that the columns are mixed. In one step where there is little to read and less to make, as for sums over blocks of
+// two by two.
 template <typename T>
 void mixed(const Call& call) {
   using A = Acc<T>;

@@ -1,0 +1,31 @@
+"""The blocks of the benchmark of additions: today's two are one network, and what is left out has gradients."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from tests.bench.residual import JOINS, Block, free_add
+
+
+def test_both_ways_of_today_compute_the_same() -> None:
+    y, shortcut = (mx.random.normal((2, 3, 4, 5), key=mx.random.key(i)) for i in range(2))
+    sums = [JOINS[name](y, shortcut) for name in ("today", "by MLX")]
+    assert mx.array_equal(*sums) and mx.array_equal(sums[0], mx.maximum(y + shortcut, 0))
+
+
+def test_what_is_left_out_has_the_gradients_of_a_sum() -> None:
+    y, shortcut, dy = (mx.random.normal((2, 3), key=mx.random.key(i)) for i in range(3))
+    (made,), gradients = mx.vjp(free_add, [y, shortcut], [dy])
+    assert mx.array_equal(made, y) and all(mx.array_equal(g, dy) for g in gradients)
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_block_has_its_activation_once(join: str) -> None:
+    """In the norm's own place where nothing is added."""
+    block = Block(8, 2, 1, join)
+    activations = sum(isinstance(layer, nn.ReLU) for layer in block.body.layers)
+    assert activations == (3 if join == "bound" else 2)
+    x = mx.random.normal((2, 4, 4, 8))
+    assert block(x).shape == x.shape and block(x).min() >= 0
