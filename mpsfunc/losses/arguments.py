@@ -138,10 +138,11 @@ def check_arguments(
             counts = _counts(some, channels if kind != SOFTMAX else 1)
         if counting.pos_weight is not None:
             seen = seen.astype(wide)
-            wanted, each = labels.with_positives(seen, wanted, counting.pos_weight, kept, share)
-            w, kept, share = each * (weight if w is None else w), 1.0, 0.0
+            each = weight if w is None else w
+            wanted, w = (each * a for a in labels.terms(seen, wanted, counting.pos_weight, kept, share))
+            kept, share = 1.0, 0.0
     factor = 1 / divisor if averaged else 1.0
-    flags = reduction == _NONE, labelled, w is not None, False
+    flags = reduction == _NONE, labelled, w is not None, False, counting.pos_weight is not None
     spec = Spec(kind, kept, share, *numbers, weight, factor, *flags, stream)
     arrays = (seen, wanted) if w is None else (seen, wanted, w)
     return Given(arrays, spec, tuple(y.shape), y.dtype, counts)

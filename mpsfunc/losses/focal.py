@@ -118,7 +118,7 @@ def _checked(
     weight = -1.0 if alpha is None else checks.number(op, "alpha", alpha, 0.0, 1.0)
     power = checks.number(op, "gamma", gamma, 0.0)
     reduced = checks.choice(op, "reduction", reduction, OVERALL)
-    spec = Spec(FOCAL, 1.0, 0.0, weight, power, 1.0, 1.0, reduced == _NONE, False, False, False, stream)
+    spec = Spec(FOCAL, 1.0, 0.0, weight, power, 1.0, 1.0, reduced == _NONE, False, False, False, False, stream)
     return tuple(y.shape), spec, reduced == _MEAN
 
 

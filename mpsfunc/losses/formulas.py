@@ -50,6 +50,7 @@ class Spec(NamedTuple):
     labelled: bool  # the target is a class a pixel
     weighted: bool
     scaled: bool  # a gradient has a factor for each image, the last array
+    by_terms: bool  # of sigmoid cross-entropy; target and weights are what its two terms are multiplied with
     stream: mx.Stream
 
     @property
@@ -343,25 +344,39 @@ def parts(arrays: Arrays, spec: Spec) -> Parts:
 
 def value(arrays: Arrays, spec: Spec) -> mx.array:
     """The loss of each image, or of every element in y's dtype."""
-    y, t, w = parts(arrays, spec)
-    made = w * elements(y, t, spec)
+    if spec.by_terms:
+        y, a, b = arrays
+        made = a * softplus(-y, spec) + b * softplus(y, spec)
+    else:
+        y, t, w = parts(arrays, spec)
+        made = w * elements(y, t, spec)
     return made.astype(arrays[0].dtype) if spec.elements else spec.factor * made.sum((1, 2))
 
 
 def gradient(arrays: Arrays, spec: Spec) -> mx.array:
     """What MPS passes on: every element's slope times its weight."""
+    if spec.by_terms:
+        return _slopes_by_terms(*arrays, spec).astype(arrays[0].dtype)
     y, t, w = parts(arrays, spec)
     return (w * slopes(y, t, spec)).astype(arrays[0].dtype)
 
 
 def derivative(arrays: Arrays, spec: Spec) -> mx.array:
     """The derivative of the sum of `value` by y, each image's times its factor if there are any."""
-    y, t, w = parts(arrays, spec)
-    if spec.type == SOFTMAX:
+    if spec.by_terms:
+        made = _slopes_by_terms(*arrays[:3], spec)
+    elif spec.type == SOFTMAX:
+        y, t, w = parts(arrays, spec)
         shares = _over_classes(softmax_rules.softmax, y, spec)
         made = shares * (w * t).sum(-1, keepdims=True) - w * t
     else:
+        y, t, w = parts(arrays, spec)
         made = w * slopes(y, t, spec)
     if spec.scaled:
         made = made * arrays[-1][:, None, None]
     return (made * spec.factor).astype(arrays[0].dtype)
+
+
+def _slopes_by_terms(y: mx.array, a: mx.array, b: mx.array, spec: Spec) -> mx.array:
+    """The derivative of ``-a log p - b log(1 - p)`` by y, with p its sigmoid."""
+    return b * sigmoid(y, spec) - a * sigmoid(-y, spec)

@@ -113,17 +113,12 @@ def check_classes(op: str, target: mx.array, labels: mx.array, counted: mx.array
         )
 
 
-def with_positives(
-    y: mx.array, target: mx.array, pos_weight: mx.array, kept: float, share: float
-) -> tuple[mx.array, mx.array]:
-    """Targets and weights with which sigmoid cross-entropy is that with pos_weight.
+def terms(y: mx.array, target: mx.array, pos_weight: mx.array, kept: float, share: float) -> tuple[mx.array, mx.array]:
+    """What the two terms of sigmoid cross-entropy are multiplied with.
 
-    With q the pos_weight, ``-q t log p - (1 - t) log(1 - p)`` is the loss of a target ``q t / w`` times w, where
-    ``w = 1 + (q - 1) t``.
+    With q the pos_weight, p the probability and t the smoothed target, the loss is ``-q t log p - (1 - t) log(1 - p)``.
     """
     t = target.astype(y.dtype)
     if kept != 1 or share != 0:
         t = t * kept + share
-    q = pos_weight.astype(y.dtype)
-    w = 1 + (q - 1) * t
-    return q * t / mx.where(w == 0, mx.ones_like(w), w), w
+    return pos_weight.astype(y.dtype) * t, 1 - t

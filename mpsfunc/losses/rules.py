@@ -48,6 +48,8 @@ def value(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> mx.array:
 
 @value.vjp
 def _value_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    if spec.by_terms:
+        return _by_terms_vjp(*arrays[:3], cotangents[0], spec)
     y, t, w = formulas.parts(arrays, spec)
     above = cotangents[0].astype(y.dtype)
     if spec.elements:
@@ -61,6 +63,15 @@ def _value_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) 
         return dy, dt
     dw = above * formulas.elements(y, t, spec)
     return dy, dt, dw if arrays[2].shape == y.shape else dw.sum(-1, keepdims=True)
+
+
+def _by_terms_vjp(y: mx.array, a: mx.array, b: mx.array, above: mx.array, spec: Spec) -> Gradients:
+    if spec.elements:
+        dy = derivative(y, above * a, above * b, spec)
+    else:
+        dy = derivative(y, a, b, above, spec._replace(scaled=True))
+        above = above[:, None, None] * spec.factor
+    return dy, above * formulas.softplus(-y, spec), above * formulas.softplus(y, spec)
 
 
 @value.decomposition
@@ -190,12 +201,26 @@ def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.ar
 
 
 def _named(arrays: list[mx.array], spec: Spec) -> dict[str, mx.array]:
+    if spec.by_terms:
+        arrays = [arrays[0], *_as_target_and_weights(arrays[1], arrays[2]), *arrays[3:]]
     names = ["y", "target"]
     if spec.weighted:
         names.append("weights")
     if spec.scaled:
         names.append("scales")
     return dict(zip(names, arrays, strict=True))
+
+
+def _as_target_and_weights(a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
+    """The target and the weights of which a sigmoid cross-entropy has these factors of its two terms.
+
+    ``-a log p - b log(1 - p)`` is that of a target ``a / (a + b)``, times ``a + b``. This has no derivatives where the
+    sum is 0, so the kernels alone use it. A sum that a rounding could make 0 is held away from it, which adds less than
+    a rounding of the first term.
+    """
+    w, least = a + b, mx.abs(a) * mx.finfo(a.dtype).eps / 2
+    w = mx.where(mx.abs(w) < least, least, w)
+    return a / mx.where(w == 0, mx.ones_like(w), w), w
 
 
 def _outputs(y: mx.array, spec: Spec) -> tuple[Output, Output]:

@@ -193,7 +193,7 @@ def test_nan_passes_through_the_meaning(on_cpu: mx.Device, type: str) -> None:
     y, t = images(type, (1, 2, 5), mx.float32)
     y[0, 1, 2] = float("nan")
     kinds = formulas.TYPES.index(type), 1.0, 0.0, 1e-7, 1.0, 1.0, 1.0
-    spec = formulas.Spec(*kinds, False, False, False, False, mx.default_stream(mx.cpu))
+    spec = formulas.Spec(*kinds, False, False, False, False, False, mx.default_stream(mx.cpu))
     for made in (formulas.gradient((y, t), spec), formulas.derivative((y, t), spec)):
         assert bool(np.isnan(exact(made)).any()) == (type not in (COSINE, "kullback_leibler"))
     assert np.isnan(exact(formulas.target_slopes(y, t, spec))[0, 1, 2])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import exact, numbers, same_bits
+from support import accumulator, exact, numbers, same_bits
 from support.losses_case import CATEGORICAL, REDUCTIONS, SIGMOID, SOFTMAX, check, images
 
 import mpsfunc as mf
@@ -185,6 +186,71 @@ def test_positives_that_count_nothing(device: mx.Device) -> None:
     value, gradient = mf.loss(y, t, SIGMOID, "none", pos_weight=mx.zeros(2))
     close(value, [[0, np.log1p(np.exp(-2))]])
     close(gradient, [[0, 1 / (1 + np.exp(2))]])
+
+
+def _orders(f: Callable[..., mx.array], *arrays: mx.array) -> list[mx.array]:
+    """Gradients of the first three orders by every array, each of a sum of functions of those before."""
+
+    def of(pull: Callable[..., Any], *a: mx.array) -> mx.array:
+        return sum((mx.sin(g) + g * 0.3).sum() for g in pull(*a))
+
+    made: list[mx.array] = []
+    for _ in range(3):
+        pull = mx.grad(f, tuple(range(len(arrays))))
+        made += pull(*arrays)
+        f = functools.partial(of, pull)
+    return made
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("q", "t"), [(0.0, 1.0), (0.0, 0.25), (-1.0, 0.5), (0.5, 2.0), (2.0, 1.0)])
+def test_derivatives_where_weights_of_positives_are_0(on_cpu: mx.Device, reduction: str, q: float, t: float) -> None:
+    """By images, targets, weights of positives and of elements; also where the factors of both terms add up to 0."""
+    y, target = mx.array([[3.0, -2.0, 0.5]], mx.float64), mx.full((1, 3), t, mx.float64)
+    of_positives, w = mx.full((3,), q, mx.float64), mx.array([[0.5, 2.0, 1.0]], mx.float64)
+    divisor = 3 if reduction in ("mean", "sum_by_non_zero_weights") else 1
+
+    def ours(y: mx.array, t: mx.array, q: mx.array, w: mx.array) -> mx.array:
+        value = mf.loss_value(y, t, SIGMOID, reduction, weights=w, pos_weight=q)
+        assert same_bits(mf.loss(y, t, SIGMOID, reduction, weights=w, pos_weight=q)[0], value)
+        return value.sum()
+
+    def formula(y: mx.array, t: mx.array, q: mx.array, w: mx.array) -> mx.array:
+        lost = q * t * mf.softplus(-y) + (1 - t) * mf.softplus(y)
+        return (w * lost).sum() / divisor
+
+    arrays = (y, target, of_positives, w)
+    np.testing.assert_allclose(ours(*arrays).item(), formula(*arrays).item(), rtol=1e-13)
+    for made, right in zip(_orders(ours, *arrays), _orders(formula, *arrays), strict=True):
+        np.testing.assert_allclose(exact(made), exact(right), rtol=1e-11, atol=1e-12)
+
+
+def test_the_slope_by_weights_of_positives_is_the_first_term(device: mx.Device, dtype: mx.Dtype) -> None:
+    y, t = mx.array([[3.0, -2.0]], dtype), mx.ones((1, 2), dtype)
+    slope = mx.grad(lambda q: mf.loss_value(y, t, SIGMOID, "sum", pos_weight=q).sum())(mx.zeros(2, accumulator(dtype)))
+    close(slope, [0.04858735, 2.126928])
+
+
+@BOTH
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_derivatives_where_weights_of_classes_are_0(on_cpu: mx.Device, type: str, reduction: str) -> None:
+    y, labels = images(type, (2, 3, 4), mx.float64)[0], mx.array([[0, 1, 3], [1, 2, 2]])
+    w = mx.array([0.0, 1.5, 0.0, 2.0], mx.float64)
+    hot = (labels[..., None] == mx.arange(4)).astype(mx.float64)
+
+    def ours(y: mx.array, w: mx.array) -> mx.array:
+        return mf.loss_value(y, labels, type, reduction, class_weights=w).sum()
+
+    def formula(y: mx.array, w: mx.array) -> mx.array:
+        logs = mf.log_softmax(y) if type == SOFTMAX else mx.log(y)
+        total = -(w * hot * logs).sum()
+        if reduction in ("none", "sum"):
+            return total
+        return total / ((w * hot).sum() / 2 * (1 if type == SOFTMAX else 4))
+
+    arrays = (y, w)
+    for made, right in zip(_orders(ours, *arrays), _orders(formula, *arrays), strict=True):
+        np.testing.assert_allclose(exact(made), exact(right), rtol=1e-10, atol=1e-11)
 
 
 def test_the_node_of_a_graph_leaves_labels_out(device: mx.Device) -> None:
