@@ -119,7 +119,7 @@ def check_arguments(
         if labelled:
             known = labels.as_classes(target, channels)
             counted = labels.counted(target, ignored)
-            labels.check_classes(op, target, known, counted, channels)
+            labels.check_classes(op, target, known, counted, channels, " or ignore_index")
             wanted = labels.without(known, counted).reshape(n, pixels)
             counted = None if counted is None else counted.reshape(n, pixels, 1).astype(wide)
             of_pixels = _of_pixels(wanted, counted, counting.class_weights, wide, stream)

@@ -32,7 +32,9 @@ def dice_loss(
     reduction: OverallName = "mean",
     stream: StreamLike = None,
 ) -> mx.array:
-    """How little predictions and targets overlap: 0 where they are the same, 1 where they are apart.
+    """How little predictions and targets overlap: 0 where both are the same zeros and ones.
+
+    Without ``smooth`` it is 1 where ``p * t`` is 0 everywhere.
 
     For each image and class, with sums over its pixels and p the probabilities::
 
@@ -46,8 +48,9 @@ def dice_loss(
     Args:
         y: Predictions (n, ..., c), images along the first axis and classes along the last; float32, float16, bfloat16,
             or float64 on the CPU.
-        target: Of y's shape and dtype; or integers of shape ``y.shape[:-1]``, the classes, of which one below 0 or
-            beyond the last is none.
+        target: Of y's shape and dtype; or integers of shape ``y.shape[:-1]``, the classes, or (n,) where images have
+            one pixel. One below 0 or beyond the last is no class, a target of zeros; with MPSFUNC_CHECK_LABELS=1 in
+            the environment labels are evaluated, and such a one is an error.
         activation: What makes probabilities of y: "none" (they are some already), "sigmoid" or, over the last axis,
             "softmax". Default "none".
         smooth: At least 0. A class that neither is in the target nor is predicted has a loss of 0 with it, and NaN

@@ -87,8 +87,12 @@ def check_weights(op: str, name: str, given: Any, channels: int, stream: mx.Stre
     checks.shape(op, name, given, (channels,), f"{name} does not fit y")
 
 
-def check_classes(op: str, target: mx.array, labels: mx.array, counted: mx.array | None, classes: int) -> None:
+def check_classes(
+    op: str, target: mx.array, labels: mx.array, counted: mx.array | None, classes: int, otherwise: str = ""
+) -> None:
     """That all labels that count are classes, if ``MPSFUNC_CHECK_LABELS`` is 1; that evaluates them.
+
+    ``otherwise`` ends the error: what else a label may be.
 
     Raises:
         ValueError: One is no class, or what they are is not known yet.
@@ -109,7 +113,7 @@ def check_classes(op: str, target: mx.array, labels: mx.array, counted: mx.array
         label = target.reshape(-1)[at].item()
         raise ValueError(
             f"{op}: a label is no class; got {describe(label)} as label {at} of target, the first of {count}, expected "
-            f"0 to {classes - 1} or ignore_index"
+            f"0 to {classes - 1}{otherwise}"
         )
 
 
