@@ -87,6 +87,8 @@ def mish(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 def gelu_tanh(x: mx.array, *, stream: StreamLike = None) -> mx.array:
     """An approximation of `gelu`, ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``.
 
+    In float32 it is exact to some 15 units in the last place down to -3, and to some 200 down to -13.
+
     Source: Hendrycks and Gimpel, Gaussian error linear units, 2016; ``gelu(approximate="tanh")`` of PyTorch.
 
     Args:
@@ -250,7 +252,7 @@ def soft_shrink(x: mx.array, a: float = 0.5, *, stream: StreamLike = None) -> mx
 
 
 def relu2(x: mx.array, *, stream: StreamLike = None) -> mx.array:
-    """``x^2 if x >= 0 else 0``.
+    """``x^2 if x >= 0 else 0``; its derivative is ``2 * x if x >= 0 else 0``, the second at 0 is 2.
 
     Source: So et al., Primer: searching for efficient transformers, 2021.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -11,6 +13,7 @@ from generic.ops.neuron import EVERY, Told, activation, spread
 from support import DTYPES, accumulator, close, exact, numbers, same_bits
 from support.oracle import activation as oracle
 
+import mpsfunc as mf
 from mpsfunc.channels.activation_spec import NAMES, Activation
 from mpsfunc.core.params import for_cpu
 
@@ -110,7 +113,8 @@ def _float32(low: float, high: float) -> np.ndarray:
         ("gelu", (), -13, 13, 7),
         ("silu", (1.0,), -80, 87, 5),
         ("mish", (), -80, 87, 6),
-        ("gelu_tanh", (), -3, 13, 16),  # an exponent of -7 is rounded
+        ("gelu_tanh", (), -3, 13, 16),  # an exponent of -7 is rounded, and below others that are larger
+        ("gelu_tanh", (), -13, 13, 220),
         ("celu", (0.5,), -87, 87, 3),
         ("selu", (), -87, 87, 3),
         ("hard_swish", (), -2.9, 87, 4),
@@ -124,7 +128,16 @@ def test_values_to_the_last_places(isa: str, name: str, told: Told, low: float, 
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "limit"), [("sigmoid", (), 5), ("tanh", (1.0, 1.0), 5), ("elu", (1.0,), 2), ("softsign", (), 4)]
+    ("name", "told", "limit"),
+    [
+        ("sigmoid", (), 5),
+        ("tanh", (1.0, 1.0), 5),
+        ("elu", (1.0,), 2),
+        ("softsign", (), 4),
+        ("celu", (0.5,), 2),
+        ("selu", (), 3),
+        ("hard_swish", (), 2),
+    ],
 )
 def test_slopes_to_the_last_places(isa: str, name: str, told: Told, limit: float) -> None:
     """Far from 0 too, where 1 less a value that is almost 1 would be left with few digits."""
@@ -226,6 +239,15 @@ def test_special_values(isa: str, dtype: mx.Dtype, name: str, told: Told) -> Non
     for order, op in enumerate(ORDERS):
         made = of(name, told, np.array(list(rows)), op, dtype)
         np.testing.assert_allclose(made, [row[order] for row in rows.values()], rtol=8e-3, atol=1e-70, err_msg=op)
+
+
+def test_the_page_names_what_has_a_slope_at_nan(on_cpu: mx.Device) -> None:
+    page = (Path(__file__).parents[2] / "docs/families/activation.md").read_text(encoding="utf-8")
+    told = page.partition("except those that comparisons alone decide:")[2].partition("; and")[0]
+    slopes = {name: mf.neuron_grad(mx.array(1.0), mx.array(NAN), name).item() for name in NAMES if name != "prelu"}
+    slopes["prelu"] = mf.prelu_grad(mx.ones(1), mx.array([NAN]), mx.array([0.25]))[0].item()
+    known = {name for name, value in slopes.items() if not math.isnan(value)}
+    assert set(re.findall(r"`(\w+)`", told)) == known - {"power"}  # whose exponent decides
 
 
 def test_a_gradient_of_infinity_is_cut_too(isa: str) -> None:
