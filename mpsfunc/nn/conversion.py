@@ -65,10 +65,10 @@ def convert(
     ones too; only what their call runs changes. So optimizers, checkpoints and references go on. Layers of a class that
     a user derived from one of MLX's stay as they are.
 
-    A convolution, transposed convolution, linear layer or normalization applies the activation behind it itself,
-    where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so. Both find out in each call, so
-    modules that are shared, called by themselves or exchanged later compute what they always did. Of a relu that runs
-    so behind anything but a normalization, the slope at exactly 0 is 0, not 1.
+    A convolution, transposed convolution, linear layer or batch, instance or group norm applies the activation behind
+    it itself, where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so; ``LayerNorm`` does
+    not. Both find out in each call, so modules that are shared, called by themselves or exchanged later compute what
+    they always did. Of a relu that runs so behind anything but a normalization, the slope at exactly 0 is 0, not 1.
 
     Args:
         model: The model, or a single layer.

@@ -72,8 +72,7 @@ def layer_norm_grad(
 
     With ``xhat = (x - mean) / sqrt(var + eps)`` and means over the last axis:
     ``dx = (gamma * dy - mean(gamma * dy) - xhat * mean(gamma * dy * xhat)) / sqrt(var + eps)``; ``dgamma`` and
-    ``dbeta`` are the sums of ``dy * xhat`` and ``dy`` over all other axes. Statistics are taken from x again, which
-    costs less than reading them.
+    ``dbeta`` are the sums of ``dy * xhat`` and ``dy`` over all other axes. Statistics are taken from x again.
 
     Source: PyTorch's ``native_layer_norm_backward``. MPS has none.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -28,6 +29,16 @@ def test_every_forward_function_has_a_filter_or_says_why_not() -> None:
             has = op.name in FILTERS
             assert has == bool(op.nodes or op.name in ("loss", "compare")), op.name
             assert has != bool(op.no_node), f"{op.name}: a filter, or why there is none"
+
+
+def test_the_readme_names_what_has_no_filter() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    told = re.search("a filter node for every operation above but (.*?);", readme)
+    assert told
+    without = {op.name for op in OPS.values() if op.no_node and op.no_node != "no operation"}
+    of_others = {"arithmetic", "neuron"}  # whose nodes have the names of what they compute
+    named = {name for name in without - of_others if not name.startswith("bn_") and not name.endswith("1d")}
+    assert set(re.findall(r"`(\w+)`", told[1])) == named
 
 
 @pytest.mark.parametrize("name", ROWS)

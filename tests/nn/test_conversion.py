@@ -226,6 +226,8 @@ def test_what_is_not_fused() -> None:
     assert type(block.layers[9]) is Own
     close(block(numbers(X)), want)
     assert nn.convert(stock.Sequential(stock.Tanh())).unfused == {"layers.0": "behind nothing"}
+    normalized = nn.convert(stock.Sequential(stock.LayerNorm(3), stock.ReLU()))
+    assert (normalized.fused, normalized.unfused) == ({}, {"layers.1": "behind LayerNorm"})
     assert not nn.convert(stock.MultiHeadAttention(8, 2)).left  # whose layers are drop-ins
 
 
