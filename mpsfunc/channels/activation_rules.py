@@ -192,17 +192,17 @@ def grad_kernel(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
 @grad_kernel.vjp
 def _grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: ActivationSpec) -> Gradients:
     (dy, x), (u,) = arrays, cotangents
-    return grad(u, x, on), _curved(u, dy, x, on)
+    return grad(u, x, on), _by_curvature(u, dy, x, on)
 
 
 @grad_kernel.jvp
 def _grad_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -> mx.array:
     (dy, x), (tdy, tx) = arrays, tangents
-    bent = None if tx is None else _curved(tx, dy, x, on)
+    by_x = None if tx is None else _by_curvature(tx, dy, x, on)
     if tdy is None:
-        return mx.zeros_like(dy) if bent is None else bent
-    straight = grad(tdy, x, on)
-    return straight if bent is None else straight + bent
+        return mx.zeros_like(dy) if by_x is None else by_x
+    by_dy = grad(tdy, x, on)
+    return by_dy if by_x is None else by_dy + by_x
 
 
 grad_kernel.vmap(elementwise(grad_kernel))
@@ -287,7 +287,7 @@ def _launched(
     return in_few_axes(list(arrays.values()), launched)
 
 
-def _curved(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array | None:
+def _by_curvature(u: mx.array, dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array | None:
     """`second_derivative`, or None where it is 0 everywhere."""
     return None if on.act.kind in _FLAT else second_derivative(u, dy, x, on)
 
@@ -339,9 +339,9 @@ def _second_of_others(x: mx.array, on: ActivationSpec) -> mx.array:
         return (1 - t * t) * s * (2 + z * (1 - s * (1 + 2 * t)))
     if kind == GELU_TANH:
         z, factor = mx.clip(x, -40, 40), math.sqrt(8 / math.pi)
-        bent = 0.044715 * z * z
-        first = factor * (1 + 3 * bent)
-        s = neuron(factor * z * (1 + bent), sigmoid)
+        square = 0.044715 * z * z
+        first = factor * (1 + 3 * square)
+        s = neuron(factor * z * (1 + square), sigmoid)
         return s * (1 - s) * (2 * first + z * (6 * 0.044715 * factor * z + first * first * (1 - 2 * s)))
     if kind == CELU:
         return mx.where(x < 0, neuron(mx.minimum(x, 0) / a, ActivationSpec(_EXP, of)) / a, 0)

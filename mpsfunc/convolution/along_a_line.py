@@ -41,6 +41,8 @@ def conv1d(
     ``y[n,j,o] = b[o] + sum over q, c of w[o,q,c] * x[n, j * stride - before + q * dilation, c + first channel of o's
     group]``.
 
+    Source: ``MPSCNNConvolution`` of images of one row; PyTorch's ``conv1d``, of (n, c, l).
+
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
         w: Weights (o, k, c / groups) of any floating dtype. PyTorch's are (o, c / groups, k).
@@ -97,6 +99,8 @@ def conv_transpose1d(
     ``y[n, m * stride - before + q * dilation, o]`` collects ``w[o,q,i] * x[n,m,i]``, for an output of
     ``(l - 1) * stride + (k - 1) * dilation + 1 - before - after + output_padding``; then the bias is added and the
     neuron applied.
+
+    Source: ``MPSCNNConvolutionTranspose`` of images of one row; PyTorch's ``conv_transpose1d``, of (n, c, l).
 
     Args:
         x: Sequences (n, l, i); float32, float16, bfloat16, or float64 on the CPU.

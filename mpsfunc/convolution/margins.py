@@ -1,7 +1,7 @@
 """Margins of convolutions: what taps outside the image read where that is no zero, and how it comes back.
 
-Edge mode "clamp" repeats the edge, "reflect" mirrors the image at its edge pixels, "circular" goes round it. Each is a
-part of the convolution: `extend` in front of it, and its adjoint `fold` behind the data gradient.
+Edge mode "clamp" repeats the edge, "reflect" mirrors the image at its edge pixels, "circular" repeats the image. Each is
+a part of the convolution: `extend` in front of it, and its adjoint `fold` behind the data gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mpsfunc.windows.axis import CIRCULAR, REFLECT, Axis, clamps_taps, reach
 
 def has_margin(rows: Axis, cols: Axis) -> bool:
     """Whether some tap outside the image reads a pixel of it."""
-    return any(clamps_taps(axis) or (_turns(axis) and any(_outside(axis))) for axis in (rows, cols))
+    return any(clamps_taps(axis) or (_reflects_or_wraps(axis) and any(_outside(axis))) for axis in (rows, cols))
 
 
 def widened(axis: Axis) -> Axis:
@@ -25,14 +25,14 @@ def widened(axis: Axis) -> Axis:
 def extend(x: mx.array, rows: Axis, cols: Axis) -> mx.array:
     """What lies under `widened` axes: pixels of x, and beyond it those that the edge says."""
     for dimension, axis in ((1, rows), (2, cols)):
-        x = (_extend_turning if _turns(axis) else _extend_clamped)(x, axis, dimension)
+        x = (_extend_by_stretches if _reflects_or_wraps(axis) else _extend_clamped)(x, axis, dimension)
     return x
 
 
 def fold(dx: mx.array, rows: Axis, cols: Axis) -> mx.array:
     """The adjoint of `extend`: what arrived outside is added to the pixel that was read, in a fixed order."""
     for dimension, axis in ((1, rows), (2, cols)):
-        dx = (_fold_turning if _turns(axis) else _fold_clamped)(dx, axis, dimension)
+        dx = (_fold_by_stretches if _reflects_or_wraps(axis) else _fold_clamped)(dx, axis, dimension)
     return dx
 
 
@@ -55,7 +55,7 @@ def widest(axis: Axis) -> int:
 
 def fits(axis: Axis) -> bool:
     """Whether the windows stay within the widest margins; a repeated edge has any width."""
-    return not _turns(axis) or max(axis.pad, reach(axis) - axis.pad - axis.n_in) <= widest(axis)
+    return not _reflects_or_wraps(axis) or max(axis.pad, reach(axis) - axis.pad - axis.n_in) <= widest(axis)
 
 
 # A repeated edge ----------------------------------------------------------------------------------------
@@ -87,18 +87,18 @@ def _fold_clamped(dx: mx.array, axis: Axis, dimension: int) -> mx.array:
     return _joined(parts, dimension)
 
 
-# Images that turn back or go round: stretches of the image, one after the other ------------------------
+# A reflection, or the image again: stretches of it, one after the other ---------------------------------
 
 
-def _turns(axis: Axis) -> bool:
+def _reflects_or_wraps(axis: Axis) -> bool:
     return axis.edge in (REFLECT, CIRCULAR)
 
 
-def _extend_turning(x: mx.array, axis: Axis, dimension: int) -> mx.array:
+def _extend_by_stretches(x: mx.array, axis: Axis, dimension: int) -> mx.array:
     return _joined([_stretch(x, begin, end, back, dimension) for begin, end, back in _stretches(axis)], dimension)
 
 
-def _fold_turning(dx: mx.array, axis: Axis, dimension: int) -> mx.array:
+def _fold_by_stretches(dx: mx.array, axis: Axis, dimension: int) -> mx.array:
     stretches, at, given = _stretches(axis), 0, []
     for begin, end, back in stretches:
         given.append(_stretch(dx, at, at + end - begin, back, dimension))

@@ -211,7 +211,7 @@ def _with_margin(
 ) -> tuple[Axis, Axis]:
     """The windows, of which taps outside the image read what PyTorch's ``padding_mode`` says."""
     if edge_mode != "zero":
-        refuse(op, "padding_mode is another edge_mode", "edge_mode", edge_mode, "'zero' with padding_mode")
+        refuse(op, "edge_mode excludes padding_mode", "edge_mode", edge_mode, "'zero' with padding_mode")
     edge = {"replicate": EDGE_MODES.index("clamp"), "reflect": REFLECT, "circular": CIRCULAR}[mode]
     rows, cols = rows._replace(edge=edge), cols._replace(edge=edge)
     if not (margins.fits(rows) and margins.fits(cols)):

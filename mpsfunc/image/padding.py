@@ -151,12 +151,16 @@ def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: PadMode
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        before: As for `pad`, like the rest and the errors.
+        before: As for `pad`, like the rest.
         after: As there.
         mode: As there.
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, or a size is not an int.
+        ValueError: x_shape is not (n, h, w, c), sizes do not fit, mode is unknown, or the result is too large.
 
     Example:
         >>> pad_state((1, 4, 4, 3), 1, 2).rows.n_out

@@ -96,12 +96,17 @@ def resize_nearest_state(
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        out_size: As for `resize_nearest`, like the rest and the errors.
+        out_size: As for `resize_nearest`, like the rest.
         scale: As there.
         coordinate: As there.
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, or out_size is not an int or scale no number.
+        ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many,
+            coordinate is unknown, or there is neither a size nor a scale, or both.
 
     Example:
         >>> resize_nearest_state((1, 4, 6, 1), 3).cols.n_in
@@ -116,6 +121,10 @@ def resize_nearest_state(
 
 def resize_nearest_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `resize_nearest` with respect to its images: each pixel's copies added up, 0 where there is none.
+
+    ``dx[i]`` is the sum of ``dy[j]`` over all positions j that read pixel i, along each axis.
+
+    Source: none in MPS; PyTorch's ``interpolate`` with mode "nearest", under autograd.
 
     Args:
         dy: Gradient of the resized images ``(n, *out_size, c)``, floating.
@@ -255,7 +264,7 @@ def resize_bilinear_state(
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        out_size: As for `resize_bilinear`, like the rest and the errors.
+        out_size: As for `resize_bilinear`, like the rest.
         scale: As there.
         align_corners: As there.
         antialias: As there.
@@ -264,6 +273,12 @@ def resize_bilinear_state(
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, out_size is not an int, scale no number, or
+            align_corners or antialias not a bool.
+        ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many, a name is
+            unknown, or arguments exclude each other; there is neither a size nor a scale, or both.
 
     Example:
         >>> resize_bilinear_state((1, 4, 6, 1), 3).cols.edge
@@ -285,7 +300,13 @@ def resize_bilinear_state(
 
 
 def resize_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `resize_bilinear` with respect to its images, the transposed matrix; MPS has none.
+    """Gradient of `resize_bilinear` with respect to its images, the transposed matrices.
+
+    ``dx = A^T dy B``: along each axis ``dx[i]`` adds up ``A[j, i] * dy[j]``, with the weights A of `resize_bilinear`
+    for the rows and B for the columns. Weights of pixels beyond the image are dropped with edge mode "zero", and the
+    edge's with "clamp".
+
+    Source: none in MPS; PyTorch's ``interpolate`` with mode "bilinear", under autograd.
 
     Args:
         dy: Gradient of the resized images ``(n, *out_size, c)``, floating.

@@ -82,11 +82,16 @@ def resize_area_state(
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        out_size: As for `resize_area`, like the errors.
+        out_size: As for `resize_area`.
         scale: As there.
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, or out_size is not an int or scale no number.
+        ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many, or there is
+            neither a size nor a scale, or both.
 
     Example:
         >>> resize_area_state((1, 4, 6, 1), scale=0.5).cols.n_out
@@ -99,6 +104,11 @@ def resize_area_state(
 
 def resize_area_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `resize_area` with respect to its images: each mean shared out among its pixels.
+
+    ``dx = A^T dy B``: along each axis ``dx[i]`` adds up ``dy[j] / m[j]`` over all positions j that cover pixel i, of
+    which each covers ``m[j]``.
+
+    Source: none in MPS; PyTorch's ``interpolate`` with mode "area", under autograd.
 
     Args:
         dy: Gradient of the resized images (n, y, x, c), floating.

@@ -123,7 +123,7 @@ def resize_bicubic_state(
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        out_size: As for `resize_bicubic`, like the rest and the errors.
+        out_size: As for `resize_bicubic`, like the rest.
         scale: As there.
         align_corners: As there.
         antialias: As there.
@@ -131,6 +131,12 @@ def resize_bicubic_state(
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, out_size is not an int, scale no number, or
+            align_corners or antialias not a bool.
+        ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many, coordinate is
+            unknown, or arguments exclude each other; there is neither a size nor a scale, or both.
 
     Example:
         >>> resize_bicubic_state((1, 4, 6, 1), scale=(2, 0.5), antialias=True).cols.n_out
@@ -151,7 +157,12 @@ def resize_bicubic_state(
 
 
 def resize_bicubic_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `resize_bicubic` with respect to its images, the transposed matrix.
+    """Gradient of `resize_bicubic` with respect to its images, the transposed matrices.
+
+    ``dx = A^T dy B``: along each axis ``dx[i]`` adds up ``A[j, i] * dy[j]``, with the weights A of `resize_bicubic` for
+    the rows and B for the columns; those of pixels beyond the image are the edge's.
+
+    Source: none in MPS; PyTorch's ``interpolate`` with mode "bicubic", under autograd.
 
     Args:
         dy: Gradient of the resized images (n, y, x, c), floating.

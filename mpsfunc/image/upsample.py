@@ -69,10 +69,14 @@ def upsample_nearest_state(x_shape: Sequence[int], scale: IntOrPair) -> Resample
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        scale: As for `upsample_nearest`, like the errors.
+        scale: As for `upsample_nearest`.
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, or scale is not an int.
+        ValueError: x_shape is not (n, h, w, c), scale is less than 1, or the result is too large.
 
     Example:
         >>> upsample_nearest_state((1, 2, 3, 1), 2).rows.n_out
@@ -200,13 +204,18 @@ def upsample_bilinear_state(
 
     Args:
         x_shape: (n, h, w, c) of the images.
-        scale: As for `upsample_bilinear`, like the rest and the errors.
+        scale: As for `upsample_bilinear`, like the rest.
         align_corners: As there.
         edge_mode: As there.
         coordinate: As there.
 
     Returns:
         The state.
+
+    Raises:
+        TypeError: x_shape is no list or tuple, or scale is not an int or align_corners not a bool.
+        ValueError: x_shape is not (n, h, w, c), scale is less than 1, a name is unknown, arguments exclude
+            each other, or the result is too large.
 
     Example:
         >>> upsample_bilinear_state((8, 4, 6, 3), (2, 3)).cols.n_out

@@ -29,6 +29,11 @@ def batch_norm1d(
 ) -> mx.array:
     """Normalizes each channel of sequences by its statistics over the batch: `batch_norm` of images of one row.
 
+    ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each channel over n and
+    l, then the neuron.
+
+    Source: ``MPSCNNBatchNormalization`` of images of one row; PyTorch's ``BatchNorm1d`` in training, of (n, c, l).
+
     Args:
         x: Sequences (n, l, c) with n >= 1; float32, float16, bfloat16, or float64 on the CPU.
         gamma: Scale (c,). Default: ones.
@@ -42,8 +47,10 @@ def batch_norm1d(
         Sequences of x's shape and dtype.
 
     Raises:
-        TypeError: As for `batch_norm`.
-        ValueError: x is not (n, l, c), or as for `batch_norm`.
+        TypeError: An argument is not a floating array, float64 on a GPU, eps is not a number, neuron is no activation,
+            or group is not a group.
+        ValueError: x is not (n, l, c) or has no elements, lengths differ, eps is negative or not finite, or neuron's
+            name or parameters are not those of an activation.
 
     Example:
         >>> batch_norm1d(mx.array([1.0, 3.0]).reshape(1, 2, 1), eps=0.0).reshape(-1)
@@ -67,6 +74,11 @@ def instance_norm1d(
 ) -> mx.array:
     """Normalizes each channel of each sequence by its own statistics: `instance_norm` of images of one row.
 
+    ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each channel of each
+    sequence over l, then the neuron.
+
+    Source: ``MPSCNNInstanceNormalization`` of images of one row; PyTorch's ``InstanceNorm1d``, of (n, c, l).
+
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
         gamma: Scale (c,). Default: ones.
@@ -79,8 +91,10 @@ def instance_norm1d(
         Sequences of x's shape and dtype.
 
     Raises:
-        TypeError: As for `instance_norm`.
-        ValueError: x is not (n, l, c), or as for `instance_norm`.
+        TypeError: An argument is not a floating array, float64 on a GPU, eps is not a number, or neuron is no
+            activation.
+        ValueError: x is not (n, l, c), lengths differ, eps is negative or not finite, or neuron's name or parameters
+            are not those of an activation.
 
     Example:
         >>> instance_norm1d(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 2, 1), eps=0.0).reshape(-1)
@@ -104,6 +118,11 @@ def group_norm1d(
 ) -> mx.array:
     """Normalizes groups of neighbouring channels of each sequence: `group_norm` of images of one row.
 
+    ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each group of each
+    sequence over l and the channels of the group, then the neuron.
+
+    Source: ``MPSCNNGroupNormalization`` of images of one row; PyTorch's ``group_norm``, of (n, c, l).
+
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
         groups: Groups of c / groups channels each; 1 takes a sequence as a whole.
@@ -117,8 +136,10 @@ def group_norm1d(
         Sequences of x's shape and dtype.
 
     Raises:
-        TypeError: As for `group_norm`.
-        ValueError: x is not (n, l, c), or as for `group_norm`.
+        TypeError: An argument is not a floating array, float64 on a GPU, groups is not an int, eps is not a number, or
+            neuron is no activation.
+        ValueError: x is not (n, l, c), groups do not divide the channels, lengths differ, eps is negative or not
+            finite, or neuron's name or parameters are not those of an activation.
 
     Example:
         >>> group_norm1d(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 4), 2, eps=0.0).reshape(-1)

@@ -26,15 +26,16 @@ def layer_norm(
     """Normalizes each pixel by the statistics of its own channels, then scales and shifts it.
 
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance over the last axis.
-    Differentiable through the statistics.
+    Differentiable through the statistics. Sums are float32 (float64 for float64 images). On a CPU it is a kernel; on a
+    GPU MLX's ``mx.fast.layer_norm`` runs.
 
     Source: PyTorch's ``layer_norm(x, (c,))``, ``mlx.nn.LayerNorm``; Ba, Kiros and Hinton (2016). MPS has none.
 
     Args:
         x: Images (n, h, w, c), or an array of another rank >= 1 with c entries along its last axis; float32, float16,
             bfloat16, or float64 on the CPU.
-        gamma: Scale (c,). Default: ones.
-        beta: Shift (c,). Default: zeros.
+        gamma: Scale (c,) of any floating dtype. Default: ones.
+        beta: Shift (c,) of any floating dtype. Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
         stream: Stream or device to run on. Default: the current one.
 
@@ -72,14 +73,15 @@ def layer_norm_grad(
 
     With ``xhat = (x - mean) / sqrt(var + eps)`` and means over the last axis:
     ``dx = (gamma * dy - mean(gamma * dy) - xhat * mean(gamma * dy * xhat)) / sqrt(var + eps)``; ``dgamma`` and
-    ``dbeta`` are the sums of ``dy * xhat`` and ``dy`` over all other axes. Statistics are taken from x again.
+    ``dbeta`` are the sums of ``dy * xhat`` and ``dy`` over all other axes. Statistics are taken from x again. On a
+    CPU it is a kernel; on a GPU MLX's operations run.
 
     Source: PyTorch's ``native_layer_norm_backward``. MPS has none.
 
     Args:
         dy: Gradient of what `layer_norm` returned, of x's shape and dtype.
         x: What was normalized.
-        gamma: Scale (c,). Default: ones.
+        gamma: Scale (c,) of any floating dtype. Default: ones.
         eps: What the forward function was given. Default 1e-5.
         stream: Stream or device to run on. Default: the current one.
 

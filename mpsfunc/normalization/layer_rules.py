@@ -127,10 +127,10 @@ def _grad_grad_by_formula(
     g = from_dy * scale
     # What dx is made of, before it is divided by the deviation, for u, for dy times the scale and for dy times v.
     with_u, with_g, with_v = (_pulled(a, normalized) for a in (of_u, g, from_dy * of_v))
-    curved = normalized * _mean(of_u * with_g)
-    curved = curved + with_u * _mean(g * normalized) + with_g * _mean(of_u * normalized)
+    of_root = normalized * _mean(of_u * with_g)
+    of_root = of_root + with_u * _mean(g * normalized) + with_g * _mean(of_u * normalized)
     by_dy = scale * (with_u * root) + of_v * normalized + of_w
-    by_x = (with_v - curved * root) * root
+    by_x = (with_v - of_root * root) * root
     return by_dy.astype(x.dtype), by_x.astype(x.dtype), (from_dy * (with_u * root)).sum(1)
 
 

@@ -37,6 +37,11 @@ def avg_pool1d(
 ) -> mx.array:
     """Mean over windows along sequences: `avg_pool` of images of one row.
 
+    ``y[n,j,c]`` is the sum over taps q of ``x[n, j * stride - before + q * dilation, c]``, 0 outside the sequence,
+    divided by ``kernel_size`` or as ``edge_mode`` and ``divisor_override`` say.
+
+    Source: ``MPSCNNPoolingAverage`` of images of one row; PyTorch's ``avg_pool1d``, of (n, c, l).
+
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
         kernel_size: Taps in a window. Or "global", one window over all; or "adaptive", ``out_size`` windows that part
@@ -86,6 +91,11 @@ def max_pool1d(
 ) -> mx.array:
     """Largest value in windows along sequences: `max_pool` of images of one row.
 
+    ``y[n,j,c]`` is the largest of ``x[n, j * stride - before + q * dilation, c]`` over taps q.
+
+    Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax`` of images of one row; PyTorch's ``max_pool1d``, of
+    (n, c, l).
+
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.
         kernel_size: As for `avg_pool1d`.
@@ -132,7 +142,10 @@ def l2_pool1d(
 ) -> mx.array:
     """Root of the sum of squares in windows along sequences: `l2_pool` of images of one row.
 
-    PyTorch's ``lp_pool1d`` with ``norm_type=2``, which has no padding.
+    ``y[n,j,c]`` is the root of the sum over taps q of ``x[n, j * stride - before + q * dilation, c]^2``.
+
+    Source: ``MPSCNNPoolingL2Norm`` of images of one row; PyTorch's ``lp_pool1d`` with ``norm_type=2``, of (n, c, l) and
+    without padding.
 
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.

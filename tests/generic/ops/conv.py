@@ -331,7 +331,7 @@ _WRONG_VALUES = (
     ("the bias does not fit the weights", lambda: mf.conv(X, W, mx.ones((1, 6)))),
     ("unknown edge_mode", lambda: mf.conv(X, W, edge_mode="exclude")),
     ("unknown padding_mode", lambda: mf.conv(X, W, padding_mode="mirror")),
-    ("padding_mode is another edge_mode", lambda: mf.conv(X, W, edge_mode="clamp", padding_mode="reflect")),
+    ("edge_mode excludes padding_mode", lambda: mf.conv(X, W, edge_mode="clamp", padding_mode="reflect")),
     ("the margin is wider than the image", lambda: mf.conv(X, W, padding=(0, 5), padding_mode="reflect")),
     ("the margin is wider than the image", lambda: mf.conv(X, W, padding=(7, 0), padding_mode="circular")),
     ("unknown neuron", lambda: mf.conv(X, W, neuron="swish")),
