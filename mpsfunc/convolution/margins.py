@@ -1,7 +1,7 @@
 """Margins of convolutions: what taps outside the image read where that is no zero, and how it comes back.
 
-Edge mode "clamp" repeats the edge, "reflect" mirrors the image at its edge pixels, "circular" repeats the image. Each is
-a part of the convolution: `extend` in front of it, and its adjoint `fold` behind the data gradient.
+Edge mode "clamp" repeats the edge, "reflect" mirrors the image at its edge pixels, "circular" repeats the image. Each
+is a part of the convolution: `extend` in front of it, and its adjoint `fold` behind the data gradient.
 """
 
 from __future__ import annotations

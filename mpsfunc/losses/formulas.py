@@ -356,7 +356,7 @@ def value(arrays: Arrays, spec: Spec) -> mx.array:
 def gradient(arrays: Arrays, spec: Spec) -> mx.array:
     """What MPS passes on: every element's slope times its weight."""
     if spec.by_terms:
-        return _slopes_by_terms(*arrays, spec).astype(arrays[0].dtype)
+        return _slopes_by_terms(arrays, spec).astype(arrays[0].dtype)
     y, t, w = parts(arrays, spec)
     return (w * slopes(y, t, spec)).astype(arrays[0].dtype)
 
@@ -364,7 +364,7 @@ def gradient(arrays: Arrays, spec: Spec) -> mx.array:
 def derivative(arrays: Arrays, spec: Spec) -> mx.array:
     """The derivative of the sum of `value` by y, each image's times its factor if there are any."""
     if spec.by_terms:
-        made = _slopes_by_terms(*arrays[:3], spec)
+        made = _slopes_by_terms(arrays, spec)
     elif spec.type == SOFTMAX:
         y, t, w = parts(arrays, spec)
         shares = _over_classes(softmax_rules.softmax, y, spec)
@@ -377,6 +377,7 @@ def derivative(arrays: Arrays, spec: Spec) -> mx.array:
     return (made * spec.factor).astype(arrays[0].dtype)
 
 
-def _slopes_by_terms(y: mx.array, a: mx.array, b: mx.array, spec: Spec) -> mx.array:
+def _slopes_by_terms(arrays: Arrays, spec: Spec) -> mx.array:
     """The derivative of ``-a log p - b log(1 - p)`` by y, with p its sigmoid."""
+    y, a, b = arrays[:3]
     return b * sigmoid(y, spec) - a * sigmoid(-y, spec)

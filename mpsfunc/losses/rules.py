@@ -49,7 +49,7 @@ def value(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> mx.array:
 @value.vjp
 def _value_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     if spec.by_terms:
-        return _by_terms_vjp(*arrays[:3], cotangents[0], spec)
+        return _by_terms_vjp(arrays, cotangents[0], spec)
     y, t, w = formulas.parts(arrays, spec)
     above = cotangents[0].astype(y.dtype)
     if spec.elements:
@@ -65,7 +65,8 @@ def _value_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) 
     return dy, dt, dw if arrays[2].shape == y.shape else dw.sum(-1, keepdims=True)
 
 
-def _by_terms_vjp(y: mx.array, a: mx.array, b: mx.array, above: mx.array, spec: Spec) -> Gradients:
+def _by_terms_vjp(arrays: Arrays, above: mx.array, spec: Spec) -> Gradients:
+    y, a, b = arrays[:3]
     if spec.elements:
         dy = derivative(y, above * a, above * b, spec)
     else:

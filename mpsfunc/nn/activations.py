@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.nn.drop_in import Activation, DropIn
+
+
+class OfOneNumber(DropIn):
+    """With a parameter, which float32 has to hold."""
+
+    parameter: ClassVar[tuple[str, str]]  # the attribute, and what errors call it
+
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """What is infinite in float32, or NaN."""
+        attribute, called = cls.parameter
+        return "" if finite(getattr(layer, attribute)) else f"{called} that is no number of float32"
 
 
 class ReLU(Activation, stock.ReLU):
@@ -22,7 +34,7 @@ class ReLU(Activation, stock.ReLU):
     neuron = mf.Neuron("relu")
 
 
-class LeakyReLU(Activation, stock.LeakyReLU):
+class LeakyReLU(OfOneNumber, Activation, stock.LeakyReLU):
     """`mlx.nn.LeakyReLU` by `mpsfunc.relu`.
 
     Example:
@@ -30,17 +42,14 @@ class LeakyReLU(Activation, stock.LeakyReLU):
         array([-1, 3], dtype=float32)
     """
 
+    parameter = "_negative_slope", "a slope"
+
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """MLX's is ``max(slope * x, x)``, which turns round beyond a slope of 1, and takes arrays of slopes."""
         if not single(layer._negative_slope):
             return "an array of slopes"
         return "a slope beyond 1" if layer._negative_slope > 1 else ""
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """What is infinite in float32, or NaN."""
-        return "" if finite(layer._negative_slope) else "a slope that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -59,7 +68,7 @@ class ReLU6(Activation, stock.ReLU6):
     neuron = mf.Neuron("relu6")
 
 
-class ELU(Activation, stock.ELU):
+class ELU(OfOneNumber, Activation, stock.ELU):
     """`mlx.nn.ELU` by `mpsfunc.elu`.
 
     Example:
@@ -67,15 +76,12 @@ class ELU(Activation, stock.ELU):
         -1.2642
     """
 
+    parameter = "_alpha", "an alpha"
+
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """MLX's takes arrays of alphas."""
         return "" if single(layer._alpha) else "an array of alphas"
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """What is infinite in float32, or NaN."""
-        return "" if finite(layer._alpha) else "an alpha that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
-from mpsfunc.nn.activations import finite, single
+from mpsfunc.nn.activations import OfOneNumber, single
 from mpsfunc.nn.drop_in import Activation, DropIn
+
+if TYPE_CHECKING:
+    from mpsfunc.channels.activation_spec import NeuronName
+
+
+class _Shrink(OfOneNumber, Activation):
+    """A type with a lambda."""
+
+    parameter = "lambd", "a lambda"
+    kind: ClassVar[NeuronName]
+    lambd: Any
+
+    @classmethod
+    def why_not(cls, layer: Any) -> str:
+        """MLX's takes arrays of lambdas, and negative ones."""
+        if not single(layer.lambd):
+            return "an array of lambdas"
+        return "a negative lambda" if layer.lambd < 0 else ""
+
+    @property
+    def neuron(self) -> mf.Neuron:
+        """With its lambda."""
+        return mf.Neuron(self.kind, float(self.lambd))
 
 
 class SiLU(Activation, stock.SiLU):
@@ -45,7 +68,7 @@ class Mish(Activation, stock.Mish):
     neuron = mf.Neuron("mish")
 
 
-class CELU(Activation, stock.CELU):
+class CELU(OfOneNumber, Activation, stock.CELU):
     """`mlx.nn.CELU` by `mpsfunc.celu`.
 
     Example:
@@ -53,17 +76,14 @@ class CELU(Activation, stock.CELU):
         array([-0.5, 3], dtype=float32)
     """
 
+    parameter = "_alpha", "an alpha"
+
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """MLX's takes arrays of alphas, and negative ones."""
         if not single(layer._alpha):
             return "an array of alphas"
         return "an alpha that is not positive" if layer._alpha <= 0 else ""
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """What is infinite in float32, or NaN."""
-        return "" if finite(layer._alpha) else "an alpha that is no number of float32"
 
     @property
     def neuron(self) -> mf.Neuron:
@@ -93,7 +113,7 @@ class HardTanh(Activation, stock.HardTanh):
     neuron = mf.Neuron("hard_tanh")
 
 
-class HardShrink(Activation, stock.HardShrink):
+class HardShrink(_Shrink, stock.HardShrink):
     """`mlx.nn.HardShrink` by `mpsfunc.hard_shrink`.
 
     Example:
@@ -101,25 +121,10 @@ class HardShrink(Activation, stock.HardShrink):
         array([-2, 0], dtype=float32)
     """
 
-    @classmethod
-    def why_not(cls, layer: Any) -> str:
-        """MLX's takes arrays of lambdas, and negative ones."""
-        if not single(layer.lambd):
-            return "an array of lambdas"
-        return "a negative lambda" if layer.lambd < 0 else ""
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """What is infinite in float32, or NaN."""
-        return "" if finite(layer.lambd) else "a lambda that is no number of float32"
-
-    @property
-    def neuron(self) -> mf.Neuron:
-        """With its lambda."""
-        return mf.Neuron("hard_shrink", float(self.lambd))
+    kind = "hard_shrink"
 
 
-class Softshrink(Activation, stock.Softshrink):
+class Softshrink(_Shrink, stock.Softshrink):
     """`mlx.nn.Softshrink` by `mpsfunc.soft_shrink`.
 
     Example:
@@ -127,22 +132,7 @@ class Softshrink(Activation, stock.Softshrink):
         array([-1.5, 0], dtype=float32)
     """
 
-    @classmethod
-    def why_not(cls, layer: Any) -> str:
-        """MLX's takes arrays of lambdas, and negative ones."""
-        if not single(layer.lambd):
-            return "an array of lambdas"
-        return "a negative lambda" if layer.lambd < 0 else ""
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """What is infinite in float32, or NaN."""
-        return "" if finite(layer.lambd) else "a lambda that is no number of float32"
-
-    @property
-    def neuron(self) -> mf.Neuron:
-        """With its lambda."""
-        return mf.Neuron("soft_shrink", float(self.lambd))
+    kind = "soft_shrink"
 
 
 class ReLU2(Activation, stock.ReLU2):
@@ -167,7 +157,7 @@ class LogSigmoid(Activation, stock.LogSigmoid):
     neuron = mf.Neuron("log_sigmoid")
 
 
-class Step(DropIn, stock.Step):
+class Step(OfOneNumber, stock.Step):
     """`mlx.nn.Step` by `mpsfunc.step`; the result is of integers, as MLX's.
 
     Example:
@@ -175,15 +165,12 @@ class Step(DropIn, stock.Step):
         array([0, 1], dtype=int32)
     """
 
+    parameter = "threshold", "a threshold"
+
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """MLX's takes arrays of thresholds."""
         return "" if single(layer.threshold) else "an array of thresholds"
-
-    @classmethod
-    def refuses(cls, layer: Any) -> str:
-        """What is infinite in float32, or NaN."""
-        return "" if finite(layer.threshold) else "a threshold that is no number of float32"
 
     def run(self, x: mx.array) -> mx.array:
         return mf.step(x, float(self.threshold)).astype(mx.int32)

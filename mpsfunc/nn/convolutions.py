@@ -21,6 +21,11 @@ class _Convolution(Fusing):
 
     padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
 
+    def __init__(self, *arguments: Any, padding_mode: PaddingMode) -> None:
+        super().__init__(*arguments)
+        if padding_mode != "zeros":
+            self.padding_mode = padding_mode
+
     def beyond(self) -> str:
         """Another margin."""
         return other(padding_mode=(self.padding_mode, "zeros"))
@@ -35,6 +40,15 @@ class _Transposed(Fusing):
     """With groups, which MLX's do not have."""
 
     groups: int = 1  # of a layer that was MLX's
+
+    def __init__(self, op: str, in_channels: int, out_channels: int, *arguments: Any, groups: int) -> None:
+        plain = checks.whole(op, "groups", groups)
+        if in_channels % plain or out_channels % plain:
+            rule = f"a divisor of {in_channels} and {out_channels}"
+            refuse(op, "groups do not divide the channels", "groups", groups, rule)
+        super().__init__(in_channels // plain, out_channels, *arguments)  # type: ignore[call-arg]  # MLX's is the next class
+        if plain != 1:
+            self.groups = plain
 
     def beyond(self) -> str:
         """Groups."""
@@ -52,7 +66,12 @@ class _Transposed(Fusing):
 class Conv2d(_Convolution, stock.Conv2d):
     """`mlx.nn.Conv2d` by `mpsfunc.conv`. The result has the dtype of the images.
 
-    It has one more argument, ``padding_mode``, as that function and PyTorch's layer.
+    Args:
+        padding_mode: By name only, besides the arguments of `mlx.nn.Conv2d`: what lies beyond the image, "zeros",
+            "reflect", "replicate" or "circular", as for `mpsfunc.conv` and PyTorch's layer. Default "zeros".
+
+    Raises:
+        ValueError: In a call: padding_mode is unknown, or the padding wider than it takes.
 
     Example:
         >>> Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")(mx.ones((2, 8, 8, 3))).shape
@@ -72,26 +91,25 @@ class Conv2d(_Convolution, stock.Conv2d):
         *,
         padding_mode: PaddingMode = "zeros",
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
-        if padding_mode != "zeros":
-            self.padding_mode = padding_mode
+        arguments = kernel_size, stride, padding, dilation, groups, bias
+        super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv(
-            x,
-            self.weight,
-            self.get("bias"),
-            **_placement(self),
-            padding_mode=self.padding_mode,
-            neuron=neuron,
-        )
+        return mf.conv(x, **_given(self, "padding_mode"), neuron=neuron)
 
 
 class ConvTranspose2d(_Transposed, stock.ConvTranspose2d):
     """`mlx.nn.ConvTranspose2d` by `mpsfunc.conv_transpose`. The result has the dtype of the images.
 
-    Its output padding has the rule of that function: fewer pixels than stride or dilation. It has one more argument,
-    ``groups``; the weights are then (o, kh, kw, i / groups).
+    Its output padding has the rule of that function: fewer pixels than stride or dilation.
+
+    Args:
+        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose2d`: groups of channels that do not see each
+            other; the weights are (o, kh, kw, i / groups). Default 1.
+
+    Raises:
+        TypeError: groups is not an int.
+        ValueError: groups is less than 1, or does not divide the channels of both sides.
 
     Example:
         >>> ConvTranspose2d(4, 8, 2, stride=2, groups=4)(mx.ones((2, 4, 4, 4))).shape
@@ -111,28 +129,22 @@ class ConvTranspose2d(_Transposed, stock.ConvTranspose2d):
         *,
         groups: int = 1,
     ) -> None:
-        groups = _checked_groups("ConvTranspose2d", groups, in_channels, out_channels)
-        super().__init__(
-            in_channels // groups, out_channels, kernel_size, stride, padding, dilation, output_padding, bias
-        )
-        if groups != 1:
-            self.groups = groups
+        arguments = kernel_size, stride, padding, dilation, output_padding, bias
+        super().__init__("ConvTranspose2d", in_channels, out_channels, *arguments, groups=groups)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv_transpose(
-            x,
-            self.weight,
-            self.get("bias"),
-            **_placement(self),
-            output_padding=self.output_padding,
-            neuron=neuron,
-        )
+        return mf.conv_transpose(x, **_given(self, "output_padding"), neuron=neuron)
 
 
 class Conv1d(_Convolution, stock.Conv1d):
     """`mlx.nn.Conv1d` by `mpsfunc.conv1d`. The result has the dtype of the sequences.
 
-    It has one more argument, ``padding_mode``, as that function and PyTorch's layer.
+    Args:
+        padding_mode: By name only, besides the arguments of `mlx.nn.Conv1d`: what lies beyond the sequence, "zeros",
+            "reflect", "replicate" or "circular", as for `mpsfunc.conv1d` and PyTorch's layer. Default "zeros".
+
+    Raises:
+        ValueError: In a call: padding_mode is unknown, or the padding wider than it takes.
 
     Example:
         >>> Conv1d(3, 8, 3, stride=2, padding=1)(mx.ones((2, 8, 3))).shape
@@ -152,26 +164,25 @@ class Conv1d(_Convolution, stock.Conv1d):
         *,
         padding_mode: PaddingMode = "zeros",
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
-        if padding_mode != "zeros":
-            self.padding_mode = padding_mode
+        arguments = kernel_size, stride, padding, dilation, groups, bias
+        super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv1d(
-            x,
-            self.weight,
-            self.get("bias"),
-            **_placement(self),
-            padding_mode=self.padding_mode,
-            neuron=neuron,
-        )
+        return mf.conv1d(x, **_given(self, "padding_mode"), neuron=neuron)
 
 
 class ConvTranspose1d(_Transposed, stock.ConvTranspose1d):
     """`mlx.nn.ConvTranspose1d` by `mpsfunc.conv_transpose1d`. The result has the dtype of the sequences.
 
-    Its output padding has the rule of that function: fewer entries than stride or dilation. It has one more argument,
-    ``groups``; the weights are then (o, k, i / groups).
+    Its output padding has the rule of that function: fewer entries than stride or dilation.
+
+    Args:
+        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose1d`: groups of channels that do not see each
+            other; the weights are (o, k, i / groups). Default 1.
+
+    Raises:
+        TypeError: groups is not an int.
+        ValueError: groups is less than 1, or does not divide the channels of both sides.
 
     Example:
         >>> ConvTranspose1d(3, 8, 2, stride=2)(mx.ones((2, 4, 3))).shape
@@ -191,35 +202,17 @@ class ConvTranspose1d(_Transposed, stock.ConvTranspose1d):
         *,
         groups: int = 1,
     ) -> None:
-        groups = _checked_groups("ConvTranspose1d", groups, in_channels, out_channels)
-        super().__init__(
-            in_channels // groups, out_channels, kernel_size, stride, padding, dilation, output_padding, bias
-        )
-        if groups != 1:
-            self.groups = groups
+        arguments = kernel_size, stride, padding, dilation, output_padding, bias
+        super().__init__("ConvTranspose1d", in_channels, out_channels, *arguments, groups=groups)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv_transpose1d(
-            x,
-            self.weight,
-            self.get("bias"),
-            **_placement(self),
-            output_padding=self.output_padding,
-            neuron=neuron,
-        )
+        return mf.conv_transpose1d(x, **_given(self, "output_padding"), neuron=neuron)
 
 
-def _placement(layer: Any) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")}
-
-
-def _checked_groups(op: str, groups: int, in_channels: int, out_channels: int) -> int:
-    """Groups of channels, if they divide those of both sides."""
-    plain = checks.whole(op, "groups", groups)
-    if in_channels % plain or out_channels % plain:
-        rule = f"a divisor of {in_channels} and {out_channels}"
-        refuse(op, "groups do not divide the channels", "groups", groups, rule)
-    return plain
+def _given(layer: Any, own: str) -> dict[str, Any]:
+    """What a layer gives its function besides x, of which one argument is not every layer's."""
+    placed = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups", own)}
+    return {"w": layer.weight, "b": layer.get("bias"), **placed}
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -34,7 +34,13 @@ class _Maximum(DropIn):
 class AvgPool2d(_Average, stock.AvgPool2d):
     """`mlx.nn.AvgPool2d` by `mpsfunc.avg_pool`.
 
-    It has one more argument, ``divisor_override``, as that function and PyTorch's layer.
+    Args:
+        divisor_override: By name only, besides the arguments of `mlx.nn.AvgPool2d`: what sums are divided by, as for
+            `mpsfunc.avg_pool` and PyTorch's layer. Default: the size of the window.
+
+    Raises:
+        TypeError: In a call: divisor_override is not an int.
+        ValueError: In a call: divisor_override is less than 1.
 
     Example:
         >>> AvgPool2d(2, divisor_override=1)(mx.ones((1, 4, 4, 3)))[0, 0, 0].tolist()
@@ -87,7 +93,13 @@ class MaxPool2d(_Maximum, stock.MaxPool2d):
 class AvgPool1d(_Average, stock.AvgPool1d):
     """`mlx.nn.AvgPool1d` by `mpsfunc.avg_pool1d`.
 
-    It has one more argument, ``divisor_override``, as `AvgPool2d`.
+    Args:
+        divisor_override: By name only, besides the arguments of `mlx.nn.AvgPool1d`: what sums are divided by, as for
+            `mpsfunc.avg_pool1d` and PyTorch's layer. Default: the size of the window.
+
+    Raises:
+        TypeError: In a call: divisor_override is not an int.
+        ValueError: In a call: divisor_override is less than 1.
 
     Example:
         >>> AvgPool1d(2)(mx.ones((1, 4, 3))).shape
