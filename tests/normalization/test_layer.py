@@ -206,7 +206,7 @@ def test_orders_up_to_the_third_are_those_of_mlx() -> None:
 
     for ours, theirs in zip(derived(lambda *a: mf.layer_norm(*a, eps=EPS)), derived(mlx_s), strict=True):
         for a, b in zip(ours, theirs, strict=True):
-            assert np.allclose(exact(a), exact(b), rtol=1e-5, atol=1e-5 * abs(exact(b)).max())
+            assert np.allclose(exact(a), exact(b), rtol=1e-12, atol=1e-12 * abs(exact(b)).max())
 
 
 # MLX's, where a GPU computes ------------------------------------------------------------------------------
