@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -129,6 +131,32 @@ def test_padding_modes(mode: Any, how: dict[str, Any]) -> None:
     expected = torch.autograd.grad((slope * slope).sum(), (source, theirs_layer.weight))
     for mine, tensor in zip(mx.grad(penalty, argnums=(0, 1))(x, w), expected, strict=True):
         np.testing.assert_allclose(exact(mine), tensor.numpy().transpose(0, 2, 3, 1), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_the_third_order_of_padding_modes(mode: Any) -> None:
+    x, w = numbers((1, 5, 4, 2), mx.float64), numbers((2, 3, 3, 2), mx.float64, 1) / 4
+    how = {"padding": 2, "stride": (2, 1)}
+    layer = torch.nn.Conv2d(2, 2, 3, padding_mode=mode, bias=False, dtype=torch.float64, **how)
+    layer.weight.data = theirs(w).detach()
+    source, expected = theirs(x), []
+    value = (layer(source) ** 4).sum()
+    for _ in range(3):
+        slopes = torch.autograd.grad(value, (source, layer.weight), create_graph=True)
+        expected.append(slopes)
+        value = sum((slope**2).sum() for slope in slopes)
+
+    more: Callable[..., mx.array] = lambda x, w: (mf.conv(x, w, padding_mode=mode, **how) ** 4).sum()  # noqa: E731
+
+    def squared(pull: Callable[..., Any], *arrays: mx.array) -> mx.array:
+        return sum((slope**2).sum() for slope in pull(*arrays))
+
+    for slopes in expected:
+        pull = mx.grad(more, (0, 1))
+        for mine, tensor in zip(pull(x, w), slopes, strict=True):
+            right = tensor.detach().numpy().transpose(0, 2, 3, 1)
+            np.testing.assert_allclose(exact(mine), right, rtol=1e-9, atol=1e-11 * abs(right).max())
+        more = functools.partial(squared, pull)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as stock
 import numpy as np
 import pytest
 from support import exact, numbers
@@ -151,6 +152,17 @@ def test_resizing(to: dict[str, Any], way: str) -> None:
             np.testing.assert_allclose((dx * x).sum().item(), plain.item(), rtol=1e-10)
             continue
         agree(dx, pulled(output, dy, source))
+
+
+def test_37_pixels_by_2_1_of_which_mlx_takes_a_wrong_one() -> None:
+    """Position 17 is pixel 8 of what lies symmetrically. PyTorch's positions are those of no symmetric image."""
+    x = numbers((1, 37, 1, 1))
+    right = interpolated(theirs(x), {"scale": (2.1, 1)}, {"mode": "bicubic"})
+    agree(mf.resize_bicubic(x.astype(mx.float64), scale=(2.1, 1)), right)
+    ours = exact(mf.resize_bicubic(x, scale=(2.1, 1), coordinate="half_pixel_symmetric")).ravel()
+    off = abs(exact(stock.Upsample((2.1, 1.0), mode="cubic")(x)).ravel() - ours)
+    assert ours[17] == x[0, 8, 0, 0].item()
+    assert np.flatnonzero(off > 1e-4).tolist() == [17], "MLX takes another pixel: see docs/families/image/upsampling.md"
 
 
 @pytest.mark.parametrize("way", RESIZED)

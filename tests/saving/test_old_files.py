@@ -156,6 +156,37 @@ def test_ints_of_any_size_come_back(tmp_path: Path) -> None:
 # The table of later fields ------------------------------------------------------------------------------
 
 
+def _resampled(op: str, method: str, coordinate: str, edge: str) -> dict[str, Any]:
+    """What version 2 wrote of an image of two by two pixels that becomes four by four."""
+    axis = {"n_in": 2, "n_out": 4, "method": method, "coordinate": coordinate, "edge": edge}
+    return {"ResampleState": {"op": op, "channels": 1, "rows": {"Resized": axis}, "cols": {"Resized": axis}}}
+
+
+def test_states_of_version_2_have_their_gradients(on_cpu: mx.Device, tmp_path: Path) -> None:
+    """Of images that were enlarged by what were the defaults; the checksum is that of commit 1f805db."""
+    states = {
+        "doubled": _resampled("upsample_bilinear", "bilinear", "asymmetric", "zero"),
+        "corners": _resampled("upsample_bilinear", "bilinear", "align_corners", "zero"),
+        "nearest": _resampled("resize_nearest", "nearest", "asymmetric", "clamp"),
+        "resized": _resampled("resize_bilinear", "bilinear", "asymmetric", "clamp"),
+    }
+    tree = json.dumps({"dict": states}, separators=(",", ":"))
+    assert files._checksum(tree, [], 2) == 0x8FF56E62
+    old: Any = mf.load(old_file(tmp_path / "old", tree, 2))
+    dy = mx.arange(16.0).reshape(1, 4, 4, 1)
+    for made, expected in (
+        (mf.upsample_bilinear_grad(dy, old["doubled"]), [3.75, 10, 25, 40]),
+        (mf.upsample_bilinear_grad(dy, old["corners"]), [40 / 3, 20, 40, 140 / 3]),
+        (mf.resize_nearest_grad(dy, old["nearest"]), [10, 18, 42, 50]),
+        (mf.resize_bilinear_grad(dy, old["resized"]), [3.75, 13.25, 34.25, 68.75]),
+    ):
+        assert np.allclose(exact(made).ravel(), expected, rtol=1e-6)
+    mf.save(tmp_path / "new", old)
+    assert mf.load(tmp_path / "new") == old
+    with pytest.raises(ValueError, match="a part of the tree is none that save writes"):  # of fields that came later
+        mf.load(old_file(tmp_path / "old", tree, 3))
+
+
 class Grown(NamedTuple):
     """A record that had one field in version 1, two in version 2, and has three."""
 
