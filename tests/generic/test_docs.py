@@ -144,6 +144,12 @@ def test_the_readme_sets_every_family_beside_the_others() -> None:
     assert all(cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]), "a cell is empty"
 
 
+def test_the_page_says_which_kernel_cases_ci_runs() -> None:
+    (said,) = re.findall(r"MPSFUNC_KERNEL_SAMPLE=(\d+)", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+    (row,) = re.findall(r"^\| `MPSFUNC_KERNEL_SAMPLE` \| .*$", TEXTS["CONTRIBUTING.md"], re.MULTILINE)
+    assert set(re.findall(r"\d+", row)) == {said}
+
+
 def test_make_knows_the_commands_of_the_pages() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     used = {
