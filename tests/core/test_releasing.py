@@ -91,9 +91,7 @@ def test_a_tree_with_changes_or_with_the_tag_is_refused(release: ModuleType) -> 
     assert state(release) == before
 
 
-def test_a_release_is_a_commit_of_two_files_and_a_tag(
-    release: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_release_is_a_commit_of_two_files_and_a_tag(release: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     release.main("0.2.0")
     version, changes, log, status, tags = state(release)
     assert version == 'VERSION = "0.2.0"\n' and "## [0.2.0] - 20" in changes and "unreleased" not in changes
