@@ -1,8 +1,10 @@
 # A fresh machine needs Python >= 3.10, a C++ compiler and make; everything else comes into .venv.
-# BACKEND is what runs MLX on Linux: cpu, cuda12 or cuda13. macOS needs none.
+# BACKEND is what runs MLX on Linux: cpu, cuda12 or cuda13. macOS needs none. MLX is its version, by default the newest
+# that mpsfunc/core/mlx_table.py knows.
 
 PYTHON ?= python3
 BACKEND ?= cpu
+MLX ?= $(shell $(PYTHON) -c "import runpy; print(runpy.run_path('mpsfunc/core/mlx_table.py')['TABLE'][-1].mlx)")
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,8 +19,8 @@ beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/ben
 same_everywhere := \
   graph saving soak support windows activation/test_cpu.py \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
-  $(foreach name,checkpoint_arguments checkpointing cuda_graphs environment exporting interpreters interrupts memory \
-    nvrtc nvrtc_compiles nvrtc_found operations processes rules threads,core/test_$(name).py) \
+  $(foreach name,building checkpoint_arguments checkpointing cuda_graphs environment exporting first_minute interpreters \
+    interrupts memory native_module nvrtc nvrtc_compiles nvrtc_found operations processes releasing rules threads,core/test_$(name).py) \
   $(foreach name,bad_calls bad_input demo docs error_texts layers pictures state_transforms states tracing transforms types, \
     generic/test_$(name).py) \
   image/test_cpu.py losses/test_cpu.py \
@@ -30,10 +32,10 @@ of_family = tests/$(FAMILY) tests/metal_host/test_bodies.py tests/graph/test_fil
   $(foreach name,bad_calls bad_input empty references selftest state_transforms tracing transforms,tests/generic/test_$(name).py)
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
-sources := pyproject.toml $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
+sources := pyproject.toml mpsfunc/core/mlx_table.py $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
 cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp)
 
-.PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels window release models soak properties clean
+.PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels offline window release models soak properties clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,7 +49,7 @@ smoke: $(VENV)/test  ## within a minute: each operation with its definition, its
 test: $(VENV)/test  ## the tests, and the examples in the docs; FAMILY=pooling for what concerns a family
 	$(PYTEST) -m "not kernels and not programs" $(if $(FAMILY),--family=$(FAMILY) $(of_family)) $(ARGS)
 
-check: test programs kernels parity nvrtc lint docs isas asan window  ## what CI runs
+check: test programs kernels parity nvrtc lint docs isas asan window offline  ## what CI runs
 
 programs: $(VENV)/test  ## whole programs: training to the end, processes that work together or stop, random callers
 	$(PYTEST) -n 4 -m programs $(of_programs) $(ARGS)
@@ -72,8 +74,12 @@ isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this 
 asan: $(VENV)/built  ## the CPU kernels under the address sanitizer; needs GCC
 	PYTHON=$(PYTHON) .ci/asan
 
-wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout
-	PYTHON=$(PYTHON) .ci/wheels
+wheels: OUT ?= dist
+wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout; kept in OUT=dist
+	PYTHON=$(PYTHON) OUT=$(OUT) .ci/wheels
+
+offline: $(VENV)/built  ## the source distribution, built and tested where no network is; Linux
+	PYTHON=$(PYTHON) .ci/offline $(ARGS)
 
 window: $(VENV)/built  ## the same, with definitions and transformations beside each older MLX that mpsfunc works with
 	PYTHON=$(PYTHON) TESTS="tests/generic/test_references.py tests/generic/test_transforms.py $(ARGS)" .ci/wheels
@@ -123,6 +129,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 $(VENV)/built: $(sources)
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "Building mpsfunc$(backend) into $(VENV); a few minutes the first time"
+	@$(PIP) install 'mlx$(backend)==$(MLX)'
 	@$(PIP) install --editable '.$(backend)'
 	@touch $@
 

@@ -1,10 +1,15 @@
-"""The wheel without C++ imports, holds the kernel texts, and says so when asked for the CPU."""
+"""The wheel without C++ imports, holds the kernel texts, and says so at once where MLX has no GPU."""
+
+import warnings
 
 import mlx.core as mx
 
-import mpsfunc as mf
-from mpsfunc.core import texts
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import mpsfunc as mf
+    from mpsfunc.core import texts
 
+assert ["nothing runs here" in str(each.message) for each in told] == [True] * (not mx.is_available(mx.gpu)), told
 assert "site-packages" in mf.__file__, mf.__file__
 assert "struct Axis" in texts.text("shared/geometry.h")
 try:

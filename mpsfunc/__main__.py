@@ -7,7 +7,6 @@ python -m mpsfunc build   makes the C++ module for the MLX that is here, where m
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import re
@@ -17,8 +16,9 @@ import time
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import launch, mlx_settings, versions
+from mpsfunc.core import launch, mlx_settings, native, versions
 from mpsfunc.core import nvrtc as core_nvrtc
+from mpsfunc.core.numpy_later import np
 from mpsfunc.selftest import calls as selftest_calls
 
 
@@ -30,14 +30,23 @@ def main() -> int:
     )
     parser.add_argument("what", nargs="?", choices=["build"], help="make the C++ module, which needs a C++ compiler")
     parser.add_argument("--no-test", action="store_true", help="versions and devices only")
+    parser.add_argument("--device", choices=["cpu", "gpu"], help="test this one only")
     args = parser.parse_args()
     if args.what == "build":
         return build()
     os.environ["MLX_ENABLE_TF32"] = "0"  # MLX asks at its first product; what is kept is of whole float32
     for name, value in facts().items():
         print(f"{name:<10} {value}")
-    failed = 0 if args.no_test else sum(not tested(device) for device in devices())
-    return 1 if failed else 0
+    if args.no_test:
+        return 0
+    here = [device for device in devices() if args.device in (None, device.type.name)]
+    if not here:
+        why = {"cpu": launch.without_module(), "gpu": "MLX has no GPU"}
+        told = why[args.device] if args.device else " and ".join(why.values())
+        bring = "" if args.device == "gpu" else f"; the CPU needs {native.remedy()}"
+        print(f"nothing to test here: {told}{bring}", file=sys.stderr)
+        return 1
+    return 1 if sum(not tested(device) for device in here) else 0
 
 
 def build() -> int:
@@ -60,10 +69,14 @@ def facts() -> dict[str, str]:
         "mpsfunc": mf.__version__,
         "python": f"{platform.python_version()}, {platform.platform()}",
         "packages": ", ".join(
-            f"{package} {importlib.metadata.version(package)}"
-            for package in ("mlx", *versions.installed().backends, "numpy")
+            f"{package} {version}"
+            for package, version in [
+                ("mlx", vars(mx)["__version__"]),
+                *versions.installed().backends.items(),
+                ("numpy", np.__version__),
+            ]
         ),
-        "devices": ", ".join(map(_name, devices())),
+        "devices": ", ".join(map(_name, devices())) or "none",
         "cpu": (
             f"{name}, {used} of {', '.join(known)}, {mf.get_num_threads()} threads"
             if used

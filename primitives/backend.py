@@ -1,7 +1,8 @@
 """The build's backend: scikit-build-core, which is told which MLX and which nanobind it needs.
 
 The C++ module is built for the MLX of the environment that it is installed into if mpsfunc works with that, as
-``mpsfunc/core/mlx_table.py`` has it, and else for the newest of the table; ``MPSFUNC_MLX=0.32.3`` asks for another.
+``mpsfunc/core/mlx_table.py`` has it, and else for the one that pip is about to install: the newest before the end of
+the table, though nobody may have tried it. ``MPSFUNC_MLX=0.32.3`` asks for another.
 """
 
 import os
@@ -24,14 +25,15 @@ def installed() -> str:
 
 
 def row() -> tuple[str, str]:
-    """The MLX to build for, and its nanobind."""
+    """What to ask of pip behind the name of MLX, and the nanobind that fits, as far as that is known."""
     asked = os.environ.get("MPSFUNC_MLX", "")
     found = _table["row_for"](asked or installed())
     if asked and not found:
         known = ", ".join(each.mlx for each in _table["TABLE"])
         raise SystemExit(f"MPSFUNC_MLX: no such MLX to build for; got {asked!r}, expected one of {known}")
-    mlx, nanobind, _ = found or _table["TABLE"][-1]
-    return mlx, nanobind
+    newest = _table["TABLE"][-1]
+    # A module for just the newest that is known would be missing where pip then installs a newer one.
+    return (f"=={found.mlx}", found.nanobind) if found else (f">={newest.mlx},<{_table['END']}", newest.nanobind)
 
 
 def needs() -> list[str]:
@@ -39,7 +41,7 @@ def needs() -> list[str]:
     if os.environ.get("MPSFUNC_PURE"):
         return []
     mlx, nanobind = row()
-    return [f"nanobind=={nanobind}", f"mlx[cpu]=={mlx}" if sys.platform == "linux" else f"mlx=={mlx}"]
+    return [f"nanobind=={nanobind}", f"mlx{'[cpu]' if sys.platform == 'linux' else ''}{mlx}"]
 
 
 def get_requires_for_build_wheel(config_settings=None):  # noqa: D103

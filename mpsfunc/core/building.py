@@ -34,7 +34,15 @@ def build() -> Path:
 
     Raises:
         BuildError: The package has no kernels or cannot be written to, there is no compiler, or one of the steps fails.
+            The package then is as it was.
     """
+    try:
+        return _build()
+    except OSError as error:  # such as a full disk
+        raise BuildError(str(error)) from error
+
+
+def _build() -> Path:
     version = vars(mx)["__version__"]
     row = row_for(version)
     if row is None:
@@ -53,42 +61,58 @@ def build() -> Path:
             f"-DMPSF_CPU_LIBRARY={library}",
         ]
         generator = ["-G", "Ninja"] if shutil.which("ninja", path=environment["PATH"]) else []
-        _run(["cmake", "-S", _sources(), "-B", work / "build", *generator, *settings], environment)
-        _run(["cmake", "--build", work / "build", "--parallel", str(os.cpu_count() or 1)], environment)
-        _run(["cmake", "--install", work / "build", "--prefix", work / "installed"], environment)
-        made = work / "installed" / "mpsfunc" / library.parent.name / place.name
-        kept = place.with_name(f"{place.name}.before")
-        shutil.rmtree(kept, ignore_errors=True)
-        if place.exists():
-            place.rename(kept)
-        shutil.copytree(made, place)
-    try:
-        _run([sys.executable, "-W", "error", "-m", "mpsfunc"], {**os.environ})
-    except BuildError:
-        shutil.rmtree(place)
-        if kept.exists():
-            kept.rename(place)
-        raise
-    shutil.rmtree(kept, ignore_errors=True)
+        _run(["cmake", "-S", _sources(), "-B", work / "build", *generator, *settings], environment, work)
+        _run(["cmake", "--build", work / "build", "--parallel", str(os.cpu_count() or 1)], environment, work)
+        _run(["cmake", "--install", work / "build", "--prefix", work / "installed"], environment, work)
+        _keep(work / "installed" / "mpsfunc" / library.parent.name / place.name, place, work)
     return Path(native.built_for()[version])
+
+
+def _keep(made: Path, place: Path, elsewhere: Path) -> None:
+    """Puts a module into the package and tries it; whatever goes wrong, what was there before is there again."""
+    new, before = (place.with_name(f"{which}-{place.name}") for which in ("new", "before"))
+    if place.exists():
+        shutil.rmtree(before, ignore_errors=True)
+    elif before.exists():  # somebody killed the last build
+        before.rename(place)
+    first = not place.exists()
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(made, new)
+        if not first:
+            place.rename(before)
+        new.rename(place)
+        # The CPU alone, since nothing here is about a GPU; the mpsfunc of this process, whatever lies in its folder.
+        here = {**os.environ, "PYTHONPATH": _paths(sys.path)}
+        _run([sys.executable, "-W", "error", "-m", "mpsfunc", "--device", "cpu"], here, elsewhere)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        if first or before.exists():
+            shutil.rmtree(place, ignore_errors=True)
+        if before.exists():
+            before.rename(place)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def _library() -> Path:
     for folder in native.folders():
-        for file in sorted(Path(folder).glob("libmpsfunc_cpu.*")):
+        for file in sorted(Path(folder).absolute().glob("libmpsfunc_cpu.*")):
             return file
-    raise BuildError("this mpsfunc came without the kernels of the CPU: install it where a C++ compiler is")
+    raise BuildError(
+        f"this mpsfunc came without the kernels of the CPU: in a checkout, with a C++ compiler, run: {native.REINSTALL}"
+    )
 
 
 def _sources() -> Path:
     """Inside an installed package, or beside it in a checkout."""
-    packaged = Path(__file__).parents[1] / "primitives"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "primitives"
+    package = Path(__file__).absolute().parents[1]
+    return package / "primitives" if (package / "primitives").is_dir() else package.parent / "primitives"
 
 
 def _compiler() -> None:
-    name = os.environ.get("CXX", "c++")
-    if shutil.which(name) is None:
+    name = os.environ.get("CXX") or "c++"
+    if shutil.which(name) is None and shutil.which(name.split()[0]) is None:  # "ccache g++", as CMake takes it
         raise BuildError(f"there is no C++ compiler {name}: install one, or name it by the environment variable CXX")
 
 
@@ -100,14 +124,19 @@ def _with_tools(folder: Path, nanobind: str) -> dict[str, str]:
     if missing:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         try:
-            _run([*pip, "--target", str(folder), *missing], {**os.environ})
+            _run([*pip, "--target", str(folder), *missing], {**os.environ}, folder.parent)
         except BuildError as error:
-            raise BuildError(f"{error}\ninstall {' and '.join(missing)} and try again") from None
+            raise BuildError(f"{error}\ninstall {' and '.join(missing)} beside mpsfunc and try again") from None
     found = {
         "PATH": os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
-        "PYTHONPATH": os.pathsep.join((str(folder), *filter(None, [os.environ.get("PYTHONPATH")]))),
+        "PYTHONPATH": _paths([str(folder), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]),
     }
     return {**os.environ, **found}
+
+
+def _paths(folders: Sequence[str]) -> str:
+    """As a process in another folder finds them."""
+    return os.pathsep.join(map(os.path.abspath, folders))
 
 
 def _version_of(package: str) -> str:
@@ -126,9 +155,11 @@ def _cmake() -> tuple[int, ...]:
     return (int(numbers[1]), int(numbers[2])) if numbers else ()
 
 
-def _run(command: Sequence[str | Path], environment: dict[str, str]) -> None:
+def _run(command: Sequence[str | Path], environment: dict[str, str], folder: Path) -> None:
     program = shutil.which(str(command[0]), path=environment.get("PATH")) or command[0]
-    done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, *command[1:]], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         told = f"{done.stdout}\n{done.stderr}".strip().splitlines()[-30:]
         raise BuildError("\n".join((f"{' '.join(map(str, command))} failed:", *told)))

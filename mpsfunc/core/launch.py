@@ -306,8 +306,13 @@ def optional_module() -> Any:
     return _primitives
 
 
+def without_module() -> str:
+    """Why there is none, empty where there is."""
+    return _why_no_primitives
+
+
 def module(op: str) -> Any:
     """The C++ module; a RuntimeError that names the operation where there is none."""
     if _primitives is None:
-        raise RuntimeError(f"{op}: {_why_no_primitives}; got the CPU, expected a GPU stream or {native.remedy()}")
+        raise RuntimeError(f"{op}: {without_module()}; got the CPU, expected a GPU stream or {native.remedy()}")
     return _primitives

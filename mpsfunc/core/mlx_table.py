@@ -4,6 +4,7 @@ A new MLX is a row; a new minor version also moves `END`, and what ``pyproject.t
 The build reads this too, where there is no MLX yet: it imports nothing but the standard library.
 """
 
+import re
 from typing import NamedTuple
 
 
@@ -27,22 +28,16 @@ TABLE = (
 )
 END = "0.33"  # the first that nobody tried
 
-# What mpsfunc needs of ``mlx.core``, and MLX's versions before the first row lack.
+# What mpsfunc needs of ``mlx.core``: 0.31.2 and 0.32.2 lack the former, 0.30.0 both.
 FEATURES = ("get_memory_limit", "ThreadLocalStream")
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, to compare it by: ``"0.32.4.dev1"`` is (0, 32, 4)."""
-    numbers: list[int] = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    """The numbers of a version, to compare it by: ``"0.32.4.dev1"`` and ``"0.32.4rc1"`` are (0, 32, 4)."""
+    return tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", version)[0])))  # type: ignore[index]  # it matches
 
 
 def row_for(version: str) -> Row | None:
-    """How to build for this MLX: its row, that of the newest if it is newer and in reach, or nothing."""
-    known = next((row for row in TABLE if row.mlx == version), None)
-    newer = release(TABLE[-1].mlx) < release(version) < release(END)
-    return known or (TABLE[-1]._replace(mlx=version) if newer else None)
+    """How to build for this MLX: as for the last row that is not newer, or nothing where it is out of reach."""
+    before = [row for row in TABLE if release(row.mlx) <= release(version) < release(END)]
+    return before[-1]._replace(mlx=version) if before else None

@@ -16,9 +16,12 @@ from types import ModuleType
 
 import mlx.core as mx
 
+from mpsfunc.core import versions
+
 NAME = "mpsfunc._primitives"
 PREFIX = "mlx-"
 BUILD = "python -m mpsfunc build"
+REINSTALL = "pip install '.[cpu]'" if sys.platform == "linux" else "pip install ."  # in a checkout
 
 _version: str = vars(mx)["__version__"]  # which MLX's stubs leave out
 
@@ -43,14 +46,18 @@ def built_for() -> dict[str, str]:
 
 
 def load() -> tuple[ModuleType | None, str]:
-    """The module for this MLX, as ``mpsfunc._primitives``; where there is none, why, after a warning.
+    """The module for this MLX, as ``mpsfunc._primitives``; where there is none, why.
+
+    A warning says so, too, unless GPUs are all that this package is for and there is one.
 
     Raises:
         ValueError: An environment variable has a value that means nothing.
     """
     found = built_for()
     if not folders():
-        return None, "this mpsfunc was built without its CPU module"
+        why = "this mpsfunc was built without its CPU module"
+        then = f"nothing runs here, since MLX has no GPU; in a checkout, with a C++ compiler, run: {REINSTALL}"
+        return None, why if mx.is_available(mx.gpu) else _warned(why, then)
     if _version not in found:
         known = ", ".join(sorted(found)) or "no other"
         return None, _warned(f"mpsfunc has no CPU module for mlx {_version}, but for {known}")
@@ -62,7 +69,7 @@ def load() -> tuple[ModuleType | None, str]:
 
 def remedy() -> str:
     """What brings the module where there is none."""
-    return f"`{BUILD}`" if folders() else "an install with a C++ compiler"
+    return f"`{BUILD}`" if folders() else f"an install with a C++ compiler, in a checkout `{REINSTALL}`"
 
 
 def load_from(file: str) -> ModuleType:
@@ -82,6 +89,7 @@ def load_from(file: str) -> ModuleType:
     return module
 
 
-def _warned(why: str) -> str:
-    warnings.warn(f"{why}; GPUs work without it, and where a C++ compiler is, `{BUILD}` makes it", stacklevel=2)
+def _warned(why: str, then: str = f"GPUs work without it, and where a C++ compiler is, `{BUILD}` makes it") -> str:
+    if "build" not in (versions.words_of_the_command() or ()):  # which is about to make it
+        warnings.warn(f"{why}; {then}", stacklevel=2)
     return why

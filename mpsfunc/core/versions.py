@@ -59,14 +59,16 @@ def _listed(folder: str) -> list[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
-def complaint(here: Installed, loaded: str, lacks: Sequence[str] = ()) -> str:
-    """What is wrong with MLX and the command that mends it; empty if nothing is known to be.
+def complaint(here: Installed, loaded: str, lacks: Sequence[str] = (), broken: str = "") -> str:
+    """What is wrong with MLX and the command that mends it; empty if nothing is.
 
     Args:
         here: What is installed.
         loaded: The version that ``mlx.core`` told, empty where it does not load.
         lacks: Those of `FEATURES` that it has not.
+        broken: Why it does not load.
     """
+    pip = "pip install"
     misfits = [f"{name} {version}" for name, version in here.backends.items() if here.mlx and version != here.mlx]
     if not (here.mlx or loaded):
         wrong = "MLX is not installed"
@@ -74,37 +76,53 @@ def complaint(here: Installed, loaded: str, lacks: Sequence[str] = ()) -> str:
         wrong = f"mlx {here.mlx} is installed without a backend"
     elif misfits:
         wrong = f"mlx {here.mlx} is installed beside {' and '.join(misfits)}, which does not fit it"
+    elif len(here.backends) > 1:
+        wrong = f"mlx {here.mlx or loaded} is installed with {' and '.join(here.backends)}, which exclude each other"
     elif not (here.libmlx or loaded):
         wrong = f"libmlx is gone, which {' and '.join(here.backends)} brought"
     elif loaded and lacks:
         wrong = f"mlx {loaded} has no {' and no '.join(f'mx.{name}' for name in lacks)}"
-    elif loaded and not _in_reach(loaded):
-        wrong = f"mlx {loaded} is installed"
+    elif not _in_reach(loaded or here.mlx):
+        wrong = f"mlx {loaded or here.mlx} is installed"
+    elif not loaded:
+        wrong, pip = f"mlx {here.mlx} does not load ({broken})", "pip install --force-reinstall"
     else:
         return ""
-    return f"mpsfunc {VERSION} works with mlx>={TABLE[0].mlx},<{END}, but {wrong}; run: {_mending(here)}"
+    version = here.mlx if _as_published(here.mlx) and _in_reach(here.mlx) and not lacks else TABLE[-1].mlx
+    return f"mpsfunc {VERSION} works with mlx>={TABLE[0].mlx},<{END}, but {wrong}; run: {_mending(here, pip, version)}"
 
 
 def _in_reach(version: str) -> bool:
     return release(TABLE[0].mlx) <= release(version) < release(END)
 
 
-def _mending(here: Installed) -> str:
-    """The command that leaves one backend, of the right version. One of a GPU is meant to be there."""
-    version = here.mlx if here.mlx and _in_reach(here.mlx) else TABLE[-1].mlx
+def _as_published(version: str) -> bool:
+    """Whether pip finds this version: not one that somebody built."""
+    return ".".join(map(str, release(version))) == version
+
+
+def _mending(here: Installed, pip: str, version: str) -> str:
+    """The command that leaves one backend, of this version. One of a GPU is meant to be there."""
     extras = [_EXTRAS[name] for name in here.backends]
     if extras or sys.platform != "linux":
         extra = max(extras, default="")
-        install = f"pip install 'mlx[{extra}]=={version}'" if extra else f"pip install mlx=={version}"
+        install = f"{pip} 'mlx[{extra}]=={version}'" if extra else f"{pip} mlx=={version}"
         # Each has its libmlx at one place, where the removal of one takes the other's away.
         parted = len(extras) > 1 or (extras and not here.libmlx)
         return f"pip uninstall -y {' '.join(here.backends)} && {install}" if parted else install
-    return f"pip install 'mlx[cpu]=={version}' (or, for an NVIDIA GPU, 'mlx[cuda13]=={version}')"
+    return f"{pip} 'mlx[cpu]=={version}' (or, for an NVIDIA GPU, 'mlx[cuda13]=={version}')"
 
 
-def _refuse(sentence: str) -> NoReturn:
+def words_of_the_command() -> list[str] | None:
+    """What stands behind ``python -m mpsfunc`` while that imports mpsfunc; None for whoever else does."""
+    module = sys.orig_argv[-len(sys.argv) :][:1]  # or with its option in one word: -mmpsfunc, -Immpsfunc
+    asked = sys.argv[:1] == ["-m"] and re.fullmatch(r"(-\w*m)?mpsfunc(\.__main__)?", "".join(module))
+    return sys.argv[1:] if asked else None
+
+
+def _refuse(sentence: str, cause: Exception | None) -> NoReturn:
     """An ImportError; of ``python -m mpsfunc``, which imports this first, what can be told, and the exit status 1."""
-    if sys.argv[:1] == ["-m"] and ("-m", "mpsfunc") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+    if words_of_the_command() is not None:
         import platform  # to import it takes long
 
         here = installed()
@@ -113,7 +131,7 @@ def _refuse(sentence: str) -> NoReturn:
         print(f"{'python':<10} {platform.python_version()}, {platform.platform()}")
         print(f"{'packages':<10} {', '.join(packages) or 'no MLX'}", flush=True)
         sys.exit(sentence)
-    raise ImportError(sentence)
+    raise ImportError(sentence) from cause
 
 
 if not in_the_main_interpreter():
@@ -123,15 +141,16 @@ if not in_the_main_interpreter():
     )
 
 # Behind the refusal above, since MLX's module may not load there; and by its own word, which its stubs leave out.
-_broken: ImportError | None = None
+_broken: Exception | None = None
 _loaded = ""
 _lacks: list[str] = []
 try:
     _core = importlib.import_module("mlx.core")
+    if getattr(_core, "__file__", None) is None:  # the folder of its stubs
+        raise ImportError("it has no mlx.core for this Python")
     _loaded, _lacks = _core.__version__, [name for name in FEATURES if not hasattr(_core, name)]
-except ImportError as error:
+except Exception as error:  # also of a library that libmlx asks for
     _broken = error
-if _wrong := complaint(installed(), _loaded, _lacks):
-    _refuse(_wrong)
-if _broken is not None:
-    raise _broken
+_because = " ".join(str(_broken).split()) if _broken else ""
+if _wrong := complaint(installed(), _loaded, _lacks, _because):
+    _refuse(_wrong, _broken if _because in _wrong else None)

@@ -7,6 +7,7 @@ for a name of each family. Beside the times stand the modules that take longest,
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 import subprocess
@@ -36,6 +37,14 @@ modules take, what they import left out, by `python -X importtime` in one more p
 Behind that, what it takes to ask for a name first, in processes of their own, since that imports what the function is
 made of; the name is at hand then. `load` knows the states of all families, and `nn` brings `mlx.nn`. Written by
 `python -m tests.bench.import_time`."""
+
+
+_LOADED = """
+import json, mpsfunc, os
+from mpsfunc.core import launch
+module, sets = launch.optional_module(), launch.instruction_sets()
+print(json.dumps([module and module.__file__, sets and sets[0], len(os.listdir("/proc/self/task"))]))
+"""
 
 
 class Module(NamedTuple):
@@ -79,16 +88,23 @@ def after_mlx(told: str) -> list[Module]:
     return sorted((Module(name, int(alone)) for alone, _, name in lines[first:]), key=lambda each: -each.alone)
 
 
+def facts() -> dict[str, str]:
+    """This machine's, and what a process loads that only imports mpsfunc."""
+    told = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True).stdout
+    file, isa, threads = json.loads(told)
+    loaded = f"loaded, for {Path(file).parent.name}" if file else "none"
+    return {**report.cpu_facts(report.commit(), isa or "none", threads), "C++ module": loaded}
+
+
 def main(rounds: int, folder: Path) -> None:
     """Measures, and writes import.md."""
     imports = by_turns([f"import {module}" for module in MODULES], rounds)
     uses = by_turns([f"mpsfunc.{name}" for name in NAMES], rounds, "import mpsfunc")
     found = parts("mpsfunc")
-    facts = report.cpu_facts(report.commit(), "none", 1)
     text = [
         "# Importing",
         _METHOD.format(rounds=rounds),
-        report.table(["machine", ""], facts.items()),
+        report.table(["machine", ""], facts().items()),
         report.table(["import", "ms, median", "least", "most"], rows(MODULES, imports)),
         f"{len(found)} modules, {sum(each.alone for each in found) / 1e3:.1f} ms; the longest ten:",
         report.table(["module", "ms without what it imports"], [[m.name, f"{m.alone / 1e3:.1f}"] for m in found[:10]]),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 import mpsfunc as mf
-from tests.bench.import_time import NAMES, Module, after_mlx, rows, seconds
+from mpsfunc.core import launch
+from tests.bench.import_time import NAMES, Module, after_mlx, facts, rows, seconds
 
 TOLD = """import time: self [us] | cumulative | imported package
 import time:       900 |        900 |   sys
@@ -27,3 +32,12 @@ def test_what_comes_before_takes_no_time() -> None:
 
 def test_each_name_is_public() -> None:
     assert {*NAMES} < {*mf.__all__}
+
+
+@pytest.mark.needs_cpu_module
+def test_the_facts_are_those_of_a_process_that_imports() -> None:
+    """One that has not used any of the threads yet."""
+    told = facts()
+    assert told["C++ module"] == f"loaded, for {Path(launch.optional_module().__file__).parent.name}"
+    assert told["instruction set used"] == launch.instruction_sets()[0]
+    assert told["processor"].endswith(" 1 threads used")

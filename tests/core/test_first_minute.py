@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shutil
 import subprocess
@@ -18,42 +19,67 @@ from mpsfunc.core.versions import Installed, complaint
 ROOT = Path(__file__).parents[2]
 MLX = Path(mx.__file__).parent
 HERE = mx.__version__
-WORKS = f"mpsfunc {versions.VERSION} works with mlx>={TABLE[0].mlx},<{END}, but "
-CPU = f"pip install 'mlx[cpu]=={TABLE[-1].mlx}'"
-EITHER = f"{CPU} (or, for an NVIDIA GPU, 'mlx[cuda13]=={TABLE[-1].mlx}')"
+OLDEST, NEWEST, FOREIGN = TABLE[0].mlx, TABLE[-1].mlx, "0.1.0"
+WORKS = f"mpsfunc {versions.VERSION} works with mlx>={OLDEST},<{END}, but "
+CPU = f"pip install 'mlx[cpu]=={NEWEST}'"
+EITHER = f"{CPU} (or, for an NVIDIA GPU, 'mlx[cuda13]=={NEWEST}')"
 
 # What pip has left, whether libmlx is there and whether it loads, and the end of the sentence on Linux.
 STATES = {
     "nothing": ((), False, f"MLX is not installed; run: {EITHER}"),
-    "no backend": (("mlx-0.32.4",), False, f"mlx 0.32.4 is installed without a backend; run: {EITHER}"),
+    "no backend": ((f"mlx-{NEWEST}",), False, f"mlx {NEWEST} is installed without a backend; run: {EITHER}"),
     "another backend": (
-        ("mlx-0.32.4", "mlx_cpu-0.32.3"),
+        (f"mlx-{NEWEST}", f"mlx_cpu-{FOREIGN}"),
         True,
-        f"mlx 0.32.4 is installed beside mlx-cpu 0.32.3, which does not fit it; run: {CPU}",
+        f"mlx {NEWEST} is installed beside mlx-cpu {FOREIGN}, which does not fit it; run: {CPU}",
     ),
-    "a newer backend": (
-        ("mlx-0.32.4", "mlx_cuda_13-0.32.5"),
+    "another backend of a GPU": (
+        (f"mlx-{NEWEST}", f"mlx_cuda_13-{END}.1"),
         True,
-        "mlx 0.32.4 is installed beside mlx-cuda-13 0.32.5, which does not fit it; "
-        "run: pip install 'mlx[cuda13]==0.32.4'",
+        f"mlx {NEWEST} is installed beside mlx-cuda-13 {END}.1, which does not fit it; "
+        f"run: pip install 'mlx[cuda13]=={NEWEST}'",
     ),
     "libmlx uninstalled with another backend": (
-        ("mlx-0.32.4", "mlx_cuda_12-0.32.4"),
+        (f"mlx-{NEWEST}", f"mlx_cuda_12-{NEWEST}"),
         False,
         "libmlx is gone, which mlx-cuda-12 brought; run: pip uninstall -y mlx-cuda-12 && "
-        "pip install 'mlx[cuda12]==0.32.4'",
+        f"pip install 'mlx[cuda12]=={NEWEST}'",
+    ),
+    "two backends, one of another version": (
+        (f"mlx-{NEWEST}", f"mlx_cpu-{FOREIGN}", f"mlx_cuda_13-{NEWEST}"),
+        True,
+        f"mlx {NEWEST} is installed beside mlx-cpu {FOREIGN}, which does not fit it; "
+        f"run: pip uninstall -y mlx-cpu mlx-cuda-13 && pip install 'mlx[cuda13]=={NEWEST}'",
     ),
     "two backends": (
-        ("mlx-0.32.4", "mlx_cpu-0.32.3", "mlx_cuda_13-0.32.4"),
+        (f"mlx-{NEWEST}", f"mlx_cpu-{NEWEST}", f"mlx_cuda_13-{NEWEST}"),
         True,
-        "mlx 0.32.4 is installed beside mlx-cpu 0.32.3, which does not fit it; "
-        "run: pip uninstall -y mlx-cpu mlx-cuda-13 && pip install 'mlx[cuda13]==0.32.4'",
+        f"mlx {NEWEST} is installed with mlx-cpu and mlx-cuda-13, which exclude each other; "
+        f"run: pip uninstall -y mlx-cpu mlx-cuda-13 && pip install 'mlx[cuda13]=={NEWEST}'",
     ),
     "an MLX of the window stays": (
-        ("mlx-0.32.3", "mlx_cpu-0.32.4"),
+        (f"mlx-{OLDEST}", f"mlx_cpu-{FOREIGN}"),
         True,
-        "mlx 0.32.3 is installed beside mlx-cpu 0.32.4, which does not fit it; run: pip install 'mlx[cpu]==0.32.3'",
+        f"mlx {OLDEST} is installed beside mlx-cpu {FOREIGN}, which does not fit it; "
+        f"run: pip install 'mlx[cpu]=={OLDEST}'",
     ),
+    "one that pip does not find is replaced": (
+        (f"mlx-{NEWEST}.dev1", f"mlx_cpu-{FOREIGN}"),
+        True,
+        f"mlx {NEWEST}.dev1 is installed beside mlx-cpu {FOREIGN}, which does not fit it; run: {CPU}",
+    ),
+}
+# Of MLX's that are whole by their names, but do not load: what is wrong with which file, the version, and the sentence.
+BROKEN = {
+    "no library": ("lib/libmlx.*", NEWEST, f"mlx {NEWEST} does not load (*libmlx*)"),
+    "a core that is no library": ("core.*.so", OLDEST, f"mlx {OLDEST} does not load (*core.*)"),
+    "the core of another Python": (
+        "core.*.so away",
+        NEWEST,
+        f"mlx {NEWEST} does not load (it has no mlx.core for this Python)",
+    ),
+    "too new": ("lib/libmlx.*", f"{END}.1", f"mlx {END}.1 is installed"),
+    "too old": ("lib/libmlx.*", "0.30.0", "mlx 0.30.0 is installed"),
 }
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a package of MLX brings its backend")
 
@@ -94,7 +120,7 @@ def test_the_report_says_what_mends_mlx(tmp_path: Path, packages: tuple[str, ...
     assert (done.returncode, done.stderr) == (1, f"{WORKS}{told}\n")
     facts = [line.split()[0] for line in done.stdout.splitlines()]
     assert facts == ["mpsfunc", "python", "packages"]
-    assert all(package.replace("_", "-").replace("-0.", " 0.") in done.stdout for package in packages)
+    assert all(package.replace("-", " ").replace("_", "-") in done.stdout for package in packages)
 
 
 @linux
@@ -122,11 +148,49 @@ def test_an_older_mlx_is_refused_by_what_it_lacks(tmp_path: Path, lacks: tuple[s
 
 
 @linux
-def test_what_nobody_knows_is_left_as_mlx_says_it(tmp_path: Path) -> None:
-    environment(tmp_path / "site", (f"mlx-{HERE}", f"mlx_cpu-{HERE}"), True)
-    next((tmp_path / "site" / "mlx" / "lib").glob("libmlx.*")).write_bytes(b"no library")
-    done = run(tmp_path / "site", "-c", "import mpsfunc")
-    assert done.returncode == 1 and "libmlx" in done.stderr.splitlines()[-1] and "run:" not in done.stderr
+@pytest.mark.parametrize("how", ["-c", "-m"])
+@pytest.mark.parametrize(("what", "version", "told"), BROKEN.values(), ids=BROKEN)
+def test_an_mlx_that_does_not_load_is_installed_again(
+    tmp_path: Path, what: str, version: str, told: str, how: str
+) -> None:
+    environment(tmp_path / "site", (f"mlx-{version}", f"mlx_cpu-{version}"), True)
+    pattern, away, _ = what.partition(" away")
+    (file,) = (tmp_path / "site" / "mlx").glob(pattern)
+    if away:
+        file.rename(file.with_name("core.cpython-27-x86_64-linux-gnu.so"))
+    else:
+        file.write_bytes(b"no library")
+    done = run(tmp_path / "site", *{"-c": ("-c", "import mpsfunc"), "-m": ("-m", "mpsfunc")}[how])
+    loads = "does not load" not in told
+    mends = CPU if loads else f"pip install --force-reinstall 'mlx[cpu]=={version}'"
+    last = done.stderr.splitlines()[-1].removeprefix("ImportError: ")
+    assert done.returncode == 1 and fnmatch.fnmatchcase(last, f"{WORKS}{told}; run: {mends.replace('[', '[[]')}")
+    assert done.stderr.count("Traceback") == (0 if how == "-m" else 1 if loads else 2), "with the error that led to it"
+    assert how == "-c" or f"packages   mlx {version}, mlx-cpu {version}\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("-mmpsfunc",), ("-Wignore", "-Bm", "mpsfunc", "--no-test"), ("-m", "mpsfunc.__main__")]
+)
+def test_every_way_to_write_the_command(tmp_path: Path, words: tuple[str, ...]) -> None:
+    environment(tmp_path / "site", (), False)
+    done = run(tmp_path / "site", *words)
+    assert done.stdout.startswith("mpsfunc ") and done.stderr.startswith(WORKS) and done.stderr.count("\n") == 1
+
+
+def test_another_program_named_so_is_none(tmp_path: Path) -> None:
+    environment(tmp_path / "site", (), False)
+    (tmp_path / "site" / "other.py").write_text("import mpsfunc")
+    for words in (("-m", "other", "mpsfunc"), ("other.py", "-m", "mpsfunc")):
+        done = run(tmp_path / "site", *words)
+        assert done.stdout == "" and "\nImportError: " in done.stderr
+
+
+def test_an_mlx_that_lacks_something_is_not_told_to_stay() -> None:
+    here = Installed(OLDEST, {"mlx-cpu": OLDEST}, libmlx=True)
+    assert complaint(here, OLDEST, FEATURES[:1]) == f"{WORKS}mlx {OLDEST} has no mx.{FEATURES[0]}; run: " + (
+        CPU if sys.platform == "linux" else f"pip install mlx=={NEWEST}"
+    )
 
 
 def test_an_mlx_that_was_built_here_needs_no_package_of_a_backend() -> None:

@@ -17,7 +17,7 @@ from generic import selftest_file
 
 import mpsfunc as mf
 from mpsfunc import __main__ as command
-from mpsfunc.core import launch
+from mpsfunc.core import launch, native, versions
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.selftest import calls
 
@@ -128,6 +128,49 @@ def test_float32_means_float32_in_the_command(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("MLX_ENABLE_TF32")
     monkeypatch.setattr(sys, "argv", ["mpsfunc", "--no-test"])
     assert command.main() == 0 and os.environ["MLX_ENABLE_TF32"] == "0"
+
+
+NO_MODULE, NO_GPU = "this mpsfunc has no module", "MLX has no GPU"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], f"{NO_MODULE} and {NO_GPU}; the CPU needs `python -m mpsfunc build`"),
+        (["--device", "cpu"], f"{NO_MODULE}; the CPU needs `python -m mpsfunc build`"),
+        (["--device", "gpu"], NO_GPU),
+        (["--no-test"], ""),
+    ],
+)
+def test_to_test_nothing_is_a_failure(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "_primitives", None)
+    monkeypatch.setattr(launch, "_why_no_primitives", NO_MODULE)
+    monkeypatch.setattr(native, "folders", lambda: ["a folder"])
+    monkeypatch.setattr(mx, "is_available", lambda device: False)
+    monkeypatch.setattr(sys, "argv", ["mpsfunc", *words])
+    assert command.main() == bool(told)
+    shown = capsys.readouterr()
+    assert "devices    none\n" in shown.out
+    assert shown.err == (f"nothing to test here: {told}\n" if told else "")
+
+
+def test_one_device_is_tested_where_one_is_named(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[mx.Device] = []
+    monkeypatch.setattr(command, "devices", lambda: [mx.Device(mx.cpu), mx.Device(mx.gpu)])
+    monkeypatch.setattr(command, "facts", dict)
+    monkeypatch.setattr(command, "tested", lambda device: asked.append(device) or True)
+    for device in ("cpu", "gpu"):
+        monkeypatch.setattr(sys, "argv", ["mpsfunc", "--device", device])
+        assert command.main() == 0
+    assert asked == [mx.Device(mx.cpu), mx.Device(mx.gpu)]
+
+
+def test_the_report_is_of_the_mlx_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may have been built here, so that no package is installed."""
+    monkeypatch.setattr(versions, "installed", lambda: versions.Installed("", {}, libmlx=True))
+    assert command.facts()["packages"] == f"mlx {mx.__version__}, numpy {np.__version__}"
 
 
 @pytest.mark.needs_cpu_module
