@@ -107,7 +107,7 @@ def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tile
     """An image of the shape."""
     n, height, width, channels = shape
     # Columns and images under way, as many as there are registers for.
-    columns = _evenly(across.longest, 4)
+    columns = across.longest if across.longest <= 5 else _evenly(across.longest, 4)
     results = down.size * across.size * max(vector_width // 4, 1)
     images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
     grid, group = grids.image_threads(across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread))
@@ -209,12 +209,14 @@ class _Tiled(NamedTuple):
 def _tiled(axis: Axis, back: bool) -> _Tiled:
     """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile.
 
-    Two positions are a tile where they read much of the same.
+    Two positions are a tile where they read much of the same, four where together they read a third, as those of an
+    enlarged cubic image do.
     """
     found = _found(axis, back)
-    tiles = sampling.best_tiles(found, 2)
-    if 5 * len(tiles.indices) > 4 * len(found.indices):
-        tiles = sampling.tiles(found, 1, 0)
+    alone, pairs, fours = sampling.tiles(found, 1, 0), sampling.best_tiles(found, 2), sampling.best_tiles(found, 4)
+    tiles = pairs if 5 * len(pairs.indices) <= 4 * len(alone.indices) else alone
+    if 3 * len(fours.indices) <= len(alone.indices):
+        tiles = fours
     ahead, begins, indices, weights = tiles
     size = weights.shape[1]
     entries = np.empty((len(indices), 1 + size), np.int32)

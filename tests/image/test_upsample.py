@@ -262,7 +262,7 @@ def test_tiles_are_the_lists_of_neighbours() -> None:
                 (sampling.reads(axis), matrix(n_in, n_out, mode)),
                 (sampling.readers(axis), matrix(n_in, n_out, mode).T),
             ):
-                for size in (1, 2, 3):
+                for size in (1, 2, 3, 4):
                     tiles = sampling.best_tiles(found, size)
                     again = np.zeros((len(dense) + 2 * size, dense.shape[1]))
                     for t in range(len(tiles.begins) - 1):

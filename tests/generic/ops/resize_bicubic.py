@@ -41,6 +41,7 @@ def _cases() -> Iterator[Case]:
         ((2, 5, 3, 8), F32, (9, 5), {}),
         ((3, 17, 9, 4), F32, (3, 2), {"antialias": True}),
         ((2, 4, 5, 16), F16, (8, 10), {}),
+        ((2, 9, 4, 4), F32, (20, 8), {}),  # tiles of four by four
         ((1, 9, 33, 8), BF16, (4, 3), {"antialias": True}),  # in two launches, columns first
         ((1, 2, 3, 16), F16, (17, 19), {}),  # like this gradient
     ):
