@@ -6,7 +6,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from tests.bench.residual import JOINS, Block, free_add
+from tests.bench.residual import JOINS, Block, free_add, saved
+from tests.bench.stats import Ratio
 
 
 def test_both_ways_of_today_compute_the_same() -> None:
@@ -29,3 +30,16 @@ def test_a_block_has_its_activation_once(join: str) -> None:
     assert activations == (3 if join == "bound" else 2)
     x = mx.random.normal((2, 4, 4, 8))
     assert block(x).shape == x.shape and block(x).min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    (
+        (Ratio(1.25, 1.0625, 4 / 3), ("20.0 % (5.9 to 25.0)", "yes")),
+        (Ratio(1.25, 1.0, 4 / 3), ("20.0 % (0.0 to 25.0)", "not told")),
+        (Ratio(1.0, 0.8, 1.0), ("0.0 % (-25.0 to 0.0)", "no")),
+        (Ratio(1.0, 0.8, 1.25), ("0.0 % (-25.0 to 20.0)", "not told")),
+    ),
+)
+def test_what_is_saved_is_told_where_the_whole_interval_says_it(ratio: Ratio, said: tuple[str, str]) -> None:
+    assert saved(ratio) == said
