@@ -188,6 +188,36 @@ def test_positives_that_count_nothing(device: mx.Device) -> None:
     close(gradient, [[0, 1 / (1 + np.exp(2))]])
 
 
+def test_weights_of_positives_that_are_large_or_small(device: mx.Device) -> None:
+    """Neither term is lost beside the other, of shares as of 0 and 1: both count in float32 what they count exactly."""
+    random = np.random.default_rng(4)
+    y, t = (random.uniform(-low, high, 200) for low, high in ((60, 60), (0, 1)))
+    q = 10 ** random.uniform(-6, 6, 200)
+    known = np.array(
+        [[100, 0.9, 1e5], [30, 0.99, 1e3], [20, 1, 0.01], [5, 1, 0.01], [5, 1, 1e-6], [-40, 0, 1e6], [1e30, 1, 0.01]]
+    )
+    arrays = [mx.array(np.concatenate(column), mx.float32)[None] for column in zip(known.T, (y, t, q), strict=True)]
+    y, t, q = (exact(a) for a in arrays)
+    first, second = q * t * np.logaddexp(0, -y), (1 - t) * np.logaddexp(0, y)
+    parts = q * t * np.exp(-np.logaddexp(0, y)), (1 - t) * np.exp(-np.logaddexp(0, -y))
+    right, slope, scale = first + second, parts[1] - parts[0], parts[1] + parts[0]
+
+    def ours(y: mx.array, reduction: str = "none") -> mx.array:
+        return mf.loss_value(y, arrays[1], SIGMOID, reduction, pos_weight=arrays[2][0])
+
+    how: dict[str, Any] = {"pos_weight": arrays[2][0]}
+    for value in (ours(arrays[0]), mf.loss(*arrays[:2], SIGMOID, "none", **how)[0]):
+        np.testing.assert_allclose(exact(value), right, 1e-5, 0)
+    np.testing.assert_allclose(exact(ours(arrays[0], "sum"))[0, 0], right.sum(), 1e-5)
+    made = [mf.loss(*arrays[:2], SIGMOID, "sum", **how)[1], mf.loss_grad(*arrays[:2], SIGMOID, divided=True, **how)]
+    made += [mx.grad(lambda y, r=r: ours(y, r).sum())(arrays[0]) for r in ("none", "sum")]
+    for gradient in made:
+        assert (abs(exact(gradient) - slope) <= 1e-5 * scale).all()
+    alone = [mf.loss_value(*(a[:, i : i + 1] for a in arrays[:2]), SIGMOID, "sum", pos_weight=arrays[2][0, i : i + 1])
+             for i in range(len(known))]  # fmt: skip
+    np.testing.assert_allclose(exact(mx.concatenate(alone, 1)), right[:, : len(known)], 1e-5, 0)
+
+
 def _orders(f: Callable[..., mx.array], *arrays: mx.array) -> list[mx.array]:
     """Gradients of the first three orders by every array, each of a sum of functions of those before."""
 
