@@ -93,6 +93,22 @@ def test_whoever_places_windows_gets_no_policy() -> None:
     assert graph.compile(graph.avg_pool(x, "global")).shapes({"x": X})["avg_pool"] == (2, 1, 1, 4)
 
 
+def test_a_filter_of_pixels_takes_the_place_of_coordinates_that_nobody_gave() -> None:
+    x = graph.ImageNode("x")
+    for how in ({}, {"coordinate": "half_pixel_symmetric"}, {"edge_mode": "clamp"}):
+        node = graph.resize_bilinear(x, out_size=(3, 4), antialias=True, **how)
+        made = graph.compile(node)({}, {"x": numbers(X, 0)})[0]
+        close(made, mf.resize_bilinear(numbers(X, 0), (3, 4), antialias=True, **how))
+    plain = graph.resize_bilinear(x, (3, 4), antialias=False).options
+    assert (plain["coordinate"], plain["edge_mode"]) == ("asymmetric", "zero")
+    for name, value in (("coordinate", "asymmetric"), ("edge_mode", "zero")):
+        wrong = graph.resize_bilinear(x, (3, 4), antialias=True, **{name: value})
+        with pytest.raises(ValueError, match="a filter has no (asymmetric|edges of zero); got"):
+            graph.compile(wrong)({}, {"x": numbers(X, 0)})
+    assert "as MPS's nodes have it, but for ``antialias=True``." in graph.resize_bilinear.__doc__
+    assert "antialias" not in graph.upsample_bilinear.__doc__
+
+
 def test_compare_has_no_gradient() -> None:
     x, y = graph.ImageNode("x"), graph.ImageNode("y")
     less = graph.compare(x, y, "less")
