@@ -78,7 +78,9 @@ def test_shares_next_to_0_and_1(device: mx.Device, least: float) -> None:
         state = mf.dropout_fwd(x, **share, seed=1)[1]
         assert state.keep_probability == WORD
         assert mf.dropout_fwd(x, **share, mask=mx.ones(3, mx.bool_))[0][0] == 1.5 * 2**32
-        assert same_bits(mf.dropout_mask((4, 5), **share, seed=1), mf.dropout_mask((4, 5), keep_probability=WORD, seed=1))
+        assert same_bits(
+            mf.dropout_mask((4, 5), **share, seed=1), mf.dropout_mask((4, 5), keep_probability=WORD, seed=1)
+        )
     forged = mf.dropout_fwd(x, keep_probability=WORD, seed=1)[1]._replace(keep_probability=least)
     assert same_bits(mf.dropout_grad(x, forged), mf.dropout_grad(x, forged._replace(keep_probability=WORD)))
     for share in ({"keep_probability": 0}, {"p": 1}):

@@ -217,10 +217,7 @@ OPS = (
                 ("keep_probability is out of range", lambda p=p: mf.dropout(IMAGES, keep_probability=p))
                 for p in (0, -0.5, 2, NAN)
             ),
-            *(
-                ("p is out of range", lambda p=p: mf.dropout(IMAGES, p=p))
-                for p in (1, 1.0, -0.5, 2, NAN)
-            ),
+            *(("p is out of range", lambda p=p: mf.dropout(IMAGES, p=p)) for p in (1, 1.0, -0.5, 2, NAN)),
             # Errors of dropout_fwd have this name too.
             *(
                 ("keep_probability and p exclude each other", lambda f=f: f(IMAGES, keep_probability=0.25, p=0.75))
