@@ -117,8 +117,8 @@ def loss(
         class_weights: Weights (c,) of the classes, for softmax and categorical cross-entropy: of each class's target.
             Besides ``weight`` or ``weights``. With integer labels "mean" divides by those of the labels instead of the
             number of pixels, and a label of no class has a weight of 0. Default: none.
-        pos_weight: Weights (c,) of the first of the two terms of sigmoid cross-entropy, ``-t * log(sigmoid(y))``.
-            Default: none.
+        pos_weight: Weights (c,) of the first of the two terms of sigmoid cross-entropy, ``-t * log(sigmoid(y))``; of
+            shape () or (1,) the weight of all classes. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -124,6 +124,30 @@ def test_compare_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("divided", [False, True])
+def test_weights_of_classes_and_positives_are_lists(on_cpu: mx.Device, divided: bool) -> None:
+    y, target = graph.ImageNode("y"), graph.ImageNode("target")
+    labels, shares = mx.array([0, 3]), mx.sigmoid(numbers((2, 1, 1, 4), 1))
+    for kind, given, name in (
+        ("softmax_cross_entropy", labels, "class_weights"),
+        ("sigmoid_cross_entropy", shares, "pos_weight"),
+    ):
+        for dtype in (mx.float32, mx.float64, mx.float16):
+            x, right = numbers((2, 1, 1, 4), 0).astype(dtype), given if given is labels else given.astype(dtype)
+            node = graph.loss(y, target, kind, "mean", divided=divided, **{name: [1, 0.5, 2.0, 3.0]})
+            f = graph.compile({"gradient": node, "value": node.loss_image})
+            how: dict[str, Any] = {
+                name: mx.array([1, 0.5, 2.0, 3.0], mx.float64 if dtype == mx.float64 else mx.float32)
+            }
+            value, gradient = mf.loss(x, right, kind, "mean", **how)
+            gradient = mf.loss_grad(x, right, kind, "mean", divided=True, **how) if divided else gradient
+            close(f({}, {"y": x, "target": right})[0], {"gradient": gradient, "value": value})
+        for wrong, words in ((mx.ones(4), "is not a list"), ([1, "a", 1, 1], "is not a number")):
+            bad = graph.loss(y, target, kind, "mean", **{name: wrong})
+            with pytest.raises(TypeError, match=f"loss: {name} {words}; got {name}="):
+                graph.compile(bad)({}, {"y": x, "target": right})
+
+
+@pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_loss_is_its_own_gradient(divided: bool, weighted: bool) -> None:
     y, target, weights = (graph.ImageNode(name) for name in ("y", "target", "weights"))

@@ -181,6 +181,24 @@ def test_weights_of_positives(device: mx.Device, dtype: mx.Dtype, reduction: str
             check(SIGMOID, reduction, y, target, pos_weight=w, weights=abs(numbers(shape, dtype, 9)), slack=12)
 
 
+def test_one_weight_of_all_positives(device: mx.Device, dtype: mx.Dtype) -> None:
+    y, t = images(SIGMOID, (2, 3, 5), dtype)
+    for shape in ((), (1,)):
+
+        def f(y: mx.array, q: mx.array) -> mx.array:
+            return mf.loss_value(y, t, SIGMOID, "sum", pos_weight=q).sum()
+
+        one, all_of_them = mx.full(shape, 2.5), mx.full((5,), 2.5)
+        assert same_bits(f(y, one), f(y, all_of_them))
+        (dy, dq), (right, each) = (mx.grad(f, (0, 1))(y, q) for q in (one, all_of_them))
+        assert same_bits(dy, right) and dq.shape == shape
+        np.testing.assert_allclose(exact(dq).sum(), exact(each).sum(), 1e-5)
+        made = [mf.loss(y, t, SIGMOID, "mean", pos_weight=q)[1] for q in (one, all_of_them)]
+        assert same_bits(*made)
+    with pytest.raises(ValueError, match=r"pos_weight does not fit y; got pos_weight.shape=\(2,\), expected \(5,\)"):
+        f(y, mx.ones(2))
+
+
 def test_positives_that_count_nothing(device: mx.Device) -> None:
     y, t = mx.array([[3.0, -2.0]]), mx.array([[1.0, 0.0]])
     value, gradient = mf.loss(y, t, SIGMOID, "none", pos_weight=mx.zeros(2))
