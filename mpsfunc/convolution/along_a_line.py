@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from mpsfunc.activation.fused import Neuron
 from mpsfunc.channels.activation_spec import NeuronName
-from mpsfunc.convolution import conv_transpose, convolution
+from mpsfunc.convolution import conv_transpose, convolution, states
 from mpsfunc.convolution.states import PaddingMode
 from mpsfunc.core import arguments, checks, launch
 from mpsfunc.core.launch import StreamLike
@@ -150,10 +150,12 @@ def _check(op: str, x: mx.array, w: mx.array, groups: int, stream: mx.Stream) ->
     plain = arguments.whole(groups)
     if plain is None or plain < 1 or x.shape[2] % plain:
         return  # which is refused with the images
-    length, channels = x.shape[1] // plain, x.shape[2] // plain
+    channels = x.shape[2] // plain
     if w.ndim != 3 or 0 in w.shape or w.shape[2] != channels:
-        turned = w.ndim == 3 and w.shape[2] == length
+        turned = w.ndim == 3 and w.shape[2] * plain == x.shape[1]
         hint = "; sequences are (n, l, c), and these look like (n, c, l)" if turned else ""
+        if not hint and w.ndim == 3 and 0 not in w.shape:
+            hint = states.turned_weights(op, tuple(w.shape), x.shape[2], plain)
         raise ValueError(
             f"{op}: the weights do not fit the sequences; got w.shape={describe(w.shape)}, "
             f"expected (o, k, {channels}), none of them 0{hint}"

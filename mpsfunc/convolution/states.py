@@ -153,7 +153,8 @@ def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ..
     if not fits:
         raise ValueError(
             f"{op}: the weights do not fit the images; got {name}={describe(w_shape)}, "
-            f"expected (o, kh, kw, {channels // plain}), none of them 0{turned}"
+            f"expected (o, kh, kw, {channels // plain}), none of them 0"
+            f"{turned or (turned_weights(op, w_shape, channels, plain) if sizes else '')}"
         )
     if math.prod(w_shape) >= 2**31:  # kernels count them in int32
         raise ValueError(
@@ -165,6 +166,16 @@ def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ..
             f"expected a divisor of {w_shape[0]}"
         )
     return plain
+
+
+def turned_weights(op: str, w_shape: tuple[int, ...], channels: int, groups: int) -> str:
+    """What an error ends with where weights, of which the last axis does not fit, have PyTorch's order of axes."""
+    if w_shape[-1] * groups == channels:
+        return ""
+    taps = ("k", "kh, kw")[len(w_shape) - 3]
+    theirs = "(i, o / groups, " if "conv_transpose" in op else "(o, i / groups, "
+    fits = w_shape[0] == channels if "conv_transpose" in op else w_shape[1] * groups == channels
+    return f"; weights are (o, {taps}, i / groups), and these look like {theirs}{taps})" if fits else ""
 
 
 def placed(

@@ -104,8 +104,9 @@ def dropout(
 
     Args:
         x: Images (n, h, w, c), or an array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        keep_probability: Share of elements that are kept (MPS), more than 0 and at most 1, which keeps all. Default
-            0.5. By name only, like all that follows, as a number alone could mean either share.
+        keep_probability: Share of elements that are kept (MPS), more than 0 and at most 1, which keeps all. Shares come
+            in steps of 2^-32: what rounds to 1 is taken for 1, and what rounds to 0 for 2^-32. Default 0.5. By name
+            only, like all that follows, as a number alone could mean either share.
         p: Share of elements that are dropped (MLX, PyTorch), likewise: ``keep_probability = 1 - p``.
         seed: An int from 0 to 2^64 - 1, instead of ``mx.random.key(seed)``.
         key: Two uint32, as ``mx.random.key`` makes them.
@@ -211,7 +212,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     checks.array(op, "dy", dy, stream=stream)
     checks.state(op, state, DropoutState, stream=stream)
     checks.choice(op, "state.op", state.op, ("dropout", "dropout_by_mask"))
-    _share(op, "state.keep_probability", state.keep_probability)
+    keep = _share(op, "state.keep_probability", state.keep_probability)
     shape = checks.shape_of(op, "state.shape", state.shape, "a tuple of ints >= 0", "the state does not fit together")
     checks.shape(op, "dy", dy, shape, "dy does not belong to this state")
     _stride(op, state.mask_stride, dy.ndim, "state.mask_stride")
@@ -220,7 +221,7 @@ def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None
     else:
         _check_mask(op, "state.mask", state.mask, tuple(dy.shape), stream)
     with mx.stream(stream):
-        return _apply(op, dy, state, stream)
+        return _apply(op, dy, state._replace(keep_probability=keep), stream)
 
 
 @by_name("dropout_mask", "shape")
@@ -336,16 +337,20 @@ def _kept(op: str, keep_probability: Any, p: Any) -> float:
 
 
 def _share(op: str, name: str, value: Any, *, kept: bool = True) -> float:
-    """The share that is kept, from that or the share that is dropped."""
+    """The share that is kept, from that or the share that is dropped.
+
+    What rounds to 1 in steps of 2^-32 keeps all; what rounds to 0 keeps in one case of 2^32.
+    """
     rule = f"0 < {name.rpartition('.')[2]} <= 1" if kept else f"0 <= {name} < 1"
     value = checks.real(op, name, value, rule)
     if 0 <= value <= 1:
         keep = float(value) if kept else 1 - float(value)
         if float(value) == (1 if kept else 0):
             return 1.0
-        if 0 < dropout_rules.threshold(keep) < 2**32:
-            return keep
-    raise ValueError(f"{op}: {name} is out of range; got {name}={describe(value)}, expected {rule}, in steps of 2**-32")
+        if keep > 0:
+            steps = dropout_rules.threshold(keep)
+            return keep if 0 < steps < 2**32 else 1.0 if steps else 2.0**-32
+    raise ValueError(f"{op}: {name} is out of range; got {name}={describe(value)}, expected {rule}")
 
 
 def _stride(op: str, value: Any, ndim: int, name: str = "mask_stride") -> tuple[int, ...]:

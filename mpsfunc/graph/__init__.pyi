@@ -127,7 +127,8 @@ def loss(
     y: ImageNode | FilterNode, target: ImageNode | FilterNode, type: LossName, reduction: ReductionName, *,
     weights: ImageNode | FilterNode | None = ..., weight: float = ..., label_smoothing: float = ...,
     number_of_classes: int = ..., epsilon: float = ..., delta: float = ..., ignore_index: int | None = ...,
-    divided: bool = ..., name: str | None = ...,
+    class_weights: Sequence[float] | None = ..., pos_weight: Sequence[float] | None = ..., divided: bool = ...,
+    name: str | None = ...,
 ) -> LossNode: ...
 def max_pool(
     x: ImageNode | FilterNode, kernel_size: KernelSize, *, stride: IntOrPair | None = ..., padding: Padding = ...,

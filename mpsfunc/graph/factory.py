@@ -57,7 +57,7 @@ def filter_of(
     """
     op = name or kind.name
     own = (own or {}) | (_NAMED if kind.weights or kind.memory else _NAME) | (_SHARED if kind.weights else {})
-    signature = _signature(like, sources, own, without, defaults, made)
+    signature, plain = _signature(like, sources, own, without, defaults, made), inspect.signature(like).parameters
 
     def make(*args: Any, **kwargs: Any) -> FilterNode:
         try:
@@ -73,6 +73,8 @@ def filter_of(
         placed = said.intersection(_PLACES) or is_a(options.get("kernel_size"), str)
         if placed and "padding" in options and "padding" not in said:
             options["padding"] = 0
+        if options.get("antialias") is True:  # which MPS's nodes do not have
+            options |= {other: plain[other].default for other in defaults if other not in said}
         state = options.pop("state", None)
         return made(
             kind,
@@ -158,7 +160,8 @@ def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: d
     if getattr(mf, like.__name__, None) is like:
         same = "Formula, shapes, errors and all other arguments are the function's; images are nodes."
         first = f"Makes a node of `mpsfunc.{like.__name__}`.\n\n{same}"
-    told = [f"{name}: Default ``{value!r}``, as MPS's nodes have it." for name, value in defaults.items()]
+    otherwise = ", but for ``antialias=True``" if "antialias" in inspect.signature(like).parameters else ""
+    told = [f"{name}: Default ``{value!r}``, as MPS's nodes have it{otherwise}." for name, value in defaults.items()]
     told += [f"{name}: {meaning}" for name, (*_, meaning) in own.items()]
     return _DOC.format(first=first, mps=mps, arguments="\n    ".join(told), example=example)
 

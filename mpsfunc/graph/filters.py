@@ -300,12 +300,15 @@ loss = filter_of(
     "MPSCNNLossNode",
     'loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "sum")',
     sources=("y", "target", "weights"),
-    without=("class_weights", "pos_weight"),
     own={
+        **{
+            name: (None, "Sequence[float] | None", f"The function's {name}, as a list of numbers. Default: none.")
+            for name in ("class_weights", "pos_weight")
+        },
         "divided": (
             *(False, "bool"),
             "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.",
-        )
+        ),
     },
     made=LossNode,
 )

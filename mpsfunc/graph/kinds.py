@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import checks
+from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
@@ -261,9 +261,21 @@ concatenate = Kind(
 )
 
 
+def _vector(name: str, given: Any, dtype: mx.Dtype) -> mx.array | None:
+    """The array of a tuple of numbers."""
+    if given is None:
+        return None
+    parts = entries(given)
+    if parts is None:
+        raise TypeError(f"loss: {name} is not a list; got {name}={describe(given)}, expected a list of floats or None")
+    return mx.array([checks.number("loss", name, part) for part in parts], dtype)
+
+
 def _loss(call: Call) -> Made:
     y, target, *weights = call.images
     how = _but(call.options, "divided")
+    for name in ("class_weights", "pos_weight"):
+        how[name] = _vector(name, how[name], launch.accumulator(y.dtype))
     if weights:
         how["weights"] = weights[0]
     value, state = mf.loss_fwd(y, target, **how)

@@ -130,7 +130,7 @@ def resized_state(
     return state(op, x_shape, (height, width), how, edge, antialias, factors, said_by=said_by)
 
 
-_FACTOR = "a number > 0, or a (y, x) pair of such"
+_FACTOR = "a number > 0 and < 2**31, or a (y, x) pair of such"
 
 
 def _times(op: str, length: int, part: Any, scale: Any) -> tuple[int, float]:

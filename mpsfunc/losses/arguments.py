@@ -165,6 +165,12 @@ def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> 
     if is_a(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
         check_labels(op, y, target)
         return True
+    one = math.prod(y.shape[1:-1]) == 1 and y.shape[:1]
+    if kind in _LABELLED and is_a(target, mx.array) and target.shape != y.shape and target.shape in (y.shape[:-1], one):
+        raise TypeError(
+            f"{op}: labels are integers; got target.shape={tuple(target.shape)} of {target.dtype}, expected an integer "
+            f"dtype, such as target.astype(mx.int32), or a share of each class, {tuple(y.shape)}"
+        )
     check_target(op, y, target, stream)
     return False
 
@@ -172,11 +178,17 @@ def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> 
 def check_labels(op: str, y: mx.array, target: mx.array) -> None:
     """An integer a pixel; of images of one pixel (n,) will do."""
     if target.shape != y.shape[:1] or math.prod(y.shape[1:-1]) != 1:
-        checks.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=y.shape)
+        of = y.shape if target.ndim == y.ndim - 1 else ()  # whose axes may be in another order
+        checks.shape(op, "target", target, tuple(y.shape[:-1]), "the labels do not fit y", of=of)
 
 
 def check_target(op: str, y: mx.array, target: Any, stream: mx.Stream) -> None:
     """A number for each of y, of its dtype."""
+    if is_a(target, mx.array) and (target.dtype == mx.bool_ or mx.issubdtype(target.dtype, mx.integer)):
+        raise TypeError(
+            f"{op}: target has no floating dtype; got target.dtype={target.dtype}, expected {y.dtype}, such as "
+            "target.astype(y.dtype)"
+        )
     checks.array(op, "target", target, stream=stream)
     checks.shape(op, "target", target, tuple(y.shape), "target does not fit y")
     checks.same_dtype(op, "target", target, "y", y.dtype)

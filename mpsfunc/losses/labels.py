@@ -78,13 +78,14 @@ def check_index(op: str, ignore_index: Any, type: str, labelled: bool) -> int | 
 
 
 def check_weights(op: str, name: str, given: Any, channels: int, stream: mx.Stream, type: str, meant: str) -> None:
-    """A number a class, for the types that ``meant`` names."""
+    """A number a class, for the types that ``meant`` names; a pos_weight may be one number for all."""
     if given is None:
         return
     if type not in meant.split(" or "):
         raise ValueError(f"{op}: {name} has no meaning here; got {name} for {type}, expected {name}=None or {meant}")
     checks.array(op, name, given, stream=stream)
-    checks.shape(op, name, given, (channels,), f"{name} does not fit y")
+    if name != "pos_weight" or given.shape not in ((), (1,)):
+        checks.shape(op, name, given, (channels,), f"{name} does not fit y")
 
 
 def check_classes(

@@ -112,12 +112,13 @@ def loss(
         epsilon: See log, the only type that takes one. Default 1e-7.
         delta: See huber, the only type that takes one. Default 1.
         ignore_index: A label that counts for nothing, a class or not: its pixels have no loss and no gradient, and a
-            mean leaves them out. For integer labels. Default: none.
+            mean leaves them out. With a NaN or a positive infinity among its logits, such a pixel still has a NaN in
+            its gradient of softmax cross-entropy. For integer labels. Default: none.
         class_weights: Weights (c,) of the classes, for softmax and categorical cross-entropy: of each class's target.
             Besides ``weight`` or ``weights``. With integer labels "mean" divides by those of the labels instead of the
             number of pixels, and a label of no class has a weight of 0. Default: none.
-        pos_weight: Weights (c,) of the first of the two terms of sigmoid cross-entropy, ``-t * log(sigmoid(y))``.
-            Default: none.
+        pos_weight: Weights (c,) of the first of the two terms of sigmoid cross-entropy, ``-t * log(sigmoid(y))``; of
+            shape () or (1,) the weight of all classes. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

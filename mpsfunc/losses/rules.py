@@ -180,6 +180,9 @@ known_gradient.vmap(over_batches(known_gradient))
 
 
 def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.array]:
+    if spec.by_terms:
+        first, second = (_launched_loss(term, spec._replace(by_terms=False), passed) for term in _terms(arrays))
+        return [first[0] + second[0], *(b - a for a, b in zip(first[1:], second[1:], strict=True))]
     named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)
     params = LossParams(spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted), spec.numbers)
 
@@ -191,6 +194,9 @@ def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.
 
 
 def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.array:
+    if spec.by_terms:
+        first, second = (_launched_gradient(term, spec._replace(by_terms=False), exact) for term in _terms(arrays))
+        return second - first
     named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)[1:]
     switches = int(exact), int(spec.labelled), int(spec.weighted), int(spec.scaled)
     params = LossGradParams(spec.type, *switches, spec.numbers)
@@ -202,8 +208,6 @@ def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.ar
 
 
 def _named(arrays: list[mx.array], spec: Spec) -> dict[str, mx.array]:
-    if spec.by_terms:
-        arrays = [arrays[0], *_as_target_and_weights(arrays[1], arrays[2]), *arrays[3:]]
     names = ["y", "target"]
     if spec.weighted:
         names.append("weights")
@@ -212,16 +216,16 @@ def _named(arrays: list[mx.array], spec: Spec) -> dict[str, mx.array]:
     return dict(zip(names, arrays, strict=True))
 
 
-def _as_target_and_weights(a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
-    """The target and the weights of which a sigmoid cross-entropy has these factors of its two terms.
+def _terms(arrays: list[mx.array]) -> tuple[list[mx.array], list[mx.array]]:
+    """The two terms of ``-a log p - b log(1 - p)``, each as the sigmoid cross-entropy of a target of zeros.
 
-    ``-a log p - b log(1 - p)`` is that of a target ``a / (a + b)``, times ``a + b``. This has no derivatives where the
-    sum is 0, so the kernels alone use it. A sum that a rounding could make 0 is held away from it, which adds less than
-    a rounding of the first term.
+    With p the sigmoid of y they are ``a softplus(-y)`` and ``b softplus(y)``, and the derivative of the first by y is
+    that by ``-y`` with the other sign. A single target ``a / (a + b)`` would round away the smaller of the two factors,
+    and a target of 1 the derivative ``p - 1`` of a large y.
     """
-    w, least = a + b, mx.abs(a) * mx.finfo(a.dtype).eps / 2
-    w = mx.where(mx.abs(w) < least, least, w)
-    return a / mx.where(w == 0, mx.ones_like(w), w), w
+    y, a, b, *scales = arrays
+    zeros = mx.zeros_like(y)
+    return [-y, zeros, a, *scales], [y, zeros, b, *scales]
 
 
 def _outputs(y: mx.array, spec: Spec) -> tuple[Output, Output]:

@@ -216,14 +216,15 @@ def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> 
             raise TypeError(
                 f"convert: fuse is not made of pairs; got {describe(each)}, expected (layer, activation) as paths"
             )
-        for path, kind, what in zip(pair, (Fusing, Activation), ("layer that fuses", "known activation"), strict=True):
+        wanted = "a layer that fuses", "an activation that can be fused"
+        for path, kind, what in zip(pair, (Fusing, Activation), wanted, strict=True):
             if path not in paths:
                 raise ValueError(
                     f"convert: there is no such module; got {describe(path)}, expected a path of the model"
                 )
             module = paths[path]
             if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
-                raise ValueError(f"convert: not a {what}; got {describe(path)}, {a_kind(module)}, expected one")
+                raise ValueError(f"convert: not {what}; got {describe(path)}, {a_kind(module)}, expected one")
         layer, behind = paths[pair[0]], paths[pair[1]]
         named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
         following = getattr(layer, "_following", None)

@@ -54,6 +54,11 @@ class _Transposed(Fusing):
         """Groups."""
         return other(groups=(self.groups, 1))
 
+    def _extra_repr(self) -> str:
+        """MLX's takes the channels of a group for those of the images."""
+        channels, told = super()._extra_repr().split(", ", 1)
+        return f"{int(channels) * self.groups}, {told}"
+
     @classmethod
     def refuses(cls, layer: Any) -> str:
         """More output padding than that adds pixels that no window reaches; MLX's crops where padding is negative."""

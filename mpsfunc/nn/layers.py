@@ -186,7 +186,10 @@ class Upsample(DropIn, stock.Upsample):
     """`mlx.nn.Upsample` by `mpsfunc.resize_nearest`, `resize_bilinear` or `resize_bicubic`, for rows and images.
 
     What is not whole is where MLX has it: positions lie the inverse of a factor apart from the middle outwards, and the
-    nearest of two pixels is the one that rounding in float32 finds. Volumes are MLX's, and so is a result of nothing.
+    nearest of two pixels is the one that rounding in float32 finds. Volumes are MLX's.
+
+    Raises:
+        ValueError: In a call, of rows and images: a factor is not a number above 0, or leaves no pixels.
 
     Example:
         >>> Upsample(2, mode="linear")(mx.ones((1, 4, 4, 3))).shape
@@ -195,12 +198,16 @@ class Upsample(DropIn, stock.Upsample):
         (1, 3, 3)
     """
 
+    @classmethod
+    def refuses(cls, layer: Any) -> str:
+        """Factors of nothing or less, and NaN."""
+        given = layer.scale_factor
+        factors = given if isinstance(given, (list, tuple)) else (given,)
+        return "" if all(0 < factor < 2**31 for factor in factors) else "a scale out of range"
+
     def takes(self, x: mx.array) -> bool:
-        """Rows and images, and a factor for each axis that leaves pixels."""
-        if not (super().takes(x) and x.ndim in (3, 4)):
-            return False
-        scales = self._scales(x.ndim - 2)
-        return len(scales) == x.ndim - 2 and all(int(s * n) > 0 for s, n in zip(scales, x.shape[1:-1], strict=True))
+        """Rows and images, and a factor for each axis."""
+        return super().takes(x) and x.ndim in (3, 4) and len(self._scales(x.ndim - 2)) == x.ndim - 2
 
     def run(self, x: mx.array) -> mx.array:
         scales = (1, *self._scales(x.ndim - 2))[-2:]
@@ -210,7 +217,7 @@ class Upsample(DropIn, stock.Upsample):
 
     def _resized(self, x: mx.array, scales: tuple[float, ...]) -> mx.array:
         if self.mode == "nearest":
-            whole = all(scale == int(scale) for scale in scales)
+            whole = all(float(scale).is_integer() for scale in scales)
             return mf.resize_nearest(x, scale=scales, coordinate="asymmetric" if whole else "mlx")
         how: dict[str, Any] = {"antialias": getattr(self, "antialias", False), "coordinate": "half_pixel_symmetric"}
         if self.align_corners:

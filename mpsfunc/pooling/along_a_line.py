@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
-from mpsfunc.core.arguments import is_a, refuse
+from mpsfunc.core.arguments import is_a, refuse, text
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.pooling import average, l2, maximum
 from mpsfunc.windows import line
@@ -182,6 +182,8 @@ def _placement(
     """Where windows sit on the one row."""
     how = {"ceil_mode": ceil_mode, "offset": None}
     if is_a(kernel_size, str):
+        if out_size is None and text(kernel_size) == "adaptive":
+            refuse(op, "kernel_size='adaptive' needs out_size", "out_size", out_size, "an int >= 1")
         rows = None if out_size is None else line.step(op, "out_size", out_size)
         given = {"stride": stride, "padding": padding, "dilation": dilation}  # which it refuses, if there is any
         return how | given | {"kernel_size": kernel_size, "out_size": rows}

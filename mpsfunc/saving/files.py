@@ -48,7 +48,7 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
         OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
 
     Example:
-        >>> import tempfile
+        >>> import os, tempfile
         >>> from mpsfunc import conv_state
         >>> path = os.path.join(tempfile.mkdtemp(), "training.safetensors")
         >>> save(path, {"step": 7, "conv": conv_state((1, 4, 4, 2), (3, 3, 3, 2))})
@@ -137,7 +137,7 @@ def load(path: str | os.PathLike[str], expected: type[_Expected] | None = None) 
         OSError: The file cannot be read.
 
     Example:
-        >>> import tempfile
+        >>> import os, tempfile
         >>> path = os.path.join(tempfile.mkdtemp(), "key")
         >>> mx.random.seed(7)
         >>> save(path, mx.random.state)

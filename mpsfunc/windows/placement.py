@@ -133,7 +133,8 @@ def _place(
         spots, widest = _by_padding(op, lengths, padding, ceil_mode)
         if min(n_out for n_out, _ in spots) < 1:
             most = tuple((extent - 1) // d + 1 for extent, d in zip(widest, spread, strict=True))
-            refuse(op, "window does not fit", "kernel_size", size, f"at most {most} with padding")
+            shown = (size[1], most[1]) if op.endswith("1d") else (size, most)  # of sequences, images of one row
+            refuse(op, "window does not fit", "kernel_size", shown[0], f"at most {shown[1]} with padding")
 
     if is_a(padding, PaddingPolicy) and padding.exclude_edges:
         if zero_pad is None:

@@ -91,6 +91,9 @@ def place_reverse(
             refuse(op, "output_padding is for padding in pixels", "output_padding", output_padding, "0 without it")
     if mps:
         if type(padding) is not int or padding != 0:
+            if offset is None and kernel_offset is None and like is None:
+                rule = "no padding, and offset=(y, x) or kernel_offset=(y, x) with out_size"
+                refuse(op, "padding and out_size exclude each other", "padding", padding, rule)
             refuse(op, "an offset or a state excludes padding", "padding", padding, "no padding with them")
         spots = _by_offset(op, n_in, kernel_size, step, spread, offset, kernel_offset, out_size, like)
     elif is_a(padding, PaddingPolicy):

@@ -64,6 +64,30 @@ def test_what_keeps_all_changes_nothing(device: mx.Device, dtype: mx.Dtype, shar
     assert same_bits(mf.dropout(x[:2], mask=mask[:2], **share), mx.array([1.5, -0.0], dtype))
 
 
+@pytest.mark.parametrize("least", [1e-12, 1e-11, 1e-300, 2.0**-34], ids=str)
+def test_shares_next_to_0_and_1(device: mx.Device, least: float) -> None:
+    """They are rounded to a step of a mask: to keeping all, but never to keeping nothing."""
+    x = mx.array([1.5, -2.0, float("nan")])
+    y, state = mf.dropout_fwd(x, p=least, seed=1)
+    assert state.keep_probability == 1 and same_bits(y, x) and same_bits(mf.dropout_grad(x, state), x)
+    assert mf.dropout_mask((2, 3), p=least).all()
+    nearly = mf.nn.Dropout(least)
+    assert same_bits(nearly(x), x) and same_bits(mf.nn.Dropout2d(least)(x.reshape(1, 1, 3)), x.reshape(1, 1, 3))
+    shares: list[dict[str, float]] = [{"keep_probability": least}, {"p": 1 - max(least, 1e-16)}]
+    for share in shares:
+        state = mf.dropout_fwd(x, **share, seed=1)[1]
+        assert state.keep_probability == WORD
+        assert mf.dropout_fwd(x, **share, mask=mx.ones(3, mx.bool_))[0][0] == 1.5 * 2**32
+        assert same_bits(
+            mf.dropout_mask((4, 5), **share, seed=1), mf.dropout_mask((4, 5), keep_probability=WORD, seed=1)
+        )
+    forged = mf.dropout_fwd(x, keep_probability=WORD, seed=1)[1]._replace(keep_probability=least)
+    assert same_bits(mf.dropout_grad(x, forged), mf.dropout_grad(x, forged._replace(keep_probability=WORD)))
+    for share in ({"keep_probability": 0}, {"p": 1}):
+        with pytest.raises(ValueError, match="is out of range"):
+            mf.dropout(x, **share)
+
+
 def test_whole_images_are_dropped(device: mx.Device) -> None:
     """Stochastic depth: each image of a batch is kept or dropped as a whole, and the mean of many stays."""
     x = mx.ones((400, 2, 3, 5))

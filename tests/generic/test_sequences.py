@@ -130,6 +130,31 @@ def test_a_view_of_any_layout(name: str, device: mx.Device) -> None:
 
 ERRORS: list[tuple[Callable[[], Any], str]] = [
     (
+        lambda: mf.conv1d(mx.ones((2, 7, 4)), mx.ones((6, 2, 3)), groups=2),
+        "conv1d: the weights do not fit the sequences; got w.shape=(6, 2, 3), expected (o, k, 2), none of them 0; "
+        "weights are (o, k, i / groups), and these look like (o, i / groups, k)",
+    ),
+    (
+        lambda: mf.conv_transpose1d(mx.ones((2, 7, 4)), mx.ones((4, 6, 3))),
+        "conv_transpose1d: the weights do not fit the sequences; got w.shape=(4, 6, 3), expected (o, k, 4), none of "
+        "them 0; weights are (o, k, i / groups), and these look like (i, o / groups, k)",
+    ),
+    *(
+        (
+            lambda f=f: f(mx.ones((2, 7, 4)), 9),
+            f"{f.__name__}: window does not fit; got kernel_size=9, expected at most 7 with padding",
+        )
+        for f in (mf.avg_pool1d, mf.max_pool1d, mf.l2_pool1d)
+    ),
+    (
+        lambda: mf.conv1d(mx.ones((2, 7, 4)), mx.ones((5, 9, 4))),
+        "conv1d: window does not fit; got kernel_size=9, expected at most 7 with padding",
+    ),
+    (
+        lambda: mf.avg_pool1d(mx.ones((2, 7, 4)), "adaptive"),
+        "avg_pool1d: kernel_size='adaptive' needs out_size; got out_size=None, expected an int >= 1",
+    ),
+    (
         lambda: mf.conv1d(mx.ones((2, 4, 7)), mx.ones((5, 3, 4))),
         "conv1d: the weights do not fit the sequences; got w.shape=(5, 3, 4), expected (o, k, 7), none of them 0; "
         "sequences are (n, l, c), and these look like (n, c, l)",

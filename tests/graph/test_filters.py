@@ -93,6 +93,22 @@ def test_whoever_places_windows_gets_no_policy() -> None:
     assert graph.compile(graph.avg_pool(x, "global")).shapes({"x": X})["avg_pool"] == (2, 1, 1, 4)
 
 
+def test_a_filter_of_pixels_takes_the_place_of_coordinates_that_nobody_gave() -> None:
+    x = graph.ImageNode("x")
+    for how in ({}, {"coordinate": "half_pixel_symmetric"}, {"edge_mode": "clamp"}):
+        node = graph.resize_bilinear(x, out_size=(3, 4), antialias=True, **how)
+        made = graph.compile(node)({}, {"x": numbers(X, 0)})[0]
+        close(made, mf.resize_bilinear(numbers(X, 0), (3, 4), antialias=True, **how))
+    plain = graph.resize_bilinear(x, (3, 4), antialias=False).options
+    assert (plain["coordinate"], plain["edge_mode"]) == ("asymmetric", "zero")
+    for name, value in (("coordinate", "asymmetric"), ("edge_mode", "zero")):
+        wrong = graph.resize_bilinear(x, (3, 4), antialias=True, **{name: value})
+        with pytest.raises(ValueError, match="a filter has no (asymmetric|edges of zero); got"):
+            graph.compile(wrong)({}, {"x": numbers(X, 0)})
+    assert "as MPS's nodes have it, but for ``antialias=True``." in graph.resize_bilinear.__doc__
+    assert "antialias" not in graph.upsample_bilinear.__doc__
+
+
 def test_compare_has_no_gradient() -> None:
     x, y = graph.ImageNode("x"), graph.ImageNode("y")
     less = graph.compare(x, y, "less")
@@ -105,6 +121,30 @@ def test_compare_has_no_gradient() -> None:
     (end,) = graph.training_graph(masked, graph.ImageNode("dy"))
     dx = graph.compile(end)({}, {"x": a, "y": b, "dy": mx.ones(X)})[0]
     close(dx, mf.compare(a, b, "less"))
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_weights_of_classes_and_positives_are_lists(on_cpu: mx.Device, divided: bool) -> None:
+    y, target = graph.ImageNode("y"), graph.ImageNode("target")
+    labels, shares = mx.array([0, 3]), mx.sigmoid(numbers((2, 1, 1, 4), 1))
+    for kind, given, name in (
+        ("softmax_cross_entropy", labels, "class_weights"),
+        ("sigmoid_cross_entropy", shares, "pos_weight"),
+    ):
+        for dtype in (mx.float32, mx.float64, mx.float16):
+            x, right = numbers((2, 1, 1, 4), 0).astype(dtype), given if given is labels else given.astype(dtype)
+            node = graph.loss(y, target, kind, "mean", divided=divided, **{name: [1, 0.5, 2.0, 3.0]})
+            f = graph.compile({"gradient": node, "value": node.loss_image})
+            how: dict[str, Any] = {
+                name: mx.array([1, 0.5, 2.0, 3.0], mx.float64 if dtype == mx.float64 else mx.float32)
+            }
+            value, gradient = mf.loss(x, right, kind, "mean", **how)
+            gradient = mf.loss_grad(x, right, kind, "mean", divided=True, **how) if divided else gradient
+            close(f({}, {"y": x, "target": right})[0], {"gradient": gradient, "value": value})
+        for wrong, words in ((mx.ones(4), "is not a list"), ([1, "a", 1, 1], "is not a number")):
+            bad = graph.loss(y, target, kind, "mean", **{name: wrong})
+            with pytest.raises(TypeError, match=f"loss: {name} {words}; got {name}="):
+                graph.compile(bad)({}, {"y": x, "target": right})
 
 
 @pytest.mark.parametrize("divided", [False, True])

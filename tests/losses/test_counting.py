@@ -181,11 +181,59 @@ def test_weights_of_positives(device: mx.Device, dtype: mx.Dtype, reduction: str
             check(SIGMOID, reduction, y, target, pos_weight=w, weights=abs(numbers(shape, dtype, 9)), slack=12)
 
 
+def test_one_weight_of_all_positives(device: mx.Device, dtype: mx.Dtype) -> None:
+    y, t = images(SIGMOID, (2, 3, 5), dtype)
+    for shape in ((), (1,)):
+
+        def f(y: mx.array, q: mx.array) -> mx.array:
+            return mf.loss_value(y, t, SIGMOID, "sum", pos_weight=q).sum()
+
+        one, all_of_them = mx.full(shape, 2.5), mx.full((5,), 2.5)
+        assert same_bits(f(y, one), f(y, all_of_them))
+        (dy, dq), (right, each) = (mx.grad(f, (0, 1))(y, q) for q in (one, all_of_them))
+        assert same_bits(dy, right) and dq.shape == shape
+        np.testing.assert_allclose(exact(dq).sum(), exact(each).sum(), 1e-5)
+        made = [mf.loss(y, t, SIGMOID, "mean", pos_weight=q)[1] for q in (one, all_of_them)]
+        assert same_bits(*made)
+    with pytest.raises(ValueError, match=r"pos_weight does not fit y; got pos_weight.shape=\(2,\), expected \(5,\)"):
+        f(y, mx.ones(2))
+
+
 def test_positives_that_count_nothing(device: mx.Device) -> None:
     y, t = mx.array([[3.0, -2.0]]), mx.array([[1.0, 0.0]])
     value, gradient = mf.loss(y, t, SIGMOID, "none", pos_weight=mx.zeros(2))
     close(value, [[0, np.log1p(np.exp(-2))]])
     close(gradient, [[0, 1 / (1 + np.exp(2))]])
+
+
+def test_weights_of_positives_that_are_large_or_small(device: mx.Device) -> None:
+    """Neither term is lost beside the other, of shares as of 0 and 1: both count in float32 what they count exactly."""
+    random = np.random.default_rng(4)
+    y, t = (random.uniform(-low, high, 200) for low, high in ((60, 60), (0, 1)))
+    q = 10 ** random.uniform(-6, 6, 200)
+    known = np.array(
+        [[100, 0.9, 1e5], [30, 0.99, 1e3], [20, 1, 0.01], [5, 1, 0.01], [5, 1, 1e-6], [-40, 0, 1e6], [1e30, 1, 0.01]]
+    )
+    arrays = [mx.array(np.concatenate(column), mx.float32)[None] for column in zip(known.T, (y, t, q), strict=True)]
+    y, t, q = (exact(a) for a in arrays)
+    first, second = q * t * np.logaddexp(0, -y), (1 - t) * np.logaddexp(0, y)
+    parts = q * t * np.exp(-np.logaddexp(0, y)), (1 - t) * np.exp(-np.logaddexp(0, -y))
+    right, slope, scale = first + second, parts[1] - parts[0], parts[1] + parts[0]
+
+    def ours(y: mx.array, reduction: str = "none") -> mx.array:
+        return mf.loss_value(y, arrays[1], SIGMOID, reduction, pos_weight=arrays[2][0])
+
+    how: dict[str, Any] = {"pos_weight": arrays[2][0]}
+    for value in (ours(arrays[0]), mf.loss(*arrays[:2], SIGMOID, "none", **how)[0]):
+        np.testing.assert_allclose(exact(value), right, 1e-5, 0)
+    np.testing.assert_allclose(exact(ours(arrays[0], "sum"))[0, 0], right.sum(), 1e-5)
+    made = [mf.loss(*arrays[:2], SIGMOID, "sum", **how)[1], mf.loss_grad(*arrays[:2], SIGMOID, divided=True, **how)]
+    made += [mx.grad(lambda y, r=r: ours(y, r).sum())(arrays[0]) for r in ("none", "sum")]
+    for gradient in made:
+        assert (abs(exact(gradient) - slope) <= 1e-5 * scale).all()
+    alone = [mf.loss_value(*(a[:, i : i + 1] for a in arrays[:2]), SIGMOID, "sum", pos_weight=arrays[2][0, i : i + 1])
+             for i in range(len(known))]  # fmt: skip
+    np.testing.assert_allclose(exact(mx.concatenate(alone, 1)), right[:, : len(known)], 1e-5, 0)
 
 
 def _orders(f: Callable[..., mx.array], *arrays: mx.array) -> list[mx.array]:

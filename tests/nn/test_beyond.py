@@ -60,6 +60,13 @@ def test_what_they_compute(told: str, device: mx.Device) -> None:
     assert repr(layer).endswith(f", {told})")
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_channels_that_are_printed(groups: int) -> None:
+    """Those that the layer was made with, not those of a group."""
+    for kind in (nn.ConvTranspose2d, nn.ConvTranspose1d):
+        assert repr(kind(4, 6, 3, groups=groups)).startswith(f"{kind.__name__}(4, 6, kernel_size=")
+
+
 @each
 def test_they_stay_ours(told: str) -> None:
     """MLX's layer would compute something else, of integers too, and of a layer that was turned back."""

@@ -247,7 +247,10 @@ def test_what_ours_does_not_take_is_not_fused(dtype: mx.Dtype) -> None:
         ([("conv", "nothing")], ValueError, "convert: there is no such module; got 'nothing'"),
         ([("layer_norm", "act")], ValueError, "convert: not a layer that fuses; got 'layer_norm', a LayerNorm"),
         ([("own", "act")], ValueError, "convert: not a layer that fuses; got 'own', an Own"),
-        ([("conv", "head.layers.2")], ValueError, "convert: not a known activation; got 'head.layers.2', a LeakyReLU"),
+        *(
+            ([("conv", path)], ValueError, f"convert: not an activation that can be fused; got {path!r}, a {kind}")
+            for path, kind in (("head.layers.2", "LeakyReLU"), ("layer_norm", "LayerNorm"))
+        ),
         (
             [("conv", "act"), ("conv", "shared.layers.1")],
             ValueError,

@@ -369,6 +369,18 @@ def test_dropout_of_channels_of_one_image() -> None:
         nn.Dropout2d(0.5)(mx.ones((4, 4)))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    ("factor", "told"), [(0.3, "scale leaves no pixels"), (-1.0, "is out of"), (float("nan"), "is out of")]
+)
+def test_an_upsampling_that_leaves_no_pixels(factor: float, told: str, mode: str) -> None:
+    for x in (mx.ones((1, 1, 1, 1)), mx.ones((1, 1, 1))):
+        with pytest.raises(ValueError, match=f"^resize_[a-z]+: .*{told}.*; got scale="):
+            nn.Upsample(factor, mode=mode)(x)
+    left = nn.convert(stock.Sequential(stock.Upsample(factor, mode=mode))).left
+    assert left == ({} if factor == 0.3 else {"layers.0": "a scale out of range"})
+
+
 @pytest.mark.parametrize("name", ["BatchNorm", "Conv2d", "MaxPool2d", "ReLU"])
 def test_it_runs_our_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []

@@ -215,12 +215,9 @@ OPS = (
         wrong_values=(
             *(
                 ("keep_probability is out of range", lambda p=p: mf.dropout(IMAGES, keep_probability=p))
-                for p in (0, -0.5, 2, 1e-11, 1 - 1e-11, NAN)
+                for p in (0, -0.5, 2, NAN)
             ),
-            *(
-                ("p is out of range", lambda p=p: mf.dropout(IMAGES, p=p))
-                for p in (1, 1.0, -0.5, 2, 1e-11, 1 - 1e-11, NAN)
-            ),
+            *(("p is out of range", lambda p=p: mf.dropout(IMAGES, p=p)) for p in (1, 1.0, -0.5, 2, NAN)),
             # Errors of dropout_fwd have this name too.
             *(
                 ("keep_probability and p exclude each other", lambda f=f: f(IMAGES, keep_probability=0.25, p=0.75))
@@ -325,7 +322,7 @@ OPS = (
         compared="elementwise/test_dropout.py",  # a mask is of bools
         differentiable=False,
         wrong_values=(
-            ("keep_probability is out of range", lambda: mf.dropout_mask((2,), keep_probability=1 - 1e-11)),
+            ("keep_probability is out of range", lambda: mf.dropout_mask((2,), keep_probability=0)),
             ("p is out of range", lambda: mf.dropout_mask((2,), p=1)),
             ("keep_probability and p exclude each other", lambda: mf.dropout_mask((2,), keep_probability=0.5, p=0.5)),
             ("only images have strides", lambda: mf.dropout_mask((2, 3), mask_stride=(0, 1, 1))),
