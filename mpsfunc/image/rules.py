@@ -78,7 +78,7 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
     down, across = (_tiled(axis, back) for axis in (rows, cols))
     arrays = {"x": x, "rows": down.table, "cols": across.table}
-    if down.longest * across.longest <= _AT_ONCE:
+    if down.longest * across.longest * max(vector_width, 4) <= _AT_ONCE:
         return launch.launch(
             "resample", arrays, None, (result,), lambda: (_mixing(*result, down, across, vector_width),), spec.stream
         )[0]
@@ -100,7 +100,7 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
     return launch.launch("resample", arrays, None, (result,), mixing, spec.stream)[0]
 
 
-_AT_ONCE = 128  # pixels that a thread of a GPU mixes; of more, rows and columns are mixed one after the other
+_AT_ONCE = 512  # numbers that a thread of a GPU mixes; of more, rows and columns are mixed one after the other
 
 
 def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tiled, vector_width: int) -> KernelLaunch:
