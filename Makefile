@@ -78,10 +78,10 @@ wheels: OUT ?= dist
 wheels: $(VENV)/built  ## what users get, with C++ and without, installed outside the checkout; kept in OUT=dist
 	PYTHON=$(PYTHON) OUT=$(OUT) .ci/wheels
 
-offline: $(VENV)/built  ## the source distribution, built and tested where no network is; Linux
+offline:  ## the source distribution, built and tested where no network is; Linux
 	PYTHON=$(PYTHON) .ci/offline $(ARGS)
 
-window: $(VENV)/built  ## the same, with definitions and transformations beside each older MLX that mpsfunc works with
+window: $(VENV)/built  ## what make wheels tries, with definitions and transformations beside each older MLX that mpsfunc works with
 	PYTHON=$(PYTHON) TESTS="tests/generic/test_references.py tests/generic/test_transforms.py $(ARGS)" .ci/wheels
 
 release: $(VENV)/built  ## VERSION=0.2.0: all files of a release, each tried, a commit and a tag; nothing is pushed

@@ -170,7 +170,7 @@ def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ..
 
 def turned_weights(op: str, w_shape: tuple[int, ...], channels: int, groups: int) -> str:
     """What an error ends with where weights, of which the last axis does not fit, have PyTorch's order of axes."""
-    if w_shape[-1] * groups == channels:
+    if channels in (w_shape[-1] * groups, w_shape[-2] * groups):  # the latter have TensorFlow's order, (kh, kw, i, o)
         return ""
     taps = ("k", "kh, kw")[len(w_shape) - 3]
     theirs = "(i, o / groups, " if "conv_transpose" in op else "(o, i / groups, "

@@ -70,7 +70,8 @@ def complaint(here: Installed, loaded: str, lacks: Sequence[str] = (), broken: s
     """
     pip = "pip install"
     misfits = [f"{name} {version}" for name, version in here.backends.items() if here.mlx and version != here.mlx]
-    if not (here.mlx or loaded):
+    unknown = not (here.mlx or loaded)  # as is one that somebody built, if it does not load
+    if unknown and (here.backends or not here.libmlx):
         wrong = "MLX is not installed"
     elif not (here.libmlx or here.backends or loaded):
         wrong = f"mlx {here.mlx} is installed without a backend"
@@ -82,10 +83,10 @@ def complaint(here: Installed, loaded: str, lacks: Sequence[str] = (), broken: s
         wrong = f"libmlx is gone, which {' and '.join(here.backends)} brought"
     elif loaded and lacks:
         wrong = f"mlx {loaded} has no {' and no '.join(f'mx.{name}' for name in lacks)}"
-    elif not _in_reach(loaded or here.mlx):
+    elif not (unknown or _in_reach(loaded or here.mlx)):
         wrong = f"mlx {loaded or here.mlx} is installed"
     elif not loaded:
-        wrong, pip = f"mlx {here.mlx} does not load ({broken})", "pip install --force-reinstall"
+        wrong, pip = f"{f'mlx {here.mlx}'.strip()} does not load ({broken})", "pip install --force-reinstall"
     else:
         return ""
     version = here.mlx if _as_published(here.mlx) and _in_reach(here.mlx) and not lacks else TABLE[-1].mlx

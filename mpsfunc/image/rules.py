@@ -100,7 +100,8 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
     return launch.launch("resample", arrays, None, (result,), mixing, spec.stream)[0]
 
 
-_AT_ONCE = 512  # numbers that a thread of a GPU mixes; of more, rows and columns are mixed one after the other
+# Numbers that a thread of a GPU mixes, of four channels at least; of more, rows and columns are mixed one by one.
+_AT_ONCE = 512
 
 
 def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tiled, vector_width: int) -> KernelLaunch:
@@ -209,8 +210,8 @@ class _Tiled(NamedTuple):
 def _tiled(axis: Axis, back: bool) -> _Tiled:
     """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile.
 
-    Two positions are a tile where they read much of the same, four where together they read a third, as those of an
-    enlarged cubic image do.
+    Two positions are a tile where they read much of the same, four where together they read a third, as in a cubic
+    image twice as large.
     """
     found = _found(axis, back)
     alone, pairs, fours = sampling.tiles(found, 1, 0), sampling.best_tiles(found, 2), sampling.best_tiles(found, 4)

@@ -112,6 +112,7 @@ def _float32(low: float, high: float) -> np.ndarray:
         ("logarithm", (1.0, 0.0, -1.0), 1e-38, 1e38, 1),
         ("gelu", (), -13, 13, 7),
         ("silu", (1.0,), -80, 87, 5),
+        ("silu", (1.702,), -50, 87, 100),  # the fast gelu
         ("mish", (), -80, 87, 6),
         ("gelu_tanh", (), -3, 13, 16),  # an exponent of -7 is rounded, and below others that are larger
         ("gelu_tanh", (), -13, 13, 220),

@@ -198,3 +198,5 @@ def test_an_mlx_that_lacks_something_is_not_told_to_stay() -> None:
 def test_an_mlx_that_was_built_here_needs_no_package_of_a_backend() -> None:
     assert complaint(Installed(HERE, {}, libmlx=True), HERE) == ""
     assert complaint(Installed("", {}, libmlx=True), HERE) == ""
+    told = complaint(Installed("", {}, libmlx=True), "", (), "undefined symbol")
+    assert told.startswith(f"{WORKS}mlx does not load (undefined symbol); run: pip install --force-reinstall ")

@@ -14,7 +14,7 @@ def test_weights_in_another_order_of_axes() -> None:
     for call, shape, groups, theirs in (
         *((mf.conv, (6, 4, 3, 3), 1, conv), (mf.conv, (6, 2, 3, 3), 2, conv), (mf.conv, (6, 5, 3, 3), 1, "")),
         *((mf.conv_transpose, (4, 6, 3, 3), 1, back), (mf.conv_transpose, (4, 3, 3, 3), 2, back)),
-        *((mf.conv_transpose, (6, 4, 3, 3), 1, ""), (mf.conv, (6, 4, 0, 3), 1, "")),
+        *((mf.conv_transpose, (6, 4, 3, 3), 1, ""), (mf.conv, (6, 4, 0, 3), 1, ""), (mf.conv, (3, 4, 4, 9), 1, "")),
     ):
         with pytest.raises(ValueError, match=": the weights do not fit the images; got ") as caught:
             call(x, mx.ones(shape), groups=groups)
