@@ -132,6 +132,7 @@ def test_an_mlx_that_fits_is_imported(tmp_path: Path) -> None:
     assert done.stderr == "" and done.stdout.startswith(str(tmp_path))
 
 
+@linux
 @pytest.mark.parametrize("version", ["0.1.2", "0.33.0", "1.0"])
 def test_an_mlx_out_of_reach_is_told(tmp_path: Path, version: str) -> None:
     environment(tmp_path / "site", (f"mlx-{version}", f"mlx_cpu-{version}"), True)
@@ -139,6 +140,7 @@ def test_an_mlx_out_of_reach_is_told(tmp_path: Path, version: str) -> None:
     assert done.stderr.splitlines()[-1] == f"ImportError: {WORKS}mlx {version} is installed; run: {CPU}"
 
 
+@linux
 @pytest.mark.parametrize("lacks", [FEATURES[:1], FEATURES])
 def test_an_older_mlx_is_refused_by_what_it_lacks(tmp_path: Path, lacks: tuple[str, ...]) -> None:
     environment(tmp_path / "site", ("mlx-0.32.2", "mlx_cpu-0.32.2"), True)
