@@ -58,7 +58,17 @@ def build() -> int:
     except building.BuildError as error:
         print(f"python -m mpsfunc build: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("python -m mpsfunc build: interrupted; the package is as it was", file=sys.stderr)
+        return 130
     return 0
+
+
+def _numpy() -> str:
+    try:
+        return str(np.__version__)
+    except ModuleNotFoundError:
+        return "is missing; run: pip install numpy"
 
 
 def facts() -> dict[str, str]:
@@ -73,7 +83,7 @@ def facts() -> dict[str, str]:
             for package, version in [
                 ("mlx", vars(mx)["__version__"]),
                 *versions.installed().backends.items(),
-                ("numpy", np.__version__),
+                ("numpy", _numpy()),
             ]
         ),
         "devices": ", ".join(map(_name, devices())) or "none",

@@ -64,6 +64,8 @@ def load() -> tuple[ModuleType | None, str]:
     try:
         return load_from(found[_version]), ""
     except ImportError as error:
+        if str(error).startswith("MPSFUNC_"):  # it loads, and refuses its settings
+            raise ValueError(str(error)) from None
         return None, _warned(f"mpsfunc's CPU module for mlx {_version} does not load ({error})")
 
 

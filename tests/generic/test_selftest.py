@@ -204,3 +204,25 @@ def test_the_report_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPSFUNC_WINOGRAD", "0")
     monkeypatch.setenv("MPSFUNC_DETERMINISTIC", "1")
     assert command.facts()["settings"] == "MPSFUNC_DETERMINISTIC=1, MPSFUNC_WINOGRAD=0"
+
+
+def test_an_interrupted_build_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mpsfunc.core import building
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "build", interrupted)
+    assert command.build() == 130
+    assert capsys.readouterr().err == "python -m mpsfunc build: interrupted; the package is as it was\n"
+
+
+def test_the_report_says_that_numpy_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        def __getattr__(self, name: str) -> None:
+            raise ModuleNotFoundError("No module named 'numpy'")
+
+    monkeypatch.setattr(command, "np", Missing())
+    assert command.facts()["packages"].endswith(", numpy is missing; run: pip install numpy")
