@@ -170,7 +170,8 @@ def weights(op: str, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ..
 
 def turned_weights(op: str, w_shape: tuple[int, ...], channels: int, groups: int) -> str:
     """What an error ends with where weights, of which the last axis does not fit, have PyTorch's order of axes."""
-    if channels in (w_shape[-1] * groups, w_shape[-2] * groups):  # the latter have TensorFlow's order, (kh, kw, i, o)
+    tensorflow = len(w_shape) == 4 and w_shape[2] * groups == channels  # (kh, kw, i, o)
+    if w_shape[-1] * groups == channels or tensorflow:
         return ""
     taps = ("k", "kh, kw")[len(w_shape) - 3]
     theirs = "(i, o / groups, " if "conv_transpose" in op else "(o, i / groups, "
