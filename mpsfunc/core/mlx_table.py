@@ -34,7 +34,8 @@ FEATURES = ("get_memory_limit", "ThreadLocalStream")
 
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version, to compare it by: ``"0.32.4.dev1"`` and ``"0.32.4rc1"`` are (0, 32, 4)."""
-    return tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", version)[0])))  # type: ignore[index]  # it matches
+    numbers = re.split(r"[^\d.]", version)[0]
+    return tuple(int(number) for number in numbers.split(".") if number)
 
 
 def row_for(version: str) -> Row | None:

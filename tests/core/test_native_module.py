@@ -107,6 +107,11 @@ def test_how_to_build_for_a_version(version: str, found: object) -> None:
     assert row_for(version) == found
 
 
+@pytest.mark.parametrize("end", ["", ".dev1", "rc1", ".post1", "+abc", ".dev20261101+abc"])
+def test_a_release_is_the_numbers_before_any_word(end: str) -> None:
+    assert release(f"0.32.4{end}") == (0, 32, 4)
+
+
 def test_what_is_imported_can_be_built_for() -> None:
     for version in (
         TABLE[0].mlx,

@@ -13,6 +13,7 @@ from support import BATCHES, DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.oracle import image as oracle
 
 import mpsfunc as mf
+from mpsfunc.image import rules
 from mpsfunc.windows import sampling
 
 ROW = [[1.0, 2.0], [3.0, 4.0]]
@@ -271,3 +272,12 @@ def test_tiles_are_the_lists_of_neighbours() -> None:
                             again[top : top + size, tiles.indices[e]] += tiles.weights[e]
                     np.testing.assert_allclose(again[size : size + len(dense)], dense, rtol=0, atol=1e-15)
                     assert not again[:size].any() and not again[size + len(dense) :].any()
+
+
+def test_tiles_of_a_gpu_are_as_large_as_the_page_says() -> None:
+    def sizes(method: str, factor: int, back: bool = False) -> int:
+        return rules._tiled(sampling.Resized(56, factor * 56, method, "half_pixel", "clamp"), back).size
+
+    assert (sizes("bilinear", 2), sizes("bilinear", 4), sizes("bicubic", 2)) == (2, 4, 4)
+    assert (sizes("bilinear", 2, back=True), sizes("bicubic", 2, back=True)) == (2, 2)
+    assert rules._tiled(sampling.Resized(56, 28, "bilinear", "half_pixel", "clamp"), False).size == 1
