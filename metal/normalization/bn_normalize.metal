@@ -1,5 +1,6 @@
-// y = (x - mean[c]) * scale[c] + shift[c], activated by N; each statistics group of images has vectors of its own. R:
-// all groups share scale and shift, and the scale is still to be divided by the root of var[c] + eps. A threadgroup has
+// y = (x - mean[c]) * scale[c] + shift[c], to which A adds another image, activated by N; each statistics group of images
+// has vectors of its own. R: all groups share scale and shift, and the scale is still to be divided by the root of
+// var[c] + eps. A threadgroup has
 // `share` rows of pixels that follow one another; a thread owns V channels of a group and a pixel of each row, and has
 // W of them under way.
 #include "shared/vector_load.h"
@@ -15,7 +16,7 @@ const ActivationParams known = launch.act;
 const long pixels = x_shape[0] / stat_groups * long(x_shape[1]) * x_shape[2];
 const int column = thread_position_in_grid.x, stat_group = column / lanes, lane = column % lanes, c = lane * V;
 if (stat_group >= stat_groups) return;
-const bool wide = aligned<V>(x);
+const bool wide = aligned<V>(x) && (!A || aligned<V>(added));
 const long first = stat_group * pixels, begin = first + long(threadgroup_position_in_grid.y) * share * height;
 const long from = begin + thread_position_in_threadgroup.y;
 const long end = begin + share * height < first + pixels ? begin + share * height : first + pixels;
@@ -24,10 +25,11 @@ const long hop = long(height) * channels;
 const long start = from * channels + c;
 const int whole = int(wide) * (many / W * W);  // others go one by one
 // Pixels are under way while the vectors are made ready, and then the next while one is stored.
-Staged<T, V> in[W];
+Staged<T, V> in[W], more[W];
 #pragma unroll
 for (int i = 0; i < W; ++i) {
   if (i < whole) in[i] = hold<V>(x + (start + i * hop), true);
+  if (A && i < whole) more[i] = hold<V>(added + (start + i * hop), true);
 }
 const int own = R ? lane : column;
 Affine<V> by;
@@ -42,11 +44,12 @@ for (int k = 0; k < whole; k += W) {
   const long at = start + k * hop, next = at + W * hop;
   #pragma unroll
   for (int i = 0; i < W; ++i) {
-    store(y + (at + i * hop), normalized<T, N, V>(in[i], by, known));
+    store(y + (at + i * hop), normalized<T, N, A, V>(in[i], more[i], by, known));
     if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
+    if (A && k + W < whole) more[i] = hold<V>(added + (next + i * hop), true);
   }
 }
 for (int k = whole; k < many; ++k) {
   const long at = start + k * hop;
-  store(y + at, normalized<T, N, V>(hold<V>(x + at, wide), by, known));
+  store(y + at, normalized<T, N, A, V>(hold<V>(x + at, wide), hold<V>(added + at, wide), by, known));
 }

@@ -71,11 +71,13 @@ template <int V>
 struct Affine {
   Pack<float, V> center, slope, level;
 };
-template <typename T, int N, int V, typename Pixel>
-MPSF_FN Pack<T, V> normalized(Pixel x, Affine<V> by, ActivationParams known) {
+// And to its sum with another image's pixel, if A.
+template <typename T, int N, int A, int V, typename Pixel>
+MPSF_FN Pack<T, V> normalized(Pixel x, Pixel added, Affine<V> by, ActivationParams known) {
   Pack<T, V> y;
   for (int j = 0; j < V; ++j) {
-    y.v[j] = T(activated<N>((staged_value(x, j) - by.center.v[j]) * by.slope.v[j] + by.level.v[j], known));
+    const float z = (staged_value(x, j) - by.center.v[j]) * by.slope.v[j] + by.level.v[j];
+    y.v[j] = T(activated<N>(A ? z + staged_value(added, j) : z, known));
   }
   return y;
 }

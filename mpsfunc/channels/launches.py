@@ -61,20 +61,22 @@ def bn_stats_grad(dy: mx.array, stat_groups: int, act: Activation) -> tuple[Kern
     return first, launch.sum_partials(length, parts)
 
 
-def bn_normalize(x: mx.array, stat_groups: int, act: Activation) -> tuple[KernelLaunch, ...]:
-    """``y = (x - mean) * scale + shift``, activated, from x, mean, scale, shift."""
-    return (_bn_normalize(x, stat_groups, act, None, ("scale", "shift", ("var", "mean"))),)
+def bn_normalize(x: mx.array, stat_groups: int, act: Activation, *, adds: bool = False) -> tuple[KernelLaunch, ...]:
+    """``y = (x - mean) * scale + shift``, to which ``added`` may be, activated, from x[, added], mean, scale, shift."""
+    return (_bn_normalize(x, stat_groups, act, None, ("scale", "shift", ("var", "mean")), adds),)
 
 
-def batch_norm(x: mx.array, vector: launch.Output, act: Activation, eps: float) -> tuple[KernelLaunch, ...]:
-    """Images normalized by their own statistics: y, mean and var, from x, gamma and beta.
+def batch_norm(
+    x: mx.array, vector: launch.Output, act: Activation, eps: float, *, adds: bool = False
+) -> tuple[KernelLaunch, ...]:
+    """Images normalized by their own statistics: y, mean and var, from x[, added], gamma and beta.
 
     ``vector``, of the statistics, is (c,), or (n, c) where each image has its own; gamma and beta are (c,).
     """
     stat_groups = _stat_groups(vector)
     first, merge = bn_stats(x, stat_groups)
     merge = merge._replace(results=(vector, vector))
-    return first, merge, _bn_normalize(x, stat_groups, act, eps, (*_BY_PARAMETERS, "var"))
+    return first, merge, _bn_normalize(x, stat_groups, act, eps, (*_BY_PARAMETERS, "var"), adds)
 
 
 def batch_norm_grad(
@@ -146,12 +148,13 @@ def _stat_groups(vector: launch.Output) -> int:
 
 
 def _bn_normalize(
-    x: mx.array, stat_groups: int, act: Activation, eps: float | None, vectors: tuple[Name, ...]
+    x: mx.array, stat_groups: int, act: Activation, eps: float | None, vectors: tuple[Name, ...], adds: bool = False
 ) -> KernelLaunch:
     grid, group, share, constants = _by_pixel(x, stat_groups, act)
     params = BnNormalizeLaunch(stat_groups, group[1], share, eps or 0.0, act.gpu_params)
-    constants = (*constants, ("R", int(eps is not None)))
-    return KernelLaunch("bn_normalize", ("x", "mean", *vectors), ("y",), (_like(x),), grid, group, params, constants)
+    constants = (*constants, ("R", int(eps is not None)), ("A", int(adds)))
+    reads = ("x", "added" if adds else ("added", "x"), "mean", *vectors)  # x stands in, and is not read twice
+    return KernelLaunch("bn_normalize", reads, ("y",), (_like(x),), grid, group, params, constants)
 
 
 def _bn_stats_grad(dy: mx.array, stat_groups: int, act: Activation, eps: float | None = None) -> KernelLaunch:

@@ -35,7 +35,7 @@ class StatGroups(NamedTuple):
     stream: mx.Stream
 
 
-def _mapped(
+def mapped_images(
     function: Callable[..., _Made], images: int, *, shared: bool
 ) -> Callable[[Arrays, Mapped, int, ActivationSpec], _Made]:
     """The vmap rule of ``function(*images, *vectors, on)``, in which images may share vectors.
@@ -172,7 +172,7 @@ def _plain_bn_normalize_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSp
     return plain_bn_grad(tx, x, mean, scale, slope, level, on)
 
 
-plain_bn_normalize.vmap(_mapped(plain_bn_normalize, 1, shared=True))
+plain_bn_normalize.vmap(mapped_images(plain_bn_normalize, 1, shared=True))
 
 
 @operation("bn_normalize")
@@ -198,7 +198,7 @@ def _activated_bn_normalize_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arr
     return activated_bn_grad(dy, x, mean, scale, none, none, scale, shift, on), -scale * total, dot, total
 
 
-activated_bn_normalize.vmap(_mapped(activated_bn_normalize, 1, shared=True))
+activated_bn_normalize.vmap(mapped_images(activated_bn_normalize, 1, shared=True))
 
 
 def _launched_bn_normalize(
@@ -253,7 +253,7 @@ def _plain_bn_stats_grad_jvp(
     return total, dot
 
 
-plain_bn_stats_grad.vmap(_mapped(plain_bn_stats_grad, 2, shared=False))
+plain_bn_stats_grad.vmap(mapped_images(plain_bn_stats_grad, 2, shared=False))
 
 
 @operation("bn_stats_grad")
@@ -271,7 +271,7 @@ def _plain_bn_stats_grad_behind_activation(
     return plain_bn_stats_grad(_before_activation(dy, x, mean, scale, shift, on), x, mean, on)
 
 
-activated_bn_stats_grad.vmap(_mapped(activated_bn_stats_grad, 2, shared=False))
+activated_bn_stats_grad.vmap(mapped_images(activated_bn_stats_grad, 2, shared=False))
 
 
 def _launched_bn_stats_grad(arrays: dict[str, mx.array], on: ActivationSpec) -> tuple[ChannelVectors, ChannelVectors]:
@@ -342,7 +342,7 @@ def _plain_bn_grad_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -
     return vectors if tx is None else vectors + plain_bn_normalize(tx, none, b, none, on)
 
 
-plain_bn_grad.vmap(_mapped(plain_bn_grad, 2, shared=True))
+plain_bn_grad.vmap(mapped_images(plain_bn_grad, 2, shared=True))
 
 
 @operation("bn_grad")
@@ -377,7 +377,7 @@ def _plain_bn_grad_behind_activation(
     return plain_bn_grad(_before_activation(dy, x, mean, scale, shift, on), x, mean, a, b, d, on)
 
 
-activated_bn_grad.vmap(_mapped(activated_bn_grad, 2, shared=True))
+activated_bn_grad.vmap(mapped_images(activated_bn_grad, 2, shared=True))
 
 
 def _launched_bn_grad(arrays: dict[str, mx.array], on: ActivationSpec) -> mx.array:

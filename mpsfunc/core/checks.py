@@ -169,9 +169,14 @@ def same_dtype(op: str, name: str, value: mx.array, other: str, dtype: mx.Dtype)
 def gradient(op: str, dy: Any, x: Any, *, stream: mx.Stream) -> None:
     """Images and a gradient of their shape and dtype."""
     image(op, "x", x, stream=stream)
-    array(op, "dy", dy, stream=stream)
-    shape(op, "dy", dy, tuple(x.shape), "dy does not belong to x")
-    same_dtype(op, "dy", dy, "x", x.dtype)
+    like_image(op, "dy", dy, x, stream=stream)
+
+
+def like_image(op: str, name: str, value: Any, x: mx.array, *, stream: mx.Stream) -> None:
+    """An array of the shape and dtype that checked images x have."""
+    array(op, name, value, stream=stream)
+    shape(op, name, value, tuple(x.shape), f"{name} does not belong to x")
+    same_dtype(op, name, value, "x", x.dtype)
 
 
 def whole(op: str, name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:

@@ -103,6 +103,7 @@ batch_norm = filter_of(
             'Those of the batch where a gradient node reads them; or "always", or "never".',
         ),
     },
+    without=("add",),
 )
 instance_norm = filter_of(
     kinds.by_image("instance_norm", mf.instance_norm_fwd, mf.instance_norm_grad),

@@ -60,7 +60,7 @@ def batch_norm1d(
     checks.sequences(op, "x", x, stream=stream)
     check_filled(op, x, across_processes.others(op, group), stream)
     with mx.stream(stream):
-        return batch.forward(op, x[:, None], gamma, beta, eps, neuron, group, stream)[0].squeeze(1)
+        return batch.forward(op, x[:, None], gamma, beta, eps, None, neuron, group, stream)[0].squeeze(1)
 
 
 def instance_norm1d(

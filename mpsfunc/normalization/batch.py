@@ -33,21 +33,29 @@ def bn_normalize(
     gamma: mx.array | None = None,
     beta: mx.array | None = None,
     *,
+    add: mx.array | None = None,
     neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
 
-    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta)``. Differentiable in x, in the state's mean and var, and in
-    gamma and beta; mean and var count as inputs of their own (`batch_norm` has the derivative through the statistics).
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta + add)``. Differentiable in x, in the state's mean and var, in
+    gamma and beta, and in add; mean and var count as inputs of their own (`batch_norm` has the derivative through the
+    statistics).
 
-    Source: ``MPSCNNBatchNormalization``.
+    `bn_stats_grad` and `bn_grad` know of no ``add``: behind one hand them ``dz``, the gradient of what was activated,
+    and no neuron. With ``z`` from this function without a neuron it is ``neuron_grad(dy, z, ...)``, and also the
+    gradient of ``add``.
+
+    Source: ``MPSCNNBatchNormalization``, which has no ``add``.
 
     Args:
         x: Images (n, h, w, c).
         state: Statistics from `bn_stats` or `bn_frozen`; one that covers nothing gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
+        add: Images of x's shape and dtype, such as the shortcut of a residual block, added in the same pass. The slope
+            at exactly 0 of a relu behind them is 0, not 1. Default: none.
         neuron: The activation that follows in the same pass (but "prelu" in one of its own), ``y = act(z)`` with the z
             above: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a `Neuron` with
             parameters. Default: none.
@@ -57,9 +65,10 @@ def bn_normalize(
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, state is not a BatchNormState, or neuron is no activation.
-        ValueError: x is not NHWC, lengths differ, or neuron's name or parameters are not those of an
-            activation.
+        TypeError: An argument is not a floating array, state is not a BatchNormState, neuron is no activation, or add
+            has another dtype.
+        ValueError: x is not NHWC, lengths differ, add has another shape, or neuron's name or parameters are not those
+            of an activation.
 
     Example:
         >>> from mpsfunc import bn_stats
@@ -71,8 +80,14 @@ def bn_normalize(
     stream = launch.resolve(stream)
     checks.image("bn_normalize", "x", x, stream=stream)
     by, slopes, _ = _chosen("bn_normalize", stream, x, state, gamma, beta, neuron)
+    if add is not None:
+        checks.like_image("bn_normalize", "add", add, x, stream=stream)
     with mx.stream(stream):
-        y = batch_rules.bn_normalize_by(x, state.mean, state.var, *filled(x, gamma, beta), by)
+        given = filled(x, gamma, beta)
+        if add is None:
+            y = batch_rules.bn_normalize_by(x, state.mean, state.var, *given, by)
+        else:
+            y = batch_rules.bn_normalize_add_by(x, add, (state.mean, state.var), given, by)
         return y if slopes is None else prelu_rules.prelu(y, slopes, stream)
 
 
@@ -219,20 +234,22 @@ def batch_norm(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
+    add: mx.array | None = None,
     neuron: NeuronName | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
     """Normalizes images by their own statistics, then scales and shifts them; differentiable through the statistics.
 
-    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta)`` with the mean and population variance of each channel of x.
-    The VJP is `bn_stats_grad` and `bn_grad` in one: it reads x and dy twice.
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta + add)`` with the mean and population variance of each channel
+    of x. The VJP is `bn_stats_grad` and `bn_grad` in one: it reads x and dy twice.
 
     Args:
         x: Images (n, h, w, c) with n >= 1.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
+        add: As for `bn_normalize`.
         neuron: As for `bn_normalize`.
         group: Processes that share the batch, as for `bn_stats`. Gradients are then those of the sum of all their
             losses, with respect to this process's x, gamma and beta; average those of parameters as usual.
@@ -249,7 +266,7 @@ def batch_norm(
         >>> batch_norm(mx.array([1.0, 3.0]).reshape(1, 1, 2, 1), eps=0.0).reshape(-1)
         array([-1, 1], dtype=float32)
     """
-    return batch_norm_fwd(x, gamma, beta, eps=eps, neuron=neuron, group=group, stream=stream)[0]
+    return batch_norm_fwd(x, gamma, beta, eps=eps, add=add, neuron=neuron, group=group, stream=stream)[0]
 
 
 def batch_norm_fwd(
@@ -258,6 +275,7 @@ def batch_norm_fwd(
     beta: mx.array | None = None,
     *,
     eps: float = 1e-5,
+    add: mx.array | None = None,
     neuron: NeuronName | Neuron | None = None,
     group: Group | None = None,
     stream: StreamLike = None,
@@ -272,7 +290,7 @@ def batch_norm_fwd(
         >>> state.mean.item(), state.count.item()
         (2.0, 2)
     """
-    return forward("batch_norm", x, gamma, beta, eps, neuron, group, launch.resolve(stream))
+    return forward("batch_norm", x, gamma, beta, eps, add, neuron, group, launch.resolve(stream))
 
 
 def forward(
@@ -281,18 +299,21 @@ def forward(
     gamma: mx.array | None,
     beta: mx.array | None,
     eps: float,
+    add: mx.array | None,
     neuron: NeuronName | Neuron | None,
     group: Group | None,
     stream: mx.Stream,
 ) -> tuple[mx.array, BatchNormState]:
     """`batch_norm_fwd` for a function with another name in errors."""
     checks.image(op, "x", x, stream=stream)
+    if add is not None:
+        checks.like_image(op, "add", add, x, stream=stream)
     processes = across_processes.others(op, group)
     check_filled(op, x, processes, stream)
     check_parameters(op, stream, x, gamma, beta)
     act, slopes = fused.chosen(op, neuron, x.shape[3], stream, of=x.shape)
     spec = Spec(False, 0, checked_eps(op, eps), act if slopes is None else NO_ACTIVATION, processes, stream)
-    y, mean, var, count = normalized(x, gamma, beta, spec)
+    y, mean, var, count = normalized(x, gamma, beta, spec, add)
     if slopes is not None:
         y = prelu_rules.prelu(y, slopes, stream)
     return y, zero_state(mean, var, count, spec.eps, stream)

@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import launches, vector_rules
 from mpsfunc.channels.activation_spec import Activation
+from mpsfunc.channels.adding_rules import bn_normalize_add
 from mpsfunc.channels.rules import (
     ActivationSpec,
     activated_bn_grad,
@@ -64,6 +65,19 @@ def _bn_normalize_by_rows(
     mean, var, gamma, beta = _rows(x, mean, var, gamma, beta)
     slope = vector_rules.slope(gamma, var, by.eps, by.stream)
     return bn_normalize(x, mean, slope, beta, ActivationSpec(by.act, by.stream))
+
+
+def bn_normalize_add_by(
+    x: mx.array,
+    added: mx.array,
+    statistics: tuple[Vector, Vector],
+    given: tuple[Vector, Vector],
+    by: NormSpec,
+) -> mx.array:
+    """`bn_normalize_by` with images added before the activation, from mean and variance, and gamma and beta."""
+    mean, var, gamma, beta = _rows(x, *statistics, *given)
+    slope = vector_rules.slope(gamma, var, by.eps, by.stream)
+    return bn_normalize_add(x, added, mean, slope, beta, ActivationSpec(by.act, by.stream))
 
 
 # Sums of gradients --------------------------------------------------------------------------------------

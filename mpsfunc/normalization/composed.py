@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from mpsfunc.channels import accumulation, launches, rules, vector_rules
-from mpsfunc.channels.activation_spec import Activation
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, Activation
+from mpsfunc.channels.adding_rules import activated_sum, before_activation, bn_normalize_add
 from mpsfunc.channels.rules import (
     ActivationSpec,
     ChannelVectors,
@@ -51,14 +52,17 @@ class Spec(NamedTuple):
 
 
 def normalized(
-    x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec
+    x: mx.array, gamma: mx.array | None, beta: mx.array | None, spec: Spec, add: mx.array | None = None
 ) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
     """The images, and for each channel mean, variance and count of what it shares statistics with.
 
-    Vectors are (c,) where all images share statistics, and (n, c) where each has its own.
+    Vectors are (c,) where all images share statistics, and (n, c) where each has its own. Images ``add`` are added
+    before the activation, where all images share statistics.
     """
     with mx.stream(spec.stream):
-        y, mean, var, count = batch_norm(x, *filled(x, gamma, beta), spec)
+        given = filled(x, gamma, beta)
+        made = batch_norm(x, *given, spec) if add is None else batch_norm_add(x, add, *given, spec)
+        y, mean, var, count = made
         if spec.processes is None:  # a constant also where a transformation follows what the operation returns
             count = mx.array(_elements(x, spec.per_image, spec.groups), mx.int64)
         return y, mean, var, count
@@ -193,6 +197,71 @@ def _batch_norm_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: S
         dmean = dvar = _no_gradient(mean, spec)
     dx, *of_vectors = batch_norm_grad(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
+
+
+@operation("batch_norm_add")
+def batch_norm_add(
+    x: mx.array, added: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
+) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
+    """`batch_norm` with images added before the activation; all images share statistics."""
+    if not _at_once(x, spec):
+        return _batch_norm_add_in_parts(x, added, gamma, beta, spec)
+    outputs = _, vector, _ = _outputs(x, spec)
+
+    def kernels() -> tuple[KernelLaunch, ...]:
+        return launches.batch_norm(x, vector, spec.act, spec.eps, adds=True)
+
+    gamma, beta = _cast(x, gamma, beta, spec)
+    arrays, returns = {"x": x, "added": added, "gamma": gamma, "beta": beta}, ("y", "mean", "var")
+    params = _params(x, spec)
+    y, mean, var = launch.launch("batch_norm_add", arrays, params, outputs, kernels, spec.stream, returns=returns)
+    return y, mean, var, mx.array(_elements(x, False, 0), mx.int64)
+
+
+def _batch_norm_add_in_parts(
+    x: mx.array, added: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
+) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
+    nothing = _of_nothing(x, spec)
+    if nothing is not None:
+        return *nothing, mx.array(_elements(x, False, 0), mx.int64)
+    mean, var, count = statistics(x, False, 0, spec.processes, spec.stream)
+    y = _sum(x, added, (mean, var), (gamma, beta), spec)
+    return y, *_shared(mean, var, spec), count
+
+
+@batch_norm_add.decomposition
+def _batch_norm_and_add(
+    x: mx.array, added: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
+) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
+    z, mean, var, count = batch_norm(x, gamma, beta, spec._replace(act=NO_ACTIVATION))
+    return activated_sum(z + added, ActivationSpec(spec.act, spec.stream)), mean, var, count
+
+
+@batch_norm_add.vjp
+def _batch_norm_add_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (x, added, gamma, beta), (dy, *others), (y, mean, var, count) = arrays, cotangents, outputs
+
+    def sum_again() -> mx.array:
+        return _sum(x, added, (mean[None], var[None]), (gamma, beta), spec._replace(act=NO_ACTIVATION))
+
+    dz = before_activation(dy, y, sum_again, ActivationSpec(spec.act, spec.stream))
+    plain, known = spec._replace(act=NO_ACTIVATION), (y, mean, var, count)
+    dx, dgamma, dbeta = _batch_norm_vjp((x, gamma, beta), (dz, *others), known, plain)
+    return dx, dz, dgamma, dbeta
+
+
+def _sum(
+    x: mx.array,
+    added: mx.array,
+    statistics: tuple[ChannelVectors, ChannelVectors],
+    given: tuple[mx.array, mx.array],
+    spec: Spec,
+) -> mx.array:
+    """`batch_norm_add` by statistics (1, c) that are known, and scale and shift."""
+    mean, var = statistics
+    gamma, beta = (_rows(v, mean) for v in parameters(x, *given))
+    slope = vector_rules.slope(gamma, var, spec.eps, spec.stream)
+    return bn_normalize_add(x, added, mean, slope, beta, ActivationSpec(spec.act, spec.stream))
 
 
 # Backward -----------------------------------------------------------------------------------------------

@@ -269,6 +269,9 @@ void check(const Signature& call) {
     case Op::bn_normalize:
       c.fused(c.params<Activation<double>>());
       return channels(c, call, 1, 3, true);
+    case Op::bn_normalize_add:
+      c.fused(c.params<Activation<double>>());
+      return channels(c, call, 2, 3, true);
     case Op::bn_stats_grad: {
       const auto act = c.params<Activation<double>>();
       c.fused(act);
@@ -286,9 +289,11 @@ void check(const Signature& call) {
     case Op::bn_grad_by:
       return by_state(c, call, 2, {6, 7}, true);
     case Op::batch_norm:
-      return whole(c, false);
+      return whole(c, 1, false);
+    case Op::batch_norm_add:
+      return whole(c, 2, false);
     case Op::batch_norm_grad:
-      return whole(c, true);
+      return whole(c, 2, true);
     case Op::bn_slope:
       c.params<BnSlopeParams<double>>();
       return c.vectors(2, 1);

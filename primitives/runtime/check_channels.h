@@ -51,10 +51,9 @@ void by_state(const Check& c, const Signature& call, size_t images, Vectors know
 // there is one statistics group. The gradient reads statistics, with an entry a channel or for several together, and
 // has two more vectors of their gradients, or empty ones.
 template <typename Check>
-void whole(const Check& c, bool gradient) {
-  const size_t images = gradient ? 2 : 1;
+void whole(const Check& c, size_t images, bool gradient) {
   const auto p = c.template params<BatchNormParams<double>>();
-  c.counts(gradient ? 8 : 3, 3);
+  c.counts(images + (gradient ? 6 : 2), 3);
   c.fused(p.act);
   c.require(c.in(0).size() >= 2, "images of rank 2 or more");
   const int channels = c.in(0).back();

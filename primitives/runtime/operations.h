@@ -2,7 +2,8 @@
 #pragma once
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in
-// _primitives, and (but for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel,
+// _primitives, and (but for normalization with another image added, which is one of bn_normalize's bodies,
+// for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel,
 // normalization by a state and as a whole, which a GPU makes of its parts, layer normalization, for which MLX has
 // kernels there, and log_softmax and log_softmax_grad, which are template arguments of softmax's bodies) under metal/.
 #define MPSF_KERNELS(X)      \
@@ -16,12 +17,14 @@
   X(l2_pool_jvp)             \
   X(bn_stats)                \
   X(bn_normalize)            \
+  X(bn_normalize_add)        \
   X(bn_stats_grad)           \
   X(bn_grad)                 \
   X(bn_normalize_by)         \
   X(bn_stats_grad_by)        \
   X(bn_grad_by)              \
   X(batch_norm)              \
+  X(batch_norm_add)          \
   X(batch_norm_grad)         \
   X(bn_slope)                \
   X(bn_composed_factors)     \

@@ -68,6 +68,8 @@ def test_maps_and_sums_of_groups(isa: str, groups: int, shape: tuple[int, ...], 
     size = 3 + 2 * abs(oracle.affine(abs(x64), -abs(mean64), abs(exact(scale)), abs(exact(shift))))
     y = like("bn_normalize", [x, mean, scale, shift], NEURONS[neuron])
     close(y, np.maximum(z, 0) if neuron else z, size)
+    y = like("bn_normalize_add", [x, dy, mean, scale, shift], NEURONS[neuron])
+    close(y, np.maximum(z + dy64, 0) if neuron else z + dy64, size + abs(dy64))
 
     with_neuron = [scale, shift] if neuron else []
     g = dy64 * (z >= 0) if neuron else dy64
@@ -329,6 +331,9 @@ FOUR, SEVEN = (5, *packed(1, 1, 1)), (5, *packed(1, 1, 1, 1, 0, 1))
         ("bn_normalize", [IMAGE, VECTOR, VECTOR, ((2, 3), mx.float32)], NEURONS[0], [IMAGE]),
         ("bn_normalize", [IMAGE, *[((0, 3), mx.float32)] * 3], NEURONS[0], [IMAGE]),
         ("bn_normalize", [IMAGE, *[VECTOR] * 3], NEURONS[0], [HALF]),
+        ("bn_normalize_add", [IMAGE, *[VECTOR] * 3], NEURONS[0], [IMAGE]),
+        ("bn_normalize_add", [IMAGE, OTHER, *[VECTOR] * 3], NEURONS[0], [IMAGE]),
+        ("bn_normalize_add", [IMAGE, HALF, *[VECTOR] * 3], NEURONS[0], [IMAGE]),
         ("bn_stats_grad", [IMAGE, IMAGE, VECTOR], NEURONS[1], [VECTOR] * 2),
         ("bn_stats_grad", [IMAGE, IMAGE, *[VECTOR] * 3], NEURONS[0], [VECTOR] * 2),
         ("bn_stats_grad", [IMAGE, OTHER, VECTOR], NEURONS[0], [VECTOR] * 2),

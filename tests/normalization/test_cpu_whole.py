@@ -63,11 +63,21 @@ def grad_in_parts(
     return [like("bn_grad", [dy, x, mean, a, b, d, *behind], NEURONS[neuron]), dgamma, total]
 
 
+def by_rows(given: list[mx.array], mean: mx.array, var: mx.array) -> tuple[mx.array, mx.array]:
+    """The factors of images less their mean, and what is added, as rows of one group."""
+    gamma, beta = (v[None] for v in given)
+    return like("bn_slope", [gamma, var[None]], packed(EPS)), beta
+
+
 def check(x: mx.array, dy: mx.array, groups: int, per_image: bool, neuron: int) -> None:
     given = vectors(2, (x.shape[3],), x.dtype)
     y, mean, var = whole("batch_norm", [x, *given], per_image, groups, neuron)
     for made, part in zip((y, mean, var), in_parts(x, given, per_image, groups, neuron), strict=True):
         assert same_bits(made.reshape(part.shape), part)
+    if not (groups or per_image):
+        added, scale, rows = whole("batch_norm_add", [x, dy, *given], False, 0, neuron), *by_rows(given, mean, var)
+        assert same_bits(added[0], like("bn_normalize_add", [x, dy, mean[None], scale, rows], NEURONS[neuron]))
+        assert same_bits(added[1], mean) and same_bits(added[2], var)
     statistics = [mean, var, *vectors(2, mean.shape, x.dtype)]
     made = whole("batch_norm_grad", [dy, x, *given, *statistics], per_image, groups, neuron)
     rows = [v if per_image else v[None] for v in statistics]
@@ -254,6 +264,9 @@ STATE, COUNT, HALF = (*packed(1e-3), *NEURONS[0]), ((), mx.int64), ((6,), mx.flo
             )
         ],
         ("batch_norm_grad", [IMAGE, IMAGE, *[CHANNELS] * 2, *[GROUPS] * 2, *[ROWS] * 2], PARAMS, [IMAGE, ROWS, ROWS]),
+        ("batch_norm_add", [IMAGE, *[CHANNELS] * 2], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
+        ("batch_norm_add", [IMAGE, ((2, 7, 7, 6), mx.float32), *[CHANNELS] * 2], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
+        ("batch_norm_add", [IMAGE, ((2, 7, 8, 6), mx.float16), *[CHANNELS] * 2], PARAMS, [IMAGE, CHANNELS, CHANNELS]),
         ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3], STATE, [IMAGE]),
         ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3, HALF], STATE, [IMAGE]),
         ("bn_normalize_by", [IMAGE, *[CHANNELS] * 3, ROWS], STATE, [IMAGE]),

@@ -2,6 +2,7 @@
 // direction by a state, and as a whole. Images come in statistics groups with vectors of their own (channels.h): one
 // group for batch norm, one an image for instance norm.
 #include "kernels/activation/apply.h"
+#include "kernels/normalization/channel_maps.h"
 #include "kernels/normalization/channel_moments.h"
 #include "kernels/normalization/channel_vectors.h"
 #include "kernels/vector/channels.h"
@@ -12,81 +13,18 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// Bytes of the result that a column of vectors is followed through.
-constexpr int64_t kBand = 1 << 14;
-
 // Elements of the images that a gradient is kept of between two passes.
 constexpr int64_t kKeptElements = 1 << 20;
 
-// Whether every row of an image of these statistics groups begins where it may be stored past the caches.
-template <typename A>
-bool streams(const Tensor& image, const StatGroups& stat_groups) {
-  constexpr int L = lanes<A>;
-  return image.streamed && stat_groups.rows.width % L == 0 && (stat_groups.count == 1 || stat_groups.size % L == 0);
-}
-
-// Fills `N` vectors side by side of so many rows, from element `at` on, where they are in column `column`. What the
-// loop reads is held by this function itself: a store might change what is reached through a reference.
-template <int N, bool Streamed, typename T, int Count, typename F>
-MPSF_INLINE void fill_column(T* image, int64_t at, int64_t height, int64_t pitch, const Acc<T>* const (&entries)[Count],
-                             int64_t column, int n, F f) {
-  constexpr int L = lanes<Acc<T>>;
-  Vec<Acc<T>> p[N][Count];
-  for (int v = 0; v < N; ++v) {
-    for (int i = 0; i < Count; ++i) p[v][i] = load_some(entries[i] + column + v * L, n);
-  }
-  for (int64_t row = 0; row < height; ++row, at += pitch) {
-    for (int v = 0; v < N; ++v) store_result(image + at + v * L, f(at + v * L, n, p[v]), n, Streamed);
-  }
-}
-
-// Fills statistics groups with f(at, n, p): n elements from `at` on, where p holds their entries of `Count` vectors
-// with one entry a channel of each group. Runs from back to front, because the caches hold the end of what the pass
-// before went through.
-template <typename T, int Count, typename F>
-void fill(T* image, bool streamed, const StatGroups& stat_groups, const Acc<T>* const (&vectors)[Count], const F& f) {
-  using A = Acc<T>;
-  const Rows& rows = stat_groups.rows;
-
-  // `height` rows of `width` elements from `offset` on.
-  auto fill_band = [&](const A* const(&entries)[Count], int64_t offset, int64_t height, int64_t width) {
-    for_columns<A>(width, [&]<int N>(int64_t column, int n) {
-      const int64_t at = offset + column;
-      if (streamed && n == lanes<A>) {
-        fill_column<N, true>(image, at, height, rows.width, entries, column, n, f);
-      } else {
-        fill_column<N, false>(image, at, height, rows.width, entries, column, n, f);
-      }
-    });
-  };
-
-  const int64_t band = 1 + kBand / (rows.width * static_cast<int64_t>(sizeof(T)));
-  const auto fill_chunks = [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
-    Scratch<A> room(Count * rows.width);
-    for (int64_t stat_group = end - 1; stat_group >= begin; --stat_group) {
-      const A* entries[Count];
-      for (int i = 0; i < Count; ++i) {
-        entries[i] = entries_of(vectors[i], stat_groups, stat_group, &room[i * rows.width]);
-      }
-      for (int64_t chunk = last - 1; chunk >= first; --chunk) {
-        const int64_t width = rows.width_of(chunk), chunk_end = rows.begin(chunk + 1);
-        for (int64_t row = rows.begin(chunk); width > 0 && row < chunk_end; row += band) {
-          fill_band(entries, stat_group * stat_groups.size + row * rows.width, smaller(band, chunk_end - row), width);
-        }
-      }
-    }
-    stream_end();
-  };
-  parallel_stat_groups(stat_groups, stay_whole(stat_groups), true, fill_chunks);
-}
-
-// What `fill` makes of x with the vectors mean, scale and shift.
-template <int Act, typename T>
-auto normalizing(const T* x, const Neuron<Acc<T>>& neuron) {
+// What `fill` makes of x, and of what is added to it, with the vectors mean, scale and shift.
+template <int Act, bool Adds, typename T>
+auto normalizing(const T* x, [[maybe_unused]] const T* added, const Neuron<Acc<T>>& neuron) {
   using V = Vec<Acc<T>>;
-  return [x, &neuron](int64_t at, int n, const V(&p)[3]) {
+  return [x, added, &neuron](int64_t at, int n, const V(&p)[3]) {
     const auto& [mean, scale, shift] = p;
-    return activated_by<Act>((load_some(x + at, n) - mean) * scale + shift, neuron);
+    V z = (load_some(x + at, n) - mean) * scale + shift;
+    if constexpr (Adds) z = z + load_some(added + at, n);
+    return activated_by<Act>(z, neuron);
   };
 }
 
@@ -134,6 +72,22 @@ void fill_gradient(T* dx, bool streamed, const Dy* dy, const T* x, const StatGro
   });
 }
 
+// By vectors of statistics groups --------------------------------------------------------------------------
+
+// From x, what is added to it if anything is, mean, scale and shift.
+template <bool Adds, typename T>
+void normalize(const Call& call) {
+  using A = Acc<T>;
+  const Tensor &y = call.out[0], *const given = call.in + 1 + Adds;
+  const StatGroups stat_groups = stat_groups_of<A>(y, given[0].size);
+  const A* const vectors[] = {data<A>(given[0]), data<A>(given[1]), data<A>(given[2])};
+  const Neuron<A> neuron(params_as<Activation<double>>(call.params));
+  by_form(neuron.form, [&]<int Act>() {
+    fill<T, 3>(data<T>(y), streams<A>(y, stat_groups), stat_groups, vectors,
+               normalizing<Act, Adds>(data<T>(call.in[0]), data<T>(call.in[Adds]), neuron));
+  });
+}
+
 // By the vectors (channels,) of a state -------------------------------------------------------------------
 
 // What images less their mean are multiplied with: gamma / sqrt(var + eps).
@@ -155,8 +109,8 @@ void normalize_by(const Call& call) {
   const Neuron<A> neuron(p.act);
   const A* const vectors[] = {data<A>(call.in[1]), slope.get(), data<A>(call.in[4])};
   by_form(neuron.form, [&]<int Act>() {
-    fill<T, 3>(data<T>(y), streams<A>(y, stat_groups), stat_groups, vectors,
-               normalizing<Act>(data<T>(call.in[0]), neuron));
+    const T* x = data<T>(call.in[0]);
+    fill<T, 3>(data<T>(y), streams<A>(y, stat_groups), stat_groups, vectors, normalizing<Act, false>(x, x, neuron));
   });
 }
 
@@ -229,7 +183,8 @@ struct Whole {
   }
 };
 
-template <typename T>
+// From x, what is added to it if anything is, gamma and beta.
+template <bool Adds, typename T>
 void normalized(const Call& call) {
   using A = Acc<T>;
   const Tensor& y = call.out[0];
@@ -237,11 +192,11 @@ void normalized(const Call& call) {
   const Whole<A> whole(params_as<BatchNormParams<double>>(call.params));
   const bool streamed = streams<A>(y, all);
   const int64_t channels = all.rows.channels;
-  const A *gamma = data<A>(call.in[1]), *beta = data<A>(call.in[2]);
+  const A *gamma = data<A>(call.in[1 + Adds]), *beta = data<A>(call.in[2 + Adds]);
   by_form(whole.neuron.form, [&]<int Act>() {
     for_stat_groups(all, [&](const StatGroups& stat_groups, int64_t first) {
-      const int64_t entries = stat_groups.count * channels;
-      const T* x = data<T>(call.in[0]) + first * stat_groups.size;
+      const int64_t entries = stat_groups.count * channels, offset = first * stat_groups.size;
+      const T *x = data<T>(call.in[0]) + offset, *added = data<T>(call.in[Adds]) + offset;
       A *mean = data<A>(call.out[1]) + first * channels, *var = data<A>(call.out[2]) + first * channels;
       moments_of(x, stat_groups, mean, var);
       whole.for_groups(entries, channels,
@@ -252,8 +207,7 @@ void normalized(const Call& call) {
         shift[i] = beta[i % channels];
       }
       const A* const vectors[] = {mean, scale.get(), shift.get()};
-      fill<T, 3>(data<T>(y) + first * stat_groups.size, streamed, stat_groups, vectors,
-                 normalizing<Act>(x, whole.neuron));
+      fill<T, 3>(data<T>(y) + offset, streamed, stat_groups, vectors, normalizing<Act, Adds>(x, added, whole.neuron));
     });
   });
 }
@@ -337,19 +291,13 @@ void bn_stats(const Call& call) {
 }
 
 void bn_normalize(const Call& call) {
-  const Tensor& y = call.out[0];
-  if (y.size == 0) return;
-  by_type(y.type, [&](auto zero) {
-    using T = decltype(zero);
-    using A = Acc<T>;
-    const StatGroups stat_groups = stat_groups_of<A>(y, call.in[1].size);
-    const A* const vectors[] = {data<A>(call.in[1]), data<A>(call.in[2]), data<A>(call.in[3])};
-    const Neuron<A> neuron(params_as<Activation<double>>(call.params));
-    by_form(neuron.form, [&]<int Act>() {
-      fill<T, 3>(data<T>(y), streams<A>(y, stat_groups), stat_groups, vectors,
-                 normalizing<Act>(data<T>(call.in[0]), neuron));
-    });
-  });
+  if (call.out[0].size == 0) return;
+  by_type(call.out[0].type, [&](auto zero) { normalize<false, decltype(zero)>(call); });
+}
+
+void bn_normalize_add(const Call& call) {
+  if (call.out[0].size == 0) return;
+  by_type(call.out[0].type, [&](auto zero) { normalize<true, decltype(zero)>(call); });
 }
 
 void bn_stats_grad(const Call& call) {
@@ -403,7 +351,12 @@ void bn_grad_by(const Call& call) {
 
 void batch_norm(const Call& call) {
   if (call.out[1].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) { normalized<decltype(zero)>(call); });
+  by_type(call.in[0].type, [&](auto zero) { normalized<false, decltype(zero)>(call); });
+}
+
+void batch_norm_add(const Call& call) {
+  if (call.out[1].size == 0) return;
+  by_type(call.in[0].type, [&](auto zero) { normalized<true, decltype(zero)>(call); });
 }
 
 void batch_norm_grad(const Call& call) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from unittest import mock
 
 import mlx.core as mx
@@ -41,9 +42,11 @@ _EIGHT, _SEVEN = (Array(shape) for shape in LARGE_IMAGES)
 _OUTPUTS = (0, 1, 2)  # without sums, which are zeros
 
 
-def _fwd(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float = 1e-5, neuron: object = None) -> tuple:
+def _fwd(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float = 1e-5, neuron: object = None, add: object = 0
+) -> tuple:
     state = oracle.bn_stats(x, eps=eps)
-    return oracle.bn_normalize(x, state, gamma, beta, defined(neuron)), state.mean, state.var
+    return oracle.bn_normalize(x, state, gamma, beta, defined(neuron), add), state.mean, state.var
 
 
 def _y(*args: np.ndarray, **how: object) -> np.ndarray:
@@ -83,14 +86,16 @@ class _Composed:
         return exact(v).reshape(-1, 1, 1, 1, self.x.shape[3])
 
 
-def _forward(of: Grouped) -> None:
+def _forward(of: Grouped, adds: bool = False) -> None:
     c = _Composed(of)
-    arrays, outputs = {"x": c.x, "gamma": c.gamma, "beta": c.beta}, (*like(c.x), c.vector, c.vector)
-    kernels = launches.batch_norm(c.x, c.vector, of.act, 1e-3)
+    added = {"added": numbers(of.shape, of.dtype, 11)} if adds else {}
+    arrays, outputs = {"x": c.x, **added, "gamma": c.gamma, "beta": c.beta}, (*like(c.x), c.vector, c.vector)
+    kernels = launches.batch_norm(c.x, c.vector, of.act, 1e-3, adds=adds)
     y, found, spread = launched(arrays, outputs, kernels, returns=("y", "mean", "var"))
     seen = of.by_group(c.x)
     center, width = (f(seen, axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
     z = (seen - center) / np.sqrt(width + 1e-3) * c.by_channel(c.gamma) + c.by_channel(c.beta)
+    z = z + of.by_group(added["added"]) if adds else z
     right, width = of.activated(z).reshape(of.shape), width.reshape(c.vector[0])
     close(y, right, abs(right) + 9, slack=SLACK)
     close(found, center.reshape(c.vector[0]), 4, slack=SLACK)
@@ -121,6 +126,7 @@ def _backward(of: Grouped) -> None:
 def _cases() -> Iterator[Case]:
     yield from cases_of(BATCHES, "batch_norm", (*_FORWARD, *_BACKWARD), _of_a_batch)
     yield from cases_of(GROUPED, "composed", _FORWARD, _forward)
+    yield from cases_of(GROUPED, "composed of a sum", _FORWARD, partial(_forward, adds=True))
     yield from cases_of(GROUPED, "composed gradients", _BACKWARD, _backward)
 
 
@@ -144,6 +150,12 @@ OPS = (
             "and gelu": call("batch_norm", SMALL, SCALE, SCALE, neuron="gelu"),
             "and tanh": call("batch_norm", SMALL, SCALE, SCALE, neuron=TANH),
             "and prelu": call("batch_norm", SMALL, SCALE, SCALE, neuron=call("Neuron", "prelu", SCALE)),
+            "of a sum": call("batch_norm", X, SCALE, SCALE, add=X),
+            "of a sum and relu": call("batch_norm", X, SCALE, SCALE, add=X, neuron="relu"),
+            "of a sum and gelu": call("batch_norm", SMALL, SCALE, SCALE, add=SMALL, neuron="gelu"),
+            "of a sum and prelu": call(
+                "batch_norm", SMALL, SCALE, SCALE, add=SMALL, neuron=call("Neuron", "prelu", SCALE)
+            ),
             "of eight channels": Sample(call("batch_norm", _EIGHT, Array((8,)), Array((8,))), in_matrix=False),
             "and relu of seven channels": Sample(
                 call("batch_norm", _SEVEN, Array((7,)), Array((7,)), neuron="relu"), in_matrix=False
@@ -155,13 +167,17 @@ OPS = (
             ("gamma does not fit the channels", lambda: mf.batch_norm(IMAGES, mx.ones(3))),
             ("eps is out of range", lambda: mf.batch_norm(IMAGES, eps=-1e-5)),
             ("no elements to take statistics of", lambda: mf.batch_norm(IMAGES[:0])),
+            ("add does not belong to x", lambda: mf.batch_norm(IMAGES, add=IMAGES[..., :3])),
             ("unknown neuron", lambda: mf.batch_norm(IMAGES, neuron="swish")),
             (
                 "the slopes do not fit the channels",
                 lambda: mf.batch_norm(IMAGES, neuron=mf.Neuron("prelu", mx.ones(3))),
             ),
         ),
-        wrong_types=(("a is not a number", lambda: mf.batch_norm(IMAGES, neuron=mf.Neuron("tanh", "2"))),),
+        wrong_types=(
+            ("a is not a number", lambda: mf.batch_norm(IMAGES, neuron=mf.Neuron("tanh", "2"))),
+            ("add and x differ in dtype", lambda: mf.batch_norm(IMAGES, add=IMAGES.astype(mx.float16))),
+        ),
         cases=_cases,
         loads={
             "bn_stats_grad_factors": Loads(

@@ -152,6 +152,14 @@ def _of_groups(of: Grouped) -> None:
     close(y, right, abs(right) + 3, slack=SLACK)
 
 
+def _of_sums(of: Grouped) -> None:
+    x, added = of.x, numbers(of.shape, of.dtype, 6)
+    arrays = {"x": x, "added": added, "mean": of.mean, "scale": of.scale, "shift": of.shift}
+    y = launched(arrays, like(x), launches.bn_normalize(x, of.stat_groups, of.act, adds=True))[0]
+    z = of.off * wide(of.scale) + wide(of.shift) + of.by_group(added)
+    close(y, of.activated(z).reshape(of.shape), abs(z.reshape(of.shape)) + 9, slack=SLACK)
+
+
 def _by_a_state(of: ByState) -> None:
     x, held = of.x, of.held
     arrays = {"x": x, "mean": held["mean"], "var": held["var"], "gamma": of.gamma, "beta": of.beta}
@@ -162,6 +170,7 @@ def _by_a_state(of: ByState) -> None:
 def _cases() -> Iterator[Case]:
     yield from cases_of(BATCHES, "bn_normalize", _BODIES, _of_a_batch)
     yield from cases_of(GROUPED, "bn_normalize", _BODIES, _of_groups)
+    yield from cases_of(GROUPED, "bn_normalize of a sum", _BODIES, _of_sums)
     yield from cases_of(BY_STATE, "bn_normalize by a state", _BODIES, _by_a_state)
 
 
@@ -198,6 +207,9 @@ OPS = (
             "and relu": call("bn_normalize", X, _STATE, SCALE, SCALE, neuron="relu"),
             "and gelu": call("bn_normalize", SMALL, _STATE, SCALE, SCALE, neuron="gelu"),
             "and tanh": call("bn_normalize", SMALL, _STATE, SCALE, SCALE, neuron=TANH),
+            "of a sum": call("bn_normalize", X, _STATE, SCALE, SCALE, add=X),
+            "of a sum and relu": call("bn_normalize", X, _STATE, SCALE, SCALE, add=X, neuron="relu"),
+            "of a sum and gelu": call("bn_normalize", SMALL, _STATE, SCALE, SCALE, add=SMALL, neuron="gelu"),
             "of eight channels": Sample(
                 call("bn_normalize", _EIGHT, state(8, sums=False), Array((8,)), Array((8,))), in_matrix=False
             ),
@@ -213,9 +225,12 @@ OPS = (
             ("beta does not fit the channels", lambda: mf.bn_normalize(IMAGES, NORM, None, mx.ones((4, 1)))),
             ("the state does not fit together", lambda: mf.bn_normalize(IMAGES, forged(**_ROWS))),
             ("state.eps is out of range", lambda: mf.bn_normalize(IMAGES, forged(eps=-1.0))),
+            ("add does not belong to x", lambda: mf.bn_normalize(IMAGES, NORM, add=IMAGES[:, :1])),
         ),
         wrong_types=(
             ("neuron is no activation", lambda: mf.bn_normalize(IMAGES, NORM, neuron=1)),
+            ("add is not an array", lambda: mf.bn_normalize(IMAGES, NORM, add=1.0)),
+            ("add and x differ in dtype", lambda: mf.bn_normalize(IMAGES, NORM, add=IMAGES.astype(mx.float16))),
             (
                 "state.mean has no floating dtype",
                 lambda: mf.bn_normalize(IMAGES, forged(mean=mx.ones(4, mx.int32))),
@@ -225,7 +240,7 @@ OPS = (
         loads={
             "bn_normalize": Loads(
                 _by_own_statistics,
-                {"x": WHOLE, **dict.fromkeys(("mean", "scale", "shift", "var"), PER_THREAD)},
+                {"x": WHOLE, "added": (WHOLE[0], 0), **dict.fromkeys(("mean", "scale", "shift", "var"), PER_THREAD)},
             )
         },
         benchmarks=_BENCHMARKS,

@@ -249,10 +249,12 @@ def _activation(neuron: Any) -> tuple[str, dict[str, Any]]:
     return type, dict(zip("abc", given, strict=False))
 
 
-def bn_normalize(x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None) -> np.ndarray:
+def bn_normalize(
+    x: np.ndarray, state: Statistics, gamma: Any = 1, beta: Any = 0, neuron: Any = None, add: Any = 0
+) -> np.ndarray:
     """Normalization by given statistics."""
     type, how = _activation(neuron)
-    return activation.neuron(_before_activation(x, state, gamma, beta), type, **how)
+    return activation.neuron(_before_activation(x, state, gamma, beta) + add, type, **how)
 
 
 def _pulled(dy: np.ndarray, x: np.ndarray, state: Statistics, gamma: Any, beta: Any, neuron: Any) -> np.ndarray:
