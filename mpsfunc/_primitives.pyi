@@ -136,6 +136,9 @@ def same(a: mlx.core.array, b: mlx.core.array) -> bool:
 def is_lazy_zeros(a: mlx.core.array) -> bool:
     """Whether an array is an mx.zeros that is not evaluated yet."""
 
+def addends(a: mlx.core.array) -> tuple[mlx.core.array, mlx.core.array] | None:
+    """The two arrays that a sum, which is not evaluated yet, is of, or None."""
+
 def known_count(a: mlx.core.array) -> int | None:
     """The value of an int64 that is not to be computed, or None."""
 

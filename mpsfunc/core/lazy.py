@@ -22,6 +22,15 @@ def is_lazy_zeros(a: mx.array) -> bool:
     return module is not None and module.is_lazy_zeros(a)
 
 
+def addends(a: mx.array) -> tuple[mx.array, mx.array] | None:
+    """The two arrays that ``a`` is the sum of, as MLX adds them, if it is one that is not evaluated yet.
+
+    Where MLX repeated or cast one for that, it is what came of this. None also without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.addends(a)
+
+
 def known_count(a: mx.array) -> int | None:
     """The value of a 0-d int64 array that is a constant or evaluated, also within a transformation.
 

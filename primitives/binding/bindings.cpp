@@ -1,6 +1,7 @@
 // mpsfunc._primitives: one lazy function an operation, and the settings of the pool and the dispatch.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -73,6 +74,7 @@ NB_MODULE(_primitives, m) {
       "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,
       "Whether two objects hold one array; not so once either has been changed in place.");
   m.def("is_lazy_zeros", &is_lazy_zeros, "a"_a, "Whether an array is an mx.zeros that is not evaluated yet.");
+  m.def("addends", &addends, "a"_a, "The two arrays that a sum, which is not evaluated yet, is of, or None.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");

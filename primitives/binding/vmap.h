@@ -83,6 +83,13 @@ inline bool is_lazy_zeros(const mx::array& a) {
   return one.dtype() == mx::float64 && *one.data<double>() == 0;
 }
 
+// The two arrays whose sum an array is, if it is one that is not evaluated yet, as they were added.
+inline std::optional<std::pair<mx::array, mx::array>> addends(const mx::array& a) {
+  const bool lazy = a.status() == mx::array::Status::unscheduled && a.has_primitive() && a.inputs().size() == 2;
+  if (!lazy || std::string(a.primitive().name()) != "Add") return std::nullopt;
+  return std::pair(a.inputs()[0], a.inputs()[1]);
+}
+
 // The value of an array of one int64, if it is there already and nothing that a transformation follows.
 inline std::optional<int64_t> known_count(const mx::array& a) {
   if (a.dtype() != mx::int64 || a.size() != 1 || a.is_tracer() || !a.is_available()) return std::nullopt;

@@ -168,6 +168,19 @@ def test_only_zeros_are_taken_for_zeros() -> None:
     assert not core_lazy.is_lazy_zeros(made)
 
 
+def test_only_sums_are_taken_for_sums() -> None:
+    a, b = mx.ones((2, 3)), mx.full((2, 3), 2.0)
+    one, other = core_lazy.addends(a + b)
+    assert core_lazy.same(one, a) and core_lazy.same(other, b)
+    assert all(core_lazy.addends(c) is None for c in (a, a - b, a * b, mx.zeros((2, 3)), mx.maximum(a + b, 0)))
+    wide, cast = core_lazy.addends(a + mx.ones((3,))), core_lazy.addends(a + b.astype(mx.float16))
+    assert core_lazy.same(wide[0], a) and wide[1].shape == (2, 3)
+    assert core_lazy.same(cast[0], a) and cast[1].dtype == mx.float32
+    made = a + b
+    mx.eval(made)
+    assert core_lazy.addends(made) is None
+
+
 def test_a_new_state_in_an_exported_function(tmp_path: Path) -> None:
     x, state, path = mx.ones((2,)), mf.conv_state(IMAGE, WEIGHTS), str(tmp_path / "sum.mlxfn")
     mx.export_function(path, lambda x: [state.dw + x.sum()], x)
