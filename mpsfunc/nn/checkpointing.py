@@ -82,13 +82,13 @@ def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = 
 
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> R:
         trainable: Any = tree_flatten(module.trainable_parameters())
-        start = _Kept(module, copied=True)
+        start = Kept(module, copied=True)
 
         def first(_: Sequence[mx.array], /, *args: P.args, **kwargs: P.kwargs) -> R:
             return run(*args, **kwargs)
 
         def again(parameters: Sequence[mx.array], /, *args: P.args, **kwargs: P.kwargs) -> R:
-            now = _Kept(module, copied=False)
+            now = Kept(module, copied=False)
             try:
                 start.restore()
                 paths = [path for path, _ in trainable]
@@ -104,7 +104,7 @@ def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = 
     return checkpointed
 
 
-class _Kept:
+class Kept:
     """What a module and everything in it consists of, to be put back."""
 
     def __init__(self, module: stock.Module, *, copied: bool) -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as stock
 from mlx.utils import tree_flatten
 
-from mpsfunc.core.arguments import entries, is_a, text
+from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import a_kind, describe
-from mpsfunc.nn import activations, activations_beyond_mps, convolutions, drop_in, layers, poolings
+from mpsfunc.nn import (
+    activations,
+    activations_beyond_mps,
+    convolutions,
+    drop_in,
+    layers,
+    naming,
+    observing,
+    poolings,
+    rewritten_classes,
+)
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.activations_beyond_mps import GLU, Softmin, Step
-from mpsfunc.nn.drop_in import Activation, DropIn, Following, Fusing, Sequential
+from mpsfunc.nn.drop_in import Activation, DropIn, Fusing, Sequential
+from mpsfunc.nn.functions import function
 from mpsfunc.nn.layers import BatchNorm
 
 # Each drop-in by the layer that it stands in for.
@@ -55,8 +66,9 @@ class Conversion(NamedTuple):
 
 def convert(
     model: stock.Module,
-    fuse: Iterable[tuple[str, str]] = (),
+    fuse: Iterable[tuple[str, str] | str] = (),
     *,
+    example: mx.array | Sequence[object] | None = None,
     group: mx.distributed.Group | None = None,
 ) -> Conversion:
     """Turns the layers of mlx.nn in a model into drop-ins, in place.
@@ -66,13 +78,28 @@ def convert(
     a user derived from one of MLX's stay as they are.
 
     A convolution, transposed convolution, linear layer or batch, instance or group norm applies the activation behind
-    it itself, where the two are neighbours in an ``mlx.nn.Sequential``, or where ``fuse`` says so; ``LayerNorm`` does
-    not. Both find out in each call, so modules that are shared, called by themselves or exchanged later compute what
-    they always did. Of a relu that runs so behind anything but a normalization, the slope at exactly 0 is 0, not 1.
+    it itself; ``LayerNorm`` does not. In an ``mlx.nn.Sequential`` that is the neighbour. Elsewhere ``example`` shows
+    which it is, or ``fuse`` says so. Each call finds out anew whether an activation is given the very array that a
+    layer returned, so modules that are shared, called by themselves or exchanged later compute what they always did. Of
+    a relu that runs so behind anything but a normalization, the slope at exactly 0 is 0, not 1.
+
+    With an example the model runs once, in evaluation mode; its parameters, statistics and modes and MLX's random state
+    are then what they were. Activations are found that are modules, or functions which the code of the model's own
+    classes calls: those of ``mlx.nn``, ``mx.sigmoid``, ``mx.tanh``, and ``mx.maximum`` of an array and 0; by name, as a
+    module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code calls.
+    Where it calls one on a layer's result, the module gets a class that is derived from its own, with the same name and
+    methods of the same code, which look for activations elsewhere. ``isinstance`` holds, ``type(block) is Block`` does
+    not until `revert`. ``copy.deepcopy`` and ``pickle`` copy such a module with what is fused; nothing of MLX and
+    nothing that other code sees is changed. Functions in lists and dicts of a module, in what ``mx.compile`` made
+    before the conversion, and in objects that are no modules stay as they are.
 
     Args:
         model: The model, or a single layer.
-        fuse: Paths of a layer and of the activation that is called on its results. Default: none.
+        fuse: Paths of a layer and of the activation that is called on its results, as pairs; or patterns such as
+            "*.conv1 -> *.relu", with the wildcards of ``fnmatch``, each of which stands for the same text on both
+            sides, unless one side has none. Default: none.
+        example: What the model is called with: an array; a shape, that is a tuple or list of ints, for a float32 image
+            of random numbers; or any other tuple or list, of arguments as they are. Default: it is not called.
         group: Processes of ``mx.distributed`` over whose images batch normalizations take statistics together. Default:
             as before, at first each process by itself.
 
@@ -80,9 +107,11 @@ def convert(
         What was done. Print it.
 
     Raises:
-        TypeError: model is not a module, fuse is not made of pairs of paths, or group is not a group.
-        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a layer has two activations; a
-            module holds itself.
+        TypeError: model is not a module, fuse is not made of pairs and patterns, example is none, or group is not a
+            group.
+        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a pattern matches nothing or
+            is none; a module holds itself; the call on the example raises, whose error is the cause of this one. Then
+            the model is what it was.
 
     Example:
         >>> import mlx.nn
@@ -92,36 +121,47 @@ def convert(
         fused: layers.0 with layers.1
         left: layers.2 (no drop-in for RMSNorm)
     """
+    op = "convert"
     if not is_a(model, stock.Module):
-        raise TypeError(f"convert: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
+        raise TypeError(f"{op}: model is not a module; got {a_kind(model)}, expected an mlx.nn.Module")
     if not (group is None or is_a(group, mx.distributed.Group)):
         raise TypeError(
-            f"convert: not a group; got group={describe(group)}, expected None or one from mx.distributed.init()"
+            f"{op}: not a group; got group={describe(group)}, expected None or one from mx.distributed.init()"
         )
-    paths = dict(sorted(_modules("convert", model), key=_by_numbers))
-    pairs = _pairs(fuse, paths)
-    replaced: dict[str, str] = {}
-    left: dict[str, str] = {}
-    for path, module in paths.items():
-        why = _why_left(module)
-        if why and not (group is not None and type(module) is stock.BatchNorm):  # MLX's would know no group
-            left[path] = why
-        elif type(module) in DROP_INS and not isinstance(module, stock.Sequential):
-            replaced[path] = type(module).__name__
-    for path, module in paths.items():
-        if path not in left:
-            kind: Any = DROP_INS.get(type(module), type(module))
+    given = None if example is None else observing.arguments(op, example)
+    paths = dict(sorted(_modules(op, model), key=_by_numbers))
+    pairs = naming.pairs(fuse, paths, _becomes(Fusing), _becomes(Activation))
+    before = [(module, type(module), dict(vars(module))) for module in paths.values()]
+    try:
+        replaced, left = _replaced(paths, group)
+        told: dict[str, str] = {}
+        if pairs or given is not None:
+            common = observing.joined(paths.values())
+            for path, behind in pairs:
+                for each in (paths[path], paths[behind]):
+                    vars(each)["_following"] = common
+                common.name(paths[path], paths[behind])
+            if given is not None:
+                told = observing.observed(op, model, paths, given, common)
+        left = {path: why for path, why in left.items() if not isinstance(paths[path], Sequential)}
+        fused, unfused, functions = _neighbours(paths)
+        if given is not None:
+            unfused = {
+                path: told.get(path, f"no layer applies {_name(paths[path])}") if path in paths else why
+                for path, why in unfused.items()
+            }
+            unfused |= {path: why for path, why in told.items() if not isinstance(paths.get(path), _ACTIVATIONS)}
+        for path, behinds in _named(paths).items():
+            behinds = [behind for behind in behinds if behind != fused.get(path)]
+            fused[path] = " and ".join([*([fused[path]] if path in fused else []), *behinds])
+            for behind in behinds:
+                unfused.pop(behind, None)
+    except BaseException:
+        for module, kind, own in before:
             module.__class__ = kind
-        if group is not None and isinstance(module, BatchNorm):
-            module.processes = group
-    for path, behind in pairs.items():
-        layer, activation = paths[path], paths[behind]
-        assert isinstance(layer, Fusing) and isinstance(activation, Activation)
-        layer._following = activation._following = activation._following or Following()
-    fused, unfused, functions = _neighbours(paths)
-    for path, behind in _named(paths, pairs).items():
-        fused[path] = behind if fused.get(path, behind) == behind else f"{fused[path]} and {behind}"
-        unfused.pop(behind, None)
+            vars(module).clear()
+            vars(module).update(own)
+        raise
     return Conversion(
         replaced, *(dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
     )
@@ -159,10 +199,13 @@ def revert(model: stock.Module) -> stock.Module:
                 "expected arguments of MLX's"
             )
     for _, module in modules:
+        kind: Any = rewritten_classes.original(type(module))
+        module.__class__ = kind
         if isinstance(module, DropIn):
             for name in ("_following", "_together"):
                 vars(module).pop(name, None)
-            module.__class__ = back.get(type(module), type(module))
+            own: Any = back.get(kind, kind)
+            module.__class__ = own
     return model
 
 
@@ -199,42 +242,34 @@ def _why_left(module: stock.Module) -> str:
     return f"no drop-in for {kind.__name__}" if theirs and kind is not stock.Identity else ""
 
 
-def _pairs(given: Iterable[tuple[str, str]], paths: dict[str, stock.Module]) -> dict[str, str]:
-    """The pairs that the user names, if both are there and of the right kinds."""
-    wrong = f"convert: fuse is not made of pairs; got {describe(given)}, expected (layer, activation) as paths"
-    if is_a(given, str) or is_a(given, mx.array):
-        raise TypeError(wrong)
-    try:
-        given = list(given)
-    except Exception:  # whatever asking it for entries does
-        raise TypeError(wrong) from None
-    pairs: dict[str, str] = {}
-    for each in given:
-        held = entries(each) or ()
-        pair = [path for path in map(text, held) if path is not None]
-        if len(held) != 2 or len(pair) != 2:
-            raise TypeError(
-                f"convert: fuse is not made of pairs; got {describe(each)}, expected (layer, activation) as paths"
-            )
-        wanted = "a layer that fuses", "an activation that can be fused"
-        for path, kind, what in zip(pair, (Fusing, Activation), wanted, strict=True):
-            if path not in paths:
-                raise ValueError(
-                    f"convert: there is no such module; got {describe(path)}, expected a path of the model"
-                )
-            module = paths[path]
-            if not issubclass(DROP_INS.get(type(module), type(module)), kind) or _why_left(module):
-                raise ValueError(f"convert: not {what}; got {describe(path)}, {a_kind(module)}, expected one")
-        layer, behind = paths[pair[0]], paths[pair[1]]
-        named = [paths[pairs[path]] for path in pairs if paths[path] is layer]
-        following = getattr(layer, "_following", None)
-        if any(each is not behind for each in named) or following not in (None, getattr(behind, "_following", None)):
-            raise ValueError(
-                f"convert: a layer has one activation; got {describe(pair[0])} with {describe(pair[1])}, "
-                "expected the one named before"
-            )
-        pairs[pair[0]] = pair[1]
-    return pairs
+def _becomes(kind: type[DropIn]) -> naming.Fits:
+    """Whether a module's drop-in is of such a kind."""
+
+    def fits(module: stock.Module) -> bool:
+        return issubclass(DROP_INS.get(type(module), type(module)), kind) and not _why_left(module)
+
+    return fits
+
+
+def _replaced(
+    paths: dict[str, stock.Module], group: mx.distributed.Group | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Gives layers their drop-ins' classes. Which those are, and which stay and why."""
+    replaced: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for path, module in paths.items():
+        why = _why_left(module)
+        if why and not (group is not None and type(module) is stock.BatchNorm):  # MLX's would know no group
+            left[path] = why
+        elif type(module) in DROP_INS and not isinstance(module, stock.Sequential):
+            replaced[path] = type(module).__name__
+    for path, module in paths.items():
+        if path not in left:
+            kind: Any = DROP_INS.get(type(module), type(module))
+            module.__class__ = kind
+        if group is not None and isinstance(module, BatchNorm):
+            module.processes = group
+    return replaced, left
 
 
 def _neighbours(
@@ -256,21 +291,24 @@ def _neighbours(
             if i and drop_in.fused(chain.layers[i - 1], behind) is not None:
                 fused[ahead] = here
                 alone.pop(here, None)
-            elif here in alone or drop_in.function(behind) is not None:
+            elif here in alone or function(behind) is not None:
                 alone[here] = f"behind {_name(chain.layers[i - 1]) if i else 'nothing'}"
             elif not isinstance(behind, stock.Module):
                 left[here] = f"no drop-in for {_name(behind)}"
     return fused, alone, left
 
 
-def _named(paths: dict[str, stock.Module], pairs: dict[str, str]) -> dict[str, str]:
-    """The pairs that the user has named, now or earlier."""
-    activations = {id(each._following): path for path, each in paths.items() if isinstance(each, Activation)}
-    return {
-        path: pairs.get(path, activations[id(layer._following)])
-        for path, layer in paths.items()
-        if isinstance(layer, Fusing) and layer._following and id(layer._following) in activations
-    }
+def _named(paths: dict[str, stock.Module]) -> dict[str, list[str]]:
+    """The activations that the user has named, or an example has shown, now or earlier, by the paths of layers."""
+    first = {id(module): path for path, module in reversed(paths.items())}
+    found: dict[str, list[str]] = {}
+    for path, layer in paths.items():
+        common = vars(layer).get("_following") if isinstance(layer, Fusing) else None
+        for each, behind in common.named() if common else ():
+            known = behind if isinstance(behind, str) else first.get(id(behind))
+            if each is layer and known is not None:
+                found.setdefault(path, []).append(known)
+    return found
 
 
 def _name(each: Any) -> str:

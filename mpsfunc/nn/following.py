@@ -1,0 +1,103 @@
+"""How an activation takes over the call of the layer whose result it is given."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any, NamedTuple, Protocol
+
+import mlx.core as mx
+
+import mpsfunc as mf
+from mpsfunc.core import lazy
+
+
+class Call(NamedTuple):
+    """A call of a layer. Arrays are held by objects of our own, which users cannot change in place."""
+
+    layer: Any
+    alive: weakref.ref[mx.array]  # the object that the user got, with which this is forgotten
+    x: mx.array
+    y: mx.array
+    before: dict[str, Any]  # what the layer held
+    after: dict[str, Any]
+
+
+class Watch(Protocol):
+    """What looks on while an example runs."""
+
+    def seen(self, call: Call | None, y: mx.array, behind: Any) -> None:
+        """An activation was called on y, the result of that call or of none."""
+
+
+class Following:
+    """Lets activations take over the calls of layers, of those that somebody named or that an example showed.
+
+    A layer always returns what it computes without an activation. An activation that is given that very array calls the
+    layer again, with itself, and nobody ever evaluates the first array. So nothing is computed wrongly, whatever a user
+    does to a model and whatever else reads the array. A call is forgotten with its result.
+
+    The layers and the activations of one model share one, which copies of the model have of their own.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Call] = {}  # by the result's identity
+        self.watch: Watch | None = None
+        self.classes: dict[Any, type] = {}  # of modules whose code was rewritten for this, by their own
+        self.pairs: list[tuple[weakref.ref[Any], weakref.ref[Any] | str]] = []  # for reports
+
+    def __reduce__(self) -> tuple[type[Following], tuple[()]]:
+        return Following, ()
+
+    def name(self, layer: Any, behind: Any) -> None:
+        """Keeps for reports that an activation is called on a layer's results."""
+        same = [other for one, other in self.named() if one is layer]
+        if not any(other == behind if isinstance(behind, str) else other is behind for other in same):
+            self.pairs.append((weakref.ref(layer), behind if isinstance(behind, str) else weakref.ref(behind)))
+
+    def named(self) -> list[tuple[Any, Any]]:
+        """The layers and the activations that are still there; a function by its name."""
+        pairs = [(layer(), behind if isinstance(behind, str) else behind()) for layer, behind in self.pairs]
+        return [(layer, behind) for layer, behind in pairs if layer is not None and behind is not None]
+
+    def noted(self, layer: Any, x: mx.array) -> mx.array:
+        """The layer's result without an activation."""
+        before, x_held = _held(layer), copy.copy(x)
+        y: mx.array = layer.run(x)
+        key, calls = id(y), self._calls
+        alive = weakref.ref(y, lambda _: calls.pop(key, None))
+        calls[key] = Call(layer, alive, x_held, copy.copy(y), before, _held(layer))
+        return y
+
+    def taken(self, y: mx.array, neuron: mf.Neuron, behind: Any) -> mx.array | None:
+        """The result with an activation, if y is a layer's and neither it nor the layer has been changed since."""
+        call = self._unchanged(y)
+        if self.watch is not None:
+            self.watch.seen(call, y, behind)
+        if call is None:
+            return None
+        del self._calls[id(y)]
+        statistics = [name for name, a in call.before.items() if not _same(a, call.after[name])]
+        call.layer.update({name: call.before[name] for name in statistics})
+        try:
+            return call.layer.run(call.x, neuron)
+        except Exception:  # of whatever kind: statistics are what the first call left
+            call.layer.update({name: call.after[name] for name in statistics})
+            raise
+
+    def _unchanged(self, y: mx.array) -> Call | None:
+        call = self._calls.get(id(y))
+        if call is None or not lazy.same(call.y, y):
+            return None
+        now = _held(call.layer)
+        same = now.keys() == call.after.keys() and all(_same(a, now[name]) for name, a in call.after.items())
+        return call if same else None
+
+
+def _held(layer: Any) -> dict[str, Any]:
+    """Everything of a layer."""
+    return {name: copy.copy(a) if isinstance(a, mx.array) else a for name, a in (*layer.items(), *vars(layer).items())}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return lazy.same(a, b) if isinstance(a, mx.array) and isinstance(b, mx.array) else a is b

@@ -1,0 +1,246 @@
+"""What runs while a model is called on an example, and which activation is given which layer's result."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as stock
+from mlx.utils import tree_flatten
+
+from mpsfunc.core import launch, lazy, recomputing
+from mpsfunc.core.arguments import entries, is_a, whole
+from mpsfunc.core.printing import a_kind, describe
+from mpsfunc.nn import drop_in, functions
+from mpsfunc.nn import rewritten_classes as classes
+from mpsfunc.nn.checkpointing import Kept
+from mpsfunc.nn.following import Call, Following
+from mpsfunc.nn.rewriting import Globals, Owner
+
+
+def arguments(op: str, example: Any) -> tuple[Any, ...]:
+    """What a model is called with."""
+    if is_a(example, mx.array):
+        return (example,)
+    held = entries(example)
+    if not held:
+        raise TypeError(
+            f"{op}: not an example; got example={describe(example)}, expected an array, a shape or a tuple of arguments"
+        )
+    sizes = [whole(each) for each in held]
+    shape = [size for size in sizes if size is not None]
+    if len(shape) < len(held):
+        return held
+    if any(size < 1 for size in shape):
+        raise ValueError(f"{op}: example is no shape; got example={describe(example)}, expected sizes above 0")
+    return (mx.random.normal(shape, key=mx.random.key(0)),)
+
+
+class Pair(NamedTuple):
+    """A layer's result that an activation was given."""
+
+    layer: Any
+    behind: Any  # a module, or what rewritten code and the function of MLX that it calls
+    y: mx.array
+
+
+class Observation:
+    """What activations were given."""
+
+    def __init__(self, modules: dict[int, str]) -> None:
+        self._paths = modules
+        self.pairs: list[Pair] = []
+        self._lines: dict[str, list[int]] = {}  # of functions that were given no layer's result
+        self.called: set[int] = set()  # activations, by identity
+
+    def seen(self, call: Call | None, y: mx.array, behind: Any) -> None:
+        """Notes it."""
+        self.called.add(id(behind))
+        if call is not None:
+            self.pairs.append(Pair(call.layer, behind, call.y))
+        elif isinstance(behind, tuple):
+            at, line = _place(sys._getframe(2), self._paths)
+            lines = self._lines.setdefault(_at(at, functions.called(behind[1])), [])
+            if line not in lines:
+                lines.append(line)
+
+    def alone(self) -> dict[str, str]:
+        """Functions that were given no layer's result."""
+        return {at: f"on no layer's result in line {', '.join(map(str, lines))}" for at, lines in self._lines.items()}
+
+    def computed_twice(self) -> set[int]:
+        """Layers, by identity, whose results were read besides."""
+        return {id(pair.layer) for pair in self.pairs if _is_evaluated(pair.y)}
+
+
+def _place(frame: FrameType | None, paths: dict[int, str]) -> tuple[str, int]:
+    """The module whose code a function is called in, and the line."""
+    line = 0
+    while frame is not None:
+        if type(frame.f_globals) is Globals:
+            line = line or frame.f_lineno
+            names = frame.f_code.co_varnames[:1]
+            holder = frame.f_locals.get(names[0]) if names else None
+            if id(holder) in paths:
+                return paths[id(holder)], line
+        frame = frame.f_back
+    return "", line
+
+
+def _at(path: str, name: str) -> str:
+    """Where a report says that a function is, by the module whose code calls it."""
+    return f"{path}: {name}" if path and name else path or name
+
+
+def _is_evaluated(a: mx.array) -> bool:
+    """What is evaluated has forgotten how; only MLX's drawing of that is public."""
+    drawn = io.StringIO()
+    mx.export_to_dot(drawn, a)
+    return "label" not in drawn.getvalue()
+
+
+def run(op: str, model: stock.Module, given: tuple[Any, ...]) -> None:
+    """Calls the model in evaluation mode and evaluates what it gives; the model and the random state stay.
+
+    Raises:
+        ValueError: The call raises.
+    """
+    with _kept(model):
+        try:
+            for module in model.modules():
+                vars(module)["_training"] = False
+            made: Any = tree_flatten(model(*given))
+            mx.eval([a for _, a in made if isinstance(a, mx.array)])
+        except Exception as error:  # whatever a user's code raises
+            raise ValueError(
+                f"{op}: the model's call raises {a_kind(error)} of {describe(str(error))}; "
+                f"got example={describe(given[0] if len(given) == 1 else given)}, expected arguments that it takes"
+            ) from error
+
+
+@contextlib.contextmanager
+def _kept(model: stock.Module) -> Iterator[None]:
+    """Puts back everything in a model, arrays that were changed in place, too, and MLX's random state."""
+    kept = Kept(model, copied=False)
+    copies = [(a, copy.copy(a)) for _, items, own in kept.containers.values() for a in _arrays(items, own)]
+    with recomputing.drawing_from(recomputing.random_state()):
+        try:
+            yield
+        finally:
+            kept.restore()
+            for a, before in copies:
+                if not lazy.same(a, before):
+                    a[...] = before
+
+
+def _arrays(items: Any, own: dict[str, Any]) -> Iterator[mx.array]:
+    for value in (*(items.values() if isinstance(items, dict) else items), *own.values()):
+        if isinstance(value, mx.array):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _arrays(value, {})
+
+
+def joined(modules: Iterable[stock.Module]) -> Following:
+    """What the activations and the layers of a model share; of modules that had several, from now on one."""
+    found: dict[int, Following] = {}
+    rewritten = []
+    for module in modules:
+        owner: Owner | None = getattr(type(module), "_owner", None)
+        if owner is not None:
+            rewritten.append((module, owner))
+        for each in (owner and owner.following, vars(module).get("_following")):
+            if isinstance(each, Following):
+                found[id(each)] = each
+    if len(found) == 1:
+        return next(iter(found.values()))
+    common = Following()
+    common.pairs = [pair for each in found.values() for pair in each.pairs]
+    for module in modules:
+        if "_following" in vars(module):
+            vars(module)["_following"] = common
+    for module, owner in rewritten:
+        kind: Any = classes.rewritten(classes.original(type(module)), common, owner.attributes)
+        module.__class__ = kind
+    return common
+
+
+def observed(
+    op: str, model: stock.Module, paths: dict[str, stock.Module], given: tuple[Any, ...], common: Following
+) -> dict[str, str]:
+    """Calls the model on an example and has activations follow the layers whose results they are given.
+
+    Returns:
+        Activations that run by themselves, and why.
+    """
+    modules = {id(module): (path, module) for path, module in reversed(paths.items())}
+    first = {at: path for at, (path, _) in modules.items()}
+    if launch.optional_module() is None:
+        why = "without the C++ module nothing tells whether an array is a layer's result"
+        return {path: why for path, module in paths.items() if isinstance(module, drop_in.Activation)}
+    before = {at: (type(module), "_following" in vars(module)) for at, (_, module) in modules.items()}
+    for _, module in modules.values():
+        if drop_in.can_fuse(module) or drop_in.can_be_fused(module):
+            vars(module)["_following"] = common
+    told = _rewrite([module for _, module in modules.values()], first, common)
+    common.watch = watch = Observation(first)
+    try:
+        run(op, model, given)
+    finally:
+        common.watch = None
+    twice = watch.computed_twice()
+    for pair in watch.pairs:
+        function = functions.called(pair.behind[1]) if isinstance(pair.behind, tuple) else ""
+        if id(pair.layer) not in twice:
+            common.name(pair.layer, function or pair.behind)
+            continue
+        layer = first[id(pair.layer)]
+        told[_at(layer, function) if function else first[id(pair.behind)]] = (
+            f"the result of {layer or 'the model'} is read besides"
+        )
+    good = [pair for pair in watch.pairs if id(pair.layer) not in twice]
+    follow = {id(pair.layer) for pair in good} | {id(pair.behind) for pair in good}
+    owners = {id(pair.behind[0]) for pair in good if isinstance(pair.behind, tuple)}
+    for at, (path, module) in modules.items():
+        kind, had = before[at]
+        if at not in follow and not had:
+            vars(module).pop("_following", None)
+        owner = getattr(type(module), "_owner", None)
+        if owner is not None and id(owner) not in owners and not _fuses_neighbours(module):
+            module.__class__ = kind
+        if isinstance(module, drop_in.Activation) and at not in follow and path not in told:
+            told[path] = "on no layer's result" if at in watch.called else "not called on the example"
+    used = {id(type(module)) for module in model.modules()}
+    common.classes = {kind: made for kind, made in common.classes.items() if id(made) in used}
+    return told | watch.alone()
+
+
+def _rewrite(modules: list[stock.Module], paths: dict[int, str], common: Following) -> dict[str, str]:
+    """Gives modules whose code may call activations classes for it. What cannot be rewritten, and why."""
+    kinds: dict[Any, list[stock.Module]] = {}
+    for module in modules:
+        kind = classes.original(type(module))
+        if not issubclass(kind, drop_in.DropIn):
+            kinds.setdefault(kind, []).append(module)
+    told: dict[str, str] = {}
+    for kind, of in kinds.items():
+        made: Any = classes.rewritten(kind, common, classes.attributes(of, common))
+        for module in of:
+            refused = classes.refused(module, made)
+            for name, why in refused.items():
+                told[_at(paths[id(module)], name)] = why
+            module.__class__ = made or kind
+    return told
+
+
+def _fuses_neighbours(chain: stock.Module) -> bool:
+    """Whether a class derived from Sequential is needed as one of ours."""
+    if not isinstance(chain, drop_in.Sequential):
+        return False
+    return any(drop_in.fused(*pair) is not None for pair in zip(chain.layers, chain.layers[1:], strict=False))

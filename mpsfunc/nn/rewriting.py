@@ -1,0 +1,341 @@
+"""Code of users that calls an activation of MLX as a function, run so that the layer ahead can apply it.
+
+A module whose code does gets a class derived from its own, with its name. Methods of that class are the user's code
+objects over other globals, which read the module's through and change what they give in one point: an activation of
+MLX, and MLX's modules, come as objects that look whether an array is a layer's result and otherwise call MLX's
+function. What no such method runs does not see them, and nothing of MLX or of the user's is written to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as stock
+
+from mpsfunc.nn import functions
+from mpsfunc.nn.following import Following
+
+_MODULES = ("mlx", "mlx.core", "mlx.nn", "mlx.nn.layers", "mlx.nn.layers.activations")
+_OUTSIDE = ("exec", "eval", "globals")  # which would see the globals themselves
+_OF_GLOBALS = ("__name__", "__package__", "__spec__", "__path__", "__file__", "__loader__", "__builtins__")
+
+
+class Globals(dict[str, Any]):
+    """A module's globals as they are at each look, but for activations.
+
+    Names are looked up here in vain and so come to ``__missing__``; only what an interpreter reads without asking, to
+    import or to find builtins, is kept. What Python code does to it is done to the module's.
+    """
+
+    def __init__(self, real: dict[str, Any], owner: Owner) -> None:
+        super().__init__({name: real[name] for name in _OF_GLOBALS if name in real})
+        self._real, self._owner = real, owner
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._real:
+            return self._owner.seen(self._real[name])
+        found = self._real.get("__builtins__", builtins)
+        return (found if isinstance(found, dict) else vars(found))[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._real[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._real[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._real
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._real)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As the module's."""
+        return self._real.get(name, default)
+
+    def keys(self) -> Any:
+        """As the module's."""
+        return self._real.keys()
+
+    def values(self) -> Any:
+        """As the module's."""
+        return self._real.values()
+
+    def items(self) -> Any:
+        """As the module's."""
+        return self._real.items()
+
+    def copy(self) -> dict[str, Any]:
+        """As the module's."""
+        return dict(self._real)
+
+
+class _Function:
+    """An activation of MLX, whose call looks first whether its argument is a layer's result."""
+
+    def __init__(self, stock_function: Any, owner: Owner) -> None:
+        self._function, self._owner = stock_function, owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = functions.applied(self._function, args, kwargs)
+        if given is not None:
+            y = self._owner.following.taken(*given, (self._owner, self._function))
+            if y is not None:
+                return y
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._function is (other._function if isinstance(other, _Function) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._function)
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Named(self._function).__reduce__()
+
+
+class _Module(ModuleType):
+    """A module of MLX, of which activations come as such."""
+
+    def __init__(self, real: ModuleType, owner: Owner) -> None:
+        super().__init__(real.__name__)
+        own = object.__getattribute__(self, "__dict__")
+        own.update(_real=real, _seen=owner.seen)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__reduce__", "__reduce_ex__"):
+            return object.__getattribute__(self, name)
+        own = object.__getattribute__(self, "__dict__")
+        return own["_seen"](getattr(own["_real"], name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(object.__getattribute__(self, "__dict__")["_real"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(object.__getattribute__(self, "__dict__")["_real"], name)
+
+    def __dir__(self) -> Iterable[str]:
+        return dir(object.__getattribute__(self, "__dict__")["_real"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, (self.__name__, None, None, ("*",))
+
+
+class _Cell:
+    """What a cell of a closure holds, in the place of it, as long as it does."""
+
+    def __init__(self, cell: Any, known: Any, seen: Any) -> None:
+        self._cell, self._known, self._seen = cell, known, seen
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        now = self._cell.cell_contents
+        return (self._seen if now is self._known else now)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        now = self._cell.cell_contents
+        return getattr(self._seen if now is self._known else now, name)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._cell.cell_contents == other)
+
+    def __hash__(self) -> int:
+        return hash(self._cell.cell_contents)
+
+    def __repr__(self) -> str:
+        return repr(self._cell.cell_contents)
+
+
+_Rewritten = tuple[FunctionType, tuple[Any, ...]]  # a function, and what of the user's it was made of
+
+
+class Owner:
+    """What the code of one rewritten class sees in the place of activations."""
+
+    def __init__(self, following: Following, attributes: frozenset[str] = frozenset()) -> None:
+        self.following, self.attributes = following, attributes
+        self.named = set(attributes)  # also what classes hold
+        self.refused: dict[str, str] = {}  # functions that call activations and cannot be rewritten, and why
+        self._functions: dict[Any, _Function] = {}
+        self._globals: dict[int, Globals] = {}
+        self._modules: dict[int, _Module] = {}
+        self._calls_some: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._rewritten: weakref.WeakKeyDictionary[Any, _Rewritten] = weakref.WeakKeyDictionary()
+        for name in _MODULES:
+            real = sys.modules.get(name)
+            if real is not None:
+                self._modules[id(real)] = _Module(real, self)
+
+    def seen(self, value: Any) -> Any:
+        """What the code sees of a value."""
+        kind = type(value)
+        if kind not in KINDS:
+            return value
+        if kind is ModuleType:
+            return self._modules.get(id(value), value)
+        if kind is functools.partial:
+            known = functions.is_known(value.func)
+            return functools.partial(self._known(value.func), *value.args, **value.keywords) if known else value
+        if kind is MethodType:
+            made = self.seen(value.__func__)
+            return value if made is value.__func__ else MethodType(made, value.__self__)
+        if functions.is_known(value):
+            return self._known(value)
+        return self.rewritten(value) if kind is FunctionType and self.calls_some(value) else value
+
+    def _known(self, value: Any) -> _Function:
+        return self._functions.setdefault(value, _Function(value, self))
+
+    def calls_some(self, f: FunctionType) -> bool:
+        """Whether a function is to be rewritten."""
+        if f not in self._calls_some:
+            self._calls_some[f] = False  # while others are looked at that call this one
+            found = self._finds_some(f)
+            why = _why_not(f) if found else ""
+            if why:
+                self.refused[f.__qualname__] = why
+            self._calls_some[f] = found and not why
+        return self._calls_some[f]
+
+    def _finds_some(self, f: FunctionType) -> bool:
+        if f.__module__ and f.__module__.split(".")[0] in ("mpsfunc", "mlx") and not f.__module__.startswith("mlx.nn"):
+            return False
+        names = {name for code in _codes(f.__code__) for name in code.co_names}
+        held = [f.__globals__[name] for name in names if name in f.__globals__]
+        held += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+        for cell in f.__closure__ or ():
+            try:
+                held.append(cell.cell_contents)
+            except ValueError:  # empty
+                continue
+        if not names & _NAMES:
+            held = [value for value in held if type(value) is not ModuleType]
+        return bool(names & self.named) or any(self.is_some(value) for value in held)
+
+    def is_some(self, value: Any) -> bool:
+        """Whether a value is an activation, or comes to one when it is used."""
+        kind = type(value)
+        if kind is functools.partial:
+            return functions.is_known(value.func)
+        if kind is MethodType:
+            return self.is_some(value.__func__)
+        if kind is ModuleType:
+            return id(value) in self._modules
+        return kind in KINDS and (functions.is_known(value) or (kind is FunctionType and self.calls_some(value)))
+
+    def rewritten(self, f: FunctionType) -> FunctionType:
+        """The same code over other globals, also after the user has given the function another."""
+        parts = f.__code__, f.__defaults__, f.__kwdefaults__
+        known = self._rewritten.get(f)
+        if known is not None and all(a is b for a, b in zip(known[1], parts, strict=True)):
+            return known[0]
+        real = f.__globals__
+        own = self._globals.setdefault(id(real), Globals(real, self))
+        defaults = None if f.__defaults__ is None else tuple(map(self.seen, f.__defaults__))
+        closure = None if f.__closure__ is None else tuple(self._cells(f))
+        made = FunctionType(f.__code__, own, f.__name__, defaults, closure)
+        if f.__kwdefaults__ is not None:
+            made.__kwdefaults__ = {name: self.seen(value) for name, value in f.__kwdefaults__.items()}
+        made.__qualname__, made.__module__, made.__doc__ = f.__qualname__, f.__module__, f.__doc__
+        made.__dict__ = f.__dict__  # the same one
+        later = "__annotate__" if hasattr(f, "__annotate__") else "__annotations__"
+        for name in (later, "__type_params__"):
+            if hasattr(f, name):
+                setattr(made, name, getattr(f, name))
+        self._rewritten[f] = made, parts
+        return made
+
+    def _cells(self, f: FunctionType) -> Iterator[Any]:
+        written = set(_written(f.__code__))
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+            try:
+                known = cell.cell_contents
+            except ValueError:  # empty
+                yield cell
+                continue
+            seen = known if name in written else self.seen(known)
+            yield cell if seen is known else _cell(_Cell(cell, known, seen))
+
+
+_NAMES = {"getattr", "maximum", *(str(f.__name__) for f in functions.FUNCTIONS)}  # by which modules give some
+KINDS = {type(stock.relu), type(mx.maximum), FunctionType, MethodType, ModuleType, functools.partial}
+
+
+def _cell(value: Any) -> Any:
+    return (lambda: value).__closure__[0]  # type: ignore[index]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _written(code: CodeType) -> Iterator[str]:
+    """The names of cells that code writes."""
+    for each in _codes(code):
+        for step in dis.get_instructions(each):
+            if step.opname in ("STORE_DEREF", "DELETE_DEREF"):
+                yield str(step.argval)
+
+
+def _why_not(f: FunctionType) -> str:
+    """Why a function cannot run over other globals; empty if it can."""
+    for code in _codes(f.__code__):
+        if not code.co_flags & 1:  # what is not optimized is the body of a class, which reads globals by itself
+            return f"{f.__qualname__} defines a class"
+        for step in dis.get_instructions(code):
+            if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                return f"{f.__qualname__} writes a global variable"
+            if step.opname.startswith("LOAD_GLOBAL") and step.argval in _OUTSIDE:
+                return f"{f.__qualname__} calls {step.argval}"
+    return ""
+
+
+class _Named:
+    """Stands for a function of MLX while the module that holds it is copied, since the function does not copy."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._value, functools.partial):
+            return _partial, (_Named(self._value.func), self._value.args, self._value.keywords)
+        return _of_mlx, tuple(functions.called(self._value).split("."))
+
+
+def _partial(function: Any, args: Any, kwargs: Any) -> Any:
+    return functools.partial(function, *args, **kwargs)
+
+
+def _of_mlx(module: str, name: str) -> Any:
+    return getattr(stock if module == "nn" else mx, name)
+
+
+def named(value: Any) -> Any:
+    """Something that copies, and comes back as the value, for a function of MLX; else the value."""
+    function = value.func if type(value) is functools.partial else value
+    return _Named(value) if type(function) in KINDS and functions.is_known(function) else value
+
+
+def of_name(value: Any) -> Any:
+    """The function again, where it has not come back by itself."""
+    return value._value if type(value) is _Named else value

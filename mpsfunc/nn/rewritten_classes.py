@@ -1,0 +1,194 @@
+"""Classes of modules whose methods are those of a user's class, rewritten, and which pass for it."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Iterable, Iterator
+from types import FunctionType
+from typing import Any
+
+import mlx.nn as stock
+
+from mpsfunc.nn import drop_in
+from mpsfunc.nn.following import Following
+from mpsfunc.nn.functions import is_known
+from mpsfunc.nn.rewriting import KINDS, Globals, Owner, named, of_name
+
+
+class _Attribute:
+    """A function in an object's own dict, of which rewritten code sees what fuses and everyone else the object."""
+
+    def __init__(self, name: str, owner: Owner) -> None:
+        self._name, self._owner = name, owner
+
+    def __get__(self, holder: Any, kind: type | None = None) -> Any:
+        if holder is None or self._name not in vars(holder):
+            raise AttributeError(self._name)
+        value = vars(holder)[self._name]
+        return self._owner.seen(value) if _is_rewritten(sys._getframe(1).f_globals) else value
+
+    def __set__(self, holder: Any, value: Any) -> None:
+        vars(holder)[self._name] = value
+
+    def __delete__(self, holder: Any) -> None:
+        if vars(holder).pop(self._name, self) is self:
+            raise AttributeError(self._name)
+
+
+class _Member:
+    """A method or function that a class holds, rewritten for as long as it holds it."""
+
+    def __init__(self, base: type, name: str, owner: Owner) -> None:
+        self._base, self._name, self._owner = base, name, owner
+        self._original = vars(base)[name]
+
+    def __set_name__(self, holder: type, name: str) -> None:
+        self._holder = holder
+
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        now: Any = vars(self._base).get(self._name)
+        if now is not self._original:
+            return getattr(super(self._holder, kind if instance is None else instance), self._name)
+        of = type(now)
+        if of is FunctionType:
+            return self._owner.rewritten(now).__get__(instance, kind)
+        if of is classmethod or (of is staticmethod and type(now.__func__) is FunctionType):
+            return of(self._owner.seen(now.__func__)).__get__(instance, kind)
+        value = now.__func__ if of is staticmethod else now
+        return self._owner.seen(value) if _is_rewritten(sys._getframe(1).f_globals) else value
+
+
+def _is_rewritten(where: Any) -> bool:
+    return type(where) is Globals
+
+
+def original(kind: Any) -> Any:
+    """The user's class that a class was made from; of another the class."""
+    return vars(kind).get("_rewritten_from", kind)
+
+
+def own_classes(kind: type) -> Iterator[type]:
+    """The classes that a module's class consists of, besides MLX's `Module` and drop-ins."""
+    for base in kind.__mro__:
+        if issubclass(base, stock.Module) and base is not stock.Module and not issubclass(base, drop_in.DropIn):
+            yield base
+
+
+def attributes(modules: Iterable[stock.Module], following: Following) -> frozenset[str]:
+    """The names by which any of the modules holds activations as functions."""
+    owner = Owner(following)
+    return frozenset(name for module in modules for name, value in vars(module).items() if owner.is_some(value))
+
+
+def rewritten(kind: Any, following: Following, names: frozenset[str]) -> type | None:
+    """A class derived from a user's, with rewritten methods, or nothing if there is nothing to rewrite.
+
+    Args:
+        kind: The user's class.
+        following: What activations look into for layers' results.
+        names: By which instances hold functions.
+    """
+    known = following.classes.get(kind)
+    if known is not None and names <= vars(known)["_owner"].attributes:
+        return known
+    if type(kind) is not type or why_not(kind):
+        return None
+    owner = Owner(following, names)
+    for base in own_classes(kind):
+        inner = {name: getattr(value, "__func__", value) for name, value in vars(base).items()}
+        owner.named |= {name for name, value in inner.items() if type(value) in KINDS and is_known(value)}
+    spaces = [(base, _members(base, owner)) for base in own_classes(kind)]
+    chain = kind.__call__ is stock.Sequential.__call__
+    if not chain and not names and not any(members for _, members in spaces):
+        return None
+    bases = [kind, *(_derived((base,), base, members) for base, members in spaces[1:] if members)]
+    if issubclass(kind, stock.Sequential):
+        bases.append(drop_in.Sequential)
+    own: dict[str, Any] = {name: _Attribute(name, owner) for name in names} | spaces[0][1]
+    own |= {"_rewritten_from": kind, "_owner": owner, "__reduce_ex__": _reduced}
+    made = _derived(tuple(bases), kind, own)
+    following.classes[kind] = made
+    return made
+
+
+def _members(base: type, owner: Owner) -> dict[str, _Member]:
+    found = {}
+    for name, value in vars(base).items():
+        inner = value.__func__ if type(value) in (staticmethod, classmethod) else value
+        if (name == "__call__" or not name.startswith("__")) and owner.is_some(inner):
+            found[name] = _Member(base, name, owner)
+    return found
+
+
+def _derived(bases: tuple[type, ...], like: type, members: dict[str, Any]) -> type:
+    """A class that looks like another, of whose making that is not told."""
+    quiet = type("_Quiet", (), {"__slots__": (), "__init_subclass__": classmethod(lambda cls, **how: None)})
+    space = {"__module__": like.__module__, "__qualname__": like.__qualname__, "__doc__": like.__doc__, "__slots__": ()}
+    return type.__new__(type, like.__name__, (quiet, *bases), space | members)
+
+
+def _reduced(self: Any, protocol: Any) -> Any:
+    """A copy is of a class of its own; what does not copy of MLX's is named."""
+    kind: Any = type(self)
+    made = super(kind, self).__reduce_ex__(protocol)
+    if type(made) is not tuple:
+        return made
+    real = vars(kind)["_rewritten_from"]
+    factory, args, *rest = (real if each is kind else each for each in made)
+    args = tuple(real if each is kind else each for each in args)
+    held: dict[str, Any] = {}
+    if rest and type(rest[0]) is dict:
+        held = {name: made for name, value in rest[0].items() if (made := named(value)) is not value}
+        rest[0] = {name: value for name, value in rest[0].items() if name not in held}
+    owner = vars(kind)["_owner"]
+    return _again, (owner.following, owner.attributes, held, factory, args), *rest
+
+
+def _again(following: Following, names: frozenset[str], held: dict[str, Any], factory: Any, args: Any) -> Any:
+    made = factory(*args)
+    if isinstance(made, stock.Module):
+        made.__class__ = rewritten(type(made), following, names) or type(made)
+        vars(made).update({name: of_name(value) for name, value in held.items()})
+    return made
+
+
+@functools.cache
+def _asks_for_its_type(code: Any) -> bool:
+    """Whether a method calls ``super`` with the type of its object, which would find the user's class over and over."""
+    names = set(code.co_names)
+    if "super" not in names or not names & {"type", "__class__"}:
+        return False
+    return any(step.opname.startswith("LOAD_GLOBAL") and step.argval == "super" for step in dis.get_instructions(code))
+
+
+def why_not(kind: type) -> str:
+    """Why a class cannot have a rewritten one derived from it; empty if it can."""
+    if type(kind) is not type:
+        return f"{kind.__name__} has a metaclass"
+    for base in own_classes(kind):
+        for value in vars(base).values():
+            if type(value) is FunctionType and _asks_for_its_type(value.__code__):
+                return f"{value.__qualname__} calls super with type(self)"
+    return ""
+
+
+def refused(module: stock.Module, made: type | None) -> dict[str, str]:
+    """What of a module's code may call activations and is not rewritten, by name, and why."""
+    told: dict[str, str] = dict(vars(made)["_owner"].refused) if made else {}
+    kind = original(type(module))
+    why = why_not(kind)
+    probe = Owner(Following(), attributes([module], Following()))
+    if why and (probe.attributes or any(_members(base, probe) for base in own_classes(kind))):
+        told[""] = why
+    compiled = {name: value for base in own_classes(kind) for name, value in vars(base).items()} | vars(module)
+    for name, value in compiled.items():
+        if type(value) is type(stock.relu) and not is_known(value):
+            told[name] = "compiled before the conversion"
+    for name, held in module.items():
+        values = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, (list, tuple)) else ()
+        for at, value in values if not isinstance(module, stock.Sequential) else ():
+            if type(value) in KINDS and is_known(value):
+                told[f"item {at} of {name}"] = "a function in a list or dict"
+    return told
