@@ -9,8 +9,9 @@ Example:
     >>> from mpsfunc import nn
     >>> model = mlx.nn.Sequential(mlx.nn.Conv2d(3, 8, 3), mlx.nn.BatchNorm(8), mlx.nn.ReLU(), mlx.nn.MaxPool2d(2))
     >>> print(nn.convert(model))
-    replaced: layers.0 (Conv2d), layers.1 (BatchNorm), layers.2 (ReLU), layers.3 (MaxPool2d)
-    fused: layers.1 with layers.2
+    4 layers: 4 replaced, 1 fused
+      replaced   1 Conv2d, 1 BatchNorm, 1 ReLU, 1 MaxPool2d
+      fused      1 BatchNorm with ReLU
     >>> model(mx.ones((1, 6, 6, 3))).shape
     (1, 2, 2, 8)
 """
@@ -41,7 +42,6 @@ from mpsfunc.nn.activations_beyond_mps import Softmin as Softmin
 from mpsfunc.nn.activations_beyond_mps import Softshrink as Softshrink
 from mpsfunc.nn.activations_beyond_mps import Step as Step
 from mpsfunc.nn.checkpointing import checkpoint as checkpoint
-from mpsfunc.nn.conversion import Conversion as Conversion
 from mpsfunc.nn.conversion import convert as convert
 from mpsfunc.nn.conversion import revert as revert
 from mpsfunc.nn.convolutions import Conv1d as Conv1d
@@ -68,3 +68,4 @@ from mpsfunc.nn.poolings import AvgPool1d as AvgPool1d
 from mpsfunc.nn.poolings import AvgPool2d as AvgPool2d
 from mpsfunc.nn.poolings import MaxPool1d as MaxPool1d
 from mpsfunc.nn.poolings import MaxPool2d as MaxPool2d
+from mpsfunc.nn.report import Conversion as Conversion

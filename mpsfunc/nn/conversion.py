@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as stock
@@ -27,6 +27,7 @@ from mpsfunc.nn.activations_beyond_mps import GLU, Softmin, Step
 from mpsfunc.nn.drop_in import Activation, DropIn, Fusing, Sequential
 from mpsfunc.nn.functions import function
 from mpsfunc.nn.layers import BatchNorm
+from mpsfunc.nn.report import IN_NO_SEQUENTIAL, Conversion
 
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
@@ -36,32 +37,6 @@ DROP_INS: dict[type, type[DropIn]] = {
     if isinstance(value, type) and issubclass(value, DropIn) and issubclass(value, stock.Module)
 }
 _ACTIVATIONS = (Activation, GLU, LogSoftmax, PReLU, Softmax, Softmin, Step)
-
-
-class Conversion(NamedTuple):
-    """What `convert` did.
-
-    Fields:
-        replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
-            compute nothing themselves.
-        fused: The layers that apply the activation behind them, with that activation.
-        unfused: Activations that run by themselves, and why.
-        left: Layers of mlx.nn that stay as they were, and why.
-    """
-
-    replaced: dict[str, str]
-    fused: dict[str, str]
-    unfused: dict[str, str]
-    left: dict[str, str]
-
-    def __str__(self) -> str:
-        told = [
-            ("replaced", [f"{path or 'the model'} ({name})" for path, name in self.replaced.items()]),
-            ("fused", [f"{path} with {activation}" for path, activation in self.fused.items()]),
-            ("not fused", [f"{path or 'the model'} ({why})" for path, why in self.unfused.items()]),
-            ("left", [f"{path or 'the model'} ({why})" for path, why in self.left.items()]),
-        ]
-        return "\n".join(f"{what}: {', '.join(each)}" for what, each in told if each)
 
 
 def convert(
@@ -117,9 +92,10 @@ def convert(
         >>> import mlx.nn
         >>> model = mlx.nn.Sequential(mlx.nn.Linear(4, 4), mlx.nn.relu, mlx.nn.RMSNorm(4))
         >>> print(convert(model))
-        replaced: layers.0 (Linear)
-        fused: layers.0 with layers.1
-        left: layers.2 (no drop-in for RMSNorm)
+        2 layers: 1 replaced, 1 fused; left: 1 RMSNorm
+          replaced   1 Linear
+          fused      1 Linear with relu
+          left       1 RMSNorm (no drop-in): layers.2
     """
     op = "convert"
     if not is_a(model, stock.Module):
@@ -162,9 +138,8 @@ def convert(
             vars(module).clear()
             vars(module).update(own)
         raise
-    return Conversion(
-        replaced, *(dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
-    )
+    fused, unfused, left = (dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
+    return Conversion(replaced, fused, unfused, left, classes=_classes(paths))
 
 
 def revert(model: stock.Module) -> stock.Module:
@@ -279,7 +254,7 @@ def _neighbours(
     fused: dict[str, str] = {}
     left: dict[str, str] = {}
     alone = {
-        path: "in no Sequential"
+        path: IN_NO_SEQUENTIAL
         for path, module in paths.items()
         if isinstance(module, _ACTIVATIONS) and not module.why_left(module)
     }
@@ -308,6 +283,15 @@ def _named(paths: dict[str, stock.Module]) -> dict[str, list[str]]:
             known = behind if isinstance(behind, str) else first.get(id(behind))
             if each is layer and known is not None:
                 found.setdefault(path, []).append(known)
+    return found
+
+
+def _classes(paths: dict[str, stock.Module]) -> dict[str, str]:
+    """The class of every module by its path, and the names of functions in Sequentials."""
+    found = {path: _name(module) for path, module in paths.items()}
+    for path, chain in paths.items():
+        for i, each in enumerate(chain.layers if isinstance(chain, stock.Sequential) else ()):
+            found.setdefault(f"{path}.layers.{i}" if path else f"layers.{i}", _name(each))
     return found
 
 
