@@ -30,7 +30,7 @@ def room(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if parts[0] == "metal":
         return "metal"
-    if path.name == "__main__.py":
+    if path.name in ("__main__.py", "bench.py"):  # what is run by python -m
         return "mpsfunc/__main__.py"
     return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 
@@ -166,7 +166,7 @@ def sentence(name: str) -> str:
     """What a room is for, as its package says in its first line."""
     known = {
         "mpsfunc": "The public names.",
-        "mpsfunc/__main__.py": "`python -m mpsfunc`.",
+        "mpsfunc/__main__.py": "`python -m mpsfunc`, and `python -m mpsfunc.bench` beside it.",
         "primitives/runtime": "Instruction sets, checks of calls, threads; without MLX.",
         "primitives/kernels": "The CPU's kernels, once for each instruction set.",
         "primitives/binding": "What knows MLX and nanobind.",

@@ -42,6 +42,8 @@ from mpsfunc.nn.activations_beyond_mps import Softmin as Softmin
 from mpsfunc.nn.activations_beyond_mps import Softshrink as Softshrink
 from mpsfunc.nn.activations_beyond_mps import Step as Step
 from mpsfunc.nn.checkpointing import checkpoint as checkpoint
+from mpsfunc.nn.comparing import compare as compare
+from mpsfunc.nn.comparison import Comparison as Comparison
 from mpsfunc.nn.conversion import convert as convert
 from mpsfunc.nn.conversion import revert as revert
 from mpsfunc.nn.convolutions import Conv1d as Conv1d

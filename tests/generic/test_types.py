@@ -31,7 +31,8 @@ def public(module: Any, of: Callable[[Any], bool]) -> dict[str, Any]:
 
 
 FUNCTIONS = {name: value for each in (mf, graph, nn) for name, value in public(each, inspect.isfunction).items()}
-CLASSES = public(mf, inspect.isclass) | {"mpsfunc.nn.Conversion": nn.Conversion}
+REPORTS = {f"mpsfunc.nn.{kind.__name__}": kind for kind in (nn.Conversion, nn.Comparison)}
+CLASSES = public(mf, inspect.isclass) | REPORTS
 METHODS = [
     f"{name}.{method}"
     for name, value in CLASSES.items()

@@ -1,0 +1,303 @@
+"""How long a model takes with MLX's layers, converted, and converted for inference."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import mlx.nn as stock
+from mlx.utils import tree_flatten
+
+from mpsfunc.core import checks
+from mpsfunc.core.arguments import entries, is_a
+from mpsfunc.core.printing import a_kind, describe
+from mpsfunc.nn.comparison import CONVERTED, INFERENCE, STOCK, Comparison, Runner, TooSlow, measured
+from mpsfunc.nn.conversion import convert
+from mpsfunc.nn.report import Conversion
+
+LIMIT = 60.0
+NAMES = {"forward": "forward pass", "step": "training step"}
+_LONG = 1.0  # seconds
+ARRAYS = "MLX's arrays at most, without the input"
+_LEARNING_RATE, _MOMENTUM = 1e-4, 0.9
+
+Loss = Callable[[Any], mx.array]
+Y = TypeVar("Y")  # what the model returns
+
+
+def compare(
+    build: Callable[[], stock.Module],
+    x: mx.array | Sequence[int],
+    *,
+    loss: Callable[[Y], mx.array] | None = None,
+    train: bool = True,
+    rounds: int = 10,
+    limit: float = LIMIT,
+) -> Comparison:
+    """Times a model as it is, converted with an example, and converted for inference.
+
+    All get the parameters of the first, and their outputs in evaluation are compared before anything is timed; one that
+    differs by more than rounding is not timed. A forward pass is compiled, in evaluation; a training step is that of
+    SGD with momentum, compiled with the model's, the optimizer's and the random state. They take turns, after a run of
+    each that is not timed.
+
+    What has begun in this process cannot be stopped. So MLX's layers run on the first image alone before, and where
+    that says that a forward pass or a step takes longer than ``limit``, they are left out of it.
+    ``python -m mpsfunc.bench`` stops the pass itself, and has a process for each model, so that on a CPU the memory is
+    what the process grows by; here it is what MLX holds in arrays, beyond what was there before.
+
+    Args:
+        build: Makes a fresh model of ``mlx.nn`` in each call, whose outputs are arrays, also in lists and dicts.
+        x: What the model is called on, or its shape: normal random numbers in float32 then.
+        loss: Makes a number of the model's outputs. Default: the mean of their squares, summed over the arrays.
+        train: Whether to time training steps. Default: True.
+        rounds: How often each is timed, at least once. Default: 10.
+        limit: Seconds that a pass of MLX's layers may take, and that all rounds of one model together may before it
+            sits out. Default: 60.
+
+    Returns:
+        What was found. Print it.
+
+    Raises:
+        TypeError: build is not a function or makes no module, x is neither an array nor a shape, loss is not a function
+            or makes no number, or train, rounds or limit are of another type.
+        ValueError: build makes the same module twice, or others; a number is out of range.
+
+    Example:
+        >>> import mlx.nn
+        >>> def build():
+        ...     return mlx.nn.Sequential(mlx.nn.Conv2d(3, 4, 3), mlx.nn.BatchNorm(4), mlx.nn.ReLU())
+        >>> found = compare(build, (2, 8, 8, 3), rounds=3)
+        >>> [each.name for each in found.variants], found.agree, found.report.fused
+        (['mlx.nn', 'converted', 'for inference'], True, {'layers.1': 'layers.2'})
+    """
+    if not callable(build):
+        raise TypeError(f"compare: build is not a function; got build={describe(build)}, expected what makes a model")
+    if not (loss is None or callable(loss)):
+        raise TypeError(f"compare: loss is not a function; got loss={describe(loss)}, expected one of the outputs")
+    rounds, train = checks.whole("compare", "rounds", rounds), checks.switch("compare", "train", train)
+    limit = checks.number("compare", "limit", limit, 0)
+    x = _example(x)
+    built: list[stock.Module] = []
+
+    def fresh() -> stock.Module:
+        model = build()
+        if not is_a(model, stock.Module):
+            raise TypeError(f"compare: build makes no module; got {a_kind(model)}, expected an mlx.nn.Module")
+        if any(model is other for other in built):
+            raise ValueError("compare: build makes one module twice; got the same, expected a fresh one in each call")
+        built.append(model)
+        return model
+
+    probe = fresh()
+    weights = arrays_of(probe)
+    mx.eval(weights)
+
+    def start(name: str) -> Runner | str:
+        before = mx.get_active_memory()
+        model = fresh()
+        like("compare", model, {path: mx.array(each) for path, each in weights.items()})
+        report = converted(model, x, name)
+        if isinstance(report, str):
+            return report
+        return _Local(model, report, x, loss, before, limit, probe if name == STOCK else None)
+
+    starts = {name: partial(start, name) for name in (STOCK, CONVERTED, INFERENCE)}
+    told = setting(x.shape, x.dtype, mx.default_device(), rounds)
+    return measured(told, starts, train=train, rounds=rounds, limit=limit)
+
+
+def setting(shape: Sequence[int], dtype: mx.Dtype, device: mx.Device, rounds: int, memory: str = ARRAYS) -> str:
+    """The first lines of a comparison."""
+    times = f"{rounds} rounds" if rounds > 1 else "1 round"
+    of = f"{'x'.join(map(str, shape))} {str(dtype).rpartition('.')[2]} on the {device.type.name}, {times}"
+    return f"{of}\nmedians; x: times faster than mlx.nn; MB: {memory}"
+
+
+def arrays_of(model: stock.Module) -> dict[str, mx.array]:
+    """The parameters of a model by their paths, running statistics among them."""
+    parameters: Any = model.parameters()
+    return dict(_flat(parameters))
+
+
+def like(op: str, model: stock.Module, weights: dict[str, mx.array]) -> None:
+    """Gives a model the parameters of another that is built alike."""
+    own = {path: each.shape for path, each in arrays_of(model).items()}
+    if own != {path: each.shape for path, each in weights.items()}:
+        raise ValueError(f"{op}: build makes another model each time; got other parameters, expected the same shapes")
+    model.load_weights(list(weights.items()))
+
+
+def converted(model: stock.Module, x: mx.array, name: str) -> Conversion | str:
+    """Converts a model in place to what a variant is, and evaluates its parameters; or says why that cannot be."""
+    report: Conversion | str = Conversion({}, {}, {}, {})
+    if name == INFERENCE:
+        model.eval()
+    if name != STOCK:
+        report = _convert(model, x, name == INFERENCE)
+    mx.eval(model.parameters())
+    return report
+
+
+def _convert(model: stock.Module, x: mx.array, inference: bool) -> Conversion | str:
+    """`convert` with what it takes of its newer arguments."""
+    known, run = inspect.signature(convert).parameters, convert
+    if inference and "inference" not in known:
+        return "not measured, since convert has no inference= here"
+    how: dict[str, Any] = {"example": x} if "example" in known else {}
+    how |= {"inference": True} if inference else {}
+    return run(model, **how)
+
+
+def _example(x: Any) -> mx.array:
+    """What the models are called on."""
+    if is_a(x, mx.array):
+        return x
+    shape = checks.shape_of("compare", "x", x, "an array or a shape", "not a shape") if entries(x) is not None else ()
+    if not shape or 0 in shape:
+        raise TypeError(f"compare: x is no example; got x={describe(x)}, expected an array or a shape")
+    return mx.random.normal(shape, key=mx.random.key(0))
+
+
+# One model --------------------------------------------------------------------------------------------------
+
+
+class Passes:
+    """The compiled passes of one model."""
+
+    def __init__(self, model: stock.Module, x: mx.array, loss: Loss | None = None) -> None:
+        self.model = model
+        self.x = x
+        self._loss = loss or mean_of_squares
+        self._made: dict[str, Callable[[], None]] = {}
+        self.outputs: dict[str, mx.array] = {}  # of the first forward pass
+        mx.eval(x)
+
+    def once(self, what: str) -> float:
+        """Seconds of a pass; of the first one, which compiles too, where it was dropped before."""
+        if what not in self._made:
+            self._made[what] = self._forward() if what == "forward" else self._step()
+        run = self._made[what]
+        begun = time.perf_counter()
+        run()
+        return time.perf_counter() - begun
+
+    def seconds(self, what: str) -> float:
+        """Of a pass behind one that is not timed, or of that where it is long."""
+        if what not in self._made:
+            self.once(what)
+        first = self.once(what)
+        return first if first > _LONG else self.once(what)
+
+    def drop(self) -> None:
+        """Forgets what was compiled, with the parameters that it holds."""
+        self._made.clear()
+        mx.clear_cache()
+
+    def _forward(self) -> Callable[[], None]:
+        if self.model.training:
+            self.model.eval()
+        # Built and not evaluated, since an error under mx.compile would leave its tracers in the random state.
+        y = self.model(self.x)
+        if not any(isinstance(each, mx.array) for _, each in _flat(y)):
+            raise TypeError(f"compare: the model returns no arrays; got {a_kind(y)}, expected arrays")
+        self._number(y)
+        predict = mx.compile(self.model)
+
+        def run() -> None:
+            y = predict(self.x)
+            mx.eval(y)
+            self.outputs = self.outputs or {at: each for at, each in _flat(y) if isinstance(each, mx.array)}
+
+        return run
+
+    def _step(self) -> Callable[[], None]:
+        from mlx.optimizers import SGD
+
+        self.model.train()
+        optimizer = SGD(_LEARNING_RATE, momentum=_MOMENTUM)
+        optimizer.init(self.model.trainable_parameters())
+        gradients = stock.value_and_grad(self.model, lambda x: self._number(self.model(x)))
+        before = arrays_of(self.model)
+        gradients(self.x)  # as above
+        self.model.load_weights(list(before.items()))
+        state = [self.model.state, optimizer.state, mx.random.state]
+        mx.eval(state)
+
+        def train(x: mx.array) -> mx.array:
+            value, grads = gradients(x)
+            optimizer.update(self.model, grads)
+            return value
+
+        step = mx.compile(train, inputs=state, outputs=state)
+
+        def run() -> None:
+            mx.eval(step(self.x), state)
+
+        return run
+
+    def _number(self, y: Any) -> mx.array:
+        """The loss of outputs."""
+        value = self._loss(y)
+        if not is_a(value, mx.array) or value.size != 1:
+            raise TypeError(f"compare: loss makes no number; got {describe(value)}, expected an array of one")
+        return value.reshape(())
+
+
+def mean_of_squares(y: Any) -> mx.array:
+    """Of each array, summed; in float32, since a float16 could not hold it."""
+    squares = [each.astype(mx.float32).square().mean() for _, each in _flat(y) if isinstance(each, mx.array)]
+    return sum(squares, start=mx.array(0.0))
+
+
+def _flat(y: Any) -> list[tuple[str, Any]]:
+    found: Any = [("", y)] if isinstance(y, mx.array) else tree_flatten(y)
+    return list(found)
+
+
+class _Local:
+    """A model in this process."""
+
+    def __init__(
+        self,
+        model: stock.Module,
+        report: Conversion,
+        x: mx.array,
+        loss: Loss | None,
+        before: int,
+        limit: float,
+        probe: stock.Module | None,
+    ) -> None:
+        self.report = report
+        self._passes = Passes(model, x, loss)
+        self._before, self._limit, self._loss = before, limit, loss
+        self._probe = probe
+
+    def first(self, what: str) -> int:
+        if self._probe is not None:
+            self._try_one_image(self._probe, what)
+        mx.reset_peak_memory()
+        self._passes.once(what)
+        held = max(0, mx.get_peak_memory() - self._before)
+        self._passes.drop()
+        return held
+
+    def outputs(self) -> dict[str, mx.array]:
+        return self._passes.outputs
+
+    def seconds(self, what: str) -> float:
+        return self._passes.seconds(what)
+
+    def _try_one_image(self, probe: stock.Module, what: str) -> None:
+        """Raises TooSlow where a pass of the first image alone says so."""
+        x = self._passes.x
+        try:
+            taken = Passes(probe, x[:1], self._loss).once(what) * x.shape[0]
+        except Exception:  # of whatever kind: what takes no single image may take all
+            return
+        if taken > self._limit:
+            raise TooSlow(f"no {NAMES[what]}, which by that of one image takes {taken:.3g} s")
