@@ -13,6 +13,7 @@ import mlx.core as mx
 from mpsfunc.core import arguments
 from mpsfunc.core.arguments import choice as choice
 from mpsfunc.core.arguments import entries, is_a
+from mpsfunc.core.params import LARGEST as LARGEST
 from mpsfunc.core.printing import describe, name_of
 
 FLOATING = frozenset((mx.float32, mx.float16, mx.bfloat16, mx.float64))
@@ -211,9 +212,6 @@ def no_kernel_offset(op: str, value: object) -> None:
             f"{op}: kernel_offset has no meaning here; got kernel_offset={describe(value)}, "
             "expected None, because the state places the windows"
         )
-
-
-LARGEST = (2 - 2.0**-23) * 2.0**127  # the greatest float32
 
 
 def real(op: str, name: str, value: Any, rule: str = "a float") -> float | int:

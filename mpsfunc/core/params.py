@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NewType
 
 Unsigned = NewType("Unsigned", int)  # 32 bits
 _CODES = {int: "i", Unsigned: "I", float: "f"}
-_MOST = (2 - 2.0**-23) * 2.0**127  # the greatest float
+LARGEST = (2 - 2.0**-23) * 2.0**127  # the greatest float32
 
 Words = Callable[[Any], tuple[int, ...]]
 
@@ -79,7 +79,7 @@ def _words(kind: Any, code: str, real: str) -> Words:
         code: What `struct` calls a real number here.
         real: How one is written.
     """
-    known: dict[str, Any] = {"most": _MOST}
+    known: dict[str, Any] = {"most": LARGEST}
 
     def parts(of: Any, at: str) -> Iterator[tuple[str, str]]:
         for i, (_, inner) in enumerate(fields(of)):

@@ -165,14 +165,20 @@ def _target(op: str, y: mx.array, target: Any, kind: int, stream: mx.Stream) -> 
     if is_a(target, mx.array) and mx.issubdtype(target.dtype, mx.integer) and kind in _LABELLED:
         check_labels(op, y, target)
         return True
+    if kind in _LABELLED:
+        no_labels(op, y, target)
+    check_target(op, y, target, stream)
+    return False
+
+
+def no_labels(op: str, y: mx.array, target: Any) -> None:
+    """Refuses what has the shape of labels, but is no integers."""
     one = math.prod(y.shape[1:-1]) == 1 and y.shape[:1]
-    if kind in _LABELLED and is_a(target, mx.array) and target.shape != y.shape and target.shape in (y.shape[:-1], one):
+    if is_a(target, mx.array) and target.shape != y.shape and target.shape in (y.shape[:-1], one):
         raise TypeError(
             f"{op}: labels are integers; got target.shape={tuple(target.shape)} of {target.dtype}, expected an integer "
             f"dtype, such as target.astype(mx.int32), or a share of each class, {tuple(y.shape)}"
         )
-    check_target(op, y, target, stream)
-    return False
 
 
 def check_labels(op: str, y: mx.array, target: mx.array) -> None:

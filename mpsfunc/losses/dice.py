@@ -165,6 +165,7 @@ def _checked(
     if labelled:
         arguments.check_labels(op, y, target)
     else:
+        arguments.no_labels(op, y, target)
         arguments.check_target(op, y, target, stream)
     made = checks.choice(op, "activation", activation, SHARES)
     reduced = checks.choice(op, "reduction", reduction, OVERALL)

@@ -26,6 +26,11 @@ def test_labels_and_targets_say_what_they_should_be() -> None:
     for given in (labels, labels.reshape(4, 1, 1), labels != 0):
         with pytest.raises(TypeError, match=r"^loss_value: labels are integers; got target.shape=\(4, ?.*int32"):
             mf.loss_value(y, given, "softmax_cross_entropy", "mean")
+        for dice in (mf.dice_loss, mf.dice_loss_grad):
+            with pytest.raises(
+                TypeError, match=rf"^{dice.__name__}: labels are integers; got target.shape=\(4, ?.*int32"
+            ):
+                dice(y, given)
     for function in (lambda t: mf.loss(y, t, "sigmoid_cross_entropy", "sum"), lambda t: mf.focal_loss(y, t)):
         for dtype in (mx.bool_, mx.int32):
             with pytest.raises(TypeError, match=r"expected mlx.core.float32, such as target.astype\(y.dtype\)$"):

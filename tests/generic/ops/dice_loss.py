@@ -105,7 +105,9 @@ def _wrong_types(function: Callable[..., Any]) -> tuple[Wrong, ...]:
     return (
         *no_arrays("y", lambda y: function(y, y)),
         ("target is not an array", lambda: function(X, np.ones((2, 3, 4)))),
-        ("target has no floating dtype", lambda: function(X, LABELLED.astype(mx.bool_))),
+        ("target has no floating dtype", lambda: function(X, X > 0)),
+        ("labels are integers", lambda: function(X, LABELLED.astype(mx.bool_))),
+        ("labels are integers", lambda: function(X, LABELLED.astype(mx.float32))),
         ("target and y differ in dtype", lambda: function(X, X.astype(mx.float16))),
         ("smooth is not a number", lambda: function(X, X, smooth="1")),
         ("squared is not a bool", lambda: function(X, X, squared=1)),
