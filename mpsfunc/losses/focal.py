@@ -33,7 +33,7 @@ def focal_loss(
         a * q ** gamma * (max(y, 0) - y * t + log(1 + exp(-|y|)))    a = alpha * t + (1 - alpha) * (1 - t)
 
     Its derivative is exact, by y and by the target, and of every order; but where ``a * gamma * |y|`` is beyond the
-    largest float32 (float64 for float64) and y is far from the target, those from the second order on are NaN.
+    largest float32 (float64 for float64) and y is far from the target, a gradient of a gradient is NaN.
 
     Source: none in MPS. Lin et al., "Focal Loss for Dense Object Detection", 2017, as torchvision's
     ``sigmoid_focal_loss`` computes it, where an ``alpha`` below 0 is None.

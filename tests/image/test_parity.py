@@ -154,6 +154,22 @@ def test_resizing(to: dict[str, Any], way: str) -> None:
         agree(dx, pulled(output, dy, source))
 
 
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_filtered_to_one_column(channels: int, name: str) -> None:
+    """Of contiguous images PyTorch has another result: see docs/families/image/upsampling.md."""
+    x = numbers((1, 7, 9, channels), mx.float64)
+    y = getattr(mf, f"resize_{name}")(x, (3, 1), antialias=True)
+    source, how = theirs(x).detach(), {"mode": name, "antialias": True}
+    rows = torch.nn.functional.interpolate(source.contiguous(), (3, 9), **how)
+    agree(y, torch.nn.functional.interpolate(rows, (3, 1), **how))
+    if channels > 1:
+        last = source.contiguous(memory_format=torch.channels_last)
+        agree(y, torch.nn.functional.interpolate(last, (3, 1), **how))
+    contiguous = torch.nn.functional.interpolate(source.contiguous(), (3, 1), **how)
+    assert abs(exact(y) - contiguous.numpy().transpose(0, 2, 3, 1)).max() > 0.05
+
+
 def test_37_pixels_by_2_1_of_which_mlx_takes_a_wrong_one() -> None:
     """Position 17 is pixel 8 of what lies symmetrically. PyTorch's positions are those of no symmetric image."""
     x = numbers((1, 37, 1, 1))

@@ -83,6 +83,26 @@ def test_focal_where_an_exponential_vanishes(device: mx.Device, gamma: float) ->
     close(mx.grad(lambda y: (slope(y) ** 2).sum())(y), [[0, 0, 0, 0]])
 
 
+@pytest.mark.parametrize("gamma", [4.0, 100.0])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64], ids=str)
+def test_focal_second_order_at_the_end_of_the_range(on_cpu: mx.Device, dtype: mx.Dtype, gamma: float) -> None:
+    """Of what is surely wrong the gradient of the gradient is 0, and NaN where gamma times the logit has no number."""
+    largest = float(mx.finfo(dtype).max)
+    for share, beyond in ((0.9, False), (1.1, True)):
+        y, t = mx.array([[-largest / gamma * share, -3.0]], dtype), mx.ones((1, 2), dtype)
+
+        def f(y: mx.array, t: mx.array = t) -> mx.array:
+            return mf.focal_loss(y, t, alpha=None, gamma=gamma, reduction="sum")
+
+        slope = mx.grad(f)
+        (second,) = exact(mx.grad(lambda y, slope=slope: slope(y).sum())(y))
+        (forward,) = exact(mx.jvp(slope, [y], [mx.ones_like(y)])[1][0])
+        assert exact(slope(y))[0, 0] == -1 and forward[0] == 0
+        assert np.isnan(second[0]) if beyond else second[0] == 0
+        np.testing.assert_allclose(second[1], forward[1], 1e-5)
+        assert second[1] != 0
+
+
 def test_focal_nan_passes(device: mx.Device, dtype: mx.Dtype) -> None:
     y, t = drawn((2, 8), dtype)
     y[1, 3] = float("nan")

@@ -88,6 +88,30 @@ def test_the_mean_of_cross_entropy_with_weights_of_classes() -> None:
     agree(value.sum() / weights[mx.array(labels)].sum(), output)
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_a_pixel_that_is_left_out_with_odd_logits(odd: float) -> None:
+    """No loss; but its gradient is the softmax times 0, which is NaN of a NaN and of a positive infinity."""
+    logits = exact(numbers((2, 3, 1, 5), mx.float64))
+    logits[1, 2, 0, 3] = odd
+    y, labels = mx.array(logits, mx.float64), np.random.default_rng(0).integers(0, 5, (2, 3, 1))
+    labels[1, 2, 0] = -100
+    source = channels_second(y)
+    output = torch.nn.functional.cross_entropy(source, torch.tensor(labels), ignore_index=-100)
+    (gradient,) = torch.autograd.grad(output, source)
+
+    def mean(y: mx.array) -> mx.array:
+        return mf.loss_value(y, mx.array(labels), CE, "mean", ignore_index=-100).mean()
+
+    agree(mean(y), output)
+    assert np.isfinite(mean(y).item())
+    how: dict[str, Any] = {"ignore_index": -100, "weight": 1 / 5}
+    for made in (mx.grad(mean)(y), mf.loss_grad(y, mx.array(labels), CE, divided=True, **how)):
+        agree(made, gradient.movedim(1, -1))
+        of_pixel = exact(made)[1, 2, 0]
+        assert not of_pixel.any() if odd < 0 else np.isnan(of_pixel).any()
+        assert np.isfinite(np.delete(exact(made).reshape(6, 5), 5, 0)).all()
+
+
 ELEMENTWISE: dict[str, tuple[Any, dict[str, Any]]] = {
     "mean_absolute_error": (torch.nn.functional.l1_loss, {}),
     "mean_squared_error": (torch.nn.functional.mse_loss, {}),
