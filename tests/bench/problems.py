@@ -95,7 +95,7 @@ class Problem(NamedTuple):
         if self.scale != 1:
             return n, int(h * self.scale), int(w * self.scale), c
         if self.exponent or self.operation.family == "pointwise":
-            return self.shape
+            return *self.shape[:-1], int(self.shape[-1] * self.operation.of_channels)
         extent = (self.kernel_size - 1) * self.dilation + 1
         size = [(d + 2 * self.padding - extent) // self.stride + 1 for d in (h, w)]
         return n, size[0], size[1], self.outs or c

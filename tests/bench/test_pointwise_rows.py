@@ -24,7 +24,15 @@ SMALL = (2, 6, 7, 16)
 # What PyTorch filters in float32 only; what MLX has nothing for, or something else of an odd number of pixels; and what
 # PyTorch's rounded logarithms are too coarse for.
 FILTERED = {"resize_filtered", "resize_filtered_grad"}
-NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED
+SMALLER = {f"{name}{end}" for name in ("resize_area", "shrink_nearest", "shrink_bilinear") for end in ("", "_grad")}
+OVERLAP = {"focal_loss", "focal_loss_grad", "dice_loss", "dice_loss_grad"}
+NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP
+# What is measured in float32 alone.
+BEYOND_MPS = (
+    *("hard_swish", "mish", "gelu_tanh", "gelu_fast", "celu", "selu", "hard_tanh", "hard_shrink", "soft_shrink"),
+    *("log_sigmoid", "relu2", "relu6", "glu", "softmin"),
+)
+IN_FLOAT32 = FILTERED | SMALLER | OVERLAP | {"step"} | {f"{name}{end}" for name in BEYOND_MPS for end in ("", "_grad")}
 COARSE = ("cross_entropy_dense", "bfloat16")
 
 
@@ -125,7 +133,7 @@ def test_targets() -> None:
 
     assert {problem.op for problem, _ in _rows()} == {*POINTWISE}
     for op in POINTWISE:
-        assert {p.dtype for p, _ in _rows([op])} == {*(("float32",) if op in FILTERED else DTYPES)}
+        assert {p.dtype for p, _ in _rows([op])} == {*(("float32",) if op in IN_FLOAT32 else DTYPES)}
     without = ("add", "multiply", "upsample_asymmetric", "cross_entropy_dense")
     for problem, targets in _rows():
         free = problem.dtype != "float32" or problem.op.startswith(without)
@@ -136,8 +144,9 @@ def test_targets() -> None:
     rows = gpu.problems(POINTWISE, gpu.SHAPE, tf32=False)
     assert {p.op for p, _ in rows} == {*POINTWISE} and not any(t for p, t in rows if p.dtype != "float32")
     least = {p.op: targets[0].least for p, targets in rows if targets and targets[0].versus == (COPY,)}
-    assert {*POINTWISE} - {*least} == {"multiply_channels_grad", "cross_entropy", "cross_entropy_dense"}
-    slow = {op for op in least if any(of in op for of in ("softmax", "up", "resize"))}
+    without = {"multiply_channels_grad", "cross_entropy", "cross_entropy_dense", "dice_loss", "dice_loss_grad"}
+    assert {*POINTWISE} - {*least} == without
+    slow = {op for op in least if any(of in op for of in ("softm", "up", "resize")) or op in SMALLER}
     assert {op for op, share in least.items() if share == 0.7} == slow
     assert {*least.values()} == {0.7, 0.8}
     assert not gpu.problems(POINTWISE, gpu.SHAPE, tf32=True)
@@ -182,6 +191,17 @@ def _instead(op: str, other: str) -> SimpleNamespace:
         ("dropout", "relu"),
         ("multiply", "add"),
         ("multiply_grad", "multiply"),
+        ("hard_swish", "silu"),
+        ("gelu_fast", "silu"),
+        ("gelu_tanh_grad", "gelu_fast_grad"),
+        ("celu", "selu"),
+        ("relu6", "hard_tanh"),
+        ("soft_shrink", "hard_shrink"),
+        ("soft_shrink_grad", "relu2_grad"),
+        ("softmin", "softmax"),
+        ("shrink_bilinear", "resize_area"),
+        ("shrink_nearest_grad", "shrink_bilinear_grad"),
+        ("focal_loss_grad", "focal_loss"),
     ],
 )
 def test_another_operation_is_wrong_in_every_dtype(op: str, other: str) -> None:
@@ -190,7 +210,7 @@ def test_another_operation_is_wrong_in_every_dtype(op: str, other: str) -> None:
     def given(problem: Problem, arrays: SimpleNamespace) -> Any:
         return getattr(_instead(op, other), op)(problem, arrays)
 
-    for dtype in DTYPES:
+    for dtype in ("float32",) if op in IN_FLOAT32 else DTYPES:
         with pytest.raises(AssertionError, match=f"{dtype}: wrong"):
             _checked(_problem(op, dtype), SimpleNamespace(**{op: given}))
 
@@ -240,7 +260,8 @@ def test_images_that_go_on_as_zeros_between_their_pixels() -> None:
     "op",
     [
         *("relu", "gelu", "softmax", "log_softmax", "upsample_bilinear", "upsample_asymmetric", "upsample_nearest"),
-        *("resize_bicubic", "resize_filtered"),
+        *("resize_bicubic", "resize_filtered", "resize_area", "shrink_nearest", "shrink_bilinear"),
+        *BEYOND_MPS,
     ],
 )
 def test_gradients_are_autograd_s(op: str) -> None:

@@ -63,6 +63,7 @@ class Benchmark(NamedTuple):
         by_value: Whether another library comes to the same result.
         cpu: The rows of the CPU's table.
         gpu: The rows of the GPU's table.
+        of_channels: Of x's channels, in the output.
     """
 
     family: str
@@ -75,3 +76,4 @@ class Benchmark(NamedTuple):
     by_value: bool = True
     cpu: tuple[Measured, ...] = ()
     gpu: tuple[Measured, ...] = ()
+    of_channels: float = 1

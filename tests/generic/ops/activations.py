@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Node, OpInfo, Sample, Wrong, call
 from support import numbers
-from support.benchmarks import LEVEL, PIXELWISE, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, PIXELWISE, Benchmark, Measured
 from support.oracle import activation as oracle
 
 import mpsfunc as mf
@@ -20,6 +21,18 @@ ABOVE, MANY_ABOVE = (a._replace(of="positive") for a in (X, MANY))
 IMAGES = numbers((2, 6, 5, 4))
 Told = tuple[float, ...]  # a, b and c, as many as are given
 _MEASURED = Benchmark("pointwise", 1, 1, cpu=(Measured(targets=LEVEL),), gpu=(Measured(targets=PIXELWISE),))
+# Of those beyond MPS only float32 is measured.
+IN_FLOAT32: dict[str, Any] = {
+    "cpu": (Measured(targets=LEVEL, dtypes=FLOAT32),),
+    "gpu": (Measured(targets=PIXELWISE, dtypes=FLOAT32),),
+}
+BEYOND_MPS = (
+    "hard_swish mish gelu_tanh gelu_fast celu selu hard_tanh hard_shrink soft_shrink log_sigmoid relu2 relu6 step"
+).split()
+BENCHMARKS = {
+    **dict.fromkeys(("relu", "gelu", "silu"), _MEASURED),
+    **dict.fromkeys(BEYOND_MPS, Benchmark("pointwise", 1, 1, **IN_FLOAT32)),
+}
 
 
 def _definition(name: str, x: np.ndarray, *told: float, **by_name: float) -> np.ndarray:
@@ -73,7 +86,7 @@ def _op(name: str, letters: str, plain: Call, many: Call, node: Told = (), *, ab
         reference=partial(_definition, name),
         wrong_values=tuple(_wrong_values(name, letters)),
         wrong_types=tuple(_wrong_types(name, letters)),
-        benchmarks={name: _MEASURED} if name in ("relu", "gelu", "silu") else {},
+        benchmarks={name: BENCHMARKS[name]} if name in BENCHMARKS else {},
         nodes={"": Node(lambda x: filter(x, *node), lambda p, x: function(x, *node), positive=above)},
     )
 
@@ -129,6 +142,10 @@ OPS = (
             ("x is not an array", lambda: mf.glu([1.0, 2.0])),
             ("x has no floating dtype", lambda: mf.glu(mx.arange(4))),
         ),
+        benchmarks={
+            "glu": Benchmark("pointwise", 1, 1, of_channels=0.5, **IN_FLOAT32),
+            "glu_grad": Benchmark("pointwise", 2, 1, of_channels=0.5, title="glu by mx.vjp", **IN_FLOAT32),
+        },
         no_node="MPS has no filter that halves its image so",
     ),
 )

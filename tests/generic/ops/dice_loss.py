@@ -13,6 +13,7 @@ from generic.ops.loss import HUGE, LABELLED, LABELS, LARGER, LINES, NUMBER, ROW,
 from generic.ops.softmax import no_arrays
 from metal_host.case import Case, named
 from support import close, exact, numbers
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -116,9 +117,14 @@ def _wrong_types(function: Callable[..., Any]) -> tuple[Wrong, ...]:
     )
 
 
+_IN_FLOAT32: dict[str, Any] = {
+    "cpu": (Measured(targets=LEVEL, dtypes=FLOAT32),),
+    "gpu": (Measured(dtypes=FLOAT32),),
+}
 OPS = (
     OpInfo(
         name="dice_loss",
+        benchmarks={"dice_loss": Benchmark("pointwise", 2, 0, ("targets",), **_IN_FLOAT32)},
         takes_integers=True,
         samples=_samples("dice_loss"),
         reference=_loss,
@@ -130,6 +136,7 @@ OPS = (
     ),
     OpInfo(
         name="dice_loss_grad",
+        benchmarks={"dice_loss_grad": Benchmark("pointwise", 2, 1, ("targets",), **_IN_FLOAT32)},
         takes_integers=True,
         samples=_samples("dice_loss_grad"),
         reference=_grad,

@@ -12,6 +12,7 @@ from generic.ops.loss import HUGE, LARGER, LINES, LONG_LINES, NUMBER, X
 from generic.ops.softmax import no_arrays
 from metal_host.case import Case, named
 from support import close, exact, numbers
+from support.benchmarks import FLOAT32, LEVEL, PIXELWISE, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -101,9 +102,14 @@ def _wrong_types(function: Callable[..., Any]) -> tuple[Wrong, ...]:
 
 
 NO_NODE = "MPS has no such node"
+_IN_FLOAT32: dict[str, Any] = {
+    "cpu": (Measured(targets=LEVEL, dtypes=FLOAT32),),
+    "gpu": (Measured(targets=PIXELWISE, dtypes=FLOAT32),),
+}
 OPS = (
     OpInfo(
         name="focal_loss",
+        benchmarks={"focal_loss": Benchmark("pointwise", 2, 1, ("targets",), **_IN_FLOAT32)},
         samples={
             "": of("focal_loss"),
             "summed": of("focal_loss", reduction="sum", gamma=3.5),
@@ -121,6 +127,7 @@ OPS = (
     ),
     OpInfo(
         name="focal_loss_grad",
+        benchmarks={"focal_loss_grad": Benchmark("pointwise", 2, 1, ("targets",), **_IN_FLOAT32)},
         samples={
             "": of("focal_loss_grad"),
             "of a mean": of("focal_loss_grad", reduction="mean", alpha=None, gamma=2.5),

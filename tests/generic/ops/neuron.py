@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Loads, OpInfo, Sample, call
+from generic.ops.activations import BEYOND_MPS, IN_FLOAT32
 from metal_host.case import Case, launched, like, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
 from support import close, exact, numbers
@@ -236,6 +237,7 @@ def _further() -> None:
 # What is measured, and the records ----------------------------------------------------------------------
 
 _GRADIENT = Benchmark("pointwise", 1, 2, cpu=(Measured(targets=LEVEL),), gpu=(Measured(targets=PIXELWISE),))
+_IN_FLOAT32 = Benchmark("pointwise", 1, 2, **IN_FLOAT32)
 OPS = (
     OpInfo(
         name="neuron",
@@ -276,6 +278,9 @@ OPS = (
             "neuron_grad_grad": Loads(_further, dict.fromkeys(("u", "dy", "x"), WHOLE)),
             "neuron_grad_from_output": Loads(_further, dict.fromkeys(("dy", "y"), WHOLE)),
         },
-        benchmarks={"relu_grad": _GRADIENT, "gelu_grad": _GRADIENT, "silu_grad": _GRADIENT},
+        benchmarks={
+            **dict.fromkeys(("relu_grad", "gelu_grad", "silu_grad"), _GRADIENT),
+            **{f"{name}_grad": _IN_FLOAT32 for name in BEYOND_MPS if name != "step"},  # whose gradient is 0
+        },
     ),
 )

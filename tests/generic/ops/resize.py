@@ -11,6 +11,7 @@ import numpy as np
 from generic.opinfo import Array, Call, Node, OpInfo, Sample, call
 from metal_host.case import Case, named
 from support import close, exact, numbers
+from support.benchmarks import FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import image as oracle
 
 import mpsfunc as mf
@@ -140,9 +141,15 @@ def _cases() -> Iterator[Case]:
 IMAGES, LARGE, PIXEL = numbers((2, 6, 5, 4)), mx.ones((2, 12, 10, 4)), mx.ones((1, 1, 1, 1))
 _UP = mf.upsample_nearest_state(IMAGES.shape, 2)
 _NEAREST, _BILINEAR = mf.resize_nearest_state(IMAGES.shape, 3), mf.resize_bilinear_state(IMAGES.shape, 3)
+SMALLER: dict[str, Any] = {
+    "scale": 0.4,
+    "cpu": (Measured(targets=LEVEL, dtypes=FLOAT32),),
+    "gpu": (Measured(targets=SHARE, dtypes=FLOAT32),),
+}
 OPS = (
     OpInfo(
         name="resize_nearest",
+        benchmarks={"shrink_nearest": Benchmark("pointwise", 1, 1, title="resize_nearest", **SMALLER)},
         takes_integers=True,
         samples={
             "": call("resize_nearest", X, (5, 2), coordinate="half_pixel"),
@@ -177,6 +184,7 @@ OPS = (
     ),
     OpInfo(
         name="resize_nearest_grad",
+        benchmarks={"shrink_nearest_grad": Benchmark("pointwise", 1, 1, title="resize_nearest_grad", **SMALLER)},
         samples={
             "": call("resize_nearest_grad", SMALL, call("resize_nearest_state", X.shape, (5, 2))),
             "lower and wider": call("resize_nearest_grad", WIDE, call("resize_nearest_state", OTHER.shape, (3, 6))),
@@ -200,6 +208,7 @@ OPS = (
     ),
     OpInfo(
         name="resize_bilinear",
+        benchmarks={"shrink_bilinear": Benchmark("pointwise", 1, 1, title="resize_bilinear", **SMALLER)},
         samples={
             "": call("resize_bilinear", X, (5, 2)),
             **larger("resize_bilinear", (8, 3), MORE),
@@ -268,6 +277,7 @@ OPS = (
     ),
     OpInfo(
         name="resize_bilinear_grad",
+        benchmarks={"shrink_bilinear_grad": Benchmark("pointwise", 1, 1, title="resize_bilinear_grad", **SMALLER)},
         samples={
             "": call("resize_bilinear_grad", SMALL, call("resize_bilinear_state", X.shape, (5, 2))),
             "lower and wider": call("resize_bilinear_grad", WIDE, call("resize_bilinear_state", OTHER.shape, (3, 6))),

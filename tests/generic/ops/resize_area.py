@@ -8,8 +8,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, OpInfo, Sample, call
-from generic.ops.resize import EIGHT, F16, F32, IMAGES, LARGE, OTHER, X, axes, backward, forward, mixed
+from generic.ops.resize import EIGHT, F16, F32, IMAGES, LARGE, OTHER, SMALLER, X, axes, backward, forward, mixed
 from metal_host.case import Case
+from support.benchmarks import Benchmark
 from support.oracle import image as oracle
 
 import mpsfunc as mf
@@ -29,6 +30,7 @@ _NEAREST, _STATE = mf.resize_nearest_state(IMAGES.shape, 3), mf.resize_area_stat
 OPS = (
     OpInfo(
         name="resize_area",
+        benchmarks={"resize_area": Benchmark("pointwise", 1, 1, **SMALLER)},
         samples={
             "": call("resize_area", X, (5, 2)),
             "smaller": Sample(call("resize_area", EIGHT, scale=(0.5, 0.3)), in_matrix=False),
@@ -59,6 +61,7 @@ OPS = (
     ),
     OpInfo(
         name="resize_area_grad",
+        benchmarks={"resize_area_grad": Benchmark("pointwise", 1, 1, **SMALLER)},
         samples={
             "": call("resize_area_grad", Array((2, 5, 2, 4)), call("resize_area_state", X.shape, (5, 2))),
             "lower and wider": call(

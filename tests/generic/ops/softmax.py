@@ -134,6 +134,12 @@ _TWICE = (LONG_IMAGE, 2 * LONG_IMAGE)  # to add up, and to divide
 # What is measured ---------------------------------------------------------------------------------------
 
 
+_IN_FLOAT32: dict[str, Any] = {
+    "cpu": (Measured(targets=LEVEL, dtypes=FLOAT32),),
+    "gpu": (Measured(targets=SHARE, dtypes=FLOAT32),),
+}
+
+
 def _measured(name: str, of_y: int) -> dict[str, Benchmark]:
     few = [(2, 256, 256, channels) for channels in (2, 3, 10)]
     on_cpu = (Measured(targets=LEVEL), *(Measured(targets=LEVEL, dtypes=FLOAT32, shape=shape) for shape in few))
@@ -217,6 +223,10 @@ OPS = (
             ("x has no axes", lambda: mf.softmin(NUMBER)),
         ),
         wrong_types=(("axis is not an int", lambda: mf.softmin(X, 1.0)), *no_arrays("x", mf.softmin)),
+        benchmarks={
+            "softmin": Benchmark("pointwise", 1, 1, **_IN_FLOAT32),
+            "softmin_grad": Benchmark("pointwise", 1, 2, title="softmin and its gradient", **_IN_FLOAT32),
+        },
         no_node="MPS has none",
     ),
     OpInfo(

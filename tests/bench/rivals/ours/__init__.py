@@ -1,6 +1,6 @@
 """mpsfunc."""
 
 from .. import gathered
-from . import convolution, normalization, pointwise, pooling
+from . import activations, convolution, normalization, pointwise, pooling
 
-functions = gathered(pooling, normalization, convolution, pointwise)
+functions = gathered(pooling, normalization, convolution, pointwise, activations)

@@ -156,3 +156,37 @@ def multiply_channels_grad(p: Problem, a: SimpleNamespace) -> Call:
 def _made(array: mx.array) -> mx.array:
     mx.eval(array)
     return array
+
+
+def _resized(p: Problem, a: SimpleNamespace, name: str) -> Call:
+    function, size = getattr(mf, name), p.out_shape[1:3]
+    return lambda: [function(a.x, size)]
+
+
+def _resized_grad(p: Problem, a: SimpleNamespace, name: str) -> Call:
+    gradient, state = getattr(mf, f"{name}_grad"), getattr(mf, f"{name}_state")(p.shape, p.out_shape[1:3])
+    return lambda: [gradient(a.dy, state)]
+
+
+resize_area = partial(_resized, name="resize_area")
+resize_area_grad = partial(_resized_grad, name="resize_area")
+shrink_nearest = partial(_resized, name="resize_nearest")
+shrink_nearest_grad = partial(_resized_grad, name="resize_nearest")
+shrink_bilinear = partial(_resized, name="resize_bilinear")
+shrink_bilinear_grad = partial(_resized_grad, name="resize_bilinear")
+
+
+def focal_loss(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.focal_loss(a.x, a.targets)]
+
+
+def focal_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.focal_loss_grad(a.x, a.targets)]
+
+
+def dice_loss(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.dice_loss(a.x, a.targets, activation="softmax", reduction="none")]
+
+
+def dice_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.dice_loss_grad(a.x, a.targets, activation="softmax", reduction="sum")]

@@ -10,9 +10,9 @@ import torch
 
 from ...problems import EPS
 from .. import Call, Side, gathered
-from . import convolution, normalization, pointwise, pooling
+from . import activations, convolution, normalization, pointwise, pooling
 
-functions = gathered(pooling, normalization, convolution, pointwise)
+functions = gathered(pooling, normalization, convolution, pointwise, activations)
 
 LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
 

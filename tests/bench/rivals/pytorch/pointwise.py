@@ -189,3 +189,54 @@ def multiply_channels(p: Problem, a: SimpleNamespace) -> Call:
 
 def multiply_channels_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [(a.dy * a.x).sum((0, 2, 3), keepdim=True)]
+
+
+def resize_area(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten._adaptive_avg_pool2d(a.x, a.dy.shape[2:])]
+
+
+def resize_area_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten._adaptive_avg_pool2d_backward(a.dy, a.x)]
+
+
+shrink_nearest, shrink_nearest_grad = upsample_nearest, upsample_nearest_grad
+shrink_bilinear, shrink_bilinear_grad = upsample_bilinear, upsample_bilinear_grad
+
+
+def focal_loss(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_focal(a.x, a.targets)]
+
+
+def focal_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _by_autograd(_focal, a)
+
+
+def dice_loss(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_dice(a.x, a.targets)]
+
+
+def dice_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _by_autograd(_dice, a)
+
+
+def _focal(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """As torchvision's ``sigmoid_focal_loss`` has it, with its defaults."""
+    p = torch.sigmoid(x)
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits(x, t, reduction="none")
+    wrong = 1 - (p * t + (1 - p) * (1 - t))
+    return (0.25 * t + 0.75 * (1 - t)) * (entropy * wrong**2)
+
+
+def _dice(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """As MONAI's ``DiceLoss(softmax=True, reduction="none")`` has it."""
+    p = torch.softmax(x, 1)
+    both, of_p, of_t = ((p * t).sum((2, 3)), p.sum((2, 3)), t.sum((2, 3)))
+    return (1 - (2 * both + 1e-5) / (of_p + of_t + 1e-5))[:, :, None, None]
+
+
+def _by_autograd(function: Operator, a: SimpleNamespace) -> Call:
+    """The backward pass alone of the sum of a function's results, whose forward pass was kept."""
+    with torch.enable_grad():
+        x = a.x.detach().requires_grad_()
+        total = function(x, a.targets).sum()
+    return lambda: list(torch.autograd.grad(total, x, retain_graph=True))
