@@ -9,6 +9,7 @@ import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.core.printing import describe
+from mpsfunc.nn.copying import Copied
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import function
 
@@ -92,7 +93,7 @@ class Activation(DropIn):
         return mf.neuron(x, *self.neuron) if y is None else y
 
 
-class Sequential(DropIn, stock.Sequential):
+class Sequential(Copied, DropIn, stock.Sequential):
     """`mlx.nn.Sequential` whose convolutions, linear layers and batch normalizations apply the activations behind them.
 
     Which ones is found anew in each call, so layers can be exchanged, shared, and called by themselves.

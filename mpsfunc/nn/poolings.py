@@ -8,10 +8,11 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc.nn.copying import Copied
 from mpsfunc.nn.drop_in import DropIn, other
 
 
-class _Average(DropIn):
+class _Average(Copied, DropIn):
     """With a divisor that MLX's do not have."""
 
     divisor_override: int | None = None  # of a layer that was MLX's
@@ -21,7 +22,7 @@ class _Average(DropIn):
         return other(divisor_override=(self.divisor_override, None))
 
 
-class _Maximum(DropIn):
+class _Maximum(Copied, DropIn):
     """Of less padding than window."""
 
     @classmethod
