@@ -17,7 +17,7 @@ of_programs := $(shell grep -rl "mark.programs" tests --include="test_*.py")
 beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
-  graph saving soak support windows activation/test_cpu.py \
+  graph models saving soak support windows activation/test_cpu.py \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,building checkpoint_arguments checkpointing cuda_graphs environment exporting first_minute interpreters \
     interrupts memory native_module nvrtc nvrtc_compiles nvrtc_found operations processes releasing rules threads,core/test_$(name).py) \
@@ -87,7 +87,7 @@ window: $(VENV)/built  ## what make wheels tries, with definitions and transform
 release: $(VENV)/built  ## VERSION=0.2.0: all files of a release, each tried, a commit and a tag; nothing is pushed
 	$(PYTHON) .ci/release $(VERSION)
 
-models: $(VENV)/test  ## networks of other packages for MLX, in an environment of their own
+models: $(VENV)/test  ## whole networks that were converted, of mlx-image too, in an environment of their own
 	PYTHON=$(PYTHON) .ci/models $(ARGS)
 
 bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch

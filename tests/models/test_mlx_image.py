@@ -1,31 +1,22 @@
-"""Models of mlx-image, whose package asks for an MLX of 2025: they run beside ours, and convert to the same numbers."""
+"""Models of mlx-image, whose package asks for an MLX of 2025: they run beside ours, and convert."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 
-import mlx.core as mx
-import mlx.nn
 import pytest
-from support import numbers
+from models import report
+from models.checks import near, nothing_left, same_bits
+from models.comparison import DTYPES
+from models.registry import OF_MLX_IMAGE, Network
 
-import mpsfunc as mf
-
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.models, pytest.mark.usefixtures("on_cpu")]
 
 # What mlxim.model imports; its data sets need more, which is not here.
 NEEDED = ("huggingface_hub", "tqdm", "mlxim.model")
-MODELS = ("resnet50", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf")
-
-
-def made(name: str) -> mlx.nn.Module:
-    """A model with weights drawn at random, as for inference."""
-    mx.random.seed(0)
-    model = importlib.import_module("mlxim.model").create_model(name, weights=False)
-    model.eval()
-    mx.eval(model.parameters())
-    return model
+each = pytest.mark.parametrize("network", OF_MLX_IMAGE, ids=lambda network: network.name)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def test_what_its_models_need_is_here() -> None:
@@ -40,12 +31,24 @@ def test_what_its_models_need_is_here() -> None:
     assert importlib.metadata.version("mlx") != "0.24.2", "the package's own choice"
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_converted_model_has_the_same_results(name: str, on_cpu: mx.Device) -> None:
-    model, x = made(name), numbers((1, 64, 64, 3))
-    right = model(x)
-    assert right.shape == (1, 1000) and bool(mx.isfinite(right).all())
-    replaced = mf.nn.convert(model).replaced
-    assert len(replaced) > 20
-    got = model(x)
-    assert mx.allclose(got, right, rtol=1e-4, atol=1e-4 * float(mx.abs(right).max()))
+@each
+def test_nothing_is_left(network: Network) -> None:
+    nothing_left(network)
+
+
+@each
+def test_the_page_says_what_convert_makes_of_it(network: Network) -> None:
+    line = report.rows(report.PAGE.read_text(encoding="utf-8"))[network.name]
+    assert tuple(line[1:5]) == report.counts(network), f"python -m tests.models --write --only '{network.name}'"
+
+
+@each_dtype
+@each
+def test_it_is_as_near_as_stock(network: Network, dtype: str) -> None:
+    near(network, dtype)
+
+
+@each_dtype
+@each
+def test_a_reverted_and_a_copied_one_have_the_same_bits(network: Network, dtype: str) -> None:
+    same_bits(network, dtype)

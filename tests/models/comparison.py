@@ -1,0 +1,261 @@
+"""How far a converted network is from itself in float64, and how far stock MLX's is from that.
+
+A network is trained for two steps, and then evaluated. Compared are its results and the gradients by every parameter in
+both steps and in evaluation, and the running statistics that the steps leave. The right values are those of the
+converted network in float64, whose parameters and example are the ones of the dtype, only wider: so distances tell of
+the computation alone. Stock MLX's convolutions know no float64, nor do its exp, sigmoid, softmax and RMS norm, which a
+network calls besides its layers: for the right values these have others in their places.
+
+The distance of an array is the root of the sum of its squared errors. Compared are geometric means over draws of
+weights and examples, since that of one draw has much luck in it: where a relu, or the maximum of a window, is so close
+to another choice that rounding decides, a gradient takes another way, and its error is that of a whole pixel. In
+float16 that befalls an array of a small network in about every second draw, on either side. If an array is further off
+by the first draws, more are made, and decide.
+
+What draws random numbers on the way (dropout, stochastic depth) is switched off, since ours draws other numbers than
+MLX does. A VAE's noise is drawn from one seed on all sides.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten
+
+import mpsfunc as mf
+
+from .exactly import exactly
+from .registry import Network
+
+DRAWS = (3, 12, 48)
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+FACTOR = 3  # how much further from the right values than stock MLX
+# No distance counts as less than this many units of the dtype, relative to the array's own norm: what rounding once to
+# the dtype may cost, however well values were computed. Stock MLX may by luck be nearer, mostly where values are few.
+FLOOR = 0.5
+EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+Arrays = dict[str, np.ndarray]
+Distances = dict[str, float]
+
+
+class Distance(NamedTuple):
+    """How far an array is off.
+
+    Fields:
+        name: Of what, and when.
+        ours: The distance, relative to the array's norm.
+        stock: That of stock MLX.
+        draws: Of how many draws these are the geometric means.
+    """
+
+    name: str
+    ours: float
+    stock: float
+    draws: int
+
+    @property
+    def ratio(self) -> float:
+        """The one by the other; 0 where stock MLX always overflows."""
+        if not np.isfinite(self.stock):
+            return 0.0
+        return self.ours / self.stock if np.isfinite(self.ours) else np.inf
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.ours:.1e}, stock MLX {self.stock:.1e}, {self.ratio:.2f} x, over {self.draws} draws"
+
+
+def converted(model: nn.Module, x: mx.array, *, fused: bool) -> mf.nn.Conversion:
+    """Converts a model; ``fused`` with whatever is found by running it on an example."""
+    if fused and "example" in inspect.signature(mf.nn.convert).parameters:
+        return mf.nn.convert(model, example=x)
+    return mf.nn.convert(model)
+
+
+def without_chance(model: nn.Module) -> nn.Module:
+    """Switches off what drops values, here and in mlx-image."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module._p_1 = 1
+        elif type(module).__name__ == "StochasticDepth":
+            module.p = 0.0
+        elif type(module).__name__ == "DropPath":
+            module.rate = 0.0
+    return model
+
+
+def made(network: Network, seed: int, dtype: mx.Dtype) -> tuple[nn.Module, mx.array]:
+    """A network of stock MLX and an example, in a dtype.
+
+    Biases, scales and statistics are no longer 0 and 1. What has no gradient, such as the indices of a Swin, is frozen.
+    """
+    mx.random.seed(seed)
+    model = without_chance(network.build())
+    model.apply(lambda a: a + 0.1 * mx.random.normal(a.shape) if a.ndim == 1 and a.dtype == mx.float32 else a)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm):
+            module.running_var = mx.abs(module.running_var)
+        whole = [
+            name for name, a in module.items() if isinstance(a, mx.array) and not mx.issubdtype(a.dtype, mx.floating)
+        ]
+        module.freeze(recurse=False, keys=whole)
+    model.set_dtype(dtype)
+    x = mx.random.normal(network.shape).astype(dtype)
+    mx.eval(model.parameters(), x)
+    return model, x
+
+
+def half_frozen(model: nn.Module) -> nn.Module:
+    """Freezes every second layer that has parameters."""
+    for module in [each for _, each in sorted(model.named_modules()) if each.leaf_modules() == {} and each][::2]:
+        module.freeze()
+    return model
+
+
+def run(model: nn.Module, x: mx.array, network: Network) -> Arrays:
+    """Two steps of SGD, then an evaluation with gradients."""
+    found: Arrays = {}
+
+    def forward(x: mx.array) -> tuple[mx.array, Any]:
+        outputs = model(x)
+        return network.loss(outputs, x), outputs
+
+    def told(what: str, outputs: Any, gradients: Any) -> None:
+        mx.eval(outputs, gradients, model.parameters())
+        for kind, tree in (("result", outputs), ("gradient", gradients)):
+            for path, a in tree_flatten(tree):
+                found[f"{kind} {path} {what}".replace("  ", " ")] = exact(a)
+
+    gradient = nn.value_and_grad(model, forward)
+    optimizer = optim.SGD(network.rate)
+    model.train()
+    for step in (1, 2):
+        mx.random.seed(step)
+        (_, outputs), gradients = gradient(x)
+        optimizer.update(model, gradients)
+        told(f"in step {step}", outputs, gradients)
+    for path, a in tree_flatten(model.parameters()):
+        if path.rpartition(".")[2] in ("running_mean", "running_var"):
+            found[f"{path} after two steps"] = exact(a)
+    model.eval()
+    mx.random.seed(3)
+    (_, outputs), gradients = gradient(x)
+    told("in evaluation", outputs, gradients)
+    return found
+
+
+def exact(a: mx.array) -> np.ndarray:
+    """The values, in a dtype that has them all."""
+    return np.array(a if a.dtype == mx.float64 else a.astype(mx.float32))
+
+
+def right(network: Network, seed: int, dtype: mx.Dtype, change: Callable[[nn.Module], Any] = lambda _: None) -> Arrays:
+    """The converted network in float64."""
+    model, x = made(network, seed, dtype)
+    converted(model, x, fused=False)
+    model.set_dtype(mx.float64)
+    change(model)
+    with exactly():
+        return run(model, x.astype(mx.float64), network)
+
+
+def plain(model: nn.Module, x: mx.array) -> nn.Module:
+    """Converted without fusing."""
+    converted(model, x, fused=False)
+    return model
+
+
+def fused(model: nn.Module, x: mx.array) -> nn.Module:
+    """Converted and fused."""
+    converted(model, x, fused=True)
+    return model
+
+
+def copied(model: nn.Module, x: mx.array) -> nn.Module:
+    """A deep copy of what is converted and fused; the original has other weights by then."""
+    other = copy.deepcopy(fused(model, x))
+    model.apply(mx.zeros_like)
+    return other
+
+
+def reverted(model: nn.Module, x: mx.array) -> nn.Module:
+    """Converted, fused, called, and what it was."""
+    state = {path: a for path, a in tree_flatten(model.parameters())}
+    mx.random.seed(0)
+    mx.eval(fused(model, x)(x))
+    mf.nn.revert(model)
+    model.update_modules({})
+    model.load_weights(list(state.items()))  # running statistics moved
+    return model
+
+
+def frozen(model: nn.Module, x: mx.array) -> nn.Module:
+    """Converted and fused, with every second layer frozen."""
+    return half_frozen(fused(model, x))
+
+
+WHOLE: dict[str, Callable[[nn.Module, mx.array], nn.Module]] = {"converted": plain, "fused": fused}
+HALVES: dict[str, Callable[[nn.Module, mx.array], nn.Module]] = {"partly frozen": frozen}
+VARIANTS = (*WHOLE, *HALVES)
+
+
+def distances(network: Network, dtype: str, variants: Iterable[str] = VARIANTS) -> dict[str, list[Distance]]:
+    """Of every array of each variant, the worst first."""
+    draws: dict[str, list[tuple[Distances, Distances]]] = {variant: [] for variant in variants}
+    found: dict[str, list[Distance]] = {}
+    for before, many in zip((0, *DRAWS), DRAWS, strict=False):
+        left = [variant for variant in draws if variant not in found or found[variant][0].ratio > FACTOR]
+        for seed in range(before, many) if left else ():
+            for variant, sides in _drawn(network, dtype, left, seed).items():
+                draws[variant].append(sides)
+        for variant in left:
+            found[variant] = _means(draws[variant])
+    return found
+
+
+def _means(draws: list[tuple[Distances, Distances]]) -> list[Distance]:
+    """Over the draws in which stock MLX does not overflow; where it always does, over all."""
+    found = []
+    for name in draws[0][0]:
+        told = [(ours[name], stock[name]) for ours, stock in draws]
+        told = [each for each in told if np.isfinite(each[1])] or told
+        ours, stock = (float(np.exp(np.mean([np.log(each[side]) for each in told]))) for side in (0, 1))
+        found.append(Distance(name, ours, stock, len(told)))
+    return sorted(found, key=lambda each: -each.ratio)
+
+
+def _drawn(network: Network, dtype: str, variants: list[str], seed: int) -> dict[str, tuple[Distances, Distances]]:
+    """By variant our distances and stock MLX's."""
+    found: dict[str, tuple[Distances, Distances]] = {}
+    for some, change in ((WHOLE, lambda model: model), (HALVES, half_frozen)):
+        asked = [variant for variant in variants if variant in some]
+        if not asked:
+            continue
+        wanted = right(network, seed, DTYPES[dtype], change)
+        model, x = made(network, seed, DTYPES[dtype])
+        theirs = _off(run(change(model), x, network), wanted, dtype)
+        for variant in asked:
+            model, x = made(network, seed, DTYPES[dtype])
+            found[variant] = _off(run(some[variant](model, x), x, network), wanted, dtype), theirs
+    return found
+
+
+def _off(arrays: Arrays, wanted: Arrays, dtype: str) -> Distances:
+    """Relative to the norm; where that is 0 but for rounding, to the largest of all (gradients ahead of a norm)."""
+    assert arrays.keys() == wanted.keys()
+    found = {}
+    norms = {name: float(np.linalg.norm(a)) for name, a in wanted.items()}
+    largest = max(norms.values())
+    for name, a in arrays.items():
+        with np.errstate(all="ignore"):  # what overflows
+            off = float(np.linalg.norm(a - wanted[name]))
+        scale = norms[name] if norms[name] > 1e-9 * largest else largest
+        found[name] = max(off, FLOOR * EPS[dtype] * norms[name], 1e-300) / scale if np.isfinite(off) else np.inf
+    return found
