@@ -20,7 +20,7 @@ class Network(NamedTuple):
         build: Makes it.
         shape: Of an example.
         loss: Of its results and the example; targets are made from these.
-        rate: How far SGD steps. Losses that are added up over images need little.
+        rate: How far SGD steps: no further than that the second step is as well defined as the first, in float32.
     """
 
     name: str
@@ -87,7 +87,7 @@ SMALL = (
 )
 # Those of the sizes that people use, on small images, for make models.
 WHOLE = (
-    Network("DenseNet-121, growth 12", lambda: classifiers.DenseNet(12), (4, 64, 64, 3), classes),
+    Network("DenseNet-121, growth 12", lambda: classifiers.DenseNet(12), (4, 64, 64, 3), classes, 1e-5),
     Network("ConvNeXt-T", lambda: classifiers.ConvNeXt(layer_scale=0.1), (2, 64, 64, 3), classes),
     Network("CIFAR ResNet-20", classifiers.CifarResNet, (4, 32, 32, 3), classes),
     Network("U-Net", lambda: generators.UNet(32), (2, 32, 32, 3), images, 1e-4),
@@ -99,7 +99,7 @@ WHOLE = (
 )
 OF_MLX_IMAGE = (
     *(
-        Network(name, mlx_image(name), (4, 64, 64, 3), classes)
+        Network(name, mlx_image(name), (4, 64, 64, 3), classes, 1e-6)
         for name in (
             "resnet18",
             "resnet50",
@@ -109,5 +109,5 @@ OF_MLX_IMAGE = (
             "regnet_y_400mf",
         )
     ),
-    Network("swin_tiny", mlx_image("swin_tiny_patch4_window7_224"), (1, 32, 32, 3), classes),
+    Network("swin_tiny", mlx_image("swin_tiny_patch4_window7_224"), (1, 32, 32, 3), classes, 1e-6),
 )

@@ -45,7 +45,7 @@ def test_the_page_says_what_convert_makes_of_it(network: Network) -> None:
 @each_dtype
 @each
 def test_it_is_as_near_as_stock(network: Network, dtype: str) -> None:
-    near(network, dtype)
+    near(network, dtype, small=False)
 
 
 @each_dtype

@@ -24,13 +24,13 @@ whole = pytest.mark.parametrize(
 @each_dtype
 @small
 def test_it_is_as_near_as_stock(network: Network, dtype: str) -> None:
-    near(network, dtype)
+    near(network, dtype, small=True)
 
 
 @each_dtype
 @whole
 def test_a_whole_one_is_as_near_as_stock(network: Network, dtype: str) -> None:
-    near(network, dtype)
+    near(network, dtype, small=False)
 
 
 @small
@@ -95,6 +95,19 @@ def test_a_layer_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mf.nn.GroupNorm, "why_not", classmethod(lambda cls, layer: "of no reason"))
     with pytest.raises(AssertionError, match=r"norm \(GroupNorm\) stays: of no reason"):
         nothing_left(next(each for each in SMALL if each.name == "U-Net"))
+
+
+@pytest.mark.parametrize("what", ["results", "gradients"])
+def test_a_layer_that_means_something_else_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in float64, so that the right values are wrong."""
+    running, product = mf.bn_running, mf.fully_connected
+    if what == "results":
+        monkeypatch.setattr(mf, "bn_running", lambda known, state, momentum: running(known, state, momentum / 2))
+    else:
+        twice = lambda x, w, b, **settings: product(x, w, 2 * b - mx.stop_gradient(b), **settings)  # noqa: E731
+        monkeypatch.setattr(mf, "fully_connected", twice)
+    with pytest.raises(AssertionError, match="another meaning"):
+        near(next(each for each in SMALL if each.name == "CIFAR ResNet"), "float32", small=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
