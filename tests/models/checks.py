@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
+from mpsfunc.core import lazy
 from mpsfunc.nn.conversion import DROP_INS
+from mpsfunc.nn.drop_in import Activation, Fusing
 
 from . import comparison, left
 from .comparison import DTYPES, FACTOR, VARIANTS, converted, distances, fused, made, run
@@ -52,3 +61,48 @@ def same_bits(network: Network, dtype: str) -> None:
         assert one.keys() == other.keys()
         for name, a in one.items():
             assert np.array_equal(a, other[name], equal_nan=True), name
+
+
+def fused_wherever_it_can_be(network: Network) -> None:
+    """Every layer that can apply an activation, and whose result one is called on at once, applies it."""
+    model, x = made(network, 0, mx.float32)
+    wanted = followed(model, x)
+    report = converted(model, x, fused=True)
+    assert wanted and wanted <= report.fused.keys(), sorted(wanted - report.fused.keys())
+
+
+def followed(model: nn.Module, x: mx.array) -> set[str]:
+    """Paths of layers of MLX's that fuse once they are converted, of whose result an activation is the first reader."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    results: dict[int, tuple[str, mx.array, mx.array]] = {}  # held, so that no other array gets an identity
+    found: set[str] = set()
+
+    def layer(call: Callable[..., mx.array]) -> Callable[..., mx.array]:
+        def noted(self: nn.Module, x: mx.array) -> mx.array:
+            y = call(self, x)
+            results[id(y)] = paths[id(self)], y, copy.copy(y)
+            return y
+
+        return noted
+
+    def activation(call: Callable[..., mx.array], given: int) -> Callable[..., mx.array]:
+        def noted(*arguments: Any) -> mx.array:
+            path, _, unchanged = results.get(id(arguments[given]), ("", None, None))
+            if unchanged is not None and lazy.same(unchanged, arguments[given]):  # y += x keeps the object
+                found.add(path)
+            return call(*arguments)
+
+        return noted
+
+    with ExitStack() as replaced:
+        for theirs, ours in DROP_INS.items():
+            if issubclass(ours, Fusing):
+                replaced.enter_context(mock.patch.object(theirs, "__call__", layer(theirs.__call__)))
+            elif issubclass(ours, Activation):
+                replaced.enter_context(mock.patch.object(theirs, "__call__", activation(theirs.__call__, 1)))
+        for name in ("relu", "silu", "leaky_relu", "tanh", "sigmoid"):
+            for module in (nn, mx):
+                if function := getattr(module, name, None):
+                    replaced.enter_context(mock.patch.object(module, name, activation(function, 0)))
+        mx.eval(model(x))
+    return found

@@ -19,7 +19,6 @@ MLX does. A VAE's noise is drawn from one seed on all sides.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -74,9 +73,7 @@ class Distance(NamedTuple):
 
 def converted(model: nn.Module, x: mx.array, *, fused: bool) -> mf.nn.Conversion:
     """Converts a model; ``fused`` with whatever is found by running it on an example."""
-    if fused and "example" in inspect.signature(mf.nn.convert).parameters:
-        return mf.nn.convert(model, example=x)
-    return mf.nn.convert(model)
+    return mf.nn.convert(model, example=x if fused else None)
 
 
 def without_chance(model: nn.Module) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
 from collections import Counter
 from importlib import metadata
@@ -72,8 +71,6 @@ def written(page: str, new: dict[str, list[str]], order: list[str]) -> str:
 def versions() -> str:
     """What the last run used."""
     isa = launch._primitives.isa() if launch._primitives else "no module of ours"
-    example = "an" if "example" in inspect.signature(mf.nn.convert).parameters else "no"
-    return (
-        f"Last written with MLX {metadata.version('mlx')} and mpsfunc {mf.__version__}, whose `convert` was given "
-        f"{example} example, by Python {platform.python_version()} on {platform.system()}, {platform.machine()}, {isa}."
-    )
+    machine = f"{platform.system()}, {platform.machine()}, {isa}"
+    of = f"MLX {metadata.version('mlx')}, mpsfunc {mf.__version__} and Python {platform.python_version()}"
+    return f"Last written with {of} on {machine}."

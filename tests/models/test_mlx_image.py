@@ -7,7 +7,7 @@ import importlib.metadata
 
 import pytest
 from models import report
-from models.checks import near, nothing_left, same_bits
+from models.checks import fused_wherever_it_can_be, near, nothing_left, same_bits
 from models.comparison import DTYPES
 from models.registry import OF_MLX_IMAGE, Network
 
@@ -40,6 +40,11 @@ def test_nothing_is_left(network: Network) -> None:
 def test_the_page_says_what_convert_makes_of_it(network: Network) -> None:
     line = report.rows(report.PAGE.read_text(encoding="utf-8"))[network.name]
     assert tuple(line[1:5]) == report.counts(network), f"python -m tests.models --write --only '{network.name}'"
+
+
+@each
+def test_it_is_fused_wherever_it_can_be(network: Network) -> None:
+    fused_wherever_it_can_be(network)
 
 
 @each_dtype

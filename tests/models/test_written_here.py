@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn
 import pytest
 from models import comparison, left, report
-from models.checks import near, nothing_left, same_bits
+from models.checks import fused_wherever_it_can_be, near, nothing_left, same_bits
 from models.comparison import DTYPES, FACTOR, converted, distances, made
 from models.registry import OF_MLX_IMAGE, SMALL, WHOLE, Network
 
@@ -69,6 +69,16 @@ def test_the_page_has_every_network_once() -> None:
 @small
 def test_a_reverted_network_is_stock_s_and_a_copy_its_original_s_to_the_bit(network: Network, dtype: str) -> None:
     same_bits(network, dtype)
+
+
+@small
+def test_it_is_fused_wherever_it_can_be(network: Network) -> None:
+    fused_wherever_it_can_be(network)
+
+
+@whole
+def test_a_whole_one_is_fused_wherever_it_can_be(network: Network) -> None:
+    fused_wherever_it_can_be(network)
 
 
 @small
