@@ -25,6 +25,7 @@ from mpsfunc.nn import (
 from mpsfunc.nn.activations import LogSoftmax, PReLU, Softmax
 from mpsfunc.nn.activations_beyond_mps import GLU, Softmin, Step
 from mpsfunc.nn.drop_in import Activation, DropIn, Fusing, Sequential
+from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import function
 from mpsfunc.nn.layers import BatchNorm
 from mpsfunc.nn.report import IN_NO_SEQUENTIAL, Conversion
@@ -44,6 +45,7 @@ def convert(
     fuse: Iterable[tuple[str, str] | str] = (),
     *,
     example: mx.array | Sequence[object] | None = None,
+    inference: bool = False,
     group: mx.distributed.Group | None = None,
 ) -> Conversion:
     """Turns the layers of mlx.nn in a model into drop-ins, in place.
@@ -68,6 +70,13 @@ def convert(
     nothing that other code sees is changed. Functions in lists and dicts of a module, in what ``mx.compile`` made
     before the conversion, and in objects that are no modules stay as they are.
 
+    For inference, batch normalizations are folded into the weights of the convolutions, transposed convolutions and
+    linear layers ahead of them, where those are neighbours in a Sequential or the example shows it, and what fuses with
+    an activation does so as before. That holds where a normalization is in evaluation mode; in training mode, which
+    `convert` does not change, it takes the statistics of the batch. Parameters stay where they are; folded weights are
+    kept beside them, in float32 where float16 has not the digits, and each call looks whether they come from the
+    arrays that the layers hold now, and otherwise folds again. Without the C++ module it folds in each call.
+
     Args:
         model: The model, or a single layer.
         fuse: Paths of a layer and of the activation that is called on its results, as pairs; or patterns such as
@@ -75,6 +84,7 @@ def convert(
             sides, unless one side has none. Default: none.
         example: What the model is called with: an array; a shape, that is a tuple or list of ints, for a float32 image
             of random numbers; or any other tuple or list, of arguments as they are. Default: it is not called.
+        inference: Whether batch normalizations are folded. Until `revert`, also in later conversions. Default: not.
         group: Processes of ``mx.distributed`` over whose images batch normalizations take statistics together. Default:
             as before, at first each process by itself.
 
@@ -107,39 +117,48 @@ def convert(
     given = None if example is None else observing.arguments(op, example)
     paths = dict(sorted(_modules(op, model), key=_by_numbers))
     pairs = naming.pairs(fuse, paths, _becomes(Fusing), _becomes(Activation))
+    common: Following | None = None
+    was = False
     before = [(module, type(module), dict(vars(module))) for module in paths.values()]
     try:
         replaced, left = _replaced(paths, group)
         told: dict[str, str] = {}
-        if pairs or given is not None:
+        if pairs or given is not None or inference:
             common = observing.joined(paths.values())
+            was, common.folding = common.folding, common.folding or inference
             for path, behind in pairs:
                 for each in (paths[path], paths[behind]):
                     vars(each)["_following"] = common
                 common.name(paths[path], paths[behind])
+            for chain in paths.values() if common.folding else ():
+                if isinstance(chain, Sequential):
+                    vars(chain)["_following"] = common
             if given is not None:
                 told = observing.observed(op, model, paths, given, common)
         left = {path: why for path, why in left.items() if not isinstance(paths[path], Sequential)}
-        fused, unfused, functions = _neighbours(paths)
-        if given is not None:
-            unfused = {
-                path: told.get(path, f"no layer applies {_name(paths[path])}") if path in paths else why
-                for path, why in unfused.items()
-            }
-            unfused |= {path: why for path, why in told.items() if not isinstance(paths.get(path), _ACTIVATIONS)}
+        fused, unfused, functions = _neighbours(paths, told, given is not None)
         for path, behinds in _named(paths).items():
             behinds = [behind for behind in behinds if behind != fused.get(path)]
             fused[path] = " and ".join([*([fused[path]] if path in fused else []), *behinds])
             for behind in behinds:
                 unfused.pop(behind, None)
+        folded = set(fused.values())
+        for path, module in paths.items():
+            if inference and isinstance(module, BatchNorm) and path not in folded:
+                unfused.setdefault(path, "not folded, behind no convolution or linear layer")
     except BaseException:
+        if common is not None:
+            common.folding = was
         for module, kind, own in before:
             module.__class__ = kind
             vars(module).clear()
             vars(module).update(own)
         raise
+    kept = common.folds.nbytes if common is not None else 0
     fused, unfused, left = (dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
-    return Conversion(replaced, fused, unfused, left, classes=_classes(paths))
+    return Conversion(
+        replaced, fused, unfused, left, classes=_classes(paths), example=given is not None, kept_twice=kept
+    )
 
 
 def revert(model: stock.Module) -> stock.Module:
@@ -175,10 +194,10 @@ def revert(model: stock.Module) -> stock.Module:
             )
     for _, module in modules:
         kind: Any = rewritten_classes.original(type(module))
+        for name in ("_following", "_together") if isinstance(module, DropIn) else ():
+            vars(module).pop(name, None)
         module.__class__ = kind
         if isinstance(module, DropIn):
-            for name in ("_following", "_together"):
-                vars(module).pop(name, None)
             own: Any = back.get(kind, kind)
             module.__class__ = own
     return model
@@ -248,28 +267,32 @@ def _replaced(
 
 
 def _neighbours(
-    paths: dict[str, stock.Module],
+    paths: dict[str, stock.Module], told: dict[str, str], has_example: bool
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """What is fused in Sequentials, why other activations are not, and functions in them that are not known."""
     fused: dict[str, str] = {}
     left: dict[str, str] = {}
-    alone = {
-        path: IN_NO_SEQUENTIAL
-        for path, module in paths.items()
-        if isinstance(module, _ACTIVATIONS) and not module.why_left(module)
-    }
+    alone = {}
+    for path, module in paths.items():
+        if isinstance(module, _ACTIVATIONS) and not module.why_left(module):
+            why = f"no layer applies {_name(module)}" if has_example else IN_NO_SEQUENTIAL
+            alone[path] = told.get(path, why)
     for path, chain in paths.items():
         if not isinstance(chain, Sequential) or type(chain).__call__ is not Sequential.__call__:
             continue
         for i, behind in enumerate(chain.layers):
             here, ahead = (f"{path}.layers.{k}" if path else f"layers.{k}" for k in (i, i - 1))
-            if i and drop_in.fused(chain.layers[i - 1], behind) is not None:
+            if i and chain._following is not None and drop_in.can_fold(chain.layers[i - 1], behind):
+                fused[ahead] = here
+                chain._following.folds.weights(chain.layers[i - 1], behind)
+            elif i and drop_in.fused(chain.layers[i - 1], behind) is not None:
                 fused[ahead] = here
                 alone.pop(here, None)
             elif here in alone or function(behind) is not None:
                 alone[here] = f"behind {_name(chain.layers[i - 1]) if i else 'nothing'}"
             elif not isinstance(behind, stock.Module):
                 left[here] = f"no drop-in for {_name(behind)}"
+    alone |= {path: why for path, why in told.items() if not isinstance(paths.get(path), _ACTIVATIONS)}
     return fused, alone, left
 
 

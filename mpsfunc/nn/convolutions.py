@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class _Convolution(Fusing):
     """With a margin that MLX's do not have."""
 
+    is_linear = True
     padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
 
     def __init__(self, *arguments: Any, padding_mode: PaddingMode) -> None:
@@ -39,6 +40,7 @@ class _Convolution(Fusing):
 class _Transposed(Fusing):
     """With groups, which MLX's do not have."""
 
+    is_linear = True
     groups: int = 1  # of a layer that was MLX's
 
     def __init__(self, op: str, in_channels: int, out_channels: int, *arguments: Any, groups: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.core.printing import describe
+from mpsfunc.nn import folding
 from mpsfunc.nn.copying import Copied
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import function
@@ -64,9 +65,19 @@ def other(**arguments: tuple[Any, Any]) -> str:
 
 
 class Fusing(DropIn):
-    """A layer that can apply the activation behind it."""
+    """A layer that can apply the activation behind it.
 
+    Attributes:
+        is_linear: Whether it multiplies by weights with the channels of its result first, and adds a bias.
+        folds: Whether it multiplies each channel by a number and adds another in evaluation mode.
+    """
+
+    is_linear: ClassVar[bool] = False
     _following: Following | None = None
+
+    @property
+    def folds(self) -> bool:
+        return False
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         """Ours, with the activation behind it."""
@@ -103,15 +114,24 @@ class Sequential(Copied, DropIn, stock.Sequential):
         (2, 8)
     """
 
+    _following: Following | None = None  # of a model that was converted for inference
+
     def __call__(self, x: mx.array) -> mx.array:
         left = list(self.layers)
         while left:
             layer = left.pop(0)
-            neuron = fused(layer, left[0]) if left else None
-            if neuron is None or not layer.takes(x):
-                x = layer(x)
+            folded = self._following.folded(layer, left[0], x) if self._following and left else None
+            if folded and can_fuse(layer) and can_fuse(left[0]) and layer.takes(x):
+                layer = left.pop(0)
+                neuron = fused(layer, left[0]) if left else None
+                x = folded.run(x, neuron)
             else:
+                neuron = fused(layer, left[0]) if left else None
+                if neuron is None or not layer.takes(x):
+                    x = layer(x)
+                    continue
                 x = layer.run(x, neuron)
+            if neuron is not None:
                 left.pop(0)
         return x
 
@@ -123,6 +143,11 @@ def fused(layer: Any, behind: Any) -> mf.Neuron | None:
     if isinstance(behind, Activation):
         return behind.neuron if can_be_fused(behind) else None
     return function(behind)
+
+
+def can_fold(layer: Any, norm: Any) -> bool:
+    """Whether a normalization behind a layer is one with it in evaluation mode."""
+    return can_fuse(layer) and can_fuse(norm) and folding.fit(layer, norm)
 
 
 def can_fuse(layer: Any) -> bool:

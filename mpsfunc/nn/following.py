@@ -10,6 +10,8 @@ import mlx.core as mx
 
 import mpsfunc as mf
 from mpsfunc.core import lazy
+from mpsfunc.nn import folding
+from mpsfunc.nn.folding import Folded, Folds
 
 
 class Call(NamedTuple):
@@ -40,14 +42,16 @@ class Following:
     The layers and the activations of one model share one, which copies of the model have of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folding: bool = False) -> None:
+        """With folding, fixed normalizations take over the calls of layers, too."""
+        self.folding, self.folds = folding, Folds()
         self._calls: dict[int, Call] = {}  # by the result's identity
         self.watch: Watch | None = None
         self.classes: dict[Any, type] = {}  # of modules whose code was rewritten for this, by their own
         self.pairs: list[tuple[weakref.ref[Any], weakref.ref[Any] | str]] = []  # for reports
 
-    def __reduce__(self) -> tuple[type[Following], tuple[()]]:
-        return Following, ()
+    def __reduce__(self) -> tuple[type[Following], tuple[bool]]:
+        return Following, (self.folding,)
 
     def name(self, layer: Any, behind: Any) -> None:
         """Keeps for reports that an activation is called on a layer's results."""
@@ -62,6 +66,13 @@ class Following:
 
     def noted(self, layer: Any, x: mx.array) -> mx.array:
         """The layer's result without an activation."""
+        call = self._unchanged(x) if self.folding and layer.folds else None
+        folded = self.folded(call.layer, layer, x) if call is not None else None
+        if call is not None and folded is not None:
+            if self.watch is not None:
+                self.watch.seen(call, x, layer)
+            del self._calls[id(x)]
+            layer, x = folded, call.x
         before, x_held = _held(layer), copy.copy(x)
         y: mx.array = layer.run(x)
         key, calls = id(y), self._calls
@@ -78,12 +89,22 @@ class Following:
             return None
         del self._calls[id(y)]
         statistics = [name for name, a in call.before.items() if not _same(a, call.after[name])]
-        call.layer.update({name: call.before[name] for name in statistics})
+        if statistics:
+            call.layer.update({name: call.before[name] for name in statistics})
         try:
             return call.layer.run(call.x, neuron)
         except Exception:  # of whatever kind: statistics are what the first call left
-            call.layer.update({name: call.after[name] for name in statistics})
+            if statistics:
+                call.layer.update({name: call.after[name] for name in statistics})
             raise
+
+    def folded(self, layer: Any, norm: Any, x: mx.array) -> Folded | None:
+        """A layer and the normalization behind it as one, if they are as both are now; x has as many axes as between.
+
+        Normalizations take two to four.
+        """
+        fits = self.folding and 2 <= x.ndim <= 4 and folding.fit(layer, norm) and not norm.training
+        return Folded(layer, norm, self.folds) if fits else None
 
     def _unchanged(self, y: mx.array) -> Call | None:
         call = self._calls.get(id(y))
@@ -96,6 +117,9 @@ class Following:
 
 def _held(layer: Any) -> dict[str, Any]:
     """Everything of a layer."""
+    if isinstance(layer, Folded):
+        parts = enumerate(map(_held, (layer.layer, layer.norm)))
+        return {f"{at} {name}": value for at, held in parts for name, value in held.items()}
     return {name: copy.copy(a) if isinstance(a, mx.array) else a for name, a in (*layer.items(), *vars(layer).items())}
 
 

@@ -21,6 +21,8 @@ class Linear(Fusing, stock.Linear):
         (2, 5, 8)
     """
 
+    is_linear = True
+
     def takes(self, x: mx.array) -> bool:
         """On the CPU."""
         return super().takes(x) and mx.default_device() == mx.Device(mx.cpu)
@@ -63,6 +65,11 @@ class BatchNorm(Fusing, stock.BatchNorm):
     @processes.setter
     def processes(self, group: mx.distributed.Group | None) -> None:
         self._together = None if group is None else _Together(group)
+
+    @property
+    def folds(self) -> bool:
+        """With running statistics."""
+        return bool(self.track_running_stats and isinstance(self.momentum, (int, float)) and not self.refuses(self))
 
     def takes(self, x: mx.array) -> bool:
         """MLX's knows no processes, so with some it is ours that refuses."""

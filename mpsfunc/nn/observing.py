@@ -20,6 +20,7 @@ from mpsfunc.core.printing import a_kind, describe
 from mpsfunc.nn import drop_in, functions
 from mpsfunc.nn import rewritten_classes as classes
 from mpsfunc.nn.checkpointing import Kept
+from mpsfunc.nn.folding import Folded
 from mpsfunc.nn.following import Call, Following
 from mpsfunc.nn.rewriting import Globals, Owner
 
@@ -63,7 +64,8 @@ class Observation:
         """Notes it."""
         self.called.add(id(behind))
         if call is not None:
-            self.pairs.append(Pair(call.layer, behind, call.y))
+            layer = call.layer.norm if isinstance(call.layer, Folded) else call.layer
+            self.pairs.append(Pair(layer, behind, call.y))
         elif isinstance(behind, tuple):
             at, line = _place(sys._getframe(2), self._paths)
             lines = self._lines.setdefault(_at(at, functions.called(behind[1])), [])
@@ -159,8 +161,9 @@ def joined(modules: Iterable[stock.Module]) -> Following:
             if isinstance(each, Following):
                 found[id(each)] = each
     if len(found) == 1:
-        return next(iter(found.values()))
-    common = Following()
+        (common,) = found.values()
+        return common
+    common = Following(any(each.folding for each in found.values()))
     common.pairs = [pair for each in found.values() for pair in each.pairs]
     for module in modules:
         if "_following" in vars(module):

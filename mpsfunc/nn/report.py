@@ -29,12 +29,13 @@ class Conversion(_Fields):
     Fields:
         replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
             compute nothing themselves.
-        fused: The layers that apply the activation behind them, with that activation.
-        unfused: Activations that run by themselves, and why.
+        fused: The layers that apply the activation behind them, with that activation, or fold the normalization.
+        unfused: Activations that run by themselves, and why; with ``inference`` batch normalizations, too.
         left: Layers of mlx.nn that stay as they were, and why.
 
     A layer with two paths counts twice. ``classes`` has the class of every module by its path, and the name of every
-    function in a Sequential; ``example`` says whether the model was run on an example.
+    function in a Sequential; ``example`` says whether the model was run on an example, and ``kept_twice`` how many bytes of
+    folded weights a model that was converted for inference keeps besides its own.
 
     Example:
         >>> import mlx.nn
@@ -57,6 +58,7 @@ class Conversion(_Fields):
 
     classes: Mapping[str, str] = MappingProxyType({})
     example: bool = False
+    kept_twice: int = 0
 
     def __new__(
         cls,
@@ -67,10 +69,11 @@ class Conversion(_Fields):
         *,
         classes: dict[str, str] | None = None,
         example: bool = False,
+        kept_twice: int = 0,
     ) -> Conversion:
         """The four fields, and what they are told by."""
         made = super().__new__(cls, replaced, fused, unfused, left)
-        made.classes, made.example = classes or {}, example
+        made.classes, made.example, made.kept_twice = classes or {}, example, kept_twice
         return made
 
     @property
@@ -141,6 +144,7 @@ class Conversion(_Fields):
             ("fused", _wrapped(_counted(pairs), ", ")),
             ("not fused", self._reasons(self.unfused)),
             ("left", self._reasons(self.left)),
+            ("kept twice", [f"{self.kept_twice} bytes of folded weights"] if self.kept_twice else []),
         ]
         return [(what, lines) for what, lines in found if lines]
 

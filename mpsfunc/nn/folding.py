@@ -1,0 +1,129 @@
+"""Batch normalizations by running statistics, folded into the weights of the layers ahead.
+
+What is folded is kept beside the layers with copies of the arrays that it comes from, and each call compares those with
+what the layers hold by then. So whatever changes a parameter, in place or not, has it folded again, and a layer that
+trains is not asked. In a transformation that looks on parameters their folding is part of what is transformed, and
+nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+import mpsfunc as mf
+from mpsfunc.core import lazy
+
+_NAMES = "weight", "bias"
+_STATISTICS = "running_mean", "running_var"
+_FEWEST = 2.0**-14  # of float16 that have all their digits
+
+
+class _Weights(NamedTuple):
+    """Folded weights, and the arrays that they come from, held by objects that users cannot change in place."""
+
+    alive: tuple[weakref.ref[Any], weakref.ref[Any]]
+    sources: tuple[mx.array | None, ...]
+    eps: float
+    weight: mx.array
+    bias: mx.array
+
+
+class Folds:
+    """The folded weights of a model, by the identities of a layer and a normalization."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], _Weights] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept besides the parameters."""
+        return sum(each.weight.nbytes + each.bias.nbytes for each in list(self._kept.values()))
+
+    def weights(self, layer: Any, norm: Any) -> tuple[mx.array, mx.array]:
+        """The weights and the bias of a layer behind which nothing is to be normalized."""
+        key, eps = (id(layer), id(norm)), norm.eps
+        sources = _sources(layer, norm)
+        known = self._kept.get(key)
+        if known is not None and known.eps == eps and all(map(_same, known.sources, sources)):
+            return known.weight, known.bias
+        weight, bias = _folded(sources, eps)
+        if not _are_settled([a for a in sources if a is not None]):
+            return _rounded(weight, layer.weight.dtype, fits=False), bias
+        weight = _rounded(weight, layer.weight.dtype, fits=_fits(weight))
+        mx.eval(weight, bias)
+        kept = self._kept
+        alive = weakref.ref(layer, lambda _: kept.pop(key, None)), weakref.ref(norm, lambda _: kept.pop(key, None))
+        kept[key] = _Weights(alive, tuple(None if a is None else copy.copy(a) for a in sources), eps, weight, bias)
+        return weight, bias
+
+
+class Folded:
+    """A layer with the normalization behind it as one."""
+
+    def __init__(self, layer: Any, norm: Any, folds: Folds) -> None:
+        self.layer, self.norm, self._folds = layer, norm, folds
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+        """What the layer computes with the folded weights."""
+        weight, bias = self._folds.weights(self.layer, self.norm)
+        kind: Any = type(self.layer)
+        other = kind.__new__(kind)
+        dict.update(other, self.layer, weight=weight, bias=bias)
+        vars(other).update(vars(self.layer))
+        y: mx.array = other.run(x, neuron)
+        return y
+
+
+def fit(layer: Any, norm: Any) -> bool:
+    """Whether a normalization behind a layer is one with it in evaluation mode, as both are now."""
+    if not (getattr(layer, "is_linear", False) and getattr(norm, "folds", False)):
+        return False
+    held = "weight" in layer and all(name in norm for name in _STATISTICS)
+    return held and int(layer.weight.shape[0]) == norm.running_mean.size == norm.running_var.size
+
+
+def _sources(layer: Any, norm: Any) -> tuple[mx.array | None, ...]:
+    given = [layer.get(name) for name in _NAMES] + [norm.get(name) for name in (*_NAMES, *_STATISTICS)]
+    return tuple(given)
+
+
+def _same(a: mx.array | None, b: mx.array | None) -> bool:
+    return a is b if a is None or b is None else lazy.same(a, b)
+
+
+def _folded(sources: tuple[mx.array | None, ...], eps: float) -> tuple[mx.array, mx.array]:
+    """Not rounded yet."""
+    exact = any(a is not None and a.dtype == mx.float64 for a in sources)
+    weight, bias, gamma, beta, mean, var = (
+        None if a is None else a.astype(mx.float64 if exact else mx.float32) for a in sources
+    )
+    assert weight is not None and mean is not None and var is not None
+    scale = mx.rsqrt(var + eps) if gamma is None else gamma * mx.rsqrt(var + eps)
+    shift = -mean if bias is None else bias - mean
+    made = shift * scale if beta is None else shift * scale + beta
+    return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), made
+
+
+def _rounded(weight: mx.array, dtype: mx.Dtype, fits: bool) -> mx.array:
+    return weight.astype(dtype) if fits or dtype != mx.float16 else weight
+
+
+def _fits(weight: mx.array) -> bool:
+    """Whether float16 has the greatest weight of each channel, with all its digits."""
+    most = mx.abs(weight).reshape(len(weight), -1).max(axis=1)
+    fits = (most <= mx.finfo(mx.float16).max) & ((most >= _FEWEST) | (most == 0))
+    return bool(mx.all(fits).item())
+
+
+def _are_settled(arrays: list[mx.array]) -> bool:
+    """Whether arrays are what they are, and nothing that a transformation looks on; without the C++ module, never."""
+    some = mx.concatenate([mx.isnan(a.reshape(-1)[:1]) for a in arrays]).astype(mx.int64).sum()
+    try:
+        mx.eval(some)
+    except (RuntimeError, ValueError):  # within mx.compile or mx.vmap
+        return False
+    return lazy.known_count(some) is not None
