@@ -75,9 +75,7 @@ def activated_sum(z: mx.array, on: ActivationSpec) -> mx.array:
     return apply(z, on)
 
 
-def before_activation(
-    dy: mx.array, y: mx.array, sum_again: Callable[[], mx.array], on: ActivationSpec
-) -> mx.array:
+def before_activation(dy: mx.array, y: mx.array, sum_again: Callable[[], mx.array], on: ActivationSpec) -> mx.array:
     """``dy * act'(z)`` from ``y = act(z)``, or from ``z = sum_again()`` where y does not tell the slope."""
     if not on.act.kind:
         return dy

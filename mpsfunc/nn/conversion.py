@@ -120,6 +120,7 @@ def convert(
     common: Following | None = None
     was = False
     before = [(module, type(module), dict(vars(module))) for module in paths.values()]
+    kinds = {path: type(module) for path, module in paths.items() if not isinstance(module, stock.Sequential)}
     try:
         replaced, left = _replaced(paths, group)
         told: dict[str, str] = {}
@@ -156,8 +157,9 @@ def convert(
         raise
     kept = common.folds.nbytes if common is not None else 0
     fused, unfused, left = (dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
+    ran, already = given is not None, sum(issubclass(kind, DropIn) and path not in left for path, kind in kinds.items())
     return Conversion(
-        replaced, fused, unfused, left, classes=_classes(paths), example=given is not None, kept_twice=kept
+        replaced, fused, unfused, left, classes=_classes(paths), example=ran, before=already, kept_twice=kept
     )
 
 
@@ -194,7 +196,7 @@ def revert(model: stock.Module) -> stock.Module:
             )
     for _, module in modules:
         kind: Any = rewritten_classes.original(type(module))
-        for name in ("_following", "_together") if isinstance(module, DropIn) else ():
+        for name in ("_following", "_together", "is_added_to") if isinstance(module, DropIn) else ():
             vars(module).pop(name, None)
         module.__class__ = kind
         if isinstance(module, DropIn):

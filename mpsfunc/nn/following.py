@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
@@ -20,7 +21,7 @@ class Call(NamedTuple):
     layer: Any
     alive: weakref.ref[mx.array]  # the object that the user got, with which this is forgotten
     x: mx.array
-    y: mx.array
+    y: mx.array  # what the layer returned
     before: dict[str, Any]  # what the layer held
     after: dict[str, Any]
 
@@ -28,8 +29,8 @@ class Call(NamedTuple):
 class Watch(Protocol):
     """What looks on while an example runs."""
 
-    def seen(self, call: Call | None, y: mx.array, behind: Any) -> None:
-        """An activation was called on y, the result of that call or of none."""
+    def seen(self, call: Call | None, y: mx.array, behind: Any, in_a_sum: bool = False) -> None:
+        """An activation was called on y, the result of that call or a sum of it, or of none."""
 
 
 class Following:
@@ -37,7 +38,8 @@ class Following:
 
     A layer always returns what it computes without an activation. An activation that is given that very array calls the
     layer again, with itself, and nobody ever evaluates the first array. So nothing is computed wrongly, whatever a user
-    does to a model and whatever else reads the array. A call is forgotten with its result.
+    does to a model and whatever else reads the array. A call is forgotten with its result. But where an example showed
+    that images are added to it, two calls are remembered longer, since a user's code keeps the sum and not the result.
 
     The layers and the activations of one model share one, which copies of the model have of their own.
     """
@@ -46,6 +48,7 @@ class Following:
         """With folding, fixed normalizations take over the calls of layers, too."""
         self.folding, self.folds = folding, Folds()
         self._calls: dict[int, Call] = {}  # by the result's identity
+        self._gone: deque[Call] = deque(maxlen=2)  # whose results no user holds any more, but maybe a sum
         self.watch: Watch | None = None
         self.classes: dict[Any, type] = {}  # of modules whose code was rewritten for this, by their own
         self.pairs: list[tuple[weakref.ref[Any], weakref.ref[Any] | str]] = []  # for reports
@@ -75,24 +78,35 @@ class Following:
             layer, x = folded, call.x
         before, x_held = _held(layer), copy.copy(x)
         y: mx.array = layer.run(x)
-        key, calls = id(y), self._calls
-        alive = weakref.ref(y, lambda _: calls.pop(key, None))
-        calls[key] = Call(layer, alive, x_held, copy.copy(y), before, _held(layer))
+        key, calls, gone = id(y), self._calls, self._gone
+
+        def forget(_: object) -> None:
+            call = calls.pop(key, None)
+            if call is not None and self._may_be_added_to(call.layer):
+                gone.append(call)
+
+        calls[key] = Call(layer, weakref.ref(y, forget), x_held, copy.copy(y), before, _held(layer))
         return y
 
     def taken(self, y: mx.array, neuron: mf.Neuron, behind: Any) -> mx.array | None:
-        """The result with an activation, if y is a layer's and neither it nor the layer has been changed since."""
+        """The result with an activation, if y is a layer's and neither it nor the layer has been changed since.
+
+        Or the result with images added and an activation, if y is that sum.
+        """
         call = self._unchanged(y)
+        added: dict[str, mx.array] = {}
+        if call is None:
+            call, added = self._summed(y)
         if self.watch is not None:
-            self.watch.seen(call, y, behind)
+            self.watch.seen(call, y, behind, bool(added))
         if call is None:
             return None
-        del self._calls[id(y)]
+        self._forget(call)
         statistics = [name for name, a in call.before.items() if not _same(a, call.after[name])]
         if statistics:
             call.layer.update({name: call.before[name] for name in statistics})
         try:
-            return call.layer.run(call.x, neuron)
+            return call.layer.run(call.x, neuron, **added)
         except Exception:  # of whatever kind: statistics are what the first call left
             if statistics:
                 call.layer.update({name: call.after[name] for name in statistics})
@@ -108,11 +122,39 @@ class Following:
 
     def _unchanged(self, y: mx.array) -> Call | None:
         call = self._calls.get(id(y))
-        if call is None or not lazy.same(call.y, y):
-            return None
-        now = _held(call.layer)
-        same = now.keys() == call.after.keys() and all(_same(a, now[name]) for name, a in call.after.items())
-        return call if same else None
+        return call if call is not None and lazy.same(call.y, y) and _as_left(call) else None
+
+    def _summed(self, z: mx.array) -> tuple[Call | None, dict[str, mx.array]]:
+        """The call of a layer that adds, and what it is to add, if z is the sum of its result and other images."""
+        calls = [call for call in (*self._gone, *self._calls.values()) if self._may_be_added_to(call.layer)]
+        parts = lazy.addends(z) if calls else None
+        for one, other in (parts, parts[::-1]) if parts else ():
+            fits = one.shape == other.shape == z.shape and one.dtype == other.dtype == z.dtype
+            for call in calls if fits else ():
+                if lazy.same(call.y, one) and _as_left(call):
+                    return call, {"add": other}
+        return None, {}
+
+    def forget_sums(self) -> None:
+        """Forgets the calls whose results no user holds any more."""
+        self._gone.clear()
+
+    def _may_be_added_to(self, layer: Any) -> bool:
+        """Whether a layer adds images itself, as an example has shown or is about to show."""
+        adds = getattr(layer, "adds", False)  # which a layer that was reverted since has not
+        return bool(adds and (layer.is_added_to or self.watch is not None))
+
+    def _forget(self, call: Call) -> None:
+        for key in [key for key, each in self._calls.items() if each is call]:
+            del self._calls[key]
+        for each in [each for each in self._gone if each is call]:
+            self._gone.remove(each)
+
+
+def _as_left(call: Call) -> bool:
+    """Whether a layer holds what it held after the call."""
+    now = _held(call.layer)
+    return now.keys() == call.after.keys() and all(_same(a, now[name]) for name, a in call.after.items())
 
 
 def _held(layer: Any) -> dict[str, Any]:

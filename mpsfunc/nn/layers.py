@@ -49,6 +49,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
         (4, 5, 5, 3)
     """
 
+    adds = True
     _together: _Together | None = None
 
     @classmethod
@@ -75,24 +76,26 @@ class BatchNorm(Fusing, stock.BatchNorm):
         """MLX's knows no processes, so with some it is ours that refuses."""
         return self.processes is not None or (super().takes(x) and isinstance(self.momentum, (int, float)))
 
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
+        """Ours, with images that are added before the activation behind it."""
         if self.refuses(self):
             raise ValueError(
                 f"BatchNorm: momentum is out of range; got momentum={describe(self.momentum)}, expected 0 to 1"
             )
         if not 2 <= x.ndim <= 4:
             raise ValueError(f"BatchNorm: not a batch; got x.shape={tuple(x.shape)}, expected 2, 3 or 4 axes")
-        images = _flat(x)
+        images, added = _flat(x), None if add is None else _flat(add)
         gamma, beta = self.get("weight"), self.get("bias")
         if not self.training and self.track_running_stats:
-            y = mf.bn_normalize(images, self._running(), gamma, beta, neuron=neuron)
+            y = mf.bn_normalize(images, self._running(), gamma, beta, add=added, neuron=neuron)
             return y.reshape(x.shape)
         alone = self.processes is None or self.processes.size() == 1
         if self.training and alone and x.size == x.shape[-1]:
             raise ValueError(
                 f"BatchNorm: one value has no variance; got x.shape={tuple(x.shape)}, expected more in training"
             )
-        y, state = mf.batch_norm_fwd(images, gamma, beta, eps=self.eps, neuron=neuron, group=self.processes)
+        how: Any = {"eps": self.eps, "add": added, "neuron": neuron, "group": self.processes}
+        y, state = mf.batch_norm_fwd(images, gamma, beta, **how)
         if self.track_running_stats:
             known = self._running()._replace(mean=self["running_mean"], var=self["running_var"])  # in their own dtype
             running = mf.bn_running(known, state, self.momentum)

@@ -49,6 +49,7 @@ class Pair(NamedTuple):
     layer: Any
     behind: Any  # a module, or what rewritten code and the function of MLX that it calls
     y: mx.array
+    in_a_sum: bool
 
 
 class Observation:
@@ -60,12 +61,12 @@ class Observation:
         self._lines: dict[str, list[int]] = {}  # of functions that were given no layer's result
         self.called: set[int] = set()  # activations, by identity
 
-    def seen(self, call: Call | None, y: mx.array, behind: Any) -> None:
+    def seen(self, call: Call | None, y: mx.array, behind: Any, in_a_sum: bool = False) -> None:
         """Notes it."""
         self.called.add(id(behind))
         if call is not None:
             layer = call.layer.norm if isinstance(call.layer, Folded) else call.layer
-            self.pairs.append(Pair(layer, behind, call.y))
+            self.pairs.append(Pair(layer, behind, call.y, in_a_sum))
         elif isinstance(behind, tuple):
             at, line = _place(sys._getframe(2), self._paths)
             lines = self._lines.setdefault(_at(at, functions.called(behind[1])), [])
@@ -197,6 +198,7 @@ def observed(
         run(op, model, given)
     finally:
         common.watch = None
+        common.forget_sums()
     twice = watch.computed_twice()
     for pair in watch.pairs:
         function = functions.called(pair.behind[1]) if isinstance(pair.behind, tuple) else ""
@@ -209,6 +211,9 @@ def observed(
         )
     good = [pair for pair in watch.pairs if id(pair.layer) not in twice]
     follow = {id(pair.layer) for pair in good} | {id(pair.behind) for pair in good}
+    for pair in good:
+        if pair.in_a_sum:
+            vars(pair.layer)["is_added_to"] = True
     owners = {id(pair.behind[0]) for pair in good if isinstance(pair.behind, tuple)}
     for at, (path, module) in modules.items():
         kind, had = before[at]

@@ -29,13 +29,15 @@ class Conversion(_Fields):
     Fields:
         replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
             compute nothing themselves.
-        fused: The layers that apply the activation behind them, with that activation, or fold the normalization.
+        fused: The layers that apply the activation behind them, with that activation, or fold the normalization. A
+            batch normalization whose result is added to a shortcut ahead of the activation adds that, too.
         unfused: Activations that run by themselves, and why; with ``inference`` batch normalizations, too.
         left: Layers of mlx.nn that stay as they were, and why.
 
     A layer with two paths counts twice. ``classes`` has the class of every module by its path, and the name of every
-    function in a Sequential; ``example`` says whether the model was run on an example, and ``kept_twice`` how many bytes of
-    folded weights a model that was converted for inference keeps besides its own.
+    function in a Sequential; ``example`` says whether the model was run on an example, ``before`` how many layers were
+    drop-ins already, and ``kept_twice`` how many bytes of folded weights a model that was converted for inference keeps
+    besides its own.
 
     Example:
         >>> import mlx.nn
@@ -58,6 +60,7 @@ class Conversion(_Fields):
 
     classes: Mapping[str, str] = MappingProxyType({})
     example: bool = False
+    before: int = 0
     kept_twice: int = 0
 
     def __new__(
@@ -69,11 +72,12 @@ class Conversion(_Fields):
         *,
         classes: dict[str, str] | None = None,
         example: bool = False,
+        before: int = 0,
         kept_twice: int = 0,
     ) -> Conversion:
         """The four fields, and what they are told by."""
         made = super().__new__(cls, replaced, fused, unfused, left)
-        made.classes, made.example, made.kept_twice = classes or {}, example, kept_twice
+        made.classes, made.example, made.before, made.kept_twice = classes or {}, example, before, kept_twice
         return made
 
     @property
@@ -130,8 +134,10 @@ class Conversion(_Fields):
 
     def _head(self) -> str:
         """The counts."""
-        layers = len(self.replaced) + len(self.left)
+        layers = len(self.replaced) + len(self.left) + self.before
         counts = [f"{len(self.replaced)} replaced", f"{len(self.fused)} fused"]
+        if self.before:
+            counts.insert(1, f"{self.before} before")
         left = _counted((self._class(path) for path in self.left), _LINES)
         told = f"{layers} layer{'' if layers == 1 else 's'}: {', '.join(counts)}"
         return f"{told}; left: {', '.join(left)}" if left else told

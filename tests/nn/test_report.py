@@ -98,7 +98,7 @@ def test_pairs_are_told_by_their_classes() -> None:
     want = "  fused      1 Conv2d with relu, 1 BatchNorm with SiLU and Tanh, 1 BatchNorm with Tanh"
     assert want in str(report).splitlines()
     again = str(nn.convert(model))  # where none is replaced any more
-    assert again.splitlines() == ["0 layers: 0 replaced, 3 fused", want]
+    assert again.splitlines() == ["5 layers: 0 replaced, 5 before, 3 fused", want]
 
 
 def test_functions_and_derived_classes_are_told() -> None:
