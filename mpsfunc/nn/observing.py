@@ -22,7 +22,7 @@ from mpsfunc.nn import rewritten_classes as classes
 from mpsfunc.nn.checkpointing import Kept
 from mpsfunc.nn.folding import Folded
 from mpsfunc.nn.following import Call, Following
-from mpsfunc.nn.rewriting import Globals, Owner
+from mpsfunc.nn.rewriting import Globals
 
 
 def arguments(op: str, example: Any) -> tuple[Any, ...]:
@@ -155,22 +155,23 @@ def joined(modules: Iterable[stock.Module]) -> Following:
     found: dict[int, Following] = {}
     rewritten = []
     for module in modules:
-        owner: Owner | None = getattr(type(module), "_owner", None)
-        if owner is not None:
-            rewritten.append((module, owner))
-        for each in (owner and owner.following, vars(module).get("_following")):
-            if isinstance(each, Following):
-                found[id(each)] = each
+        each = vars(module).get("_following")
+        if classes.is_rewritten(type(module)):
+            rewritten.append(module)
+            each = classes.owner_of(type(module)).following
+        if isinstance(each, Following):
+            found[id(each)] = each
     if len(found) == 1:
         (common,) = found.values()
         return common
     common = Following(any(each.folding for each in found.values()))
     common.pairs = [pair for each in found.values() for pair in each.pairs]
     for module in modules:
-        if "_following" in vars(module):
+        if isinstance(vars(module).get("_following"), Following):
             vars(module)["_following"] = common
-    for module, owner in rewritten:
-        kind: Any = classes.rewritten(classes.original(type(module)), common, owner.attributes)
+    for module in rewritten:
+        names = classes.owner_of(type(module)).attributes
+        kind: Any = classes.rewritten(classes.original(type(module)), common, names)
         module.__class__ = kind
     return common
 
@@ -219,8 +220,8 @@ def observed(
         kind, had = before[at]
         if at not in follow and not had:
             vars(module).pop("_following", None)
-        owner = getattr(type(module), "_owner", None)
-        if owner is not None and id(owner) not in owners and not _fuses_neighbours(module):
+        rewritten = classes.is_rewritten(type(module))
+        if rewritten and id(classes.owner_of(type(module))) not in owners and not _fuses_neighbours(module):
             module.__class__ = kind
         if isinstance(module, drop_in.Activation) and at not in follow and path not in told:
             told[path] = "on no layer's result" if at in watch.called else "not called on the example"

@@ -66,13 +66,24 @@ def _is_rewritten(where: Any) -> bool:
 
 def original(kind: Any) -> Any:
     """The user's class that a class was made from; of another the class."""
-    return vars(kind).get("_rewritten_from", kind)
+    return vars(kind).get("_mpsfunc_from", kind)
+
+
+def owner_of(kind: Any) -> Owner:
+    """What the code of a class that `is_rewritten` sees."""
+    owner: Owner = vars(kind)["_mpsfunc_owner"]
+    return owner
+
+
+def is_rewritten(kind: Any) -> bool:
+    """Whether a class was made from a user's here."""
+    return "_mpsfunc_from" in vars(kind)
 
 
 def own_classes(kind: type) -> Iterator[type]:
-    """The classes that a module's class consists of, besides MLX's `Module` and drop-ins."""
+    """The classes that a module's class consists of, besides MLX's `Module`, Python's and drop-ins."""
     for base in kind.__mro__:
-        if issubclass(base, stock.Module) and base is not stock.Module and not issubclass(base, drop_in.DropIn):
+        if base not in (stock.Module, dict, object) and not issubclass(base, drop_in.DropIn):
             yield base
 
 
@@ -91,7 +102,7 @@ def rewritten(kind: Any, following: Following, names: frozenset[str]) -> type | 
         names: By which instances hold functions.
     """
     known = following.classes.get(kind)
-    if known is not None and names <= vars(known)["_owner"].attributes:
+    if known is not None and names <= owner_of(known).attributes:
         return known
     if type(kind) is not type or why_not(kind):
         return None
@@ -107,7 +118,7 @@ def rewritten(kind: Any, following: Following, names: frozenset[str]) -> type | 
     if issubclass(kind, stock.Sequential):
         bases.append(drop_in.Sequential)
     own: dict[str, Any] = {name: _Attribute(name, owner) for name in names} | spaces[0][1]
-    own |= {"_rewritten_from": kind, "_owner": owner, "__reduce_ex__": _reduced}
+    own |= {"_mpsfunc_from": kind, "_mpsfunc_owner": owner, "__reduce_ex__": _reduced}
     made = _derived(tuple(bases), kind, own)
     following.classes[kind] = made
     return made
@@ -135,14 +146,14 @@ def _reduced(self: Any, protocol: Any) -> Any:
     made = super(kind, self).__reduce_ex__(protocol)
     if type(made) is not tuple:
         return made
-    real = vars(kind)["_rewritten_from"]
+    real = original(kind)
     factory, args, *rest = (real if each is kind else each for each in made)
     args = tuple(real if each is kind else each for each in args)
     held: dict[str, Any] = {}
     if rest and type(rest[0]) is dict:
         held = {name: made for name, value in rest[0].items() if (made := named(value)) is not value}
         rest[0] = {name: value for name, value in rest[0].items() if name not in held}
-    owner = vars(kind)["_owner"]
+    owner = owner_of(kind)
     return _again, (owner.following, owner.attributes, held, factory, args), *rest
 
 
@@ -176,7 +187,7 @@ def why_not(kind: type) -> str:
 
 def refused(module: stock.Module, made: type | None) -> dict[str, str]:
     """What of a module's code may call activations and is not rewritten, by name, and why."""
-    told: dict[str, str] = dict(vars(made)["_owner"].refused) if made else {}
+    told: dict[str, str] = dict(owner_of(made).refused) if made else {}
     kind = original(type(module))
     why = why_not(kind)
     probe = Owner(Following(), attributes([module], Following()))

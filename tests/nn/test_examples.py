@@ -331,6 +331,10 @@ def test_models_of_several_arguments() -> None:
         assert nn.convert(Two(), example=example).fused == {"norm": "nn.sigmoid"}
 
 
+def test_the_example_runs_in_evaluation_mode() -> None:
+    assert nn.convert(Block(), example=(1, 1, 1, 3)).fused == {"norm": "nn.sigmoid"}  # of one value no variance
+
+
 def test_what_is_not_fused_and_why() -> None:
     class Reasons(Block):
         def __init__(self) -> None:

@@ -345,6 +345,23 @@ def test_float16_that_does_not_hold_what_is_folded() -> None:
             assert mx.allclose(got.astype(mx.float32), want, rtol=2e-3, atol=2e-3 * float(mx.abs(want).max()))
 
 
+def test_what_looks_alike_is_not_folded() -> None:
+    class Doubled(nn.Conv2d):
+        def __call__(self, x: mx.array) -> mx.array:
+            return super().__call__(x) * 2
+
+    mx.random.seed(1)
+    chain = nn.Sequential(Doubled(3, 3, 1), spread(nn.BatchNorm(3), 1), nn.ReLU()).eval()
+    want = chain(numbers(X))
+    report = nn.convert(chain, inference=True)
+    assert report.fused == {"layers.1": "layers.2"} and report.kept_twice == 0
+    close(chain(numbers(X)), want)
+    chain = stock.Sequential(stock.Linear(3, 3), spread(stock.BatchNorm(3), 1)).eval()
+    nn.convert(chain, inference=True)
+    with pytest.raises(ValueError, match="not a batch"):  # as without folding
+        chain(mx.ones(3))
+
+
 def test_the_report_says_what_is_not_folded() -> None:
     class Apart(stock.Module):
         def __init__(self) -> None:

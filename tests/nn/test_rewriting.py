@@ -189,7 +189,7 @@ def test_copies_are_fused_by_themselves(how: str, monkeypatch: pytest.MonkeyPatc
     if how != "copy":
         other.norm.weight *= 2
         assert other.norm is not block.norm and other.norm._following is not block.norm._following
-        assert type(other)._owner.following is other.norm._following is other.more._following
+        assert type(other)._mpsfunc_owner.following is other.norm._following is other.more._following
         close(block(x), Functions().eval()(x))
     nn.revert(other)
     assert type(other) is Functions
@@ -239,100 +239,6 @@ def test_threads_recursion_and_failures() -> None:
     assert {line - 2, line - 1, line + 1} <= lines
 
 
-COUNTED = 0
-
-
-class Counting(Block):
-    def __call__(self, x: mx.array) -> mx.array:
-        global COUNTED
-        COUNTED += 1
-        return stock.sigmoid(self.norm(x))
-
-
-class Executing(Block):
-    def __call__(self, x: mx.array) -> mx.array:
-        return eval("stock.sigmoid(self.norm(x))") + stock.sigmoid(self.more(x))
-
-
-class Asking(Block):
-    def __call__(self, x: mx.array) -> mx.array:
-        return stock.sigmoid(self.norm(x)) + super(type(self), self).__call__(x)
-
-
-class Meta(type):
-    """A metaclass."""
-
-
-class OfMeta(Block, metaclass=Meta):
-    def __call__(self, x: mx.array) -> mx.array:
-        return stock.sigmoid(self.norm(x))
-
-
-@pytest.mark.parametrize(
-    ("kind", "at", "why"),
-    [
-        (Counting, "Counting.__call__", "Counting.__call__ writes a global variable"),
-        (Executing, "Executing.__call__", "Executing.__call__ calls eval"),
-        (Asking, "", "Asking.__call__ calls super with type(self)"),
-        (OfMeta, "", "OfMeta has a metaclass"),
-    ],
-)
-def test_what_is_not_rewritten(kind: Any, at: str, why: str) -> None:
-    block, same = kind(), kind()
-    report = nn.convert(block, example=X)
-    assert report.fused == {} and report.unfused[at] == why and type(block) is kind
-    counted = COUNTED
-    close(step(block), step(same))
-    assert COUNTED == counted + 2 * (kind is Counting)
-
-
-def test_classes_that_look_at_those_derived_from_them() -> None:
-    derived = []
-
-    class Registered(Block):
-        def __init_subclass__(cls) -> None:
-            derived.append(cls)
-
-        def __call__(self, x: mx.array) -> mx.array:
-            return stock.sigmoid(self.norm(x))
-
-    class Second(Registered):
-        def __call__(self, x: mx.array) -> mx.array:
-            return stock.sigmoid(self.more(super().__call__(x)))
-
-    block = Second()
-    assert set(nn.convert(block, example=X).fused) == {"more", "norm"} and derived == [Second]
-    close(block(numbers(X)), Second()(numbers(X)))
-
-
-def test_cells_that_change_later() -> None:
-    def made() -> Any:
-        act, depth = stock.sigmoid, 0
-
-        class Cells(Block):
-            def __call__(self, x: mx.array) -> mx.array:
-                nonlocal depth
-                depth += 1
-                return act(self.norm(x)) * depth
-
-        def change(to: Any) -> None:
-            nonlocal act
-            act = to
-
-        return Cells, change
-
-    (kind, change), (other, also) = made(), made()
-    block, same = kind(), other()
-    assert nn.convert(block, example=X).fused == {"norm": "nn.sigmoid"}
-    same(numbers(X))  # as often as the example counted
-    same.norm = stock.BatchNorm(3)
-    for to in (stock.silu, mx.square, stock.sigmoid):
-        close(block(numbers(X)), same(numbers(X)))
-        change(to)
-        also(to)
-    close(block(numbers(X)), same(numbers(X)))
-
-
 def test_converted_twice_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model, same = Lists(), Lists()
     parts = model.blocks[0], model.blocks[1]["modules"]
@@ -350,3 +256,25 @@ def test_converted_twice_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = Closed()
     assert nn.convert(closed, [("norm", "act")]).unfused == {}
     assert nn.convert(closed, example=X).fused == {"more": "nn.silu", "norm": "act and nn.sigmoid"}
+
+
+def test_checkpoints_of_rewritten_blocks() -> None:
+    class Net(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = examples.Slope()
+            self.last = stock.Conv2d(3, 3, 1)
+
+        def __call__(self, x: mx.array, run: Any = None) -> mx.array:
+            return self.last(self.block(x) if run is None else run(self.block)(x))
+
+    def stepped(net: Any, run: Any) -> Any:
+        grads = stock.value_and_grad(net, lambda x: net(x, run).square().mean())(numbers(X))
+        return grads, net.parameters()
+
+    net, same = Net(), Net()
+    assert len(nn.convert(net, example=X).fused) == 2
+    close(stepped(net, nn.checkpoint), stepped(same, None))
+    for each in (net, same):
+        each.eval()
+    close(stepped(net, stock.utils.checkpoint), stepped(same, None))
