@@ -118,7 +118,7 @@ def convert(
     paths = dict(sorted(_modules(op, model), key=_by_numbers))
     pairs = naming.pairs(fuse, paths, _becomes(Fusing), _becomes(Activation))
     common: Following | None = None
-    was = False
+    was: dict[str, Any] = {}
     before = [(module, type(module), dict(vars(module))) for module in paths.values()]
     kinds = {path: type(module) for path, module in paths.items() if not isinstance(module, stock.Sequential)}
     try:
@@ -126,7 +126,8 @@ def convert(
         told: dict[str, str] = {}
         if pairs or given is not None or inference:
             common = observing.joined(paths.values())
-            was, common.folding = common.folding, common.folding or inference
+            was = {"folding": common.folding, "pairs": list(common.pairs), "classes": dict(common.classes)}
+            common.folding |= inference
             for path, behind in pairs:
                 for each in (paths[path], paths[behind]):
                     vars(each)["_following"] = common
@@ -149,7 +150,7 @@ def convert(
                 unfused.setdefault(path, "not folded, behind no convolution or linear layer")
     except BaseException:
         if common is not None:
-            common.folding = was
+            vars(common).update(was)
         for module, kind, own in before:
             module.__class__ = kind
             vars(module).clear()

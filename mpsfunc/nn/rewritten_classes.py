@@ -23,9 +23,12 @@ class _Attribute:
     def __init__(self, name: str, owner: Owner) -> None:
         self._name, self._owner = name, owner
 
+    def __set_name__(self, made: type, name: str) -> None:
+        self._made = made
+
     def __get__(self, holder: Any, kind: type | None = None) -> Any:
         if holder is None or self._name not in vars(holder):
-            raise AttributeError(self._name)
+            return getattr(super(self._made, kind if holder is None else holder), self._name)
         value = vars(holder)[self._name]
         return self._owner.seen(value) if _is_rewritten(sys._getframe(1).f_globals) else value
 

@@ -112,6 +112,20 @@ def test_every_norm_with_an_activation_is_fused() -> None:
     assert len(report.fused) == 55 and report.left == report.unfused == {}
 
 
+def test_every_norm_is_folded_for_inference() -> None:
+    model, same, x = network(n=9), network(n=9), numbers((2, 32, 32, 3))
+    for each in (model, same):
+        each(x)  # statistics
+        each.eval()
+    fused = nn.convert(model, example=(1, 32, 32, 3), inference=True).fused
+    norms = {path for path, module in model.named_modules() if isinstance(module, stock.BatchNorm)}
+    assert len(norms) == 55 and norms <= set(fused.values())
+    assert [fused[path] for path in sorted(norms & fused.keys())] == ["nn.relu"] * 28
+    want = same(x)
+    assert mx.allclose(model(x), want, rtol=0, atol=1e-5 * float(mx.abs(want).max()))
+    assert mx.array_equal(mx.compile(model)(x), model(x))
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_training_is_that_of_stock(compiled: bool) -> None:
     model, exact = network(n=1, width=8), network(n=1, width=8)

@@ -309,6 +309,9 @@ def test_a_call_that_fails_leaves_the_model_as_it_was() -> None:
     assert {path: (type(module), dict(vars(module))) for path, module in block.named_modules()} == before
     assert mx.array_equal(block.norm.weight, mx.ones(3)) and block.training
     assert nn.convert(block, example=(2, 3, 3, 3)).fused == {"norm": "nn.sigmoid"}
+    with pytest.raises(ValueError, match="raises a KeyError"):
+        nn.convert(block, [("conv", "act")], example=X, inference=True)
+    assert nn.convert(block).fused == {"norm": "nn.sigmoid"} and not block.norm._following.folding
 
 
 @pytest.mark.parametrize(

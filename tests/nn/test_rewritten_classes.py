@@ -122,6 +122,29 @@ def test_classes_with_several_bases() -> None:
     assert type(nn.revert(block)) is Diamond and block._following == 4
 
 
+def test_names_that_classes_and_objects_both_have() -> None:
+    class Default(Block):
+        function = None
+
+        def __call__(self, x: mx.array) -> mx.array:
+            y = self.norm(x)
+            return y if self.function is None else self.function(y)
+
+    block, same = Default(), Default()
+    assert nn.convert(block, example=X).fused == {"norm": "nn.sigmoid"} and type(block).function is None
+    for each in (block, same):
+        del each.function
+        assert each.function is None and "function" not in vars(each)
+    close(block(numbers(X)), same(numbers(X)))
+    for each in (block, same):
+        with pytest.raises(AttributeError):
+            del each.function
+        with pytest.raises(AttributeError):  # MLX's modules delete what is not theirs
+            each.function = stock.Tanh()
+        each.function = stock.tanh
+    close(block(numbers(X)), same(numbers(X)))
+
+
 def test_imports_and_builtins_in_rewritten_code() -> None:
     class Importing(Block):
         def __call__(self, x: mx.array) -> mx.array:
