@@ -100,6 +100,18 @@ def test_what_is_exchanged_after_the_conversion(monkeypatch: pytest.MonkeyPatch)
         close(block(x), Named()(x))
 
 
+def test_functions_that_are_given_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper, default, x = examples.Helper(), examples.Default(), numbers(X)
+    for block in (helper, default):
+        assert nn.convert(block, example=X).fused
+        block.eval()(x)
+    monkeypatch.setattr(examples.acted, "__code__", (lambda block, x: stock.silu(block.norm(x)) * 2).__code__)
+    close(helper(x), examples.Helper().eval()(x))
+    monkeypatch.setattr(examples.Default.__call__, "__defaults__", (mx.square,))
+    monkeypatch.setattr(examples.Default.__call__, "__kwdefaults__", {"last": mx.tanh})
+    close(default(x), examples.Default().eval()(x))
+
+
 def test_nobody_else_sees_a_difference() -> None:
     before = dict(vars(stock)), dict(vars(mx)), dict(vars(examples)), dict(vars(Attribute))
     block, other = Attribute(), Attribute()
