@@ -16,7 +16,7 @@ of the target.
 import sys
 from pathlib import Path
 
-FAMILIES = ("pooling", "normalization", "convolution", "pointwise")  # in the order of the tables
+FAMILIES = ("pooling", "normalization", "convolution", "pointwise", "sequences")  # in the order of the tables
 
 _TESTS = str(Path(__file__).parents[1])  # where `generic` and `support` are
 if _TESTS not in sys.path:

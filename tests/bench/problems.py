@@ -34,7 +34,7 @@ class Problem(NamedTuple):
     """One operation; one that normalizes by statistics has no window, and a pointwise one nothing of its own."""
 
     op: str
-    shape: tuple[int, ...]  # of the images x, NHWC, or of rows of channels
+    shape: tuple[int, ...]  # of the images x, NHWC, of sequences, NLC, or of rows of channels
     dtype: str  # "float32", "float16" or "bfloat16"
     kernel_size: int = 1
     stride: int = 1
@@ -63,7 +63,8 @@ class Problem(NamedTuple):
         if self.exponent:
             size = f"{self.kernel_size}" if self.op.startswith("cross") else f"{self.kernel_size}x{self.kernel_size}"
             return f"{name} {size} beta {self.exponent:g}"
-        window = f" {self.kernel_size}x{self.kernel_size} s{self.stride} p{self.padding}"
+        size = f"{self.kernel_size}" if len(self.shape) == 3 else f"{self.kernel_size}x{self.kernel_size}"
+        window = f" {size} s{self.stride} p{self.padding}"
         edge = "" if self.edge_mode == "zero" else f" {self.edge_mode}"
         spread = f" d{self.dilation}" if self.dilation > 1 else ""
         groups = "" if self.groups == 1 else " depthwise" if self.groups == self.nhwc[3] else f" g{self.groups}"
@@ -74,13 +75,14 @@ class Problem(NamedTuple):
 
     @property
     def of_images(self) -> bool:
-        """Whether x is images, for which PyTorch has two layouts."""
-        return len(self.shape) == 4
+        """Whether x is images, or sequences, for which PyTorch has two layouts."""
+        return len(self.shape) > 2
 
     @property
     def nhwc(self) -> tuple[int, int, int, int]:
-        """Shape of x as images; a row is one of a pixel."""
-        n, h, w, c = self.shape if self.of_images else (self.shape[0], 1, 1, self.shape[1])
+        """Shape of x as images; a sequence is one of a row, and a row of channels one of a pixel."""
+        n, *of_pixels, c = self.shape
+        h, w = (1, 1, *of_pixels)[-2:]
         return n, h, w, c
 
     @property
@@ -97,14 +99,17 @@ class Problem(NamedTuple):
         if self.exponent or self.operation.family == "pointwise":
             return *self.shape[:-1], int(self.shape[-1] * self.operation.of_channels)
         extent = (self.kernel_size - 1) * self.dilation + 1
-        size = [(d + 2 * self.padding - extent) // self.stride + 1 for d in (h, w)]
-        return n, size[0], size[1], self.outs or c
+        if "transpose" in self.op:
+            size = [(d - 1) * self.stride - 2 * self.padding + extent for d in (h, w)]
+        else:
+            size = [(d + 2 * self.padding - extent) // self.stride + 1 for d in (h, w)]
+        return n, *size[4 - len(self.shape) :], self.outs or c
 
     @property
-    def w_shape(self) -> tuple[int, int, int, int]:
-        """Shape of a convolution's weights, OHWI."""
-        channels = self.nhwc[3]
-        return self.outs or channels, self.kernel_size, self.kernel_size, channels // self.groups
+    def w_shape(self) -> tuple[int, ...]:
+        """Shape of a convolution's weights, OHWI, or OLI."""
+        channels, axes = self.nhwc[3], len(self.shape) - 2
+        return self.outs or channels, *(self.kernel_size,) * axes, channels // self.groups
 
     @property
     def weighted(self) -> bool:

@@ -12,6 +12,7 @@ from generic.opinfo import Array, OpInfo, Sample, Wrong, call
 from generic.ops import conv as conv_records
 from generic.ops import conv_transpose as transposed_records
 from support import numbers
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import pooling as oracle
 
 import mpsfunc as mf
@@ -104,6 +105,33 @@ def _wrong_types(name: str, *more: Any, names: str = "stride dilation padding") 
         yield f"{each} is not an int", partial(function, GIVEN, *more, **{each: 1.5})
 
 
+# What is measured; gradients of what is not linear come with the result, which `mx.vjp` makes for them.
+
+
+def _row(of_x: int, of_y: int, given: tuple[str, ...] = (), title: str = "", **how: Any) -> Benchmark:
+    measured = Measured(how, LEVEL, FLOAT32, shape=(8, 56 * 56, 64))
+    return Benchmark("sequences", of_x, of_y, given, title=title, cpu=(measured,))
+
+
+def _conv_rows(name: str, how: dict[str, Any]) -> dict[str, Benchmark]:
+    names = (name, f"{name}_grad_input", f"{name}_grad_weights")
+    return {each: _row(1, 1, ("w",), **how) for each in names}
+
+
+def _pool_rows(name: str) -> dict[str, Benchmark]:
+    how = {"kernel_size": 3, "stride": 2, "padding": 1}
+    if name == "avg_pool1d":
+        return {each: _row(1, 1, **how) for each in (name, f"{name}_grad")}
+    passes = 2 if name == "max_pool1d" else 3
+    return {name: _row(1, 1, **how), f"{name}_grad": _row(passes, 2, title=f"{name} and its gradient", **how)}
+
+
+def _norm_rows(name: str) -> dict[str, Benchmark]:
+    how = {"groups": 8} if name == "group_norm1d" else {}
+    both = _row(5, 3, ("gamma", "beta"), f"{name} and its gradient", **how)
+    return {name: _row(2, 1, ("gamma", "beta"), **how), f"{name}_grad": both}
+
+
 def _pool(name: str, reference: Any, more: dict[str, Any], *wrong: Wrong) -> OpInfo:
     function = getattr(mf, name)
     return OpInfo(
@@ -139,6 +167,7 @@ def _pool(name: str, reference: Any, more: dict[str, Any], *wrong: Wrong) -> OpI
             ("out_size is not an int", lambda: function(GIVEN, "adaptive", out_size=(1, 2))),
             ("ceil_mode is not a bool", lambda: function(GIVEN, 2, ceil_mode=1)),
         ),
+        benchmarks=_pool_rows(name),
         no_node=NO_NODE,
     )
 
@@ -167,6 +196,7 @@ def _norm(name: str, reference: Any, *more: Any) -> OpInfo:
             ("eps is not a number", lambda: function(GIVEN, *more, eps="1")),
             *((("groups is not an int", lambda: function(GIVEN, None)),) if more else ()),
         ),
+        benchmarks=_norm_rows(name),
         no_node=NO_NODE,
     )
 
@@ -210,6 +240,7 @@ OPS = (
             ("w is not an array", lambda: mf.conv1d(GIVEN, 3)),
             ("groups is not an int", lambda: mf.conv1d(GIVEN, WEIGHTS, groups=2.0)),
         ),
+        benchmarks=_conv_rows("conv1d", {"kernel_size": 3, "padding": 1}),
         no_node=NO_NODE,
     ),
     OpInfo(
@@ -236,6 +267,7 @@ OPS = (
             ),
         ),
         wrong_types=tuple(_wrong_types("conv_transpose1d", WEIGHTS, names="stride dilation padding output_padding")),
+        benchmarks=_conv_rows("conv_transpose1d", {"kernel_size": 4, "stride": 2, "padding": 1}),
         no_node=NO_NODE,
     ),
     _pool(

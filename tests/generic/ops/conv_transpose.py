@@ -23,6 +23,7 @@ from generic.ops.conv import (
     with_kept,
 )
 from generic.ops.conv_grad import EXACT, behind
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import convolution as oracle
 
 import mpsfunc as mf
@@ -219,9 +220,14 @@ _WRONG_VALUES = (
     ("groups do not divide the channels", _with(groups=3)),
     ("windows reach too far", _with(offset=2**30, out_size=4)),
 )
+_ROWS: dict[str, Any] = {
+    "given": ("w",),
+    "cpu": (Measured({"kernel_size": 4, "stride": 2, "padding": 1}, LEVEL, FLOAT32),),
+}
 OPS = (
     OpInfo(
         name="conv_transpose",
+        benchmarks={"conv_transpose": Benchmark("convolution", 1, 1, **_ROWS)},
         samples={
             **{label: call("conv_transpose", *way.arrays("x", "w", "b"), **way.how) for label, way in WAYS.items()},
             "back where a convolution came from": call(
@@ -273,6 +279,7 @@ OPS = (
     ),
     OpInfo(
         name="conv_transpose_grad_input",
+        benchmarks={"conv_transpose_grad_input": Benchmark("convolution", 1, 1, **_ROWS)},
         samples={
             **{
                 label: call("conv_transpose_grad_input", *way.arrays("dy", "w"), way.state(moves=False))
@@ -299,6 +306,7 @@ OPS = (
     ),
     OpInfo(
         name="conv_transpose_grad_weights",
+        benchmarks={"conv_transpose_grad_weights": Benchmark("convolution", 1, 1, **_ROWS)},
         samples={
             **{
                 label: Sample(call("conv_transpose_grad_weights", *way.arrays("dy", "x"), way.state()), (0, 1))

@@ -1,6 +1,6 @@
 """mpsfunc."""
 
 from .. import gathered
-from . import activations, convolution, normalization, pointwise, pooling
+from . import activations, convolution, normalization, pointwise, pooling, sequences
 
-functions = gathered(pooling, normalization, convolution, pointwise, activations)
+functions = gathered(pooling, normalization, convolution, pointwise, activations, sequences)

@@ -52,3 +52,17 @@ def _placement(p: Problem, a: SimpleNamespace) -> mf.ConvState:
 
 def _windows(p: Problem) -> dict[str, Any]:
     return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
+
+
+def conv_transpose(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.conv_transpose(a.x, a.w, **_windows(p))]
+
+
+def conv_transpose_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    _, state = mf.conv_transpose_fwd(a.x, a.w, **_windows(p))
+    return lambda: [mf.conv_transpose_grad_input(a.dy, a.w, state)]
+
+
+def conv_transpose_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    _, before = mf.conv_transpose_fwd(a.x, a.w, **_windows(p))
+    return lambda: [mf.conv_transpose_grad_weights(a.dy, a.x, before).dw]

@@ -10,9 +10,9 @@ import torch
 
 from ...problems import EPS
 from .. import Call, Side, gathered
-from . import activations, convolution, normalization, pointwise, pooling
+from . import activations, convolution, normalization, pointwise, pooling, sequences
 
-functions = gathered(pooling, normalization, convolution, pointwise, activations)
+functions = gathered(pooling, normalization, convolution, pointwise, activations, sequences)
 
 LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
 
@@ -32,6 +32,9 @@ def side(name: str, layout: torch.memory_format, device: str, *, keep: bool = Tr
                 tensor = tensor.to(torch.float32 if plain else getattr(torch, dtype))
             if tensor.ndim == 4:
                 tensor = tensor.permute(0, 3, 1, 2).contiguous(memory_format=layout)
+            elif tensor.ndim == 3:  # sequences, whose channels come last in memory as they are
+                tensor = tensor.permute(0, 2, 1)
+                tensor = tensor.contiguous() if layout == torch.contiguous_format else tensor
             setattr(placed, key, tensor)
         return placed
 
@@ -51,8 +54,8 @@ def _dropping(call: Call, times: int) -> None:
 
 
 def answer(op: str, outputs: list[Any]) -> list[np.ndarray]:
-    """To NumPy, NHWC."""
+    """To NumPy, channels last."""
     if op == "bn_stats":  # the root of the variance comes inverted
         outputs = [outputs[0], outputs[1].double() ** -2 - EPS]
     wide = (out.double() for out in outputs)
-    return [(out.permute(0, 2, 3, 1) if out.ndim == 4 else out).cpu().numpy() for out in wide]
+    return [(out.movedim(1, -1) if out.ndim > 2 else out).cpu().numpy() for out in wide]

@@ -57,3 +57,29 @@ def fully_connected_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
 
 def _flat(a: torch.Tensor) -> torch.Tensor:
     return a.flatten(1).contiguous()
+
+
+def conv_transpose(p: Problem, a: SimpleNamespace) -> Call:
+    w = _turned(a)
+    return lambda: [F.conv_transpose2d(a.x, w, None, p.stride, p.padding, 0, p.groups, p.dilation)]
+
+
+def conv_transpose_grad_input(p: Problem, a: SimpleNamespace) -> Call:
+    w = _turned(a)
+    return lambda: [_transpose_backward(p, a, w, [True, False, False])[0]]
+
+
+def conv_transpose_grad_weights(p: Problem, a: SimpleNamespace) -> Call:
+    w = _turned(a)
+    return lambda: [_transpose_backward(p, a, w, [False, True, False])[1].transpose(0, 1)]
+
+
+def _turned(a: SimpleNamespace) -> torch.Tensor:
+    """Weights (i, o, kh, kw) in the layout of the images."""
+    last = a.x.is_contiguous(memory_format=torch.channels_last) and not a.x.is_contiguous()
+    return a.w.transpose(0, 1).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+def _transpose_backward(p: Problem, a: SimpleNamespace, w: torch.Tensor, wanted: list[bool]) -> Any:
+    stride, padding, spread = ([n] * 2 for n in (p.stride, p.padding, p.dilation))
+    return aten.convolution_backward(a.dy, a.x, w, None, stride, padding, spread, True, [0, 0], p.groups, wanted)
