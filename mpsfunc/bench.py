@@ -73,9 +73,8 @@ def _compared(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         task = {"build": args.build, "shape": shape, "dtype": args.dtype, "device": device.type.name, "folder": folder}
 
-        def start(name: str) -> Runner | str:
-            process = stack.enter_context(_Process({**task, "name": name}, args.limit if name == STOCK else None))
-            return process.note or process
+        def start(name: str) -> Runner:
+            return stack.enter_context(_Process({**task, "name": name}, args.limit if name == STOCK else None))
 
         memory = _GROWTH if _counts_growth(device) else comparing.ARRAYS
         told = comparing.setting(shape, _DTYPES[args.dtype], device, args.rounds, memory)
@@ -114,8 +113,7 @@ class _Process:
         except BaseException:
             self.__exit__()
             raise
-        self.note: str = begun["note"]
-        self.report = Conversion(**begun["report"], classes=begun["classes"], example=begun["example"])
+        self.report = Conversion(**begun["report"], **begun["about"])
 
     def __enter__(self) -> _Process:
         return self
@@ -201,8 +199,8 @@ def _answered(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
         report = comparing.converted(model, x, task["name"])
     except Exception as error:
         _refuse(f"{task['name']} cannot be made of the model", error)
-    note, report = (report, Conversion({}, {}, {}, {})) if isinstance(report, str) else ("", report)
-    yield {"note": note, "report": report._asdict(), "classes": dict(report.classes), "example": report.example}
+    about = {"kept_twice": report.kept_twice, "classes": dict(report.classes), "example": report.example}
+    yield {"report": report._asdict(), "about": about}
     passes = comparing.Passes(model, x)
     for line in sys.stdin:
         question = json.loads(line)

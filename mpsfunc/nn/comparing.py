@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -97,13 +96,11 @@ def compare(
     weights = arrays_of(probe)
     mx.eval(weights)
 
-    def start(name: str) -> Runner | str:
+    def start(name: str) -> Runner:
         before = mx.get_active_memory()
         model = fresh()
         like("compare", model, {path: mx.array(each) for path, each in weights.items()})
         report = converted(model, x, name)
-        if isinstance(report, str):
-            return report
         return _Local(model, report, x, loss, before, limit, probe if name == STOCK else None)
 
     starts = {name: partial(start, name) for name in (STOCK, CONVERTED, INFERENCE)}
@@ -132,25 +129,15 @@ def like(op: str, model: stock.Module, weights: dict[str, mx.array]) -> None:
     model.load_weights(list(weights.items()))
 
 
-def converted(model: stock.Module, x: mx.array, name: str) -> Conversion | str:
-    """Converts a model in place to what a variant is, and evaluates its parameters; or says why that cannot be."""
-    report: Conversion | str = Conversion({}, {}, {}, {})
+def converted(model: stock.Module, x: mx.array, name: str) -> Conversion:
+    """Converts a model in place to what a variant is, and evaluates its parameters."""
+    report = Conversion({}, {}, {}, {})
     if name == INFERENCE:
         model.eval()
     if name != STOCK:
-        report = _convert(model, x, name == INFERENCE)
+        report = convert(model, example=(x,), inference=name == INFERENCE)
     mx.eval(model.parameters())
     return report
-
-
-def _convert(model: stock.Module, x: mx.array, inference: bool) -> Conversion | str:
-    """`convert` with what it takes of its newer arguments."""
-    known, run = inspect.signature(convert).parameters, convert
-    if inference and "inference" not in known:
-        return "not measured, since convert has no inference= here"
-    how: dict[str, Any] = {"example": x} if "example" in known else {}
-    how |= {"inference": True} if inference else {}
-    return run(model, **how)
 
 
 def _example(x: Any) -> mx.array:

@@ -138,9 +138,9 @@ class Runner(Protocol):
 
 
 def measured(
-    setting: str, starts: Mapping[str, Callable[[], Runner | str]], *, train: bool, rounds: int, limit: float
+    setting: str, starts: Mapping[str, Callable[[], Runner]], *, train: bool, rounds: int, limit: float
 ) -> Comparison:
-    """Compares what can be started, or says why it cannot: each at first by itself, and then in turns."""
+    """Compares them: each at first by itself, and then in turns."""
     notes = dict.fromkeys(starts, "")
     runners: dict[str, Runner] = {}
     held: dict[str, dict[str, int]] = {what: {} for what in WHAT}
@@ -148,9 +148,6 @@ def measured(
     report, want = None, None
     for name, start in starts.items():
         runner = start()
-        if isinstance(runner, str):
-            notes[name] = runner
-            continue
         runners[name], report = runner, runner.report if name == CONVERTED else report
         try:
             held["forward"][name] = runner.first("forward")

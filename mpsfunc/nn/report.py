@@ -150,7 +150,7 @@ class Conversion(_Fields):
             ("fused", _wrapped(_counted(pairs), ", ")),
             ("not fused", self._reasons(self.unfused)),
             ("left", self._reasons(self.left)),
-            ("kept twice", [f"{self.kept_twice} bytes of folded weights"] if self.kept_twice else []),
+            ("kept twice", [f"{self.kept_twice:,} bytes of folded weights"] if self.kept_twice else []),
         ]
         return [(what, lines) for what, lines in found if lines]
 
@@ -158,7 +158,8 @@ class Conversion(_Fields):
         """A line for each class and reason, the most frequent first, with the first few paths."""
         groups: dict[tuple[str, str], list[str]] = {}
         for path, why in field.items():
-            kind = self._class(path)
+            path, _, function = path.partition(": ")  # which the code of that module calls
+            kind = function or self._class(path)
             why = why.removesuffix(f" for {kind}").removeprefix(f"{kind} is ")
             groups.setdefault((kind, why), []).append(path or "the model")
         ordered = sorted(groups.items(), key=lambda entry: -len(entry[1]))

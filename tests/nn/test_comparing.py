@@ -39,7 +39,8 @@ def test_a_model_is_compared_with_its_conversions() -> None:
     for each in (stocks, converted):
         assert each.forward and each.step and each.forward.seconds > 0 and each.step.seconds > 0 and not each.note
         assert each.step.bytes > each.forward.bytes > 0
-    assert stocks.forward and stocks.forward.ratio == 1 and inference.step is None
+    assert stocks.forward and stocks.forward.ratio == 1 and inference.step is None and not inference.note
+    assert inference.forward and inference.difference is not None and inference.difference < 1e-4
     assert found.report.fused == {"layers.1": "layers.2"} and len(found.report.replaced) == 5
     assert found.setting.startswith("2x8x8x3 float32 on the ") and ", 2 rounds\n" in found.setting
     lines = str(found).splitlines()
@@ -97,11 +98,11 @@ def test_all_have_the_parameters_of_the_first(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(model: Any, x: mx.array, inference: bool) -> Any:
+    def spoilt(model: Any, **how: Any) -> Any:
         model.layers[0].bias = model.layers[0].bias + 1
-        return nn.convert(model)
+        return nn.convert(model, **how)
 
-    monkeypatch.setattr(comparing, "_convert", spoilt)
+    monkeypatch.setattr(comparing, "convert", spoilt)
     found = nn.compare(build, SHAPE, rounds=1)
     assert not found.agree and found.variants[0].forward
     for each in found.variants[1:]:
@@ -248,20 +249,19 @@ class Fake:
 
 
 def test_a_pass_that_is_too_slow_is_told_and_the_others_go_on() -> None:
-    starts: Any = {STOCK: lambda: Fake(6.0, "step"), CONVERTED: lambda: Fake(2.0), INFERENCE: lambda: "not here"}
+    starts: Any = {STOCK: lambda: Fake(6.0, "step"), CONVERTED: lambda: Fake(2.0), INFERENCE: lambda: Fake(0.5)}
     found = measured("setting", starts, train=True, rounds=2, limit=60)
     assert found.variants == (
         comparison.Variant(STOCK, Timing(6.0, 1.0, 7), None, None, "no step"),
         comparison.Variant(CONVERTED, Timing(2.0, 3.0, 7), Timing(2.0, None, 7), 0.0, ""),
-        comparison.Variant(INFERENCE, None, None, None, "not here"),
+        comparison.Variant(INFERENCE, Timing(0.5, 12.0, 7), None, 0.0, ""),
     )
     assert str(found).splitlines() == [
         "setting",
-        "               forward  x  MB    step  x  MB  difference",
-        "mlx.nn          6.00 s  1   0       -",
-        "converted       2.00 s  3   0  2.00 s      0       0e+00",
-        "for inference        -              -",
+        "               forward   x  MB    step  x  MB  difference",
+        "mlx.nn          6.00 s   1   0       -",
+        "converted       2.00 s   3   0  2.00 s      0       0e+00",
+        "for inference   500 ms  12   0       -              0e+00",
         "mlx.nn: no step",
-        "for inference: not here",
         *str(Fake.report).splitlines(),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import xml.etree.ElementTree
 from typing import Any
 
@@ -81,6 +82,9 @@ def test_old_code_goes_on() -> None:
     replaced, fused, unfused, left = report
     assert (replaced, fused, unfused, left) == report == nn.Conversion(*report)
     assert replaced is report.replaced and len(replaced) == 137 and list(unfused.values()) == 34 * ["in no Sequential"]
+    assert nn.Conversion({}, {}, {}, {}, 1792).kept_twice == 1792
+    kept = str(nn.Conversion({}, {}, {}, {}, 1792)).splitlines()
+    assert kept == ["0 layers: 0 replaced, 0 fused", "  kept twice 1,792 bytes of folded weights"]
     for copied in (copy.deepcopy(report), pickle.loads(pickle.dumps(report))):
         assert type(copied) is nn.Conversion and str(copied) == str(report)
     assert report._replace(left={}).left == {}
@@ -112,6 +116,21 @@ def test_functions_and_derived_classes_are_told() -> None:
         "             1 <lambda> (no drop-in): layers.1",
         "             1 LeakyReLU (a slope beyond 1): layers.3",
     ]
+
+
+def test_functions_that_blocks_call_are_counted_by_their_names() -> None:
+    class Shortcut(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = stock.BatchNorm(3)
+
+        def __call__(self, x: mx.array) -> mx.array:
+            return stock.relu(x + stock.silu(self.norm(x)))
+
+    report = nn.convert(stock.Sequential(Shortcut(), Shortcut()), example=(2, 4, 4, 3))
+    assert report.example and report.hint == ""
+    assert str(report).splitlines()[2] == "  fused      2 BatchNorm with silu"
+    assert re.match(r"  not fused  2 nn\.relu \(.* line \d+\): layers\.0, layers\.1$", str(report).splitlines()[3])
 
 
 def test_where_nothing_is_fused_it_says_why() -> None:
