@@ -68,7 +68,9 @@ class Observation:
             layer = call.layer.norm if isinstance(call.layer, Folded) else call.layer
             self.pairs.append(Pair(layer, behind, call.y, in_a_sum))
         elif isinstance(behind, tuple):
-            at, line = _place(sys._getframe(2), self._paths)
+            at, line, where = _place(sys._getframe(2), self._paths)
+            if where.startswith("mlx."):  # such as gates of its recurrent layers, which nobody could write otherwise
+                return
             lines = self._lines.setdefault(_at(at, functions.called(behind[1])), [])
             if line not in lines:
                 lines.append(line)
@@ -82,18 +84,18 @@ class Observation:
         return {id(pair.layer) for pair in self.pairs if _is_evaluated(pair.y)}
 
 
-def _place(frame: FrameType | None, paths: dict[int, str]) -> tuple[str, int]:
-    """The module whose code a function is called in, and the line."""
-    line = 0
+def _place(frame: FrameType | None, paths: dict[int, str]) -> tuple[str, int, str]:
+    """The module whose code a function is called in, the line, and the name of the file as a module."""
+    line, where = 0, ""
     while frame is not None:
         if type(frame.f_globals) is Globals:
-            line = line or frame.f_lineno
+            line, where = (line, where) if line else (frame.f_lineno, str(frame.f_globals.get("__name__")))
             names = frame.f_code.co_varnames[:1]
             holder = frame.f_locals.get(names[0]) if names else None
             if id(holder) in paths:
-                return paths[id(holder)], line
+                return paths[id(holder)], line, where
         frame = frame.f_back
-    return "", line
+    return "", line, where
 
 
 def _at(path: str, name: str) -> str:

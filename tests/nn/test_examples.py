@@ -371,6 +371,15 @@ def test_what_is_not_fused_and_why() -> None:
     }  # fmt: skip
 
 
+def test_layers_of_mlx_that_call_functions() -> None:
+    report = nn.convert(stock.LSTM(4, 8), example=(2, 5, 4))
+    assert report.unfused == {} and list(report.left) == [""]
+    encoder, same, given = stock.TransformerEncoder(1, 8, 2).eval(), stock.TransformerEncoder(1, 8, 2).eval(), (2, 5, 8)
+    same.update(encoder.parameters())
+    assert nn.convert(encoder, example=(numbers(given), mx.zeros((5, 5)))).fused == {"layers.0.linear1": "nn.relu"}
+    close(encoder(numbers(given), None), same(numbers(given), None))
+
+
 def test_without_the_module_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "optional_module", lambda: None)
     block = Modules()
