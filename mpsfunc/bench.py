@@ -199,7 +199,8 @@ def _answered(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
         report = comparing.converted(model, x, task["name"])
     except Exception as error:
         _refuse(f"{task['name']} cannot be made of the model", error)
-    about = {"kept_twice": report.kept_twice, "classes": dict(report.classes), "example": report.example}
+    about = {name: getattr(report, name) for name in ("kept_twice", "example", "before")}
+    about["classes"] = dict(report.classes)
     yield {"report": report._asdict(), "about": about}
     passes = comparing.Passes(model, x)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The blocks of the benchmark of additions: today's two are one network, and what is left out has gradients."""
+"""The blocks of the benchmark of additions: all but one compute the same, and what is left out has gradients."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from tests.bench.residual import JOINS, Block, free_add, saved
+from mpsfunc.nn import convert
+from tests.bench.residual import INSIDE, JOINS, WAYS, Block, free_add, saved
 from tests.bench.stats import Ratio
 
 
-def test_both_ways_of_today_compute_the_same() -> None:
+def test_both_ways_behind_the_norm_compute_the_same() -> None:
     y, shortcut = (mx.random.normal((2, 3, 4, 5), key=mx.random.key(i)) for i in range(2))
-    sums = [JOINS[name](y, shortcut) for name in ("today", "by MLX")]
+    sums = [JOINS[name](y, shortcut) for name in ("behind", "by MLX")]
     assert mx.array_equal(*sums) and mx.array_equal(sums[0], mx.maximum(y + shortcut, 0))
 
 
@@ -22,7 +23,7 @@ def test_what_is_left_out_has_the_gradients_of_a_sum() -> None:
     assert mx.array_equal(made, y) and all(mx.array_equal(g, dy) for g in gradients)
 
 
-@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("join", WAYS)
 def test_a_block_has_its_activation_once(join: str) -> None:
     """In the norm's own place where nothing is added."""
     block = Block(8, 2, 1, join)
@@ -30,6 +31,15 @@ def test_a_block_has_its_activation_once(join: str) -> None:
     assert activations == (3 if join == "bound" else 2)
     x = mx.random.normal((2, 4, 4, 8))
     assert block(x).shape == x.shape and block(x).min() >= 0
+
+
+def test_the_norm_adds_the_shortcut_where_the_table_says_so() -> None:
+    block, other = Block(8, 2, 1, INSIDE), Block(8, 2, 1, "by MLX")
+    other.update(block.parameters())
+    x = mx.random.normal((2, 4, 4, 8))
+    fused = convert(block, example=x).fused
+    assert fused["body.layers.7"] == "nn.relu"
+    assert mx.allclose(block(x), other(x), atol=1e-5)
 
 
 @pytest.mark.parametrize(

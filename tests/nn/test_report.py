@@ -82,8 +82,8 @@ def test_old_code_goes_on() -> None:
     replaced, fused, unfused, left = report
     assert (replaced, fused, unfused, left) == report == nn.Conversion(*report)
     assert replaced is report.replaced and len(replaced) == 137 and list(unfused.values()) == 34 * ["in no Sequential"]
-    assert nn.Conversion({}, {}, {}, {}, 1792).kept_twice == 1792
-    kept = str(nn.Conversion({}, {}, {}, {}, 1792)).splitlines()
+    assert nn.Conversion({}, {}, {}, {}, kept_twice=1792).kept_twice == 1792
+    kept = str(nn.Conversion({}, {}, {}, {}, kept_twice=1792)).splitlines()
     assert kept == ["0 layers: 0 replaced, 0 fused", "  kept twice 1,792 bytes of folded weights"]
     for copied in (copy.deepcopy(report), pickle.loads(pickle.dumps(report))):
         assert type(copied) is nn.Conversion and str(copied) == str(report)
