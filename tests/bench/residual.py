@@ -34,8 +34,8 @@ the same model after `convert(model)`, whose blocks add by MLX and then call `mp
 dropped, a gradient goes to both sides as it is, and the activation is the norm's own. That is no network, but no step
 with the addition inside takes less time. Each step is compiled; all variants take turns, {rounds} each of {steps}, and
 the ratio is the median of that of *behind* or *by MLX*, whichever takes less, and *inside* in one turn, with a
-bootstrap interval of 95 %. *inside saves* is that of the step, *bound saves* likewise, and *is 3 %* is told where the whole
-interval of the former lies on one side. Images are 224x224x3, and the optimizer is SGD with momentum. Written by
+bootstrap interval of 95 %. *inside saves* is that of the step, *bound saves* likewise, and *is 3 %* is told where the
+whole interval of the former lies on one side. Images are 224x224x3, and the optimizer is SGD with momentum. Written by
 `python -m tests.bench.residual`."""
 
 
