@@ -38,7 +38,9 @@ DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 FACTOR = 3  # how much further from the right values than stock MLX
 # No distance counts as less than this many units of the dtype, relative to the array's own norm: what rounding once to
 # the dtype may cost, however well values were computed. Stock MLX may by luck be nearer, mostly where values are few.
+# The same goes for the spacing of float16's numbers near 0, where gradients of some networks lie.
 FLOOR = 0.5
+SPACING = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 Arrays = dict[str, np.ndarray]
@@ -254,5 +256,6 @@ def _off(arrays: Arrays, wanted: Arrays, dtype: str) -> Distances:
         with np.errstate(all="ignore"):  # what overflows
             off = float(np.linalg.norm(a - wanted[name]))
         scale = norms[name] if norms[name] > 1e-9 * largest else largest
-        found[name] = max(off, FLOOR * EPS[dtype] * norms[name], 1e-300) / scale if np.isfinite(off) else np.inf
+        floor = FLOOR * max(EPS[dtype] * norms[name], SPACING[dtype] * np.sqrt(a.size))
+        found[name] = max(off, float(floor)) / scale if np.isfinite(off) else np.inf
     return found
