@@ -23,9 +23,9 @@ def is_lazy_zeros(a: mx.array) -> bool:
 
 
 def addends(a: mx.array) -> tuple[mx.array, mx.array] | None:
-    """The two arrays that ``a`` is the sum of, as MLX adds them, if it is one that is not evaluated yet.
+    """The two arrays that ``a`` is the sum of, if it is one that is not evaluated yet and neither was repeated for it.
 
-    Where MLX repeated or cast one for that, it is what came of this. None also without the C++ module.
+    Where MLX cast one for that, it is what came of this. None also without the C++ module.
     """
     module = launch.optional_module()
     return None if module is None else module.addends(a)

@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as stock
 from mlx.utils import tree_flatten
 
+from mpsfunc.core import checks
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.printing import a_kind, describe
 from mpsfunc.nn import (
@@ -58,17 +59,21 @@ def convert(
     it itself; ``LayerNorm`` does not. In an ``mlx.nn.Sequential`` that is the neighbour. Elsewhere ``example`` shows
     which it is, or ``fuse`` says so. Each call finds out anew whether an activation is given the very array that a
     layer returned, so modules that are shared, called by themselves or exchanged later compute what they always did. Of
-    a relu that runs so behind anything but a normalization, the slope at exactly 0 is 0, not 1.
+    a relu that runs so behind anything but a normalization, or behind the sum of one and a shortcut, the slope at
+    exactly 0 is 0, not 1.
 
     With an example the model runs once, in evaluation mode; its parameters, statistics and modes and MLX's random state
     are then what they were. Activations are found that are modules, or functions which the code of the model's own
     classes calls: those of ``mlx.nn``, ``mx.sigmoid``, ``mx.tanh``, and ``mx.maximum`` of an array and 0; by name, as a
     module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code calls.
-    Where it calls one on a layer's result, the module gets a class that is derived from its own, with the same name and
-    methods of the same code, which look for activations elsewhere. ``isinstance`` holds, ``type(block) is Block`` does
-    not until `revert`. ``copy.deepcopy`` and ``pickle`` copy such a module with what is fused; nothing of MLX and
-    nothing that other code sees is changed. Functions in lists and dicts of a module, in what ``mx.compile`` made
-    before the conversion, and in objects that are no modules stay as they are.
+    What is added to a batch normalization's result ahead of an activation, as a block's shortcut is, the normalization
+    adds itself, if it has the same shape and dtype.
+
+    Where code calls a function on a layer's result, the module gets a class that is derived from its own, with the same
+    name and methods of the same code, which look for activations elsewhere. ``isinstance`` holds, ``type(block) is
+    Block`` does not until `revert`. ``copy.deepcopy`` and ``pickle`` copy such a module with what is fused; nothing of
+    MLX and nothing that other code sees is changed. Functions in lists and dicts of a module, in what ``mx.compile``
+    made before the conversion, and in objects that are no modules stay as they are.
 
     For inference, batch normalizations are folded into the weights of the convolutions, transposed convolutions and
     linear layers ahead of them, where those are neighbours in a Sequential or the example shows it, and what fuses with
@@ -92,8 +97,8 @@ def convert(
         What was done. Print it.
 
     Raises:
-        TypeError: model is not a module, fuse is not made of pairs and patterns, example is none, or group is not a
-            group.
+        TypeError: model is not a module, fuse is not made of pairs and patterns, example is none, inference is not a
+            bool, or group is not a group.
         ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a pattern matches nothing or
             is none; a module holds itself; the call on the example raises, whose error is the cause of this one. Then
             the model is what it was.
@@ -114,6 +119,7 @@ def convert(
         raise TypeError(
             f"{op}: not a group; got group={describe(group)}, expected None or one from mx.distributed.init()"
         )
+    checks.switch(op, "inference", inference)
     given = None if example is None else observing.arguments(op, example)
     paths = dict(sorted(_modules(op, model), key=_by_numbers))
     pairs = naming.pairs(fuse, paths, _becomes(Fusing), _becomes(Activation))
@@ -126,12 +132,12 @@ def convert(
         told: dict[str, str] = {}
         if pairs or given is not None or inference:
             common = observing.joined(paths.values())
-            was = {"folding": common.folding, "pairs": list(common.pairs), "classes": dict(common.classes)}
+            was = {"folding": common.folding, "classes": dict(common.classes)}
             common.folding |= inference
             for path, behind in pairs:
                 for each in (paths[path], paths[behind]):
                     vars(each)["_following"] = common
-                common.name(paths[path], paths[behind])
+                drop_in.name(paths[path], paths[behind])
             for chain in paths.values() if common.folding else ():
                 if isinstance(chain, Sequential):
                     vars(chain)["_following"] = common
@@ -143,7 +149,8 @@ def convert(
             behinds = [behind for behind in behinds if behind != fused.get(path)]
             fused[path] = " and ".join([*([fused[path]] if path in fused else []), *behinds])
             for behind in behinds:
-                unfused.pop(behind, None)
+                if behind in paths:
+                    unfused.pop(behind, None)
         folded = set(fused.values())
         for path, module in paths.items():
             if inference and isinstance(module, BatchNorm) and path not in folded:
@@ -197,7 +204,7 @@ def revert(model: stock.Module) -> stock.Module:
             )
     for _, module in modules:
         kind: Any = rewritten_classes.original(type(module))
-        for name in ("_following", "_together", "is_added_to") if isinstance(module, DropIn) else ():
+        for name in ("_following", "_together", "is_added_to", "_behind") if isinstance(module, DropIn) else ():
             vars(module).pop(name, None)
         module.__class__ = kind
         if isinstance(module, DropIn):
@@ -304,11 +311,15 @@ def _named(paths: dict[str, stock.Module]) -> dict[str, list[str]]:
     first = {id(module): path for path, module in reversed(paths.items())}
     found: dict[str, list[str]] = {}
     for path, layer in paths.items():
-        common = vars(layer).get("_following") if isinstance(layer, Fusing) else None
-        for each, behind in common.named() if common else ():
-            known = behind if isinstance(behind, str) else first.get(id(behind))
-            if each is layer and known is not None:
-                found.setdefault(path, []).append(known)
+        follows = isinstance(layer, Fusing) and layer._following is not None
+        known = (
+            [behind if isinstance(behind, str) else first.get(id(behind)) for behind in layer._behind]
+            if follows
+            else []
+        )
+        told = [behind for behind in known if behind is not None]
+        if told:
+            found[path] = [*(["a shortcut"] if layer.is_added_to else []), *told]
     return found
 
 

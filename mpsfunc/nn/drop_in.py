@@ -77,6 +77,7 @@ class Fusing(DropIn):
     is_linear: ClassVar[bool] = False
     adds: ClassVar[bool] = False
     is_added_to: bool = False
+    _behind: tuple[Any, ...] = ()  # activations that were named or shown, of functions the names; for reports
     _following: Following | None = None
 
     @property
@@ -91,6 +92,13 @@ class Fusing(DropIn):
         if self._following is None or not self.takes(x):
             return super().__call__(x)
         return self._following.noted(self, x)
+
+
+def name(layer: Any, behind: Any) -> None:
+    """Keeps for reports that an activation, a module or the name of a function, is called on a layer's results."""
+    known = layer._behind
+    if not any(other == behind if isinstance(behind, str) else other is behind for other in known):
+        vars(layer)["_behind"] = (*known, behind)
 
 
 class Activation(DropIn):

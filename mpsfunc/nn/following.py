@@ -51,21 +51,9 @@ class Following:
         self._gone: deque[Call] = deque(maxlen=2)  # whose results no user holds any more, but maybe a sum
         self.watch: Watch | None = None
         self.classes: dict[Any, type] = {}  # of modules whose code was rewritten for this, by their own
-        self.pairs: list[tuple[weakref.ref[Any], weakref.ref[Any] | str]] = []  # for reports
 
     def __reduce__(self) -> tuple[type[Following], tuple[bool]]:
         return Following, (self.folding,)
-
-    def name(self, layer: Any, behind: Any) -> None:
-        """Keeps for reports that an activation is called on a layer's results."""
-        same = [other for one, other in self.named() if one is layer]
-        if not any(other == behind if isinstance(behind, str) else other is behind for other in same):
-            self.pairs.append((weakref.ref(layer), behind if isinstance(behind, str) else weakref.ref(behind)))
-
-    def named(self) -> list[tuple[Any, Any]]:
-        """The layers and the activations that are still there; a function by its name."""
-        pairs = [(layer(), behind if isinstance(behind, str) else behind()) for layer, behind in self.pairs]
-        return [(layer, behind) for layer, behind in pairs if layer is not None and behind is not None]
 
     def noted(self, layer: Any, x: mx.array) -> mx.array:
         """The layer's result without an activation."""
@@ -147,8 +135,9 @@ class Following:
     def _forget(self, call: Call) -> None:
         for key in [key for key, each in self._calls.items() if each is call]:
             del self._calls[key]
-        for each in [each for each in self._gone if each is call]:
-            self._gone.remove(each)
+        others = [each for each in self._gone if each is not call]  # by identity: == would compare arrays
+        self._gone.clear()
+        self._gone.extend(others)
 
 
 def _as_left(call: Call) -> bool:

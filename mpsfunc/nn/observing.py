@@ -15,7 +15,7 @@ import mlx.nn as stock
 from mlx.utils import tree_flatten
 
 from mpsfunc.core import launch, lazy, recomputing
-from mpsfunc.core.arguments import entries, is_a, whole
+from mpsfunc.core.arguments import entries, is_a, real, whole
 from mpsfunc.core.printing import a_kind, describe
 from mpsfunc.nn import drop_in, functions
 from mpsfunc.nn import rewritten_classes as classes
@@ -34,6 +34,8 @@ def arguments(op: str, example: Any) -> tuple[Any, ...]:
         raise TypeError(
             f"{op}: not an example; got example={describe(example)}, expected an array, a shape or a tuple of arguments"
         )
+    if all(real(each) is not None for each in held) and any(whole(each) is None for each in held):
+        raise ValueError(f"{op}: example is no shape; got example={describe(example)}, expected sizes that are ints")
     sizes = [whole(each) for each in held]
     shape = [size for size in sizes if size is not None]
     if len(shape) < len(held):
@@ -167,7 +169,6 @@ def joined(modules: Iterable[stock.Module]) -> Following:
         (common,) = found.values()
         return common
     common = Following(any(each.folding for each in found.values()))
-    common.pairs = [pair for each in found.values() for pair in each.pairs]
     for module in modules:
         if isinstance(vars(module).get("_following"), Following):
             vars(module)["_following"] = common
@@ -206,7 +207,7 @@ def observed(
     for pair in watch.pairs:
         function = functions.called(pair.behind[1]) if isinstance(pair.behind, tuple) else ""
         if id(pair.layer) not in twice:
-            common.name(pair.layer, function or pair.behind)
+            drop_in.name(pair.layer, function or pair.behind)
             continue
         layer = first[id(pair.layer)]
         told[_at(layer, function) if function else first[id(pair.behind)]] = (

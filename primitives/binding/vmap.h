@@ -83,10 +83,13 @@ inline bool is_lazy_zeros(const mx::array& a) {
   return one.dtype() == mx::float64 && *one.data<double>() == 0;
 }
 
-// The two arrays whose sum an array is, if it is one that is not evaluated yet, as they were added.
+// The two arrays whose sum an array is, if it is one that is not evaluated yet and neither was repeated.
 inline std::optional<std::pair<mx::array, mx::array>> addends(const mx::array& a) {
   const bool lazy = a.status() == mx::array::Status::unscheduled && a.has_primitive() && a.inputs().size() == 2;
   if (!lazy || std::string(a.primitive().name()) != "Add") return std::nullopt;
+  for (const mx::array& part : a.inputs()) {
+    if (part.has_primitive() && std::string(part.primitive().name()) == "Broadcast") return std::nullopt;
+  }
   return std::pair(a.inputs()[0], a.inputs()[1]);
 }
 

@@ -33,6 +33,10 @@ class Block(stock.Module):
             return stock.relu(y + shortcut)
         if self.join == "module":
             return self.act(shortcut + y)
+        if self.join == "rebound":  # so that nobody holds what was added
+            y = self.norm(self.conv(x))
+            y = y + self.short(x)
+            return stock.relu(y)
         if self.join == "in place":
             y += shortcut
             return stock.relu(y)
@@ -50,7 +54,7 @@ class Chain(stock.Module):
         return x
 
 
-JOINS = ("function", "module", "in place", "maximum")
+JOINS = ("function", "module", "rebound", "in place", "maximum")
 
 
 def steps(model: stock.Module, x: mx.array, compiled: bool) -> dict[str, mx.array]:
@@ -76,11 +80,11 @@ def test_the_layer_adds_it(join: str, short: bool, compiled: bool, on_cpu: mx.De
     mx.eval(model.parameters())
     apart = copy.deepcopy(model)
     report = nn.convert(model, example=SHAPE)
-    behind = {"function": "nn.relu", "module": "act", "in place": "nn.relu", "maximum": "mx.maximum"}[join]
+    behind = "mx.maximum" if join == "maximum" else "nn.relu"
     first = "short" if short and join == "module" else "norm"  # of two that could, the first addend does
     for i in range(3):
         fused = report.fused[f"blocks.{i}.{first}"]
-        assert fused == (f"blocks.{i}.act" if join == "module" else behind)
+        assert fused == f"a shortcut and {f'blocks.{i}.act' if join == 'module' else behind}"
     nn.convert(apart)
     for one, other in zip(steps(model, x, compiled).items(), steps(apart, x, compiled).items(), strict=True):
         assert one[0] == other[0]
@@ -150,8 +154,25 @@ def test_copies_pickles_and_what_was_reverted(on_cpu: mx.Device) -> None:
     right = model(x)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert nodes(other(x))["bn_normalize_add"] == 3 and same_bits(other(x), right)
+        assert nn.convert(other).fused == nn.convert(model).fused and len(nn.convert(other).fused) == 3
+    nn.revert(model)
+    assert nn.convert(model).fused == {}
     nn.revert(model)
     close(model(x), exact(right), abs(exact(right)) + 1, slack=64)
+
+
+def test_shortcuts_that_would_be_repeated_stay_stock_s(on_cpu: mx.Device) -> None:
+    class Shifted(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.shift = stock.BatchNorm(4), mx.ones(4)
+
+        def __call__(self, x: mx.array) -> mx.array:
+            return stock.relu(self.norm(x) + self.shift)
+
+    model, x = Shifted(), numbers(SHAPE)
+    assert nn.convert(model, example=x).fused == {}
+    assert nodes(model(x))["batch_norm"] == 1
 
 
 def test_few_results_are_remembered(on_cpu: mx.Device) -> None:
