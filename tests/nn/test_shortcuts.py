@@ -28,6 +28,9 @@ class Block(stock.Module):
         self.join = join
 
     def __call__(self, x: mx.array) -> mx.array:
+        if self.join == "temporary":
+            shortcut = self.short(x)
+            return stock.relu(self.norm(self.conv(x)) + shortcut)
         y, shortcut = self.norm(self.conv(x)), self.short(x)
         if self.join == "function":
             return stock.relu(y + shortcut)
@@ -54,7 +57,7 @@ class Chain(stock.Module):
         return x
 
 
-JOINS = ("function", "module", "rebound", "in place", "maximum")
+JOINS = ("function", "module", "temporary", "rebound", "in place", "maximum")
 
 
 def steps(model: stock.Module, x: mx.array, compiled: bool) -> dict[str, mx.array]:
