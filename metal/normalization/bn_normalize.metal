@@ -1,8 +1,7 @@
 // y = (x - mean[c]) * scale[c] + shift[c], to which A adds another image, activated by N; each statistics group of images
 // has vectors of its own. R: all groups share scale and shift, and the scale is still to be divided by the root of
-// var[c] + eps. A threadgroup has
-// `share` rows of pixels that follow one another; a thread owns V channels of a group and a pixel of each row, and has
-// W of them under way.
+// var[c] + eps. A threadgroup has `share` rows of pixels that follow one another; a thread owns V channels of a group and
+// a pixel of each row, and has W of them under way.
 #include "shared/vector_load.h"
 #include "shared/norms.h"
 #include "normalization/channel_sums.h"
@@ -44,7 +43,7 @@ for (int k = 0; k < whole; k += W) {
   const long at = start + k * hop, next = at + W * hop;
   #pragma unroll
   for (int i = 0; i < W; ++i) {
-    store(y + (at + i * hop), normalized<T, N, A, V>(in[i], more[i], by, known));
+    store(y + (at + i * hop), normalized<T, N, A, V>(in[i], A ? more[i] : in[i], by, known));
     if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
     if (A && k + W < whole) more[i] = hold<V>(added + (next + i * hop), true);
   }

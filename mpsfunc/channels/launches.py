@@ -153,7 +153,7 @@ def _bn_normalize(
     grid, group, share, constants = _by_pixel(x, stat_groups, act)
     params = BnNormalizeLaunch(stat_groups, group[1], share, eps or 0.0, act.gpu_params)
     constants = (*constants, ("R", int(eps is not None)), ("A", int(adds)))
-    reads = ("x", "added" if adds else ("added", "x"), "mean", *vectors)  # x stands in, and is not read twice
+    reads = ("x", "added" if adds else ("added", "x"), "mean", *vectors)  # x stands in
     return KernelLaunch("bn_normalize", reads, ("y",), (_like(x),), grid, group, params, constants)
 
 

@@ -29,7 +29,7 @@ from mpsfunc.nn.drop_in import Activation, DropIn, Fusing, Sequential
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import function
 from mpsfunc.nn.layers import BatchNorm
-from mpsfunc.nn.report import IN_NO_SEQUENTIAL, Conversion
+from mpsfunc.nn.report import IN_NO_SEQUENTIAL, NOT_FOLDED, Conversion
 
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
@@ -152,9 +152,10 @@ def convert(
                 if behind in paths:
                     unfused.pop(behind, None)
         folded = set(fused.values())
+        alone = NOT_FOLDED if given is None else "not folded, behind no convolution or linear layer"
         for path, module in paths.items():
             if inference and isinstance(module, BatchNorm) and path not in folded:
-                unfused.setdefault(path, "not folded, behind no convolution or linear layer")
+                unfused.setdefault(path, alone)
     except BaseException:
         if common is not None:
             vars(common).update(was)
@@ -163,7 +164,8 @@ def convert(
             vars(module).clear()
             vars(module).update(own)
         raise
-    kept = common.folds.nbytes if common is not None else 0
+    held = [vars(module).get("_following") for module in paths.values()]
+    kept = sum({id(one): one.folds.nbytes for one in held if isinstance(one, Following)}.values())
     fused, unfused, left = (dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
     ran, already = given is not None, sum(issubclass(kind, DropIn) and path not in left for path, kind in kinds.items())
     return Conversion(

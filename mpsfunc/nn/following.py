@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import weakref
-from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -14,10 +14,14 @@ from mpsfunc.core import lazy
 from mpsfunc.nn import folding
 from mpsfunc.nn.folding import Folded, Folds
 
+_REMEMBERED = 2  # calls whose results are gone
 
-class Call(NamedTuple):
+
+@dataclasses.dataclass(frozen=True, eq=False)  # each is only itself: == would compare modules and arrays
+class Call:
     """A call of a layer. Arrays are held by objects of our own, which users cannot change in place."""
 
+    key: int  # the result's identity
     layer: Any
     alive: weakref.ref[mx.array]  # the object that the user got, with which this is forgotten
     x: mx.array
@@ -38,8 +42,10 @@ class Following:
 
     A layer always returns what it computes without an activation. An activation that is given that very array calls the
     layer again, with itself, and nobody ever evaluates the first array. So nothing is computed wrongly, whatever a user
-    does to a model and whatever else reads the array. A call is forgotten with its result. But where an example showed
-    that images are added to it, two calls are remembered longer, since a user's code keeps the sum and not the result.
+    does to a model and whatever else reads the array.
+
+    A call, which holds the layer's input and parameters, is forgotten with its result. But where an example showed that
+    images are added to it, two calls are remembered longer, since a user's code keeps the sum and not the result.
 
     The layers and the activations of one model share one, which copies of the model have of their own.
     """
@@ -48,7 +54,7 @@ class Following:
         """With folding, fixed normalizations take over the calls of layers, too."""
         self.folding, self.folds = folding, Folds()
         self._calls: dict[int, Call] = {}  # by the result's identity
-        self._gone: deque[Call] = deque(maxlen=2)  # whose results no user holds any more, but maybe a sum
+        self._gone: tuple[Call, ...] = ()  # whose results no user holds any more, but maybe a sum
         self.watch: Watch | None = None
         self.classes: dict[Any, type] = {}  # of modules whose code was rewritten for this, by their own
 
@@ -62,18 +68,18 @@ class Following:
         if call is not None and folded is not None:
             if self.watch is not None:
                 self.watch.seen(call, x, layer)
-            del self._calls[id(x)]
+            self._forget(call)
             layer, x = folded, call.x
         before, x_held = _held(layer), copy.copy(x)
         y: mx.array = layer.run(x)
-        key, calls, gone = id(y), self._calls, self._gone
+        key, calls = id(y), self._calls
 
         def forget(_: object) -> None:
             call = calls.pop(key, None)
             if call is not None and self._may_be_added_to(call.layer):
-                gone.append(call)
+                self._gone = (*self._gone, call)[-_REMEMBERED:]
 
-        calls[key] = Call(layer, weakref.ref(y, forget), x_held, copy.copy(y), before, _held(layer))
+        calls[key] = Call(key, layer, weakref.ref(y, forget), x_held, copy.copy(y), before, _held(layer))
         return y
 
     def taken(self, y: mx.array, neuron: mf.Neuron, behind: Any) -> mx.array | None:
@@ -114,18 +120,18 @@ class Following:
 
     def _summed(self, z: mx.array) -> tuple[Call | None, dict[str, mx.array]]:
         """The call of a layer that adds, and what it is to add, if z is the sum of its result and other images."""
-        calls = [call for call in (*self._gone, *self._calls.values()) if self._may_be_added_to(call.layer)]
+        held = self._calls.copy()  # at once, since other threads add to it
+        calls = [call for call in (*self._gone, *held.values()) if self._may_be_added_to(call.layer)]
         parts = lazy.addends(z) if calls else None
         for one, other in (parts, parts[::-1]) if parts else ():
-            fits = one.shape == other.shape == z.shape and one.dtype == other.dtype == z.dtype
-            for call in calls if fits else ():
+            for call in calls:
                 if lazy.same(call.y, one) and _as_left(call):
                     return call, {"add": other}
         return None, {}
 
     def forget_sums(self) -> None:
         """Forgets the calls whose results no user holds any more."""
-        self._gone.clear()
+        self._gone = ()
 
     def _may_be_added_to(self, layer: Any) -> bool:
         """Whether a layer adds images itself, as an example has shown or is about to show."""
@@ -133,11 +139,8 @@ class Following:
         return bool(adds and (layer.is_added_to or self.watch is not None))
 
     def _forget(self, call: Call) -> None:
-        for key in [key for key, each in self._calls.items() if each is call]:
-            del self._calls[key]
-        others = [each for each in self._gone if each is not call]  # by identity: == would compare arrays
-        self._gone.clear()
-        self._gone.extend(others)
+        self._calls.pop(call.key, None)
+        self._gone = tuple(each for each in self._gone if each is not call)
 
 
 def _as_left(call: Call) -> bool:

@@ -196,6 +196,9 @@ def observed(
     for _, module in modules.values():
         if drop_in.can_fuse(module) or drop_in.can_be_fused(module):
             vars(module)["_following"] = common
+            if isinstance(module, drop_in.Fusing):  # what an earlier example showed may not hold any more
+                vars(module)["_behind"] = tuple(each for each in module._behind if not isinstance(each, str))
+                vars(module)["is_added_to"] = False
     told = _rewrite([module for _, module in modules.values()], first, common)
     common.watch = watch = Observation(first)
     try:

@@ -12,6 +12,7 @@ from mpsfunc.nn.drop_in import Fusing
 
 # What `convert` says of an activation that no Sequential holds.
 IN_NO_SEQUENTIAL = "in no Sequential"
+NOT_FOLDED = "not folded, behind no convolution or linear layer in a Sequential"  # likewise of a batch normalization
 
 _KINDS, _LINES, _PATHS, _WIDTH = 8, 4, 3, 100  # shown of each: kinds in a row, rows, paths behind one, characters
 
@@ -98,13 +99,15 @@ class Conversion(_Fields):
             which = f"{alone} activations stand" if alone > 1 else "an activation stands"
             what_to_do = "convert(model, example=x) sees which layer each follows; or name pairs by fuse="
             return f"{which} in no Sequential: {what_to_do}"
+        if NOT_FOLDED in self.unfused.values():
+            return "convert(model, inference=True, example=x) sees which layer each normalization follows"
         kinds = {self._class(path) for path in self.replaced or self.classes if path}  # a layer alone has no path
         if self.fused or not kinds & _fusing():
             return ""
         if self.unfused:
             return "nothing is fused, since no activation is behind a layer that can apply it"
         if self.example:
-            return "nothing is fused, since no activation was called on the result of a layer that can apply it"
+            return "nothing is fused, since no activation was seen on the result of a layer that can apply it"
         what_to_do = "convert(model, example=x) sees functions that blocks call"
         return f"nothing is fused, since no activation is a layer: {what_to_do}"
 

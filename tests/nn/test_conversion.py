@@ -362,29 +362,3 @@ def test_a_group_reaches_batch_normalization(monkeypatch: pytest.MonkeyPatch) ->
     nn.revert(block)
     assert "_together" not in vars(norm) and norm.group == "a user's word"
     assert isinstance(mf.nn.BatchNorm(3), stock.BatchNorm) and mf.nn.BatchNorm(3).processes is None
-
-
-def test_a_function_that_is_called_twice_is_reported_where_it_runs_by_itself() -> None:
-    class Twice(stock.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = stock.BatchNorm(3)
-
-        def __call__(self, x: mx.array) -> mx.array:
-            return stock.relu(stock.relu(self.norm(x)) * 3)
-
-    report = nn.convert(Twice(), example=(2, 4, 4, 3))
-    assert report.fused == {"norm": "nn.relu"} and list(report.unfused) == ["nn.relu"]
-
-
-@pytest.mark.parametrize("wrong", ["no", 1, None, mx.array(True)])
-def test_inference_is_a_switch(wrong: Any) -> None:
-    model = stock.Sequential(stock.Conv2d(3, 4, 1), stock.BatchNorm(4))
-    with pytest.raises(TypeError, match="convert: inference is not a bool"):
-        nn.convert(model, inference=wrong)
-    assert type(model.layers[0]) is stock.Conv2d
-
-
-def test_sizes_are_ints() -> None:
-    with pytest.raises(ValueError, match="convert: example is no shape; got example=.*, expected sizes that are ints"):
-        nn.convert(stock.ReLU(), example=(2.0, 8, 8, 3))

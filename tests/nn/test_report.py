@@ -179,3 +179,46 @@ def test_a_converted_model_still_runs() -> None:
     want = chain(mx.ones((2, 3)))
     nn.convert(chain)
     assert mx.allclose(chain(mx.ones((2, 3))), want)
+
+
+def test_a_function_that_is_called_twice_is_reported_where_it_runs_by_itself() -> None:
+    class Twice(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = stock.BatchNorm(3)
+
+        def __call__(self, x: mx.array) -> mx.array:
+            return stock.relu(stock.relu(self.norm(x)) * 3)
+
+    report = nn.convert(Twice(), example=(2, 4, 4, 3))
+    assert report.fused == {"norm": "nn.relu"} and list(report.unfused) == ["nn.relu"]
+
+
+@pytest.mark.parametrize("wrong", ["no", 1, None, mx.array(True)])
+def test_inference_is_a_switch(wrong: Any) -> None:
+    model = stock.Sequential(stock.Conv2d(3, 4, 1), stock.BatchNorm(4))
+    with pytest.raises(TypeError, match="convert: inference is not a bool"):
+        nn.convert(model, inference=wrong)
+    assert type(model.layers[0]) is stock.Conv2d
+
+
+def test_sizes_are_ints() -> None:
+    with pytest.raises(ValueError, match="convert: example is no shape; got example=.*, expected sizes that are ints"):
+        nn.convert(stock.ReLU(), example=(2.0, 8, 8, 3))
+
+
+def test_what_an_example_would_show_is_said_of_normalizations() -> None:
+    class Own(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = stock.Conv2d(3, 4, 1), stock.BatchNorm(4)
+
+        def __call__(self, x: mx.array) -> mx.array:
+            return self.norm(self.conv(x))
+
+    model = Own().eval()
+    report = nn.convert(model, inference=True)
+    assert report.unfused == {"norm": "not folded, behind no convolution or linear layer in a Sequential"}
+    assert "example=x" in report.hint
+    kept = nn.convert(model, inference=True, example=(1, 4, 4, 3)).kept_twice
+    assert kept == nn.convert(model).kept_twice == 4 * (12 + 4)

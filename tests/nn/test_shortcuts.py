@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as stock
+import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from support import DTYPES, close, exact, nodes, numbers, same_bits
@@ -125,6 +128,7 @@ def test_a_sum_that_is_read_besides_is_not_computed_again(on_cpu: mx.Device) -> 
 
     model, x = Both(), numbers(SHAPE)
     assert "read besides" in nn.convert(model, example=x).unfused["act"]
+    assert nodes(*model(x))["batch_norm"] == 1
     assert same_bits(model(x)[0], mx.maximum(model(x)[1], 0))
 
 
@@ -187,3 +191,73 @@ def test_few_results_are_remembered(on_cpu: mx.Device) -> None:
     for _ in range(5):
         model.norm(x)
     assert len(common._gone) == 2 and not common._calls
+    right = copy.deepcopy(model)(x)  # and these are in nobody's way
+    for _ in range(2):
+        assert same_bits(model(x), right)
+
+
+def test_an_example_remembers_nothing(on_cpu: mx.Device) -> None:
+    class Doubled(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.block = stock.BatchNorm(4), Block("temporary")
+
+        def __call__(self, x: mx.array) -> mx.array:
+            return self.block(self.norm(x) * 2)
+
+    model, x = Doubled(), numbers(SHAPE)
+    assert nn.convert(model, example=x).fused == {"block.norm": "a shortcut and nn.relu"}
+    assert not model.block.norm._following._gone
+
+
+def test_sums_that_are_activated_in_another_order(on_cpu: mx.Device) -> None:
+    class Crossed(stock.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = stock.BatchNorm(4), stock.BatchNorm(4)
+
+        def __call__(self, x: mx.array) -> mx.array:
+            one, other = self.first(x) + x, self.second(2 * x) + x
+            return stock.relu(other) + stock.relu(one)
+
+    model, x = Crossed(), numbers(SHAPE)
+    apart = copy.deepcopy(model)
+    assert len(nn.convert(model, example=x).fused) == 2
+    nn.convert(apart)
+    for _ in range(3):
+        close(model(x), exact(apart(x)), abs(exact(apart(x))) + 1)
+
+
+def test_threads_that_call_one_model(on_cpu: mx.Device) -> None:
+    model, x = Chain(lambda: Block("temporary")).eval(), numbers(SHAPE)
+    nn.convert(model, example=x)
+    mx.eval(x, model.parameters())
+    right, wrong = exact(model(x)), []
+
+    def call() -> None:
+        try:
+            for _ in range(100):
+                y = model(x)
+                if not np.allclose(exact(y), right, atol=1e-5):
+                    wrong.append(y)
+        except Exception as error:
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
+
+
+def test_another_example_replaces_what_the_first_showed(on_cpu: mx.Device) -> None:
+    model, x = Block("function"), numbers(SHAPE)
+    assert nn.convert(model, example=x).fused == {"norm": "a shortcut and nn.relu"}
+    model.join = "module"
+    assert nn.convert(model, example=x).fused == {"norm": "a shortcut and act"}

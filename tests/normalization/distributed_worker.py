@@ -117,6 +117,14 @@ def results(dtype: mx.Dtype, size: int, rank: int, group: Any) -> Arrays:
     }.items():
         keep("second", "images", **{name: twice(function)(x)})
 
+    def of_a_sum(x: mx.array, added: mx.array) -> mx.array:
+        y = mf.batch_norm(x, gamma, beta, eps=EPS, add=added, neuron="relu", group=group)
+        return (d["w"] * y**2).sum()
+
+    y = mf.batch_norm(x, gamma, beta, eps=EPS, add=d["t"], neuron="relu", group=group)
+    dx, dt = mx.grad(of_a_sum, argnums=(0, 1))(x, d["t"])
+    keep("sum", "images", y=y, dx=dx, dt=dt)
+
     # MLX calls a compiler for each of a few kernels, so this is for one group and dtype.
     simple = mx.grad(lambda x: (d["w"] * norm(x, gamma, beta)).sum())
     keep("compiled", "images", dx=(mx.compile(simple) if size == 2 and dtype == mx.float32 else simple)(x))
