@@ -43,7 +43,7 @@ for (int k = 0; k < whole; k += W) {
   const long at = start + k * hop, next = at + W * hop;
   #pragma unroll
   for (int i = 0; i < W; ++i) {
-    store(y + (at + i * hop), normalized<T, N, A, V>(in[i], A ? more[i] : in[i], by, known));
+    store(y + (at + i * hop), normalized<T, N, A, V>(in[i], more[i], by, known));
     if (k + W < whole) in[i] = hold<V>(x + (next + i * hop), true);
     if (A && k + W < whole) more[i] = hold<V>(added + (next + i * hop), true);
   }
