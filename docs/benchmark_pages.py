@@ -183,6 +183,27 @@ def networks(page: Page) -> list[Block]:
     return blocks
 
 
+def matrix(page: Page) -> tuple[list[Row], dict[str, tuple[str, str]]]:
+    """What the page of whole networks on a kind of processor has of each, and the panels with their heads."""
+    found: dict[str, Row] = {}
+    heads: dict[str, tuple[str, str]] = {}
+    for line in page.tables["Networks"]:
+        images = "one image" if line["batch"] == "1" else "batches"
+        heads.setdefault(f"{line['mode']} {images}", (f"{line['mode']},", images))
+        median, low, high = (float(value) for value in re.findall(r"[\d.]+", line["times as fast (95 %)"]))
+        target = 1.0 if line["asked"] == "1 x" else None
+        point = Point(line["dtype"], median, low, high, target, verdict(line))
+        row = found.setdefault(line["network"], Row(line["network"], line["network"], "", {}))
+        row.points.setdefault(f"{line['mode']} {images}", []).append(point)
+    for line in page.tables.get("Memory of a training", []):
+        heads.setdefault("memory", ("memory,", "training"))
+        mine = line.get(f"{OURS}, MB") or line["alive, MB"]
+        ratio = float(line["PyTorch, MB"]) / max(float(mine), 1.0)
+        point = Point(line["dtype"], ratio, ratio, ratio, None, verdict(line))
+        found[line["network"]].points.setdefault("memory", []).append(point)
+    return list(found.values()), heads
+
+
 def memory(page: Page) -> list[Block]:
     """Megabytes beyond inputs and outputs, by operation."""
     blocks = []

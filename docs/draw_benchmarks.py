@@ -10,11 +10,11 @@ import math
 import sys
 import textwrap
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmark_pages import COPY, OURS, Block, Page, Point, Row, memory, networks, panel_of, read, rows, verdict
+from benchmark_pages import COPY, OURS, Block, Page, Point, Row, matrix, memory, networks, panel_of, read, rows, verdict
 
 FOLDER = Path(__file__).parent / "benchmarks"
 
@@ -205,18 +205,44 @@ def draw_speed(page: Page) -> str:
     said = [verdict(line) for line in page.tables.get("Targets", [])]
     shapes = [row.shape for row in drawn]
     usual = max(dict.fromkeys(shapes), key=shapes.count)
+    lines = []
+    if any("cuDNN" in line["at least"] for line in page.tables.get("Targets", [])):
+        lines.append("Where a target names cuDNN too, PyTorch's fastest is of all that it names.")
+    if "MLX" in panels and any(record["rival"] == "MLX swapped" for record in page.records):
+        lines.append("MLX: the faster of its own and MLX swapped, the weight gradient by hand.")
+    heads = {panel: HEADS[panel] for panel in panels}
+    return draw_panels(page, drawn, heads, said, usual, [f"{RIGHT} x is {usual} where no shape is said.", *lines])
 
+
+def draw_networks(page: Page) -> str:
+    """A row a network, and beside it what it is in training and inference to the faster of PyTorch."""
+    drawn, heads = matrix(page)
+    said = [point.verdict for row in drawn for points in row.points.values() for point in points]
+    lines = [f"{RIGHT} Beside PyTorch, eager or compiled, whichever is faster; memory is PyTorch eager's over ours."]
+    return draw_panels(page, drawn, heads, said, "", lines)
+
+
+def draw_panels(
+    page: Page,
+    drawn: Sequence[Row],
+    heads: Mapping[str, Sequence[str]],
+    said: Sequence[str],
+    usual: str,
+    notes: list[str],
+) -> str:
+    """A line a row, and a panel beside another with the row's points; an axis each, with what it is above it."""
     names = _names(drawn, usual)
     longest = max(len(line) for lines, _ in names for line in lines)
     left = MARGIN + INDENT + longest * SMALL * GLYPH
-    wide = (WIDTH - MARGIN - left - GAP * (len(panels) - 1)) / len(panels)
+    wide = (WIDTH - MARGIN - left - GAP * (len(heads) - 1)) / len(heads)
     root, group = started(page, counted(said))
     top, y, axes = 108, 108.0, {}
-    for i, panel in enumerate(panels):
+    for i, panel in enumerate(heads):
         start = round(left + i * (wide + GAP), 1)
         points = [point for row in drawn for point in row.points.get(panel, [])]
         values = [v for p in points for v in (p.low, p.high, p.target or p.median)]
-        values = [*SHOWN[panel], *(min(value, FARTHEST[panel]) for value in values)]
+        farthest, shown = FARTHEST.get(panel, FARTHEST["PyTorch"]), SHOWN.get(panel, SHOWN["PyTorch"])
+        values = [*shown, *(min(value, farthest) for value in values)]
         axes[panel] = axis(values, start, round(start + wide, 1), log=panel != COPY)
 
     below, above = add(group, "g"), add(group, "g")
@@ -232,7 +258,7 @@ def draw_speed(page: Page) -> str:
         margin = min(margin, MARGIN + INDENT)
         for j, line in enumerate(lines):
             add_text(above, margin, y + high / 2 + 5 + LINE * (j - (len(lines) - 1) / 2), line)
-        for panel in panels:
+        for panel in heads:
             points = row.points.get(panel, [])
             for j, point in enumerate(points):
                 middle = round(y + high / 2 + DODGE * (j - (len(points) - 1) / 2), 1)
@@ -243,18 +269,12 @@ def draw_speed(page: Page) -> str:
         add_grid(below, along, top, y)
         add_numbers(below, along, top, y)
         add_line(below, along.at(1), top, f"V{y}", INK)
-        for j, words in enumerate(HEADS[panel]):
+        for j, words in enumerate(heads[panel]):
             add_text(group, (along.left + along.right) / 2, 70 + 15 * j, words, SMALL, text_anchor="middle")
-    dtypes = [d for d in DTYPES if any(p.dtype == d for row in drawn for ps in row.points.values() for p in ps)]
-    y = add_key(
-        group, y + 38, dtypes, {p.verdict for row in drawn for panel in panels for p in row.points.get(panel, [])}
-    )
-    cut = any(p.high > axes[panel].most for row in drawn for panel in panels for p in row.points.get(panel, []))
-    lines = [f"{RIGHT} x is {usual} where no shape is said.", *[BEYOND] * cut, *[MISS] * ("missed" in said)]
-    if any("cuDNN" in line["at least"] for line in page.tables.get("Targets", [])):
-        lines.append("Where a target names cuDNN too, PyTorch's fastest is of all that it names.")
-    if "MLX" in panels and any(record["rival"] == "MLX swapped" for record in page.records):
-        lines.append("MLX: the faster of its own and MLX swapped, the weight gradient by hand.")
+    every = [point for row in drawn for panel in heads for point in row.points.get(panel, [])]
+    y = add_key(group, y + 38, [d for d in DTYPES if any(p.dtype == d for p in every)], {p.verdict for p in every})
+    cut = any(p.high > axes[panel].most for row in drawn for panel in heads for p in row.points.get(panel, []))
+    lines = [notes[0], *[BEYOND] * cut, *[MISS] * ("missed" in said), *notes[1:]]
     return finished(root, add_print(group, y + 4, [*lines, *provenance(page)]))
 
 
@@ -346,8 +366,10 @@ def draw_blocks(
 
 
 def draw(page: Page) -> str:
-    """The picture of a page, whichever of the three it is."""
+    """The picture of a page, whichever of the four it is."""
     columns = page.records[0].keys()
+    if "times_ours" in columns:
+        return draw_networks(page)
     if "seconds" in columns:
         said = [verdict(line) for line in page.tables.get("Targets", [])]
         headline = f"Milliseconds a training step, less is better; {counted(said)}"

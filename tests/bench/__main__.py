@@ -1,4 +1,7 @@
-"""The command line: ``python -m tests.bench [cpu | memory | gpu]``, from the root of the checkout."""
+"""The command line: ``python -m tests.bench [cpu | memory | gpu | networks]``, from the root of the checkout.
+
+``networks`` has arguments of its own.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,11 @@ _ONLY = f"operations, such as avg_pool_grad, and families: {', '.join(FAMILIES)}
 
 def main() -> int:
     """Runs a program and writes its tables."""
+    if sys.argv[1:2] == ["networks"]:
+        from . import networks
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return networks.main(sys.argv[2:])
     parser = _parser()
     args = parser.parse_args()
     if args.keep and not args.compare:

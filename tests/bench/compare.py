@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import platform
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -65,12 +63,7 @@ class Verdict(NamedTuple):
 
 def kind() -> str:
     """The kind of processor that a table is for: who made it, and the instruction set that is used."""
-    try:
-        found = re.search(r"^vendor_id\s*:\s*(\w+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    vendor = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(found[1] if found else "", platform.machine())
-    return f"{vendor}-{_primitives.isa()}"
+    return f"{report.vendor()}-{_primitives.isa()}"
 
 
 def measured(problems: Sequence[Problem], rounds: int) -> list[Measured]:

@@ -10,36 +10,40 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cupti
-from .networks import CONVERTED, EAGER, GPU_BATCHES, GPU_DTYPES, NETWORKS, STOCK, Setting, side
+from . import cupti, networks_turns, whole
+from .networks_turns import EAGER, OURS, STOCK
+from .whole import Cell
 
 _METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
 side, after {warm} that are not recorded. *busy* is the sum of their times, which is more than a step where kernels
-overlap; *a step* is by the clock, without the profiler. The networks are those of [the whole networks](networks.md);
+overlap; *a step* is by the clock, without the profiler. The networks are those of `python -m tests.bench networks`;
 float32 is with TensorFloat-32, and in bfloat16 everything is bfloat16. Names are cut to what tells them apart. Written
 by `python -m tests.bench.network_kernels`."""
 _STEPS, _WARM, _LINES = 10, 10, 16
-SIDES = (CONVERTED, STOCK, EAGER[1])
+SIDES = (OURS, STOCK, EAGER)
 
 
-def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str, Any]:
+def profile(name: str, cell: Cell) -> dict[str, Any]:
     """Milliseconds a step by the clock, and by kernel, with its number of launches."""
     import torch
     from torch.profiler import ProfilerActivity
 
-    step = side(name, setting, parameters)
-    step.times(_WARM)
+    with tempfile.TemporaryDirectory() as folder:
+        whole.write_weights(cell, Path(folder) / "weights.npz")
+        runner = networks_turns.built(name, cell, Path(folder))
+    runner.run(_WARM, True)
     start = time.perf_counter()
-    step.times(_STEPS)
+    runner.run(_STEPS, True)
     wall = (time.perf_counter() - start) / _STEPS
     with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        step.times(_STEPS)
+        runner.run(_STEPS, True)
         torch.cuda.synchronize()
     found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in cupti.records(profiler):
@@ -49,11 +53,11 @@ def profile(name: str, setting: Setting, parameters: dict[str, Any]) -> dict[str
     return {"wall": 1e3 * wall, "kernels": sorted(([k, *v] for k, v in found.items()), key=lambda e: -e[1])}
 
 
-def table(setting: Setting, found: dict[str, dict[str, Any]]) -> list[str]:
+def table(cell: Cell, found: dict[str, dict[str, Any]]) -> list[str]:
     """One side after another: the kernels that take most, and all others together."""
     from . import report
 
-    parts = [f"## {setting.network}, batch {setting.batch}, {setting.dtype}"]
+    parts = [f"## {cell.network}, batch {cell.batch}, {cell.dtype}"]
     lines = []
     for name, each in found.items():
         busy, launches = (sum(entry[i] for entry in each["kernels"]) for i in (1, 2))
@@ -67,11 +71,11 @@ def table(setting: Setting, found: dict[str, dict[str, Any]]) -> list[str]:
     return parts
 
 
-def measure(setting: Setting, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def measure(cell: Cell, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Each side in a process of its own."""
     found = {}
     for name in names:
-        command = [sys.executable, "-m", "tests.bench.network_kernels", "--side", json.dumps([name, setting])]
+        command = [sys.executable, "-m", "tests.bench.network_kernels", "--side", json.dumps([name, cell])]
         env = {**os.environ, "MLX_ENABLE_TF32": "1"}
         env.pop("MLX_USE_CUDA_GRAPHS", None)  # each side has its own default
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
@@ -82,9 +86,9 @@ def measure(setting: Setting, names: Sequence[str]) -> dict[str, dict[str, Any]]
 def main() -> None:
     """Measures and writes networks_gpu_kernels.md."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.network_kernels", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=NETWORKS)
-    parser.add_argument("--dtype", nargs="+", choices=GPU_DTYPES, default=GPU_DTYPES)
-    parser.add_argument("--batch", type=int, default=GPU_BATCHES[0])
+    parser.add_argument("--only", nargs="+", choices=whole.NETWORKS, default=("small", "ResNet-20"))
+    parser.add_argument("--dtype", nargs="+", choices=whole.DTYPES, default=whole.DTYPES)
+    parser.add_argument("--batch", type=int, default=whole.OF_SMALL_IMAGES)
     parser.add_argument("--no-stock", action="store_true", help="without MLX's own layers")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     parser.add_argument("--commit", default="", help="what was measured, where there is no git")
@@ -92,9 +96,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.side:
         name, fields = json.loads(args.side)
-        setting = Setting(*fields)
-        parameters = side(STOCK, setting._replace(device="cpu", dtype="float32"), {}).parameters()
-        print(json.dumps(profile(name, setting, parameters)))
+        print(json.dumps(profile(name, Cell(*fields))))
         return
     from . import gpu, report
 
@@ -103,8 +105,9 @@ def main() -> None:
     parts.append(report.table(["machine", ""], facts.items()))
     for network in args.only:
         for dtype in args.dtype:
-            setting = Setting(network, args.batch, "gpu", dtype)
-            parts += table(setting, measure(setting, [s for s in SIDES if s != STOCK or not args.no_stock]))
+            pixels = whole.NETWORKS[network].pixels
+            cell = Cell(network, whole.TRAINING, args.batch, dtype, pixels, "gpu")
+            parts += table(cell, measure(cell, [s for s in SIDES if s != STOCK or not args.no_stock]))
     print(report.save(args.out, "networks_gpu_kernels", parts))
 
 

@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -107,6 +108,15 @@ def _software(commit: str) -> dict[str, str]:
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def vendor() -> str:
+    """Who made this processor, in the names of files: "amd", "intel", or the architecture."""
+    try:
+        found = re.search(r"^vendor_id\s*:\s*(\w+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(found[1] if found else "", platform.machine())
 
 
 def _targets(rows: Iterable[Row]) -> str:

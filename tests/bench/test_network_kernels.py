@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import cupti, network_kernels
-from .networks import Setting
+from .whole import Cell
 
 
 def test_names_keep_what_tells_kernels_apart() -> None:
@@ -16,7 +16,9 @@ def test_names_keep_what_tells_kernels_apart() -> None:
 
 def test_a_table_adds_up_what_it_does_not_name() -> None:
     kernels = [[f"kernel {i}", 1.0 / (i + 1), 2.0] for i in range(20)]
-    parts = network_kernels.table(Setting("small", 512, "gpu"), {"mpsfunc": {"wall": 5.0, "kernels": kernels}})
+    parts = network_kernels.table(
+        Cell("small", "training", 512, "float32", 32, "gpu"), {"mpsfunc": {"wall": 5.0, "kernels": kernels}}
+    )
     busy = sum(ms for _, ms, _ in kernels)
     assert f"| mpsfunc | 5.00 | {busy:.2f} | 40 |" in parts[1]
     assert f"| 4 others | {sum(ms for _, ms, _ in kernels[16:]):.3f} | 8.0 |" in parts[3]

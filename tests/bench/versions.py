@@ -11,36 +11,38 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import runpy
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 CALLS = ("avg_pool", "conv", "batch_norm")
-NETWORKS = ("small", "resnet20")
+NETWORKS = {"small": ("Plain", ()), "ResNet-20": ("ResNet", ((3, 3, 3), (16, 32, 64), False, 10, True))}
 BATCH = 16
 # Calls and steps of a turn. The processor changes its speed within a second, so turns of calls are short and come ten
 # times as often.
 _BUILT, _OFTEN, _STEPS = 200, 10, 5
 _METHOD = """Two built checkouts in turns, {rounds} rounds: the import of mpsfunc, each in a process of its own and
 behind a first one that writes bytecode; building a call, which is all that happens before an evaluation, in ten short
-turns a round; and a training step of two networks of `tests/bench/networks.py`, batch 16, eager. Written by
+turns a round; and a training step of two networks of `tests/models/resnets.py`, batch 16, compiled. Written by
 `python -m tests.bench.versions BEFORE AFTER --out docs/benchmarks`, whose calls gave the same bits in both."""
 _RESULTS = "results"
 _IMPORT = "import time; begun = time.perf_counter(); import mpsfunc; print(time.perf_counter() - begun)"
 
 
-def works() -> dict[str, Callable[[], object]]:
-    """Seconds of one turn of each, in the checkout of this process, and a digest of results."""
+def works(models: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """Seconds of one turn of each, in the checkout of this process, and a digest of results; given the networks."""
     import mlx.core as mx
+    import mlx.nn as nn
+    import mlx.optimizers as optim
     import numpy as np
 
     import mpsfunc as mf
-
-    from .networks import Setting, data
-    from .rivals import networks_mlx
+    from mpsfunc.nn import convert
 
     x, weight, vector = mx.ones((2, 16, 16, 16)), mx.ones((16, 3, 3, 16)), mx.ones((16,))
     mx.eval(x, weight, vector)
@@ -60,11 +62,32 @@ def works() -> dict[str, Callable[[], object]]:
         return turn
 
     def training(name: str) -> Callable[[], float]:
-        step = networks_mlx.step(Setting(name, BATCH), *data(BATCH), converted=True)
+        mx.random.seed(0)
+        of, arguments = NETWORKS[name]
+        model = models[of](*arguments)
+        convert(model)
+        images, classes = mx.random.normal((BATCH, 32, 32, 3)), mx.random.randint(0, 10, (BATCH,))
+        optimizer = optim.SGD(0.01, momentum=0.9)
+        optimizer.init(model.trainable_parameters())
+        state = [model.state, optimizer.state]
+        mx.eval(state, images, classes)
+
+        def loss() -> mx.array:
+            return nn.losses.cross_entropy(model(images), classes, reduction="mean")
+
+        def step() -> mx.array:
+            value, grads = nn.value_and_grad(model, loss)()
+            optimizer.update(model, grads)
+            return value
+
+        compiled = mx.compile(step, inputs=state, outputs=state)
 
         def turn() -> float:
             begun = time.perf_counter()
-            step.times(_STEPS)
+            for _ in range(_STEPS):
+                value = compiled()
+                mx.async_eval(value, state)
+            mx.eval(value, state)
             return (time.perf_counter() - begun) / _STEPS
 
         turn()
@@ -80,9 +103,9 @@ def works() -> dict[str, Callable[[], object]]:
     return turns | {_RESULTS: results}
 
 
-def child() -> None:
-    """Answers each name on a line with the seconds of a turn."""
-    known = works()
+def child(models: str) -> None:
+    """Answers each name on a line with the seconds of a turn; told the file of the networks."""
+    known = works(runpy.run_path(models))
     print("ready", flush=True)
     for line in sys.stdin:
         print(known[line.strip()](), flush=True)
@@ -97,10 +120,12 @@ class Checkout:
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._environment = {**inherited, "PYTHONPATH": str(folder)}
         # The program is this checkout's, what it measures is the other's.
-        program = "import tests.bench.networks; "
-        program += f"source = open({str(Path(__file__).resolve())!r}).read(); "
+        own = Path(__file__).resolve()
+        networks = own.parents[1] / "models" / "resnets.py"
+        program = f"source = open({str(own)!r}).read(); "
         program += "scope = {'__name__': 'tests.bench.versions', '__package__': 'tests.bench'}; "
-        program += "exec(compile(source, 'versions.py', 'exec'), scope); scope['child']()"
+        program += "exec(compile(source, 'versions.py', 'exec'), scope); "
+        program += f"scope['child']({str(networks)!r})"
         self._process = subprocess.Popen(
             [sys.executable, "-c", program],
             cwd=folder,

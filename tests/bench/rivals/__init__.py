@@ -37,3 +37,15 @@ def gathered(*families: ModuleType) -> SimpleNamespace:
     return SimpleNamespace(
         **{name: value for family in families for name, value in vars(family).items() if not name.startswith("_")}
     )
+
+
+class Runner(NamedTuple):
+    """A whole network in one library.
+
+    Fields:
+        run: So many steps, each waited for unless it is to be launched ahead; the last loss of a training.
+        outputs: What inference gave, in float32 and NHWC.
+    """
+
+    run: Callable[..., float]
+    outputs: Callable[[], list[np.ndarray]]

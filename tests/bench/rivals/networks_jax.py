@@ -1,7 +1,8 @@
-"""The networks in JAX, compiled: functions of a list of parameters, since JAX itself has no layers."""
+"""Residual networks and the plain one in JAX, compiled: functions of arrays by name, since JAX itself has no layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -9,86 +10,155 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..networks import LEARNING_RATE, MOMENTUM, STAGES, Setting, Step
+from .. import whole
+from . import Runner
+from .networks_settings import LEARNING_RATE, MOMENTUM
 
 Array = jax.Array
+Params = dict[str, Array]
+BLOCKS = ".layers."
 
 
 class Reader:
-    """Hands out parameters in the order in which layers stand."""
+    """A network's arrays by their names in MLX, and the running statistics of a step in training."""
 
-    def __init__(self, params: dict[str, list[Array]]) -> None:
-        self.conv, self.scale, self.shift = (iter(params[kind]) for kind in ("conv", "scale", "shift"))
+    def __init__(self, params: Params, statistics: Params, training: bool) -> None:
+        self.params, self.statistics, self.training, self.moved = params, statistics, training, dict(statistics)
 
-    def convolved(self, x: Array, stride: int = 1, pad: int = 1) -> Array:
-        w = next(self.conv)
-        numbers = ("NHWC", "OIHW", "NHWC")
-        return lax.conv_general_dilated(x, w, (stride, stride), [(pad, pad)] * 2, dimension_numbers=numbers)
+    def convolved(self, name: str, x: Array, stride: int, pad: int) -> Array:
+        numbers = ("NHWC", "OHWI", "NHWC")
+        pads = [(pad, pad)] * 2
+        return lax.conv_general_dilated(
+            x, self.params[f"{name}.weight"], (stride,) * 2, pads, dimension_numbers=numbers
+        )
 
-    def normalized(self, x: Array) -> Array:
-        mean, var = x.mean((0, 1, 2)), x.var((0, 1, 2))
-        return (x - mean) * lax.rsqrt(var + 1e-5) * next(self.scale) + next(self.shift)
+    def normalized(self, name: str, x: Array) -> Array:
+        """In float32, rounded once, as XLA fuses it anyway."""
+        wide = x.astype(jnp.float32)
+        mean, var = (self.statistics[f"{name}.running_{of}"].astype(jnp.float32) for of in ("mean", "var"))
+        if self.training:
+            held = mean, var
+            mean, var = wide.mean((0, 1, 2)), wide.var((0, 1, 2))
+            count = x.size // x.shape[-1]
+            for of, before, now in zip(("mean", "var"), held, (mean, var * count / (count - 1)), strict=True):
+                self.moved[f"{name}.running_{of}"] = (0.9 * before + 0.1 * now).astype(x.dtype)
+        scale = lax.rsqrt(var + 1e-5) * self.params[f"{name}.weight"]
+        return ((wide - mean) * scale + self.params[f"{name}.bias"]).astype(x.dtype)
+
+    def unit(self, name: str, first: int, x: Array, stride: int, pad: int) -> Array:
+        """Two neighbours of a Sequential: a convolution and its norm."""
+        return self.normalized(f"{name}{BLOCKS}{first + 1}", self.convolved(f"{name}{BLOCKS}{first}", x, stride, pad))
 
 
-def averaged(x: Array) -> Array:
-    pads = ((0, 0), (1, 1), (1, 1), (0, 0))
-    return lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), pads) / 9
-
-
-def small(read: Reader, x: Array) -> Array:
-    for i in range(6):
-        x = jax.nn.relu(read.normalized(read.convolved(x)))
-        x = averaged(x) if i % 2 else x
+def plain(read: Reader, x: Array, widths: tuple[int, ...] = (64, 64, 128, 128, 256, 256), *_: Any) -> Array:
+    at = 0
+    for i in range(len(widths)):
+        x = jax.nn.relu(read.unit("body", at, x, 1, 1))
+        at += 3 + i % 2
+        if i % 2:
+            pads = ((0, 0), (1, 1), (1, 1), (0, 0))
+            zero = np.zeros((), x.dtype)
+            x = lax.reduce_window(x, zero, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), pads) / 9
     return x
 
 
-def resnet20(read: Reader, x: Array) -> Array:
-    x = jax.nn.relu(read.normalized(read.convolved(x)))
-    for stage in range(len(STAGES)):
-        for i in range(3):
-            stride = 2 if i == 0 and stage else 1
-            y = jax.nn.relu(read.normalized(read.convolved(x, stride)))
-            y = read.normalized(read.convolved(y))
-            short = read.normalized(read.convolved(x, stride, 0)) if stride > 1 else x
-            x = jax.nn.relu(y + short)
+def resnet(
+    read: Reader,
+    x: Array,
+    depths: tuple[int, ...] = (3, 4, 6, 3),
+    widths: tuple[int, ...] = (),
+    bottleneck: bool = True,
+    num_classes: int = 1000,
+    small: bool = False,
+) -> Array:
+    x = jax.nn.relu(read.unit("stem", 0, x, 1 if small else 2, 1 if small else 3))
+    if not small:
+        pads = ((0, 0), (1, 1), (1, 1), (0, 0))
+        least = np.array(-np.inf, x.dtype)
+        x = lax.reduce_window(x, least, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
+    for stage, depth in enumerate(depths):
+        for i in range(depth):
+            name, stride, y = f"stages.{stage}{BLOCKS}{i}", 2 if stage and i == 0 else 1, x
+            windows = [(1, 0), (stride, 1), (1, 0)] if bottleneck else [(stride, 1), (1, 1)]
+            for j, (step, pad) in enumerate(windows):
+                y = read.unit(f"{name}.body", 3 * j, y, step, pad)
+                y = jax.nn.relu(y) if j + 1 < len(windows) else y
+            projected = f"{name}.short{BLOCKS}0.weight" in read.params
+            x = jax.nn.relu(y + (read.unit(f"{name}.short", 0, x, stride, 0) if projected else x))
     return x
 
 
-def step(setting: Setting, parameters: dict[str, list[np.ndarray]], x: np.ndarray, labels: np.ndarray) -> Step:
-    """A compiled training step of a network with the parameters of MLX's."""
-    body = {"small": small, "resnet20": resnet20}[setting.network]
-    widths = [len(w) for w in parameters["conv"]]
-    params: dict[str, list[Array]] = {
-        "conv": [jnp.asarray(w) for w in parameters["conv"]],
-        "scale": [jnp.ones(width) for width in widths],
-        "shift": [jnp.zeros(width) for width in widths],
-        "linear": [jnp.asarray(parameters["linear"][0]), jnp.asarray(parameters["bias"][0])],
-    }
-    images, targets = jnp.asarray(x), jnp.asarray(labels)
+BODIES: dict[str, Callable[..., Array]] = {"Plain": plain, "ResNet": resnet}
 
-    def loss(params: dict[str, list[Array]]) -> Array:
-        features = body(Reader(params), images).mean((1, 2))
-        scores = features @ params["linear"][0].T + params["linear"][1]
-        return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[:, None], 1).mean()
 
-    @jax.jit
-    def train(params: Any, velocity: Any) -> tuple[Any, Any, Array]:
-        value, grads = jax.value_and_grad(loss)(params)
+def runner(cell: whole.Cell, weights: Mapping[str, np.ndarray]) -> Runner:
+    """Compiled steps of a network with these weights."""
+    given, classes = whole.data(cell)
+    dtype = jnp.dtype(cell.dtype)
+    arrays = {name: jnp.asarray(a, dtype) for name, a in weights.items()}
+    statistics = {name: a for name, a in arrays.items() if ".running_" in name}
+    params = {name: a for name, a in arrays.items() if name not in statistics}
+    x, targets = jnp.asarray(given, dtype), jnp.asarray(classes)
+    body, arguments = BODIES[cell.spec.name], cell.spec.arguments
+    jax.block_until_ready((params, statistics, x, targets))
+
+    def forward(params: Params, statistics: Params, x: Array) -> tuple[Array, Params]:
+        read = Reader(params, statistics, cell.trains)
+        features = body(read, x, *arguments).mean((1, 2))
+        return features @ params["linear.weight"].T + params["linear.bias"], read.moved
+
+    return (_training if cell.trains else _inference)(forward, params, statistics, x, targets)
+
+
+def _training(forward: Any, params: Params, statistics: Params, x: Array, classes: Array) -> Runner:
+    def loss(params: Params, statistics: Params, x: Array, classes: Array) -> tuple[Array, Params]:
+        scores, moved = forward(params, statistics, x)
+        logs = jax.nn.log_softmax(scores.astype(jnp.float32))
+        return -jnp.take_along_axis(logs, classes[:, None], 1).mean(), moved
+
+    def train(params: Params, velocity: Params, statistics: Params, x: Array, classes: Array) -> Any:
+        (value, moved), grads = jax.value_and_grad(loss, has_aux=True)(params, statistics, x, classes)
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        return jax.tree.map(lambda p, v: p - LEARNING_RATE * v, params, velocity), velocity, value
+        return jax.tree.map(lambda p, v: p - LEARNING_RATE * v, params, velocity), velocity, moved, value
 
-    state = (params, jax.tree.map(jnp.zeros_like, params))
+    state = (params, jax.tree.map(jnp.zeros_like, params), statistics)
+    step = jax.jit(train, donate_argnums=(0, 1, 2)).lower(*state, x, classes).compile()
 
-    def times(count: int) -> float:
+    def run(count: int, ahead: bool = False) -> float:
         nonlocal state
         for _ in range(count):
-            *state, value = train(*state)
+            *state, value = step(*state, x, classes)
+            if not ahead:
+                jax.block_until_ready(state)
         jax.block_until_ready(state)
         return float(value)
 
-    return Step(times, lambda: {})
+    return Runner(run, lambda: [])
+
+
+def _inference(forward: Any, params: Params, statistics: Params, x: Array, classes: Array) -> Runner:
+    step = (
+        jax.jit(lambda params, statistics, x: forward(params, statistics, x)[0]).lower(params, statistics, x).compile()
+    )
+    outputs: list[np.ndarray] = []
+
+    def run(count: int, ahead: bool = False) -> float:
+        for _ in range(count):
+            y = step(params, statistics, x)
+            if not ahead:
+                y.block_until_ready()
+        y.block_until_ready()
+        if not outputs:
+            outputs.append(np.asarray(y.astype(jnp.float32)))
+        return 0.0
+
+    return Runner(run, lambda: outputs)
 
 
 def peak() -> int:
     """Bytes of arrays at most in use since the process began."""
     return int(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
+
+
+def reset_peak() -> None:
+    """JAX cannot."""

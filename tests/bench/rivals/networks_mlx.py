@@ -1,8 +1,9 @@
-"""The networks in mlx.nn, plain and converted."""
+"""Whole networks in mlx.nn, plain and converted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -10,98 +11,101 @@ import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
 
-from ..networks import CHANNELS, LEARNING_RATE, MOMENTUM, STAGES, Setting, Step
+from .. import whole
+from . import Runner
+from .networks_settings import LEARNING_RATE, MOMENTUM
 
 
-class Mean(nn.Module):
-    def __call__(self, x: mx.array) -> mx.array:
-        return x.mean(axis=(1, 2))
-
-
-def small() -> nn.Module:
-    layers: list[Any] = []
-    for i, (before, after) in enumerate(zip((3, *CHANNELS), CHANNELS, strict=False)):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm(after), nn.ReLU()]
-        layers += [nn.AvgPool2d(3, 2, 1)] * (i % 2)
-    return nn.Sequential(*layers, Mean(), nn.Linear(CHANNELS[-1], 10))
-
-
-class Block(nn.Module):
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm(after),
-            nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.BatchNorm(after),
-        )
-        self.short = nn.Identity()
-        if stride > 1:
-            self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm(after))
-        self.act = nn.ReLU()
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return self.act(self.body(x) + self.short(x))
-
-
-def resnet20() -> nn.Module:
-    layers: list[Any] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm(16), nn.ReLU()]
-    before = 16
-    for after in STAGES:
-        for i in range(3):
-            layers.append(Block(before, after, 2 if i == 0 and after > 16 else 1))
-            before = after
-    return nn.Sequential(*layers, Mean(), nn.Linear(STAGES[-1], 10))
-
-
-def step(setting: Setting, x: np.ndarray, labels: np.ndarray, *, converted: bool) -> Step:
-    """A compiled training step of a network whose parameters are drawn from a seed."""
-    mx.random.seed(0)
-    model = {"small": small, "resnet20": resnet20}[setting.network]()
-    dtype = getattr(mx, setting.dtype)
+def runner(cell: whole.Cell, weights: Mapping[str, np.ndarray], *, converted: bool) -> Runner:
+    """Compiled steps of a network with these weights, which are there before the first."""
+    mx.set_default_device(getattr(mx, cell.device))
+    given, classes = whole.data(cell)
+    dtype = getattr(mx, cell.dtype)
+    model = whole.of_mlx(cell)
+    model.load_weights([(path, mx.array(a)) for path, a in weights.items()])
     model.set_dtype(dtype)
+    model.train(cell.trains)
+    x, targets = mx.array(given).astype(dtype), mx.array(classes)
+    mx.eval(model.parameters(), x, targets)  # a compiled function would make them anew in every call
     if converted:
-        from mpsfunc.nn import convert
+        _convert(model, x, inference=not cell.trains)
+    run = _training(cell, model, x, targets) if cell.trains else _inference(model, x)
+    return run
 
-        convert(model)
+
+def _convert(model: nn.Module, x: mx.array, *, inference: bool) -> None:
+    from mpsfunc.nn import convert
+
+    known = inspect.signature(convert).parameters
+    settings: dict[str, Any] = {"inference": True} if inference and "inference" in known else {}
+    convert(model, example=x, **settings)
+    mx.eval(model.parameters())
+
+
+def loss_of(cell: whole.Cell, y: Any, classes: mx.array) -> mx.array:
+    """In float32, as users compute it."""
+    if cell.spec.loss == whole.CLASSES:
+        return nn.losses.cross_entropy(y.astype(mx.float32), classes, reduction="mean")
+    return sum(((each.astype(mx.float32) - 1) ** 2).mean() for each in _several(y))
+
+
+def _several(y: Any) -> list[mx.array]:
+    return list(y) if isinstance(y, tuple) else [y]
+
+
+def _training(cell: whole.Cell, model: nn.Module, x: mx.array, classes: mx.array) -> Runner:
     optimizer = optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
-    optimizer.init(model.trainable_parameters())
-    images, targets = mx.array(x).astype(dtype), mx.array(labels)
-    state = [model.state, optimizer.state]
+    step: list[Callable[[], mx.array]] = []
+    state: list[Any] = []
 
-    def loss() -> mx.array:
-        return nn.losses.cross_entropy(model(images), targets, reduction="mean")
+    def begin() -> None:
+        optimizer.init(model.trainable_parameters())
+        state.extend([model.state, optimizer.state])
 
-    def train() -> mx.array:
-        value, grads = nn.value_and_grad(model, loss)()
-        optimizer.update(model, grads)
-        return value
+        def loss() -> mx.array:
+            return loss_of(cell, model(x), classes)
 
-    run: Callable[[], mx.array] = mx.compile(train, inputs=state, outputs=state)
+        def train() -> mx.array:
+            value, grads = nn.value_and_grad(model, loss)()
+            optimizer.update(model, grads)
+            return value
 
-    def times(count: int) -> float:
+        step.append(mx.compile(train, inputs=state, outputs=state))
+
+    def run(count: int, ahead: bool = False) -> float:
+        if not step:
+            begin()
         for _ in range(count):
-            value = run()
-            mx.async_eval(value, state)
+            value = step[0]()
+            (mx.async_eval if ahead else mx.eval)(value, state)
         mx.eval(value, state)
         return float(value.item())
 
-    return Step(times, lambda: _parameters(model))
+    return Runner(run, lambda: [])
+
+
+def _inference(model: nn.Module, x: mx.array) -> Runner:
+    forward = mx.compile(model)
+    outputs: list[np.ndarray] = []
+
+    def run(count: int, ahead: bool = False) -> float:
+        if not outputs:  # what is folded is folded here, outside of a compiled function
+            outputs.extend(np.array(y.astype(mx.float32)) for y in _several(model(x)))
+        for _ in range(count):
+            y = forward(x)
+            (mx.async_eval if ahead else mx.eval)(y)
+        mx.eval(y)
+        return 0.0
+
+    return Runner(run, lambda: outputs)
 
 
 def peak() -> int:
-    """Bytes of arrays at most in use since the process began."""
+    """Bytes of arrays at most in use since the last reset."""
     return mx.get_peak_memory()
 
 
-def _parameters(model: nn.Module) -> dict[str, list[np.ndarray]]:
-    """By kind, in the order in which layers stand."""
-    found: dict[str, list[np.ndarray]] = {"conv": [], "linear": [], "bias": []}
-    for _, module in reversed(model.named_modules()):
-        if isinstance(module, nn.Conv2d):
-            found["conv"].append(np.array(module.weight).transpose(0, 3, 1, 2))
-        elif isinstance(module, nn.Linear):
-            found["linear"].append(np.array(module.weight))
-            found["bias"].append(np.array(module.bias))
-    return found
+def reset_peak() -> None:
+    """Begins anew, from what is in use."""
+    mx.clear_cache()
+    mx.reset_peak_memory()

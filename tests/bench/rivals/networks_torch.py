@@ -1,101 +1,107 @@
-"""The networks in PyTorch, eager or compiled, in one of two layouts."""
+"""Whole networks in PyTorch, channels last, eager or compiled."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..networks import CHANNELS, LEARNING_RATE, MOMENTUM, STAGES, Setting, Step
+from .. import whole
+from . import Runner
+from .networks_settings import LEARNING_RATE, MOMENTUM
 
 
-class Mean(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean(dim=(2, 3))
-
-
-def small() -> nn.Module:
-    layers: list[Any] = []
-    for i, (before, after) in enumerate(zip((3, *CHANNELS), CHANNELS, strict=False)):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        layers += [nn.AvgPool2d(3, 2, 1)] * (i % 2)
-    return nn.Sequential(*layers, Mean(), nn.Linear(CHANNELS[-1], 10))
-
-
-class Block(nn.Module):
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(after),
-        )
-        self.short: nn.Module = nn.Identity()
-        if stride > 1:
-            self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
-        self.act = nn.ReLU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(self.body(x) + self.short(x))
-
-
-def resnet20() -> nn.Module:
-    layers: list[Any] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    before = 16
-    for after in STAGES:
-        for i in range(3):
-            layers.append(Block(before, after, 2 if i == 0 and after > 16 else 1))
-            before = after
-    return nn.Sequential(*layers, Mean(), nn.Linear(STAGES[-1], 10))
-
-
-def step(
-    setting: Setting,
-    parameters: dict[str, list[np.ndarray]],
-    x: np.ndarray,
-    labels: np.ndarray,
-    *,
-    channels_last: bool,
-    compiled: bool = False,
-) -> Step:
-    """A training step of a network with the parameters of MLX's."""
-    device = {"cpu": "cpu", "gpu": "cuda"}[setting.device]
-    dtype = getattr(torch, setting.dtype)
+def runner(cell: whole.Cell, weights: Mapping[str, np.ndarray], *, compiled: bool, autotuned: bool = False) -> Runner:
+    """Steps of a network with these weights."""
+    device = {"cpu": "cpu", "gpu": "cuda"}[cell.device]
+    if device == "cpu":
+        torch.set_num_threads(2)
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    model = {"small": small, "resnet20": resnet20}[setting.network]()
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    (linear,) = (module for module in model.modules() if isinstance(module, nn.Linear))
+    given, classes = whole.data(cell)
+    dtype = getattr(torch, cell.dtype)
     with torch.no_grad():
-        for module, weight in zip(convolutions, parameters["conv"], strict=True):
-            module.weight.copy_(torch.from_numpy(weight.copy()))
-        linear.weight.copy_(torch.from_numpy(parameters["linear"][0].copy()))
-        linear.bias.copy_(torch.from_numpy(parameters["bias"][0].copy()))
-    model = model.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]  # not in its types
+        model = whole.of_torch(cell, weights)
+    model = model.to(device=device, dtype=dtype, memory_format=torch.channels_last).train(cell.trains)
+    x = torch.from_numpy(given).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last).to(device, dtype)
+    targets = torch.from_numpy(classes).to(device).long()
+    mode = {"mode": "max-autotune"} if autotuned else {}
+    make = _training if cell.trains else _inference
+    run = make(cell, model, x, targets, (lambda f: torch.compile(f, **mode)) if compiled else None)
+    return run
+
+
+def loss_of(cell: whole.Cell, y: Any, classes: torch.Tensor) -> torch.Tensor:
+    """In float32, as users compute it."""
+    if cell.spec.loss == whole.CLASSES:
+        return nn.functional.cross_entropy(y.float(), classes)
+    return sum(((each.float() - 1) ** 2).mean() for each in _several(y))
+
+
+def _several(y: Any) -> list[torch.Tensor]:
+    return list(y) if isinstance(y, tuple) else [y]
+
+
+def _training(cell: whole.Cell, model: nn.Module, x: torch.Tensor, classes: torch.Tensor, compiled: Any) -> Runner:
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], LEARNING_RATE)  # imports a good deal of PyTorch
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=MOMENTUM)
-    images = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(memory_format=layout).to(device, dtype)
-    targets = torch.from_numpy(labels).to(device).long()
 
     def loss() -> torch.Tensor:
-        return nn.functional.cross_entropy(model(images), targets)
+        return loss_of(cell, model(x), classes)
 
-    forward = torch.compile(loss) if compiled else loss
+    forward = compiled(loss) if compiled else loss
 
-    def times(count: int) -> float:
+    def run(count: int, ahead: bool = False) -> float:
         for _ in range(count):
             optimizer.zero_grad()
             value = forward()
             value.backward()
             optimizer.step()
+            _waited(x, ahead)
         return float(value.item())
 
-    return Step(times, lambda: {})
+    return Runner(run, lambda: [])
+
+
+def _inference(cell: whole.Cell, model: nn.Module, x: torch.Tensor, classes: torch.Tensor, compiled: Any) -> Runner:
+    if compiled:
+        import torch._inductor.config as config
+
+        config.freezing = True  # weights become constants of the compiled code, which may be laid out in another way
+    off: type[contextlib.ContextDecorator] = torch.no_grad if compiled else torch.inference_mode
+    forward = compiled(model) if compiled else model
+    outputs: list[np.ndarray] = []
+    if compiled:
+        with off():
+            forward(x)
+
+    def run(count: int, ahead: bool = False) -> float:
+        with off():
+            for _ in range(count):
+                y = forward(x)
+                _waited(x, ahead)
+            if not outputs:
+                outputs.extend(each.float().cpu().numpy() for each in _several(y))
+        _waited(x, False)
+        return 0.0
+
+    return Runner(run, lambda: [y.transpose(0, 2, 3, 1) if y.ndim == 4 else y for y in outputs])
+
+
+def _waited(x: torch.Tensor, ahead: bool) -> None:
+    if x.is_cuda and not ahead:
+        torch.cuda.synchronize()
 
 
 def peak() -> int:
-    """Bytes of tensors at most in use since the process began."""
+    """Bytes of tensors at most in use since the last reset."""
     return torch.cuda.max_memory_allocated()
+
+
+def reset_peak() -> None:
+    """Begins anew, from what is in use."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()

@@ -1,36 +1,12 @@
-"""Three of the networks once more in PyTorch, under the same names, so that weights can be copied."""
+"""`models.classifiers` in PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pytest
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-nn, functional, Tensor = torch.nn, torch.nn.functional, torch.Tensor
-
-
-def copied(twin: nn.Module, arrays: Mapping[str, np.ndarray]) -> nn.Module:
-    """Gives a twin the parameters and statistics of a network of MLX."""
-    theirs = {name: a for name, a in twin.state_dict().items() if not name.endswith("num_batches_tracked")}
-    ours = {renamed(name): ordered(a) for name, a in arrays.items()}
-    assert ours.keys() == theirs.keys()
-    for name, a in ours.items():
-        assert theirs[name].shape == a.shape, name
-        theirs[name].copy_(torch.from_numpy(a))
-    return twin
-
-
-def renamed(name: str) -> str:
-    """PyTorch's Sequential has its layers in itself."""
-    return name.replace(".layers.", ".")
-
-
-def ordered(a: np.ndarray) -> np.ndarray:
-    """Images and weights with channels ahead of pixels."""
-    return np.ascontiguousarray(a.transpose(0, 3, 1, 2) if a.ndim == 4 else a)
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Shortcut(nn.Module):
@@ -81,54 +57,6 @@ class CifarResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = functional.relu(self.bn1(self.conv1(x)))
         return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
-
-
-class ResidualBlock(nn.Module):
-    """Of the U-Net."""
-
-    def __init__(self, channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = (nn.GroupNorm(min(8, each // 2), each) for each in (channels, out_channels))
-        self.conv1 = nn.Conv2d(channels, out_channels, 3, 1, 1)
-        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1)
-        self.skip = nn.Conv2d(channels, out_channels, 1) if channels != out_channels else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(functional.silu(self.norm1(x)))
-        return self.conv2(functional.silu(self.norm2(y))) + self.skip(x)
-
-
-class UNet(nn.Module):
-    """`generators.UNet`."""
-
-    def __init__(self, width: int, scales: tuple[int, ...]) -> None:
-        super().__init__()
-        widths = [width * scale for scale in scales]
-        self.inside = nn.Conv2d(3, width, 3, 1, 1)
-        self.down = nn.ModuleList(
-            nn.ModuleDict({"block": ResidualBlock(a, b), "conv": nn.Conv2d(b, b, 3, 2, 1)})
-            for a, b in zip([width, *widths], widths, strict=False)
-        )
-        self.middle = ResidualBlock(widths[-1], widths[-1])
-        self.up = nn.ModuleList(
-            nn.ModuleDict({"conv": nn.Conv2d(a, b, 3, 1, 1), "block": ResidualBlock(2 * b, b)})
-            for a, b in zip([widths[-1], *widths[::-1]], widths[::-1], strict=False)
-        )
-        self.norm = nn.GroupNorm(min(8, widths[0] // 2), widths[0])
-        self.outside = nn.Conv2d(widths[0], 3, 3, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inside(x)
-        skips = []
-        for down in self.down:
-            x = down["block"](x)
-            skips.append(x)
-            x = down["conv"](x)
-        x = self.middle(x)
-        for up in self.up:
-            x = up["conv"](functional.interpolate(x, scale_factor=2, mode="nearest"))
-            x = up["block"](torch.cat([x, skips.pop()], 1))
-        return self.outside(functional.silu(self.norm(x)))
 
 
 class ChannelNorm(nn.LayerNorm):
