@@ -1,4 +1,5 @@
-"""Benchmarks: ``python -m tests.bench`` for the CPU, ``python -m tests.bench gpu``; ``--help`` says more.
+"""Benchmarks: ``python -m tests.bench`` for the CPU, ``python -m tests.bench gpu`` and
+``python -m tests.bench networks``; ``--help`` says more.
 
 Every program checks an answer against PyTorch in float64 before it times anything, and times all rivals in turn,
 round by round, so that what disturbs one round disturbs all of it. A ratio is the median of the rounds' ratios with
@@ -10,6 +11,7 @@ of the target.
     rivals/      who computes it: a package a library, a module a family, a function an operation
     clock.py     how the rivals take turns, and the CPU's clock
     cpu.py  gpu.py  memory.py  openblas.py      the programs
+    networks.py  networks_turns.py  networks_csv.py  networks_page.py  networks_layers.py  whole.py     whole networks
     stats.py  results.py  report.py             ratios, targets and tables
 """
 

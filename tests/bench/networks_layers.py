@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,17 +17,17 @@ import torch
 
 import mpsfunc as mf
 
-from . import clock, cpu, flops, networks_csv, report, stats, whole
+from . import clock, cpu, flops, networks_csv, operations, report, stats, whole
 from .problems import Problem
 from .results import checked
 from .rivals import on_mlx, ours, pytorch
 from .stats import Ratio
 
-OPERATIONS = ("conv", "conv_grad_input", "conv_grad_weights")
 BATCHES = (1, 8)
 ROUNDS = 30
 WHOLE, LEAST = 1.0, 0.9  # times PyTorch in the sum over layers, and in each
-TITLES = {"conv": "forward", "conv_grad_input": "gradient of the image", "conv_grad_weights": "gradient of the weights"}
+# What the names of operations end in, behind conv or conv_transpose.
+PASSES = {"": "forward", "_grad_input": "gradient of the image", "_grad_weights": "gradient of the weights"}
 _METHOD = """Each convolution of {network} that is another, found by running the converted model on {batches} images, as
 a single call whose result is used and dropped: *layers* have it, *ms* are medians of {rounds} rounds in which all sides
 take turns, PyTorch in both layouts and without autograd's bookkeeping, and the ratio is to its faster one, with a
@@ -54,7 +55,10 @@ class Measured(NamedTuple):
 
 def products(problem: Problem) -> int:
     """Products of a pixel with a weight, those with the margin too."""
-    return math.prod(problem.out_shape) * math.prod(problem.w_shape[1:])
+    outs, *window = problem.w_shape
+    if problem.op.startswith("conv_transpose"):
+        return math.prod(problem.shape) * math.prod(window[:-1]) * outs // problem.groups
+    return math.prod(problem.out_shape) * math.prod(window)
 
 
 def geometries(cell: whole.Cell) -> tuple[Counter[Problem], Counter[str]]:
@@ -72,13 +76,15 @@ def geometries(cell: whole.Cell) -> tuple[Counter[Problem], Counter[str]]:
             size, stride, padding, dilation = (
                 _square(n) for n in (layer.weight.shape[1:3], layer.stride, layer.padding, layer.dilation)
             )
-            if not isinstance(layer, nn.Conv2d) or None in (size, stride, padding, dilation):
+            op = "conv_transpose" if isinstance(layer, nn.ConvTranspose2d) else "conv"
+            plain = _square(getattr(layer, "output_padding", 0)) == 0
+            if op not in operations.OPERATIONS or None in (size, stride, padding, dilation) or not plain:
                 others[type(layer).__name__] += 1
             else:
-                outs, groups = layer.weight.shape[0], layer.groups
+                outs, groups = layer.weight.shape[0], getattr(layer, "groups", 1)
                 outs = 0 if outs == image.shape[-1] else outs
                 shape, rest = tuple(image.shape), {"outs": outs, "dilation": dilation, "groups": groups}
-                found[Problem("conv", shape, "float32", size, stride, padding, **rest)] += 1
+                found[Problem(op, shape, "float32", size, stride, padding, **rest)] += 1
             return call(layer, image)
 
         return run
@@ -118,7 +124,7 @@ def main(args: argparse.Namespace) -> str:
     torch.set_num_threads(cpu.THREADS)
     mf.set_num_threads(cpu.THREADS)
     machine = networks_csv.machine(False, args.commit)
-    rounds, found, text = args.rounds if args.rounds < ROUNDS and args.quick else ROUNDS, [], ""
+    rounds, found, text = 1 if args.quick else ROUNDS, [], ""
     peaks, batches = flops.peaks(cpu.THREADS), [n for n in BATCHES if not args.batch or n in args.batch]
     for batch in batches:
         spec = whole.NETWORKS[args.layers]
@@ -126,8 +132,8 @@ def main(args: argparse.Namespace) -> str:
         convolutions, others = geometries(whole.Cell(args.layers, whole.INFERENCE, batch, "float32", pixels))
         for dtype in args.dtype or whole.DTYPES:
             for problem, layers in convolutions.items():
-                for op in OPERATIONS:
-                    found.append(measured(problem._replace(op=op, dtype=dtype), layers, rounds))
+                for ending in PASSES:
+                    found.append(measured(problem._replace(op=problem.op + ending, dtype=dtype), layers, rounds))
                     print(f"{found[-1].problem.title} {dtype} {found[-1].ratio.median:.2f}", flush=True)
             text = write(args, machine, found, peaks, others, rounds, batches)
     return text
@@ -153,10 +159,11 @@ def write(
     sums, body = [], []
     for batch in batches:
         for dtype in whole.DTYPES:
-            for op in OPERATIONS:
-                of = [m for m in found if (m.problem.op, m.problem.dtype, m.problem.shape[0]) == (op, dtype, batch)]
+            mine = [m for m in found if (m.problem.dtype, m.problem.shape[0]) == (dtype, batch)]
+            for ending in PASSES:
+                of = [m for m in mine if re.fullmatch(f"conv(_transpose)?{ending}", m.problem.op)]
                 if of:
-                    sums.append(_sum(batch, dtype, op, of))
+                    sums.append(_sum(batch, dtype, ending, of))
                 body += [_row(each, peak_of(dtype, peaks)) for each in of]
     head = ["batch", "dtype", "", "mpsfunc, ms", "PyTorch, ms", "times as fast", f"at least {WHOLE:g}"]
     parts += ["## Sums", report.table([*head, "slowest layer", f"at least {LEAST:g}"], sums)]
@@ -171,14 +178,14 @@ def peak_of(dtype: str, peaks: dict[str, float]) -> float | None:
     return peaks.get("fma") if dtype == "float32" else peaks.get("amx", peaks.get("avx512_bf16"))
 
 
-def _sum(batch: int, dtype: str, op: str, of: list[Measured]) -> list[str]:
+def _sum(batch: int, dtype: str, ending: str, of: list[Measured]) -> list[str]:
     mine, theirs = (sum(m.layers * getattr(m, name) for m in of) for name in ("ms", "rival_ms"))
     slowest = min(m.ratio.median for m in of)
     verdicts = [
         "met" if ratio >= least else "**missed**" for ratio, least in ((theirs / mine, WHOLE), (slowest, LEAST))
     ]
     figures = [f"{mine:.1f}", f"{theirs:.1f}", f"{theirs / mine:.2f}", verdicts[0], f"{slowest:.2f}", verdicts[1]]
-    return [str(batch), dtype, TITLES[op], *figures]
+    return [str(batch), dtype, PASSES[ending], *figures]
 
 
 def _row(of: Measured, peak: float | None) -> list[str]:

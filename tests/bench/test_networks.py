@@ -1,54 +1,265 @@
-"""The networks of the benchmark learn, and all sides learn the same."""
+"""The benchmark of whole networks: what it compares, what it keeps and leaves, and the page that it writes."""
 
 from __future__ import annotations
 
+import csv
+import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
-from . import networks, networks_report
+from . import networks, networks_csv, networks_page, networks_turns, whole
+from .networks_csv import Machine
+from .networks_turns import COMPILED, EAGER, JAX, OURS, STOCK, Measured, Refused
+from .whole import INFERENCE, TRAINING, Cell
+
+ZEN = Machine("amd", "a Zen", "avx512", "", "mlx 1, torch 2", "c0ffee", "2026-11-27 10:00 UTC")
+TRAINED = Cell("small", TRAINING, 8, "float32", 32)
+INFERRED = Cell("small", INFERENCE, 1, "float32", 32)
 
 
-@pytest.fixture(autouse=True)
-def device_back() -> object:
-    """The program makes the CPU the default device."""
-    before = mx.default_device()
-    yield
-    mx.set_default_device(before)
+@pytest.fixture
+def on_torch() -> Any:
+    """Where PyTorch is."""
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
+def timed(cell: Cell, **seconds: float) -> Measured:
+    """A cell of sides that took so long in each of three rounds."""
+    names = {"ours": OURS, "eager": EAGER, "compiled": COMPILED, "jax": JAX}
+    taken = {names[side]: [each, 1.01 * each, 0.99 * each] for side, each in seconds.items()}
+    megabytes = {name: 10.0 + i for i, name in enumerate(taken)}
+    return Measured(cell, taken, megabytes, dict.fromkeys(taken, float("nan")), {})
+
+
+# The matrix ----------------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_has_every_network_in_every_mode() -> None:
+    cells = whole.cells("cpu")
+    assert len(cells) == 11 * 3 * 2 == len(set(cells))
+    assert Counter((cell.mode, cell.batch) for cell in cells) == dict.fromkeys(
+        [(TRAINING, 8), (INFERENCE, 1), (INFERENCE, 8)], 22
+    )
+    on_gpu = [cell.batch for cell in whole.cells("gpu") if cell.trains]
+    assert Counter(on_gpu) == {128: 18, 512: 4}
+
+
+def test_sides_are_those_that_the_issue_asks_for() -> None:
+    assert networks_turns.sides(Cell("U-Net", TRAINING, 8, "float32", 128)) == [OURS, EAGER]
+    assert networks_turns.sides(Cell("U-Net", INFERENCE, 1, "bfloat16", 128)) == [OURS, EAGER, COMPILED]
+    assert networks_turns.sides(Cell("ResNet-50", INFERENCE, 1, "float32", 224)) == [OURS, EAGER, COMPILED, JAX, STOCK]
+    on_gpu = networks_turns.sides(Cell("U-Net", TRAINING, 128, "bfloat16", 128, "gpu"))
+    assert EAGER in on_gpu and COMPILED in on_gpu and JAX not in on_gpu
+
+
+def test_what_is_asked_for_is_measured() -> None:
+    args = networks.parser().parse_args(["--only", "U-Net", "small", "--modes", "inference", "--batch", "8"])
+    asked = networks.wanted(args)
+    assert {(cell.network, cell.mode, cell.batch) for cell in asked} == {
+        ("U-Net", INFERENCE, 8),
+        ("small", INFERENCE, 8),
+    }
+    assert {cell.dtype for cell in asked} == {"float32", "bfloat16"}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("network", whole.NETWORKS)
+def test_a_twin_has_every_parameter_once(network: str, on_torch: Any) -> None:
+    """`copied` compares names and shapes; and twins have as many convolutions."""
+    import mlx.nn as nn
+
+    cell = Cell(network, INFERENCE, 1, "float32", 32)
+    model = whole.of_mlx(cell)
+    zeros = {path: np.zeros(a.shape, np.float32) for path, a in tree_flatten(model.parameters())}
+    with on_torch.no_grad():
+        twin = whole.of_torch(cell, zeros)
+    ours = sum(isinstance(each, nn.Conv2d | nn.ConvTranspose2d) for each in model.modules())
+    kinds = on_torch.nn.Conv2d, on_torch.nn.ConvTranspose2d
+    assert ours == sum(isinstance(each, kinds) for each in twin.modules())
+
+
+def test_networks_have_as_many_parameters_as_people_say() -> None:
+    millions = {"ResNet-18": 11.69, "ResNet-50": 25.56, "MobileNetV2": 3.50, "MobileNetV3-Large": 5.48}
+    millions |= {"EfficientNet-B0": 5.29, "ConvNeXt-T": 28.59, "ResNet-20": 0.27}
+    for network, expected in millions.items():
+        model = whole.of_mlx(Cell(network, TRAINING, 1, "float32", 32))
+        count = sum(a.size for path, a in tree_flatten(model.parameters()) if ".running_" not in path)
+        assert count / 1e6 == pytest.approx(expected, abs=0.01), network
+
+
+# One cell ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parity
+@pytest.mark.programs
 @pytest.mark.needs_cpu_module
-@pytest.mark.parametrize("network", networks.NETWORKS)
-def test_converted_steps_learn(network: str) -> None:
-    step = networks.side(networks.CONVERTED, networks.Setting(network, 4), {})
-    losses = [step.times(1) for _ in range(3)] + [step.times(3)]
-    assert losses[-1] < losses[0]
-    convolutions = {"small": 6, "resnet20": 19 + 2}[network]
-    assert len(step.parameters()["conv"]) == convolutions
+@pytest.mark.parametrize("mode", whole.MODES)
+@pytest.mark.parametrize("dtype", whole.DTYPES)
+@pytest.mark.parametrize("network", ["small", "ResNet-20", "DCGAN generator"])
+def test_both_sides_compute_the_same_and_are_timed(network: str, dtype: str, mode: str, on_torch: Any) -> None:
+    cell = Cell(network, mode, 4, dtype, whole.NETWORKS[network].pixels)
+    measured = networks_turns.measure(cell, [OURS, EAGER], 1, 1)
+    assert measured.seconds.keys() == {OURS, EAGER} and not measured.notes
+    assert all(0 < seconds < 60 for (seconds,) in measured.seconds.values())
+    assert all(0 <= grown < 2000 for grown in measured.megabytes.values())
 
 
 @pytest.mark.parity
 @pytest.mark.needs_cpu_module
-def test_all_sides_learn_the_same_and_are_written_down(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    names = (networks.CONVERTED, *networks.EAGER)
-    results = [networks.measure(networks.Setting(network, 8), 2, names, 1) for network in networks.NETWORKS]
-    for result in results:
-        for curve in result.curves.values():
-            np.testing.assert_allclose(curve, result.curves[networks.CONVERTED], rtol=1e-2)
-    text = networks_report.write(tmp_path, results, 2)
-    assert text.count("| small | 8 | mpsfunc |") == 2 and text.count("no more") == 2
-    assert len((tmp_path / "networks.csv").read_text().splitlines()) == 1 + 2 * 3 * 2
+@pytest.mark.parametrize("mode", whole.MODES)
+def test_other_weights_are_found(mode: str, tmp_path: Path, on_torch: Any) -> None:
+    """One scale of one layer, a hundredth more."""
+    cell = Cell("ResNet-20", mode, 4, "float32", 32)
+    whole.write_weights(cell, tmp_path / "weights.npz")
+    right = reported(EAGER, cell, tmp_path, "right")
+    networks_turns.agree(cell, right, reported(OURS, cell, tmp_path, "same"))
+    weights = whole.weights(tmp_path / "weights.npz")
+    weights["stages.1.layers.0.short.layers.1.weight"][3] *= 1.1
+    np.savez(tmp_path / "weights.npz", **weights)
+    with pytest.raises(Refused, match="otherwise" if mode == TRAINING else "other results"):
+        networks_turns.agree(cell, right, reported(OURS, cell, tmp_path, "other"))
 
 
-def test_the_result_names_the_faster_layout_and_stock_mlx() -> None:
-    times = [["small", 8, name, ms] for name, ms in (("mpsfunc", "1.0"), ("PyTorch NCHW", "3.0"), ("MLX", "9.0"))]
-    times += [["small", 8, "PyTorch NHWC", "2.0"], ["small", 8, "JAX", "4.0"]]
-    targets = [["small", 8, name, "1 x", "", verdict] for name, verdict in (("PyTorch NHWC", "met"), ("JAX", ""))]
-    said = networks_report.result(times, [*targets, ["small", 8, "MLX", "60 x", "", "**missed**"]], 2)
-    assert said == (
-        "Milliseconds a training step: small, 8 images: mpsfunc 1.0, MLX 9.0, PyTorch NHWC 2.0; "
-        "1 of 2 targets are met, 1 missed"
-    )
+def reported(side: str, cell: Cell, folder: Path, name: str) -> dict[str, Any]:
+    """What a side says of its first steps, in this process."""
+    before = mx.default_device()
+    try:
+        runner = networks_turns.built(side, cell, folder)
+        curve = [runner.run(1) for _ in range(networks_turns.CURVE)]
+        np.savez(folder / name, *runner.outputs())
+    finally:
+        mx.set_default_device(before)
+    return {"curve": curve, "outputs": str(folder / f"{name}.npz")}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("mode", whole.MODES)
+@pytest.mark.parametrize("network", ["small", "ResNet-20"])
+def test_jax_has_the_same_networks(network: str, mode: str, tmp_path: Path, on_torch: Any) -> None:
+    pytest.importorskip("jax", reason="JAX is not installed")
+    cell = Cell(network, mode, 4, "float32", 32)
+    whole.write_weights(cell, tmp_path / "weights.npz")
+    right, found = reported(EAGER, cell, tmp_path, "right"), reported(JAX, cell, tmp_path, "found")
+    networks_turns.agree(cell, right, found)
+
+
+def test_a_side_that_learns_otherwise_is_refused_although_it_begins_alike() -> None:
+    right = {"curve": [2.0, 1.9, 1.8]}
+    networks_turns.agree(TRAINED, right, {"curve": [2.0, 1.91, 1.81]})
+    for curve in ([2.0, 1.95, 1.9], [2.0, 1.9, 1.7], [2.01, 1.91, 1.81], [2.0, 2.0, float("nan")]):
+        with pytest.raises(Refused):
+            networks_turns.agree(TRAINED, right, {"curve": curve})
+
+
+@pytest.mark.parity
+@pytest.mark.needs_cpu_module
+def test_a_side_that_does_not_run_is_a_note(on_torch: Any) -> None:
+    """JAX may not be installed, and if it is, there is no generator for it."""
+    measured = networks_turns.measure(INFERRED._replace(network="DCGAN generator"), [OURS, EAGER, JAX], 1, 1)
+    assert measured.seconds.keys() == {OURS, EAGER}
+    assert re.match("ended with 1: (KeyError|ModuleNotFoundError)", measured.notes[JAX])
+
+
+# The table -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_table_has_of_this_machine_and_commit_is_not_measured_again(tmp_path: Path) -> None:
+    table = tmp_path / "networks_amd.csv"
+    cells = [TRAINED, INFERRED, INFERRED._replace(batch=8)]
+    assert networks_csv.lacking(networks_csv.read(table), cells, ZEN) == cells
+    networks_csv.keep(table, timed(INFERRED, ours=1.0, eager=2.0), ZEN)
+    assert networks_csv.lacking(networks_csv.read(table), cells, ZEN) == [cells[0], cells[2]]
+    for other in (ZEN._replace(commit="d0d0"), ZEN._replace(name="another Zen"), ZEN._replace(isa="avx2")):
+        assert networks_csv.lacking(networks_csv.read(table), cells, other) == cells
+    networks_csv.keep(table, timed(TRAINED, ours=1.0, eager=2.0), ZEN._replace(commit="d0d0"))
+    assert [record["mode"] for record in networks_csv.read(table)] == [TRAINING, TRAINING, INFERENCE, INFERENCE]
+    networks_csv.keep(table, timed(TRAINED, ours=3.0, eager=2.0, compiled=1.0), ZEN)  # in the place of the older
+    records = [record for record in networks_csv.read(table) if record["mode"] == TRAINING]
+    assert [record["side"] for record in records] == [OURS, EAGER, COMPILED]
+    assert {record["commit"] for record in records} == {"c0ffee"}
+    assert records[0]["ms"] == "3000" and records[1]["times_ours"] == "0.66667" and records[0]["rounds"] == "3"
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_run_that_is_begun_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where time was used up, and where it was interrupted."""
+    asked: list[Cell] = []
+
+    def measure(cell: Cell, names: object, rounds: int, processes: int) -> Measured:
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(cell)
+        return timed(cell, ours=1.0, eager=2.0)
+
+    monkeypatch.setattr(networks_turns, "measure", measure)
+    monkeypatch.setattr(networks_csv, "machine", lambda on_gpu, commit: ZEN._replace(commit=commit or "c0ffee"))
+    monkeypatch.setattr(networks.os, "sched_setaffinity", lambda *_: None, raising=False)
+    arguments = ["--only", "small", "--dtype", "float32", "--out", str(tmp_path)]
+    networks.main([*arguments, "--minutes", "1e-9"])
+    assert asked == whole.cells("cpu")[-12:-11]
+    networks.main(arguments)
+    assert [(cell.mode, cell.batch) for cell in asked] == [(TRAINING, 8), (INFERENCE, 1), (INFERENCE, 8)]
+    networks.main(arguments)
+    assert len(asked) == 3
+    networks.main([*arguments, "--again"])  # is interrupted at once, and keeps what there was
+    with (tmp_path / "networks_amd.csv").open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 6
+
+
+def test_a_commit_of_tables_alone_changes_nothing() -> None:
+    """The last change is of the code that is measured."""
+    assert networks_csv._CODE == ("mpsfunc", "metal", "primitives")
+    assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?|unknown", networks_csv.last_change())
+
+
+# The page ------------------------------------------------------------------------------------------------------
+
+
+def page(tmp_path: Path, *cells: Measured, on: Machine = ZEN) -> str:
+    """That of these cells."""
+    table = tmp_path / f"networks_{on.kind}.csv"
+    for measured in cells:
+        networks_csv.keep(table, measured, on)
+    return networks_page.write(table)
+
+
+def test_the_page_is_written_of_the_table_alone(tmp_path: Path) -> None:
+    training = timed(TRAINED, ours=1.0, eager=2.0)
+    inference = timed(INFERRED, ours=1.0, eager=4.0, compiled=0.5, jax=3.0)
+    text = page(tmp_path, training, inference._replace(notes={STOCK: "a step takes over a minute"}))
+    assert "| small | training | 8 | float32 | 1000 | 2000 |  | PyTorch | 2.00 (2.00 to 2.00) |" in text
+    line = next(line for line in text.splitlines() if line.startswith("| small | inference | 1 |"))
+    assert line.endswith("| PyTorch, compiled | 0.50 (0.50 to 0.50) | 10 | 11 | 12 | 1 x | **missed** |")
+    assert "| small | inference | 1 | float32 | MLX |  | a step takes over a minute |  |" in text
+    assert "| small | inference | 1 | float32 | JAX | 3000 | 3.00 (3.00 to 3.00) | 13 |" in text
+    assert "mpsfunc is 2.83 times as fast as PyTorch eager in the geometric mean over 2 cells" in text
+    assert "| small | 8 | float32 | 10 | 11 | 1 x | met |" in text
+    assert "2 of 3 targets are met, 1 missed](networks_amd.svg)" in text
+    assert (tmp_path / "networks_amd.md").read_text(encoding="utf-8") == text
+
+
+def test_bfloat16_has_its_own_target_where_the_processor_does_not_multiply_it(tmp_path: Path) -> None:
+    narrow = TRAINED._replace(dtype="bfloat16")
+    cells = timed(TRAINED, ours=1.0, eager=2.0), timed(narrow, ours=1.05, eager=0.5)
+    ending = re.compile(r"^\| small \| training \| 8 \| bfloat16 \|.*\| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+    found = ending.search(page(tmp_path / "one", *cells))
+    assert found and found.groups() == ("1.1 x the time in float32", "met")
+    found = ending.search(page(tmp_path / "two", *cells, on=ZEN._replace(bfloat16_by="amx")))
+    assert found and found.groups() == ("1 x", "**missed**")
+
+
+def test_the_picture_shows_every_verdict_of_a_page(tmp_path: Path) -> None:
+    import benchmark_pages
+    import draw_benchmarks
+
+    text = page(tmp_path, timed(TRAINED, ours=1.0, eager=2.0), timed(INFERRED, ours=1.0, eager=0.5))
+    drawn = draw_benchmarks.draw(benchmark_pages.read(tmp_path / "networks_amd.csv"))
+    for verdict, cell in (("met", r"\bmet \|"), ("missed", r"\bmissed(\*\*)? \|")):
+        assert drawn.count(f'data-verdict="{verdict}"') == len(re.findall(cell, text)) > 0
+    assert "2 of 3 targets met, 1 missed" in drawn and "one image" in drawn
