@@ -16,6 +16,7 @@ import numpy as np
 LATENT = 100
 CLASSES, SQUARES = "cross-entropy", "squares"
 TRAINING, INFERENCE = "training", "inference"
+MOMENTUM = 0.9
 MODES, DTYPES = (TRAINING, INFERENCE), ("float32", "bfloat16")
 BATCHES = {TRAINING: (8,), INFERENCE: (1, 8)}
 GPU_BATCHES = {TRAINING: (128,), INFERENCE: (128, 1)}
@@ -34,6 +35,8 @@ class Spec(NamedTuple):
         without: What only MLX's takes: that nothing is drawn at random in training.
         loss: Cross-entropy of random classes, or squares of how far each result is from 1.
         classes: So many.
+        rate: How far SGD steps: so far that the loss falls by more than rounding, and no further than that the second
+            step is as well defined as the first.
     """
 
     module: str
@@ -43,6 +46,7 @@ class Spec(NamedTuple):
     without: Mapping[str, Any] = {}
     loss: str = CLASSES
     classes: int = 1000
+    rate: float = 1e-4
 
     def shape(self, batch: int, pixels: int) -> tuple[int, ...]:
         """Of what it is given, NHWC."""
@@ -51,15 +55,17 @@ class Spec(NamedTuple):
 
 NETWORKS = {
     "ResNet-18": Spec("resnets", "ResNet", 224, ((2, 2, 2, 2), (64, 128, 256, 512), False)),
-    "ResNet-50": Spec("resnets", "ResNet", 224),
-    "MobileNetV2": Spec("mobile", "MobileNet", 224, ("MobileNetV2",)),
-    "MobileNetV3-Large": Spec("mobile", "MobileNet", 224, ("MobileNetV3-Large",)),
+    "ResNet-50": Spec("resnets", "ResNet", 224, rate=1e-5),
+    "MobileNetV2": Spec("mobile", "MobileNet", 224, ("MobileNetV2",), rate=3e-5),
+    "MobileNetV3-Large": Spec("mobile", "MobileNet", 224, ("MobileNetV3-Large",), rate=1e-3),
     "EfficientNet-B0": Spec("mobile", "MobileNet", 224, ("EfficientNet-B0",)),
-    "ConvNeXt-T": Spec("classifiers", "ConvNeXt", 224, ((3, 3, 9, 3), (96, 192, 384, 768), 1000), {"drop_path": 0.0}),
-    "U-Net": Spec("generators", "UNet", 128, (64, (1, 2, 4)), {"dropout": 0.0}, SQUARES),
-    "DCGAN generator": Spec("generators", "Generator", 64, (LATENT, 64, 4), {}, SQUARES),
-    "YOLO backbone": Spec("detectors", "Backbone", 416, (), {}, SQUARES),
-    "small": Spec("resnets", "Plain", 32, classes=10),
+    "ConvNeXt-T": Spec(
+        "classifiers", "ConvNeXt", 224, ((3, 3, 9, 3), (96, 192, 384, 768), 1000), {"drop_path": 0.0}, rate=3e-5
+    ),
+    "U-Net": Spec("generators", "UNet", 128, (64, (1, 2, 4)), {"dropout": 0.0}, SQUARES, rate=1e-5),
+    "DCGAN generator": Spec("generators", "Generator", 64, (LATENT, 64, 4), {}, SQUARES, rate=1e-3),
+    "YOLO backbone": Spec("detectors", "Backbone", 416, (), {}, SQUARES, rate=1e-2),
+    "small": Spec("resnets", "Plain", 32, classes=10, rate=1e-3),
     "ResNet-20": Spec("resnets", "ResNet", 32, ((3, 3, 3), (16, 32, 64), False, 10, True), classes=10),
 }
 BESIDE_ALL = ("ResNet-50", "small", "ResNet-20")  # on CPUs JAX and stock MLX take part

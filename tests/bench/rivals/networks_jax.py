@@ -12,7 +12,6 @@ from jax import lax
 
 from .. import whole
 from . import Runner
-from .networks_settings import LEARNING_RATE, MOMENTUM
 
 Array = jax.Array
 Params = dict[str, Array]
@@ -107,10 +106,12 @@ def runner(cell: whole.Cell, weights: Mapping[str, np.ndarray]) -> Runner:
         features = body(read, x, *arguments).mean((1, 2))
         return features @ params["linear.weight"].T + params["linear.bias"], read.moved
 
-    return (_training if cell.trains else _inference)(forward, params, statistics, x, targets)
+    if cell.trains:
+        return _training(forward, params, statistics, x, targets, cell.spec.rate)
+    return _inference(forward, params, statistics, x)
 
 
-def _training(forward: Any, params: Params, statistics: Params, x: Array, classes: Array) -> Runner:
+def _training(forward: Any, params: Params, statistics: Params, x: Array, classes: Array, rate: float) -> Runner:
     def loss(params: Params, statistics: Params, x: Array, classes: Array) -> tuple[Array, Params]:
         scores, moved = forward(params, statistics, x)
         logs = jax.nn.log_softmax(scores.astype(jnp.float32))
@@ -118,8 +119,8 @@ def _training(forward: Any, params: Params, statistics: Params, x: Array, classe
 
     def train(params: Params, velocity: Params, statistics: Params, x: Array, classes: Array) -> Any:
         (value, moved), grads = jax.value_and_grad(loss, has_aux=True)(params, statistics, x, classes)
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
-        return jax.tree.map(lambda p, v: p - LEARNING_RATE * v, params, velocity), velocity, moved, value
+        velocity = jax.tree.map(lambda v, g: whole.MOMENTUM * v + g, velocity, grads)
+        return jax.tree.map(lambda p, v: p - rate * v, params, velocity), velocity, moved, value
 
     state = (params, jax.tree.map(jnp.zeros_like, params), statistics)
     step = jax.jit(train, donate_argnums=(0, 1, 2)).lower(*state, x, classes).compile()
@@ -136,7 +137,7 @@ def _training(forward: Any, params: Params, statistics: Params, x: Array, classe
     return Runner(run, lambda: [])
 
 
-def _inference(forward: Any, params: Params, statistics: Params, x: Array, classes: Array) -> Runner:
+def _inference(forward: Any, params: Params, statistics: Params, x: Array) -> Runner:
     step = (
         jax.jit(lambda params, statistics, x: forward(params, statistics, x)[0]).lower(params, statistics, x).compile()
     )

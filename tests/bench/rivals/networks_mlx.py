@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import whole
 from . import Runner
-from .networks_settings import LEARNING_RATE, MOMENTUM
 
 
 def runner(cell: whole.Cell, weights: Mapping[str, np.ndarray], *, converted: bool) -> Runner:
@@ -46,7 +45,9 @@ def loss_of(cell: whole.Cell, y: Any, classes: mx.array) -> mx.array:
     """In float32, as users compute it."""
     if cell.spec.loss == whole.CLASSES:
         return nn.losses.cross_entropy(y.astype(mx.float32), classes, reduction="mean")
-    return sum(((each.astype(mx.float32) - 1) ** 2).mean() for each in _several(y))
+    # By channels first: MLX adds up all of an array one after the other, and is off by a thousandth then.
+    squares = [(each.astype(mx.float32) - 1) ** 2 for each in _several(y)]
+    return sum(each.mean(axis=(1, 2)).mean() for each in squares)
 
 
 def _several(y: Any) -> list[mx.array]:
@@ -54,7 +55,7 @@ def _several(y: Any) -> list[mx.array]:
 
 
 def _training(cell: whole.Cell, model: nn.Module, x: mx.array, classes: mx.array) -> Runner:
-    optimizer = optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
+    optimizer = optim.SGD(cell.spec.rate, momentum=whole.MOMENTUM)
     step: list[Callable[[], mx.array]] = []
     state: list[Any] = []
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from .. import whole
 from . import Runner
-from .networks_settings import LEARNING_RATE, MOMENTUM
 
 
 def runner(cell: whole.Cell, weights: Mapping[str, np.ndarray], *, compiled: bool, autotuned: bool = False) -> Runner:
@@ -46,8 +45,8 @@ def _several(y: Any) -> list[torch.Tensor]:
 
 
 def _training(cell: whole.Cell, model: nn.Module, x: torch.Tensor, classes: torch.Tensor, compiled: Any) -> Runner:
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], LEARNING_RATE)  # imports a good deal of PyTorch
-    optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)  # imports a good deal of PyTorch
+    optimizer = torch.optim.SGD(model.parameters(), cell.spec.rate, momentum=whole.MOMENTUM)
 
     def loss() -> torch.Tensor:
         return loss_of(cell, model(x), classes)
