@@ -254,7 +254,7 @@ def draw_panels(
         high = max(LINE * len(lines) + 1, DODGE * many + 6)
         if i % 2:
             add(below, "rect", x=0, y=y, width=WIDTH, height=high, fill=STRIPE)
-        margin = MARGIN + INDENT * sum(other.op == row.op for other in (drawn[i - 1 : i] + drawn[i + 1 : i + 2]))
+        margin = MARGIN + INDENT * sum(other.op == row.op for other in (*drawn[i - 1 : i], *drawn[i + 1 : i + 2]))
         margin = min(margin, MARGIN + INDENT)
         for j, line in enumerate(lines):
             add_text(above, margin, y + high / 2 + 5 + LINE * (j - (len(lines) - 1) / 2), line)

@@ -23,6 +23,7 @@ COLUMNS = (
     *("mb", "mb_ahead", "rounds", "note"),
     *("machine", "isa", "bfloat16_by", "packages", "commit", "date"),
 )
+_ROOT = Path(__file__).parents[2]
 _CODE = ("mpsfunc", "metal", "primitives")  # what is measured
 
 
@@ -69,9 +70,8 @@ def machine(on_gpu: bool, commit: str | None = None) -> Machine:
     )
 
 
-def last_change() -> str:
+def last_change(root: Path = _ROOT) -> str:
     """The last commit that changed what is measured: tables that are committed between two runs change nothing."""
-    root = Path(__file__).parents[2]
     git = ["git", "-C", str(root)]
     try:
         log = subprocess.run(
