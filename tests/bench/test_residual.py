@@ -38,7 +38,7 @@ def test_the_norm_adds_the_shortcut_where_the_table_says_so() -> None:
     other.update(block.parameters())
     x = mx.random.normal((2, 4, 4, 8))
     fused = convert(block, example=x).fused
-    assert fused["body.layers.7"] == "nn.relu"
+    assert fused["body.layers.7"] == "a shortcut and nn.relu"
     assert mx.allclose(block(x), other(x), atol=1e-5)
 
 
