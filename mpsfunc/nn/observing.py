@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
@@ -24,6 +25,8 @@ from mpsfunc.nn.folding import Folded
 from mpsfunc.nn.following import Call, Following
 from mpsfunc.nn.rewriting import Globals
 
+_AXES, _ELEMENTS = 8, 2**31 - 1  # of a shape
+
 
 def arguments(op: str, example: Any) -> tuple[Any, ...]:
     """What a model is called with."""
@@ -42,6 +45,9 @@ def arguments(op: str, example: Any) -> tuple[Any, ...]:
         return held
     if any(size < 1 for size in shape):
         raise ValueError(f"{op}: example is no shape; got example={describe(example)}, expected sizes above 0")
+    if len(shape) > _AXES or math.prod(shape) > _ELEMENTS:
+        rule = f"expected at most {_AXES} axes and {_ELEMENTS} elements"
+        raise ValueError(f"{op}: example is too large a shape; got example={describe(example)}, {rule}")
     return (mx.random.normal(shape, key=mx.random.key(0)),)
 
 

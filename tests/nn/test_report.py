@@ -202,6 +202,12 @@ def test_inference_is_a_switch(wrong: Any) -> None:
     assert type(model.layers[0]) is stock.Conv2d
 
 
+@pytest.mark.parametrize("shape", [[1] * 9, (2**16, 2**15), (2**40,)])
+def test_a_shape_that_no_image_has(shape: Any) -> None:
+    with pytest.raises(ValueError, match="convert: example is too large a shape"):
+        nn.convert(stock.ReLU(), example=shape)
+
+
 def test_sizes_are_ints() -> None:
     with pytest.raises(ValueError, match="convert: example is no shape; got example=.*, expected sizes that are ints"):
         nn.convert(stock.ReLU(), example=(2.0, 8, 8, 3))
