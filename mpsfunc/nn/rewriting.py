@@ -21,6 +21,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 from mpsfunc.nn import functions
+from mpsfunc.nn.copying import Named
 from mpsfunc.nn.following import Following
 
 _MODULES = ("mlx", "mlx.core", "mlx.nn", "mlx.nn.layers", "mlx.nn.layers.activations")
@@ -108,7 +109,7 @@ class _Function:
         return repr(self._function)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Named(self._function).__reduce__()
+        return Named(self._function).__reduce__()
 
 
 class _Module(ModuleType):
@@ -308,34 +309,3 @@ def _why_not(f: FunctionType) -> str:
             if step.opname.startswith("LOAD_GLOBAL") and step.argval in _OUTSIDE:
                 return f"{f.__qualname__} calls {step.argval}"
     return ""
-
-
-class _Named:
-    """Stands for a function of MLX while the module that holds it is copied, since the function does not copy."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._value, functools.partial):
-            return _partial, (_Named(self._value.func), self._value.args, self._value.keywords)
-        return _of_mlx, tuple(functions.called(self._value).split("."))
-
-
-def _partial(function: Any, args: Any, kwargs: Any) -> Any:
-    return functools.partial(function, *args, **kwargs)
-
-
-def _of_mlx(module: str, name: str) -> Any:
-    return getattr(stock if module == "nn" else mx, name)
-
-
-def named(value: Any) -> Any:
-    """Something that copies, and comes back as the value, for a function of MLX; else the value."""
-    function = value.func if type(value) is functools.partial else value
-    return _Named(value) if type(function) in KINDS and functions.is_known(function) else value
-
-
-def of_name(value: Any) -> Any:
-    """The function again, where it has not come back by itself."""
-    return value._value if type(value) is _Named else value

@@ -12,9 +12,10 @@ from typing import Any
 import mlx.nn as stock
 
 from mpsfunc.nn import drop_in
+from mpsfunc.nn.copying import named, unnamed
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import is_known
-from mpsfunc.nn.rewriting import KINDS, Globals, Owner, named, of_name
+from mpsfunc.nn.rewriting import KINDS, Globals, Owner
 
 
 class _Attribute:
@@ -164,7 +165,7 @@ def _again(following: Following, names: frozenset[str], held: dict[str, Any], fa
     made = factory(*args)
     if isinstance(made, stock.Module):
         made.__class__ = rewritten(type(made), following, names) or type(made)
-        vars(made).update({name: of_name(value) for name, value in held.items()})
+        vars(made).update({name: unnamed(value) for name, value in held.items()})
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from support import same_bits
 import mpsfunc as mf
 from mpsfunc import nn
 from mpsfunc.nn.conversion import DROP_INS
+from mpsfunc.nn.copying import named, unnamed
 
 X = (4, 8, 8, 3)
 
@@ -336,6 +338,16 @@ def test_copies_of_sequentials_and_dropouts() -> None:
         assert same_bits(*results)
         assert nn.revert(way(chain)).layers[1] is stock.relu
         nn.convert(chain)
+
+    partly = stock.Sequential(stock.Linear(2, 2), functools.partial(stock.leaky_relu, negative_slope=0.3))
+    nn.convert(partly)
+    assert copy.copy(partly).layers[1] is partly.layers[1]
+    for other in (copy.deepcopy(partly), pickle.loads(pickle.dumps(partly))):
+        made = other.layers[1]
+        assert made.func is stock.leaky_relu and made.keywords == {"negative_slope": 0.3}
+
+    held = [stock.relu, 3, partly.layers[1]]
+    assert unnamed(named(held)) == held and named(held) != held and named([3]) == [3]
 
     own = stock.Sequential(stock.Linear(2, 2), abs)  # a function of others is copied as Python does
     nn.convert(own)
