@@ -25,12 +25,13 @@ import mlx.core as mx
 import mlx.nn as stock
 
 from mpsfunc.core.printing import a_kind, brief, describe
-from mpsfunc.nn import comparing
-from mpsfunc.nn.comparison import CONVERTED, INFERENCE, STOCK, Runner, TooSlow, measured
+from mpsfunc.nn import timing
+from mpsfunc.nn.comparison import CONVERTED, INFERENCE, STOCK, NotMeasured, Runner, bounds_of, measured
 from mpsfunc.nn.report import Conversion
 
 _PROGRAM = "python -m mpsfunc.bench"
 _DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+_FOREVER = 1e6  # seconds; select takes no more than some
 _GROWTH = "what the process grows by at most, the model included"
 
 
@@ -39,7 +40,7 @@ class Refused(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures and prints; 1 where outputs differ, 2 where there is nothing to measure."""
+    """Measures and prints; 1 where outputs differ or are not compared, 2 where there is nothing to measure."""
     parser = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__)
     parser.add_argument("build", help="module:function, which makes a fresh model in each call")
     parser.add_argument("--shape", required=True, help="of what the model is called on, such as 8,224,224,3")
@@ -48,7 +49,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=10, help="how often each is timed; default 10")
     parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True, help="training steps too")
     parser.add_argument(
-        "--limit", type=float, default=comparing.LIMIT, help="seconds that a pass of MLX's may take; default 60"
+        "--limit",
+        type=float,
+        default=timing.LIMIT,
+        help="seconds above 0 that a pass of MLX's may take; default 60",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     try:
@@ -64,9 +68,9 @@ def _compared(args: argparse.Namespace) -> int:
     shape = _shape(args.shape)
     if not re.fullmatch(r"[\w.]+:[\w.]+", args.build):
         raise Refused(f"not a function of a module; got {describe(args.build)}, expected module:function")
-    if args.rounds < 1 or not args.limit > 0:
+    if args.rounds < 1 or not timing.allows(args.limit):
         wrong = f"--rounds {args.rounds} --limit {args.limit}"
-        raise Refused(f"a number is too small; got {describe(wrong)}, expected at least 1 round and more than 0 s")
+        raise Refused(f"a number is out of range; got {describe(wrong)}, expected at least 1 round and more than 0 s")
     device = mx.Device({"cpu": mx.cpu, "gpu": mx.gpu}[args.device]) if args.device else mx.default_device()
     if not mx.is_available(device):
         raise Refused(f"MLX has no such device here; got {describe(args.device)}, expected the other one")
@@ -76,10 +80,11 @@ def _compared(args: argparse.Namespace) -> int:
         def start(name: str) -> Runner:
             return stack.enter_context(_Process({**task, "name": name}, args.limit if name == STOCK else None))
 
-        memory = _GROWTH if _counts_growth(device) else comparing.ARRAYS
-        told = comparing.setting(shape, _DTYPES[args.dtype], device, args.rounds, memory)
+        memory = _GROWTH if _counts_growth(device) else timing.ARRAYS
+        told = timing.setting(shape, _DTYPES[args.dtype], device, args.rounds, memory)
         starts = {name: partial(start, name) for name in (STOCK, CONVERTED, INFERENCE)}
-        found = measured(told, starts, train=args.train, rounds=args.rounds, limit=args.limit)
+        bounds = bounds_of([_DTYPES[args.dtype]], device)
+        found = measured(told, starts, train=args.train, rounds=args.rounds, limit=args.limit, bounds=bounds)
     print(json.dumps(found.as_dict()) if args.json else found)
     return 0 if found.agree else 1
 
@@ -124,16 +129,32 @@ class _Process:
 
     def first(self, what: str) -> int:
         try:
-            return int(self._ask({"first": what}, self._limit)["bytes"])
+            answer = self._ask({"first": what}, self._limit)
+            if "failed" in answer:
+                raise NotMeasured(answer["failed"])
+            return int(answer["bytes"])
         except TimeoutError:
             self.__exit__()
             if what == "step":
                 self._begin()  # whose forward pass is timed all the same
-            raise TooSlow(f"no {comparing.NAMES[what]}, which takes over {self._limit:g} s") from None
+            raise NotMeasured(f"no {timing.NAMES[what]}, which takes over {self._limit:g} s") from None
 
     def outputs(self) -> dict[str, mx.array]:
+        return self._loaded("outputs")
+
+    def outputs_of_one(self) -> dict[str, mx.array] | None:
+        try:
+            if self._child.poll() is not None:  # stopped, since a pass took too long
+                self._begin()
+            some = self._ask({"first": "one"}, self._limit)["some"]
+        except (TimeoutError, Refused):
+            self.__exit__()
+            return None
+        return self._loaded("one") if some else None
+
+    def _loaded(self, what: str) -> dict[str, mx.array]:
         with mx.stream(mx.cpu):
-            found = mx.load(self._path("outputs"))
+            found = mx.load(self._path(what))
         assert isinstance(found, dict)
         return found
 
@@ -152,7 +173,7 @@ class _Process:
     def _answer(self, limit: float | None) -> dict[str, Any]:
         """The next line. Raises TimeoutError where it does not come in time."""
         assert self._child.stdout
-        end, line = None if limit is None else time.monotonic() + limit, b""
+        end, line = None if limit is None or limit > _FOREVER else time.monotonic() + limit, b""
         while not line.endswith(b"\n"):
             left = None if end is None else max(0.0, end - time.monotonic())
             if not select.select([self._child.stdout], [], [], left)[0]:
@@ -196,25 +217,36 @@ def _answered(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     memory = _Growth() if _counts_growth(device) else _Arrays(x.nbytes)
     model = _built(task, build)
     try:
-        report = comparing.converted(model, x, task["name"])
+        report = timing.converted(model, x, task["name"])
     except Exception as error:
         _refuse(f"{task['name']} cannot be made of the model", error)
     about = {name: getattr(report, name) for name in ("kept_twice", "example", "before")}
     about["classes"] = dict(report.classes)
     yield {"report": report._asdict(), "about": about}
-    passes = comparing.Passes(model, x)
+    passes = timing.Passes(model, x)
     for line in sys.stdin:
         question = json.loads(line)
         if "seconds" in question:
             yield {"seconds": passes.seconds(question["seconds"])}
             continue
         what = question["first"]
+        if what == "one":
+            found = passes.of_one()
+            if found:
+                mx.save_safetensors(_file(task, what), found)
+            yield {"some": bool(found)}
+            continue
         try:
             memory.begin()
             passes.once(what)
             held = memory.end()
+        except timing.Unfit as why:
+            raise Refused(str(why)) from None
         except Exception as error:
-            _refuse(f"the model's {comparing.NAMES[what]} fails for the shape {tuple(task['shape'])}", error)
+            if what == "step":
+                yield {"failed": str(error if isinstance(error, NotMeasured) else timing.no_step(error))}
+                continue
+            _refuse(f"the model's {timing.NAMES[what]} fails for the shape {tuple(task['shape'])}", error)
         if what == "forward":
             mx.save_safetensors(_file(task, "outputs"), passes.outputs)
         passes.drop()
@@ -231,14 +263,14 @@ def _built(task: dict[str, Any], build: Callable[[], Any]) -> stock.Module:
     if not isinstance(model, stock.Module):
         raise Refused(f"{brief(task['build'])} makes no module; got {a_kind(model)}, expected an mlx.nn.Module")
     model.set_dtype(_DTYPES[task["dtype"]])  # of what is floating
-    kept, weights = _file({**task, "name": STOCK}, "weights"), comparing.arrays_of(model)
+    kept, weights = _file({**task, "name": STOCK}, "weights"), timing.arrays_of(model)
     if task["name"] == STOCK and not Path(kept).exists():
         mx.save_safetensors(kept, weights)
     else:
         loaded = mx.load(kept)
         assert isinstance(loaded, dict)
         try:
-            comparing.like(task["build"], model, loaded)
+            timing.like(task["build"], model, loaded)
         except ValueError as error:
             raise Refused(str(error)) from None
     return model
@@ -258,6 +290,8 @@ def _function(told: str) -> Callable[[], Any]:
         _refuse(f"importing {name} fails", error)
     for part in path.split("."):
         found = getattr(found, part, None)
+    if isinstance(found, stock.Module):
+        raise Refused(f"{brief(told)} is a module; got {a_kind(found)}, expected a function that makes one")
     if not callable(found):
         raise Refused(f"{brief(name)} has no such function; got {describe(path)}, expected one that makes a model")
     made: Callable[[], Any] = found

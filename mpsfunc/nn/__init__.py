@@ -42,7 +42,6 @@ from mpsfunc.nn.activations_beyond_mps import Softmin as Softmin
 from mpsfunc.nn.activations_beyond_mps import Softshrink as Softshrink
 from mpsfunc.nn.activations_beyond_mps import Step as Step
 from mpsfunc.nn.checkpointing import checkpoint as checkpoint
-from mpsfunc.nn.comparing import compare as compare
 from mpsfunc.nn.comparison import Comparison as Comparison
 from mpsfunc.nn.conversion import convert as convert
 from mpsfunc.nn.conversion import revert as revert
@@ -71,3 +70,4 @@ from mpsfunc.nn.poolings import AvgPool2d as AvgPool2d
 from mpsfunc.nn.poolings import MaxPool1d as MaxPool1d
 from mpsfunc.nn.poolings import MaxPool2d as MaxPool2d
 from mpsfunc.nn.report import Conversion as Conversion
+from mpsfunc.nn.timing import compare as compare

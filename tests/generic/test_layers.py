@@ -155,7 +155,7 @@ def test_the_graph_is_in_floors() -> None:
 def test_the_layers_are_in_floors() -> None:
     parts = "copying functions folding following drop_in activations activations_beyond_mps convolutions".split()
     parts += "poolings layers extra_layers checkpointing rewriting rewritten_classes naming observing report".split()
-    parts += "conversion comparison comparing __init__".split()
+    parts += "conversion comparison timing __init__".split()
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"extra_layers"} if path.stem == "conversion" else set())
         known = known if path.stem != "checkpointing" else set()

@@ -27,6 +27,34 @@ class Slow(nn.Module):
         return self.body(x)
 def slow(): return Slow("forward")
 def slow_step(): return Slow("step")
+class SlowForMany(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv2d(3, 4, 1)
+        self.wrong = False
+    def __call__(self, x):
+        if type(self.body) is nn.Conv2d and len(x) > 1:
+            time.sleep(60)
+        return self.body(x) + (self.wrong and type(self.body) is not nn.Conv2d)
+def slow_for_many(): return SlowForMany()
+def slow_and_wrong():
+    model = SlowForMany()
+    model.wrong = True
+    return model
+def frozen():
+    model = build()
+    model.freeze()
+    return model
+class Failing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = build()
+    def __call__(self, x):
+        if self.training:
+            raise ZeroDivisionError("while it trains")
+        return self.body(x)
+made = build()
+def of(n): return build()
 def number(): return 3
 def other(): return nn.Linear(3, 3 + os.getpid())
 def unseeded():
@@ -78,10 +106,49 @@ def test_stock_is_stopped_where_it_takes_too_long(what: str, capfd: pytest.Captu
     told = json.loads(out)
     stock, converted, _ = told["variants"]
     full = {"forward": "no forward pass", "step": "no training step"}[what]
-    assert code == 0 and stock["note"] == f"{full}, which takes over 2 s" and stock["step"] is None
+    assert stock["note"] == f"{full}, which takes over 2 s" and stock["step"] is None
+    agree = what == "step" or None
+    assert told["agree"] is agree and code == (0 if agree else 1)
+    assert (converted["note"] == "not compared with mlx.nn") == (agree is None)
     assert (stock["forward"] is None) == (what == "forward")
     assert converted["forward"]["seconds"] > 0 and converted["step"]["bytes"] >= 0
     assert converted["step"]["ratio"] is None and told["report"]["replaced"] == {"body": "Conv2d"}
+
+
+@pytest.mark.programs
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize(("model", "agree"), [("slow_for_many", True), ("slow_and_wrong", False)])
+def test_one_image_is_compared_where_stock_is_stopped(
+    model: str, agree: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limited = "--shape", "2,4,4,3", "--rounds", "1", "--limit", "3", "--no-train", "--json"
+    code, out, _ = run(capfd, f"tiny_models:{model}", *limited)
+    told = json.loads(out)
+    stock, *others = told["variants"]
+    assert stock["note"] == "no forward pass, which takes over 3 s" and told["agree"] is agree and code == (not agree)
+    for each in others:
+        said = "compared with mlx.nn for the first image alone" if agree else "not timed, since its output differs by "
+        assert each["note"].startswith(said) and each["agrees"] is agree and bool(each["forward"]) == agree
+
+
+@pytest.mark.programs
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("frozen", "no training step, since the model has no parameter that is not frozen"),
+        ("Failing", "no training step, which fails by ZeroDivisionError: while it trains (train=False, or --no-train"),
+    ],
+)
+def test_the_forward_pass_is_timed_where_training_fails(
+    model: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capfd, f"tiny_models:{model}", "--shape", "2,8,8,3", "--rounds", "1", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["agree"] and told["variants"][2]["kept_twice"] > 0
+    for each in told["variants"]:
+        assert each["forward"]["seconds"] > 0 and each["step"] is None
+        assert each["note"].startswith(why) == (each["name"] != "for inference")
 
 
 @pytest.mark.programs
@@ -106,7 +173,7 @@ def test_all_processes_have_the_parameters_of_the_first(capfd: pytest.CaptureFix
 def test_outputs_that_differ_are_an_error(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "difference", lambda got, want: 0.5)
     code, out, _ = run(capfd, "tiny_models:build", "--shape", "2,8,8,3", "--rounds", "1")
-    assert code == 1 and "converted: not timed, since its outputs differ by 5e-01 of the largest" in out
+    assert code == 1 and "converted: not timed, since its output differs by 0.5 of the largest; float32 may by " in out
 
 
 REFUSED = [
@@ -118,6 +185,8 @@ REFUSED = [
     ("tiny_models:nothing", "2,8,8,3", "tiny_models has no such function; got 'nothing', expected one that makes"),
     ("tiny_models:holder.nothing", "2,8,8,3", "tiny_models has no such function; got 'holder.nothing', expected"),
     ("tiny_models:number", "2,8,8,3", "tiny_models:number makes no module; got an int, expected an mlx.nn.Module"),
+    ("tiny_models:made", "2,8,8,3", "tiny_models:made is a module; got a Sequential, expected a function that makes"),
+    ("tiny_models:of", "2,8,8,3", "tiny_models:of fails: TypeError: of() missing 1 required positional argument: 'n'"),
     ("tiny_models:other", "2,3", "tiny_models:other: build makes another model each time; got other parameters"),
     ("tiny_models:raising", "2,8,8,3", r"tiny_models:raising fails: KeyError: 'a\nb'"),
     (
@@ -151,11 +220,15 @@ def test_a_model_that_cannot_be_measured(
         (("a/m.py:build", "--shape", "2"), "not a function of a module; got 'a/m.py:build', expected"),
         (
             ("m:build", "--shape", "2", "--rounds", "0"),
-            "a number is too small; got '--rounds 0 --limit 60.0', ",
+            "a number is out of range; got '--rounds 0 --limit 60.0', ",
+        ),
+        (
+            ("m:build", "--shape", "2", "--limit", "0"),
+            "a number is out of range; got '--rounds 10 --limit 0.0', ",
         ),
         (
             ("m:build", "--shape", "2", "--limit", "nan"),
-            "a number is too small; got '--rounds 10 --limit nan', ",
+            "a number is out of range; got '--rounds 10 --limit nan', ",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,8 +14,8 @@ from mlx.utils import tree_flatten
 
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import entries, is_a
-from mpsfunc.core.printing import a_kind, describe
-from mpsfunc.nn.comparison import CONVERTED, INFERENCE, STOCK, Comparison, Runner, TooSlow, measured
+from mpsfunc.core.printing import a_kind, brief, describe
+from mpsfunc.nn.comparison import CONVERTED, INFERENCE, STOCK, Comparison, NotMeasured, Runner, bounds_of, measured
 from mpsfunc.nn.conversion import convert
 from mpsfunc.nn.report import Conversion
 
@@ -40,12 +41,14 @@ def compare(
     """Times a model as it is, converted with an example, and converted for inference.
 
     All get the parameters of the first, and their outputs in evaluation are compared before anything is timed; one that
-    differs by more than rounding is not timed. A forward pass is compiled, in evaluation; a training step is that of
-    SGD with momentum, compiled with the model's, the optimizer's and the random state. They take turns, after a run of
-    each that is not timed.
+    differs by more than rounding in an output's dtype, or in a narrower one of a parameter or of ``x``, is not timed. A
+    forward pass is compiled, in evaluation; a training step is that of SGD with momentum, compiled with the model's,
+    the optimizer's and the random state. They take turns, after a run of each that is not timed. Where a training step
+    fails, or nothing is to be trained, the forward pass is timed all the same.
 
     What has begun in this process cannot be stopped. So MLX's layers run on the first image alone before, and where
-    that says that a forward pass or a step takes longer than ``limit``, they are left out of it.
+    that says that a forward pass or a step takes longer than ``limit``, they are left out of it, and outputs are
+    compared for that image; where MLX's layers have none for it, they are not compared, which is told.
     ``python -m mpsfunc.bench`` stops the pass itself, and has a process for each model, so that on a CPU the memory is
     what the process grows by; here it is what MLX holds in arrays, beyond what was there before.
 
@@ -55,16 +58,18 @@ def compare(
         loss: Makes a number of the model's outputs. Default: the mean of their squares, summed over the arrays.
         train: Whether to time training steps. Default: True.
         rounds: How often each is timed, at least once. Default: 10.
-        limit: Seconds that a pass of MLX's layers may take, and that all rounds of one model together may before it
-            sits out. Default: 60.
+        limit: Seconds, more than 0, that a pass of MLX's layers may take, and that all rounds of one model together
+            may before it sits out. Default: 60.
 
     Returns:
         What was found. Print it.
 
     Raises:
-        TypeError: build is not a function or makes no module, x is neither an array nor a shape, loss is not a function
-            or makes no number, or train, rounds or limit are of another type.
-        ValueError: build makes the same module twice, or others; a number is out of range.
+        TypeError: build is not a function without arguments or makes no module, x is neither an array nor a shape, the
+            model returns no arrays, loss is not a function or makes no number, or train, rounds or limit are of another
+            type.
+        ValueError: build fails, makes the same module twice, or others; a forward pass or the loss fails; a number is
+            out of range.
 
     Example:
         >>> import mlx.nn
@@ -74,17 +79,23 @@ def compare(
         >>> [each.name for each in found.variants], found.agree, found.report.fused
         (['mlx.nn', 'converted', 'for inference'], True, {'layers.1': 'layers.2'})
     """
-    if not callable(build):
-        raise TypeError(f"compare: build is not a function; got build={describe(build)}, expected what makes a model")
+    _without_arguments(build)
     if not (loss is None or callable(loss)):
         raise TypeError(f"compare: loss is not a function; got loss={describe(loss)}, expected one of the outputs")
     rounds, train = checks.whole("compare", "rounds", rounds), checks.switch("compare", "train", train)
-    limit = checks.number("compare", "limit", limit, 0)
+    limit = checks.number("compare", "limit", limit)
+    if not allows(limit):
+        raise ValueError(f"compare: limit is out of range; got limit={describe(limit)}, expected more than 0 seconds")
     x = _example(x)
     built: list[stock.Module] = []
 
     def fresh() -> stock.Module:
-        model = build()
+        try:
+            model = build()
+        except Exception as error:
+            raise ValueError(
+                f"compare: build fails; got {a_kind(error)} of {describe(str(error))}, expected a model"
+            ) from error
         if not is_a(model, stock.Module):
             raise TypeError(f"compare: build makes no module; got {a_kind(model)}, expected an mlx.nn.Module")
         if any(model is other for other in built):
@@ -101,11 +112,36 @@ def compare(
         model = fresh()
         like("compare", model, {path: mx.array(each) for path, each in weights.items()})
         report = converted(model, x, name)
-        return _Local(model, report, x, loss, before, limit, probe if name == STOCK else None)
+        return _Local(name, model, report, x, loss if train else None, before, limit, probe if name == STOCK else None)
 
     starts = {name: partial(start, name) for name in (STOCK, CONVERTED, INFERENCE)}
     told = setting(x.shape, x.dtype, mx.default_device(), rounds)
-    return measured(told, starts, train=train, rounds=rounds, limit=limit)
+    bounds = bounds_of([x.dtype, *(each.dtype for each in weights.values())], mx.default_device())
+    return measured(told, starts, train=train, rounds=rounds, limit=limit, bounds=bounds)
+
+
+def allows(limit: float) -> bool:
+    """Whether seconds are a limit."""
+    return 0 < limit <= checks.LARGEST
+
+
+def _without_arguments(build: Any) -> None:
+    if is_a(build, stock.Module):
+        raise TypeError(
+            f"compare: build is a module; got {a_kind(build)}, expected a function that makes one, such as a lambda"
+        )
+    if not callable(build):
+        raise TypeError(f"compare: build is not a function; got build={describe(build)}, expected what makes a model")
+    try:
+        signature = inspect.signature(build)
+    except (TypeError, ValueError):  # Python does not know what it takes
+        return
+    try:
+        signature.bind()
+    except TypeError:
+        raise TypeError(
+            f"compare: build needs arguments; got {describe(str(signature))}, expected a function that takes none"
+        ) from None
 
 
 def setting(shape: Sequence[int], dtype: mx.Dtype, device: mx.Device, rounds: int, memory: str = ARRAYS) -> str:
@@ -153,6 +189,17 @@ def _example(x: Any) -> mx.array:
 # One model --------------------------------------------------------------------------------------------------
 
 
+class Unfit(Exception):
+    """What a model or a loss returns cannot be measured; told as it is."""
+
+
+def no_step(error: Exception) -> NotMeasured:
+    """Says why there is no training step."""
+    said = brief(" ".join(str(error).split()))
+    how = "train=False, or --no-train in a shell, times the forward pass alone"
+    return NotMeasured(f"no training step, which fails by {type(error).__name__}: {said} ({how})")
+
+
 class Passes:
     """The compiled passes of one model."""
 
@@ -167,10 +214,23 @@ class Passes:
     def once(self, what: str) -> float:
         """Seconds of a pass; of the first one, which compiles too, where it was dropped before."""
         if what not in self._made:
-            self._made[what] = self._forward() if what == "forward" else self._step()
-        run = self._made[what]
+            return self._first(what)
         begun = time.perf_counter()
-        run()
+        self._made[what]()
+        return time.perf_counter() - begun
+
+    def _first(self, what: str) -> float:
+        """The same; where it raises, the parameters and the random state are what they were, and not its tracers."""
+        before, random = arrays_of(self.model), _random_state()
+        try:
+            run = self._forward() if what == "forward" else self._step()
+            begun = time.perf_counter()
+            run()
+        except BaseException:
+            self.model.load_weights(list(before.items()))
+            mx.random.seed(random)
+            raise
+        self._made[what] = run
         return time.perf_counter() - begun
 
     def seconds(self, what: str) -> float:
@@ -180,6 +240,16 @@ class Passes:
         first = self.once(what)
         return first if first > _LONG else self.once(what)
 
+    def of_one(self) -> dict[str, mx.array]:
+        """The outputs for the first image alone; none where the model takes no single one."""
+        alone = Passes(self.model, self.x[:1])
+        try:
+            alone.once("forward")
+        except Exception:  # of whatever kind
+            return {}
+        alone.drop()
+        return alone.outputs
+
     def drop(self) -> None:
         """Forgets what was compiled, with the parameters that it holds."""
         self._made.clear()
@@ -188,10 +258,10 @@ class Passes:
     def _forward(self) -> Callable[[], None]:
         if self.model.training:
             self.model.eval()
-        # Built and not evaluated, since an error under mx.compile would leave its tracers in the random state.
+        # Built and not evaluated: an error that says more than one under mx.compile.
         y = self.model(self.x)
         if not any(isinstance(each, mx.array) for _, each in _flat(y)):
-            raise TypeError(f"compare: the model returns no arrays; got {a_kind(y)}, expected arrays")
+            raise Unfit(f"the model returns no arrays; got {a_kind(y)}, expected arrays")
         self._number(y)
         predict = mx.compile(self.model)
 
@@ -205,6 +275,8 @@ class Passes:
     def _step(self) -> Callable[[], None]:
         from mlx.optimizers import SGD
 
+        if not tree_flatten(self.model.trainable_parameters()):
+            raise NotMeasured("no training step, since the model has no parameter that is not frozen")
         self.model.train()
         optimizer = SGD(_LEARNING_RATE, momentum=_MOMENTUM)
         optimizer.init(self.model.trainable_parameters())
@@ -229,10 +301,22 @@ class Passes:
 
     def _number(self, y: Any) -> mx.array:
         """The loss of outputs."""
-        value = self._loss(y)
+        try:
+            value = self._loss(y)
+        except Exception as error:
+            raise Unfit(
+                f"loss fails; got {a_kind(error)} of {describe(str(error))}, expected an array of one"
+            ) from error
         if not is_a(value, mx.array) or value.size != 1:
-            raise TypeError(f"compare: loss makes no number; got {describe(value)}, expected an array of one")
+            raise Unfit(f"loss makes no number; got {describe(value)}, expected an array of one")
         return value.reshape(())
+
+
+def _random_state() -> int:
+    """The seed that makes MLX's random state what it is."""
+    state: Any = mx.random.state
+    high, low = state[0].tolist()
+    return int(high) << 32 | int(low)
 
 
 def mean_of_squares(y: Any) -> mx.array:
@@ -251,6 +335,7 @@ class _Local:
 
     def __init__(
         self,
+        name: str,
         model: stock.Module,
         report: Conversion,
         x: mx.array,
@@ -261,14 +346,24 @@ class _Local:
     ) -> None:
         self.report = report
         self._passes = Passes(model, x, loss)
-        self._before, self._limit, self._loss = before, limit, loss
-        self._probe = probe
+        self._name, self._before, self._limit, self._loss = name, before, limit, loss
+        self._probe, self._of_one = probe, dict[str, mx.array]()
 
     def first(self, what: str) -> int:
         if self._probe is not None:
             self._try_one_image(self._probe, what)
         mx.reset_peak_memory()
-        self._passes.once(what)
+        try:
+            self._passes.once(what)
+        except NotMeasured:
+            raise
+        except Unfit as why:
+            raise (TypeError if why.__cause__ is None else ValueError)(f"compare: {why}") from why.__cause__
+        except Exception as error:
+            if what == "step":
+                raise no_step(error) from error
+            said = f"got {a_kind(error)} of {describe(str(error))}, expected a model of {describe(self._passes.x)}"
+            raise ValueError(f"compare: the forward pass of {self._name} fails; {said}") from error
         held = max(0, mx.get_peak_memory() - self._before)
         self._passes.drop()
         return held
@@ -276,15 +371,22 @@ class _Local:
     def outputs(self) -> dict[str, mx.array]:
         return self._passes.outputs
 
+    def outputs_of_one(self) -> dict[str, mx.array] | None:
+        if self._probe is None:
+            self._of_one = self._passes.of_one()
+        return self._of_one or None
+
     def seconds(self, what: str) -> float:
         return self._passes.seconds(what)
 
     def _try_one_image(self, probe: stock.Module, what: str) -> None:
-        """Raises TooSlow where a pass of the first image alone says so."""
+        """Raises NotMeasured where a pass of the first image alone says that it takes too long."""
         x = self._passes.x
         try:
-            taken = Passes(probe, x[:1], self._loss).once(what) * x.shape[0]
+            passes = Passes(probe, x[:1], self._loss)
+            taken = passes.once(what) * x.shape[0]
         except Exception:  # of whatever kind: what takes no single image may take all
             return
+        self._of_one = self._of_one or passes.outputs
         if taken > self._limit:
-            raise TooSlow(f"no {NAMES[what]}, which by that of one image takes {taken:.3g} s")
+            raise NotMeasured(f"no {NAMES[what]}, which by that of one image takes {taken:.3g} s")
