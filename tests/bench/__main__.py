@@ -25,12 +25,12 @@ bandwidth on those bytes with that of"""
 _CPU = (
     _RATIOS
     + """ two threads that copy x into arrays just made by MLX, one for each of our calls.
-Where some side takes less than 2 ms in a few calls beforehand, an evaluation holds ten calls, except for sides beyond
-20 ms; *alone* is an evaluation of one call. A turn begins with an evaluation as long that is not timed.
-PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout. It keeps
-the results of ten calls until all are there, as an evaluation of MLX and the forward pass of a training step do, and
-pays for fresh memory where its allocator gave the last ones back; *dropping* stands beside it for comparison, where
-each result makes room for the next. Importing mpsfunc lets MLX keep 1 GiB of freed buffers instead of 32 MB, for stock
+Calls are timed one by one, as a user makes them: each result is there and is dropped before the next call. Where some
+side takes less than 2 ms in a few calls beforehand, ten such calls in a row are one sample, except for sides beyond
+20 ms; one call before them is not timed. *kept* is the time of a call where the results of all ten are kept until the
+last is there, for ours in one evaluation, as in the forward pass of a training step; *of copy* is that of *kept*.
+PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout, as is
+*PyTorch, kept*. Importing mpsfunc lets MLX keep 1 GiB of freed buffers instead of 32 MB, for stock
 MLX's rows too. Stock MLX's gradients are `mx.vjp`'s. No side has more than two threads. Written by `make bench`."""
 )
 _GPU = (

@@ -17,9 +17,9 @@ _SLOW, _SLOW_ROUNDS = 0.2, 10
 
 
 def wall(side: Side, call: Call, calls: int) -> Sampler:
-    """Wall-clock seconds a call, of ``calls`` independent ones in one evaluation, after one that is not timed.
+    """Wall-clock seconds a call, of ``calls`` independent ones in one evaluation, which keeps their results.
 
-    That one is as long, so that what the rival before left in the caches, and has yet to be stored, is gone.
+    One as long comes before it, so that what the rival before left in the caches, and has yet to be stored, is gone.
     """
 
     def sample() -> float:
@@ -27,6 +27,23 @@ def wall(side: Side, call: Call, calls: int) -> Sampler:
         side.run(call, calls)
         start = time.perf_counter()
         side.run(call, calls)
+        return (time.perf_counter() - start) / calls
+
+    return sample
+
+
+def one_by_one(side: Side, call: Call, calls: int) -> Sampler:
+    """Wall-clock seconds a call, of ``calls`` in a row, each of whose results is dropped before the next.
+
+    After one that is not timed.
+    """
+
+    def sample() -> float:
+        time.sleep(PAUSE)
+        side.run(call, 1)
+        start = time.perf_counter()
+        for _ in range(calls):
+            side.run(call, 1)
         return (time.perf_counter() - start) / calls
 
     return sample

@@ -84,7 +84,7 @@ def _times(problem: Problem, rounds: int) -> dict[str, list[float]]:
     if wrong:
         raise AssertionError(f"{problem.title}: wrong answers of {wrong}")
     by_name = {side.name: side for side in sides}
-    calls = cpu.together({name: clock.wall(by_name[name], call, 1) for name, call in bound.items()})
+    calls = cpu.in_a_row({name: clock.wall(by_name[name], call, 1) for name, call in bound.items()})
     return clock.interleave(
         {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}, rounds
     )

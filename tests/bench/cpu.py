@@ -21,12 +21,11 @@ from .rivals import Side, on_mlx, ours, pytorch, stock
 THREADS = 2
 SHAPE, QUICK_SHAPE = (8, 56, 56, 64), (1, 12, 12, 64)
 
-# Calls this short are timed ten an evaluation; calls that take their time are timed one by one all the same.
+# Calls this short are timed ten in a row; of calls that take their time one is enough.
 _SHORT, _LONG = 2e-3, 20e-3
 _TOGETHER = 10
 _TRIES = 5
 
-DROPPING = "PyTorch NHWC, dropping"
 _QUICK_SIZE, _QUICK_ROWS = 12, 64
 
 
@@ -57,16 +56,15 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     inputs = problem.inputs()
     # Stock MLX convolves some of the other layers for minutes a call.
     slow = problem.weighted and problem.shape != (QUICK_SHAPE if args.quick else SHAPE)
-    without = ("MLX",) if slow else () if problem.of_images else ("PyTorch NHWC", DROPPING)
+    without = ("MLX",) if slow else () if problem.of_images else ("PyTorch NHWC",)
     sides = _sides(args.jax, without)
     bound, wrong = checked(problem, sides, pytorch.side("oracle", torch.contiguous_format, "cpu"), inputs)
     by_name = {side.name: side for side in sides}
 
     once = {name: clock.wall(by_name[name], call, 1) for name, call in bound.items()}
-    calls = together(once)
+    calls = in_a_row(once)
 
-    samplers = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
-    samplers[COPY] = _copy(inputs, problem.dtype, calls[OURS])
+    samplers = {name: clock.one_by_one(by_name[name], call, calls[name]) for name, call in bound.items()}
     library = openblas.find(args.openblas)
     if library and problem.weighted and not slow:
         with openblas.Rival(problem, library) as rival:
@@ -74,13 +72,14 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
             times = clock.interleave(samplers, args.rounds)
     else:
         times = clock.interleave(samplers, args.rounds)
-    alone = {name: once[name] for name, count in calls.items() if count > 1}
-    single = clock.interleave(alone, args.rounds) if alone else {}
-    return Row(problem, times, {name: calls.get(name, 1) for name in times}, single, wrong, targets)
+    together = {name: clock.wall(by_name[name], call, calls[name]) for name, call in bound.items()}
+    together[COPY] = _copy(inputs, problem.dtype, calls[OURS])
+    kept = clock.interleave(together, args.rounds)
+    return Row(problem, times, {name: calls.get(name, 1) for name in kept | times}, kept, wrong, targets)
 
 
-def together(once: dict[str, clock.Sampler]) -> dict[str, int]:
-    """How many calls an evaluation of each side holds: several where some side's is short, one of a long one."""
+def in_a_row(once: dict[str, clock.Sampler]) -> dict[str, int]:
+    """How many calls of each side are timed together: several where some side's is short, one of a long one."""
     seconds = {name: _least(sample) for name, sample in once.items()}
     several = _TOGETHER if min(seconds.values()) < _SHORT else 1
     return {name: 1 if taken > _LONG else several for name, taken in seconds.items()}
@@ -112,7 +111,6 @@ def main(args: argparse.Namespace) -> list[Row]:
 def _sides(jax: bool, without: Sequence[str] = ()) -> list[Side]:
     sides = [on_mlx.side(OURS, ours.functions), on_mlx.side("MLX", stock.functions)]
     sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
-    sides.append(pytorch.side(DROPPING, torch.channels_last, "cpu", keep=False))
     if jax:
         from .rivals import xla
 

@@ -106,13 +106,13 @@ def _square(size: Any) -> int | None:
 def measured(problem: Problem, layers: int, rounds: int) -> Measured:
     """Ours and both layouts of PyTorch in turns."""
     sides = [on_mlx.side(cpu.OURS, ours.functions)]
-    sides += [pytorch.side(name, layout, "cpu", keep=False) for name, layout in pytorch.LAYOUTS.items()]
+    sides += [pytorch.side(name, layout, "cpu") for name, layout in pytorch.LAYOUTS.items()]
     oracle = pytorch.side("oracle", torch.contiguous_format, "cpu")
     bound, wrong = checked(problem, sides, oracle, problem.inputs())
     if len(bound) < 2:
         raise AssertionError(f"{problem.title} {problem.dtype}: wrong answers of {wrong}")
     by_name = {side.name: side for side in sides}
-    times = clock.interleave({name: clock.wall(by_name[name], call, 1) for name, call in bound.items()}, rounds)
+    times = clock.interleave({name: clock.one_by_one(by_name[name], call, 1) for name, call in bound.items()}, rounds)
     rival = min((name for name in times if name != cpu.OURS), key=lambda name: stats.median(times[name]))
     ms, theirs = (1e3 * stats.median(times[name]) for name in (cpu.OURS, rival))
     return Measured(problem, layers, ms, rival, theirs, stats.paired(times[rival], times[cpu.OURS]))

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from support.benchmarks import COPY, OURS, PYTORCH
 
-from . import cupti
+from . import cupti, stats
 from .memory import LIMITS_MB, Growth
 from .results import Row
 from .stats import Ratio
@@ -25,7 +25,7 @@ _LONG = 140  # letters of a kernel's name
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "torch", "jax", "numpy")
 _COLUMNS = [
     "op", "n", "h", "w", "c", "dtype", "kernel_size", "stride", "padding", "edge_mode", "outs", "dilation", "groups",
-    "exponent", "rival", "ms", "single_ms",
+    "exponent", "rival", "ms", "kept_ms",
     "calls", "rounds", "ours_is_faster", "low", "high", "necessary_bytes", "error", "routed",
 ]  # fmt: skip
 
@@ -166,18 +166,18 @@ def _memory_result(growths: Sequence[Growth]) -> str:
 
 def _times(rows: Sequence[Row]) -> str:
     rivals = list(dict.fromkeys(name for row in rows for name in (*row.times, *row.wrong) if name not in (OURS, COPY)))
-    head = ["operation", "dtype", "x", OURS, "alone", *rivals, "x PyTorch", "MB", "of copy", ""]
+    kept = ["kept", "PyTorch, kept"] if any(row.kept for row in rows) else []
+    head = ["operation", "dtype", "x", OURS, *rivals, "x PyTorch", *kept, "MB", "of copy", ""]
     body = []
     for row in rows:
         p, best = row.problem, row.fastest(PYTORCH)
         against = _ratio(row.ratio(best) if best else None)
         megabytes = f"{p.necessary_bytes / 1e6:.1f}"
-        times = [
-            _milliseconds(row.ms(OURS)),
-            _milliseconds(row.single_ms(OURS)),
-            *(_time(row, name) for name in rivals),
-        ]
-        body.append([p.title, p.dtype, _shape(p.shape), *times, against, megabytes, _share(row.share()), _note(row)])
+        times = [_milliseconds(row.ms(OURS)), *(_time(row, name) for name in rivals)]
+        theirs = min((ms for name in PYTORCH if (ms := row.kept_ms(name)) is not None), default=None)
+        second = [_milliseconds(row.kept_ms(OURS)), _milliseconds(theirs)] if kept else []
+        figures = [*times, against, *second, megabytes, _share(row.share())]
+        body.append([p.title, p.dtype, _shape(p.shape), *figures, _note(row)])
     return table(head, body)
 
 
@@ -201,9 +201,12 @@ def _records(row: Row) -> Iterable[list[object]]:
     p = row.problem
     known = [p.op, *p.nhwc, p.dtype, p.kernel_size, p.stride, p.padding, p.edge_mode, p.outs]
     known += [p.dilation, p.groups, p.exponent]
-    for name, times in row.times.items():
+    alone = {name: times for name, times in row.kept.items() if name not in row.times}  # the copy, on the CPU
+    for name, times in {**row.times, **alone}.items():
         taken = sum(t == t for t in times)
-        numbers = [row.ms(name), row.single_ms(name), row.calls[name], taken, *row.ratio(name)]
+        ratio = stats.paired(times, row.kept[OURS]) if name in alone else row.ratio(name)
+        ms = row.kept_ms(name) if name in alone else row.ms(name)
+        numbers = [ms, row.kept_ms(name), row.calls[name], taken, *ratio]
         yield [*known, name, *map(_rounded, numbers), p.necessary_bytes, "", row.routed and name == OURS]
     for name, error in row.wrong.items():
         yield [*known, name, *[""] * 7, p.necessary_bytes, f"{error:.2g}", False]

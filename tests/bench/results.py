@@ -24,8 +24,8 @@ class Row(NamedTuple):
 
     problem: Problem
     times: dict[str, list[float]]
-    calls: dict[str, int]  # independent calls an evaluation
-    single: dict[str, list[float]]  # the same with one call an evaluation, where calls are several
+    calls: dict[str, int]  # timed together
+    kept: dict[str, list[float]]  # the same of as many calls whose results are kept until all are there; on the CPU
     wrong: dict[str, float]  # rivals that were not timed, and their error
     targets: tuple[Target, ...]
     routed: bool = False
@@ -35,20 +35,18 @@ class Row(NamedTuple):
         """Median milliseconds a call."""
         return 1e3 * stats.median(self.times[name]) if name in self.times else None
 
-    def single_ms(self, name: str) -> float | None:
-        """Median milliseconds of a call that is alone in its evaluation."""
-        if name in self.times and self.calls[name] == 1:
-            return self.ms(name)
-        return 1e3 * stats.median(self.single[name]) if name in self.single else None
+    def kept_ms(self, name: str) -> float | None:
+        """Median milliseconds of one of the calls whose results are kept."""
+        return 1e3 * stats.median(self.kept[name]) if name in self.kept else None
 
     def ratio(self, name: str) -> Ratio:
         """How many times faster ours is than a rival."""
         return stats.paired(self.times[name], self.times[OURS])
 
     def share(self) -> Ratio:
-        """Bandwidth on necessary bytes, as a share of the copy's, which reads and writes x's bytes."""
-        scale = self.problem.necessary_bytes / (2 * self.problem.image_bytes)
-        return stats.paired(self.times[COPY], self.times[OURS], scale)
+        """Bandwidth on necessary bytes, as a share of the copy's, which reads and writes x's bytes and keeps them."""
+        scale, times = self.problem.necessary_bytes / (2 * self.problem.image_bytes), self.kept or self.times
+        return stats.paired(times[COPY], times[OURS], scale)
 
     def fastest(self, names: Sequence[str]) -> str | None:
         """The rival with the lowest median."""
@@ -57,10 +55,10 @@ class Row(NamedTuple):
 
     def measured(self, target: Target) -> Ratio | None:
         """What a target is about; None where no such rival was timed."""
+        if target.versus == (COPY,):
+            return self.share()
         name = self.fastest(target.versus)
-        if name is None:
-            return None
-        return self.share() if name == COPY else self.ratio(name)
+        return None if name is None else self.ratio(name)
 
     def meets(self, target: Target) -> bool | None:
         """Whether ours reaches it, or nearly so with the rival's own kernels; None where it was not measured."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,6 +89,42 @@ def test_slow_rivals_take_part_in_ten_rounds() -> None:
     assert [sum(not math.isnan(t) for t in times[name]) for name in ("fast", "slow")] == [30, 10]
 
 
+def test_calls_are_timed_one_by_one_and_their_results_dropped() -> None:
+    alive: list[weakref.ref[np.ndarray]] = []
+    kept: list[int] = []
+
+    def call() -> np.ndarray:
+        kept.append(sum(ref() is not None for ref in alive))
+        result = np.zeros(3)
+        alive.append(weakref.ref(result))
+        return result
+
+    def run(call: Call, times: int) -> None:
+        results = [call() for _ in range(times)]
+        del results
+
+    side = SimpleNamespace(run=run)
+    assert clock.one_by_one(side, call, 4)() >= 0 and kept == [0] * 5
+    kept.clear()
+    assert clock.wall(side, call, 4)() >= 0 and max(kept) == 3
+
+
+def test_targets_are_of_calls_that_are_dropped_and_shares_of_those_that_are_kept(tmp_path: Path) -> None:
+    times = {OURS: [2.0] * 9, PYTORCH[0]: [1.0] * 9}
+    kept = {OURS: [1.0] * 9, PYTORCH[0]: [4.0] * 9, COPY: [0.5] * 9}
+    row = Row(AVG_POOL_GRAD, times, dict.fromkeys(kept, 10), kept, {}, (Target(PYTORCH, 1.0),))
+    assert row.measured(row.targets[0]).median == 0.5 and not row.meets(row.targets[0])
+    scale = AVG_POOL_GRAD.necessary_bytes / (2 * AVG_POOL_GRAD.image_bytes)
+    assert row.share().median == pytest.approx(0.5 * scale)
+    text = report.write(tmp_path, "cpu", "Speed", {}, "By hand.", [row])
+    (line,) = [line for line in text.splitlines() if line.startswith("| avg_pool_grad") and "to 50%" not in line][1:]
+    assert "| 2000 | 1000 | 0.50 (0.50 to 0.50) | 1000 | 4000 |" in line
+    table = csv.DictReader((tmp_path / "cpu.csv").read_text().splitlines())
+    records = {record["rival"]: record for record in table}
+    assert [records[name]["ms"] for name in (OURS, COPY)] == ["2000.0", "500.0"]
+    assert records[COPY]["ours_is_faster"] == "0.5" and records[PYTORCH[0]]["kept_ms"] == "4000.0"
+
+
 def test_target_is_measured_against_the_fastest_rival_it_names() -> None:
     row = _row({OURS: [1.0, 1.0], PYTORCH[0]: [3.0, 3.0], PYTORCH[1]: [2.0, 2.0], COPY: [0.8, 0.8]})
     assert row.measured(Target(PYTORCH, 1)) == (2.0, 2.0, 2.0)
@@ -166,7 +204,7 @@ def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
         ),
         ("avg_pool_grad 3x3 s2 p1 clamp", "float32"),
     ]
-    assert all({OURS, *PYTORCH, COPY} <= {*row.times, *row.wrong} for row in rows)
+    assert all({OURS, *PYTORCH} <= {*row.times, *row.wrong} and COPY in row.kept for row in rows)
     assert all("MLX" in {*row.times, *row.wrong} for row in rows[:4])  # which has no clamp
     text = report.write(tmp_path, "cpu", "Speed", {}, "", rows)
     assert "| avg_pool_grad 3x3 s2 p1 | bfloat16 |" in text

@@ -19,8 +19,8 @@ LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channe
 _PARAMETERS = ("gamma", "beta")
 
 
-def side(name: str, layout: torch.memory_format, device: str, *, keep: bool = True, functions: Any = functions) -> Side:
-    """PyTorch on a device, with images and weights in one layout; ``keep``: results live until all are there."""
+def side(name: str, layout: torch.memory_format, device: str, *, functions: Any = functions) -> Side:
+    """PyTorch on a device, with images and weights in one layout."""
 
     def place(arrays: SimpleNamespace, dtype: str) -> SimpleNamespace:
         torch.set_grad_enabled(False)
@@ -38,19 +38,13 @@ def side(name: str, layout: torch.memory_format, device: str, *, keep: bool = Tr
             setattr(placed, key, tensor)
         return placed
 
-    return Side(name, functions, place, _keeping if keep else _dropping, answer)
+    return Side(name, functions, place, _keeping, answer)
 
 
 def _keeping(call: Call, times: int) -> None:
-    """As one evaluation of MLX, and a training step, keep them."""
+    """As one evaluation of MLX, and a training step, keep the results of several."""
     results = [call() for _ in range(times)]
     del results
-
-
-def _dropping(call: Call, times: int) -> None:
-    """Each result makes room for the next, which suits PyTorch's allocator and the caches best."""
-    for _ in range(times):
-        call()
 
 
 def answer(op: str, outputs: list[Any]) -> list[np.ndarray]:
