@@ -85,7 +85,7 @@ def convert(
     Args:
         model: The model, or a single layer.
         fuse: Paths of a layer and of the activation that is called on its results, as pairs; or patterns such as
-            "*.conv1 -> *.relu", with the wildcards of ``fnmatch``, each of which stands for the same text on both
+            ``"*.conv1 -> *.relu"``, with the wildcards of ``fnmatch``, each of which stands for the same text on both
             sides, unless one side has none. Default: none.
         example: What the model is called with: an array; a shape, that is a tuple or list of ints, for a float32 image
             of random numbers; or any other tuple or list, of arguments as they are. Default: it is not called.
