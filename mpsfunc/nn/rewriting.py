@@ -14,7 +14,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -279,7 +279,7 @@ KINDS = {type(stock.relu), type(mx.maximum), FunctionType, MethodType, ModuleTyp
 
 
 def _cell(value: Any) -> Any:
-    return (lambda: value).__closure__[0]  # type: ignore[index]
+    return CellType(value)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -245,7 +245,7 @@ class Passes:
         alone = Passes(self.model, self.x[:1])
         try:
             alone.once("forward")
-        except Exception:  # of whatever kind
+        except Exception:  # of whatever kind: not every model takes a single image
             return {}
         alone.drop()
         return alone.outputs

@@ -1,11 +1,11 @@
 // The operations. No kernel includes this: a new line compiles what chooses, checks and binds, and its own family.
 #pragma once
 
-// One line an operation: a function of this name exists in every instruction set's namespace, in
-// _primitives, and (but for normalization with another image added, which is one of bn_normalize's bodies,
-// for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel,
-// normalization by a state and as a whole, which a GPU makes of its parts, layer normalization, for which MLX has
-// kernels there, and log_softmax and log_softmax_grad, which are template arguments of softmax's bodies) under metal/.
+// One line an operation: a function of this name exists in every instruction set's namespace, in _primitives, and (but
+// for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel, normalization by a state,
+// as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, layer normalization,
+// for which MLX has kernels there, and log_softmax and log_softmax_grad, which are template arguments of softmax's
+// bodies) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \

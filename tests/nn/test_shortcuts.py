@@ -182,8 +182,9 @@ def test_shortcuts_that_would_be_repeated_stay_stock_s(on_cpu: mx.Device) -> Non
     assert nodes(model(x))["batch_norm"] == 1
 
 
-def test_few_results_are_remembered(on_cpu: mx.Device) -> None:
-    model, x = Block("function"), numbers(SHAPE)
+@pytest.mark.parametrize("join", ["function", "temporary"])  # one holds what is added to, the other does not
+def test_few_results_are_remembered(join: str, on_cpu: mx.Device) -> None:
+    model, x = Block(join), numbers(SHAPE)
     nn.convert(model, example=x)
     mx.eval(model(x))
     common = model.norm._following

@@ -127,7 +127,7 @@ def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return [dict(np.load(path)) for path in found]
 
 
-FORWARD, DERIVED = ("explicit", "parts", "fwd"), ("grad", "compiled", "second", "jvp", "vmap")
+FORWARD, DERIVED = ("explicit", "parts", "fwd"), ("grad", "sum", "compiled", "second", "jvp", "vmap")
 CASES = [(case, dtype) for dtype in worker.DTYPES for case in FORWARD + (() if dtype == "bfloat16" else DERIVED)]
 
 
@@ -150,6 +150,11 @@ def test_a_group_computes_what_one_process_does(
                 assert part.dtype == expected.dtype and part.tobytes() == actual.tobytes(), name
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE[dtype] * scale, err_msg=name)
+
+
+@pytest.mark.programs
+def test_every_case_is_compared(alone: dict[str, np.ndarray]) -> None:
+    assert {name.split()[2] for name in alone} == {*FORWARD, *DERIVED}
 
 
 @pytest.mark.programs
