@@ -42,10 +42,31 @@ inline Tensor tensor_of(const mx::array& a, void* data, bool streamed = false) {
   return tensor;
 }
 
+// Bytes of an output from which on it is stored past the caches. What a network reads again only after much else from
+// 4 MB on: a training step of MobileNetV2 takes 4 to 6 % less, of ResNet-50 3 to 4 %. Of the other operations no step
+// depends on it, and a caller who reads the result at once has it in a cache of 32 MB (relu6 of 6.4 MB: 0.16 or 0.21
+// ms).
+inline size_t streamed_from(Op op) {
+  switch (op) {
+    case Op::conv:
+    case Op::conv_grad_input:
+    case Op::conv_grad_weights:
+    case Op::bn_normalize:
+    case Op::bn_normalize_add:
+    case Op::bn_grad:
+    case Op::batch_norm:
+    case Op::batch_norm_add:
+    case Op::batch_norm_grad:
+      return size_t{4} << 20;
+    default:
+      return size_t{16} << 20;
+  }
+}
+
 // A large output may lie in memory that was used before, or in pages that the system has yet to make. The former is
 // fastest to store to past the caches. The latter comes through the caches anyway, zeroed, and costs a fault for
-// every page: a quarter of the time where they are huge. Returns whether it is the former.
-inline bool prepare([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+// every page: a quarter of the time where they are huge. Returns whether it is the former, and large enough.
+inline bool prepare([[maybe_unused]] Op op, [[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
 #if defined(__linux__)
   constexpr size_t kLarge = 4 << 20, kPage = 4096;
   if (bytes < kLarge) return false;
@@ -54,7 +75,7 @@ inline bool prepare([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) 
   unsigned char present = 0;
   if (mincore(begin + whole / 2 / kPage * kPage, kPage, &present) != 0) present = 0;
   madvise(begin, whole, MADV_HUGEPAGE);
-  return present & 1;
+  return (present & 1) != 0 && bytes >= streamed_from(op);
 #endif
   return false;
 }
@@ -91,7 +112,7 @@ class CpuOp : public mx::Primitive {
     }
     for (mx::array& a : outputs) {
       allocate(a);
-      bool streamed = prepare(a.data<void>(), a.nbytes());
+      bool streamed = prepare(op_, a.data<void>(), a.nbytes());
       encoder.set_output_array(a);
       out.push_back(tensor_of(a, a.data<void>(), streamed));
     }

@@ -20,6 +20,9 @@ KEEP = 0.5  # of dropout
 _SIGMAS = 5
 # Rounding may decide the sign of what is as small as this before a relu: dy is zero there.
 _KINK = 1e-4
+# Where slopes of activations jump, and the derivative is a convention: MLX's and PyTorch's differ for hard_tanh at -1.
+_JUMPS = (-3, -1, -0.5, 0, 0.5, 1, 3, 6)
+_BESIDE = 2**-4  # what every dtype can add to those
 # Scale of x before alpha = 1e-4, so that windows weigh enough to be seen when they are wrong; float16 has its squares.
 _LOUD = 32
 
@@ -172,6 +175,9 @@ class Problem(NamedTuple):
             arrays.dy[np.abs(_normalized(arrays)) < _KINK] = 0
         if self.op.startswith("cross_channel"):
             arrays.x *= _LOUD
+        if self.operation.family == "pointwise" and self.op.endswith("_grad"):
+            for jump in _JUMPS:
+                arrays.x[arrays.x == jump] += _BESIDE
         if not self.operation.by_value:
             arrays.x[arrays.x == 0] = 1  # so that y tells what was kept
         return arrays

@@ -126,6 +126,21 @@ def test_dropout_s_inputs_have_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Problem("dropout", SMALL, "float32").inputs().x.all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_are_taken_beside_the_jumps_of_slopes(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    jumps = np.array([-3, -1, -0.5, 0, 0.5, 1, 3, 6], np.float32)
+
+    class Jumps:
+        def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+            return np.resize(jumps - 1, shape).astype(dtype)
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Jumps())
+    x = Problem("hard_tanh_grad", SMALL, dtype).inputs().x
+    assert not np.isin(x, jumps).any()
+    assert np.array_equal(np.unique(x), jumps + 2**-4)
+    assert np.isin(Problem("hard_tanh", SMALL, dtype).inputs().x, jumps).all()
+
+
 @pytest.mark.parity
 def test_targets() -> None:
     pytest.importorskip("torch")

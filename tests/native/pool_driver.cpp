@@ -2,8 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -69,6 +74,32 @@ void exceptions() {
   }
 }
 
+// Three threads that each wait for the others in their first chunk begin in runs of their own, the caller in the first.
+void shares() {
+  for (int round = 0; round < 20; ++round) {
+    std::mutex mutex;
+    std::map<std::thread::id, int64_t> first;
+    std::atomic<int> runs{0}, begun{0};
+    mpsf::parallel_for(9, [&](int64_t i) {
+      ++runs;
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (!first.emplace(std::this_thread::get_id(), i).second) return;
+      }
+      ++begun;
+      const auto start = std::chrono::steady_clock::now();
+      while (begun < 3 && std::chrono::steady_clock::now() - start < std::chrono::seconds(10))
+        std::this_thread::yield();
+    });
+    require(runs == 9, "all chunks ran");
+    require(first[std::this_thread::get_id()] == 0, "the caller begins with the first chunk");
+    std::vector<int64_t> begins;
+    for (const auto& [thread, chunk] : first) begins.push_back(chunk);
+    std::sort(begins.begin(), begins.end());
+    require(begins == std::vector<int64_t>({0, 3, 6}), "each thread begins in a run of its own");
+  }
+}
+
 void forks() {
   fill_and_check(64, 1);
   for (int child = 0; child < 3; ++child) {
@@ -98,9 +129,9 @@ void leaves() {
 
 int main(int, char** argv) {
   mpsf::set_num_threads(3);
-  const char* names[] = {"stress", "nested", "exceptions", "forks", "leaves"};
-  void (*const modes[])() = {stress, nested, exceptions, forks, leaves};
-  for (int i = 0; i < 5; ++i) {
+  const char* names[] = {"stress", "nested", "exceptions", "shares", "forks", "leaves"};
+  void (*const modes[])() = {stress, nested, exceptions, shares, forks, leaves};
+  for (int i = 0; i < 6; ++i) {
     if (std::strcmp(argv[1], names[i]) == 0) {
       modes[i]();
       return 0;

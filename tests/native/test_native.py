@@ -76,7 +76,7 @@ def pool_driver(to: Path, *flags: str, source: Path = PRIMITIVES / "runtime" / "
 
 @pytest.mark.kernels
 @needs_compiler
-@pytest.mark.parametrize("mode", ("stress", "nested", "exceptions", "forks", "leaves"))
+@pytest.mark.parametrize("mode", ("stress", "nested", "exceptions", "shares", "forks", "leaves"))
 def test_pool(tmp_path: Path, mode: str) -> None:
     done = drive(pool_driver(tmp_path / "pool", "-O2"), mode)
     assert (done.returncode, done.stderr) == (0, "")
@@ -86,7 +86,7 @@ def test_pool(tmp_path: Path, mode: str) -> None:
 @needs_compiler
 def test_pool_has_no_races(tmp_path: Path) -> None:
     driver = pool_driver(tmp_path / "pool", *SANITIZED)
-    for mode in ("stress", "nested", "exceptions", "leaves"):
+    for mode in ("stress", "nested", "exceptions", "shares", "leaves"):
         done = drive(driver, mode)
         assert (done.returncode, done.stderr) == (0, "")
 
