@@ -1,5 +1,5 @@
-// gradient = weight * slope for every element of images (n, pixels, classes) of type K, with X times the factor and, with
-// X = 2, that of the image. A thread has two packs of V elements under way together.
+// gradient = weight * slope for every element of images (n, pixels, classes) of type K, with X = 1 or 2 times the factor
+// and, with X = 2, that of the image; with X = 3 weight * loss. A thread has two packs of V elements under way together.
 #include "shared/vector_load.h"
 #include "losses/losses.h"
 #include "losses/params.h"
@@ -14,9 +14,12 @@ for (long p = thread_position_in_grid.x; p < packs; p += 2 * stride) {
   }
   for (int i = 0; i < 2 && p + i * stride < packs; ++i) {
     const long at = (p + i * stride) * V;
-    const float factor = (X == 2 ? float(scales[at / size]) : 1.0f) * (X > 0 ? told.factor : 1.0f);
+    const float factor = (X == 2 ? float(scales[at / size]) : 1.0f) * (X == 1 || X == 2 ? told.factor : 1.0f);
     Pack<T, V> out;
-    for (int j = 0; j < V; ++j) out.v[j] = T(in[i].w[j] * term<K>(in[i].y[j], in[i].t[j], told).slope * factor);
+    for (int j = 0; j < V; ++j) {
+      const Term made = term<K>(in[i].y[j], in[i].t[j], told);
+      out.v[j] = T(in[i].w[j] * (X == 3 ? made.loss : made.slope) * factor);
+    }
     store(gradient + at, out);
   }
 }

@@ -34,12 +34,22 @@ def loss(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...]:
     return (first, launch.sum_partials(n, parts)) if parts > 1 else (first.renamed(partial="total"),)
 
 
+def elements(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...]:
+    """The loss of every element, "total"; not of softmax cross-entropy."""
+    (launched,) = _for_elements(arrays, spec, 3)
+    return (launched.renamed(gradient="total"),)
+
+
 def loss_grad(arrays: dict[str, mx.array], spec: Spec, exact: bool) -> tuple[KernelLaunch, ...]:
     """The gradient that MPS passes on, or the derivative."""
+    return _for_elements(arrays, spec, (2 if spec.scaled else 1) if exact else 0)
+
+
+def _for_elements(arrays: dict[str, mx.array], spec: Spec, what: int) -> tuple[KernelLaunch, ...]:
     y = arrays["y"]
     n, pixels, classes = y.shape
     vector_width, template = _template(arrays, spec)
-    template = (*template, ("X", (2 if spec.scaled else 1) if exact else 0))
+    template = (*template, ("X", what))
     reads, results = (*_reads(spec), "scales" if spec.scaled else ("scales", "y")), ((tuple(y.shape), y.dtype),)
     if spec.type == SOFTMAX:
         sharing = min(32, grids.power_of_two(classes // vector_width))

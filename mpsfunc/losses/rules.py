@@ -41,7 +41,7 @@ def both(arrays: Arrays, spec: Spec) -> tuple[mx.array, mx.array]:
 def value(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> mx.array:
     """The loss of each image (n,), or of every element."""
     *arrays, spec = args
-    if spec.elements and launch.backend(spec.stream) != "cpu":
+    if _by_formula(spec):
         return formulas.value(tuple(arrays), spec)
     return _launched_loss(arrays, spec, False)[0]
 
@@ -124,7 +124,8 @@ def made_together(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> tuple[mx.array,
     """The value and the gradient, without derivatives: `both` keeps what is differentiated away."""
     *arrays, spec = args
     if spec.elements and launch.backend(spec.stream) != "cpu":
-        return formulas.value(tuple(arrays), spec), _launched_gradient(arrays, spec, False)
+        made = formulas.value(tuple(arrays), spec) if _by_formula(spec) else _launched_loss(arrays, spec, False)[0]
+        return made, _launched_gradient(arrays, spec, False)
     made, passed = _launched_loss(arrays, spec, True)
     return made, passed
 
@@ -179,6 +180,11 @@ known_gradient.vmap(over_batches(known_gradient))
 # Launches -----------------------------------------------------------------------------------------------
 
 
+def _by_formula(spec: Spec) -> bool:
+    """Whether the kernel has no such loss of elements: on a GPU what needs all classes of a pixel."""
+    return spec.elements and spec.type == formulas.SOFTMAX and launch.backend(spec.stream) != "cpu"
+
+
 def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.array]:
     if spec.by_terms:
         first, second = (_launched_loss(term, spec._replace(by_terms=False), passed) for term in _terms(arrays))
@@ -187,10 +193,11 @@ def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.
     params = LossParams(spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted), spec.numbers)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return launches.loss(named, spec)
+        return launches.elements(named, spec) if spec.elements else launches.loss(named, spec)
 
     made = outputs if passed else outputs[:1]
-    return launch.launch("loss", named, params, made, kernels, spec.stream, returns=("total", "gradient"))
+    returns = ("total",) if spec.elements else ("total", "gradient")
+    return launch.launch("loss", named, params, made, kernels, spec.stream, returns=returns)
 
 
 def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.array:
