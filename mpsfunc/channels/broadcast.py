@@ -259,5 +259,7 @@ def result_shape(shapes: Sequence[Shape], batch: int) -> Shape:
     """(n, h, w, c) of the result of operands."""
     first, *others = shapes
     for other in others:
+        if other == first:
+            continue
         first = tuple(joint(a, b) for a, b in zip(first, other, strict=True))
     return (batch, *first[1:])

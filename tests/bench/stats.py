@@ -25,10 +25,14 @@ class Ratio(NamedTuple):
 def paired(above: Sequence[float], below: Sequence[float], scale: float = 1.0) -> Ratio:
     """The median of ``scale * above / below``, round by round; a round with a NaN does not count."""
     ratios = scale * np.asarray(above) / np.asarray(below)
-    ratios = ratios[~np.isnan(ratios)]
-    draws = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
+    return middle(ratios[~np.isnan(ratios)])
+
+
+def middle(values: Sequence[float] | np.ndarray) -> Ratio:
+    """The median of values, with its interval."""
+    draws = np.random.default_rng(0).choice(np.asarray(values), (_RESAMPLES, len(values)))
     low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
-    return Ratio(float(np.median(ratios)), float(low), float(high))
+    return Ratio(float(np.median(values)), float(low), float(high))
 
 
 def median(values: Sequence[float]) -> float:
