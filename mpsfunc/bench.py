@@ -85,8 +85,17 @@ def _compared(args: argparse.Namespace) -> int:
         starts = {name: partial(start, name) for name in (STOCK, CONVERTED, INFERENCE)}
         bounds = bounds_of([_DTYPES[args.dtype]], device)
         found = measured(told, starts, train=args.train, rounds=args.rounds, limit=args.limit, bounds=bounds)
-    print(json.dumps(found.as_dict()) if args.json else found)
+    with contextlib.suppress(BrokenPipeError):  # which _flushed sees to
+        print(json.dumps(found.as_dict()) if args.json else found)
     return 0 if found.agree else 1
+
+
+def _flushed() -> None:
+    """Writes what was printed, unless whoever reads it, such as head, has had enough."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _shape(text: str) -> list[int]:
@@ -347,4 +356,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         _child(json.loads(sys.argv[2]))
     else:
-        sys.exit(main(sys.argv[1:]))
+        try:
+            code = main(sys.argv[1:])
+        finally:
+            _flushed()
+        sys.exit(code)

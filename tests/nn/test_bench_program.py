@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -241,3 +242,19 @@ def test_a_device_that_is_not_there(capfd: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr(bench.mx, "is_available", lambda device: False)
     code, _, err = run(capfd, "m:build", "--shape", "2")
     assert code == 2 and "MLX has no such device here; got 'cpu', expected the other one" in err
+
+
+@pytest.mark.programs
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize("arguments", ["--help", "tiny_models:build --shape 1,8,8,3 --rounds 1 --no-train --device cpu"])
+def test_a_reader_that_has_had_enough_is_no_error(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as ``head``, in whose place nobody reads."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [sys.executable, "-m", "mpsfunc.bench", *arguments.split()]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    finally:
+        os.close(write)
+    assert done.returncode == 0 and "BrokenPipe" not in done.stderr and "Traceback" not in done.stderr
