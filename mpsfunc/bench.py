@@ -236,7 +236,10 @@ def _answered(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for line in sys.stdin:
         question = json.loads(line)
         if "seconds" in question:
-            yield {"seconds": passes.seconds(question["seconds"])}
+            try:
+                yield {"seconds": passes.seconds(question["seconds"])}
+            except timing.Unfit as why:
+                raise Refused(str(why)) from None
             continue
         what = question["first"]
         if what == "one":

@@ -167,14 +167,14 @@ def random_state() -> mx.array:
 def drawing_from(key: mx.array) -> Iterator[None]:
     """Draws from another random state inside, and from that of before behind it."""
     before = random_state()
-    _draw_from(key)
+    draw_from(key)
     try:
         yield
     finally:
-        _draw_from(before)
+        draw_from(before)
 
 
-def _draw_from(key: mx.array) -> None:
+def draw_from(key: mx.array) -> None:
     """There is no setter. The seed puts an array there that nobody else holds, and this is written into."""
     state: Any = mx.random.state
     mx.random.seed(0)

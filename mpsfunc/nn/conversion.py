@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -29,7 +29,7 @@ from mpsfunc.nn.drop_in import Activation, DropIn, Fusing, Sequential
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import function
 from mpsfunc.nn.layers import BatchNorm
-from mpsfunc.nn.report import IN_NO_SEQUENTIAL, NOT_FOLDED, Conversion
+from mpsfunc.nn.report import IN_NO_SEQUENTIAL, NOT_FOLDED, NOT_FOLDED_HERE, Conversion
 
 # Each drop-in by the layer that it stands in for.
 DROP_INS: dict[type, type[DropIn]] = {
@@ -45,7 +45,7 @@ def convert(
     model: stock.Module,
     fuse: Iterable[tuple[str, str] | str] = (),
     *,
-    example: mx.array | Sequence[object] | None = None,
+    example: mx.array | Sequence[object] | Mapping[str, object] | None = None,
     inference: bool = False,
     group: mx.distributed.Group | None = None,
 ) -> Conversion:
@@ -72,8 +72,8 @@ def convert(
     Where code calls a function on a layer's result, the module gets a class that is derived from its own, with the same
     name and methods of the same code, which look for activations elsewhere. ``isinstance`` holds, ``type(block) is
     Block`` does not until `revert`. ``copy.deepcopy`` and ``pickle`` copy such a module with what is fused; nothing of
-    MLX and nothing that other code sees is changed. Functions in lists and dicts of a module, in what ``mx.compile``
-    made before the conversion, and in objects that are no modules stay as they are.
+    MLX and nothing that other code sees is changed. Functions in lists and dicts, in what ``mx.compile`` made before the
+    conversion, in objects that are no modules, and that code imports as it runs stay as they are, and are reported.
 
     For inference, batch normalizations are folded into the weights of the convolutions, transposed convolutions and
     linear layers ahead of them, where those are neighbours in a Sequential or the example shows it, and what fuses with
@@ -88,7 +88,8 @@ def convert(
             ``"*.conv1 -> *.relu"``, with the wildcards of ``fnmatch``, each of which stands for the same text on both
             sides, unless one side has none. Default: none.
         example: What the model is called with: an array; a shape, that is a tuple or list of ints, for a float32 image
-            of random numbers; or any other tuple or list, of arguments as they are. Default: it is not called.
+            of random numbers; any other tuple or list, of arguments as they are; or a dict of arguments by name.
+            Default: it is not called.
         inference: Whether batch normalizations are folded. Until `revert`, also in later conversions. Default: not.
         group: Processes of ``mx.distributed`` over whose images batch normalizations take statistics together. Default:
             as before, at first each process by itself.
@@ -152,7 +153,7 @@ def convert(
                 if behind in paths:
                     unfused.pop(behind, None)
         folded = set(fused.values())
-        alone = NOT_FOLDED if given is None else "not folded, behind no convolution or linear layer"
+        alone = NOT_FOLDED if given is None else NOT_FOLDED_HERE
         for path, module in paths.items():
             if inference and isinstance(module, BatchNorm) and path not in folded:
                 unfused.setdefault(path, alone)

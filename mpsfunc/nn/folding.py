@@ -43,6 +43,11 @@ class Folds:
         """What is kept besides the parameters."""
         return sum(each.weight.nbytes + each.bias.nbytes for each in list(self._kept.values()))
 
+    def keep(self, pairs: set[tuple[int, int]]) -> None:
+        """Forgets what belongs to no such pair of a layer and a normalization, by their identities."""
+        for key in self._kept.keys() - pairs:
+            self._kept.pop(key, None)
+
     def weights(self, layer: Any, norm: Any) -> tuple[mx.array, mx.array]:
         """The weights and the bias of a layer behind which nothing is to be normalized."""
         key, eps = (id(layer), id(norm)), norm.eps

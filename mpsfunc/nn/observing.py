@@ -28,27 +28,40 @@ from mpsfunc.nn.rewriting import Globals
 _AXES, _ELEMENTS = 8, 2**31 - 1  # of a shape
 
 
-def arguments(op: str, example: Any) -> tuple[Any, ...]:
+class Given(NamedTuple):
+    """What a model is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __str__(self) -> str:
+        return describe(self.kwargs or (self.args[0] if len(self.args) == 1 else self.args))
+
+
+def arguments(op: str, example: Any) -> Given:
     """What a model is called with."""
     if is_a(example, mx.array):
-        return (example,)
+        return Given((example,), {})
+    if is_a(example, dict) and not is_a(example, stock.Module) and example and all(is_a(name, str) for name in example):
+        return Given((), example)
     held = entries(example)
     if not held:
         raise TypeError(
-            f"{op}: not an example; got example={describe(example)}, expected an array, a shape or a tuple of arguments"
+            f"{op}: not an example; got example={describe(example)}, "
+            "expected an array, a shape, a tuple of arguments or a dict of them by name"
         )
     if all(real(each) is not None for each in held) and any(whole(each) is None for each in held):
         raise ValueError(f"{op}: example is no shape; got example={describe(example)}, expected sizes that are ints")
     sizes = [whole(each) for each in held]
     shape = [size for size in sizes if size is not None]
     if len(shape) < len(held):
-        return held
+        return Given(held, {})
     if any(size < 1 for size in shape):
         raise ValueError(f"{op}: example is no shape; got example={describe(example)}, expected sizes above 0")
     if len(shape) > _AXES or math.prod(shape) > _ELEMENTS:
         rule = f"expected at most {_AXES} axes and {_ELEMENTS} elements"
         raise ValueError(f"{op}: example is too large a shape; got example={describe(example)}, {rule}")
-    return (mx.random.normal(shape, key=mx.random.key(0)),)
+    return Given((mx.random.normal(shape, key=mx.random.key(0)),), {})
 
 
 class Pair(NamedTuple):
@@ -118,7 +131,7 @@ def _is_evaluated(a: mx.array) -> bool:
     return "label" not in drawn.getvalue()
 
 
-def run(op: str, model: stock.Module, given: tuple[Any, ...]) -> None:
+def run(op: str, model: stock.Module, given: Given) -> None:
     """Calls the model in evaluation mode and evaluates what it gives; the model and the random state stay.
 
     Raises:
@@ -128,12 +141,12 @@ def run(op: str, model: stock.Module, given: tuple[Any, ...]) -> None:
         try:
             for module in model.modules():
                 vars(module)["_training"] = False
-            made: Any = tree_flatten(model(*given))
+            made: Any = tree_flatten(model(*given.args, **given.kwargs))
             mx.eval([a for _, a in made if isinstance(a, mx.array)])
         except Exception as error:  # whatever a user's code raises
             raise ValueError(
                 f"{op}: the model's call raises {a_kind(error)} of {describe(str(error))}; "
-                f"got example={describe(given[0] if len(given) == 1 else given)}, expected arguments that it takes"
+                f"got example={given}, expected arguments that it takes"
             ) from error
 
 
@@ -186,7 +199,7 @@ def joined(modules: Iterable[stock.Module]) -> Following:
 
 
 def observed(
-    op: str, model: stock.Module, paths: dict[str, stock.Module], given: tuple[Any, ...], common: Following
+    op: str, model: stock.Module, paths: dict[str, stock.Module], given: Given, common: Following
 ) -> dict[str, str]:
     """Calls the model on an example and has activations follow the layers whose results they are given.
 
@@ -223,6 +236,7 @@ def observed(
             f"the result of {layer or 'the model'} is read besides"
         )
     good = [pair for pair in watch.pairs if id(pair.layer) not in twice]
+    common.folds.keep({(id(pair.layer), id(pair.behind)) for pair in good})
     follow = {id(pair.layer) for pair in good} | {id(pair.behind) for pair in good}
     for pair in good:
         if pair.in_a_sum:
@@ -251,9 +265,11 @@ def _rewrite(modules: list[stock.Module], paths: dict[int, str], common: Followi
             kinds.setdefault(kind, []).append(module)
     told: dict[str, str] = {}
     for kind, of in kinds.items():
-        made: Any = classes.rewritten(kind, common, classes.attributes(of, common))
+        names = classes.attributes(of, common)
+        made: Any = classes.rewritten(kind, common, names)
+        unseen = classes.unseen(kind, names)
         for module in of:
-            refused = classes.refused(module, made)
+            refused = unseen | classes.refused(module, made)
             for name, why in refused.items():
                 told[_at(paths[id(module)], name)] = why
             module.__class__ = made or kind

@@ -13,6 +13,7 @@ from mpsfunc.nn.drop_in import Fusing
 # What `convert` says of an activation that no Sequential holds.
 IN_NO_SEQUENTIAL = "in no Sequential"
 NOT_FOLDED = "not folded, behind no convolution or linear layer in a Sequential"  # likewise of a batch normalization
+NOT_FOLDED_HERE = "not folded, on no result of a convolution or linear layer that nothing else reads"
 
 _KINDS, _LINES, _PATHS, _WIDTH = 8, 4, 3, 100  # shown of each: kinds in a row, rows, paths behind one, characters
 

@@ -173,6 +173,8 @@ class Owner:
         self.following, self.attributes = following, attributes
         self.named = set(attributes)  # also what classes hold
         self.refused: dict[str, str] = {}  # functions that call activations and cannot be rewritten, and why
+        self.unseen: dict[str, str] = {}  # where code finds others that it may call, and why those stay MLX's
+        self._of_objects: Owner | None = None  # what would see the code of objects that are no modules
         self._functions: dict[Any, _Function] = {}
         self._globals: dict[int, Globals] = {}
         self._modules: dict[int, _Module] = {}
@@ -218,6 +220,9 @@ class Owner:
         if f.__module__ and f.__module__.split(".")[0] in ("mpsfunc", "mlx") and not f.__module__.startswith("mlx.nn"):
             return False
         names = {name for code in _codes(f.__code__) for name in code.co_names}
+        self.unseen |= {name: why for name in names if (why := self.why_unseen(f.__globals__.get(name)))}
+        if module := _imported(f.__code__, names):
+            self.unseen[f.__qualname__] = f"imports {module} as it runs"
         held = [f.__globals__[name] for name in names if name in f.__globals__]
         held += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
         for cell in f.__closure__ or ():
@@ -239,6 +244,21 @@ class Owner:
         if kind is ModuleType:
             return id(value) in self._modules
         return kind in KINDS and (functions.is_known(value) or (kind is FunctionType and self.calls_some(value)))
+
+    def why_unseen(self, value: Any) -> str:
+        """Why activations that a value comes to stay MLX's in code that uses it; empty if there are none."""
+        held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        if not isinstance(value, stock.Module) and any(
+            type(each) in KINDS and functions.is_known(each) for each in held
+        ):
+            return IN_A_LIST
+        kind = type(value)
+        call = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+        if type(call) is not FunctionType or issubclass(kind, (stock.Module, type)) or kind in KINDS:
+            return ""
+        self._of_objects = probe = self._of_objects or Owner(Following())
+        probe._of_objects = probe  # of objects that call each other, too
+        return "in an object that is no module" if probe.is_some(call) else ""
 
     def rewritten(self, f: FunctionType) -> FunctionType:
         """The same code over other globals, also after the user has given the function another."""
@@ -274,6 +294,7 @@ class Owner:
             yield cell if seen is known else _cell(_Cell(cell, known, seen))
 
 
+IN_A_LIST = "a function in a list or dict"
 _NAMES = {"getattr", "maximum", *(str(f.__name__) for f in functions.FUNCTIONS)}  # by which modules give some
 KINDS = {type(stock.relu), type(mx.maximum), FunctionType, MethodType, ModuleType, functools.partial}
 
@@ -296,6 +317,17 @@ def _written(code: CodeType) -> Iterator[str]:
         for step in dis.get_instructions(each):
             if step.opname in ("STORE_DEREF", "DELETE_DEREF"):
                 yield str(step.argval)
+
+
+def _imported(code: CodeType, names: set[str]) -> str:
+    """The module of MLX that code imports, if it may have an activation by one of the names from there."""
+    for each in _codes(code):
+        for step in dis.get_instructions(each):
+            if step.opname == "IMPORT_NAME" and step.argval in _MODULES:
+                real = stock if step.argval == "mlx" else sys.modules.get(step.argval)
+                if any(functions.is_known(getattr(real, name, None)) for name in names):
+                    return str(step.argval)
+    return ""
 
 
 def _why_not(f: FunctionType) -> str:

@@ -15,7 +15,7 @@ from mpsfunc.nn import drop_in
 from mpsfunc.nn.copying import named, unnamed
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import is_known
-from mpsfunc.nn.rewriting import KINDS, Globals, Owner
+from mpsfunc.nn.rewriting import IN_A_LIST, KINDS, Globals, Owner
 
 
 class _Attribute:
@@ -189,21 +189,35 @@ def why_not(kind: type) -> str:
     return ""
 
 
-def refused(module: stock.Module, made: type | None) -> dict[str, str]:
-    """What of a module's code may call activations and is not rewritten, by name, and why."""
-    told: dict[str, str] = dict(owner_of(made).refused) if made else {}
-    kind = original(type(module))
+def unseen(kind: type, names: frozenset[str]) -> dict[str, str]:
+    """Where the code of a class finds activations that stay MLX's, by name, and why.
+
+    Args:
+        kind: The user's class.
+        names: By which instances hold functions.
+    """
+    probe = Owner(Following(), names)
+    some = [_members(base, probe) for base in own_classes(kind)]
     why = why_not(kind)
-    probe = Owner(Following(), attributes([module], Following()))
-    if why and (probe.attributes or any(_members(base, probe) for base in own_classes(kind))):
-        told[""] = why
+    refused = {"": why} if why and (names or any(some)) else {}
+    return probe.refused | probe.unseen | refused
+
+
+def refused(module: stock.Module, made: type | None) -> dict[str, str]:
+    """What a module itself holds of activations that its code may call and that stay MLX's, by name, and why."""
+    told: dict[str, str] = dict(owner_of(made).refused) if made else {}
+    probe, kind = Owner(Following()), original(type(module))
     compiled = {name: value for base in own_classes(kind) for name, value in vars(base).items()} | vars(module)
     for name, value in compiled.items():
         if type(value) is type(stock.relu) and not is_known(value):
             told[name] = "compiled before the conversion"
-    for name, held in module.items():
+    for name, held in (*module.items(), *vars(module).items()):
         values = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, (list, tuple)) else ()
-        for at, value in values if not isinstance(module, stock.Sequential) else ():
+        for at, value in (
+            values if not isinstance(module, stock.Sequential) and not isinstance(held, stock.Module) else ()
+        ):
             if type(value) in KINDS and is_known(value):
-                told[f"item {at} of {name}"] = "a function in a list or dict"
+                told[f"item {at} of {name}"] = IN_A_LIST
+        if not values and (why := probe.why_unseen(held)):
+            told[name] = why
     return told

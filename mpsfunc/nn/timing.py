@@ -12,9 +12,10 @@ import mlx.core as mx
 import mlx.nn as stock
 from mlx.utils import tree_flatten
 
-from mpsfunc.core import checks
+from mpsfunc.core import checks, recomputing
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import a_kind, brief, describe
+from mpsfunc.nn.checkpointing import Kept
 from mpsfunc.nn.comparison import CONVERTED, INFERENCE, STOCK, Comparison, NotMeasured, Runner, bounds_of, measured
 from mpsfunc.nn.conversion import convert
 from mpsfunc.nn.report import Conversion
@@ -215,23 +216,32 @@ class Passes:
         """Seconds of a pass; of the first one, which compiles too, where it was dropped before."""
         if what not in self._made:
             return self._first(what)
+        random = recomputing.random_state()
         begun = time.perf_counter()
-        self._made[what]()
+        try:
+            self._made[what]()
+        except Exception as error:  # of whatever kind
+            recomputing.draw_from(random)  # without tracers
+            said = f"got {a_kind(error)} of {describe(str(error))}, expected a model that stays the same"
+            raise Unfit(f"the {NAMES[what]} of the model fails when it is repeated; {said}") from error
         return time.perf_counter() - begun
 
     def _first(self, what: str) -> float:
-        """The same; where it raises, the parameters and the random state are what they were, and not its tracers."""
-        before, random = arrays_of(self.model), _random_state()
+        """The same; where it raises, and after a forward pass, the model holds what it held, and no tracers."""
+        before, random = Kept(self.model, copied=True), recomputing.random_state()
         try:
             run = self._forward() if what == "forward" else self._step()
             begun = time.perf_counter()
             run()
+            taken = time.perf_counter() - begun
         except BaseException:
-            self.model.load_weights(list(before.items()))
-            mx.random.seed(random)
+            before.restore()
+            recomputing.draw_from(random)
             raise
+        if what == "forward":
+            before.restore()
         self._made[what] = run
-        return time.perf_counter() - begun
+        return taken
 
     def seconds(self, what: str) -> float:
         """Of a pass behind one that is not timed, or of that where it is long."""
@@ -281,9 +291,9 @@ class Passes:
         optimizer = SGD(_LEARNING_RATE, momentum=_MOMENTUM)
         optimizer.init(self.model.trainable_parameters())
         gradients = stock.value_and_grad(self.model, lambda x: self._number(self.model(x)))
-        before = arrays_of(self.model)
+        before = Kept(self.model, copied=True)
         gradients(self.x)  # as above
-        self.model.load_weights(list(before.items()))
+        before.restore()
         state = [self.model.state, optimizer.state, mx.random.state]
         mx.eval(state)
 
@@ -310,13 +320,6 @@ class Passes:
         if not is_a(value, mx.array) or value.size != 1:
             raise Unfit(f"loss makes no number; got {describe(value)}, expected an array of one")
         return value.reshape(())
-
-
-def _random_state() -> int:
-    """The seed that makes MLX's random state what it is."""
-    state: Any = mx.random.state
-    high, low = state[0].tolist()
-    return int(high) << 32 | int(low)
 
 
 def mean_of_squares(y: Any) -> mx.array:
@@ -377,7 +380,10 @@ class _Local:
         return self._of_one or None
 
     def seconds(self, what: str) -> float:
-        return self._passes.seconds(what)
+        try:
+            return self._passes.seconds(what)
+        except Unfit as why:
+            raise ValueError(f"compare: {why}") from why.__cause__
 
     def _try_one_image(self, probe: stock.Module, what: str) -> None:
         """Raises NotMeasured where a pass of the first image alone says that it takes too long."""

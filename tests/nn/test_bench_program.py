@@ -246,7 +246,9 @@ def test_a_device_that_is_not_there(capfd: pytest.CaptureFixture[str], monkeypat
 
 @pytest.mark.programs
 @pytest.mark.needs_cpu_module
-@pytest.mark.parametrize("arguments", ["--help", "tiny_models:build --shape 1,8,8,3 --rounds 1 --no-train --device cpu"])
+@pytest.mark.parametrize(
+    "arguments", ["--help", "tiny_models:build --shape 1,8,8,3 --rounds 1 --no-train --device cpu"]
+)
 def test_a_reader_that_has_had_enough_is_no_error(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as ``head``, in whose place nobody reads."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
