@@ -72,8 +72,8 @@ def convert(
     Where code calls a function on a layer's result, the module gets a class that is derived from its own, with the same
     name and methods of the same code, which look for activations elsewhere. ``isinstance`` holds, ``type(block) is
     Block`` does not until `revert`. ``copy.deepcopy`` and ``pickle`` copy such a module with what is fused; nothing of
-    MLX and nothing that other code sees is changed. Functions in lists and dicts, in what ``mx.compile`` made before the
-    conversion, in objects that are no modules, and that code imports as it runs stay as they are, and are reported.
+    MLX and nothing that other code sees is changed. Functions in lists and dicts, in what ``mx.compile`` made before
+    the conversion, in objects that are no modules, and that code imports as it runs stay as they are, and are reported.
 
     For inference, batch normalizations are folded into the weights of the convolutions, transposed convolutions and
     linear layers ahead of them, where those are neighbours in a Sequential or the example shows it, and what fuses with

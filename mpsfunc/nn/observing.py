@@ -34,9 +34,6 @@ class Given(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def __str__(self) -> str:
-        return describe(self.kwargs or (self.args[0] if len(self.args) == 1 else self.args))
-
 
 def arguments(op: str, example: Any) -> Given:
     """What a model is called with."""
@@ -144,9 +141,10 @@ def run(op: str, model: stock.Module, given: Given) -> None:
             made: Any = tree_flatten(model(*given.args, **given.kwargs))
             mx.eval([a for _, a in made if isinstance(a, mx.array)])
         except Exception as error:  # whatever a user's code raises
+            shown = given.kwargs or (given.args[0] if len(given.args) == 1 else given.args)
             raise ValueError(
                 f"{op}: the model's call raises {a_kind(error)} of {describe(str(error))}; "
-                f"got example={given}, expected arguments that it takes"
+                f"got example={describe(shown)}, expected arguments that it takes"
             ) from error
 
 

@@ -230,7 +230,7 @@ def test_a_wrong_call_is_an_error(answers: Answers, call: str) -> None:
 STRINGS = {
     **{f"mpsfunc.{name}": {"path"} for name in ("load", "save")},
     **{name: {"name", "params"} for name in FUNCTIONS if name.startswith("mpsfunc.graph.")},
-    "mpsfunc.nn.convert": {"fuse"},
+    "mpsfunc.nn.convert": {"example", "fuse"},
 }
 
 

@@ -10,35 +10,57 @@ from unittest import mock
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 
+import mpsfunc as mf
 from mpsfunc.core import lazy
 from mpsfunc.nn.conversion import DROP_INS
 from mpsfunc.nn.drop_in import Activation, Fusing
 
 from . import comparison, left
-from .comparison import DTYPES, FACTOR, VARIANTS, converted, distances, fused, made, run
+from .comparison import DTYPES, FACTOR, VARIANTS, Bits, Distance, bits_of, converted, distances, made, run
 from .registry import Network
 
+# How far stock MLX's gradients are off where they prove nothing, and of how many of up to 1,338 arrays that may be so:
+# by the scale and the shift of a DenseNet's first norm, which those behind it take away but for a relu and a maximum;
+# in bfloat16 also by shifts that a relu lets through and the next norm takes away.
+LOST = {"float32": 1e-2, "float16": 0.5, "bfloat16": 0.5}
+FEW = {"float32": 2, "float16": 4, "bfloat16": 8}
+NOISE = 0.1  # the share of the arrays that may be 0 but for rounding
 
-def near(network: Network, dtype: str, *, small: bool) -> None:
-    """A converted network is as near to the right values as stock MLX, in every array.
 
-    And these are what MLX means, as its results, statistics and gradients in float32 show. In a large network roundings
-    decide so much (a ResNet-50's own gradients are off by a hundredth in float32) that this is asked of half the
-    gradients of the first step only, and less narrowly of all.
+def proven(network: Network, dtype: str) -> dict[str, list[Distance]]:
+    """A converted network is as near to the right values as stock MLX, in every array; returns how near.
+
+    And one that was turned back, or copied, is the same to the bit.
     """
-    found = distances(network, dtype)
+    bits: dict[str, Bits] = {}
+    found = distances(network, dtype, bits=bits)
+    near(network, dtype, found)
+    same_bits(network, dtype, bits)
+    return found
+
+
+def near(network: Network, dtype: str, found: dict[str, list[Distance]]) -> None:
+    """Every array of every variant is as near as stock MLX's, and the right values are what MLX means.
+
+    That is what stock MLX's distances show: in float32 results and statistics have five digits, gradients two. Those
+    are few that have less, or are off by half in 16 bits, where rounding decides and nothing is proven. So are
+    gradients that are 0 but for rounding: by biases that a batch norm takes away again, in training.
+    """
     assert tuple(found) == VARIANTS
-    if dtype == "float32":
-        stock = {each.name: each.stock for each in found["converted"]}
-        gradients = [name for name in stock if name.startswith("gradient") and (small or name.endswith("step 1"))]
-        off = np.quantile([stock[name] for name in gradients], 1.0 if small else 0.5)
-        assert off <= (1e-2 if small else 0.1), f"gradients have another meaning: {off}"
-        astray = {name for name, off in stock.items() if off > (1e-5 if small else 1e-2)}
-        assert all(name.startswith("gradient") for name in astray), f"another meaning: {sorted(astray)}"
     for variant, worst in found.items():
         assert worst[0].ratio <= FACTOR, f"{variant}: {worst[0]}"
+    stock = {each.name: each.stock for each in found["converted"]}
+    noise = {each.name for each in found["converted"] if each.noise}
+    idle = {f"gradient {path}.bias in step {step}" for path in taken_away(network) for step in (1, 2)}
+    assert idle <= noise, f"not 0 but for rounding: {sorted(idle - noise)}"
+    other = {name for name in noise if not (name.startswith("gradient") and ".bias in step" in name)}
+    assert not other and len(noise) <= NOISE * len(stock), f"0 but for rounding: {sorted(noise)}"
+    lost = {name for name, off in stock.items() if off >= LOST[dtype]}
+    other = {name for name in lost if not name.startswith("gradient")}
+    other |= {name for name, off in stock.items() if off >= 1e-5 and dtype == "float32" and "gradient" not in name}
+    assert not other, f"another meaning: {sorted(other)}"
+    assert len(lost) <= FEW[dtype], f"another meaning, or rounding decides: {sorted(lost)}"
 
 
 def nothing_left(network: Network) -> None:
@@ -54,30 +76,65 @@ def nothing_left(network: Network) -> None:
             assert name in left.WITHOUT, f"{path}: {name}"
 
 
-def same_bits(network: Network, dtype: str) -> None:
-    for change, original in (comparison.reverted, lambda model, x: model), (comparison.copied, fused):
-        one, other = ({}, {})
-        for into, make in ((one, change), (other, original)):
-            model, x = made(network, 0, DTYPES[dtype])
-            into.update(run(make(model, x), x, network))
-        assert one.keys() == other.keys()
-        for name, a in one.items():
-            assert np.array_equal(a, other[name], equal_nan=True), name
+def same_bits(network: Network, dtype: str, bits: dict[str, Bits]) -> None:
+    """One that was turned back has the bits of stock, and a deep copy those of its original, which are known."""
+    for change, original in ((comparison.reverted, "stock"), (comparison.copied, "fused")):
+        model, x = made(network, 0, DTYPES[dtype])
+        found, wanted = bits_of(run(change(model, x), x, network)), bits[original]
+        assert found.keys() == wanted.keys()
+        other = [name for name in found if found[name] != wanted[name]]
+        assert not other, f"{change.__name__} is not {original}: {other}"
 
 
 def fused_wherever_it_can_be(network: Network) -> None:
     """Every layer that can apply an activation, and whose result one is called on at once, applies it."""
     model, x = made(network, 0, mx.float32)
-    wanted = followed(model, x)
+    wanted = {path for path, _ in followed(model, x, activations())}
     report = converted(model, x, fused=True)
     assert wanted and wanted <= report.fused.keys(), sorted(wanted - report.fused.keys())
 
 
-def followed(model: nn.Module, x: mx.array) -> set[str]:
-    """Paths of layers of MLX's that fuse once they are converted, of whose result an activation is the first reader."""
+def folded_wherever_it_can_be(network: Network) -> None:
+    """Every batch norm that is called at once on what a convolution or a linear layer gave is folded into that."""
+    model, x = made(network, 0, mx.float32)
+    wanted = followed(model, x, norms())
+    report = mf.nn.convert(model, example=x, inference=True)
+    found = {(path, behind) for path, behinds in report.fused.items() for behind in behinds.split(" and ")}
+    assert wanted <= found, sorted(wanted - found)
+    assert bool(report.kept_twice) == bool(wanted)
+
+
+def taken_away(network: Network) -> set[str]:
+    """Paths of layers with a bias that the mean of a batch norm behind takes away again."""
+    model, x = made(network, 0, mx.float32)
+    layers = dict(model.named_modules())
+    return {path for path, _ in followed(model.eval(), x, norms()) if "bias" in layers[path]}
+
+
+Reader = tuple[Any, str, int]  # where a function is, its name, and which of its arguments is the array
+
+
+def activations() -> list[Reader]:
+    """Activations, layers and functions."""
+    layers = [(theirs, "__call__", 1) for theirs, ours in DROP_INS.items() if issubclass(ours, Activation)]
+    names = ("relu", "silu", "leaky_relu", "tanh", "sigmoid")
+    return layers + [(module, name, 0) for name in names for module in (nn, mx) if hasattr(module, name)]
+
+
+def norms() -> list[Reader]:
+    """Batch norms."""
+    return [(nn.BatchNorm, "__call__", 1)]
+
+
+def followed(model: nn.Module, x: mx.array, readers: list[Reader]) -> set[tuple[str, str]]:
+    """Paths of layers of MLX's that fuse once they are converted, of whose result a reader is the first, and of that.
+
+    Of layers that fold only those that are linear are looked at. Functions have no path.
+    """
     paths = {id(module): path for path, module in model.named_modules()}
     results: dict[int, tuple[str, mx.array, mx.array]] = {}  # held, so that no other array gets an identity
-    found: set[str] = set()
+    found: set[tuple[str, str]] = set()
+    linear = (nn.BatchNorm, "__call__", 1) in readers
 
     def layer(call: Callable[..., mx.array]) -> Callable[..., mx.array]:
         def noted(self: nn.Module, x: mx.array) -> mx.array:
@@ -87,24 +144,20 @@ def followed(model: nn.Module, x: mx.array) -> set[str]:
 
         return noted
 
-    def activation(call: Callable[..., mx.array], given: int) -> Callable[..., mx.array]:
+    def reader(call: Callable[..., mx.array], given: int) -> Callable[..., mx.array]:
         def noted(*arguments: Any) -> mx.array:
             path, _, unchanged = results.get(id(arguments[given]), ("", None, None))
             if unchanged is not None and lazy.same(unchanged, arguments[given]):  # y += x keeps the object
-                found.add(path)
+                found.add((path, paths[id(arguments[0])] if given else ""))
             return call(*arguments)
 
         return noted
 
     with ExitStack() as replaced:
         for theirs, ours in DROP_INS.items():
-            if issubclass(ours, Fusing):
+            if issubclass(ours, Fusing) and (ours.is_linear or not linear):
                 replaced.enter_context(mock.patch.object(theirs, "__call__", layer(theirs.__call__)))
-            elif issubclass(ours, Activation):
-                replaced.enter_context(mock.patch.object(theirs, "__call__", activation(theirs.__call__, 1)))
-        for name in ("relu", "silu", "leaky_relu", "tanh", "sigmoid"):
-            for module in (nn, mx):
-                if function := getattr(module, name, None):
-                    replaced.enter_context(mock.patch.object(module, name, activation(function, 0)))
+        for where, name, given in readers:
+            replaced.enter_context(mock.patch.object(where, name, reader(getattr(where, name), given)))
         mx.eval(model(x))
     return found

@@ -19,7 +19,9 @@ MLX does. A VAE's noise is drawn from one seed on all sides.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -40,11 +42,13 @@ FACTOR = 3  # how much further from the right values than stock MLX
 # the dtype may cost, however well values were computed. Stock MLX may by luck be nearer, mostly where values are few.
 # The same goes for the spacing of float16's numbers near 0, where gradients of some networks lie.
 FLOOR = 0.5
+NOTHING = 1e-12  # a norm that is less, by the largest of a network, is that of rounding in float64
 SPACING = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 Arrays = dict[str, np.ndarray]
 Distances = dict[str, float]
+Bits = dict[str, bytes]
 
 
 class Distance(NamedTuple):
@@ -55,12 +59,14 @@ class Distance(NamedTuple):
         ours: The distance, relative to the array's norm.
         stock: That of stock MLX.
         draws: Of how many draws these are the geometric means.
+        noise: Whether the right values are 0 but for rounding, as those of the gradient by a bias ahead of a norm.
     """
 
     name: str
     ours: float
     stock: float
     draws: int
+    noise: bool = False
 
     @property
     def ratio(self) -> float:
@@ -91,24 +97,39 @@ def without_chance(model: nn.Module) -> nn.Module:
 
 
 def made(network: Network, seed: int, dtype: mx.Dtype) -> tuple[nn.Module, mx.array]:
-    """A network of stock MLX and an example, in a dtype.
-
-    Biases, scales and statistics are no longer 0 and 1. What has no gradient, such as the indices of a Swin, is frozen.
-    """
-    mx.random.seed(seed)
+    """A network of stock MLX and an example, in a dtype. What has no gradient, such as a Swin's indices, is frozen."""
+    weights, x = _weights(network, seed, dtype)
     model = without_chance(network.build())
-    model.apply(lambda a: a + 0.1 * mx.random.normal(a.shape) if a.ndim == 1 and a.dtype == mx.float32 else a)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm):
-            module.running_var = mx.abs(module.running_var)
         whole = [
             name for name, a in module.items() if isinstance(a, mx.array) and not mx.issubdtype(a.dtype, mx.floating)
         ]
         module.freeze(recurse=False, keys=whole)
-    model.set_dtype(dtype)
-    x = mx.random.normal(network.shape).astype(dtype)
-    mx.eval(model.parameters(), x)
+    model.load_weights(list(weights.items()))
     return model, x
+
+
+@functools.lru_cache(maxsize=1)
+def _weights(network: Network, seed: int, dtype: mx.Dtype) -> tuple[dict[str, mx.array], mx.array]:
+    """Biases and scales that are no longer 0 and 1, and running statistics of other images.
+
+    With those that a network begins with, gradients in evaluation grow or fade by some powers of ten.
+    """
+    mx.random.seed(seed)
+    model = without_chance(network.build())
+    model.apply(lambda a: a + 0.1 * mx.random.normal(a.shape) if a.ndim == 1 and a.dtype == mx.float32 else a)
+    x, others = mx.random.normal(network.shape), mx.random.normal(network.shape)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0  # the statistics of the batch alone
+        if "bias" in norm:
+            norm.bias = norm.bias + network.shift
+    if norms:
+        mf.nn.convert(model)
+        mx.eval(model.train()(others))
+    model.set_dtype(dtype)
+    mx.eval(model.parameters())
+    return dict(tree_flatten(model.parameters())), x.astype(dtype)
 
 
 def half_frozen(model: nn.Module) -> nn.Module:
@@ -118,19 +139,22 @@ def half_frozen(model: nn.Module) -> nn.Module:
     return model
 
 
-def run(model: nn.Module, x: mx.array, network: Network) -> Arrays:
-    """Two steps of SGD, then an evaluation with gradients."""
-    found: Arrays = {}
+def run(model: nn.Module, x: mx.array, network: Network, *, folds: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+    """Two steps of SGD, then an evaluation with gradients, and one without; each array as soon as it is known.
+
+    Only where something folds does the last compute anything else than the one before. It runs twice: folded weights
+    are computed in the first, and kept for the second.
+    """
 
     def forward(x: mx.array) -> tuple[mx.array, Any]:
         outputs = model(x)
         return network.loss(outputs, x), outputs
 
-    def told(what: str, outputs: Any, gradients: Any) -> None:
+    def told(what: str, outputs: Any, gradients: Any) -> Iterator[tuple[str, np.ndarray]]:
         mx.eval(outputs, gradients, model.parameters())
         for kind, tree in (("result", outputs), ("gradient", gradients)):
             for path, a in tree_flatten(tree):
-                found[f"{kind} {path} {what}".replace("  ", " ")] = exact(a)
+                yield f"{kind} {path} {what}".replace("  ", " "), exact(a)
 
     gradient = nn.value_and_grad(model, forward)
     optimizer = optim.SGD(network.rate)
@@ -139,15 +163,21 @@ def run(model: nn.Module, x: mx.array, network: Network) -> Arrays:
         mx.random.seed(step)
         (_, outputs), gradients = gradient(x)
         optimizer.update(model, gradients)
-        told(f"in step {step}", outputs, gradients)
+        yield from told(f"in step {step}", outputs, gradients)
     for path, a in tree_flatten(model.parameters()):
         if path.rpartition(".")[2] in ("running_mean", "running_var"):
-            found[f"{path} after two steps"] = exact(a)
+            yield f"{path} after two steps", exact(a)
     model.eval()
     mx.random.seed(3)
     (_, outputs), gradients = gradient(x)
-    told("in evaluation", outputs, gradients)
-    return found
+    yield from told("in evaluation", outputs, gradients)
+    for _ in range(2 if folds else 0):
+        mx.random.seed(3)
+        outputs = model(x)
+        mx.eval(outputs)
+    yield from told("in inference", outputs, {})
+    del outputs, gradients
+    mx.clear_cache()
 
 
 def exact(a: mx.array) -> np.ndarray:
@@ -155,14 +185,34 @@ def exact(a: mx.array) -> np.ndarray:
     return np.array(a if a.dtype == mx.float64 else a.astype(mx.float32))
 
 
-def right(network: Network, seed: int, dtype: mx.Dtype, change: Callable[[nn.Module], Any] = lambda _: None) -> Arrays:
+class Right(NamedTuple):
+    """The right values.
+
+    Fields:
+        arrays: By name.
+        norms: Of each.
+        largest: The greatest of the norms.
+    """
+
+    arrays: Arrays
+    norms: Distances
+    largest: float
+
+    def is_noise(self, name: str) -> bool:
+        """Whether an array is 0 but for rounding, as the gradient by a bias ahead of a norm."""
+        return self.norms[name] <= NOTHING * self.largest
+
+
+def right(network: Network, seed: int, dtype: mx.Dtype, change: Callable[[nn.Module], Any] = lambda _: None) -> Right:
     """The converted network in float64."""
     model, x = made(network, seed, dtype)
     converted(model, x, fused=False)
     model.set_dtype(mx.float64)
     change(model)
     with exactly():
-        return run(model, x.astype(mx.float64), network)
+        arrays = dict(run(model, x.astype(mx.float64), network))
+    norms = {name: float(np.linalg.norm(a)) for name, a in arrays.items()}
+    return Right(arrays, norms, max(norms.values()))
 
 
 def plain(model: nn.Module, x: mx.array) -> nn.Module:
@@ -200,62 +250,104 @@ def frozen(model: nn.Module, x: mx.array) -> nn.Module:
     return half_frozen(fused(model, x))
 
 
-WHOLE: dict[str, Callable[[nn.Module, mx.array], nn.Module]] = {"converted": plain, "fused": fused}
+def folded(model: nn.Module, x: mx.array) -> nn.Module:
+    """Converted for inference: it trains as any other, and then folds its batch norms."""
+    mf.nn.convert(model, example=x, inference=True)
+    return model
+
+
+FOLDED = "for inference"
+WHOLE: dict[str, Callable[[nn.Module, mx.array], nn.Module]] = {"converted": plain, "fused": fused, FOLDED: folded}
 HALVES: dict[str, Callable[[nn.Module, mx.array], nn.Module]] = {"partly frozen": frozen}
 VARIANTS = (*WHOLE, *HALVES)
 
 
-def distances(network: Network, dtype: str, variants: Iterable[str] = VARIANTS) -> dict[str, list[Distance]]:
-    """Of every array of each variant, the worst first."""
-    draws: dict[str, list[tuple[Distances, Distances]]] = {variant: [] for variant in variants}
+class Draw(NamedTuple):
+    """What one draw found: the distances on both sides, and which arrays are 0 but for rounding."""
+
+    ours: Distances
+    stock: Distances
+    noise: frozenset[str]
+
+
+def distances(
+    network: Network, dtype: str, variants: Iterable[str] = VARIANTS, bits: dict[str, Bits] | None = None
+) -> dict[str, list[Distance]]:
+    """Of every array of each variant, the worst first; puts the bits of the first draw into a dict, with "stock"."""
+    draws: dict[str, list[Draw]] = {variant: [] for variant in variants}
     found: dict[str, list[Distance]] = {}
     for before, many in zip((0, *DRAWS), DRAWS, strict=False):
         left = [variant for variant in draws if variant not in found or found[variant][0].ratio > FACTOR]
         for seed in range(before, many) if left else ():
-            for variant, sides in _drawn(network, dtype, left, seed).items():
-                draws[variant].append(sides)
+            for variant, draw in _drawn(network, dtype, left, seed, bits if not seed else None).items():
+                draws[variant].append(draw)
         for variant in left:
             found[variant] = _means(draws[variant])
     return found
 
 
-def _means(draws: list[tuple[Distances, Distances]]) -> list[Distance]:
+def _means(draws: list[Draw]) -> list[Distance]:
     """Over the draws in which stock MLX does not overflow; where it always does, over all."""
     found = []
-    for name in draws[0][0]:
-        told = [(ours[name], stock[name]) for ours, stock in draws]
+    for name in draws[0].ours:
+        told = [(draw.ours[name], draw.stock[name]) for draw in draws]
         told = [each for each in told if np.isfinite(each[1])] or told
         ours, stock = (float(np.exp(np.mean([np.log(each[side]) for each in told]))) for side in (0, 1))
-        found.append(Distance(name, ours, stock, len(told)))
+        found.append(Distance(name, ours, stock, len(told), any(name in draw.noise for draw in draws)))
     return sorted(found, key=lambda each: -each.ratio)
 
 
-def _drawn(network: Network, dtype: str, variants: list[str], seed: int) -> dict[str, tuple[Distances, Distances]]:
-    """By variant our distances and stock MLX's."""
-    found: dict[str, tuple[Distances, Distances]] = {}
+def _drawn(
+    network: Network, dtype: str, variants: list[str], seed: int, bits: dict[str, Bits] | None
+) -> dict[str, Draw]:
+    """By variant. No more is in memory than the right values of one model, and another model as it computes."""
+    found: dict[str, Draw] = {}
+
+    def run_one(what: str, make: Callable[[nn.Module, mx.array], nn.Module], wanted: Right) -> Distances:
+        model, x = made(network, seed, DTYPES[dtype])
+        arrays = run(make(model, x), x, network, folds=what == FOLDED)
+        if bits is not None:
+            arrays = _noted(arrays, bits.setdefault(what, {}))
+        return _off(arrays, wanted, dtype)
+
     for some, change in ((WHOLE, lambda model: model), (HALVES, half_frozen)):
         asked = [variant for variant in variants if variant in some]
         if not asked:
             continue
         wanted = right(network, seed, DTYPES[dtype], change)
-        model, x = made(network, seed, DTYPES[dtype])
-        theirs = _off(run(change(model), x, network), wanted, dtype)
+        noise = frozenset(name for name in wanted.arrays if wanted.is_noise(name))
+        stock = "stock" if some is WHOLE else "stock, partly frozen"
+        theirs = run_one(stock, lambda model, x, change=change: change(model), wanted)
         for variant in asked:
-            model, x = made(network, seed, DTYPES[dtype])
-            found[variant] = _off(run(some[variant](model, x), x, network), wanted, dtype), theirs
+            found[variant] = Draw(run_one(variant, some[variant], wanted), theirs, noise)
+        del wanted
     return found
 
 
-def _off(arrays: Arrays, wanted: Arrays, dtype: str) -> Distances:
-    """Relative to the norm; where that is 0 but for rounding, to the largest of all (gradients ahead of a norm)."""
-    assert arrays.keys() == wanted.keys()
+def _off(arrays: Iterable[tuple[str, np.ndarray]], wanted: Right, dtype: str) -> Distances:
+    """Relative to the norm; where that is 0 but for rounding, to the largest of all."""
     found = {}
-    norms = {name: float(np.linalg.norm(a)) for name, a in wanted.items()}
-    largest = max(norms.values())
-    for name, a in arrays.items():
+    for name, a in arrays:
+        norm = wanted.norms[name]
         with np.errstate(all="ignore"):  # what overflows
-            off = float(np.linalg.norm(a - wanted[name]))
-        scale = norms[name] if norms[name] > 1e-9 * largest else largest
-        floor = FLOOR * max(EPS[dtype] * norms[name], SPACING[dtype] * np.sqrt(a.size))
+            off = float(np.linalg.norm(a - wanted.arrays[name]))
+        scale = wanted.largest if wanted.is_noise(name) else norm
+        floor = FLOOR * max(EPS[dtype] * norm, SPACING[dtype] * np.sqrt(a.size))
         found[name] = max(off, float(floor)) / scale if np.isfinite(off) else np.inf
+    assert found.keys() == wanted.arrays.keys()
     return found
+
+
+def bits_of(arrays: Iterable[tuple[str, np.ndarray]]) -> Bits:
+    """What tells whether other arrays are the same to the bit; one NaN is like another."""
+    found: Bits = {}
+    for _ in _noted(arrays, found):
+        pass
+    return found
+
+
+def _noted(arrays: Iterable[tuple[str, np.ndarray]], bits: Bits) -> Iterator[tuple[str, np.ndarray]]:
+    """The same arrays, whose bits are put into a dict."""
+    for name, a in arrays:
+        bits[name] = hashlib.blake2b(np.where(np.isnan(a), np.nan, a).tobytes()).digest()
+        yield name, a

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import platform
 from collections import Counter
 from importlib import metadata
@@ -9,17 +12,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 import mpsfunc as mf
 from mpsfunc.core import launch
 
-from .comparison import DTYPES, Distance, converted, distances, made
+from .checks import LOST
+from .comparison import DTYPES, FOLDED, Distance, converted, distances, made
 from .registry import Network
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "models.md"
+KEPT = ROOT / "build" / "distances"
 BEGIN, END = "<!-- the table: python -m tests.models --write -->", "<!-- end of the table -->"
-HEAD = ("network", "layers", "replaced", "fused", "left, and why", *DTYPES)
+HEAD = ("network", "layers", "replaced", "fused", "folded", "left, and why", *DTYPES, "prove nothing")
+TOLD = ("converted", "fused", FOLDED)  # of which the page has the worst array
 
 
 class Counts(NamedTuple):
@@ -28,6 +36,7 @@ class Counts(NamedTuple):
     layers: str
     replaced: str
     fused: str
+    folded: str
     left: str
 
 
@@ -37,19 +46,68 @@ def counts(network: Network) -> Counts:
     report = converted(model, x, fused=True)
     layers = len(report.replaced) + len(report.left)
     left = "; ".join(f"{many} {why}" for why, many in sorted(Counter(report.left.values()).items()))
-    return Counts(str(layers), str(len(report.replaced)), str(len(report.fused)), left or "none")
+    model, x = made(network, 0, mx.float32)
+    norms = {path for path, module in model.named_modules() if isinstance(module, nn.BatchNorm)}
+    fused = mf.nn.convert(model, example=x, inference=True).fused.values()
+    folded = len(norms & {behind for behinds in fused for behind in behinds.split(" and ")})
+    return Counts(str(layers), str(len(report.replaced)), str(len(report.fused)), str(folded), left or "none")
 
 
 def row(network: Network) -> list[str]:
-    """A line of the table."""
-    told = [_told(distances(network, dtype, ["fused"])["fused"]) for dtype in DTYPES]
-    return [network.name, *counts(network), *told]
+    """A line of the table; distances that `keep` has kept are not measured again."""
+    told, nothing, arrays = [], [], 0
+    for dtype in DTYPES:
+        found = kept(network, dtype)
+        if found is None:
+            found = distances(network, dtype, TOLD)
+            keep(network, dtype, found)
+        told.append(_told([each for variant in TOLD for each in found[variant]]))
+        converted, arrays = found["converted"], len(found["converted"])
+        nothing.append(sum(each.noise or each.stock >= LOST[dtype] for each in converted))
+    return [network.name, *counts(network), *told, f"{', '.join(map(str, nothing))} of {arrays}"]
 
 
 def _told(found: list[Distance]) -> str:
-    worst, lost = found[0], sum(not np.isfinite(each.stock) for each in found)
+    worst, lost = max(found, key=lambda each: each.ratio), sum(not np.isfinite(each.stock) for each in found)
     told = f"{worst.ratio:.2f} ({worst.ours:.1e}, {worst.stock:.1e})"
     return f"{told}; of {lost} of {len(found)} arrays MLX's overflow" if lost else told
+
+
+# Distances that a test has found are not measured again for the page ---------------------------------------
+
+
+@functools.cache
+def sources() -> str:
+    """What tells whether distances are those of the code as it is now, and of this MLX and instruction set."""
+    told = hashlib.blake2b(versions().encode())
+    of_tests = [
+        path for path in Path(__file__).parent.glob("*.py") if path.stem not in ("__main__", "checks", "report")
+    ]
+    for path in sorted([*(ROOT / "mpsfunc").rglob("*"), *of_tests]):
+        if path.suffix in (".py", ".so") and not path.name.startswith("test_"):
+            told.update(path.read_bytes())
+    return told.hexdigest()
+
+
+def _file(network: Network, dtype: str) -> Path:
+    name = "".join(c if c.isalnum() else "_" for c in f"{network.name} {'x'.join(map(str, network.shape))} {dtype}")
+    return KEPT / f"{name}.json"
+
+
+def keep(network: Network, dtype: str, found: dict[str, list[Distance]]) -> None:
+    """Keeps distances, for `row`."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    told = {"sources": sources(), "found": found}
+    _file(network, dtype).write_text(json.dumps(told), encoding="utf-8")
+
+
+def kept(network: Network, dtype: str) -> dict[str, list[Distance]] | None:
+    """Distances that were kept of the code as it is now; None if there are none."""
+    file = _file(network, dtype)
+    told = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if told.get("sources") != sources():
+        return None
+    return {variant: [Distance(*each) for each in found] for variant, found in told["found"].items()}
 
 
 def rows(page: str) -> dict[str, list[str]]:
@@ -59,11 +117,9 @@ def rows(page: str) -> dict[str, list[str]]:
     return {each[0]: each for each in cells if each[0] not in (HEAD[0], "---")}
 
 
-def written(page: str, new: dict[str, list[str]], order: list[str]) -> str:
-    """A page with other lines, and what it says of versions."""
-    held = rows(page) | new
-    lines = [HEAD, ["---"] * len(HEAD), *(held[name] for name in order if name in held)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def written(page: str, lines: dict[str, list[str]]) -> str:
+    """A page with other lines, and what they were written with."""
+    table = "\n".join(f"| {' | '.join(line)} |" for line in (HEAD, ["---"] * len(HEAD), *lines.values()))
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{table}\n\n{versions()}\n\n{END}{rest.partition(END)[2]}"
 

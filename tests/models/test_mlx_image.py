@@ -7,7 +7,7 @@ import importlib.metadata
 
 import pytest
 from models import report
-from models.checks import fused_wherever_it_can_be, near, nothing_left, same_bits
+from models.checks import folded_wherever_it_can_be, fused_wherever_it_can_be, nothing_left, proven
 from models.comparison import DTYPES
 from models.registry import OF_MLX_IMAGE, Network
 
@@ -39,21 +39,16 @@ def test_nothing_is_left(network: Network) -> None:
 @each
 def test_the_page_says_what_convert_makes_of_it(network: Network) -> None:
     line = report.rows(report.PAGE.read_text(encoding="utf-8"))[network.name]
-    assert tuple(line[1:5]) == report.counts(network), f"python -m tests.models --write --only '{network.name}'"
+    assert tuple(line[1:6]) == report.counts(network), "python -m tests.models --write"
 
 
 @each
-def test_it_is_fused_wherever_it_can_be(network: Network) -> None:
+def test_it_is_fused_and_folded_wherever_it_can_be(network: Network) -> None:
     fused_wherever_it_can_be(network)
+    folded_wherever_it_can_be(network)
 
 
 @each_dtype
 @each
-def test_it_is_as_near_as_stock(network: Network, dtype: str) -> None:
-    near(network, dtype, small=False)
-
-
-@each_dtype
-@each
-def test_a_reverted_and_a_copied_one_have_the_same_bits(network: Network, dtype: str) -> None:
-    same_bits(network, dtype)
+def test_it_is_as_near_as_stock_and_comes_back_to_the_bit(network: Network, dtype: str) -> None:
+    report.keep(network, dtype, proven(network, dtype))
