@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from mpsfunc.activation import glu_rules
 from mpsfunc.activation.activations import apply
-from mpsfunc.channels import activation_rules
-from mpsfunc.channels.activation_rules import ActivationSpec
-from mpsfunc.channels.activation_spec import SOFTPLUS, Activation
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
@@ -369,7 +367,7 @@ def glu(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
     along = checks.axis("glu", "x", x, axis)
     if x.shape[along] % 2:
         raise ValueError(f"glu: x has no halves; got x.shape={x.shape} along {describe(axis)}, expected an even length")
+    result = (*x.shape[:along], x.shape[along] // 2, *x.shape[along + 1 :])
     with mx.stream(stream):
-        values, gates = mx.split(x, 2, along)
-        # A sigmoid is the slope of a softplus, whose kernel has the product and all rules.
-        return activation_rules.grad(values, gates, ActivationSpec(Activation(SOFTPLUS, 1.0, 1.0), stream))
+        lying = x.reshape(glu_rules.halves(tuple(x.shape), along))
+        return glu_rules.glu(lying, glu_rules.Spec(stream)).reshape(result)

@@ -379,6 +379,10 @@ void check(const Signature& call) {
     case Op::neuron_grad_grad:
       c.fused(c.params<Activation<double>>());
       return c.elements(3, false);
+    case Op::glu:
+      return halves(c, false);
+    case Op::glu_grad:
+      return halves(c, true);
     case Op::gather_pixels:
     case Op::resample:
       return c.resampling();

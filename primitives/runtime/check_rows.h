@@ -1,4 +1,4 @@
-// Refuses calls of what works by rows of classes: softmax and losses.
+// Refuses calls of what works by rows of classes, softmax and losses, and by halves of an axis.
 #pragma once
 #include "losses/params.h"
 #include "runtime/check.h"
@@ -49,6 +49,18 @@ void lines(const Check& c, size_t arrays) {
   c.require(c.in(0).size() == 3, "arrays of rank 3");
   for (size_t i = 1; i < arrays; ++i) c.input(static_cast<int>(i), c.in(0), c.image());
   c.output(0, c.in(0), c.image());
+}
+
+// An array (outer, 2, half, inner), and one that is like half of it: the result, or what its gradient is made of.
+template <typename Check>
+void halves(const Check& c, bool gradient) {
+  c.no_params();
+  c.counts(gradient ? 2 : 1, 1);
+  const Shape &x = c.in(gradient ? 1 : 0), &half = gradient ? c.in(0) : c.out(0);
+  c.require(x.size() == 4 && x[1] == 2, "two halves");
+  c.require(half == Shape{x[0], x[2], x[3]}, "shapes that a half fits");
+  if (gradient) c.input(1, x, c.image());
+  c.output(0, gradient ? x : half, c.image());
 }
 
 }  // namespace mpsf

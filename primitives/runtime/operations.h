@@ -42,6 +42,8 @@
   X(neuron_grad)             \
   X(neuron_grad_grad)        \
   X(neuron_grad_from_output) \
+  X(glu)                     \
+  X(glu_grad)                \
   X(softmax)                 \
   X(softmax_grad)            \
   X(log_softmax)             \

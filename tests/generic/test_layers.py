@@ -297,12 +297,12 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of batch norm,
-    # two of batch norm of a sum and three of its parts by a state, two are tangents, four of second orders, and two are
-    # what images are resampled and padded by.
+    # One is of glu, one of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of
+    # batch norm, two of batch norm of a sum and three of its parts by a state, two are tangents, four of second orders,
+    # and two are what images are resampled and padded by.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM),
-        *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
+        *("glu_grad", "dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample"),
     }
     assert operations() - folded <= set(mf.__all__)

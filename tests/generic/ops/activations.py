@@ -39,11 +39,6 @@ def _definition(name: str, x: np.ndarray, *told: float, **by_name: float) -> np.
     return oracle.neuron(x, name, **dict(zip("abc", told, strict=False)), **by_name)
 
 
-def _glu(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    values, gates = np.split(x, 2, axis)
-    return values * oracle.neuron(gates, "sigmoid")
-
-
 def _wrong_values(name: str, letters: str) -> Iterator[Wrong]:
     for letter in letters:
         for value in (float("inf"), float("nan"), 1e300):
@@ -124,28 +119,4 @@ OPS = (
     _op("relu6", "", call("relu6", X), call("relu6", MANY)),
     _op("log_sigmoid", "", call("log_sigmoid", X), call("log_sigmoid", MANY)),
     _op("step", "a", call("step", X, 0.1), call("step", MANY), (0.25,)),
-    OpInfo(
-        name="glu",
-        samples={
-            "": call("glu", X),
-            "along the first axis": call("glu", Array((4, 3)), 0),
-            "of eight channels": Sample(call("glu", MANY), in_matrix=False),
-        },
-        reference=_glu,
-        wrong_values=(
-            ("axis is out of range", lambda: mf.glu(IMAGES, 4)),
-            ("x has no axes", lambda: mf.glu(mx.array(1.0))),
-            ("x has no halves", lambda: mf.glu(IMAGES, 2)),
-        ),
-        wrong_types=(
-            ("axis is not an int", lambda: mf.glu(IMAGES, 1.0)),
-            ("x is not an array", lambda: mf.glu([1.0, 2.0])),
-            ("x has no floating dtype", lambda: mf.glu(mx.arange(4))),
-        ),
-        benchmarks={
-            "glu": Benchmark("pointwise", 1, 1, of_channels=0.5, **IN_FLOAT32),
-            "glu_grad": Benchmark("pointwise", 2, 1, of_channels=0.5, title="glu by mx.vjp", **IN_FLOAT32),
-        },
-        no_node="MPS has no filter that halves its image so",
-    ),
 )
