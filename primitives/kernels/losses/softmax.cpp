@@ -1,6 +1,6 @@
 // Softmax and its logarithm along the middle axis of an array (outer, length, inner), and what their derivatives are
 // made of. With inner = 1 a line lies in one piece; else lines go side by side, one a lane.
-#include "kernels/losses/line_reduce.h"
+#include "kernels/losses/softmax_rows.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
 #include "kernels/vector/vector_math.h"
@@ -27,56 +27,6 @@ void over_few(const Lines& lines, int rooms, const F& f) {
     }
     stream_end();
   });
-}
-
-template <bool Log, typename T>
-void few(const T* x, int64_t count, int64_t length, Acc<T>* room, T* y, bool streamed) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
-  const int64_t entries = count * length, size = kBlockLines * length + L;
-  A *const in = room, *const spread_out = in + size, *const made = spread_out + size, *const each = made + size;
-  along<A>(
-      entries, [&](int64_t i, int n) __attribute__((always_inline)) { store(in + i, load_some(x + i, n)); });
-  largest_of_each(in, count, length, each);
-  spread(each, count, length, spread_out);
-  along<A>(
-      entries, [&](int64_t i, int) __attribute__((always_inline)) {
-        const Vec<A> less = load(in + i) - load(spread_out + i);
-        if (Log) store(in + i, less);
-        store(made + i, exp(less));
-      });
-  sum_of_each(made, count, length, each);
-  along<A>(
-      count, [&](int64_t k, int)
-                 __attribute__((always_inline)) { store(each + k, Log ? log(load(each + k)) : 1 / load(each + k)); });
-  spread(each, count, length, spread_out);
-  along_made(
-      y, entries, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
-        const Vec<A> of_line = load_some(spread_out + i, n);
-        store_result(y + i, Log ? load_some(in + i, n) - of_line : load_some(made + i, n) * of_line, n, past);
-      });
-}
-
-template <bool Log, typename T>
-MPSF_INLINE void row(const T* x, int64_t length, Acc<T>* room, T* y, bool streamed) {
-  using A = Acc<T>;
-  const bool kept = !Log && length <= kKept;
-  const A largest = largest_along(x, length);
-  const double total = exponentials(x, length, largest, kept ? room : nullptr);
-  if constexpr (Log) {
-    const A less = static_cast<A>(__builtin_log(total));
-    along_made(
-        y, length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
-          store_result(y + i, load_some(x + i, n) - largest - less, n, past);
-        });
-  } else {
-    const A share = static_cast<A>(1 / total);
-    along_made(
-        y, length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
-          const Vec<A> e = kept ? load(room + i) : exp(load_some(x + i, n) - largest);
-          store_result(y + i, e * share, n, past);
-        });
-  }
 }
 
 // The lines of n lanes, or of N vectors.
@@ -154,7 +104,7 @@ void forward(const Call& call) {
     const T* x = data<T>(call.in[0]);
     T* y = data<T>(out);
     const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % lanes<A> == 0);
-    if (lines.inner == 1 && lines.length <= kFewEntries<A>) {
+    if (lines.inner == 1 && lines.length < (Log ? 2 : 1) * lanes<A>) {
       return over_few<A>(lines, 3, [&](int64_t from, int64_t count, A* room) {
         few<Log>(x + from, count, lines.length, room, y + from, streamed);
       });
@@ -262,7 +212,7 @@ void backward(const Call& call) {
       for (int k = 0; k < I; ++k) v[k] = load_some(in[k] + at, n);
       if constexpr (kPasses == 2) v[0] = v[0] - centre;
     };
-    if (lines.inner == 1 && lines.length <= kFewEntries<A>) {
+    if (lines.inner == 1 && lines.length < L) {
       return over_few<A>(lines, S + 1, [&](int64_t from, int64_t count, A* room) {
         const int64_t entries = count * lines.length, size = kBlockLines * lines.length + L;
         A *const centre = room + S * size, *const each = centre + size;

@@ -43,8 +43,9 @@ constexpr A kInfinity = static_cast<A>(__builtin_inf());
 // The vector with `filling` in all lanes from n on.
 template <typename A>
 MPSF_INLINE Vec<A> filled_from(Vec<A> v, int n, A filling) {
-  for (int i = n; i < lanes<A>; ++i) v[i] = filling;
-  return v;
+  Vec<A> number;
+  for (int i = 0; i < lanes<A>; ++i) number[i] = static_cast<A>(i);
+  return number < static_cast<A>(n) ? v : splat(filling);
 }
 
 // Sums of so many terms, lane by lane: in the accumulator's precision for a while and in double beyond.
