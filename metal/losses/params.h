@@ -35,4 +35,10 @@ struct SoftmaxGradParams {
   int derivative;
 };
 
+// What a CPU's kernels of the Dice loss are told: what makes probabilities, 0 nothing, 1 a sigmoid, 2 softmax; and
+// switches.
+struct DiceParams {
+  int activation, squared, labelled;
+};
+
 #endif

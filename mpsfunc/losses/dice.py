@@ -7,18 +7,16 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 
-from mpsfunc.channels import activation_rules, rules
-from mpsfunc.channels.activation_rules import ActivationSpec
-from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
-from mpsfunc.losses import arguments, labels, softmax_rules
+from mpsfunc.losses import arguments, dice_rules, labels
+from mpsfunc.losses.dice_rules import DiceSpec, DiceSums
 from mpsfunc.losses.focal import OVERALL, OverallName
+from mpsfunc.losses.params import DiceParams
 
 SharesName = Literal["none", "sigmoid", "softmax"]
-SHARES: tuple[SharesName, ...] = get_args(SharesName)
-_AS_THEY_ARE, _SIGMOID, _SOFTMAX = SHARES
+SHARES: tuple[SharesName, ...] = get_args(SharesName)  # DiceParams has their places
 _NONE, _SUM, _MEAN = OVERALL
 
 
@@ -74,13 +72,12 @@ def dice_loss(
     """
     given = _checked("dice_loss", y, target, activation, smooth, squared, reduction, stream)
     with mx.stream(given.spec.stream):
-        p, t, wide = _arrays(y, target, given)
-        each = _sums(p, t, given)
+        each = _overlap(_Parts(y, target, given), given)
         lost = 1 - each.above / each.below
         if given.reduction == _NONE:
             return lost.reshape(y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
         total = lost.sum()
-        return total / mx.array(lost.size, wide) if given.reduction == _MEAN else total
+        return total / mx.array(lost.size, total.dtype) if given.reduction == _MEAN else total
 
 
 def dice_loss_grad(
@@ -122,34 +119,20 @@ def dice_loss_grad(
     """
     given = _checked("dice_loss_grad", y, target, activation, smooth, squared, reduction, stream)
     with mx.stream(given.spec.stream):
-        p, t, wide = _arrays(y, target, given)
-        each = _sums(p, t, given)
+        parts = _Parts(y, target, given)
+        each = _overlap(parts, given)
         share = 1 / max(each.above.size, 1) if given.reduction == _MEAN else 1.0
-        by_overlap, by_size = -2 * share / each.below, share * each.above / (each.below * each.below)
-        none = mx.zeros_like(by_size)
-        if given.squared:
-            dp = rules.plain_bn_normalize(t, none, by_overlap, none, given.spec)
-            dp = dp + rules.plain_bn_normalize(p, none, 2 * by_size, none, given.spec)
-        else:
-            dp = rules.plain_bn_normalize(t, none, by_overlap, by_size, given.spec)
-        if given.activation == _SOFTMAX:
-            lines = (p.shape[0] * p.shape[1], p.shape[3], 1)
-            dp = softmax_rules.softmax_grad(dp.reshape(lines), p.reshape(lines), softmax_rules.Spec(given.spec.stream))
-        elif given.activation == _SIGMOID:
-            dp = activation_rules.grad(dp, y.reshape(p.shape).astype(wide), _sigmoid(given))
-        return dp.reshape(y.shape).astype(y.dtype)
+        by_both, by_p = -2 * share / each.below, share * each.above / (each.below * each.below)
+        return parts.gradient(by_both, by_p).reshape(y.shape)
 
 
 class _Given(NamedTuple):
-    activation: SharesName
     smooth: float
-    squared: bool
-    labelled: bool
     reduction: OverallName
-    spec: ActivationSpec  # of sums, which are of what there is
+    spec: DiceSpec
 
 
-class _Sums(NamedTuple):
+class _Overlap(NamedTuple):
     """Of each class of each image, (n, c): twice the overlap, and what it is compared with."""
 
     above: mx.array
@@ -174,35 +157,36 @@ def _checked(
         with mx.stream(stream):
             known = labels.as_classes(target, y.shape[-1])
             labels.check_classes(op, target, known, None, y.shape[-1])
-    return _Given(made, number, switch, labelled, reduced, ActivationSpec(NO_ACTIVATION, stream))
+    params = DiceParams(SHARES.index(made), int(switch), int(labelled))
+    return _Given(number, reduced, DiceSpec(params, stream))
 
 
-def _sigmoid(given: _Given) -> ActivationSpec:
-    return ActivationSpec(activation_rules.activation("dice_loss", "sigmoid"), given.spec.stream)
+class _Parts:
+    """Images and targets as the kernels take them, or as probabilities and targets where there are no kernels."""
+
+    def __init__(self, y: mx.array, target: mx.array, given: _Given) -> None:
+        n, pixels, classes = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]
+        self._spec = given.spec
+        self._y = y.reshape(n, pixels, classes)
+        if given.spec.params.labelled:
+            self._target = labels.as_classes(target, classes).reshape(n, pixels)
+        else:
+            self._target = target.reshape(n, pixels, classes)
+        if not dice_rules.has_kernels(self._spec):
+            self._p = dice_rules.probabilities(self._y, self._spec)
+            self._t = dice_rules.targets(self._target, self._y, self._spec)
+
+    def sums(self) -> DiceSums:
+        if dice_rules.has_kernels(self._spec):
+            return DiceSums(*dice_rules.sums(self._y, self._target, self._spec))
+        return dice_rules.sums_of(self._p, self._t, self._spec)
+
+    def gradient(self, by_both: mx.array, by_p: mx.array) -> mx.array:
+        if dice_rules.has_kernels(self._spec):
+            return dice_rules.gradient(self._y, self._target, by_both, by_p, self._spec)
+        return dice_rules.gradient_of(self._y, self._p, self._t, by_both, by_p, self._spec)
 
 
-def _arrays(y: mx.array, target: mx.array, given: _Given) -> tuple[mx.array, mx.array, mx.Dtype]:
-    """Probabilities and targets as (n, pixels, 1, c) in the accumulator's dtype."""
-    n, pixels, classes = y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1]
-    wide, shape = launch.accumulator(y.dtype), (n, pixels, 1, classes)
-    p = y.reshape(shape).astype(wide)
-    if given.activation == _SIGMOID:
-        p = activation_rules.neuron(p, _sigmoid(given))
-    elif given.activation == _SOFTMAX:
-        p = softmax_rules.softmax(p.reshape(n * pixels, classes, 1), softmax_rules.Spec(given.spec.stream))
-    t = (
-        labels.as_classes(target, classes)[..., None] == mx.arange(classes).astype(mx.uint32)
-        if given.labelled
-        else target
-    )
-    return p.reshape(shape), t.reshape(shape).astype(wide), wide
-
-
-def _sums(p: mx.array, t: mx.array, given: _Given) -> _Sums:
-    """One pass over each of p and t, and one over both."""
-    none = mx.zeros((p.shape[0], p.shape[3]), p.dtype)
-    of_p, both = rules.plain_bn_stats_grad(p, t, none, given.spec)
-    of_t, squares = rules.plain_bn_stats_grad(t, t, none, given.spec)
-    if given.squared:
-        of_p, of_t = rules.plain_bn_stats_grad(p, p, none, given.spec)[1], squares
-    return _Sums(2 * both + given.smooth, of_p + of_t + given.smooth)
+def _overlap(parts: _Parts, given: _Given) -> _Overlap:
+    both, of_p, of_t = parts.sums()
+    return _Overlap(2 * both + given.smooth, of_p + of_t + given.smooth)

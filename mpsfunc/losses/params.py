@@ -74,3 +74,17 @@ class SoftmaxGradParams(NamedTuple):
     """Which derivative a CPU's kernel computes: 0 the gradient, 1 its own by y, 2 of a logarithm, its own by dy."""
 
     derivative: int
+
+
+class DiceParams(NamedTuple):
+    """What a CPU's kernels of the Dice loss are told.
+
+    Fields:
+        activation: What makes probabilities: 0 nothing, 1 a sigmoid, 2 softmax.
+        squared: Whether the sums of predictions and of targets are of their squares.
+        labelled: Whether the target is a class a pixel.
+    """
+
+    activation: int
+    squared: int
+    labelled: int

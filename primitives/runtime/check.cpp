@@ -61,7 +61,9 @@ class Check : public Requirements {
 
   // Classes of a loss's pixels.
   bool labelled(const Array& a) const {
-    return (call_.op == Op::loss || call_.op == Op::loss_grad) && a.dtype == Type::u32;
+    const bool of_classes =
+        call_.op == Op::loss || call_.op == Op::loss_grad || call_.op == Op::dice_sums || call_.op == Op::dice_grad;
+    return of_classes && a.dtype == Type::u32;
   }
 
   // The axis leads from images of n_in to images of n_out.
@@ -400,6 +402,10 @@ void check(const Signature& call) {
       return loss(c, call, false);
     case Op::loss_grad:
       return loss(c, call, true);
+    case Op::dice_sums:
+      return dice(c, false);
+    case Op::dice_grad:
+      return dice(c, true);
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:

@@ -42,6 +42,30 @@ void loss(const Check& c, const Signature& call, bool gradient) {
   if (call.shapes.size() == 2) c.output(1, y, c.image());
 }
 
+// Images (n, pixels, classes) and a target. Sums are for each class of each image, and so is what a gradient is made
+// of.
+template <typename Check>
+void dice(const Check& c, bool gradient) {
+  const auto p = c.template params<DiceParams>();
+  c.require(p.activation >= 0 && p.activation <= 2, "an activation from 0 to 2");
+  c.switches({p.squared, p.labelled});
+  c.counts(gradient ? 4 : 2, gradient ? 1 : 3);
+  const Shape& y = c.in(0);
+  c.require(y.size() == 3 && is_floating(c.image()), "floating images of rank 3");
+  c.require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
+  if (p.labelled) {
+    c.input(1, {y[0], y[1]}, Type::u32);
+  } else {
+    c.input(1, y, c.image());
+  }
+  const Shape sums = {y[0], y[2]};
+  if (gradient) {
+    for (int i = 2; i < 4; ++i) c.input(i, sums, c.accumulator());
+    return c.output(0, y, c.image());
+  }
+  for (int i = 0; i < 3; ++i) c.output(i, sums, c.accumulator());
+}
+
 // So many arrays (outer, length, inner).
 template <typename Check>
 void lines(const Check& c, size_t arrays) {

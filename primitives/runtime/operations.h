@@ -3,9 +3,9 @@
 
 // One line an operation: a function of this name exists in every instruction set's namespace, in _primitives, and (but
 // for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel, normalization by a state,
-// as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, layer normalization,
-// for which MLX has kernels there, and log_softmax and log_softmax_grad, which are template arguments of softmax's
-// bodies) under metal/.
+// as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, as it does the sums
+// of the Dice loss, layer normalization, for which MLX has kernels there, and log_softmax and log_softmax_grad, which
+// are template arguments of softmax's bodies) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -50,6 +50,8 @@
   X(log_softmax_grad)        \
   X(loss)                    \
   X(loss_grad)               \
+  X(dice_sums)               \
+  X(dice_grad)               \
   X(dropout)                 \
   X(dropout_mask)            \
   X(dropout_by_mask)         \

@@ -13,6 +13,7 @@ from support import DTYPES, close, exact, numbers, same_bits
 
 import mpsfunc as mf
 from mpsfunc.activation import glu_rules
+from mpsfunc.core import launch
 
 INF, NAN = float("inf"), float("nan")
 # A half of one, of fewer than a vector, of vectors and a rest, of whole ones; several chunks of each kind.
@@ -73,16 +74,46 @@ def test_small_slopes_keep_their_digits(on_cpu: mx.Device) -> None:
 
 def test_no_copies_of_halves(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """One operation a direction, which is handed x as it is."""
-    x, seen = numbers((4, 6, 8)), []
-    launch = glu_rules.launch.launch
+    x, seen, made = numbers((4, 6, 8)), [], launch.launch
 
     def watched(op: str, arrays: dict[str, mx.array], *rest: object) -> list[mx.array]:
         seen.append((op, sorted(arrays), arrays["x"].size))
-        return launch(op, arrays, *rest)  # type: ignore[arg-type]
+        return made(op, arrays, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(glu_rules.launch, "launch", watched)
+    monkeypatch.setattr(launch, "launch", watched)
     mx.eval(gradient(x, numbers((4, 6, 4), seed=1)))
     assert seen == [("glu", ["x"], x.size), ("glu_grad", ["dy", "x"], x.size)]
+
+
+X, HALF, F32 = (2, 2, 3, 4), (2, 3, 4), mx.float32
+MALFORMED: tuple[tuple[str, list[tuple[int, ...]], tuple[int, ...], list[tuple[int, ...]]], ...] = (
+    ("glu", [], (), [HALF]),
+    ("glu", [X], (0,), [HALF]),
+    ("glu", [X], (), [X]),
+    ("glu", [(2, 3, 3, 4)], (), [HALF]),
+    ("glu", [(4, 3, 4)], (), [HALF]),
+    ("glu", [X], (), [HALF, HALF]),
+    ("glu_grad", [X], (), [X]),
+    ("glu_grad", [X, X], (), [X]),
+    ("glu_grad", [HALF, (2, 2, 3, 5)], (), [X]),
+    ("glu_grad", [HALF, X], (), [HALF]),
+)
+
+
+@pytest.mark.parametrize(("op", "inputs", "params", "outputs"), MALFORMED)
+def test_malformed_calls_are_refused(
+    on_cpu: mx.Device,
+    op: str,
+    inputs: list[tuple[int, ...]],
+    params: tuple[int, ...],
+    outputs: list[tuple[int, ...]],
+) -> None:
+    kernel = getattr(launch.module(op), op)
+    with pytest.raises(ValueError, match=f"^{op}: expected "):
+        kernel([mx.zeros(shape) for shape in inputs], params, outputs, [F32] * len(outputs), mx.cpu)
+    with pytest.raises(ValueError, match=f"^{op}: expected "):
+        right = {"glu": ([X], [HALF]), "glu_grad": ([HALF, X], [X])}[op]
+        kernel([mx.zeros(shape) for shape in right[0]], (), right[1], [mx.float16], mx.cpu)
 
 
 def test_what_is_too_large_is_refused() -> None:

@@ -290,19 +290,20 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     texts = {path.stem for path in METAL.rglob("*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
     # MLX has powers and layer norm for a GPU; the logarithm of softmax is the text of softmax, normalization by a state
-    # and as a whole those of its parts, also of a sum. A stage without a name of its own is called after its operation.
+    # and as a whole those of its parts, also of a sum, and so is the Dice loss. A stage without a name of its own is
+    # called after its operation.
     others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE, *OF_A_SUM}
-    others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad"}
+    others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", "dice_sums", "dice_grad"}
     assert named(r"\bKernelLaunch") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
-    # One is of glu, one of dropout with a mask, one of conv_grad_weights, one of every gradient behind a neuron, one of
-    # batch norm, two of batch norm of a sum and three of its parts by a state, two are tangents, four of second orders,
-    # and two are what images are resampled and padded by.
+    # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
+    # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
+    # tangents, four of second orders, and two are what images are resampled and padded by.
     folded = {
-        *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM),
-        *("glu_grad", "dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
+        *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
+        *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample"),
     }
     assert operations() - folded <= set(mf.__all__)

@@ -18,6 +18,7 @@ F32 = mx.float32
 LINES, HALF = ((2, 3, 4), F32), ((2, 3, 4), mx.float16)
 FLAT = ((2, 12), F32)
 VALUES, LABELS, PIXELS = ((2,), F32), ((2, 3), mx.uint32), ((2, 3, 1), F32)
+SUMS = (2, 4), F32
 NUMBERS = for_cpu(LossNumbers(1.0, 0.0, 1e-7, 1.0, 1.0, 1.0))
 
 
@@ -96,6 +97,28 @@ MALFORMED: list[tuple[str, list[Any], tuple[int, ...], list[Any]]] = [
     ("loss_grad", [LINES, LINES, PIXELS, ((2,), mx.float16)], _grad(1, 1, 0, 1, 1), [LINES]),
     ("loss_grad", [LINES, LINES], _grad(1, 0, 0, 0, 0), [VALUES]),
     ("loss_grad", [LINES, LINES], _grad(1, 0, 0, 0, 0), [LINES, LINES]),
+    ("dice_sums", [LINES], (0, 0, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LINES], (0, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LINES], (3, 0, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LINES], (-1, 0, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LINES], (0, 2, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LABELS], (0, 0, 2), [SUMS] * 3),
+    ("dice_sums", [LINES, LABELS], (0, 0, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LINES], (0, 0, 1), [SUMS] * 3),
+    ("dice_sums", [LINES, ((3, 2), mx.uint32)], (0, 0, 1), [SUMS] * 3),
+    ("dice_sums", [LINES, HALF], (0, 0, 0), [SUMS] * 3),
+    ("dice_sums", [FLAT, FLAT], (0, 0, 0), [SUMS] * 3),
+    ("dice_sums", [((2, 0, 4), F32)] * 2, (0, 0, 0), [SUMS] * 3),
+    ("dice_sums", [((1, 2**16, 2**15), F32)] * 2, (0, 0, 0), [((1, 2**15), F32)] * 3),
+    ("dice_sums", [((2, 3, 4), mx.int32)] * 2, (0, 0, 0), [SUMS] * 3),
+    ("dice_sums", [LINES, LINES], (0, 0, 0), [SUMS] * 2),
+    ("dice_sums", [LINES, LINES], (0, 0, 0), [SUMS, SUMS, VALUES]),
+    ("dice_sums", [HALF, HALF], (0, 0, 0), [((2, 4), mx.float16)] * 3),
+    ("dice_grad", [LINES, LINES, SUMS], (0, 0, 0), [LINES]),
+    ("dice_grad", [LINES, LINES, SUMS, VALUES], (0, 0, 0), [LINES]),
+    ("dice_grad", [LINES, LINES, LINES, SUMS], (0, 0, 0), [LINES]),
+    ("dice_grad", [LINES, LINES, SUMS, SUMS], (0, 0, 0), [HALF]),
+    ("dice_grad", [LINES, LINES, SUMS, SUMS], (0, 0, 0), [LINES, LINES]),
 ]
 
 
@@ -105,7 +128,7 @@ def test_malformed_calls_are_refused(op: str, inputs: list[Any], params: tuple[i
         run(op, [mx.zeros(shape, dtype) for shape, dtype in inputs], params, outputs)
 
 
-@pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 33, 2100, 20_000])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 33, 48, 63, 64, 65, 2100, 20_000])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.float64], ids=str)
 def test_lines_of_every_length(isa: str, dtype: mx.Dtype, length: int) -> None:
     """Broken vectors, sums that go on in double, and more exponentials than are kept; stored past the caches or not."""

@@ -14,6 +14,10 @@ from support.losses_case import SIGMOID
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
+from mpsfunc.core import launch
+from mpsfunc.losses import dice_rules
+from mpsfunc.losses.dice import SHARES
+from mpsfunc.losses.params import DiceParams
 
 
 def close(made: mx.array, right: Any) -> None:
@@ -172,6 +176,78 @@ def test_labels_of_dice_are_targets(device: mx.Device, dtype: mx.Dtype, kind: mx
     for f in (mf.dice_loss, mf.dice_loss_grad):
         how: dict[str, Any] = {"activation": "softmax", "reduction": "sum"}
         assert same_bits(f(y, mx.array(labels).astype(kind), **how), f(y, hot, **how))
+
+
+# Classes that leave a vector nearly empty, fill one, fill several and a rest, and are more than registers hold.
+@pytest.mark.parametrize("shape", [(3, 1001, 1), (2, 31, 43, 3), (2, 17, 16), (1, 90, 21), (2, 41, 64), (2, 3, 1021)])
+@pytest.mark.parametrize("activation", ["none", "sigmoid", "softmax"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dice_every_instruction_set(
+    isa: str, on_cpu: mx.Device, dtype: mx.Dtype, activation: str, shape: tuple[int, ...]
+) -> None:
+    y, t = drawn(shape, dtype)
+    labels = mx.random.randint(0, shape[-1] + 1, shape[:-1], key=mx.random.key(5))
+    y = mx.clip(abs(y), 0, 1) if activation == "none" else y
+    for target, squared in ((t, False), (t, True), (labels, False)):
+        right = np.array(labels) if target is labels else exact(target)
+        each, slope = oracle.dice(exact(y), right, activation, 1e-5, squared)
+        how: dict[str, Any] = {"activation": activation, "squared": squared}
+        made = mf.dice_loss(y, target, reduction="none", **how)
+        near(made, each.reshape(made.shape), 4, slack=8)
+        near(mf.dice_loss_grad(y, target, reduction="sum", **how), slope, abs(slope).max(), slack=8)
+
+
+@pytest.mark.parametrize("activation", ["none", "sigmoid", "softmax"])
+def test_dice_of_views_that_start_one_element_in(isa: str, on_cpu: mx.Device, activation: str) -> None:
+    for dtype in DTYPES:
+        y, t = (mx.clip(a, 0, 1) for a in drawn((5 * 64 + 1,), dtype))
+        moved = [a[1:].reshape(1, 5, 64) for a in (y, t)]
+        whole = [mx.array(exact(a), dtype) for a in moved]
+        for f in (mf.dice_loss, mf.dice_loss_grad):
+            assert same_bits(f(*moved, activation=activation), f(*whole, activation=activation))
+
+
+def test_dice_threads_do_not_change_bits(on_cpu: mx.Device, threads: Callable[[int], None]) -> None:
+    for shape in ((2, 400, 64), (9, 300, 3), (1, 70, 300)):
+        y, t = drawn(shape, mx.float32)
+        made = []
+        for count in (1, 2, 5):
+            threads(count)
+            made.append([f(y, t, activation="softmax", reduction="sum") for f in (mf.dice_loss, mf.dice_loss_grad)])
+            mx.eval(made[-1])
+        assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("activation", ["none", "sigmoid", "softmax"])
+def test_dice_kernels_are_what_a_gpu_makes(on_cpu: mx.Device, activation: str, squared: bool) -> None:
+    """Both ways come to the same sums and gradients, by the target too, up to rounding."""
+    y, t = drawn((2, 37, 21), mx.float64)
+    spec = dice_rules.DiceSpec(DiceParams(SHARES.index(activation), int(squared), 0), mx.default_stream(mx.cpu))
+    by = [numbers((2, 21), mx.float64, seed) for seed in range(3)]
+
+    def parts(y: mx.array, t: mx.array) -> list[mx.array]:
+        return list(dice_rules.sums_of(dice_rules.probabilities(y, spec), dice_rules.targets(t, y, spec), spec))
+
+    right = mx.vjp(parts, [y, t], by)
+    made = mx.vjp(lambda y, t: list(dice_rules.sums(y, t, spec)), [y, t], by)
+    for one, other in zip([*made[0], *made[1]], [*right[0], *right[1]], strict=True):
+        np.testing.assert_allclose(exact(one), exact(other), rtol=1e-12, atol=1e-13)
+
+
+def test_dice_goes_over_images_once(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU nothing but two kernels, and vectors of classes."""
+    (y, t), seen, made = drawn((2, 9, 5), mx.float32), [], launch.launch
+
+    def watched(op: str, *rest: Any, **how: Any) -> list[mx.array]:
+        seen.append(op)
+        return made(op, *rest, **how)
+
+    monkeypatch.setattr(launch, "launch", watched)
+    mx.eval(mf.dice_loss(y, t, activation="softmax"))
+    assert seen == ["dice_sums"]
+    mx.eval(mf.dice_loss_grad(y, t, activation="softmax"))
+    assert seen == ["dice_sums", "dice_sums", "dice_grad"]
 
 
 def test_a_gradient_by_the_target(on_cpu: mx.Device) -> None:

@@ -189,6 +189,29 @@ inline void fold(const double* row, int64_t width, double* channel, int64_t chan
   }
 }
 
+// out[t][statistics group] of the parts of its chunks, in which the sums of term t are for each channel.
+template <typename A, int Terms>
+void add_chunks(const Rows& rows, int64_t stat_group, double* parts, A* const (&out)[Terms]) {
+  const int64_t channels = rows.channels;
+  double* total = parts;
+  bool any_pixels = false;
+  for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
+    if (rows.pixels_of(chunk) == 0) continue;
+    double* part = parts + chunk * Terms * channels;
+    if (any_pixels) {
+      for (int64_t i = 0; i < Terms * channels; ++i) total[i] += part[i];
+    } else {
+      total = part;
+    }
+    any_pixels = true;
+  }
+  for (int t = 0; t < Terms; ++t) {
+    for (int64_t c = 0; c < channels; ++c) {
+      out[t][stat_group * channels + c] = any_pixels ? static_cast<A>(total[t * channels + c]) : A(0);
+    }
+  }
+}
+
 // out[t][statistics group][c] = the sum of term t over the pixels of channel c. prepare(group, room) makes a `term` of
 // a group, with `Vectors` rows of room; term(offset, column, n, terms) the terms of the n elements from `offset` on in
 // the group, which are the entries of a row from `column` on; zeros behind them.
@@ -227,25 +250,7 @@ void channel_sums(const StatGroups& stat_groups, const F& prepare, A* const (&ou
         }
         for (int t = 0; t < Terms; ++t) fold(&sums[t * stride], width, part + t * channels, channels);
       },
-      [&](int64_t stat_group, double* parts) {
-        double* total = parts;
-        bool any_pixels = false;
-        for (int64_t chunk = 0; chunk <= rows.chunks(); ++chunk) {
-          if (rows.pixels_of(chunk) == 0) continue;
-          double* part = parts + chunk * Terms * channels;
-          if (any_pixels) {
-            for (int64_t i = 0; i < Terms * channels; ++i) total[i] += part[i];
-          } else {
-            total = part;
-          }
-          any_pixels = true;
-        }
-        for (int t = 0; t < Terms; ++t) {
-          for (int64_t c = 0; c < channels; ++c) {
-            out[t][stat_group * channels + c] = any_pixels ? static_cast<A>(total[t * channels + c]) : A(0);
-          }
-        }
-      });
+      [&](int64_t stat_group, double* parts) { add_chunks(rows, stat_group, parts, out); });
 }
 
 // Calls f(begin, end) for groups of the lines of an image, each of so many elements; several even where they are few,
