@@ -1,6 +1,6 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
 #include "convolution/params.h"
-#include "kernels/convolution/depthwise.h"
+#include "kernels/convolution/depthwise_few.h"
 #include "kernels/convolution/depthwise_grad.h"
 #include "kernels/convolution/few_channels.h"
 #include "kernels/convolution/few_pixels.h"
@@ -192,40 +192,48 @@ bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
   return true;
 }
 
+// The convolution to be, but for what is done with its channels: from in[0] to out[0].
+template <typename T>
+Depthwise<T> depthwise_of(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const ConvAxis& rows,
+                          const ConvAxis& cols) {
+  const Tensor &in = call.in[0], &out = call.out[0];
+  Depthwise<T> d = {};
+  d.source = data<T>(in), d.result = data<T>(out);
+  d.images = g.images;
+  d.source_rows = in.shape[1], d.source_cols = in.shape[2];
+  d.result_rows = out.shape[1], d.result_cols = out.shape[2];
+  d.channels = g.groups, d.planes = d.source_step = d.result_step = 1;
+  d.weights = data<Acc<T>>(call.in[1]);
+  d.weight_step = g.out_channels * static_cast<int>(g.per_out());
+  d.kernel_taps = static_cast<int>(g.per_out()), d.kernel_cols = g.cols.size;
+  d.bias = data<Acc<T>>(call.in[2]), d.neuron = &neuron;
+  d.streamed = out.streamed && g.groups % lanes<Acc<T>> == 0;
+  d.rows = rows, d.cols = cols;
+  return d;
+}
+
 template <typename T>
 void conv_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
-  using A = Acc<T>;
-  const ConvAxis rows = forward_axis(g.rows), cols = forward_axis(g.cols);
-  const A* w = data<A>(call.in[1]);
-  const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
-  const int64_t taps = g.per_out(), plane_size = taps * g.groups;
-  Scratch<A> weights(g.out_channels * plane_size);
-  const auto at = [&](int lane, int plane, int tap) {
-    return w[(int64_t{lane} * g.out_channels + plane) * taps + tap];
-  };
-  lay_out_planes(rows, cols, g.cols.size, g.out_channels, g.groups, at, weights.get());
-  for (int plane = 0; plane < g.out_channels; ++plane) {
-    depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]) + plane, g.images, g.rows.n_in, g.cols.n_in, g.rows.n_out,
-                  g.cols.n_out, g.groups, 1, 1, g.out_channels, weights.get() + plane * plane_size,
-                  data<A>(call.in[2]) + plane, &neuron, streamed, rows, cols});
+  Depthwise<T> d = depthwise_of<T>(g, call, neuron, forward_axis(g.rows), forward_axis(g.cols));
+  d.result_step = g.out_channels;
+  for (int plane = 0; plane < g.out_channels; ++plane, ++d.result, ++d.bias, d.weights += d.kernel_taps) {
+    depthwise(&d, 1);
   }
 }
 
 template <typename T>
-void input_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const ConvAxis& rows,
-                     const ConvAxis& cols) {
-  using A = Acc<T>;
-  const A* w = data<A>(call.in[1]);
-  const bool streamed = call.out[0].streamed && g.groups % lanes<A> == 0;
-  const int64_t taps = g.per_out();
-  Scratch<A> weights(g.out_channels * taps * g.groups);
-  const auto at = [&](int lane, int plane, int tap) {
-    return w[(int64_t{lane} * g.out_channels + plane) * taps + tap];
-  };
-  lay_out_planes(rows, cols, g.cols.size, g.out_channels, g.groups, at, weights.get());
-  depthwise<T>({data<T>(call.in[0]), data<T>(call.out[0]), g.images, g.rows.n_out, g.cols.n_out, g.rows.n_in,
-                g.cols.n_in, g.groups, g.out_channels, g.out_channels, 1, weights.get(), data<A>(call.in[2]), &neuron,
-                streamed, rows, cols});
+void input_depthwise(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
+  const int down = phases(g.rows), across = phases(g.cols);
+  for (int64_t phase = 0; phase < int64_t{down} * across;) {
+    Depthwise<T> sums[kMostPhases] = {};
+    int count = 0;
+    for (; count < kMostPhases && phase < int64_t{down} * across; ++count, ++phase) {
+      const int row = static_cast<int>(phase / across), col = static_cast<int>(phase % across);
+      sums[count] = depthwise_of<T>(g, call, neuron, input_axis(g.rows, row), input_axis(g.cols, col));
+      sums[count].planes = sums[count].source_step = g.out_channels;
+    }
+    depthwise(sums, count);
+  }
 }
 
 template <typename T>
@@ -325,13 +333,12 @@ void conv_grad_input(const Call& given) {
     const Neuron<Acc<T>> neuron(activation_of(p));
     if (call.out[0].size == 0 || input_folded<T>(g, call, neuron)) return;
     if (input_spread<true, T>(g, call, neuron) || input_spread<false, T>(g, call, neuron)) return;
-    if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat();
+    if (g.depthwise()) return input_depthwise<T>(g, call, neuron);
+    if (!g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
         const ConvAxis rows = input_axis(g.rows, row), cols = input_axis(g.cols, col);
-        if (g.depthwise()) {
-          input_depthwise<T>(g, call, neuron, rows, cols);
-        } else if (g.small_groups<Acc<T>>()) {
+        if (g.small_groups<Acc<T>>()) {
           input_grouped<T>(g, call, neuron, rows, cols);
         } else {
           multiply_all(input_product<T>(g, call, neuron, rows, cols), g.winograd);

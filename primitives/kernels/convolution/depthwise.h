@@ -1,4 +1,4 @@
-// Convolution with one channel a group: channels are the vector axis, and nothing is packed.
+// Convolution with one channel a group, of any kind: channels are the vector axis, and nothing is packed.
 #pragma once
 #include "kernels/activation/apply.h"
 #include "kernels/convolution/conv_axis.h"
@@ -16,7 +16,7 @@ inline bool is_depthwise(int groups, int channels, int out_channels) {
 }
 
 // result[pixel][channel * result_step] = bias + the sum over planes and taps of
-// source[tap of pixel][channel * source_step + plane] * weights[plane][tap][channel].
+// source[tap of pixel][channel * source_step + plane] * weights[channel * weight_step + plane * kernel's taps + tap].
 template <typename T>
 struct Depthwise {
   using A = Acc<T>;
@@ -26,14 +26,20 @@ struct Depthwise {
   int source_rows, source_cols, result_rows, result_cols;
   int channels, planes, source_step, result_step;
   const A* weights;
+  int weight_step, kernel_taps, kernel_cols;
   const A* bias;  // of the channels, result_step apart
   const Neuron<A>* neuron;
   bool streamed;  // whole vectors are aligned, and better stored past the caches
   ConvAxis rows, cols;
 
   int taps() const { return rows.taps * cols.taps; }
+  // Where in the kernel the tap is.
+  int tap(int q, int p) const {
+    return (rows.tap_first + q * rows.tap_step) * kernel_cols + cols.tap_first + p * cols.tap_step;
+  }
   int64_t source_pitch() const { return int64_t{channels} * source_step; }
   int64_t result_pitch() const { return int64_t{channels} * result_step; }
+  bool dense() const { return planes == 1 && source_step == 1 && result_step == 1; }
 };
 
 template <typename T>
@@ -57,8 +63,8 @@ MPSF_INLINE void store_step(T* p, Vec<Acc<T>> v, int step, int n, bool streamed)
 // pieces of a pixel, no processor foresees it. Whole says that these are whole vectors in one plane without steps, so
 // that the compiler knows it too.
 template <typename T, int Pixels, int Vectors, bool Whole>
-MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col, int tap_begin, int tap_end,
-                          int channel, int n, const T* ahead) {
+MPSF_INLINE void sum_taps(const Depthwise<T>& given, const Acc<T>* weights, int image, int row, int col, int tap_begin,
+                          int tap_end, int channel, int n, const T* ahead) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   Depthwise<T> d = given;
@@ -82,7 +88,7 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
     for (int p = tap_begin; p < tap_end; ++p) {
       for (int plane = 0; plane < d.planes; ++plane) {
         const T* x = d.source + (line + p * cols.src_tap) * d.source_pitch() + channel * d.source_step + plane;
-        const A* w = d.weights + (int64_t{plane} * d.taps() + q * cols.taps + p) * d.channels + channel;
+        const A* w = weights + (int64_t{plane} * d.taps() + q * cols.taps + p) * d.channels + channel;
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
           const Vec<A> weight = load_some(w + v * L, n);
@@ -116,10 +122,21 @@ MPSF_INLINE void sum_taps(const Depthwise<T>& given, int image, int row, int col
   }
 }
 
+// Any windows, and any number of outputs for a channel.
 template <typename T>
-void depthwise(const Depthwise<T>& d) {
-  constexpr int L = lanes<Acc<T>>, kPixels = kRegisters == 32 ? 4 : 2;
-  const bool dense = d.planes == 1 && d.source_step == 1 && d.result_step == 1;
+void depthwise_of_any(const Depthwise<T>& d) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, kPixels = kRegisters == 32 ? 4 : 2;
+  const Scratch<A> weights(int64_t{d.planes} * d.taps() * d.channels);
+  A* w = weights.get();
+  for (int plane = 0; plane < d.planes; ++plane) {
+    for (int q = 0; q < d.rows.taps; ++q) {
+      for (int p = 0; p < d.cols.taps; ++p) {
+        const A* from = d.weights + int64_t{plane} * d.kernel_taps + d.tap(q, p);
+        for (int64_t c = 0; c < d.channels; ++c) *w++ = from[c * d.weight_step];
+      }
+    }
+  }
   const int64_t lines = int64_t{d.images} * d.rows.count, band = smaller(8, 1 + lines / 32);
   parallel_for((lines + band - 1) / band, [&](int64_t task) {
     for (int64_t line = task * band; line < smaller(lines, (task + 1) * band); ++line) {
@@ -129,12 +146,12 @@ void depthwise(const Depthwise<T>& d) {
       const T* ahead = d.source + (int64_t{image} * d.source_rows + next) * d.source_cols * d.source_pitch();
       for_pixels<kPixels>(d.cols, [&]<int Pixels>(int col, int tap_begin, int tap_end) {
         int c = 0;
-        for (; dense && c + 2 * L <= d.channels; c += 2 * L) {
-          sum_taps<T, Pixels, 2, true>(d, image, row, col, tap_begin, tap_end, c, L, ahead);
+        for (; d.dense() && c + 2 * L <= d.channels; c += 2 * L) {
+          sum_taps<T, Pixels, 2, true>(d, weights.get(), image, row, col, tap_begin, tap_end, c, L, ahead);
         }
         for (; c < d.channels; c += L) {
           const int n = min_int(L, d.channels - c);
-          sum_taps<T, Pixels, 1, false>(d, image, row, col, tap_begin, tap_end, c, n, ahead);
+          sum_taps<T, Pixels, 1, false>(d, weights.get(), image, row, col, tap_begin, tap_end, c, n, ahead);
         }
       });
     }
