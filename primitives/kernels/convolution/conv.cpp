@@ -1,7 +1,7 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
 #include "convolution/params.h"
 #include "kernels/convolution/depthwise_few.h"
-#include "kernels/convolution/depthwise_grad.h"
+#include "kernels/convolution/depthwise_grad_tiles.h"
 #include "kernels/convolution/few_channels.h"
 #include "kernels/convolution/few_pixels.h"
 #include "kernels/convolution/grouped.h"

@@ -1,4 +1,5 @@
-// The weight gradient of convolution with one channel a group: channels are the vector axis, and nothing is packed.
+// The weight gradient of convolution with one channel a group, of any kind: channels are the vector axis, and nothing
+// is packed.
 #pragma once
 #include "kernels/convolution/depthwise.h"
 
@@ -40,110 +41,9 @@ MPSF_INLINE void add_line(const T* dy, const T* x, int count, int64_t dy_pitch, 
   }
 }
 
-// The same for three taps `tap_pitch` apart in x, whose sums are sum_pitch apart: a cotangent is loaded once for them.
-template <typename T, int Vectors>
-MPSF_INLINE void add_three_taps(const T* dy, const T* x, int count, int64_t dy_pitch, int64_t x_pitch,
-                                int64_t tap_pitch, double* sums, int64_t sum_pitch) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
-  Vec<A> acc[3][Vectors] = {};
-  for (int i = 0; i < count; ++i, dy += dy_pitch, x += x_pitch) {
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) {
-      const Vec<A> d = load(dy + v * L);
-#pragma GCC unroll 3
-      for (int t = 0; t < 3; ++t) acc[t][v] += d * load(x + t * tap_pitch + v * L);
-    }
-  }
-#pragma GCC unroll 3
-  for (int t = 0; t < 3; ++t) {
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) {
-      for (int i = 0; i < L; ++i) sums[t * sum_pitch + v * L + i] += static_cast<double>(acc[t][v][i]);
-    }
-  }
-}
-
-// Lines from `line` on, up to `end`, whose windows are three by three, move by one and have all of their lines of x: at
-// most so many as are added up in the accumulator's precision.
+// Adds columns [col_begin, col_end) of a line of outputs to sums, [plane][tap][channel].
 template <typename T>
-int lines_of_nine(const DepthwiseGrad<T>& g, int64_t line, int64_t end) {
-  const Axis &rows = g.rows, &cols = g.cols;
-  const auto moves_by_one = [](const Axis& a) { return a.size == 3 && a.stride == 1 && a.dilation == 1; };
-  if (kRegisters < 32 || g.planes > 1 || !moves_by_one(rows) || !moves_by_one(cols)) return 0;
-  const int selected = rows.end - rows.begin, row = rows.begin + static_cast<int>(line % selected);
-  if (row < rows.pad) return 0;
-  const int last = min_int(rows.end, rows.n_in + rows.pad - 2), most = max_int(1, kPiece / (cols.end - cols.begin));
-  return max_int(0, static_cast<int>(smaller(end - line, min_int(most, last - row))));
-}
-
-// Adds columns [begin, end) of so many lines, from dy on, to the sums of all nine taps for a vector of channels. Three
-// lines of x from x on belong to the first one; lines behind these are read soon.
-template <typename T>
-MPSF_INLINE void add_nine_taps(const DepthwiseGrad<T>& g, const T* dy, const T* x, int lines, int begin, int end,
-                               double* sums) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
-  const int64_t pitch = g.channels, dy_pitch = g.cols.n_out * pitch, x_pitch = g.cols.n_in * pitch;
-  const int pad = g.cols.pad, width = g.cols.n_in;
-  Vec<A> acc[3][3] = {};
-  for (int line = 0; line < lines; ++line, dy += dy_pitch, x += x_pitch) {
-    const auto pixel = [&](int q, int at) {
-      return static_cast<unsigned>(at) < static_cast<unsigned>(width) ? load(x + q * x_pitch + at * pitch) : Vec<A>{};
-    };
-    Vec<A> near[3][3];
-#pragma GCC unroll 3
-    for (int q = 0; q < 3; ++q) {
-      near[q][0] = pixel(q, begin - pad);
-      near[q][1] = pixel(q, begin - pad + 1);
-    }
-    for (int col = begin; col < end; col += 3) {
-#pragma GCC unroll 3
-      for (int k = 0; k < 3; ++k) {  // the pixel of tap t is in place (k + t) % 3
-        if (col + k == end) break;
-        const T* const at = dy + (col + k) * pitch;
-        const Vec<A> d = load(at);
-        __builtin_prefetch(at + lines * dy_pitch, 0, 2);
-        __builtin_prefetch(x + (lines + 2) * x_pitch + (col + k) * pitch, 0, 2);
-#pragma GCC unroll 3
-        for (int q = 0; q < 3; ++q) {
-          near[q][(k + 2) % 3] = pixel(q, col + k - pad + 2);
-#pragma GCC unroll 3
-          for (int t = 0; t < 3; ++t) acc[q][t] += d * near[q][(k + t) % 3];
-        }
-      }
-    }
-  }
-#pragma GCC unroll 3
-  for (int q = 0; q < 3; ++q) {
-#pragma GCC unroll 3
-    for (int t = 0; t < 3; ++t) {
-      for (int i = 0; i < L; ++i) sums[(3 * q + t) * pitch + i] += static_cast<double>(acc[q][t][i]);
-    }
-  }
-}
-
-// All whole vectors of channels of so many lines_of_nine, which begin with `line`. Returns the channels that are done.
-template <typename T>
-int add_lines_of_nine(const DepthwiseGrad<T>& g, int64_t line, int lines, double* sums) {
-  constexpr int L = lanes<Acc<T>>;
-  const int selected = g.rows.end - g.rows.begin, row = g.rows.begin + static_cast<int>(line % selected);
-  const int64_t image = line / selected;
-  const T* dy = g.dy + (image * g.rows.n_out + row) * g.cols.n_out * g.channels;
-  const T* x = g.x + (image * g.rows.n_in + row - g.rows.pad) * g.cols.n_in * g.channels;
-  const int whole = g.channels / L * L;
-  for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
-    for (int c = 0; c < whole; c += L) {
-      add_nine_taps<T>(g, dy + c, x + c, lines, col, min_int(g.cols.end, col + kPiece), sums + c);
-    }
-  }
-  return whole;
-}
-
-// Adds columns [col_begin, col_end) of a line of outputs to sums, [plane][tap][channel], from a channel on.
-template <typename T>
-void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin, int col_end, int first_channel,
-                         double* sums) {
+void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin, int col_end, double* sums) {
   constexpr int L = lanes<Acc<T>>;
   const int selected = g.rows.end - g.rows.begin, row = g.rows.begin + static_cast<int>(line % selected);
   const int64_t image = line / selected, out_channels = g.out_channels();
@@ -167,7 +67,7 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
   const int block = g.planes == 1 && long_lines ? 4 * L : max_int(1, g.channels);
   const int64_t steps = int64_t{g.rows.size} * g.cols.size * ceil_div(g.channels, block);
   Ahead ahead_dy(dy_next, dy_next + dy_pitch, steps), ahead_x(x_next, x_next + x_pitch, steps);
-  for (int channel = first_channel; channel < g.channels; channel += block) {
+  for (int channel = 0; channel < g.channels; channel += block) {
     const int channel_end = min_int(g.channels, channel + block);
     for (int q = 0; q < g.rows.size; ++q) {
       const int from_row = source(g.rows, row, q);
@@ -197,31 +97,18 @@ void depthwise_grad_line(const DepthwiseGrad<T>& g, int64_t line, int col_begin,
           }
         }
       };
-      int done = channel;
-      if (g.planes == 1 && g.cols.size == 3) {
-        constexpr int V = kRegisters == 32 ? 4 : 2;
-        const int from = max_int(begin(0), max_int(begin(1), begin(2))), to = min_int(end(0), min_int(end(1), end(2)));
-        for (; from < to && done + V * L <= channel_end; done += V * L) {
-          add_three_taps<T, V>(dy_line + from * out_channels + done,
-                               x_line + (int64_t{from} * g.cols.stride + shift(0)) * g.channels + done, to - from,
-                               out_channels, x_step, int64_t{g.cols.dilation} * g.channels, sum + done, g.channels);
-          for (int p = 0; p < 3; ++p) {
-            add_tap(p, begin(p), min_int(end(p), from), done, done + V * L);
-            add_tap(p, max_int(begin(p), to), end(p), done, done + V * L);
-          }
-        }
-      }
       for (int p = 0; p < g.cols.size; ++p) {
         ahead_dy.step();
         ahead_x.step();
-        add_tap(p, begin(p), end(p), done, channel_end);
+        add_tap(p, begin(p), end(p), channel, channel_end);
       }
     }
   }
 }
 
+// Any windows, and any number of outputs for a channel.
 template <typename T>
-void depthwise_grad(const DepthwiseGrad<T>& g) {
+void depthwise_grad_of_any(const DepthwiseGrad<T>& g) {
   using A = Acc<T>;
   constexpr int64_t kParts = 16;
   const int64_t taps = int64_t{g.rows.size} * g.cols.size, parts = smaller(kParts, g.lines());
@@ -236,12 +123,9 @@ void depthwise_grad(const DepthwiseGrad<T>& g) {
     double* sum = sums.get() + part * each;
     clear(sum, each);
     const int64_t end = g.lines() * (part + 1) / parts;
-    for (int64_t line = g.lines() * part / parts; line < end;) {
-      const int band = lines_of_nine(g, line, end), done = band > 0 ? add_lines_of_nine(g, line, band, sum) : 0;
-      for (const int64_t next = line + max_int(1, band); line < next; ++line) {
-        for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
-          depthwise_grad_line(g, line, col, min_int(g.cols.end, col + kPiece), done, sum);
-        }
+    for (int64_t line = g.lines() * part / parts; line < end; ++line) {
+      for (int col = g.cols.begin; col < g.cols.end; col += kPiece) {
+        depthwise_grad_line(g, line, col, min_int(g.cols.end, col + kPiece), sum);
       }
     }
   });
