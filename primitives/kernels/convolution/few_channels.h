@@ -287,13 +287,18 @@ class LineGrad {
     const Scratch<A> totals(parts * size_);
     const Scratch<double> bias(g_.db ? parts * g_.out_channels : 0);
     parallel_for(parts, [&](int64_t part) {
-      const Scratch<A> sums(size_);
       A* total = totals.get() + part * size_;
       double* own = g_.db ? bias.get() + part * g_.out_channels : nullptr;
       clear(total, size_);
       if (own) clear(own, g_.out_channels);
+      int64_t piece = pieces * part / parts;
       const int64_t end = pieces * (part + 1) / parts;
-      for (int64_t piece = pieces * part / parts; piece < end;) {
+      if (end - piece <= kRunBlocks) {
+        for (; piece < end; ++piece) add(piece, end, total, own);
+        return;
+      }
+      const Scratch<A> sums(size_);
+      while (piece < end) {
         clear(sums.get(), size_);
         for (const int64_t last = smaller(end, piece + kRunBlocks); piece < last; ++piece) {
           add(piece, end, sums.get(), own);
@@ -301,12 +306,10 @@ class LineGrad {
         for (int64_t i = 0; i < size_; i += L) store(total + i, load(total + i) + load(sums.get() + i));
       }
     });
-    for (int64_t i = 0; i < size_; i += L) {
-      Vec<A> sum = load(totals.get() + i);
-      for (int64_t part = 1; part < parts; ++part) sum += load(totals.get() + part * size_ + i);
-      const int64_t depth = int64_t{g_.rows.size} * width_, out = i / W / depth * W + i % W, k = i / W % depth;
-      for (int lane = 0; lane < L && out + lane < g_.out_channels; ++lane) g_.dw[(out + lane) * depth + k] = sum[lane];
-    }
+    const int64_t depth = int64_t{g_.rows.size} * width_, squares = (depth + L - 1) / L;
+    parallel_for(blocks_ * squares, [&](int64_t task) {
+      add_up(totals.get(), parts, task / squares, task % squares * L, depth);
+    });
     for (int out = 0; g_.db && out < g_.out_channels; ++out) {
       for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.out_channels + out];
       g_.db[out] = static_cast<A>(bias[out]);
@@ -314,6 +317,25 @@ class LineGrad {
   }
 
  private:
+  // Weights of a block of output channels, from number k of their `depth` on: as many as there are lanes. The parts'
+  // sums of output channels beside each other become weights beside each other.
+  void add_up(const A* totals, int64_t parts, int64_t block, int64_t k, int64_t depth) const {
+    const int n = static_cast<int>(smaller(L, depth - k));
+    for (int v = 0; v < kTileVectors; ++v) {
+      const int64_t out = block * W + v * L;
+      Vec<A> square[L] = {};
+      for (int i = 0; i < n; ++i) {
+        const A* from = totals + (block * depth + k + i) * W + v * L;
+        square[i] = load(from);
+        for (int64_t part = 1; part < parts; ++part) square[i] += load(from + part * size_);
+      }
+      turn_over<A>(square);
+      for (int lane = 0; lane < L && out + lane < g_.out_channels; ++lane) {
+        store_some(g_.dw + (out + lane) * depth + k, square[lane], n);
+      }
+    }
+  }
+
   // Where a piece begins in its line, and what the next piece reads.
   int piece_begin(int64_t at) const { return static_cast<int>(g_.line() * at / pieces_); }
   Ahead ahead(int64_t piece, int64_t steps) const {

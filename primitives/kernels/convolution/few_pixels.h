@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kFewTiles = 64;                   // of pixels
 constexpr int64_t kManyWeights = int64_t{1} << 20;  // bytes, more than a second cache holds
+constexpr int kFewPacked = 4;                       // tiles of output channels that a task packs
 constexpr int kFewBlocks = 4;                       // of lanes that a task has at most
 
 template <typename T>
@@ -68,14 +69,14 @@ void weight_grad_of_few(const WeightGrad<T>& g) {
   using A = Acc<T>;
   constexpr int L = lanes<A>, W = kTileLanes<A>;
   const int pixels = g.line(), blocks = g.blocks(), parts = (pixels + kBlockPixels - 1) / kBlockPixels;
-  const int64_t dy_size = int64_t{pixels} * kOuterPitch, x_size = int64_t{pixels} * W;
+  const int64_t dy_size = packed_size(pixels), x_size = int64_t{pixels} * W;
   const Scratch<A> dy(g.tiles() * dy_size);
-  parallel_for((g.tiles() + kPackedTiles - 1) / kPackedTiles, [&](int64_t task) {
-    const int begin = static_cast<int>(task) * kPackedTiles, end = min_int(g.tiles(), begin + kPackedTiles);
-    pack_dy(g, 0, {0, 1, 0, pixels}, begin, end, dy.get());
+  parallel_for((g.tiles() + kFewPacked - 1) / kFewPacked, [&](int64_t task) {
+    const int begin = static_cast<int>(task) * kFewPacked, end = min_int(g.tiles(), begin + kFewPacked);
+    pack_dy(g, 0, {0, 1, 0, pixels}, begin, end, dy.get() + begin * dy_size);
     if (!g.db) return;
-    double bias[kPackedTiles * kTileRows] = {};
-    add_bias(g, begin, end, dy.get(), pixels, bias);
+    double bias[kFewPacked * kTileRows] = {};
+    add_bias(g, begin, end, dy.get() + begin * dy_size, pixels, bias);
     const int first = g.tile_begin(begin);
     for (int out = first; out < g.tile_begin(end); ++out) g.db[out] = static_cast<A>(bias[out - first]);
   });

@@ -9,10 +9,17 @@ namespace {
 
 constexpr int kBlockPixels = 256;   // that one register tile adds up
 constexpr int64_t kRunBlocks = 32;  // added up by themselves, to round less in long sums
-constexpr int kPackedTiles = 4;     // of output channels that are packed together, to read whole lines of the cache
+constexpr int kPixelsAhead = 4;     // whose memory is fetched while one is packed
 constexpr int kMaxHalo = 64;        // columns worth packing once for all taps of a row
 constexpr int64_t kPartBytes = int64_t{4} << 20;  // of sums private to the parts of the image
 constexpr int64_t kMaxParts = 16;
+constexpr int kCutBlocks = 8, kCutTiles = 10;       // that a task has at most
+constexpr int64_t kCutBytes = int64_t{384} << 10;  // of its sums, about
+
+// Weights of a group: some of its blocks of lanes for some of its tiles of output channels.
+struct Part {
+  int group, first_block, last_block, first_tile, last_tile;
+};
 
 template <typename T>
 struct WeightGrad {
@@ -29,8 +36,10 @@ struct WeightGrad {
   int taps() const { return merged() ? 1 : cols.size; }
   int width() const { return merged() ? cols.size * channels : channels; }
   int blocks() const { return (width() + kTileLanes<A> - 1) / kTileLanes<A>; }
-  // Sums of one block of lanes, as [row tap][column tap][out][lane].
+  // Sums of one block of lanes, as [row tap][column tap][out][lane]; and of the output channels of a part.
   int64_t block_size() const { return int64_t{rows.size} * taps() * out_channels * kTileLanes<A>; }
+  int outs(const Part& part) const { return tile_begin(part.last_tile) - tile_begin(part.first_tile); }
+  int64_t block_size(const Part& part) const { return int64_t{rows.size} * taps() * outs(part) * kTileLanes<A>; }
 
   int64_t size() const { return int64_t{groups} * out_channels * rows.size * cols.size * channels; }
 
@@ -39,7 +48,10 @@ struct WeightGrad {
   int tile_begin(int tile) const { return static_cast<int>(int64_t{out_channels} * tile / tiles()); }
 
   // One panel serves all taps of a row; otherwise each tap has its own, without the columns between strides.
-  bool shared() const { return !merged() && cols.stride <= 2 && (cols.size - 1) * int64_t{cols.dilation} <= kMaxHalo; }
+  bool shared() const {
+    const bool close = cols.stride == 1 || (cols.stride == 2 && cols.size > 1);
+    return !merged() && close && (cols.size - 1) * int64_t{cols.dilation} <= kMaxHalo;
+  }
   int span(int pixels) const {
     return shared() ? (pixels - 1) * cols.stride + (cols.size - 1) * cols.dilation + 1 : pixels;
   }
@@ -49,8 +61,6 @@ struct WeightGrad {
   int line() const { return cols.end - cols.begin; }
   int pieces() const { return (line() + kBlockPixels - 1) / kBlockPixels; }
   int64_t lines_each() const { return pieces() == 1 ? kBlockPixels / line() : 1; }
-  // Of the cotangents of a group in one block of pixels.
-  int64_t packed_size() const { return int64_t{tiles()} * kBlockPixels * kOuterPitch; }
   int64_t pixel_blocks() const { return (lines() + lines_each() - 1) / lines_each() * pieces(); }
 };
 
@@ -83,20 +93,24 @@ int64_t x_line(const WeightGrad<T>& g, int64_t line, int q) {
   return row < 0 ? -1 : line / selected * g.rows.n_in + row;
 }
 
-// The cotangents of tiles [first, last) of a group as [tile of output channels][pixel][out]; `panel` is of all tiles.
+// Numbers of a tile of packed cotangents. The skew parts tiles that would meet in one place of the nearest cache.
+inline int64_t packed_size(int64_t pixels) { return pixels * kOuterPitch + 3 * kOuterPitch; }
+
+// The cotangents of tiles [first, last) of a group as [tile of output channels][pixel][out]. What is read of the pixels
+// ahead is fetched: pixels lie so far apart that no processor foresees it.
 template <typename T>
 void pack_dy(const WeightGrad<T>& g, int group, const PixelRange& range, int first, int last, Acc<T>* panel) {
-  const int64_t size = int64_t{range.count} * range.cols * kOuterPitch;
-  for (; first < last; first += kPackedTiles) {
-    const int end = min_int(last, first + kPackedTiles);
-    Acc<T>* to = panel + first * size;
-    for (int i = 0; i < range.count; ++i) {
-      const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.out_channels;
-      for (int j = 0; j < range.cols; ++j, from += int64_t{g.groups} * g.out_channels, to += kOuterPitch) {
-        for (int tile = first; tile < end; ++tile) {
-          const int begin = g.tile_begin(tile), out = g.tile_begin(tile + 1);
-          copy_run(to + (tile - first) * size, from, begin, out, begin, out);
-        }
+  constexpr int L = lanes<Acc<T>>, kLine = 64 / sizeof(T);
+  const int64_t size = packed_size(int64_t{range.count} * range.cols), step = int64_t{g.groups} * g.out_channels;
+  const int begin = g.tile_begin(first), end = g.tile_begin(last);
+  for (int i = 0; i < range.count; ++i) {
+    const T* from = g.dy + (dy_pixel(g, range.line + i, range.col) * g.groups + group) * g.out_channels;
+    for (int j = 0; j < range.cols; ++j, from += step, panel += kOuterPitch) {
+      for (int out = begin; out < end; out += kLine) __builtin_prefetch(from + kPixelsAhead * step + out, 0, 3);
+      Acc<T>* to = panel;
+      for (int tile = first; tile < last; ++tile, to += size) {
+        const int low = g.tile_begin(tile), n = g.tile_begin(tile + 1) - low;
+        for (int v = 0; v < n; v += L) store(to + v, load(from + low + v, min_int(L, n - v)));
       }
     }
   }
@@ -108,7 +122,7 @@ void add_bias(const WeightGrad<T>& g, int first, int last, const Acc<T>* panel, 
   using A = Acc<T>;
   for (int tile = first; tile < last; ++tile) {
     const int begin = g.tile_begin(tile), end = g.tile_begin(tile + 1);
-    const A* from = panel + tile * pixel_count * kOuterPitch;
+    const A* from = panel + (tile - first) * packed_size(pixel_count);
     for (int i = begin; i < end; i += lanes<A>, from += lanes<A>) {
       const int n = min_int(lanes<A>, end - i);
       for (int64_t pixel = 0; pixel < pixel_count;) {
@@ -131,6 +145,7 @@ void pack_line(const WeightGrad<T>& g, int group, int64_t line, int lane, int64_
   const T* from = g.x + (line * g.cols.n_in + col) * pitch + int64_t{group} * g.channels;
   const bool whole = lane + W <= g.channels;
   for (int j = 0; j < count; ++j, col += step, from += step * pitch, panel += W) {
+    fetch<W * sizeof(T)>(from + 2 * kPixelsAhead * step * pitch + lane);
     if (whole && col >= 0 && col < g.cols.n_in) {
       for (int v = 0; v < kTileVectors; ++v) store(panel + v * L, load(from + lane + v * L));
     } else {
@@ -160,57 +175,61 @@ struct LinePanel {
   }
 };
 
-// A task: sums over some of the pixels for blocks of lanes [first_block, last_block) of a group.
+// Sums of a part of the weights over some of the pixels.
 template <typename T>
 class WeightGradTask {
   using A = Acc<T>;
   static constexpr int W = kTileLanes<A>;
 
  public:
-  // Adds sums of dy to `bias` besides, unless that is null. `packed` has the group's cotangents of all pixel blocks, or
-  // is null.
-  WeightGradTask(const WeightGrad<T>& g, int group, int first_block, int last_block, double* bias, const A* packed)
+  // Adds sums of dy to `bias` besides, which is of the part's output channels, unless that is null.
+  WeightGradTask(const WeightGrad<T>& g, const Part& part, double* bias)
       : g_(g),
+        part_(part),
         bias_(bias),
-        packed_(packed),
-        group_(group),
-        first_(first_block),
-        last_(last_block),
-        dy_(packed ? 0 : g.packed_size()),
-        sums_((last_block - first_block) * g.block_size()),
+        block_size_(g.block_size(part)),
+        size_(block_size_ * (part.last_block - part.first_block)),
+        dy_((part.last_tile - part.first_tile) * packed_size(kBlockPixels)),
+        sums_(size_),
         panel_(g.lines_each() * (g.shared() ? g.rows.size : 1), g.span((g.line() + g.pieces() - 1) / g.pieces())) {}
 
-  // Adds up pixel blocks [begin, end) into total, which starts at the first block of lanes.
+  // Adds up pixel blocks [begin, end) into total, as [block][row tap][column tap][out][lane].
   void add(int64_t begin, int64_t end, A* total) {
-    const int64_t size = (last_ - first_) * g_.block_size();
     if (end - begin <= kRunBlocks) return add_run(begin, end, end, total);
-    clear(total, size);
-    clear(sums_.get(), size);  // lanes of no channel, too
+    clear(total, size_);
+    clear(sums_.get(), size_);  // lanes of no channel, too
     for (; begin < end; begin += kRunBlocks) {
       add_run(begin, smaller(end, begin + kRunBlocks), end, sums_.get());
-      for (int64_t i = 0; i < size; i += lanes<A>) store(total + i, load(total + i) + load(sums_.get() + i));
+      for (int64_t i = 0; i < size_; i += lanes<A>) store(total + i, load(total + i) + load(sums_.get() + i));
     }
   }
 
  private:
   // Sums of pixel blocks [begin, end), of which those up to `last` are this task's.
   void add_run(int64_t begin, int64_t end, int64_t last, A* sums) {
-    const int64_t steps = int64_t{last_ - first_} * g_.rows.size * g_.taps() * g_.tiles();
+    const int tiles = part_.last_tile - part_.first_tile, outs = g_.outs(part_);
+    const int64_t steps = int64_t{part_.last_block - part_.first_block} * g_.rows.size * g_.taps() * tiles;
     for (int64_t index = begin; index < end; ++index) {
       const PixelRange range = pixel_range(g_, index);
+      const int64_t pixel_count = int64_t{range.count} * range.cols;
       Ahead dy = dy_ahead(index + 1, last, steps), x = x_ahead(index + 1, last, steps);
-      const A* panel = packed_ ? packed_ + index * g_.packed_size() : dy_.get();
-      if (!packed_) pack_dy(g_, group_, range, 0, g_.tiles(), dy_.get());
-      if (bias_) add_bias(g_, 0, g_.tiles(), panel, range.count * range.cols, bias_);
-      for (int block = first_; block < last_; ++block) {
+      pack_dy(g_, part_.group, range, part_.first_tile, part_.last_tile, dy_.get());
+      if (bias_) add_bias(g_, part_.first_tile, part_.last_tile, dy_.get(), pixel_count, bias_);
+      for (int block = part_.first_block; block < part_.last_block; ++block) {
+        const int vectors = g_.width() - block * W <= lanes<A> ? 1 : kTileVectors;
         panel_.count = 0;
         for (int q = 0; q < g_.rows.size; ++q) {
           for (int tap = 0; tap < g_.taps(); ++tap) {
             const PixelBlock pixels = source_pixels(range, block * W, q, tap);
-            A* sum = sums + (block - first_) * g_.block_size() + (int64_t{q} * g_.taps() + tap) * g_.out_channels * W;
-            if (pixels.count == 0 && index == begin) clear(sum, int64_t{g_.out_channels} * W);
-            for (int tile = 0; tile < g_.tiles() && pixels.count > 0; ++tile) {
-              add_tile(panel, pixels, block * W, tile, range.count * range.cols, index > begin, sum);
+            A* sum = sums + (block - part_.first_block) * block_size_ + (int64_t{q} * g_.taps() + tap) * outs * W;
+            if (pixels.count == 0 && index == begin) clear(sum, int64_t{outs} * W);
+            const A* from = dy_.get();
+            for (int tile = part_.first_tile; tile < part_.last_tile && pixels.count > 0; ++tile) {
+              const int rows = g_.tile_begin(tile + 1) - g_.tile_begin(tile);
+              outer_tile<A, false>(rows, vectors)(pixels, from, panel_.data.get(), index > begin, nullptr, nullptr, sum,
+                                                  W);
+              from += packed_size(pixel_count);
+              sum += int64_t{rows} * W;
               dy.step();
               x.step();
             }
@@ -218,13 +237,6 @@ class WeightGradTask {
         }
       }
     }
-  }
-
-  void add_tile(const A* panel, const PixelBlock& pixels, int lane, int tile, int64_t pixel_count, bool add, A* sum) {
-    const int from = g_.tile_begin(tile), to = g_.tile_begin(tile + 1);
-    const int vectors = g_.width() - lane <= lanes<A> ? 1 : kTileVectors;
-    outer_tile<A, false>(to - from, vectors)(pixels, panel + tile * pixel_count * kOuterPitch, panel_.data.get(), add,
-                                             nullptr, nullptr, sum + int64_t{from} * W, W);
   }
 
   // Where the pixels of a range, and those that a tap of theirs reads, lie in the panels. Packs what is missing.
@@ -239,7 +251,7 @@ class WeightGradTask {
       if (line < 0) continue;
       const int place = shared ? panel_.find(line) : panel_.count;
       if (place == panel_.count) {
-        pack_line(g_, group_, line, lane, col, span, shared ? 1 : g_.cols.stride,
+        pack_line(g_, part_.group, line, lane, col, span, shared ? 1 : g_.cols.stride,
                   panel_.data.get() + int64_t{place} * span * W);
         panel_.lines[panel_.count++] = line;
       }
@@ -251,7 +263,8 @@ class WeightGradTask {
 
   // What the next block reads, unless other tasks share its memory or there is none.
   bool alone(int64_t index, int64_t end) const {
-    return index < end && g_.groups == 1 && first_ == 0 && last_ == g_.blocks();
+    return index < end && g_.groups == 1 && part_.last_block - part_.first_block == g_.blocks() &&
+           part_.last_tile - part_.first_tile == g_.tiles();
   }
   Ahead dy_ahead(int64_t index, int64_t end, int64_t steps) const {
     if (!alone(index, end)) return {};
@@ -273,102 +286,103 @@ class WeightGradTask {
   }
 
   const WeightGrad<T>& g_;
+  const Part part_;
   double* const bias_;
-  const A* const packed_;
-  const int group_, first_, last_;
+  const int64_t block_size_, size_;
   Scratch<A> dy_, sums_;
   LinePanel<T> panel_;
   int dy_rows_[kBlockPixels], x_rows_[kBlockPixels];
 };
 
-// dw[out][row tap][column tap][channel] = the sum of the parts, in order.
+// dw[out][row tap][column tap][channel] = the sum of `count` sums of a part, in order.
 template <typename T>
-void add_parts(const WeightGrad<T>& g, int64_t parts, int64_t part_size, const Acc<T>* sums) {
+void add_up(const WeightGrad<T>& g, const Part& part, int64_t count, int64_t apart, const Acc<T>* sums) {
   using A = Acc<T>;
-  constexpr int W = kTileLanes<A>;
-  parallel_for(int64_t{g.groups} * g.out_channels, [&](int64_t channel) {
-    const int64_t group = channel / g.out_channels, out = channel % g.out_channels;
-    A* to = g.dw + channel * g.rows.size * g.taps() * g.width();
-    for (int64_t tap = 0; tap < int64_t{g.rows.size} * g.taps(); ++tap, to += g.width()) {
-      for (int lane = 0; lane < g.width(); lane += lanes<A>) {
-        const A* from =
-            sums + (group * g.blocks() + lane / W) * g.block_size() + (tap * g.out_channels + out) * W + lane % W;
+  constexpr int L = lanes<A>, W = kTileLanes<A>;
+  const int64_t taps = int64_t{g.rows.size} * g.taps(), first = g.tile_begin(part.first_tile), outs = g.outs(part);
+  for (int block = part.first_block; block < part.last_block; ++block, sums += g.block_size(part)) {
+    const int width = min_int(W, g.width() - block * W);
+    for (int64_t i = 0; i < outs * taps; ++i) {
+      const A* from = sums + (i % taps * outs + i / taps) * W;
+      A* to = g.dw + ((int64_t{part.group} * g.out_channels + first) * taps + i) * g.width() + block * W;
+      for (int lane = 0; lane < width; lane += L, from += L) {
         Vec<A> sum = load(from);
-        for (int64_t part = 1; part < parts; ++part) sum += load(from + part * part_size);
-        store_some(to + lane, sum, min_int(lanes<A>, g.width() - lane));
+        for (int64_t k = 1; k < count; ++k) sum += load(from + k * apart);
+        store_result(to + lane, sum, min_int(L, width - lane), g.streamed);
       }
     }
-  });
+  }
 }
 
-constexpr int64_t kPackedBytes = int64_t{16} << 20;
+// How weights are cut into parts, and pixels: so that what a task holds stays in the second cache of its core while
+// what it packs is used often, and threads have enough to share.
+struct Cut {
+  int wide, tall;  // parts of the blocks of lanes, and of the tiles of output channels
+  int64_t pixels;  // parts of the pixel blocks
 
-// Many weights, whose sums no cache holds: each task adds up one block of lanes over all pixels and stores it at once.
-template <typename T>
-void weight_grad_by_blocks(const WeightGrad<T>& g) {
-  using A = Acc<T>;
-  constexpr int W = kTileLanes<A>;
-  const int64_t out_channels = int64_t{g.groups} * g.out_channels, taps = int64_t{g.rows.size} * g.taps();
-  const int64_t size = g.packed_size(), pixel_blocks = g.pixel_blocks();
-  Scratch<double> bias(g.db ? out_channels : 0);
-  if (g.db) clear(bias.get(), out_channels);
-  // All tasks of a group read all of its cotangents: packed once, unless they are many.
-  const bool packs = g.blocks() > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(A)) <= kPackedBytes;
-  const Scratch<A> packed(packs ? g.groups * pixel_blocks * size : 0);
-  const int64_t shares =
-      smaller(g.tiles(), kMaxParts / (g.groups * pixel_blocks) + 1);  // of the tiles, for the threads
-  parallel_for(packs ? g.groups * pixel_blocks * shares : 0, [&](int64_t task) {
-    const int64_t share = task % shares, at = task / shares;
-    pack_dy(g, static_cast<int>(at / pixel_blocks), pixel_range(g, at % pixel_blocks),
-            static_cast<int>(g.tiles() * share / shares), static_cast<int>(g.tiles() * (share + 1) / shares),
-            packed.get() + at * size);
-  });
-  parallel_for(int64_t{g.groups} * g.blocks(), [&](int64_t task) {
-    const int group = static_cast<int>(task / g.blocks()), block = static_cast<int>(task % g.blocks());
-    const Scratch<A> sums(g.block_size());
-    double* const own = g.db && block == 0 ? bias.get() + int64_t{group} * g.out_channels : nullptr;
-    const A* all = packs ? packed.get() + group * pixel_blocks * size : nullptr;
-    WeightGradTask<T>(g, group, block, block + 1, own, all).add(0, pixel_blocks, sums.get());
-    for (int64_t i = 0; i < g.out_channels * taps; ++i) {
-      const A* from = sums.get() + (i % taps * g.out_channels + i / taps) * W;
-      A* to = g.dw + (int64_t{group} * g.out_channels * taps + i) * g.width() + block * W;
-      for (int lane = 0; lane < W && block * W + lane < g.width(); lane += lanes<A>) {
-        store_result(to + lane, load(from + lane), min_int(lanes<A>, g.width() - block * W - lane), g.streamed);
-      }
-    }
-    stream_end();
-  });
-  for (int64_t out = 0; g.db && out < out_channels; ++out) g.db[out] = static_cast<A>(bias[out]);
-}
+  template <typename T>
+  explicit Cut(const WeightGrad<T>& g) {
+    using A = Acc<T>;
+    const int64_t taps = int64_t{g.rows.size} * g.taps();
+    const int64_t tile = taps * kTileRows * kTileLanes<A> * static_cast<int64_t>(sizeof(A));
+    const int64_t most = kCutBytes / tile;
+    const auto share = [](int64_t all, int64_t each) { return static_cast<int>((all + each - 1) / each); };
+    wide = share(g.blocks(), kCutBlocks);
+    tall = share(g.tiles(), smaller(kCutTiles, 1 + most / kCutBlocks));
+    const int64_t sums = g.groups * g.blocks() * g.tiles() * tile, affordable = kPartBytes / (sums + 1) + 1;
+    pixels = smaller(smaller(g.pixel_blocks(), affordable), share(kMaxParts, int64_t{g.groups} * wide * tall));
+    tall = min_int(g.tiles(), max_int(tall, share(kMaxParts, g.groups * pixels * wide)));
+    wide = min_int(g.blocks(), max_int(wide, share(kMaxParts, g.groups * pixels * tall)));
+  }
+
+  template <typename T>
+  Part part(const WeightGrad<T>& g, int64_t number) const {
+    const int64_t row = number % tall, column = number / tall % wide;
+    const auto at = [](int64_t all, int64_t i, int64_t of) { return static_cast<int>(all * i / of); };
+    return {static_cast<int>(number / tall / wide), at(g.blocks(), column, wide), at(g.blocks(), column + 1, wide),
+            at(g.tiles(), row, tall), at(g.tiles(), row + 1, tall)};
+  }
+};
 
 template <typename T>
 void weight_grad(const WeightGrad<T>& g) {
   using A = Acc<T>;
-  const int64_t part_size = int64_t{g.groups} * g.blocks() * g.block_size();
+  constexpr int W = kTileLanes<A>;
   const int64_t out_channels = int64_t{g.groups} * g.out_channels;
   if (out_channels == 0) return;
-  if (g.lines() == 0 || g.line() == 0) {
+  if (g.lines() == 0 || g.line() == 0 || g.blocks() == 0) {
     if (g.db) clear(g.db, out_channels);
     return clear(g.dw, g.size());
   }
-  const int64_t affordable = kPartBytes / ((part_size + 1) * static_cast<int64_t>(sizeof(A))) + 1;
-  const int64_t parts = smaller(g.pixel_blocks(), smaller(kMaxParts, affordable));
-  if (affordable == 1 && int64_t{g.groups} * g.blocks() >= kMaxParts) return weight_grad_by_blocks(g);
-  const int64_t splits = smaller(max_int(1, g.blocks()), (kMaxParts + parts * g.groups - 1) / (parts * g.groups));
-  Scratch<A> sums(parts * part_size);
-  Scratch<double> bias(g.db ? parts * out_channels : 0);
-  if (g.db) clear(bias.get(), parts * out_channels);
-  parallel_for(parts * g.groups * splits, [&](int64_t task) {
-    const int64_t split = task % splits, group = task / splits % g.groups, part = task / splits / g.groups;
-    const int64_t begin = g.blocks() * split / splits, end = g.blocks() * (split + 1) / splits;
-    WeightGradTask<T>(g, static_cast<int>(group), static_cast<int>(begin), static_cast<int>(end),
-                      g.db && split == 0 ? bias.get() + part * out_channels + group * g.out_channels : nullptr, nullptr)
-        .add(g.pixel_blocks() * part / parts, g.pixel_blocks() * (part + 1) / parts,
-             sums.get() + part * part_size + (group * g.blocks() + begin) * g.block_size());
+  const Cut cut(g);
+  const int64_t parts = int64_t{g.groups} * cut.wide * cut.tall, size = g.blocks() * g.block_size(), all = g.groups * size;
+  const Scratch<A> sums(cut.pixels > 1 ? cut.pixels * all : 0);
+  const Scratch<double> bias(g.db ? cut.pixels * out_channels : 0);
+  if (g.db) clear(bias.get(), cut.pixels * out_channels);
+  // Where the sums of a part begin: those of a group lie as [blocks][tiles], cut.
+  const auto place = [&](const Part& p) {
+    return p.group * size + p.first_block * g.block_size() +
+           (p.last_block - p.first_block) * int64_t{g.rows.size} * g.taps() * g.tile_begin(p.first_tile) * W;
+  };
+  parallel_for(cut.pixels * parts, [&](int64_t task) {
+    const int64_t share = task / parts;
+    const Part part = cut.part(g, task % parts);
+    double* own = bias.get() + share * out_channels + int64_t{part.group} * g.out_channels + g.tile_begin(part.first_tile);
+    WeightGradTask<T> work(g, part, g.db && part.first_block == 0 ? own : nullptr);
+    const int64_t begin = g.pixel_blocks() * share / cut.pixels, end = g.pixel_blocks() * (share + 1) / cut.pixels;
+    if (cut.pixels > 1) return work.add(begin, end, sums.get() + share * all + place(part));
+    const Scratch<A> only(g.block_size(part) * (part.last_block - part.first_block));
+    work.add(begin, end, only.get());
+    add_up(g, part, 1, 0, only.get());
+    stream_end();
   });
-  add_parts(g, parts, part_size, sums.get());
+  parallel_for(cut.pixels > 1 ? parts : 0, [&](int64_t number) {
+    const Part part = cut.part(g, number);
+    add_up(g, part, cut.pixels, all, sums.get() + place(part));
+    stream_end();
+  });
   for (int64_t out = 0; g.db && out < out_channels; ++out) {
-    for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * out_channels + out];
+    for (int64_t share = 1; share < cut.pixels; ++share) bias[out] += bias[share * out_channels + out];
     g.db[out] = static_cast<A>(bias[out]);
   }
 }
