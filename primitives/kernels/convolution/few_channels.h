@@ -2,6 +2,7 @@
 // read from lines of the source where they lie, padded: nothing is gathered pixel by pixel.
 #pragma once
 #include "kernels/convolution/implicit_gemm.h"
+#include "kernels/convolution/transpose.h"
 #include "kernels/convolution/weight_grad.h"
 
 namespace mpsf::MPSF_ISA {
@@ -223,8 +224,7 @@ void product_of_pixels(const Product<T>& p) {
   });
 }
 
-// Weight gradient: output channels are the lanes, and the taps of a row with their channels make the rows of a tile
-// ------------
+// Weight gradient: output channels are the lanes, and the taps of a row with their channels the rows of a tile --------
 
 constexpr int kPackedPixels = 128;  // of a piece, so that a block of many stays in the nearest cache
 constexpr int kNearBlocks = 2;      // of lanes; with more, pixels lie too far apart to be read again and again
@@ -307,9 +307,8 @@ class LineGrad {
       }
     });
     const int64_t depth = int64_t{g_.rows.size} * width_, squares = (depth + L - 1) / L;
-    parallel_for(blocks_ * squares, [&](int64_t task) {
-      add_up(totals.get(), parts, task / squares, task % squares * L, depth);
-    });
+    parallel_for(blocks_ * squares,
+                 [&](int64_t task) { add_up(totals.get(), parts, task / squares, task % squares * L, depth); });
     for (int out = 0; g_.db && out < g_.out_channels; ++out) {
       for (int64_t part = 1; part < parts; ++part) bias[out] += bias[part * g_.out_channels + out];
       g_.db[out] = static_cast<A>(bias[out]);
@@ -317,8 +316,7 @@ class LineGrad {
   }
 
  private:
-  // Weights of a block of output channels, from number k of their `depth` on: as many as there are lanes. The parts'
-  // sums of output channels beside each other become weights beside each other.
+  // As many weights of each output channel of a block as there are lanes, from number k of their `depth` on.
   void add_up(const A* totals, int64_t parts, int64_t block, int64_t k, int64_t depth) const {
     const int n = static_cast<int>(smaller(L, depth - k));
     for (int v = 0; v < kTileVectors; ++v) {

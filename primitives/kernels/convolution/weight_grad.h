@@ -7,13 +7,13 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int kBlockPixels = 256;   // that one register tile adds up
-constexpr int64_t kRunBlocks = 32;  // added up by themselves, to round less in long sums
-constexpr int kPixelsAhead = 4;     // whose memory is fetched while one is packed
-constexpr int kMaxHalo = 64;        // columns worth packing once for all taps of a row
+constexpr int kBlockPixels = 256;                 // that one register tile adds up
+constexpr int64_t kRunBlocks = 32;                // added up by themselves, to round less in long sums
+constexpr int kPixelsAhead = 4;                   // whose memory is fetched while one is packed
+constexpr int kMaxHalo = 64;                      // columns worth packing once for all taps of a row
 constexpr int64_t kPartBytes = int64_t{4} << 20;  // of sums private to the parts of the image
 constexpr int64_t kMaxParts = 16;
-constexpr int kCutBlocks = 8, kCutTiles = 10;       // that a task has at most
+constexpr int kCutBlocks = 8, kCutTiles = 10;      // that a task has at most
 constexpr int64_t kCutBytes = int64_t{384} << 10;  // of its sums, about
 
 // Weights of a group: some of its blocks of lanes for some of its tiles of output channels.
@@ -208,7 +208,8 @@ class WeightGradTask {
   // Sums of pixel blocks [begin, end), of which those up to `last` are this task's.
   void add_run(int64_t begin, int64_t end, int64_t last, A* sums) {
     const int tiles = part_.last_tile - part_.first_tile, outs = g_.outs(part_);
-    const int64_t steps = int64_t{part_.last_block - part_.first_block} * g_.rows.size * g_.taps() * tiles;
+    const int64_t blocks = part_.last_block - part_.first_block;  // none of images without channels
+    const int64_t steps = (blocks > 0 ? blocks : 1) * g_.rows.size * g_.taps() * tiles;
     for (int64_t index = begin; index < end; ++index) {
       const PixelRange range = pixel_range(g_, index);
       const int64_t pixel_count = int64_t{range.count} * range.cols;
@@ -327,12 +328,12 @@ struct Cut {
     const int64_t tile = taps * kTileRows * kTileLanes<A> * static_cast<int64_t>(sizeof(A));
     const int64_t most = kCutBytes / tile;
     const auto share = [](int64_t all, int64_t each) { return static_cast<int>((all + each - 1) / each); };
-    wide = share(g.blocks(), kCutBlocks);
+    wide = max_int(1, share(g.blocks(), kCutBlocks));
     tall = share(g.tiles(), smaller(kCutTiles, 1 + most / kCutBlocks));
     const int64_t sums = g.groups * g.blocks() * g.tiles() * tile, affordable = kPartBytes / (sums + 1) + 1;
     pixels = smaller(smaller(g.pixel_blocks(), affordable), share(kMaxParts, int64_t{g.groups} * wide * tall));
     tall = min_int(g.tiles(), max_int(tall, share(kMaxParts, g.groups * pixels * wide)));
-    wide = min_int(g.blocks(), max_int(wide, share(kMaxParts, g.groups * pixels * tall)));
+    wide = max_int(1, min_int(g.blocks(), max_int(wide, share(kMaxParts, g.groups * pixels * tall))));
   }
 
   template <typename T>
@@ -350,12 +351,13 @@ void weight_grad(const WeightGrad<T>& g) {
   constexpr int W = kTileLanes<A>;
   const int64_t out_channels = int64_t{g.groups} * g.out_channels;
   if (out_channels == 0) return;
-  if (g.lines() == 0 || g.line() == 0 || g.blocks() == 0) {
+  if (g.lines() == 0 || g.line() == 0) {
     if (g.db) clear(g.db, out_channels);
     return clear(g.dw, g.size());
   }
   const Cut cut(g);
-  const int64_t parts = int64_t{g.groups} * cut.wide * cut.tall, size = g.blocks() * g.block_size(), all = g.groups * size;
+  const int64_t parts = int64_t{g.groups} * cut.wide * cut.tall, size = g.blocks() * g.block_size(),
+                all = g.groups * size;
   const Scratch<A> sums(cut.pixels > 1 ? cut.pixels * all : 0);
   const Scratch<double> bias(g.db ? cut.pixels * out_channels : 0);
   if (g.db) clear(bias.get(), cut.pixels * out_channels);
@@ -367,7 +369,8 @@ void weight_grad(const WeightGrad<T>& g) {
   parallel_for(cut.pixels * parts, [&](int64_t task) {
     const int64_t share = task / parts;
     const Part part = cut.part(g, task % parts);
-    double* own = bias.get() + share * out_channels + int64_t{part.group} * g.out_channels + g.tile_begin(part.first_tile);
+    double* own =
+        bias.get() + share * out_channels + int64_t{part.group} * g.out_channels + g.tile_begin(part.first_tile);
     WeightGradTask<T> work(g, part, g.db && part.first_block == 0 ? own : nullptr);
     const int64_t begin = g.pixel_blocks() * share / cut.pixels, end = g.pixel_blocks() * (share + 1) / cut.pixels;
     if (cut.pixels > 1) return work.add(begin, end, sums.get() + share * all + place(part));
