@@ -33,7 +33,7 @@ of_family = tests/$(FAMILY) tests/metal_host/test_bodies.py tests/graph/test_fil
 backend := $(if $(filter Linux,$(shell uname -s)),[$(BACKEND)])
 below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
 sources := pyproject.toml mpsfunc/core/mlx_table.py $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
-cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp) tests/bench/flops.cpp
+cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp tests/native/*.h) tests/bench/flops.cpp
 
 .PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels offline window release models soak properties clean
 

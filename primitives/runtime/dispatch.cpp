@@ -1,8 +1,17 @@
 #include "runtime/dispatch.h"
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace mpsf {
 
@@ -18,9 +27,32 @@ using Kernel = void (*)(const Call&);
   static constexpr Kernel kernels[] = {MPSF_KERNELS(MPSF_ADDRESS)}; \
   }
 
+// Sets that multiply bfloat16 as it is do so in convolutions; all else is AVX-512's.
+#define MPSF_TABLE_ON_AVX512(isa)                                          \
+  namespace isa {                                                          \
+  void conv(const Call&);                                                  \
+  void conv_grad_input(const Call&);                                       \
+  void conv_grad_weights(const Call&);                                     \
+  static constexpr auto table = [] {                                       \
+    std::array<Kernel, std::size(avx512::kernels)> made{};                 \
+    for (size_t i = 0; i < made.size(); ++i) made[i] = avx512::kernels[i]; \
+    made[static_cast<size_t>(Op::conv)] = &conv;                           \
+    made[static_cast<size_t>(Op::conv_grad_input)] = &conv_grad_input;     \
+    made[static_cast<size_t>(Op::conv_grad_weights)] = &conv_grad_weights; \
+    return made;                                                           \
+  }();                                                                     \
+  static constexpr const Kernel* kernels = table.data();                   \
+  }
+
 // CMake says which were built.
 #ifdef MPSF_HAS_avx512
 MPSF_TABLE(avx512)
+#endif
+#ifdef MPSF_HAS_avx512_bf16
+MPSF_TABLE_ON_AVX512(avx512_bf16)
+#endif
+#ifdef MPSF_HAS_amx
+MPSF_TABLE_ON_AVX512(amx)
 #endif
 #ifdef MPSF_HAS_avx2
 MPSF_TABLE(avx2)
@@ -47,10 +79,40 @@ struct Isa {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+// What a leaf of cpuid says of features, of which compilers do not know all by name.
+struct Features {
+  unsigned eax, ebx, ecx, edx;
+};
+Features features(unsigned leaf, unsigned subleaf) {
+  Features found = {};
+  __get_cpuid_count(leaf, subleaf, &found.eax, &found.ebx, &found.ecx, &found.edx);
+  return found;
+}
+[[maybe_unused]] bool has_avx512_bf16() { return has_avx512() && (features(7, 1).eax >> 5 & 1); }
+// The kernel keeps the tiles of a thread only for processes that have asked for it.
+bool may_use_tiles() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr int kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+[[maybe_unused]] bool has_amx() {
+  const unsigned tiles = features(7, 0).edx;
+  return has_avx512_bf16() && (tiles >> 22 & 1) && (tiles >> 24 & 1) && may_use_tiles();
+}
 #endif
 [[maybe_unused]] bool always() { return true; }
 
 constexpr Isa kIsas[] = {
+#ifdef MPSF_HAS_amx
+    {"amx", amx::kernels, has_amx},
+#endif
+#ifdef MPSF_HAS_avx512_bf16
+    {"avx512_bf16", avx512_bf16::kernels, has_avx512_bf16},
+#endif
 #ifdef MPSF_HAS_avx512
     {"avx512", avx512::kernels, has_avx512},
 #endif

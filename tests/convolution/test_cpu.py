@@ -123,7 +123,7 @@ def test_weights_of_the_images_dtype_are_widened(
     assert same_bits(narrow.conv(), wide.conv()) and same_bits(narrow.grad_input(), wide.grad_input())
 
 
-def test_many_weights_are_widened() -> None:
+def test_many_weights_are_widened(isa: str) -> None:
     k = case(WINDOWS["1x1"], (1, 150, 333), mx.bfloat16)
     narrow = k._replace(w=k.w.astype(mx.bfloat16))
     assert narrow.w.size > 3 * 2**14 and same_bits(narrow.conv(), k._replace(w=narrow.w.astype(mx.float32)).conv())

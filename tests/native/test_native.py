@@ -17,9 +17,10 @@ OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_t
 # Objects of one instruction set ---------------------------------------------------------------------------
 
 
-def shared_symbols(source: Path, to: Path) -> list[str]:
+def shared_symbols(source: Path, to: Path, isa: str = "avx512") -> list[str]:
     """What the linker may take from this source's object for another one. Unoptimised, so nothing hides by inlining."""
-    built = compile_(source, to, "-c", "-O0", "-DMPSF_ISA=tested", "-ffp-contract=fast", *_flags("avx512"))
+    flags = ["-DMPSF_ISA=tested", "-DMPSF_BELOW=below", "-ffp-contract=fast", *_flags(isa)]
+    built = compile_(source, to, "-c", "-O0", *flags)
     listing = subprocess.run(["nm", "-C", "--defined-only", str(built)], check=True, capture_output=True, text=True)
     symbols = [line.split(maxsplit=2)[1:] for line in listing.stdout.splitlines()]
     # DW.ref is the compiler's pointer to the unwinder, in every object alike.
@@ -32,24 +33,36 @@ def _flags(isa: str) -> list[str]:
         return []
     found = re.search(rf"set\(flags_{isa} ([^)]*)\)", (PRIMITIVES / "runtime" / "CMakeLists.txt").read_text())
     assert found
-    return found[1].split()
+    flags = [flag if flag.startswith("-") else _flags(flag.removeprefix("${flags_")[:-1]) for flag in found[1].split()]
+    return [one for flag in flags for one in ([flag] if isinstance(flag, str) else flag)]
 
 
-def families() -> list[Path]:
-    """The files that CMakeLists.txt compiles once for each instruction set."""
+def sources(of: str) -> list[Path]:
+    """The files that CMakeLists.txt compiles for each instruction set: those of "kernels", or of what some add."""
     text = (PRIMITIVES / "runtime" / "CMakeLists.txt").read_text()
-    found = re.search(r"file\(GLOB kernels CONFIGURE_DEPENDS ([^)]*)\)", text)
+    found = re.search(rf"file\(GLOB {of} CONFIGURE_DEPENDS ([^)]*)\)", text)
     assert found
-    files = sorted((PRIMITIVES / "runtime").glob(found[1]))
-    assert len(files) > 10
-    return files
+    return sorted((PRIMITIVES / "runtime").glob(found[1]))
 
 
 @pytest.mark.kernels
 @needs_compiler
 def test_objects_share_nothing_but_their_operations(tmp_path: Path) -> None:
-    shared = [symbol for source in families() for symbol in shared_symbols(source, tmp_path / "family.o")]
+    families = sources("kernels")
+    assert len(families) > 10
+    shared = [symbol for source in families for symbol in shared_symbols(source, tmp_path / "family.o")]
     assert sorted(shared) == sorted(f"mpsf::tested::{op}(mpsf::Call const&)" for op in OPS)
+
+
+@pytest.mark.kernels
+@needs_compiler
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "AMD64"), reason="instructions of x86-64")
+@pytest.mark.parametrize("isa", ("avx512_bf16", "amx"))
+def test_objects_of_levels_share_nothing_but_what_they_do_otherwise(tmp_path: Path, isa: str) -> None:
+    levels = sources("bfloat16_kernels")
+    shared = [symbol for source in levels for symbol in shared_symbols(source, tmp_path / "level.o", isa)]
+    replaced = ("conv", "conv_grad_input", "conv_grad_weights")
+    assert sorted(shared) == sorted(f"mpsf::tested::{op}(mpsf::Call const&)" for op in replaced)
 
 
 @needs_compiler

@@ -15,7 +15,8 @@ constexpr int64_t kWeightBytes = int64_t{8} << 20;  // of weights laid out at a 
 constexpr int64_t kTaskChunks = 4, kProductTasks = 16;
 constexpr int kLaidOut = 2;  // lane blocks whose weights are laid out together
 
-template <typename T>
+// W is what the weights are in.
+template <typename T, typename W = Acc<T>>
 struct Product {
   using A = Acc<T>;
   const T* source;
@@ -24,7 +25,7 @@ struct Product {
   int source_rows, source_cols, source_channels;
   int result_rows, result_cols, result_channels;
   int groups, channels, out_channels;  // of one group: channels summed over, channels computed
-  const A* weights;
+  const W* weights;
   int64_t group_stride, tap_stride, channel_stride, out_stride;
   int kernel_cols;
   const A* bias;
@@ -50,8 +51,8 @@ struct Run {
 };
 
 // The runs that make elements [begin, end) of the sum.
-template <typename T>
-int make_runs(const Product<T>& p, int64_t begin, int64_t end, Run* runs) {
+template <typename T, typename W>
+int make_runs(const Product<T, W>& p, int64_t begin, int64_t end, Run* runs) {
   const int64_t length = p.merged() ? int64_t{p.cols.taps} * p.channels : p.channels;
   int count = 0;
   for (int64_t k = begin; k < end;) {
@@ -68,15 +69,15 @@ struct Pixel {
   int image, row, col;  // row and col count outputs of the axis
 };
 
-template <typename T>
-Pixel pixel_at(const Product<T>& p, int64_t index) {
+template <typename T, typename W>
+Pixel pixel_at(const Product<T, W>& p, int64_t index) {
   const int64_t line = index / p.cols.count;
   return {static_cast<int>(line / p.rows.count), static_cast<int>(line % p.rows.count),
           static_cast<int>(index % p.cols.count)};
 }
 
-template <typename T>
-MPSF_INLINE void step(const Product<T>& p, Pixel& at) {
+template <typename T, typename W>
+MPSF_INLINE void step(const Product<T, W>& p, Pixel& at) {
   if (++at.col < p.cols.count) return;
   at.col = 0;
   if (++at.row < p.rows.count) return;
@@ -107,8 +108,8 @@ void gather(const Product<T>& p, int group, int64_t pixel, int64_t count, const 
 }
 
 // An output that makes several pixels of the result: a row of them is one run of memory.
-template <typename T>
-void unfold(const Product<T>& p, const Pixel& at, const Acc<T>* sums) {
+template <typename T, typename W>
+void unfold(const Product<T, W>& p, const Pixel& at, const Acc<T>* sums) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
@@ -246,8 +247,8 @@ class ProductTask {
 };
 
 // What pixels [pixel, pixel + count) read, unless that is only a part of what lies there.
-template <typename T>
-Ahead source_ahead(const Product<T>& p, int64_t pixel, int64_t count, int64_t steps) {
+template <typename T, typename W>
+Ahead source_ahead(const Product<T, W>& p, int64_t pixel, int64_t count, int64_t steps) {
   if (count <= 0 || p.groups > 1) return {};
   const auto place = [&](const Pixel& at, int row_tap, int col_tap) {
     const int row = p.rows.src_first + at.row * p.rows.src_out + row_tap * p.rows.src_tap;

@@ -126,12 +126,17 @@ MPSF_INLINE Bits32 expand(Bits16 bits) {
 
 MPSF_INLINE Vec<float> widen(Bits16 bits, Bfloat) { return bit_cast<Vec<float>>(expand(bits) << 16); }
 
+#if defined(__AVX512BF16__)
+// The same but for subnormal numbers, which become zeros as they do in products of bfloat16.
+MPSF_INLINE Bits16 narrow(Vec<float> v, Bfloat) { return bit_cast<Bits16>(_mm512_maskz_cvtneps_pbh(0xffff, v)); }
+#else
 MPSF_INLINE Bits16 narrow(Vec<float> v, Bfloat) {
   Bits32 bits = bit_cast<Bits32>(v);
   Bits32 even = bits + 0x7fff + (bits >> 16 & 1);
   Bits32 nan = bits | 0x400000;
   return __builtin_convertvector((v == v ? even : nan) >> 16, Bits16);
 }
+#endif
 
 #if defined(__AVX512F__)
 MPSF_INLINE Vec<float> widen(Bits16 bits, Half) { return _mm512_maskz_cvtph_ps(0xffff, bit_cast<__m256i>(bits)); }

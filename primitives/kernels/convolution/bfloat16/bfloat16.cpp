@@ -1,0 +1,64 @@
+// Convolutions of bfloat16 for processors that multiply it as it is. All else that a level does is what the one below
+// it does, MPSF_BELOW.
+#include "convolution/params.h"
+#include "kernels/convolution/bfloat16/pair_grad.h"
+#include "kernels/convolution/bfloat16/pair_product.h"
+#include "kernels/convolution/products.h"
+
+namespace mpsf::MPSF_BELOW {
+void conv(const Call&);
+void conv_grad_input(const Call&);
+void conv_grad_weights(const Call&);
+}  // namespace mpsf::MPSF_BELOW
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// Wider weights are not rounded.
+bool multiplies_pairs(const Call& call, const Geometry& g) {
+  return call.in[0].type == Type::bf16 && call.in[1].type == Type::bf16 && !g.depthwise() && !g.small_groups<float>();
+}
+
+}  // namespace
+
+void conv(const Call& call) {
+  const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
+  const Geometry g(p, call.in[0].shape[0], call.in[1].shape);
+  if (!multiplies_pairs(call, g)) return MPSF_BELOW::conv(call);
+  if (call.out[0].size == 0) return;
+  if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
+  const Neuron<float> neuron(activation_of(p));
+  PairProduct product = forward_product<Bfloat, Bfloat>(g.flat(), call, neuron);
+  product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
+  product_of_pairs(product);
+}
+
+void conv_grad_input(const Call& call) {
+  const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
+  Geometry g(p, call.in[0].shape[0], call.in[1].shape);
+  if (!multiplies_pairs(call, g)) return MPSF_BELOW::conv_grad_input(call);
+  if (call.out[0].size == 0) return;
+  const Neuron<float> neuron(activation_of(p));
+  if (input_folded<Bfloat, Bfloat>(g, call, neuron, product_of_pairs)) return;
+  g = g.flat();
+  for (int row = 0; row < phases(g.rows); ++row) {
+    for (int col = 0; col < phases(g.cols); ++col) {
+      PairProduct product =
+          input_product<Bfloat, Bfloat>(g, call, neuron, input_axis(g.rows, row), input_axis(g.cols, col));
+      product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
+      product_of_pairs(product);
+    }
+  }
+}
+
+void conv_grad_weights(const Call& call) {
+  const ConvGradWeightsParams p = params_as<ConvGradWeightsParams>(call.params);
+  Geometry g(p, call.in[0].shape[0], call.out[0].shape);
+  if (call.in[0].type != Type::bf16 || g.depthwise()) return MPSF_BELOW::conv_grad_weights(call);
+  g = g.flat();
+  weight_grad_of_pairs({data<Bfloat>(call.in[0]), data<Bfloat>(call.in[1]), data<float>(call.out[0]),
+                        call.out_count > 1 ? data<float>(call.out[1]) : nullptr, g.images, g.rows, g.cols, g.groups,
+                        g.channels, g.out_channels, call.out[0].streamed && g.channels % lanes<float> == 0});
+}
+
+}  // namespace mpsf::MPSF_ISA

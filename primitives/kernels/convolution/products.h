@@ -1,0 +1,161 @@
+// A call of a convolution, or of the gradient of its images, as the product that it comes to.
+#pragma once
+#include "convolution/params.h"
+#include "kernels/convolution/depthwise.h"
+#include "kernels/convolution/grouped.h"
+#include "kernels/convolution/implicit_gemm.h"
+
+namespace mpsf::MPSF_ISA {
+namespace {
+
+// What all operations know: the weights' shape, the image x that is convolved, and the result y.
+struct Geometry {
+  Axis rows, cols;
+  int images, groups, channels, out_channels;  // channels and out_channels of one group
+  bool winograd;
+
+  template <typename Params>
+  Geometry(const Params& p, int images, const int* weights)
+      : rows(p.rows),
+        cols(p.cols),
+        images(images),
+        groups(p.groups),
+        channels(weights[3]),
+        out_channels(weights[0] / groups),
+        winograd(p.winograd != 0) {}
+
+  // The same with all pixels in one line, if each stands for itself.
+  Geometry flat() const {
+    const int64_t pixels = int64_t{images} * rows.n_in * cols.n_in;
+    const auto alone = [](const Axis& a) {
+      return a.size == 1 && a.stride == 1 && a.pad == 0 && a.n_in == a.n_out && a.begin == 0 && a.end == a.n_out;
+    };
+    if (!alone(rows) || !alone(cols) || pixels >= 1 << 30) return *this;
+    Geometry g = *this;
+    g.images = 1;
+    g.rows.n_in = g.rows.n_out = g.rows.end = 1;
+    g.cols.n_in = g.cols.n_out = g.cols.end = static_cast<int>(pixels);
+    return g;
+  }
+
+  int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
+  bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
+  bool depthwise() const { return is_depthwise(groups, channels, out_channels); }
+  template <typename A>
+  bool small_groups() const {
+    return is_small_group<A>(groups, channels, out_channels);
+  }
+};
+
+inline Activation<double> activation_of(const ConvParams<double>& p) { return {p.kind, p.a, p.b, p.c}; }
+
+// Convolution as a product: channels of x times weights give output channels.
+template <typename T, typename W = Acc<T>>
+Product<T, W> forward_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
+  using A = Acc<T>;
+  Product<T, W> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_in, p.source_cols = g.cols.n_in, p.source_channels = g.groups * g.channels;
+  p.result_rows = g.rows.n_out, p.result_cols = g.cols.n_out, p.result_channels = g.groups * g.out_channels;
+  p.groups = g.groups, p.channels = g.channels, p.out_channels = g.out_channels;
+  p.weights = data<W>(call.in[1]);
+  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1,
+  p.out_stride = g.per_out();
+  p.kernel_cols = g.cols.size;
+  p.bias = data<A>(call.in[2]), p.neuron = &neuron;
+  p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
+  p.rows = forward_axis(g.rows), p.cols = forward_axis(g.cols);
+  return p;
+}
+
+// Backward output channels of dy times weights give channels, for one phase or for all.
+template <typename T, typename W = Acc<T>>
+Product<T, W> input_product(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const ConvAxis& rows,
+                            const ConvAxis& cols) {
+  using A = Acc<T>;
+  Product<T, W> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.groups * g.out_channels;
+  p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.groups * g.channels;
+  p.groups = g.groups, p.channels = g.out_channels, p.out_channels = g.channels;
+  p.weights = data<W>(call.in[1]);
+  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(),
+  p.out_stride = 1;
+  p.kernel_cols = g.cols.size;
+  p.bias = data<A>(call.in[2]), p.neuron = &neuron;
+  p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
+  p.rows = rows, p.cols = cols;
+  return p;
+}
+
+// With few channels all phases share the lanes of one product, whose output makes a pixel of each. It reads the
+// union of what the phases read, with zero weights where they do not. `run` takes that product.
+template <typename T, typename W = Acc<T>, typename F>
+bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron, const F& run) {
+  using A = Acc<T>;
+  const int down = phases(g.rows), across = phases(g.cols);
+  const bool touching = g.rows.dilation == 1 && g.cols.dilation == 1;
+  if (g.groups > 1 || !touching || (down == 1 && across == 1)) return false;
+  if (int64_t{down} * across > kTileLanes<A> || int64_t{down} * across * g.channels > kTileLanes<A>) return false;
+  const int out_channels = down * across * g.channels;
+  const auto whole = [](const Axis& a, int count) {
+    ConvAxis all = input_axis(a, 0);
+    int begin = all.src_first, end = begin + all.taps;
+    for (int phase = 1; phase < count; ++phase) {
+      const ConvAxis axis = input_axis(a, phase);
+      if (axis.taps == 0) continue;
+      begin = begin < end ? min_int(begin, axis.src_first) : axis.src_first;
+      end = max_int(end, axis.src_first + axis.taps);
+    }
+    all.src_first = begin, all.taps = end - begin, all.tap_first = 0, all.tap_step = 1, all.src_tap = 1;
+    return all;
+  };
+  const ConvAxis rows = whole(g.rows, down), cols = whole(g.cols, across);
+  const int vectors = (out_channels + lanes<A> - 1) / lanes<A>, apart = (g.channels + lanes<A> - 1) / lanes<A>;
+  if (int64_t{rows.taps} * cols.taps * vectors > int64_t{g.rows.size} * g.cols.size * apart) return false;
+
+  const W* w = data<W>(call.in[1]);
+  const A* b = data<A>(call.in[2]);
+  const Scratch<W> weights(int64_t{rows.taps} * cols.taps * g.out_channels * out_channels);
+  const Scratch<A> bias(out_channels);
+  clear(weights.get(), int64_t{rows.taps} * cols.taps * g.out_channels * out_channels);
+  for (int phase = 0; phase < down * across; ++phase) {
+    const ConvAxis down_axis = input_axis(g.rows, phase / across), across_axis = input_axis(g.cols, phase % across);
+    for (int q = 0; q < down_axis.taps; ++q) {
+      for (int p = 0; p < across_axis.taps; ++p) {
+        const int row = down_axis.tap_first + q * down_axis.tap_step,
+                  col = across_axis.tap_first + p * across_axis.tap_step;
+        const int tap =
+            (down_axis.src_first + q - rows.src_first) * cols.taps + across_axis.src_first + p - cols.src_first;
+        for (int out = 0; out < g.out_channels; ++out) {
+          memcpy(&weights[(int64_t{tap} * g.out_channels + out) * out_channels + phase * g.channels],
+                 w + ((int64_t{out} * g.rows.size + row) * g.cols.size + col) * g.channels,
+                 static_cast<size_t>(g.channels) * sizeof(W));
+        }
+      }
+    }
+    for (int c = 0; c < g.channels; ++c) bias[phase * g.channels + c] = b[c];
+  }
+  Product<T, W> p = {};
+  p.source = data<T>(call.in[0]);
+  p.result = data<T>(call.out[0]);
+  p.images = g.images;
+  p.source_rows = g.rows.n_out, p.source_cols = g.cols.n_out, p.source_channels = g.out_channels;
+  p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.channels;
+  p.groups = 1, p.channels = g.out_channels, p.out_channels = out_channels;
+  p.weights = weights.get();
+  p.tap_stride = int64_t{g.out_channels} * out_channels, p.channel_stride = out_channels, p.out_stride = 1;
+  p.kernel_cols = cols.taps;
+  p.bias = bias.get(), p.neuron = &neuron;
+  p.rows = rows, p.cols = cols;
+  p.fold_rows = down, p.fold_cols = across;
+  run(p);
+  return true;
+}
+
+}  // namespace
+}  // namespace mpsf::MPSF_ISA
