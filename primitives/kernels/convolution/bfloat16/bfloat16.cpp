@@ -1,6 +1,7 @@
 // Convolutions of bfloat16 for processors that multiply it as it is. All else that a level does is what the one below
 // it does, MPSF_BELOW.
 #include "convolution/params.h"
+#include "kernels/convolution/bfloat16/depthwise_pairs.h"
 #include "kernels/convolution/bfloat16/pair_grad.h"
 #include "kernels/convolution/bfloat16/pair_product.h"
 #include "kernels/convolution/products.h"
@@ -15,8 +16,33 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 // Wider weights are not rounded.
+bool has_pairs(const Call& call) { return call.in[0].type == Type::bf16 && call.in[1].type == Type::bf16; }
+
 bool multiplies_pairs(const Call& call, const Geometry& g) {
-  return call.in[0].type == Type::bf16 && call.in[1].type == Type::bf16 && !g.depthwise() && !g.small_groups<float>();
+  return has_pairs(call) && !g.depthwise() && !g.small_groups<float>();
+}
+
+// Calls f for each phase of an input gradient.
+template <typename F>
+void for_phases(const Geometry& g, const F& f) {
+  for (int row = 0; row < phases(g.rows); ++row) {
+    for (int col = 0; col < phases(g.cols); ++col) f(input_axis(g.rows, row), input_axis(g.cols, col));
+  }
+}
+
+void multiply_turns(const Geometry& g, const Call& call, const Neuron<float>& neuron, bool forward,
+                    const ConvAxis& rows, const ConvAxis& cols) {
+  const Axis &down = g.rows, &across = g.cols;
+  Depthwise<Bfloat> d = {};
+  d.source = data<Bfloat>(call.in[0]), d.result = data<Bfloat>(call.out[0]);
+  d.images = g.images;
+  d.source_rows = forward ? down.n_in : down.n_out, d.source_cols = forward ? across.n_in : across.n_out;
+  d.result_rows = forward ? down.n_out : down.n_in, d.result_cols = forward ? across.n_out : across.n_in;
+  d.channels = g.groups, d.planes = d.source_step = d.result_step = 1;
+  d.bias = data<float>(call.in[2]), d.neuron = &neuron;
+  d.streamed = call.out[0].streamed && g.groups % kPairLanes == 0;
+  d.rows = rows, d.cols = cols;
+  depthwise_of_turns(d, data<Bfloat>(call.in[1]), down.size, across.size);
 }
 
 }  // namespace
@@ -24,10 +50,13 @@ bool multiplies_pairs(const Call& call, const Geometry& g) {
 void conv(const Call& call) {
   const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
   const Geometry g(p, call.in[0].shape[0], call.in[1].shape);
-  if (!multiplies_pairs(call, g)) return MPSF_BELOW::conv(call);
+  const ConvAxis rows = forward_axis(g.rows), cols = forward_axis(g.cols);
+  const bool turns = has_pairs(call) && g.depthwise() && g.out_channels == 1 && has_turns(rows, cols);
+  if (!turns && !multiplies_pairs(call, g)) return MPSF_BELOW::conv(call);
   if (call.out[0].size == 0) return;
   if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
   const Neuron<float> neuron(activation_of(p));
+  if (turns) return multiply_turns(g, call, neuron, true, rows, cols);
   PairProduct product = forward_product<Bfloat, Bfloat>(g.flat(), call, neuron);
   product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
   product_of_pairs(product);
@@ -36,19 +65,23 @@ void conv(const Call& call) {
 void conv_grad_input(const Call& call) {
   const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
   Geometry g(p, call.in[0].shape[0], call.in[1].shape);
-  if (!multiplies_pairs(call, g)) return MPSF_BELOW::conv_grad_input(call);
+  bool turns = has_pairs(call) && g.depthwise() && g.out_channels == 1;
+  if (turns) for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) { turns = turns && has_turns(rows, cols); });
+  if (!turns && !multiplies_pairs(call, g)) return MPSF_BELOW::conv_grad_input(call);
   if (call.out[0].size == 0) return;
   const Neuron<float> neuron(activation_of(p));
+  if (turns) {
+    return for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) {
+      multiply_turns(g, call, neuron, false, rows, cols);
+    });
+  }
   if (input_folded<Bfloat, Bfloat>(g, call, neuron, product_of_pairs)) return;
   g = g.flat();
-  for (int row = 0; row < phases(g.rows); ++row) {
-    for (int col = 0; col < phases(g.cols); ++col) {
-      PairProduct product =
-          input_product<Bfloat, Bfloat>(g, call, neuron, input_axis(g.rows, row), input_axis(g.cols, col));
-      product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
-      product_of_pairs(product);
-    }
-  }
+  for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) {
+    PairProduct product = input_product<Bfloat, Bfloat>(g, call, neuron, rows, cols);
+    product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
+    product_of_pairs(product);
+  });
 }
 
 void conv_grad_weights(const Call& call) {

@@ -63,10 +63,12 @@ class PairPlan {
     return p_.cols.taps == 1 ? n : (n - 1) * p_.cols.src_out + int64_t{p_.cols.taps - 1} * p_.cols.src_tap + 1;
   }
   int step() const { return p_.cols.taps == 1 ? p_.cols.src_out : 1; }
-  // From a column to the next in a copy: whole lines of the cache, an odd number of them where outputs would meet in
-  // one place of it and nothing has to touch.
+  // From an output to the next where all of the sum is gathered.
+  int64_t gathered_pitch() const { return odd_lines(length_); }
+  // From a column to the next in a copy of a line: whole lines of the cache, an odd number of them where outputs would
+  // meet in one place of it and nothing has to touch.
   int64_t copied_pitch() const {
-    if (gathers_) return odd_lines(length_);
+    if (gathers_) return p_.channels;
     return p_.cols.taps == 1 && p_.channels % kMeet == 0 ? odd_lines(p_.channels) : p_.channels;
   }
   bool meets() const { return p_.cols.taps == 1 && int64_t{p_.cols.src_out} * p_.source_channels % kMeet == 0; }
@@ -96,12 +98,15 @@ class PairSource {
       : p_(p),
         plan_(plan),
         group_(group),
-        held_size_((plan.gathers() ? plan.longest() * plan.copied_pitch()
-                                   : plan.span(plan.longest() + kBeyond) * plan.copied_pitch()) +
-                   kLineElements),
-        copies_(int64_t{plan.lines()} * (plan.gathers() ? 1 : p.rows.taps) * held_size_),
+        gathered_size_(plan.gathers() ? plan.longest() * plan.gathered_pitch() + kLineElements : 0),
+        held_size_(plan.gathers() && !plan.merged()
+                       ? 0
+                       : plan.span(plan.longest() + kBeyond) * plan.copied_pitch() + kLineElements),
+        gathered_(int64_t{plan.lines()} * gathered_size_),
+        copies_(int64_t{plan.lines()} * p.rows.taps * held_size_),
         held_(int64_t{plan.lines()} * p.rows.taps),
-        runs_(int64_t{plan.lines()} * plan.runs()) {}
+        runs_(int64_t{plan.lines()} * plan.runs()),
+        lines_(p.rows.taps) {}
 
   void read(const PairChunk& chunk) {
     count_ = 0;
@@ -110,15 +115,20 @@ class PairSource {
         first + int64_t{chunk.cols - 1} * p_.cols.src_out + int64_t{p_.cols.taps - 1} * p_.cols.src_tap;
     const bool inside = first >= p_.cols.src_begin && last < p_.cols.src_end;
     const bool copies = plan_.gathers() || !inside || plan_.meets() || kBeyond > 0;
-    pitch_ = plan_.gathers() ? plan_.copied_pitch()
+    pitch_ = plan_.gathers() ? plan_.gathered_pitch()
              : copies        ? (p_.cols.taps == 1 ? 1 : p_.cols.src_out) * plan_.copied_pitch()
                              : int64_t{p_.cols.src_out} * p_.source_channels;
     for (int i = 0; i < chunk.count; ++i) {
       const Bfloat** runs = runs_.get() + int64_t{i} * plan_.runs();
       const int64_t image = (chunk.line + i) / p_.rows.count, row = (chunk.line + i) % p_.rows.count;
       if (plan_.gathers()) {
-        *runs = copies_.get() + i * held_size_;
-        gather(image, row, first, chunk.cols, copies_.get() + i * held_size_);
+        Bfloat* panel = gathered_.get() + i * gathered_size_;
+        *runs = panel;
+        if (plan_.merged()) {
+          gather_lines(image, row, first, chunk.cols, panel);
+        } else {
+          gather(image, row, first, chunk.cols, panel);
+        }
         continue;
       }
       for (int q = 0; q < p_.rows.taps; ++q) {
@@ -181,7 +191,33 @@ class PairSource {
     return to;
   }
 
-  // All of the sum for outputs of a line, each with zeros up to a whole unit.
+  // All of the sum for outputs of a line, each with zeros up to a whole unit, from copies of the lines that have zeros
+  // around them. What is copied too much the next copy overwrites.
+  void gather_lines(int64_t image, int64_t row, int64_t col, int n, Bfloat* panel) {
+    const int64_t length = int64_t{p_.cols.taps} * p_.channels;
+    const int64_t step = (p_.cols.taps == 1 ? 1 : p_.cols.src_out) * plan_.copied_pitch();
+    for (int q = 0; q < p_.rows.taps; ++q) {
+      const int64_t from = p_.rows.src_first + row * p_.rows.src_out + int64_t{q} * p_.rows.src_tap;
+      const bool exists = from >= p_.rows.src_begin && from < p_.rows.src_end;
+      lines_[q] = exists ? copy(image * p_.source_rows + from, col, n) : nullptr;
+    }
+    for (int i = 0; i < n; ++i, panel += pitch_) {
+      Bfloat* to = panel;
+      for (int q = 0; q < p_.rows.taps; ++q, to += length) {
+        if (!lines_[q]) {
+          clear(to, length);
+          continue;
+        }
+        const Bfloat* at = lines_[q] + i * step;
+        for (int64_t k = 0; k < length; k += kLineElements) {
+          memcpy(static_cast<void*>(to + k), at + k, kLineElements * sizeof(Bfloat));
+        }
+      }
+      clear(to, plan_.length() - p_.depth());
+    }
+  }
+
+  // The same, number by number as they lie.
   void gather(int64_t image, int64_t row, int64_t col, int n, Bfloat* panel) const {
     const int64_t rest = plan_.length() - p_.depth();
     for (int i = 0; i < n; ++i, col += p_.cols.src_out, panel += pitch_) {
@@ -205,10 +241,10 @@ class PairSource {
   const PairProduct& p_;
   const PairPlan& plan_;
   const int group_;
-  const int64_t held_size_;
-  const Scratch<Bfloat> copies_;
+  const int64_t gathered_size_, held_size_;
+  const Scratch<Bfloat> gathered_, copies_;
   const Scratch<int64_t> held_;
-  const Scratch<const Bfloat*> runs_;
+  const Scratch<const Bfloat*> runs_, lines_;
   int count_ = 0;
   int64_t pitch_ = 0;
 };

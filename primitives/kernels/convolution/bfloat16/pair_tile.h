@@ -24,6 +24,12 @@ struct Tiles {
 };
 #endif
 
+#if defined(__AVX512BF16__)
+MPSF_INLINE Vec<float> add_products(Vec<float> sums, __m512i rows, __m512i columns) {
+  return _mm512_dpbf16_ps(sums, bit_cast<__m512bh>(rows), bit_cast<__m512bh>(columns));
+}
+#endif
+
 inline int64_t whole_units(int64_t depth) { return (depth + kPairUnit - 1) / kPairUnit * kPairUnit; }
 
 // What becomes of a tile's sums, whose lanes are the channels from `channel` on.
@@ -123,10 +129,6 @@ inline PairTile pair_tile(int rows, int64_t lane_count) {
 }
 
 #else
-
-MPSF_INLINE Vec<float> add_products(Vec<float> sums, __m512i rows, __m512i columns) {
-  return _mm512_dpbf16_ps(sums, bit_cast<__m512bh>(rows), bit_cast<__m512bh>(columns));
-}
 
 template <int Rows, int Vectors>
 void multiply_pairs(const PairPanel& panel, const Bfloat* weights, bool add, const PairSums& sums,
