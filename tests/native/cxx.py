@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,3 +28,15 @@ def compile_(source: Path, to: Path, *flags: str) -> Path:
 def drive(driver: Path, argument: str) -> subprocess.CompletedProcess[str]:
     first = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}  # every further report takes seconds to write
     return subprocess.run([str(driver), argument], capture_output=True, text=True, timeout=60, check=False, env=first)
+
+
+def isa_flags(isa: str) -> list[str]:
+    """The flags that CMakeLists.txt gives an instruction set, where this compiler has it."""
+    if os.uname().machine not in ("x86_64", "AMD64"):
+        return []
+    found = re.search(rf"set\(flags_{isa} ([^)]*)\)", (PRIMITIVES / "runtime" / "CMakeLists.txt").read_text())
+    assert found
+    flags = [
+        flag if flag.startswith("-") else isa_flags(flag.removeprefix("${flags_")[:-1]) for flag in found[1].split()
+    ]
+    return [one for flag in flags for one in ([flag] if isinstance(flag, str) else flag)]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from native.cxx import HERE, PRIMITIVES, ROOT, SANITIZED, compile_, drive, needs_compiler
+from native.cxx import HERE, PRIMITIVES, ROOT, SANITIZED, compile_, drive, isa_flags, needs_compiler
 
 OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_text())
 
@@ -19,22 +19,12 @@ OPS = re.findall(r"X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_t
 
 def shared_symbols(source: Path, to: Path, isa: str = "avx512") -> list[str]:
     """What the linker may take from this source's object for another one. Unoptimised, so nothing hides by inlining."""
-    flags = ["-DMPSF_ISA=tested", "-DMPSF_BELOW=below", "-ffp-contract=fast", *_flags(isa)]
+    flags = ["-DMPSF_ISA=tested", "-DMPSF_BELOW=below", "-ffp-contract=fast", *isa_flags(isa)]
     built = compile_(source, to, "-c", "-O0", *flags)
     listing = subprocess.run(["nm", "-C", "--defined-only", str(built)], check=True, capture_output=True, text=True)
     symbols = [line.split(maxsplit=2)[1:] for line in listing.stdout.splitlines()]
     # DW.ref is the compiler's pointer to the unwinder, in every object alike.
     return [name for kind, name in symbols if (kind.isupper() or kind in "uvw") and not name.startswith("DW.ref.")]
-
-
-def _flags(isa: str) -> list[str]:
-    """The flags that CMakeLists.txt gives an instruction set, where this compiler has it."""
-    if os.uname().machine not in ("x86_64", "AMD64"):
-        return []
-    found = re.search(rf"set\(flags_{isa} ([^)]*)\)", (PRIMITIVES / "runtime" / "CMakeLists.txt").read_text())
-    assert found
-    flags = [flag if flag.startswith("-") else _flags(flag.removeprefix("${flags_")[:-1]) for flag in found[1].split()]
-    return [one for flag in flags for one in ([flag] if isinstance(flag, str) else flag)]
 
 
 def sources(of: str) -> list[Path]:

@@ -1,4 +1,7 @@
-"""The convolutions of the AMX level over a model of its instructions, on machines that have none."""
+"""The convolutions of the AMX level over a model of its instructions, on machines that have none.
+
+Those of AVX512-BF16, where the processor has it, run in the same way: with memory that ends where it is said to.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from native.cxx import HERE, PRIMITIVES, compile_, needs_compiler
+from native.cxx import HERE, PRIMITIVES, compile_, isa_flags, needs_compiler
 from support import same_bits
-from support.bfloat16_case import Channels, Windows, check, defined, grad_both
+from support.bfloat16_case import Channels, Windows, check, defined, grad_both, level
 from support.convolution_case import WINDOWS, Case, axis
 
 from mpsfunc.core.params import for_cpu
@@ -49,15 +52,16 @@ def library() -> list[Any]:
     return []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.fixture(scope="module", autouse=True, params=("model of amx", "avx512_bf16"))
+def _built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("tiles")
-    level = ("-DMPSF_ISA=tested", "-DMPSF_BELOW=below", "-DMPSF_TILES")
-    model = f'-DMPSF_TILE_MODEL="{HERE / "tile_model.h"}"'
+    flags = ["-DMPSF_TILES", f'-DMPSF_TILE_MODEL="{HERE / "tile_model.h"}"']
+    if request.param == "avx512_bf16":
+        flags = isa_flags(level(request.param))
     source = PRIMITIVES / "kernels" / "convolution" / "bfloat16" / "bfloat16.cpp"
-    made = compile_(source, folder / "level.o", "-c", "-O2", "-ffp-contract=off", *level, model)
-    others = (str(PRIMITIVES / "runtime" / "parallel.cpp"), str(made))
-    built = compile_(HERE / "tiles_driver.cpp", folder / "tiles.so", "-shared", "-O1", "-pthread", *others)
+    named = ("-DMPSF_ISA=tested", "-DMPSF_BELOW=below")
+    made = compile_(source, folder / "level.o", "-c", "-O2", "-ffp-contract=off", *named, *flags)
+    built = compile_(HERE / "tiles_driver.cpp", folder / "tiles.so", "-shared", "-O1", str(made))
     library().append(ctypes.CDLL(str(built)))
 
 
@@ -95,6 +99,7 @@ def test_every_window(windows: Windows, channels: Channels) -> None:
         ((axis(3, 3, 1, 1, 1, 0), axis(17, 17, 1, 1, 1, 0)), (1, 2080, 40), 1),
         ((axis(5, 3, 3, 2, 1, 1), axis(40, 20, 3, 2, 1, 1)), (1, 1024, 33), 1),
         ((axis(20, 20, 3, 1, 1, 1), axis(31, 31, 3, 1, 1, 1)), (1, 32, 35), 3),
+        ((axis(30, 15, 7, 2, 1, 3), axis(230, 115, 7, 2, 1, 3)), (1, 3, 20), 1),
     ),
     ids=str,
 )

@@ -71,9 +71,8 @@ void conv_grad_input(const Call& call) {
   if (call.out[0].size == 0) return;
   const Neuron<float> neuron(activation_of(p));
   if (turns) {
-    return for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) {
-      multiply_turns(g, call, neuron, false, rows, cols);
-    });
+    return for_phases(
+        g, [&](const ConvAxis& rows, const ConvAxis& cols) { multiply_turns(g, call, neuron, false, rows, cols); });
   }
   if (input_folded<Bfloat, Bfloat>(g, call, neuron, product_of_pairs)) return;
   g = g.flat();

@@ -1,5 +1,5 @@
-// Convolution of bfloat16 with one channel a group. Two rows of a window lie by turns in a vector, so that an instruction
-// multiplies a tap of both.
+// Convolution of bfloat16 with one channel a group. Two rows of a window lie by turns in a vector, so that an
+// instruction multiplies a tap of both.
 #pragma once
 #include "kernels/convolution/bfloat16/pairs.h"
 #include "kernels/convolution/depthwise.h"
@@ -63,8 +63,8 @@ struct DepthwisePairs {
   }
 };
 
-// `Pixels` outputs axis by axis from `col` on, whose taps of a row touch; those of which only columns [begin, end) exist
-// are one. Line `i` of `lines` is null where there is none.
+// `Pixels` outputs axis by axis from `col` on, whose taps of a row touch; those of which only columns [begin, end)
+// exist are one. Line `i` of `lines` is null where there is none.
 template <int Taps, int Stride, int Pixels, bool Whole>
 MPSF_INLINE void sum_turns(const DepthwisePairs& pairs, const Bfloat* const* lines, int block, int64_t source_col,
                            int begin, int end, Bfloat* to, int64_t to_pitch) {

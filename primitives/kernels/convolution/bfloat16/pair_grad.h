@@ -13,15 +13,23 @@ using PairGrad = WeightGrad<Bfloat>;
 constexpr int64_t kGradPitch = kBlockPixels + 32;
 constexpr int64_t kGradPanel = int64_t{kBlockPixels} * kPairLanes;
 
+// With few channels a whole window is taken as the channels of one tap, if it is not large.
+inline bool takes_windows(const PairGrad& g) {
+  constexpr int64_t kMost = 2048;
+  const int64_t taps = int64_t{g.rows.size} * g.cols.size;
+  return g.groups == 1 && g.channels < lanes<float> && taps > 1 && taps * g.channels <= kMost;
+}
+inline int64_t grad_taps(const PairGrad& g) { return takes_windows(g) ? 1 : int64_t{g.rows.size} * g.cols.size; }
+inline int grad_width(const PairGrad& g) {
+  return takes_windows(g) ? g.rows.size * g.cols.size * g.channels : g.channels;
+}
 inline int grad_tiles(const PairGrad& g) { return (g.out_channels + kPairRows - 1) / kPairRows; }
 inline int grad_tile_begin(const PairGrad& g, int tile) {
   return static_cast<int>(int64_t{g.out_channels} * tile / grad_tiles(g));
 }
-inline int grad_blocks(const PairGrad& g) { return (g.width() + kPairLanes - 1) / kPairLanes; }
-// Of one block of lanes, as [row tap][column tap][out][lane].
-inline int64_t grad_block_size(const PairGrad& g) {
-  return int64_t{g.rows.size} * g.taps() * g.out_channels * kPairLanes;
-}
+inline int grad_blocks(const PairGrad& g) { return (grad_width(g) + kPairLanes - 1) / kPairLanes; }
+// Of one block of lanes, as [tap][out][lane].
+inline int64_t grad_block_size(const PairGrad& g) { return grad_taps(g) * g.out_channels * kPairLanes; }
 // Of a group's cotangents in a block of pixels; AMX reads rows behind the last.
 inline int64_t grad_rows_size(const PairGrad& g) { return (int64_t{g.out_channels} + kPairRows) * kGradPitch; }
 
@@ -70,37 +78,28 @@ inline void add_cotangents(const PairGrad& g, int group, const PixelRange& range
   }
 }
 
-// Where a group's pixels of a range read the image, for each tap of a row and column. Runs of several taps that hang
-// over are copied, with zeros.
+// Where a group's pixels of a range read the image, for each tap, which count by rows; or whole windows, copied.
 class GradPixels {
  public:
   GradPixels(const PairGrad& g, int group)
       : g_(g),
         group_(group),
-        at_(int64_t{g.rows.size} * g.taps() * kBlockPixels),
-        copies_(g.merged() ? int64_t{g.rows.size} * kBlockPixels * g.width() : 0) {}
+        pitch_((grad_width(g) + kPairLanes - 1) / kPairLanes * kPairLanes + kPairLanes),
+        at_(grad_taps(g) * kBlockPixels),
+        copies_(takes_windows(g) ? kBlockPixels * pitch_ : 0) {}
 
   void find(const PixelRange& range) {
     count_ = range.count * range.cols;
+    if (takes_windows(g_)) return copy_windows(range);
     const int64_t pitch = int64_t{g_.groups} * g_.channels;
-    Bfloat* copy = copies_.get();
-    for (int q = 0; q < g_.rows.size; ++q) {
-      for (int tap = 0; tap < g_.taps(); ++tap) {
-        const Bfloat** at = at_.get() + (int64_t{q} * g_.taps() + tap) * kBlockPixels;
-        for (int i = 0; i < range.count; ++i) {
-          const int64_t line = x_line(g_, range.line + i, q);
-          const Bfloat* from = g_.x + line * g_.cols.n_in * pitch + int64_t{group_} * g_.channels;
-          int64_t col = first(g_.cols, g_.cols.begin + range.col) + int64_t{tap} * g_.cols.dilation;
-          for (int j = 0; j < range.cols; ++j, ++at, col += g_.cols.stride) {
-            *at = line < 0 ? nullptr : from + col * pitch;
-            if (line < 0 || (col >= 0 && col + (g_.merged() ? g_.cols.size : 1) <= g_.cols.n_in)) continue;
-            *at = nullptr;
-            if (!g_.merged()) continue;
-            copy_numbers(copy, from + col * pitch, 0, g_.width(), -col * g_.channels,
-                         (g_.cols.n_in - col) * g_.channels);
-            *at = copy;
-            copy += g_.width();
-          }
+    for (int tap = 0; tap < grad_taps(g_); ++tap) {
+      const Bfloat** at = at_.get() + int64_t{tap} * kBlockPixels;
+      for (int i = 0; i < range.count; ++i) {
+        const int64_t line = x_line(g_, range.line + i, tap / g_.cols.size);
+        const Bfloat* from = g_.x + line * g_.cols.n_in * pitch + int64_t{group_} * g_.channels;
+        int64_t col = first(g_.cols, g_.cols.begin + range.col) + int64_t{tap % g_.cols.size} * g_.cols.dilation;
+        for (int j = 0; j < range.cols; ++j, ++at, col += g_.cols.stride) {
+          *at = line >= 0 && col >= 0 && col < g_.cols.n_in ? from + col * pitch : nullptr;
         }
       }
     }
@@ -118,7 +117,7 @@ class GradPixels {
   // Lanes from `lane` on as [pixel / 2][lane][2], with zeros up to a whole unit.
   void pair_up(int tap, int lane, Bfloat* to) const {
     const Bfloat* const* at = at_.get() + int64_t{tap} * kBlockPixels;
-    const int n = min_int(kPairLanes, g_.width() - lane), padded = static_cast<int>(whole_units(count_));
+    const int n = min_int(kPairLanes, grad_width(g_) - lane), padded = static_cast<int>(whole_units(count_));
     for (int i = 0; i < padded; i += 2, to += 2 * kPairLanes) {
       const Bfloat *a = i < count_ ? at[i] : nullptr, *b = i + 1 < count_ ? at[i + 1] : nullptr;
       for (int v = 0; v < kPairLanes; v += lanes<float>) {
@@ -130,8 +129,38 @@ class GradPixels {
   }
 
  private:
+  // Where there are elements enough to read beyond the last, a little more is copied, which the next copy overwrites.
+  void copy_windows(const PixelRange& range) {
+    const int64_t all = int64_t{g_.images} * g_.rows.n_in * g_.cols.n_in * g_.channels;
+    const bool touches = g_.cols.dilation == 1;
+    const int64_t length = (touches ? g_.cols.size : 1) * int64_t{g_.channels};
+    const int runs = touches ? 1 : g_.cols.size;
+    Bfloat* copy = copies_.get();
+    for (int i = 0, pixel = 0; i < range.count; ++i) {
+      int64_t col = first(g_.cols, g_.cols.begin + range.col);
+      for (int j = 0; j < range.cols; ++j, ++pixel, copy += pitch_, col += g_.cols.stride) {
+        at_[pixel] = copy;
+        Bfloat* to = copy;
+        for (int q = 0; q < g_.rows.size; ++q) {
+          const int64_t line = x_line(g_, range.line + i, q);
+          for (int run = 0; run < runs; ++run, to += length) {
+            const int64_t begin = col + int64_t{run} * g_.cols.dilation, end = begin + (touches ? g_.cols.size : 1);
+            const int64_t from = (line * g_.cols.n_in + begin) * g_.channels;
+            if (line >= 0 && begin >= 0 && end <= g_.cols.n_in && length <= kPairLanes && from + kPairLanes <= all) {
+              memcpy(static_cast<void*>(to), g_.x + from, kPairLanes * sizeof(Bfloat));
+            } else {
+              copy_numbers(to, g_.x + from, 0, length, -begin * g_.channels,
+                           line < 0 ? 0 : (g_.cols.n_in - begin) * g_.channels);
+            }
+          }
+        }
+      }
+    }
+  }
+
   const PairGrad& g_;
   const int group_;
+  const int64_t pitch_;
   const Scratch<const Bfloat*> at_;
   const Scratch<Bfloat> copies_;
   int count_ = 0;
@@ -175,7 +204,7 @@ class PairGradTask {
       pixels_.find(range);
       const int64_t depth = whole_units(int64_t{range.count} * range.cols);
       for (int block = first_; block < last_; ++block) {
-        for (int tap = 0; tap < g_.rows.size * g_.taps(); ++tap) {
+        for (int tap = 0; tap < grad_taps(g_); ++tap) {
           float* sum = sums + (block - first_) * grad_block_size(g_) + int64_t{tap} * g_.out_channels * kPairLanes;
           if (!pixels_.any(tap)) {
             if (index == begin) clear(sum, int64_t{g_.out_channels} * kPairLanes);
@@ -190,7 +219,7 @@ class PairGradTask {
 
   void multiply(const Bfloat* rows, int tile, int64_t depth, int block, bool add, float* sums) {
     const int from = grad_tile_begin(g_, tile), to = grad_tile_begin(g_, tile + 1);
-    const int width = g_.width() - block * kPairLanes;
+    const int width = grad_width(g_) - block * kPairLanes;
     const PairPanel panel = {&rows, 1, depth, from * kGradPitch, kGradPitch, to - from};
     pair_tile(to - from, width)(panel, columns_.get(), add, {sums + from * kPairLanes, kPairLanes}, nullptr);
   }
@@ -208,10 +237,10 @@ class PairGradTask {
 // first part.
 inline void store_weights(const PairGrad& g, int64_t parts, int64_t part_size, const float* sums, int group,
                           int first_block, int last_block) {
-  const int64_t taps = int64_t{g.rows.size} * g.taps();
-  const int end = min_int(g.width(), last_block * kPairLanes);
+  const int64_t taps = grad_taps(g);
+  const int end = min_int(grad_width(g), last_block * kPairLanes);
   for (int64_t i = 0; i < g.out_channels * taps; ++i) {
-    float* to = g.dw + (int64_t{group} * g.out_channels * taps + i) * g.width();
+    float* to = g.dw + (int64_t{group} * g.out_channels * taps + i) * grad_width(g);
     for (int lane = first_block * kPairLanes; lane < end; lane += lanes<float>) {
       const float* from = sums + (int64_t{group} * grad_blocks(g) + lane / kPairLanes) * grad_block_size(g) +
                           (i % taps * g.out_channels + i / taps) * kPairLanes + lane % kPairLanes;

@@ -98,7 +98,7 @@ class PairSource {
       : p_(p),
         plan_(plan),
         group_(group),
-        gathered_size_(plan.gathers() ? plan.longest() * plan.gathered_pitch() + kLineElements : 0),
+        gathered_size_(plan.gathers() ? (plan.longest() + kBeyond) * plan.gathered_pitch() + kLineElements : 0),
         held_size_(plan.gathers() && !plan.merged()
                        ? 0
                        : plan.span(plan.longest() + kBeyond) * plan.copied_pitch() + kLineElements),
