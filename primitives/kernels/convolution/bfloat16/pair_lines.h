@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kPairPixels = 112;      // outputs that are made together, to reuse weights
 constexpr int64_t kPairDepth = 2048;  // of one run, or of several together, that a tile adds up at once
+constexpr int kHeldLines = 256;       // of the source, unless one line of outputs sees more
 constexpr int64_t kLineElements = 64 / sizeof(Bfloat);
 
 // Elements [offset, offset + length) of runs [run, run + runs), of which the first is element k of the sum.
@@ -24,13 +25,13 @@ class PairPlan {
   explicit PairPlan(const PairProduct& p)
       : p_(p),
         merged_(p.cols.src_tap == 1 && p.groups == 1),
-        gathers_((merged_ ? p.cols.taps : 1) * p.channels % kPairUnit != 0),
+        gathers_((merged_ ? p.cols.taps : 1) * int64_t{p.channels} % kPairUnit != 0),
         runs_(gathers_  ? 1
               : merged_ ? p.rows.taps
                         : p.rows.taps * p.cols.taps),
-        length_(gathers_ ? whole_units(p.depth()) : (merged_ ? p.cols.taps : 1) * p.channels),
+        length_(gathers_ ? whole_units(p.depth()) : (merged_ ? p.cols.taps : 1) * int64_t{p.channels}),
         cuts_(length_ == 0 ? 1 : (length_ + kPairDepth - 1) / kPairDepth),
-        together_(length_ == 0 ? 1 : static_cast<int>(max_int(1, static_cast<int>(kPairDepth / length_)))) {}
+        together_(length_ == 0 ? 1 : max_int(1, static_cast<int>(kPairDepth / length_))) {}
 
   bool gathers() const { return gathers_; }
   bool merged() const { return merged_; }
@@ -53,7 +54,10 @@ class PairPlan {
 
   // Outputs of a line are made in pieces, and short lines several at a time.
   int pieces() const { return (p_.cols.count + kPairPixels - 1) / kPairPixels; }
-  int lines() const { return pieces() > 1 ? 1 : max_int(1, kPairPixels / p_.cols.count); }
+  int lines() const {
+    const int most = kHeldLines / max_int(1, p_.rows.taps);
+    return pieces() > 1 ? 1 : max_int(1, min_int(most, kPairPixels / p_.cols.count));
+  }
   int piece_begin(int piece) const { return static_cast<int>(int64_t{p_.cols.count} * piece / pieces()); }
   int longest() const { return (p_.cols.count + pieces() - 1) / pieces(); }
 
