@@ -158,7 +158,9 @@ def test_empty(used: str, images: int, channels: Channels) -> None:
     assert not np.any(exact(grad_both(k)[0]))
 
 
-@pytest.mark.parametrize("channels", ((1, 64, 128), (1, 64, 80)), ids=str)
+@pytest.mark.parametrize(
+    "channels", ((1, 64, 128), (1, 64, 80), (1, 64, 90), (144, 1, 1), (128, 1, 1), (90, 1, 1)), ids=str
+)
 @pytest.mark.parametrize("size", (1, 3))
 def test_results_stored_past_the_caches(used: str, channels: Channels, size: int) -> None:
     """Outputs of more than 4 MB in memory that was used before: what image by image gives, where they are small."""

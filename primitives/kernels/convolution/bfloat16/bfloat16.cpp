@@ -40,7 +40,7 @@ void multiply_turns(const Geometry& g, const Call& call, const Neuron<float>& ne
   d.result_rows = forward ? down.n_out : down.n_in, d.result_cols = forward ? across.n_out : across.n_in;
   d.channels = g.groups, d.planes = d.source_step = d.result_step = 1;
   d.bias = data<float>(call.in[2]), d.neuron = &neuron;
-  d.streamed = call.out[0].streamed && g.groups % kPairLanes == 0;
+  d.streamed = call.out[0].streamed && g.groups % lanes<float> == 0;
   d.rows = rows, d.cols = cols;
   depthwise_of_turns(d, data<Bfloat>(call.in[1]), down.size, across.size);
 }
@@ -57,9 +57,7 @@ void conv(const Call& call) {
   if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
   const Neuron<float> neuron(activation_of(p));
   if (turns) return multiply_turns(g, call, neuron, true, rows, cols);
-  PairProduct product = forward_product<Bfloat, Bfloat>(g.flat(), call, neuron);
-  product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
-  product_of_pairs(product);
+  product_of_pairs(forward_product<Bfloat, Bfloat>(g.flat(), call, neuron));
 }
 
 void conv_grad_input(const Call& call) {
@@ -77,9 +75,7 @@ void conv_grad_input(const Call& call) {
   if (input_folded<Bfloat, Bfloat>(g, call, neuron, product_of_pairs)) return;
   g = g.flat();
   for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) {
-    PairProduct product = input_product<Bfloat, Bfloat>(g, call, neuron, rows, cols);
-    product.streamed = product.streamed && product.out_channels % kPairLanes == 0;
-    product_of_pairs(product);
+    product_of_pairs(input_product<Bfloat, Bfloat>(g, call, neuron, rows, cols));
   });
 }
 

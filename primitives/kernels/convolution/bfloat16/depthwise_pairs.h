@@ -105,8 +105,8 @@ MPSF_INLINE void sum_turns(const DepthwisePairs& pairs, const Bfloat* const* lin
     const __m512i made = bit_cast<__m512i>(_mm512_cvtne2ps_pbh(acc[i][1], acc[i][0]));
     const __m512i result = _mm512_maskz_permutexvar_epi64(0xff, order, made);
     Bfloat* y = to + i * to_pitch + first;
-    if (Whole && d.streamed) {
-      stream_bits(y, result);
+    if (d.streamed) {
+      stream_halves(y, result, Whole ? 2 : 1);
     } else {
       _mm512_mask_storeu_epi16(y, some, result);
     }

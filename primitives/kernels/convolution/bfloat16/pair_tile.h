@@ -25,6 +25,14 @@ struct Tiles {
 #endif
 
 #if defined(__AVX512BF16__)
+// Stores halves of a line past the caches, the first one or both: only they are aligned.
+MPSF_INLINE void stream_halves(Bfloat* to, __m512i line, int count) {
+  __m256i halves[2];
+  memcpy(halves, &line, sizeof(line));
+  stream_bits(to, halves[0]);
+  if (count == 2) stream_bits(to + lanes<float>, halves[1]);
+}
+
 MPSF_INLINE Vec<float> add_products(Vec<float> sums, __m512i rows, __m512i columns) {
   return _mm512_dpbf16_ps(sums, bit_cast<__m512bh>(rows), bit_cast<__m512bh>(columns));
 }
@@ -202,7 +210,7 @@ void multiply_pairs(const PairPanel& panel, const Bfloat* weights, bool add, con
       const __m512i line = bit_cast<__m512i>(_mm512_cvtne2ps_pbh(acc[r][Vectors - 1], acc[r][0]));
       Bfloat* to = finish->to + r * finish->pitch + finish->channel;
       if (streamed) {
-        stream_bits(to, line);
+        stream_halves(to, line, 2);
       } else {
         memcpy(static_cast<void*>(to), &line, sizeof(line));
       }
@@ -213,7 +221,9 @@ void multiply_pairs(const PairPanel& panel, const Bfloat* weights, bool add, con
   for (int v = 0; v < Vectors; ++v) {
     const int n = static_cast<int>(smaller(finish->count - v * L, L));
 #pragma GCC unroll 14
-    for (int r = 0; r < Rows; ++r) store_some(finish->to + r * finish->pitch + finish->channel + v * L, acc[r][v], n);
+    for (int r = 0; r < Rows; ++r) {
+      store_result(finish->to + r * finish->pitch + finish->channel + v * L, acc[r][v], n, streamed);
+    }
   }
 }
 
