@@ -12,6 +12,7 @@ using PairGrad = WeightGrad<Bfloat>;
 // Distance of an output channel's cotangents in a panel, an odd number of lines of the cache.
 constexpr int64_t kGradPitch = kBlockPixels + 32;
 constexpr int64_t kGradPanel = int64_t{kBlockPixels} * kPairLanes;
+constexpr int64_t kTurnedBytes = int64_t{16} << 20;  // of cotangents that are turned over once for all tasks
 
 // With few channels a whole window is taken as the channels of one tap, if it is not large.
 inline bool takes_windows(const PairGrad& g) {
@@ -268,7 +269,7 @@ inline void weight_grad_of_pairs(const PairGrad& g) {
   // Where several tasks read the same cotangents these are turned over once, unless they are many.
   const int64_t size = grad_rows_size(g);
   const bool shared =
-      splits > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(Bfloat)) <= kPackedBytes;
+      splits > 1 && g.groups * pixel_blocks * size * static_cast<int64_t>(sizeof(Bfloat)) <= kTurnedBytes;
   const Scratch<Bfloat> turned(shared ? g.groups * pixel_blocks * size : 0);
   constexpr int kTurned = 64;  // output channels that are turned over together
   const int64_t shares = (g.out_channels + kTurned - 1) / kTurned;
