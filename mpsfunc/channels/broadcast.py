@@ -164,7 +164,7 @@ def joint(a: int, b: int) -> int:
 
 def stride(op: str, name: str, value: Any) -> tuple[int, ...]:
     """A stride of MPS's: 0 where an axis is shared."""
-    if isinstance(value, tuple) and [type(step) for step in value] == [int] * 3 and {0, 1}.issuperset(value):
+    if type(value) is tuple and [type(step) for step in value] == [int] * 3 and {0, 1}.issuperset(value):
         return value
     rule = "three of 0 or 1, for y, x and channels"
     given = arguments.entries(value)

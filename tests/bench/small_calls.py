@@ -1,4 +1,4 @@
-"""What one small call costs beyond ``x + x`` of stock MLX: ``python -m tests.bench.small_calls``, from the checkout's root.
+"""What one small call costs beyond ``x + x`` of stock MLX: ``python -m tests.bench.small_calls``, from the root.
 
 On the CPU, where a call on a few pixels is the interpreter's work and MLX's more than a kernel's.
 """
