@@ -55,7 +55,7 @@ struct Gradient {
 constexpr int64_t kTogether = 512;
 
 // Calls f(at, from, size) for neighbours: from number `at` on of a half's elements, which lie in x from `from` on, and
-// their gates half_size further; no more than `most` at once.
+// their gates half_size further.
 template <typename F>
 void for_neighbours(int64_t begin, int64_t end, int64_t half_size, const F& f) {
   for (int64_t at = begin; at < end;) {
