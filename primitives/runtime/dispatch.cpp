@@ -129,10 +129,12 @@ constexpr Isa kIsas[] = {
 };
 
 const Isa* find_isa(const std::string& name, const std::string& asked_by) {
+  for (const Isa& isa : kIsas) {  // a set that is not asked for does not ask the kernel for its registers
+    if (name == isa.name && isa.available()) return &isa;
+  }
   std::string expected;
   for (const Isa& isa : kIsas) {
     if (!isa.available()) continue;
-    if (name == isa.name) return &isa;
     expected += (expected.empty() ? "" : ", ") + std::string(isa.name);
   }
   throw std::invalid_argument(asked_by + ": not an instruction set of this machine and build; got '" + name +
