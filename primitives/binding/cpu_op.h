@@ -42,10 +42,9 @@ inline Tensor tensor_of(const mx::array& a, void* data, bool streamed = false) {
   return tensor;
 }
 
-// Bytes of an output from which on it is stored past the caches. What a network reads again only after much else from
-// 4 MB on: a training step of MobileNetV2 takes 4 to 6 % less, of ResNet-50 3 to 4 %. Of the other operations no step
-// depends on it, and a caller who reads the result at once has it in a cache of 32 MB (relu6 of 6.4 MB: 0.16 or 0.21
-// ms).
+// Bytes of an output from which on it is stored past the caches: 4 MB of what a network reads again only after much
+// else, which makes its training steps shorter. On the other operations no step depends, and a caller who reads the
+// result at once has it in the caches if it is smaller than they are.
 inline size_t streamed_from(Op op) {
   switch (op) {
     case Op::conv:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn
 import numpy as np
@@ -68,7 +70,10 @@ def test_a_layer_that_means_something_else_is_found(what: str, monkeypatch: pyte
     if what == "results":
         monkeypatch.setattr(mf, "bn_running", lambda known, state, momentum: running(known, state, momentum / 2))
     else:
-        twice = lambda x, w, b, **settings: product(x, w, 2 * b - mx.stop_gradient(b), **settings)  # noqa: E731
+
+        def twice(x: mx.array, w: mx.array, b: mx.array, **settings: Any) -> mx.array:
+            return product(x, w, 2 * b - mx.stop_gradient(b), **settings)
+
         monkeypatch.setattr(mf, "fully_connected", twice)
     with pytest.raises(AssertionError, match="another meaning"):
         checks.proven(RESNET, "float32")
