@@ -220,7 +220,7 @@ class Passes:
         begun = time.perf_counter()
         try:
             self._made[what]()
-        except Exception as error:  # of whatever kind
+        except Exception as error:  # of whatever kind: the model is code of a user
             recomputing.draw_from(random)  # without tracers
             said = f"got {a_kind(error)} of {describe(str(error))}, expected a model that stays the same"
             raise Unfit(f"the {NAMES[what]} of the model fails when it is repeated; {said}") from error
