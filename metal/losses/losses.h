@@ -91,10 +91,17 @@ MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
     const float small = exp(-fabs(y)), above = 1 / (1 + small), below = small * above;
     const float p = y < 0 ? below : above, rest = y < 0 ? above : below, off = p * (1 - t) + t * rest;
     const float alpha = told.epsilon < 0 ? 1.0f : t * told.epsilon + (1 - t) * (1 - told.epsilon);
-    const float lost = (y < 0 ? 0.0f : y) - y * t + log_1p(small), power = alpha * power_of(off, told.delta);
-    const float growth = off > 0 ? p * rest * (1 - (t + t)) / off : 0.0f;
-    r.loss = power * lost;
-    r.slope = power * (told.delta * growth * lost + (p - t));
+    const float lost = (y < 0 ? 0.0f : y) - y * t + log_1p(small);
+    const float growth = told.delta * (p * rest) * (1 - (t + t));  // of off, to the power of delta
+    if (told.delta >= 1) {
+      const float less = alpha * power_of(off, told.delta - 1), power = less * off;
+      r.loss = power * lost;
+      r.slope = less * growth * lost + power * (p - t);
+    } else {
+      const float power = alpha * power_of(off, told.delta);
+      r.loss = power * lost;
+      r.slope = power * ((off > 0 ? growth / off : 0.0f) * lost + (p - t));
+    }
   } else {
     r.loss = weighed(t, log(t)) - weighed(t, y);
     r.slope = -t;

@@ -1,5 +1,5 @@
-// y = softmax of rows that lie in one piece, with L its logarithm. R threads of a simdgroup share a row, each with M
-// packs of V elements of it, and have B rows under way together.
+// y = softmax of S * x, S = 1 or -1, in rows that lie in one piece, with L its logarithm. R threads of a simdgroup
+// share a row, each with M packs of V elements of it, and have B rows under way together.
 #include "shared/vector_load.h"
 #include "losses/online_softmax.h"
 const int length = x_shape[1], lane = int(thread_position_in_grid.x) % R;
@@ -21,7 +21,7 @@ for (long first = 0; first < rows; first += B * stride) {
     float v[M * V], most = minus_infinity(), sum = 0;
     for (int p = 0; p < M; ++p) {
       for (int j = 0; j < V; ++j) {
-        v[p * V + j] = (p * R + lane) * V < length ? float(in[b * M + p].v[j]) : minus_infinity();
+        v[p * V + j] = (p * R + lane) * V < length ? S * float(in[b * M + p].v[j]) : minus_infinity();
         most = max(most, v[p * V + j]);
       }
     }

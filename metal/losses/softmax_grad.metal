@@ -1,7 +1,7 @@
-// dx = y * (dy - sum of dy * y) over rows that lie in one piece, with L dy - exp(y) * (sum of dy). R threads of a
-// simdgroup share a row, each with M packs of V elements of it, and have B rows under way together. Of 16 bits, y adds up
-// to 1 but for its roundings, and those times dy would be most of what is left near an entry of 1: there dy is taken from
-// its mean, which changes nothing else.
+// dx = S * y * (dy - sum of dy * y), S = 1 or -1, over rows that lie in one piece, with L dy - exp(y) * (sum of dy). R
+// threads of a simdgroup share a row, each with M packs of V elements of it, and have B rows under way together. Of 16
+// bits, y adds up to 1 but for its roundings, and those times dy would be most of what is left near an entry of 1: there
+// dy is taken from its mean, which changes nothing else.
 #include "shared/vector_load.h"
 const int length = y_shape[1], lane = int(thread_position_in_grid.x) % R;
 const long rows = y_shape[0], stride = threads_per_grid.x / R;
@@ -38,7 +38,7 @@ for (long first = 0; first < rows; first += B * stride) {
       Pack<T, V> out;
       for (int j = 0; j < V; ++j) {
         const float a = float(g[b * M + p].v[j]), c = float(came[b * M + p].v[j]);
-        out.v[j] = T(L ? a - exp(c) * sum : c * (a - centre - sum));
+        out.v[j] = T(L ? a - exp(c) * sum : S * c * (a - centre - sum));
       }
       store(dx + row * length + i, out);
     }

@@ -1,6 +1,7 @@
-// dx = y * (dy - sum of dy * y) along the middle axis of (outer, length, inner), with L dy - exp(y) * (sum of dy), for
-// lines of any length. Threads side by side own V lines each; those above one another share them, with two elements
-// under way, and fold their sums in a fixed order. Of 16 bits, dy is taken from its mean, as in softmax_grad.
+// dx = S * y * (dy - sum of dy * y), S = 1 or -1, along the middle axis of (outer, length, inner), with L
+// dy - exp(y) * (sum of dy), for lines of any length. Threads side by side own V lines each; those above one another
+// share them, with two elements under way, and fold their sums in a fixed order. Of 16 bits, dy is taken from its mean,
+// as in softmax_grad.
 #include "shared/base.h"
 #include "shared/vector_load.h"
 const int length = y_shape[1], inner = y_shape[2], lanes = inner / V;
@@ -50,7 +51,7 @@ for (uint i = row; i < end; i += height) {
   Pack<T, V> out;
   for (int j = 0; j < V; ++j) {
     const float a = float(g.v[j]), c = float(came.v[j]);
-    out.v[j] = T(L ? a - exp(c) * total[j] : c * (a - centre[j] - total[j]));
+    out.v[j] = T(L ? a - exp(c) * total[j] : S * c * (a - centre[j] - total[j]));
   }
   store(dx + at, out);
 }

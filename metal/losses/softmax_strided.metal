@@ -1,6 +1,6 @@
-// y = softmax along the middle axis of (outer, length, inner), with L its logarithm, for lines of any length. Threads
-// side by side own V lines each; those above one another share them, with four elements under way, and fold what they
-// found in a fixed order.
+// y = softmax of S * x, S = 1 or -1, along the middle axis of (outer, length, inner), with L its logarithm, for lines of
+// any length. Threads side by side own V lines each; those above one another share them, with four elements under way,
+// and fold what they found in a fixed order.
 #include "shared/base.h"
 #include "shared/vector_load.h"
 #include "losses/online_softmax.h"
@@ -24,7 +24,7 @@ for (uint i = row; i < end; i += 4 * height) {
   }
   for (int j = 0; j < V; ++j) {
     Pack<float, 4> more;
-    for (int k = 0; k < 4; ++k) more.v[k] = i + k * height < end ? float(in[k].v[j]) : minus_infinity();
+    for (int k = 0; k < 4; ++k) more.v[k] = i + k * height < end ? S * float(in[k].v[j]) : minus_infinity();
     own[j] = grown(own[j], more);
   }
 }
@@ -54,7 +54,7 @@ for (uint i = row; i < end; i += height) {
   const Pack<T, V> in = load<V>(x + from + long(int(i)) * inner, wide);
   Pack<T, V> out;
   for (int j = 0; j < V; ++j) {
-    const float less = float(in.v[j]) - most[j];
+    const float less = S * float(in.v[j]) - most[j];
     out.v[j] = T(L ? less - last[j] : exp(less) * last[j]);
   }
   store(y + from + long(int(i)) * inner, out);

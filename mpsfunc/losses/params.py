@@ -71,7 +71,11 @@ class LossLaunch(NamedTuple):
 
 
 class SoftmaxGradParams(NamedTuple):
-    """Which derivative a CPU's kernel computes: 0 the gradient, 1 its own by y, 2 of a logarithm, its own by dy."""
+    """Which derivative a CPU's kernel computes.
+
+    Fields:
+        derivative: 0 the gradient, 1 its own by y; 2 of a logarithm its own by dy, of softmax the gradient of softmin.
+    """
 
     derivative: int
 

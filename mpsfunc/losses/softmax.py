@@ -94,11 +94,7 @@ def softmin(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.arr
         >>> softmin(-mx.log(mx.array([1.0, 2.0, 5.0])))
         array([0.125, 0.25, 0.625], dtype=float32)
     """
-    return _forward("softmin", _softmax_of_negative, x, axis, stream)
-
-
-def _softmax_of_negative(x: mx.array, on: Spec) -> mx.array:
-    return softmax_rules.softmax(mx.negative(x, stream=on.stream), on)
+    return _forward("softmin", softmax_rules.softmin, x, axis, stream)
 
 
 def log_softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:

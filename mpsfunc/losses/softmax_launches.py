@@ -12,8 +12,8 @@ from mpsfunc.core.params import Threadgroup
 _PACKS, _UNDER_WAY = 8, 4
 
 
-def kernels(log: bool, gradient: bool, y: mx.array) -> tuple[KernelLaunch, ...]:
-    """Softmax along the middle axis of (outer, length, inner), or its gradient from dy and y."""
+def kernels(log: bool, gradient: bool, y: mx.array, sign: int = 1) -> tuple[KernelLaunch, ...]:
+    """Softmax of sign * x along the middle axis of (outer, length, inner), or its gradient from dy and y."""
     rows_body, body = ("softmax_grad", "softmax_grad_strided") if gradient else ("softmax", "softmax_strided")
     names, made = (("dy", "y"), ("dx",)) if gradient else (("x",), ("y",))
     result = tuple(y.shape), y.dtype
@@ -25,11 +25,11 @@ def kernels(log: bool, gradient: bool, y: mx.array) -> tuple[KernelLaunch, ...]:
     if inner == 1 and of_thread <= _PACKS:
         rows = max(1, _UNDER_WAY // of_thread)
         grid, group = grids.sharing_threads(-(-outer // rows), sharing)
-        shares = (("V", vector_width), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)))
+        shares = (("V", vector_width), ("R", sharing), ("M", of_thread), ("B", rows), ("L", int(log)), ("S", sign))
         return (KernelLaunch(rows_body, names, made, (result,), grid, group, None, shares),)
     vector_width = grids.vector_width(y.dtype, inner, y.size)
     grid, group = _across(outer, length, inner // vector_width)
-    template = (("V", vector_width), ("L", int(log)))
+    template = (("V", vector_width), ("L", int(log)), ("S", sign))
     return (KernelLaunch(body, names, made, (result,), grid, group, Threadgroup(*group[:2]), template),)
 
 

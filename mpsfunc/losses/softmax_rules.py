@@ -1,4 +1,4 @@
-"""The kernels of softmax and its logarithm, and their rules.
+"""The kernels of softmax, its logarithm and softmin, and their rules.
 
 Lines are those of the middle axis of an array (outer, length, inner). The Jacobian of softmax is symmetric, so its
 gradient is its tangent too and the gradient's own derivative by dy; that of the logarithm has a transpose,
@@ -21,6 +21,7 @@ from mpsfunc.losses.params import SoftmaxGradParams
 _MOST = 2**31 - 1
 # What the gradients' kernels compute; the numbers are theirs.
 _GRADIENT, _SECOND_DERIVATIVE, _TANGENT = map(SoftmaxGradParams, range(3))
+_OF_SOFTMIN = _TANGENT  # of softmax, whose gradient is its tangent
 
 
 class Spec(NamedTuple):
@@ -199,6 +200,48 @@ def _log_softmax_grad_by_y_by_formula(u: mx.array, dy: mx.array, y: mx.array, sp
 log_softmax_grad_by_y.vmap(over_batches(log_softmax_grad_by_y))
 
 
+# Softmin ------------------------------------------------------------------------------------------------
+
+
+@operation("softmin")
+def softmin(x: mx.array, spec: Spec) -> mx.array:
+    """Softmax of -x."""
+    return _launched("softmin", {"x": x}, None, spec)
+
+
+@softmin.vjp
+def _softmin_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (softmin_grad(cotangents[0], outputs[0], spec),)
+
+
+@softmin.jvp
+def _softmin_jvp(arrays: Arrays, tangents: Arrays, spec: Spec) -> mx.array:
+    return softmin_grad(tangents[0], softmin(arrays[0], spec), spec)
+
+
+softmin.vmap(over_batches(softmin))
+
+
+@operation("softmin")
+def softmin_grad(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    """``-softmax_grad(dy, y)``."""
+    return _launched("softmax_grad", {"dy": dy, "y": y}, _OF_SOFTMIN, spec)
+
+
+@softmin_grad.vjp
+def _softmin_grad_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    (dy, y), u = arrays, cotangents[0]
+    return softmin_grad(u, y, spec), -softmax_grad_by_y(u, dy, y, spec)
+
+
+@softmin_grad.decomposition
+def _softmin_grad_by_formula(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+    return -_softmax_grad_by_formula(dy, y, spec)
+
+
+softmin_grad.vmap(over_batches(softmin_grad))
+
+
 # Helpers ------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +249,8 @@ def _launched(op: str, arrays: dict[str, mx.array], params: SoftmaxGradParams | 
     *_, like = arrays.values()
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        return softmax_launches.kernels(op.startswith("log"), op.endswith("grad"), like)
+        sign = -1 if op == "softmin" or (op == "softmax_grad" and params == _OF_SOFTMIN) else 1
+        return softmax_launches.kernels(op.startswith("log"), op.endswith("grad"), like, sign)
 
     return launch.launch(op, arrays, params, ((tuple(like.shape), like.dtype),), kernels, spec.stream)[0]
 

@@ -390,12 +390,13 @@ void check(const Signature& call) {
       return c.resampling();
     case Op::softmax:
     case Op::log_softmax:
+    case Op::softmin:
       c.no_params();
       return lines(c, 1);
     case Op::softmax_grad:
     case Op::log_softmax_grad: {
       const int derivative = c.params<SoftmaxGradParams>().derivative;
-      c.require(derivative >= 0 && derivative <= (call.op == Op::softmax_grad ? 1 : 2), "a derivative");
+      c.require(derivative >= 0 && derivative <= 2, "a derivative");
       return lines(c, derivative == 1 ? 3 : 2);
     }
     case Op::loss:

@@ -4,8 +4,8 @@
 // One line an operation: a function of this name exists in every instruction set's namespace, in _primitives, and (but
 // for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel, normalization by a state,
 // as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, as it does the sums
-// of the Dice loss, layer normalization, for which MLX has kernels there, and log_softmax and log_softmax_grad, which
-// are template arguments of softmax's bodies) under metal/.
+// of the Dice loss, layer normalization, for which MLX has kernels there, and softmin, log_softmax and its gradient,
+// which are template arguments of softmax's bodies) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -48,6 +48,7 @@
   X(softmax_grad)            \
   X(log_softmax)             \
   X(log_softmax_grad)        \
+  X(softmin)                 \
   X(loss)                    \
   X(loss_grad)               \
   X(dice_sums)               \

@@ -222,10 +222,11 @@ def _module(name: str) -> Any:
 
 def built(name: str, cell: Cell, folder: Path) -> Any:
     """A side's network with the weights that lie in a folder, in this process."""
-    if cell.device == "cpu" and name not in MODULES:
-        import mpsfunc
+    if name not in MODULES:
+        import mpsfunc  # first, as users do: it has a say in how MLX launches, which MLX reads at its first launch
 
-        mpsfunc.set_num_threads(2)
+        if cell.device == "cpu":
+            mpsfunc.set_num_threads(2)
     settings: dict[str, bool] = {}
     if MODULES.get(name) == "torch":
         settings = {"compiled": name != EAGER, "autotuned": name == AUTOTUNED}

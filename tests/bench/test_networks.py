@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from mlx.utils import tree_flatten
 
 from . import networks, networks_csv, networks_page, networks_turns, whole
 from .networks_csv import Machine
-from .networks_turns import COMPILED, EAGER, JAX, OURS, STOCK, Measured, Refused
+from .networks_turns import COMPILED, EAGER, GRAPHS, JAX, OURS, STOCK, Measured, Refused
 from .whole import INFERENCE, TRAINING, Cell
 
 ZEN = Machine("amd", "a Zen", "avx512", "", "mlx 1, torch 2", "c0ffee", "2026-11-27 10:00 UTC")
@@ -281,3 +282,21 @@ def test_the_picture_shows_every_verdict_of_a_page(tmp_path: Path) -> None:
     for verdict, cell in (("met", r"\bmet \|"), ("missed", r"\bmissed(\*\*)? \|")):
         assert drawn.count(f'data-verdict="{verdict}"') == len(re.findall(cell, text)) > 0
     assert "2 of 3 targets met, 1 missed" in drawn and "one image" in drawn
+
+
+@pytest.mark.parametrize(("side", "first"), [(OURS, True), (GRAPHS, True), (STOCK, False), (EAGER, False)])
+def test_mpsfunc_is_imported_before_mlx_runs_anything(side: str, first: bool) -> None:
+    """As users do: on a GPU that is when it has its say in how MLX launches."""
+    program = f"""
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from tests.bench import networks_turns, whole
+networks_turns._module = lambda name: SimpleNamespace(runner=lambda *a, **k: "mpsfunc" in sys.modules)
+whole.weights = lambda file: {{}}
+assert "mpsfunc" not in sys.modules
+print(networks_turns.built({side!r}, whole.Cell("small", "training", 8, "float32", 32, "gpu"), Path()))
+"""
+    root = Path(__file__).parents[2]
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
+    assert told.stdout.strip() == str(first)

@@ -9,9 +9,8 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 // The largest of a line; a NaN may be passed over, since it spoils the sum.
-template <typename T>
-MPSF_INLINE Acc<T> largest_along(const T* x, int64_t length) {
-  using A = Acc<T>;
+template <typename A, typename X>
+MPSF_INLINE A largest_along(X x, int64_t length) {
   constexpr int L = lanes<A>;
   Vec<A> most[2] = {splat(-kInfinity<A>), splat(-kInfinity<A>)};
   int64_t at = 0;
@@ -32,9 +31,8 @@ MPSF_INLINE Acc<T> largest_along(const T* x, int64_t length) {
 constexpr int64_t kKept = 1 << 14;
 
 // The sum of exp(x - largest), whose terms go to `room` unless it is null.
-template <typename T>
-MPSF_INLINE double exponentials(const T* x, int64_t length, Acc<T> largest, Acc<T>* room) {
-  using A = Acc<T>;
+template <typename A, typename X>
+MPSF_INLINE double exponentials(X x, int64_t length, A largest, A* room) {
   constexpr int L = lanes<A>;
   LaneSum<A> sum;
   along<A>(

@@ -125,8 +125,8 @@ MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T
   const int64_t length = job.classes;
   const A* w = job.weights ? job.weights + from : nullptr;
   const bool kept = Slopes && length <= kKept;
-  const A largest = largest_along(y, length);
-  const double total = exponentials(y, length, largest, kept ? room : nullptr);
+  const A largest = largest_along<A>(y, length);
+  const double total = exponentials<A>(y, length, largest, kept ? room : nullptr);
   const A less = static_cast<A>(__builtin_log(total)), times = job.kept;
   const auto weight = [&](int64_t i, int n) __attribute__((always_inline)) {
     return w ? load_some(w + i, n) : splat(own);
@@ -180,8 +180,8 @@ MPSF_INLINE double hot_pixel(const Job<T>& job, int64_t from, int64_t label, Acc
   const int64_t length = job.classes;
   const A* w = job.weights ? job.weights + from : nullptr;
   const bool kept = Slopes && length <= kKept, some = label < length;
-  const A largest = largest_along(y, length);
-  const double total = exponentials(y, length, largest, kept ? room : nullptr);
+  const A largest = largest_along<A>(y, length);
+  const double total = exponentials<A>(y, length, largest, kept ? room : nullptr);
   const A at_label = some && w ? w[label] : own;
   double lost = 0;
   if (Lost && some) {

@@ -1,4 +1,4 @@
-// Softmax and its logarithm along the middle axis of an array (outer, length, inner), and what their derivatives are
+// Softmax, its logarithm and softmin along the middle axis of an array (outer, length, inner), and what their derivatives are
 // made of. With inner = 1 a line lies in one piece; else lines go side by side, one a lane.
 #include "kernels/losses/softmax_rows.h"
 #include "kernels/vector/channels.h"
@@ -30,8 +30,8 @@ void over_few(const Lines& lines, int rooms, const F& f) {
 }
 
 // The lines of n lanes, or of N vectors.
-template <bool Log, int N, typename T>
-MPSF_INLINE void columns(const T* x, const Lines& lines, int n, Acc<T>* room, T* y, bool streamed) {
+template <bool Log, int N, typename X, typename T>
+MPSF_INLINE void columns(X x, const Lines& lines, int n, Acc<T>* room, T* y, bool streamed) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const bool kept = !Log && lines.length * N * L <= kKept;
@@ -93,7 +93,10 @@ void over_lines(const Lines& lines, int64_t most_room, const Rows& in_rows, cons
   });
 }
 
-template <bool Log>
+template <typename T>
+using Plain = const T*;
+
+template <bool Log, template <typename> class From>
 void forward(const Call& call) {
   const Lines lines(call.in[0]);
   const Tensor& out = call.out[0];
@@ -101,7 +104,7 @@ void forward(const Call& call) {
   by_type(out.type, [&](auto zero) {
     using T = decltype(zero);
     using A = Acc<T>;
-    const T* x = data<T>(call.in[0]);
+    const From<T> x{data<T>(call.in[0])};
     T* y = data<T>(out);
     const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % lanes<A> == 0);
     if (lines.inner == 1 && lines.length < (Log ? 2 : 1) * lanes<A>) {
@@ -131,6 +134,14 @@ struct Pull {
   template <typename V, typename S>
   static MPSF_INLINE V made(const V* in, const S* sums) {
     return in[1] * (in[0] - sums[0]);
+  }
+};
+
+// Of softmin, with the other sign.
+struct MinPull : Pull {
+  template <typename V, typename S>
+  static MPSF_INLINE V made(const V* in, const S* sums) {
+    return in[1] * (sums[0] - in[0]);
   }
 };
 
@@ -293,12 +304,14 @@ void backward(const Call& call) {
 
 }  // namespace
 
-void softmax(const Call& call) { forward<false>(call); }
-void log_softmax(const Call& call) { forward<true>(call); }
+void softmax(const Call& call) { forward<false, Plain>(call); }
+void log_softmax(const Call& call) { forward<true, Plain>(call); }
+void softmin(const Call& call) { forward<false, Negative>(call); }
 
 void softmax_grad(const Call& call) {
   const SoftmaxGradParams p = params_as<SoftmaxGradParams>(call.params);
-  p.derivative == 0 ? backward<Pull>(call) : backward<Curve>(call);
+  if (p.derivative == 0) return backward<Pull>(call);
+  p.derivative == 1 ? backward<Curve>(call) : backward<MinPull>(call);
 }
 
 void log_softmax_grad(const Call& call) {

@@ -1,4 +1,4 @@
-// Softmax and its logarithm of lines that lie in one piece.
+// Softmax, its logarithm and softmin of lines that lie in one piece.
 #pragma once
 #include "kernels/losses/line_reduce.h"
 #include "kernels/vector/channels.h"
@@ -8,13 +8,32 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
+// Numbers that are read with the other sign.
+template <typename T>
+struct Negative {
+  const T* at;
+  Negative operator+(int64_t i) const { return {at + i}; }
+};
+template <typename T>
+MPSF_INLINE Vec<Acc<T>> load(Negative<T> x) {
+  return -load(x.at);
+}
+template <typename T>
+MPSF_INLINE Vec<Acc<T>> load(Negative<T> x, int n) {
+  return -load(x.at, n);
+}
+template <typename T>
+MPSF_INLINE Vec<Acc<T>> load_some(Negative<T> x, int n) {
+  return -load_some(x.at, n);
+}
+
 inline float log_of_one(float x) { return log(splat(x))[0]; }
 inline double log_of_one(double x) { return __builtin_log(x); }
 
-// Of so many lines of few entries, at most kBlockLines. The result is T's or the accumulator's.
-template <bool Log, typename T, typename Y>
-void few(const T* x, int64_t count, int64_t length, Acc<T>* room, Y* y, bool streamed) {
-  using A = Acc<T>;
+// Of so many lines of few entries, at most kBlockLines. The result has x's type or the accumulator's.
+template <bool Log, typename X, typename Y>
+void few(X x, int64_t count, int64_t length, Acc<Y>* room, Y* y, bool streamed) {
+  using A = Acc<Y>;
   constexpr int L = lanes<A>;
   const int64_t entries = count * length, size = kBlockLines * length + L;
   A *const in = room, *const spread_out = in + size, *const made = spread_out + size, *const each = made + size;
@@ -41,9 +60,9 @@ void few(const T* x, int64_t count, int64_t length, Acc<T>* room, Y* y, bool str
 }
 
 // Of a line of N vectors, of which the last may be broken; the others' lanes add nothing.
-template <bool Log, int N, typename T, typename Y>
-MPSF_INLINE void short_row(const T* x, int64_t length, Y* y, bool streamed) {
-  using A = Acc<T>;
+template <bool Log, int N, typename X, typename Y>
+MPSF_INLINE void short_row(X x, int64_t length, Y* y, bool streamed) {
+  using A = Acc<Y>;
   constexpr int L = lanes<A>;
   const int rest = static_cast<int>(length - (N - 1) * L);
   Vec<A> v[N];
@@ -77,12 +96,12 @@ MPSF_INLINE void by_vectors(int64_t length, const F& f) {
 }
 
 // Of a line of several vectors, whose exponentials may stay in the room.
-template <bool Log, typename T, typename Y>
-MPSF_INLINE void long_row(const T* x, int64_t length, Acc<T>* room, Y* y, bool streamed) {
-  using A = Acc<T>;
+template <bool Log, typename X, typename Y>
+MPSF_INLINE void long_row(X x, int64_t length, Acc<Y>* room, Y* y, bool streamed) {
+  using A = Acc<Y>;
   const bool kept = !Log && length <= kKept;
-  const A largest = largest_along(x, length);
-  const double total = exponentials(x, length, largest, kept ? room : nullptr);
+  const A largest = largest_along<A>(x, length);
+  const double total = exponentials<A>(x, length, largest, kept ? room : nullptr);
   if constexpr (Log) {
     const A less = static_cast<A>(__builtin_log(total));
     along_made(
@@ -100,14 +119,14 @@ MPSF_INLINE void long_row(const T* x, int64_t length, Acc<T>* room, Y* y, bool s
 }
 
 // A short line is streamed only where it is of whole vectors.
-template <bool Log, typename T, typename Y>
-MPSF_INLINE void row(const T* x, int64_t length, Acc<T>* room, Y* y, bool streamed) {
-  by_vectors<Acc<T>>(
+template <bool Log, typename X, typename Y>
+MPSF_INLINE void row(X x, int64_t length, Acc<Y>* room, Y* y, bool streamed) {
+  by_vectors<Acc<Y>>(
       length, [&]<int N>() __attribute__((always_inline)) {
         if constexpr (N == 0) {
           long_row<Log>(x, length, room, y, streamed);
         } else {
-          short_row<Log, N>(x, length, y, streamed && length % lanes<Acc<T>> == 0);
+          short_row<Log, N>(x, length, y, streamed && length % lanes<Acc<Y>> == 0);
         }
       });
 }
