@@ -55,7 +55,7 @@ MPSF_FN float power_of(float q, float k) {
 }
 
 // The loss of an element and its derivative by y, before weights; types are MPS's, without softmax cross-entropy, and
-// 10, the focal loss, with alpha and gamma in the places of epsilon and delta.
+// 10, the focal loss, with alpha and gamma in the places of epsilon and delta, or 11, where gamma is 2.
 template <int K>
 MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
   Term r;
@@ -87,21 +87,15 @@ MPSF_FN Term term(float y, float t, LossNumbers<float> told) {
     const float at = y + told.epsilon, other = 1 - y + told.epsilon;
     r.loss = -weighed(t, log(at)) - weighed(1 - t, log(other));
     r.slope = weighed(1 - t, 1 / other) - weighed(t, 1 / at);
-  } else if (K == 10) {
+  } else if (K == 10 || K == 11) {
     const float small = exp(-fabs(y)), above = 1 / (1 + small), below = small * above;
     const float p = y < 0 ? below : above, rest = y < 0 ? above : below, off = p * (1 - t) + t * rest;
     const float alpha = told.epsilon < 0 ? 1.0f : t * told.epsilon + (1 - t) * (1 - told.epsilon);
     const float lost = (y < 0 ? 0.0f : y) - y * t + log_1p(small);
-    const float growth = told.delta * (p * rest) * (1 - (t + t));  // of off, to the power of delta
-    if (told.delta >= 1) {
-      const float less = alpha * power_of(off, told.delta - 1), power = less * off;
-      r.loss = power * lost;
-      r.slope = less * growth * lost + power * (p - t);
-    } else {
-      const float power = alpha * power_of(off, told.delta);
-      r.loss = power * lost;
-      r.slope = power * ((off > 0 ? growth / off : 0.0f) * lost + (p - t));
-    }
+    const float raised = K == 11 ? off * off : power_of(off, told.delta), power = alpha * raised;
+    const float less = K == 11 ? off + off : off > 0 ? told.delta * raised / off : 0.0f;  // the slope of raised
+    r.loss = power * lost;
+    r.slope = alpha * less * (p * rest) * (1 - (t + t)) * lost + power * (p - t);
   } else {
     r.loss = weighed(t, log(t)) - weighed(t, y);
     r.slope = -t;

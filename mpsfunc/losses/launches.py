@@ -9,9 +9,10 @@ import mlx.core as mx
 
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch, Name
-from mpsfunc.losses.formulas import SOFTMAX, Spec
+from mpsfunc.losses.formulas import FOCAL, SOFTMAX, Spec
 from mpsfunc.losses.params import LossLaunch
 
+_FOCAL_OF_TWO = 11  # with a gamma of 2, for which no power is taken
 # Packs of an image that a thread adds up, if there are enough.
 _PACKS = 8
 
@@ -26,7 +27,7 @@ def loss(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...]:
     items = pixels if by_rows else -(-pixels * classes // (vector_width * sharing * _PACKS))
     parts = max(1, min(items, 8 * grids.FILL * 256 // (n * sharing)))
     body = "softmax_cross_entropy" if by_rows else "loss"
-    template = (*template, ("R", sharing), *(() if by_rows else (("K", spec.type),)))
+    template = (*template, ("R", sharing), *(() if by_rows else (("K", _kind(spec)),)))
     (threads, _, _), _ = grids.threads(-(-n * parts * sharing // 256) * 256, 1)  # which refuses what is too wide
     grid, group, params = (threads, 1, 1), (256, 1, 1), LossLaunch(parts, spec.numbers)
     sums, writes = ((parts, n) if parts > 1 else (n,), mx.float32), ("partial", "gradient")
@@ -57,8 +58,12 @@ def _for_elements(arrays: dict[str, mx.array], spec: Spec, what: int) -> tuple[K
         body, template = "softmax_cross_entropy_grad", (*template, ("R", sharing))
     else:
         grid, group = grids.pointwise_threads(y.size // vector_width)
-        body, template = "loss_grad", (*template, ("K", spec.type))
+        body, template = "loss_grad", (*template, ("K", _kind(spec)))
     return (KernelLaunch(body, reads, ("gradient",), results, grid, group, spec.numbers, template),)
+
+
+def _kind(spec: Spec) -> int:
+    return _FOCAL_OF_TWO if spec.type == FOCAL and spec.delta == 2 else spec.type
 
 
 def _reads(spec: Spec) -> tuple[Name, ...]:

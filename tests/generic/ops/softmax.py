@@ -225,7 +225,7 @@ OPS = (
         wrong_types=(("axis is not an int", lambda: mf.softmin(X, 1.0)), *no_arrays("x", mf.softmin)),
         benchmarks={
             "softmin": Benchmark("pointwise", 1, 1, **_IN_FLOAT32),
-            "softmin_grad": Benchmark("pointwise", 1, 2, title="softmin and its gradient", **_IN_FLOAT32),
+            "softmin_grad": Benchmark("pointwise", 2, 3, title="softmin and its gradient", **_IN_FLOAT32),
         },
         no_node="MPS has none",
     ),
