@@ -26,6 +26,7 @@ from mpsfunc.nn.following import Following
 
 _MODULES = ("mlx", "mlx.core", "mlx.nn", "mlx.nn.layers", "mlx.nn.layers.activations")
 _OUTSIDE = ("exec", "eval", "globals")  # which would see the globals themselves
+_READ = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # instructions; the last is of Python 3.12 on
 _OF_GLOBALS = ("__name__", "__package__", "__spec__", "__path__", "__file__", "__loader__", "__builtins__")
 
 
@@ -219,20 +220,20 @@ class Owner:
     def _finds_some(self, f: FunctionType) -> bool:
         if f.__module__ and f.__module__.split(".")[0] in ("mpsfunc", "mlx") and not f.__module__.startswith("mlx.nn"):
             return False
-        names = {name for code in _codes(f.__code__) for name in code.co_names}
-        self.unseen |= {name: why for name in names if (why := self.why_unseen(f.__globals__.get(name)))}
-        if module := _imported(f.__code__, names):
+        of_globals, others = names_in(*codes(f.__code__))
+        self.unseen |= {name: why for name in of_globals if (why := self.why_unseen(f.__globals__.get(name)))}
+        if module := _imported(f.__code__, others):
             self.unseen[f.__qualname__] = f"imports {module} as it runs"
-        held = [f.__globals__[name] for name in names if name in f.__globals__]
+        held = [f.__globals__[name] for name in of_globals if name in f.__globals__]
         held += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
         for cell in f.__closure__ or ():
             try:
                 held.append(cell.cell_contents)
             except ValueError:  # empty
                 continue
-        if not names & _NAMES:
+        if not (of_globals | others) & _NAMES:
             held = [value for value in held if type(value) is not ModuleType]
-        return bool(names & self.named) or any(self.is_some(value) for value in held)
+        return bool(others & self.named) or any(self.is_some(value) for value in held)
 
     def is_some(self, value: Any) -> bool:
         """Whether a value is an activation, or comes to one when it is used."""
@@ -291,7 +292,7 @@ class Owner:
                 yield cell
                 continue
             seen = known if name in written else self.seen(known)
-            yield cell if seen is known else _cell(_Cell(cell, known, seen))
+            yield cell if seen is known else CellType(_Cell(cell, known, seen))
 
 
 IN_A_LIST = "a function in a list or dict"
@@ -299,29 +300,35 @@ _NAMES = {"getattr", "maximum", *(str(f.__name__) for f in functions.FUNCTIONS)}
 KINDS = {type(stock.relu), type(mx.maximum), FunctionType, MethodType, ModuleType, functools.partial}
 
 
-def _cell(value: Any) -> Any:
-    return CellType(value)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
     """A code object and those in it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes(each)
+
+
+def names_in(*some: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The names by which code reads globals, and those that it uses otherwise: of attributes and of what it imports."""
+    found: tuple[set[str], set[str]] = set(), set()
+    for each in some:
+        for step in dis.get_instructions(each):
+            if step.opcode in dis.hasname:
+                found[step.opname not in _READ].add(str(step.argval))
+    return frozenset(found[0]), frozenset(found[1])
 
 
 def _written(code: CodeType) -> Iterator[str]:
     """The names of cells that code writes."""
-    for each in _codes(code):
+    for each in codes(code):
         for step in dis.get_instructions(each):
             if step.opname in ("STORE_DEREF", "DELETE_DEREF"):
                 yield str(step.argval)
 
 
-def _imported(code: CodeType, names: set[str]) -> str:
+def _imported(code: CodeType, names: frozenset[str]) -> str:
     """The module of MLX that code imports, if it may have an activation by one of the names from there."""
-    for each in _codes(code):
+    for each in codes(code):
         for step in dis.get_instructions(each):
             if step.opname == "IMPORT_NAME" and step.argval in _MODULES:
                 real = stock if step.argval == "mlx" else sys.modules.get(step.argval)
@@ -332,7 +339,7 @@ def _imported(code: CodeType, names: set[str]) -> str:
 
 def _why_not(f: FunctionType) -> str:
     """Why a function cannot run over other globals; empty if it can."""
-    for code in _codes(f.__code__):
+    for code in codes(f.__code__):
         if not code.co_flags & 1:  # what is not optimized is the body of a class, which reads globals by itself
             return f"{f.__qualname__} defines a class"
         for step in dis.get_instructions(code):

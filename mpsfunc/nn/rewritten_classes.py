@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from mpsfunc.nn import drop_in
 from mpsfunc.nn.copying import named, unnamed
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import is_known
-from mpsfunc.nn.rewriting import IN_A_LIST, KINDS, Globals, Owner
+from mpsfunc.nn.rewriting import IN_A_LIST, KINDS, Globals, Owner, codes, names_in
 
 
 class _Attribute:
@@ -172,10 +171,11 @@ def _again(following: Following, names: frozenset[str], held: dict[str, Any], fa
 @functools.cache
 def _asks_for_its_type(code: Any) -> bool:
     """Whether a method calls ``super`` with the type of its object, which would find the user's class over and over."""
-    names = set(code.co_names)
-    if "super" not in names or not names & {"type", "__class__"}:
-        return False
-    return any(step.opname.startswith("LOAD_GLOBAL") and step.argval == "super" for step in dis.get_instructions(code))
+    for each in codes(code):
+        of_globals, others = names_in(each)
+        if "super" in of_globals and ("type" in of_globals or "__class__" in others):
+            return True
+    return False
 
 
 def why_not(kind: type) -> str:

@@ -12,6 +12,7 @@ from nn.test_examples import Block
 from nn.test_layers import close, numbers
 
 from mpsfunc import nn
+from mpsfunc.nn.rewriting import codes, names_in
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -112,6 +113,52 @@ def test_what_is_like_those_is_not_reported() -> None:
 
     report = nn.convert(Like(), example=X)
     assert report.fused == {"norm": "nn.relu"} and set(report.unfused) == {"act"}
+
+
+class Namesake(Block):
+    """Attributes that are called like functions and tables of this module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ACTIVATIONS, self.RELU, self.writes, self.type = 2.0, stock.BatchNorm(3), 3, "a"
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y = stock.relu(self.norm(self.conv(x))) * self.ACTIVATIONS
+        return super().__call__(self.RELU(y) * self.writes) if self.type == "a" else y
+
+
+def writes(x: mx.array) -> mx.array:
+    """Cannot be rewritten, and would be reported if it were called."""
+    global WRITTEN
+    WRITTEN = True
+    return stock.relu(x)
+
+
+WRITTEN = False
+
+
+def test_attributes_that_are_called_like_globals_are_none() -> None:
+    block, same = Namesake(), Namesake()
+    report = nn.convert(block, example=X)
+    assert report.fused["norm"] == "nn.relu and nn.sigmoid" and set(report.unfused) <= {"act"}, report.unfused
+    close(step(block), step(same))
+    assert not WRITTEN
+
+
+def test_names_by_which_code_reads_globals_and_others() -> None:
+    def code(x: Any) -> Any:
+        import os.path as of_system
+        from sys import path
+
+        def inner() -> Any:
+            return ACTIVATIONS, x.PAIR, x.called(of_system, path)
+
+        x.stored = inner
+        return [len(each) for each in x.items()]
+
+    of_globals, others = names_in(*codes(code.__code__))
+    assert of_globals == {"ACTIVATIONS", "len"}
+    assert others >= {"PAIR", "called", "stored", "items", "path"} and not others & of_globals
 
 
 def test_an_example_of_arguments_by_name() -> None:
