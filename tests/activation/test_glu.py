@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from generic.ops.glu import gradient as slopes
 from generic.ops.glu import value
-from support import DTYPES, close, exact, numbers, same_bits
+from support import DTYPES, close, exact, numbers, same_bits, same_bits_for_threads
 
 import mpsfunc as mf
 from mpsfunc.activation import glu_rules
@@ -46,14 +46,13 @@ def test_views_that_start_one_element_in(isa: str, on_cpu: mx.Device, dtype: mx.
 
 
 def test_threads_do_not_change_bits(on_cpu: mx.Device, threads: Callable[[int], None]) -> None:
-    for shape, axis in SHAPES:
-        x = numbers(shape)
-        dy, made = mf.glu(x, axis), []
-        for count in (1, 2, 5):
-            threads(count)
-            made.append((mf.glu(x, axis), gradient(x, dy, axis)))
-            mx.eval(made[-1])
-        assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+    xs = [(numbers(shape), axis) for shape, axis in SHAPES]
+    dys = [mf.glu(x, axis) for x, axis in xs]
+    same_bits_for_threads(
+        threads,
+        lambda: [mf.glu(*x) for x in xs] + [gradient(x, dy, axis) for (x, axis), dy in zip(xs, dys, strict=True)],
+        (1, 2, 5),
+    )
 
 
 def test_ends_of_the_range(device: mx.Device, dtype: mx.Dtype) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import VIEWS, close, exact, numbers, same_bits
+from support import VIEWS, close, exact, numbers, same_bits, same_bits_for_threads
 from support.bfloat16_case import EVERY, LEVELS, OF_PAIRS, Channels, Windows, check, defined, grad_both, level, narrow
 from support.convolution_case import WINDOWS, Case, _primitives, axis, case
 
@@ -141,13 +141,7 @@ def test_same_bits_for_any_number_of_threads(
     used: str, threads: Callable[[int], None], windows: Windows, channels: Channels
 ) -> None:
     k = narrow(case(windows, channels, mx.bfloat16, images=3))
-    threads(1)
-    expected = everything(k)
-    mx.eval(expected)
-    for count in (2, 3):
-        threads(count)
-        for got, one in zip(everything(k), expected, strict=True):
-            assert same_bits(got, one)
+    same_bits_for_threads(threads, lambda: everything(k))
 
 
 @pytest.mark.parametrize("images, channels", ((0, (1, 32, 4)), (2, (2, 0, 3)), (2, (1, 3, 0)), (1, (3, 1, 0))), ids=str)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, numbers, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits, same_bits_for_threads
 from support.convolution_case import CHANNELS, WINDOWS, Case, axis, case, check, each_isa, weight_gradient
 from support.oracle import activation as oracle_activation
 from support.oracle import convolution as oracle
@@ -248,13 +248,7 @@ def test_same_bits_for_any_number_of_threads(
     isa: str, threads: Callable[[int], None], windows: tuple[Axis, Axis], channels: tuple[int, int, int]
 ) -> None:
     k = case(windows, channels, images=3)
-    threads(1)
-    expected = k.all()
-    mx.eval(expected)
-    for count in (2, 3):
-        threads(count)
-        for got, one in zip(k.all(), expected, strict=True):
-            assert same_bits(got, one)
+    same_bits_for_threads(threads, k.all)
 
 
 @pytest.mark.parametrize("images, channels", ((0, (1, 3, 4)), (2, (2, 0, 3)), (2, (1, 3, 0)), (1, (3, 1, 0))), ids=str)

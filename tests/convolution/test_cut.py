@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
-from support import DTYPES, VIEWS, close, same_bits
+from support import DTYPES, VIEWS, close, same_bits, same_bits_for_threads
 from support.convolution_case import WINDOWS, axis, case, check, each_isa, weight_gradient
 
 from mpsfunc.windows.axis import Axis
@@ -52,12 +52,7 @@ def test_weights_are_cut(isa: str, cut: str, dtype: mx.Dtype) -> None:
 @pytest.mark.parametrize("cut", CUTS)
 def test_weights_are_cut_the_same_for_any_number_of_threads(isa: str, threads: Callable[[int], None], cut: str) -> None:
     k = case(*CUTS[cut], images=2)
-    threads(1)
-    one = k.grad_both()
-    mx.eval(one)
-    threads(3)
-    for got, expected in zip(k.grad_both(), one, strict=True):
-        assert same_bits(got, expected)
+    same_bits_for_threads(threads, k.grad_both, (1, 3))
 
 
 # More than a megabyte of weights.
@@ -95,10 +90,4 @@ def test_few_pixels_have_the_same_bits_for_any_number_of_threads(
     isa: str, threads: Callable[[int], None], size: int, channels: tuple[int, int, int]
 ) -> None:
     k = case(square(7, size, 1, size // 2), channels)
-    threads(1)
-    expected = k.all()
-    mx.eval(expected)
-    for count in (2, 3):
-        threads(count)
-        for got, one in zip(k.all(), expected, strict=True):
-            assert same_bits(got, one)
+    same_bits_for_threads(threads, k.all)

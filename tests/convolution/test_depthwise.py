@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, same_bits
+from support import DTYPES, VIEWS, close, exact, same_bits, same_bits_for_threads
 from support.convolution_case import Case, axis, case, check, each_isa
 
 from mpsfunc.windows.axis import Axis
@@ -117,13 +117,7 @@ def test_same_bits_for_any_number_of_threads(
     isa: str, threads: Callable[[int], None], size: int, stride: int, channels: int
 ) -> None:
     k = case(square(40, 21, size, stride, size // 2), (channels, 1, 1), images=2)
-    threads(1)
-    expected = k.all()
-    mx.eval(expected)
-    for count in (2, 3):
-        threads(count)
-        for got, one in zip(k.all(), expected, strict=True):
-            assert same_bits(got, one)
+    same_bits_for_threads(threads, k.all)
 
 
 @pytest.mark.parametrize("channels", (3, 8, 16, 40))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, numbers, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits, same_bits_for_threads
 from support.convolution_case import Case, axis, case, defined, each_isa
 
 import mpsfunc as mf
@@ -152,13 +152,7 @@ def test_winograd_has_the_same_bits_for_any_number_of_threads(
     isa: str, threads: Callable[[int], None], windows: str, channels: tuple[int, int, int]
 ) -> None:
     k = case(LARGE_WINDOWS[windows], channels, images=9)._replace(winograd=1)
-    threads(1)
-    expected = k.all()
-    mx.eval(expected)
-    for count in (2, 3):
-        threads(count)
-        for got, one in zip(k.all(), expected, strict=True):
-            assert same_bits(got, one)
+    same_bits_for_threads(threads, k.all)
 
 
 def test_winograd_is_left_alone_where_it_is_not_allowed(isa: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
+from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits, same_bits_for_threads
 from support.oracle import pooling as oracle
 
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
@@ -205,15 +205,12 @@ def test_a_pooling_gradient_that_is_stored_past_the_caches(isa: str, channels: i
 def test_bits_do_not_depend_on_threads(isa: str, dtype: mx.Dtype, threads: Callable[[int], None]) -> None:
     side = Axis(56, 28, 3, 2, 1, 1, edge=1, zero_pad=0, begin=0, end=28, zero_pad_after=0)
     x, dy = numbers((2, 56, 56, 24), dtype), numbers((2, 28, 28, 24), dtype)
-    bits = []
-    for count in (1, 2, 3, 2):
-        threads(count)
+
+    def everything() -> list[mx.array]:
         mean, var = stats(x)
-        arrays = [mean, var, *stats_grad(x, x, mean), pool(x, side, side), pool_grad(dy, side, side)]
-        mx.eval(arrays)
-        bits.append(arrays)
-    for other in bits[1:]:
-        assert all(same_bits(a, b) for a, b in zip(bits[0], other, strict=True))
+        return [mean, var, *stats_grad(x, x, mean), pool(x, side, side), pool_grad(dy, side, side)]
+
+    same_bits_for_threads(threads, everything)
 
 
 @pytest.mark.parametrize("shape", ((0, 7, 8, 4), (2, 7, 8, 0)), ids=str)

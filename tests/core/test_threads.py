@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import numbers
+from support import numbers, same_bits_for_threads
 
 import mpsfunc as mf
 from mpsfunc.core import launch
@@ -309,3 +309,12 @@ def test_a_forked_child_needs_a_stream_of_its_own() -> None:
         "in_a_thread_of_its_own 0 True",
         "step -14 True",  # an inherited one has no thread behind it: MLX waits for ever
     ]
+
+
+@pytest.mark.needs_cpu_module
+def test_bits_that_depend_on_the_number_of_threads_are_found(threads: Callable[[int], None]) -> None:
+    same_bits_for_threads(threads, lambda: [mx.array([1.0, float("nan")])])
+    with pytest.raises(AssertionError, match=r"arrays \[1\] have other bits with 3 threads than with 1"):
+        same_bits_for_threads(threads, lambda: [mx.zeros(3), mx.array(mf.get_num_threads() > 2)])
+    with pytest.raises(AssertionError):
+        same_bits_for_threads(threads, list)

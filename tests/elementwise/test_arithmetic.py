@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, VIEWS, close, exact, numbers, primitives, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, primitives, same_bits_for_threads
 from support.oracle import elementwise as oracle
 
 import mpsfunc as mf
@@ -255,14 +255,12 @@ def test_sums_of_narrow_floats_are_wide(device: mx.Device) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 1, 24), (1, 56, 1, 24), (3, 1, 1, 1)], ids=str)
 def test_same_bits_every_time_and_with_any_threads(on_cpu: mx.Device, threads: Any, shape: tuple[int, ...]) -> None:
     x, dy, y = numbers((3, 56, 56, 24)), numbers((3, 56, 56, 24), seed=1), apart(numbers(shape, seed=2))
-    bits = []
-    for count in (1, 2, 3, 2):
-        threads(count)
-        made = [mf.divide(x, y, bias=0.5, maximum=2.0)]
-        made += [mf.arithmetic_grad(dy, x, y, "divide", operand=o, maximum=2.0, clamp=True) for o in OPERANDS]
-        mx.eval(made)
-        bits.append(made)
-    assert all(same_bits(a, b) for other in bits[1:] for a, b in zip(bits[0], other, strict=True))
+
+    def everything() -> list[mx.array]:
+        grads = [mf.arithmetic_grad(dy, x, y, "divide", operand=o, maximum=2.0, clamp=True) for o in OPERANDS]
+        return [mf.divide(x, y, bias=0.5, maximum=2.0), *grads]
+
+    same_bits_for_threads(threads, everything)
 
 
 def test_every_instruction_set(on_cpu: mx.Device, isa: str, dtype: mx.Dtype) -> None:

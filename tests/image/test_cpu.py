@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, numbers, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits, same_bits_for_threads
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
@@ -134,13 +134,7 @@ def test_results_that_are_stored_past_the_caches(isa: str, channels: int, dtype:
 def test_bits_do_not_depend_on_threads(isa: str, dtype: mx.Dtype, threads: Callable[[int], None]) -> None:
     x = numbers((3, 30, 30, 24), dtype)
     rows, cols = sparse(50, 30, 4, 1), sparse(45, 30, 4, 2)
-    bits = []
-    for count in (1, 2, 3, 2):
-        threads(count)
-        bits.append([gather(x, ROWS, COLS), mix(x, rows, cols)])
-        mx.eval(bits[-1])
-    for other in bits[1:]:
-        assert all(same_bits(a, b) for a, b in zip(bits[0], other, strict=True))
+    same_bits_for_threads(threads, lambda: [gather(x, ROWS, COLS), mix(x, rows, cols)])
 
 
 def test_empty(isa: str) -> None:

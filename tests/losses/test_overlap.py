@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, accumulator, exact, numbers, same_bits
+from support import DTYPES, accumulator, exact, numbers, same_bits, same_bits_for_threads
 from support import close as near
 from support.losses_case import SIGMOID
 from support.oracle import losses as oracle
@@ -117,12 +117,9 @@ def test_focal_nan_passes(device: mx.Device, dtype: mx.Dtype) -> None:
 
 def test_focal_threads_do_not_change_bits(on_cpu: mx.Device, threads: Callable[[int], None]) -> None:
     y, t = drawn((2, 90, 300), mx.float32)
-    made = []
-    for count in (1, 2, 5):
-        threads(count)
-        made.append([mf.focal_loss(y, t, reduction="sum", gamma=1.5), mf.focal_loss_grad(y, t)])
-        mx.eval(made[-1])
-    assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+    same_bits_for_threads(
+        threads, lambda: [mf.focal_loss(y, t, reduction="sum", gamma=1.5), mf.focal_loss_grad(y, t)], (1, 2, 5)
+    )
 
 
 def test_focal_every_instruction_set(on_cpu: mx.Device, isa: str) -> None:
@@ -208,14 +205,11 @@ def test_dice_of_views_that_start_one_element_in(isa: str, on_cpu: mx.Device, ac
 
 
 def test_dice_threads_do_not_change_bits(on_cpu: mx.Device, threads: Callable[[int], None]) -> None:
-    for shape in ((2, 400, 64), (9, 300, 3), (1, 70, 300)):
-        y, t = drawn(shape, mx.float32)
-        made = []
-        for count in (1, 2, 5):
-            threads(count)
-            made.append([f(y, t, activation="softmax", reduction="sum") for f in (mf.dice_loss, mf.dice_loss_grad)])
-            mx.eval(made[-1])
-        assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+    pairs = [drawn(shape, mx.float32) for shape in ((2, 400, 64), (9, 300, 3), (1, 70, 300))]
+    settings: dict[str, Any] = {"activation": "softmax", "reduction": "sum"}
+    same_bits_for_threads(
+        threads, lambda: [f(*pair, **settings) for pair in pairs for f in (mf.dice_loss, mf.dice_loss_grad)], (1, 2, 5)
+    )
 
 
 @pytest.mark.parametrize("squared", [False, True])

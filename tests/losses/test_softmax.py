@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, TOLERANCE, VIEWS, accumulator, close, exact, numbers, same_bits
+from support import DTYPES, TOLERANCE, VIEWS, accumulator, close, exact, numbers, same_bits, same_bits_for_threads
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -291,13 +291,12 @@ def test_float64_is_float64(on_cpu: mx.Device) -> None:
 @each
 def test_threads_do_not_change_bits(on_cpu: mx.Device, name: str, threads: Any) -> None:
     kind, x = KINDS[name], numbers((3000, 70))
-    made = []
-    for count in (1, 2, 5):
-        threads(count)
+
+    def both() -> list[mx.array]:
         y = kind.forward(x)
-        made.append((y, kind.backward(x, y)))
-        mx.eval(made[-1])
-    assert all(same_bits(a, b) for pair in made[1:] for a, b in zip(pair, made[0], strict=True))
+        return [y, kind.backward(x, y)]
+
+    same_bits_for_threads(threads, both, (1, 2, 5))
 
 
 @each

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DTYPES, VIEWS, exact, numbers, same_bits
+from support import DTYPES, VIEWS, exact, numbers, same_bits, same_bits_for_threads
 from support.losses_case import CATEGORICAL, COSINE, PAIRS, REDUCTIONS, SIGMOID, SOFTMAX, check, each, each_pair, images
 
 import mpsfunc as mf
@@ -307,14 +307,8 @@ def test_same_bits_every_time(device: mx.Device, dtype: mx.Dtype, type: str) -> 
 
 @each
 def test_threads_do_not_change_bits(on_cpu: mx.Device, type: str, threads: Callable[[int], None]) -> None:
-    made = []
-    for count in (1, 2, 5):
-        threads(count)
-        made.append(
-            [v for shape in ((2, 90, 300), (700, 30)) for v in mf.loss(*images(type, shape, mx.float32), type, "sum")]
-        )
-        mx.eval(made[-1])
-    assert all(same_bits(a, b) for run in made[1:] for a, b in zip(run, made[0], strict=True))
+    pairs = [images(type, shape, mx.float32) for shape in ((2, 90, 300), (700, 30))]
+    same_bits_for_threads(threads, lambda: [v for pair in pairs for v in mf.loss(*pair, type, "sum")], (1, 2, 5))
 
 
 @each

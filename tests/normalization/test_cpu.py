@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, close, exact, numbers, same_bits
+from support import DTYPES, VIEWS, close, exact, numbers, same_bits, same_bits_for_threads
 from support.normalization_case import (
     NEURONS,
     each_isa,
@@ -254,12 +254,7 @@ def test_bits_do_not_depend_on_threads(
     isa: str, dtype: mx.Dtype, shape: tuple[int, ...], threads: Callable[[int], None]
 ) -> None:
     x, dy = numbers(shape, dtype), numbers(shape, dtype, seed=1)
-    bits = []
-    for count in (1, 2, 3):
-        threads(count)
-        bits.append(everything(x, dy, shape[0]))
-    for other in bits[1:]:
-        assert all(same_bits(a, b) for a, b in zip(bits[0], other, strict=True))
+    same_bits_for_threads(threads, lambda: everything(x, dy, shape[0]), (1, 2, 3))
 
 
 @pytest.mark.parametrize("op", NORMS)

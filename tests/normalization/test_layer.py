@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits
+from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits, same_bits_for_threads
 
 import mpsfunc as mf
 from mpsfunc.core import launch
@@ -135,13 +135,9 @@ def test_views(view: str) -> None:
 @pytest.mark.parametrize("shape", [(1, 9000, 6), (3, 700, 20), (2000, 2, 5), (1, 40, 5000)], ids=str)
 def test_threads_do_not_change_bits(shape: tuple[int, int, int], threads: Callable[[int], None]) -> None:
     arrays, second = _arguments(shape, mx.float32), _second(shape, mx.float32)
-    results = []
-    for count in (1, 2, 5):
-        threads(count)
-        results.append([*_both(*arrays), *layer_rules.layer_norm_grad_grad(*second, _spec())])
-        mx.eval(results[-1])
-    for more in results[1:]:
-        assert all(same_bits(a, b) for a, b in zip(results[0], more, strict=True))
+    same_bits_for_threads(
+        threads, lambda: [*_both(*arrays), *layer_rules.layer_norm_grad_grad(*second, _spec())], (1, 2, 5)
+    )
 
 
 # Arguments and transformations --------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from support import (
     geometries,
     numbers,
     same_bits,
+    same_bits_for_threads,
 )
 from support.oracle import pooling as oracle
 from support.strategies import pairs, placements
@@ -292,10 +293,9 @@ def test_an_empty_batch(device: mx.Device) -> None:
 @pytest.mark.parametrize("shape", ((3, 17, 19, 24), (2, 300, 40, 3)))
 def test_same_bits_every_time_and_with_any_threads(on_cpu: mx.Device, threads: Any, shape: tuple[int, ...]) -> None:
     x = numbers(shape)
-    bits = []
-    for count in (1, 2, 3, 2):
-        threads(count)
+
+    def everything() -> list[mx.array]:
         y, state = mf.l2_pool_fwd(x, 3, stride=2, padding=1)
-        bits.append((y, mf.l2_pool_grad(y, x, state)))
-        mx.eval(bits[-1])
-    assert all(same_bits(a, b) for other in bits[1:] for a, b in zip(bits[0], other, strict=True))
+        return [y, mf.l2_pool_grad(y, x, state)]
+
+    same_bits_for_threads(threads, everything)

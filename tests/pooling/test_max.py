@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BATCHES, DTYPES, VIEWS, close, exact, geometries, numbers, same_bits
+from support import BATCHES, DTYPES, VIEWS, close, exact, geometries, numbers, same_bits, same_bits_for_threads
 from support.oracle import pooling as oracle
 from support.oracle.windows import reads
 from support.strategies import pairs, placements
@@ -391,10 +391,8 @@ def test_an_empty_batch(device: mx.Device) -> None:
 
 @pytest.mark.parametrize("shape", ((3, 17, 19, 24), (2, 300, 40, 3)))
 def test_same_bits_every_time_and_with_any_threads(on_cpu: mx.Device, threads: Any, shape: tuple[int, ...]) -> None:
-    bits = []
-    for count in (1, 2, 3, 2):
-        threads(count)
+    def everything() -> list[mx.array]:
         y, state = mf.max_pool_fwd(numbers(shape), 3, stride=2, padding=1)
-        bits.append((y, state.winners, mf.max_pool_grad(y, state)))
-        mx.eval(bits[-1])
-    assert all(same_bits(a, b) for other in bits[1:] for a, b in zip(bits[0], other, strict=True))
+        return [y, state.winners, mf.max_pool_grad(y, state)]
+
+    same_bits_for_threads(threads, everything)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +75,27 @@ def nodes(*outputs: mx.array) -> Counter[str]:
 def same_bits(a: mx.array, b: mx.array) -> bool:
     """Whether two arrays are the same to the last bit; NaN is like NaN."""
     return a.dtype == b.dtype and bool(mx.array_equal(a, b, equal_nan=True).item())
+
+
+def same_bits_for_threads(
+    threads: Callable[[int], None], compute: Callable[[], Iterable[mx.array]], counts: tuple[int, ...] = (1, 2, 3, 2)
+) -> None:
+    """Asserts that a computation has the same bits with any number of threads, and every time.
+
+    Args:
+        threads: The fixture, which sets the number.
+        compute: Makes the arrays anew in each call.
+        counts: The numbers of threads.
+    """
+    expected: list[mx.array] = []
+    for count in counts:
+        threads(count)
+        made = list(compute())
+        mx.eval(made)  # before the number changes
+        expected = expected or made
+        assert made and len(made) == len(expected)
+        other = [at for at, pair in enumerate(zip(made, expected, strict=True)) if not same_bits(*pair)]
+        assert not other, f"arrays {other} have other bits with {count} threads than with {counts[0]}"
 
 
 # Views with the values of an array and another layout ---------------------------------------------------
