@@ -42,7 +42,7 @@ FACTOR = 3  # how much further from the right values than stock MLX
 # the dtype may cost, however well values were computed. Stock MLX may by luck be nearer, mostly where values are few.
 # The same goes for the spacing of float16's numbers near 0, where gradients of some networks lie.
 FLOOR = 0.5
-NOTHING = 1e-12  # a norm that is less, by the largest of a network, is that of rounding in float64
+NOTHING = 1e-12  # a norm that is less, by the largest of the same layer's gradients, is that of rounding in float64
 SPACING = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -56,7 +56,7 @@ class Distance(NamedTuple):
 
     Fields:
         name: Of what, and when.
-        ours: The distance, relative to the array's norm.
+        ours: The distance, relative to the array's norm, or if that is noise to the largest of its layer's gradients.
         stock: That of stock MLX.
         draws: Of how many draws these are the geometric means.
         noise: Whether the right values are 0 but for rounding, as those of the gradient by a bias ahead of a norm.
@@ -191,16 +191,17 @@ class Right(NamedTuple):
     Fields:
         arrays: By name.
         norms: Of each.
-        largest: The greatest of the norms.
+        beside: What is compared with each to tell whether it is nothing: of a gradient the greatest norm of the same
+            layer's at the same time, of other arrays, and where that is nothing itself, of all.
     """
 
     arrays: Arrays
     norms: Distances
-    largest: float
+    beside: Distances
 
     def is_noise(self, name: str) -> bool:
         """Whether an array is 0 but for rounding, as the gradient by a bias ahead of a norm."""
-        return self.norms[name] <= NOTHING * self.largest
+        return self.norms[name] <= NOTHING * self.beside[name]
 
 
 def right(network: Network, seed: int, dtype: mx.Dtype, change: Callable[[nn.Module], Any] = lambda _: None) -> Right:
@@ -212,7 +213,24 @@ def right(network: Network, seed: int, dtype: mx.Dtype, change: Callable[[nn.Mod
     with exactly():
         arrays = dict(run(model, x.astype(mx.float64), network))
     norms = {name: float(np.linalg.norm(a)) for name, a in arrays.items()}
-    return Right(arrays, norms, max(norms.values()))
+    return Right(arrays, norms, beside(norms))
+
+
+def beside(norms: Distances) -> Distances:
+    """The norm that each array is compared with to tell whether it is nothing."""
+    largest = max(norms.values())
+    of_layers: Distances = {}
+    for name, norm in norms.items():
+        of_layers[_layer(name)] = max(norm, of_layers.get(_layer(name), 0.0))
+    of_layers[""] = largest
+    return {name: largest if (of := of_layers[_layer(name)]) <= NOTHING * largest else of for name in norms}
+
+
+def _layer(name: str) -> str:
+    """Of a gradient the layer, and when; empty for other arrays."""
+    kind, _, rest = name.partition(" ")
+    path, _, when = rest.partition(" ")
+    return f"{path.rpartition('.')[0]} {when}" if kind == "gradient" else ""
 
 
 def plain(model: nn.Module, x: mx.array) -> nn.Module:
@@ -325,13 +343,13 @@ def _drawn(
 
 
 def _off(arrays: Iterable[tuple[str, np.ndarray]], wanted: Right, dtype: str) -> Distances:
-    """Relative to the norm; where that is 0 but for rounding, to the largest of all."""
+    """Relative to the norm; where that is 0 but for rounding, to that of what is beside it."""
     found = {}
     for name, a in arrays:
         norm = wanted.norms[name]
         with np.errstate(all="ignore"):  # what overflows
             off = float(np.linalg.norm(a - wanted.arrays[name]))
-        scale = wanted.largest if wanted.is_noise(name) else norm
+        scale = wanted.beside[name] if wanted.is_noise(name) else norm
         floor = FLOOR * max(EPS[dtype] * norm, SPACING[dtype] * np.sqrt(a.size))
         found[name] = max(off, float(floor)) / scale if np.isfinite(off) else np.inf
     assert found.keys() == wanted.arrays.keys()

@@ -18,7 +18,7 @@ import numpy as np
 import mpsfunc as mf
 from mpsfunc.core import launch
 
-from .checks import LOST
+from .checks import proves_nothing
 from .comparison import DTYPES, FOLDED, Distance, converted, distances, made
 from .registry import Network
 
@@ -62,8 +62,8 @@ def row(network: Network) -> list[str]:
             found = distances(network, dtype, TOLD)
             keep(network, dtype, found)
         told.append(_told([each for variant in TOLD for each in found[variant]]))
-        converted, arrays = found["converted"], len(found["converted"])
-        nothing.append(sum(each.noise or each.stock >= LOST[dtype] for each in converted))
+        nothing.append(len({each.name for variant in TOLD for each in found[variant] if proves_nothing(each, dtype)}))
+        arrays = len(found["converted"])
     return [network.name, *counts(network), *told, f"{', '.join(map(str, nothing))} of {arrays}"]
 
 
