@@ -59,7 +59,8 @@ class Distance(NamedTuple):
         ours: The distance, relative to the array's norm, or if that is noise to the largest of its layer's gradients.
         stock: That of stock MLX.
         draws: Of how many draws these are the geometric means.
-        noise: Whether the right values are 0 but for rounding, as those of the gradient by a bias ahead of a norm.
+        noise: Whether the right values are 0 but for rounding, as those of the gradient by a bias ahead of a norm, in
+            every draw.
     """
 
     name: str
@@ -305,13 +306,17 @@ def distances(
 
 
 def _means(draws: list[Draw]) -> list[Distance]:
-    """Over the draws in which stock MLX does not overflow; where it always does, over all."""
+    """Over the draws in which stock MLX does not overflow, where it always does over all.
+
+    An array that is 0 but for rounding in some of the draws is told by the others.
+    """
     found = []
     for name in draws[0].ours:
-        told = [(draw.ours[name], draw.stock[name]) for draw in draws]
+        some = [draw for draw in draws if name not in draw.noise]
+        told = [(draw.ours[name], draw.stock[name]) for draw in some or draws]
         told = [each for each in told if np.isfinite(each[1])] or told
         ours, stock = (float(np.exp(np.mean([np.log(each[side]) for each in told]))) for side in (0, 1))
-        found.append(Distance(name, ours, stock, len(told), any(name in draw.noise for draw in draws)))
+        found.append(Distance(name, ours, stock, len(told), not some))
     return sorted(found, key=lambda each: -each.ratio)
 
 

@@ -82,6 +82,13 @@ def test_what_is_0_is_told_by_the_gradients_of_its_layer() -> None:
     assert found[bias] == pytest.approx(1e-4)
 
 
+def test_what_is_0_in_some_draws_is_told_by_the_others() -> None:
+    draws = [comparison.Draw({"a": 1.0, "b": 2.0}, {"a": 4.0, "b": 1.0}, frozenset("ab")) for _ in range(2)]
+    draws.append(comparison.Draw({"a": 9.0, "b": 16.0}, {"a": 6.0, "b": 1.0}, frozenset("b")))
+    found = {each.name: each for each in comparison._means(draws)}
+    assert found["a"] == pytest.approx(("a", 9, 6, 1, False)) and found["b"] == pytest.approx(("b", 4, 1, 3, True))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_gradient_that_should_be_0_and_is_not_is_found(variant: str) -> None:
     found = [each._replace(noise=False) if each.name == IDLE[0] else each for each in GOOD]
