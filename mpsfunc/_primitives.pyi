@@ -62,6 +62,10 @@ def layer_norm_grad_grad(inputs: Sequence[mlx.core.array], params: Sequence[int]
 
 def conv(inputs: Sequence[mlx.core.array], params: Sequence[int], out_shapes: Sequence[Sequence[int]], out_dtypes: Sequence[mlx.core.Dtype], stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]: ...
 
+def conv_layout(inputs: Sequence[mlx.core.array], params: Sequence[int], out_shapes: Sequence[Sequence[int]], out_dtypes: Sequence[mlx.core.Dtype], stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]: ...
+
+def conv_laid_out(inputs: Sequence[mlx.core.array], params: Sequence[int], out_shapes: Sequence[Sequence[int]], out_dtypes: Sequence[mlx.core.Dtype], stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]: ...
+
 def conv_grad_input(inputs: Sequence[mlx.core.array], params: Sequence[int], out_shapes: Sequence[Sequence[int]], out_dtypes: Sequence[mlx.core.Dtype], stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]: ...
 
 def conv_grad_weights(inputs: Sequence[mlx.core.array], params: Sequence[int], out_shapes: Sequence[Sequence[int]], out_dtypes: Sequence[mlx.core.Dtype], stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]: ...
@@ -168,3 +172,11 @@ def isa() -> str:
     """The instruction set in use."""
 
 def set_isa(name: str) -> None: ...
+
+def isa_number() -> int:
+    """By which laid out weights name the instruction set in use."""
+
+def conv_layout_words(isa: int, weights: mlx.core.Dtype, shape: Sequence[int], groups: int) -> int:
+    """
+    Words that weights (o, rows, cols, c / groups) take when they are laid out for an instruction set, or 0.
+    """

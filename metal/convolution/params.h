@@ -15,6 +15,11 @@ struct ConvParams {
 };
 MPSF_END_PARAMS
 
+// Weights laid out ahead for an instruction set, by its number.
+struct ConvLayoutParams {
+  int isa, groups;
+};
+
 // The gradient of the weights on a CPU.
 struct ConvGradWeightsParams {
   Axis rows, cols;

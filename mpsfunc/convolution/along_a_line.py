@@ -13,6 +13,7 @@ import mlx.core as mx
 from mpsfunc.activation.fused import Neuron
 from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import conv_transpose, convolution, states
+from mpsfunc.convolution.laid_out import LaidOut
 from mpsfunc.convolution.states import PaddingMode
 from mpsfunc.core import arguments, checks, launch
 from mpsfunc.core.launch import StreamLike
@@ -68,6 +69,25 @@ def conv1d(
         >>> conv1d(x, w, padding=1, stride=2).reshape(-1)
         array([210, 432, 54], dtype=float32)
     """
+    where: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "padding_mode": padding_mode}
+    return forward(x, w, b, neuron, stream, groups, **where)
+
+
+def forward(
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    neuron: NeuronName | Neuron | None,
+    stream: StreamLike,
+    groups: int,
+    *,
+    stride: int,
+    padding: Sides | PaddingName,
+    dilation: int,
+    padding_mode: PaddingMode,
+    laid: LaidOut | None = None,
+) -> mx.array:
+    """`conv1d`; weights that are laid out stand in for w, of which then only shape and dtype count."""
     op, stream = "conv1d", launch.resolve(stream)
     _check(op, x, w, groups, stream)
     how: dict[str, Any] = {
@@ -77,7 +97,8 @@ def conv1d(
         "padding_mode": padding_mode,
     }
     with mx.stream(stream):
-        y, *_ = convolution.forward(op, x[:, None], w[:, None], b, neuron, stream, groups, keeping=False, **how)
+        images, weights = x[:, None], w[:, None]
+        y, *_ = convolution.forward(op, images, weights, b, neuron, stream, groups, keeping=False, laid=laid, **how)
         return y.squeeze(1)
 
 

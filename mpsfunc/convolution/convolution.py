@@ -14,6 +14,7 @@ import mlx.core as mx
 from mpsfunc.activation.fused import FusedActivation, Neuron
 from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import rules, states
+from mpsfunc.convolution.laid_out import LaidOut
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.convolution.states import ConvState as ConvState
 from mpsfunc.convolution.states import OptionName, PaddingMode
@@ -372,14 +373,19 @@ def forward(
     groups: int,
     *,
     keeping: bool,
+    laid: LaidOut | None = None,
     **placement: Any,
 ) -> tuple[mx.array, mx.array, FusedActivation, Spec]:
-    """`conv` for a function with another name in errors, and what its state is made of."""
+    """`conv` for a function with another name in errors, and what its state is made of.
+
+    Weights that are laid out stand in for w, of which then only shape and dtype count.
+    """
     stream = launch.resolve(stream)
     how = states.arrays(op, x, w, b, neuron, stream)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     spec = states.placed(op, "w.shape", x_shape, w_shape, groups, stream, **placement)
-    y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
+    function = rules.conv if laid is None else laid.conv
+    y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping)
     return y, kept, how, spec
 
 

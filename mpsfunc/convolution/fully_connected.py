@@ -10,6 +10,7 @@ import mlx.core as mx
 from mpsfunc.activation.fused import Neuron
 from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import rules, states
+from mpsfunc.convolution.laid_out import LaidOut
 from mpsfunc.convolution.states import ConvState, OptionName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
@@ -50,7 +51,7 @@ def fully_connected(
         >>> fully_connected(x, w, mx.array([0.5])).item()
         3210.5
     """
-    return _forward(x, w, b, neuron, stream, keeping=False)[0]
+    return forward(x, w, b, neuron, stream, keeping=False)[0]
 
 
 def fully_connected_fwd(
@@ -72,7 +73,7 @@ def fully_connected_fwd(
         >>> y.shape, state.dw.shape
         ((5, 1, 1, 4), (4, 2, 2, 3))
     """
-    return _forward(x, w, b, neuron, stream, keeping=True)
+    return forward(x, w, b, neuron, stream, keeping=True)
 
 
 def fully_connected_grad(
@@ -120,7 +121,7 @@ def fully_connected_grad(
     return dx, state
 
 
-def _forward(
+def forward(
     x: mx.array,
     w: mx.array,
     b: mx.array | None,
@@ -128,7 +129,9 @@ def _forward(
     stream: StreamLike,
     *,
     keeping: bool,
+    laid: LaidOut | None = None,
 ) -> tuple[mx.array, ConvState]:
+    """`fully_connected_fwd`; weights that are laid out stand in for w, of which then only shape and dtype count."""
     op, stream = "fully_connected", launch.resolve(stream)
     how = states.arrays(op, x, w, b, neuron, stream)
     n, height, width, channels = x.shape
@@ -138,5 +141,6 @@ def _forward(
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     spec = states.placed(op, "w.shape", x_shape, w_shape, 1, stream, stride=1)
     with mx.stream(stream):
-        y, kept = states.activated(rules.conv, x, w, b, spec, how, keeping=keeping)
+        function = rules.conv if laid is None else laid.conv
+        y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping)
         return y, ConvState(op="conv", **states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept))

@@ -33,6 +33,13 @@ class ConvParams(NamedTuple):
     c: float
 
 
+class ConvLayoutParams(NamedTuple):
+    """Weights laid out ahead for an instruction set, by its number."""
+
+    isa: int
+    groups: int
+
+
 class ConvGradWeightsParams(NamedTuple):
     """The gradient of the weights on a CPU."""
 

@@ -27,7 +27,7 @@ def linear(spec: Spec) -> Spec:
 
 def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
     """Images (n, out_h, out_w, o) of x's dtype, with bias and neuron."""
-    return conv_with_bias(x, w, _filled(b, x, w.shape[0]), spec._replace(biased=b is not None))
+    return conv_with_bias(x, w, filled(b, x, w.shape[0]), spec._replace(biased=b is not None))
 
 
 @operation("conv")
@@ -54,24 +54,26 @@ def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.arra
 @conv_with_bias.vjp
 def _conv_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (x, w, _), plain = arrays, linear(spec)
-    dz = _before_neuron(cotangents[0], outputs[0], spec)
+    dz = before_neuron(cotangents[0], outputs[0], spec)
     return grad_input(dz, w, None, plain), grad_weights(dz, x, plain), grad_bias(dz, plain)
 
 
 @conv_with_bias.jvp
-def _conv_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+def tangent_of_conv(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
+    """The tangent of `conv_with_bias`."""
     return _tangent_of_images(conv, arrays, tangents, (spec.rows.n_out, spec.cols.n_out), spec)
 
 
 @conv_with_bias.vmap
-def _conv_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+def mapped_conv(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    """`conv_with_bias`, mapped."""
     return _mapped_images(conv, _with_outputs, arrays, mapped, size, spec)
 
 
 def grad_input(dy: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
     """The adjoint: images (n, h, w, c) of dy's dtype. For transposed convolutions it has a bias and a neuron too."""
     channels = w.shape[3] * spec.groups
-    return grad_input_with_bias(dy, w, _filled(b, dy, channels), spec._replace(biased=b is not None))
+    return grad_input_with_bias(dy, w, filled(b, dy, channels), spec._replace(biased=b is not None))
 
 
 @operation("conv_grad_input")
@@ -105,7 +107,7 @@ def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> 
 @grad_input_with_bias.vjp
 def _grad_input_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (dy, w, _), plain = arrays, linear(spec)
-    dz = _before_neuron(cotangents[0], outputs[0], spec)
+    dz = before_neuron(cotangents[0], outputs[0], spec)
     return conv(dz, w, None, plain), grad_weights(dy, dz, plain), grad_bias(dz, plain)
 
 
@@ -211,7 +213,8 @@ def _grad_weights_and_bias_vmap(arrays: Arrays, mapped: Mapped, size: int, spec:
     return _grad_weights_vmap(arrays, mapped, size, spec), db
 
 
-def _filled(b: mx.array | None, images: mx.array, length: int) -> mx.array:
+def filled(b: mx.array | None, images: mx.array, length: int) -> mx.array:
+    """A bias for images, zeros where there is none."""
     return accumulation.constant(0.0, length, launch.accumulator(images.dtype)) if b is None else b
 
 
@@ -244,7 +247,7 @@ def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> l
 # Derivatives --------------------------------------------------------------------------------------------
 
 
-def _before_neuron(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def before_neuron(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     """The gradient of what the neuron was applied to, from what it returned."""
     return activation_rules.grad_from_output(dy, y, ActivationSpec(spec.neuron, spec.stream))
 
@@ -261,7 +264,7 @@ def _tangent_of_images(
     if not terms and tb is not None:
         terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *out_size, b.shape[0])))
     tz = sum(terms[1:], terms[0])
-    return _before_neuron(tz, function(x, w, b, spec), spec) if spec.neuron.kind else tz
+    return before_neuron(tz, function(x, w, b, spec), spec) if spec.neuron.kind else tz
 
 
 # Mapping ------------------------------------------------------------------------------------------------

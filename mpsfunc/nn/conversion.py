@@ -18,6 +18,7 @@ from mpsfunc.nn import (
     convolutions,
     drop_in,
     layers,
+    laying_out,
     naming,
     observing,
     poolings,
@@ -80,7 +81,8 @@ def convert(
     an activation does so as before. That holds where a normalization is in evaluation mode; in training mode, which
     `convert` does not change, it takes the statistics of the batch. Parameters stay where they are; folded weights are
     kept beside them, in float32 where float16 has not the digits, and each call looks whether they come from the
-    arrays that the layers hold now, and otherwise folds again. Without the C++ module it folds in each call.
+    arrays that the layers hold now, and otherwise folds again. On a CPU weights are kept as its kernels read them, also
+    those of convolutions and linear layers with nothing folded. Without the C++ module it folds in each call.
 
     Args:
         model: The model, or a single layer.
@@ -90,7 +92,8 @@ def convert(
         example: What the model is called with: an array; a shape, that is a tuple or list of ints, for a float32 image
             of random numbers; any other tuple or list, of arguments as they are; or a dict of arguments by name.
             Default: it is not called.
-        inference: Whether batch normalizations are folded. Until `revert`, also in later conversions. Default: not.
+        inference: Whether batch normalizations are folded, and weights laid out. Until `revert`, also in later
+            conversions. Default: not.
         group: Processes of ``mx.distributed`` over whose images batch normalizations take statistics together. Default:
             as before, at first each process by itself.
 
@@ -165,8 +168,11 @@ def convert(
             vars(module).clear()
             vars(module).update(own)
         raise
+    if common is not None and common.folding:
+        _laid_out(paths.values(), common)
     held = [vars(module).get("_following") for module in paths.values()]
     kept = sum({id(one): one.folds.nbytes for one in held if isinstance(one, Following)}.values())
+    kept += sum({id(each): each.nbytes for each in map(_layouts, paths.values()) if each is not None}.values())
     fused, unfused, left = (dict(sorted(each.items(), key=_by_numbers)) for each in (fused, unfused, left | functions))
     ran, already = given is not None, sum(issubclass(kind, DropIn) and path not in left for path, kind in kinds.items())
     return Conversion(
@@ -207,7 +213,9 @@ def revert(model: stock.Module) -> stock.Module:
             )
     for _, module in modules:
         kind: Any = rewritten_classes.original(type(module))
-        for name in ("_following", "_together", "is_added_to", "_behind") if isinstance(module, DropIn) else ():
+        for name in (
+            ("_following", "_together", "is_added_to", "_behind", "_layouts") if isinstance(module, DropIn) else ()
+        ):
             vars(module).pop(name, None)
         module.__class__ = kind
         if isinstance(module, DropIn):
@@ -279,6 +287,24 @@ def _replaced(
     return replaced, left
 
 
+def _laid_out(modules: Iterable[stock.Module], common: Following) -> None:
+    """Lets layers behind which nothing is folded keep their weights as a CPU's kernels read them."""
+    folded = common.folds.layers()
+    for module in modules:
+        if not laying_out.can_be(module):
+            continue
+        if id(module) in folded:
+            vars(module).pop("_layouts", None)
+            continue
+        own = vars(module).setdefault("_layouts", laying_out.Own())
+        own.of_layer(module, module["weight"].dtype)
+
+
+def _layouts(module: stock.Module) -> laying_out.Own | None:
+    own = vars(module).get("_layouts")
+    return own if isinstance(own, laying_out.Own) else None
+
+
 def _neighbours(
     paths: dict[str, stock.Module], told: dict[str, str], has_example: bool
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
@@ -297,7 +323,8 @@ def _neighbours(
             here, ahead = (f"{path}.layers.{k}" if path else f"layers.{k}" for k in (i, i - 1))
             if i and chain._following is not None and drop_in.can_fold(chain.layers[i - 1], behind):
                 fused[ahead] = here
-                chain._following.folds.weights(chain.layers[i - 1], behind)
+                layer = chain.layers[i - 1]
+                chain._following.folds.weights(layer, behind, layer.weight.dtype)
             elif i and drop_in.fused(chain.layers[i - 1], behind) is not None:
                 fused[ahead] = here
                 alone.pop(here, None)

@@ -8,8 +8,10 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc.convolution import along_a_line, convolution
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import refuse
+from mpsfunc.nn import laying_out
 from mpsfunc.nn.drop_in import Fusing, other
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ class _Convolution(Fusing):
     """With a margin that MLX's do not have."""
 
     is_linear = True
+    takes_layouts = True
     padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
 
     def __init__(self, *arguments: Any, padding_mode: PaddingMode) -> None:
@@ -102,7 +105,11 @@ class Conv2d(_Convolution, stock.Conv2d):
         super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv(x, **_given(self, "padding_mode"), neuron=neuron)
+        given = _given(self, "padding_mode")
+        laid = laying_out.laid(self, x)
+        if laid is None:
+            return mf.conv(x, **given, neuron=neuron)
+        return convolution.forward("conv", x, neuron=neuron, stream=None, keeping=False, laid=laid, **given)[0]
 
 
 class ConvTranspose2d(_Transposed, stock.ConvTranspose2d):
@@ -175,7 +182,11 @@ class Conv1d(_Convolution, stock.Conv1d):
         super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        return mf.conv1d(x, **_given(self, "padding_mode"), neuron=neuron)
+        given = _given(self, "padding_mode")
+        laid = laying_out.laid(self, x)
+        if laid is None:
+            return mf.conv1d(x, **given, neuron=neuron)
+        return along_a_line.forward(x, neuron=neuron, stream=None, laid=laid, **given)
 
 
 class ConvTranspose1d(_Transposed, stock.ConvTranspose1d):

@@ -69,12 +69,14 @@ class Fusing(DropIn):
 
     Attributes:
         is_linear: Whether it multiplies by weights with the channels of its result first, and adds a bias.
+        takes_layouts: Whether `run` takes weights that are laid out, `laying_out`.
         folds: Whether it multiplies each channel by a number and adds another in evaluation mode.
         adds: Whether `run` takes images that it adds ahead of the activation.
         is_added_to: Whether an example has shown that such are added to its result.
     """
 
     is_linear: ClassVar[bool] = False
+    takes_layouts: ClassVar[bool] = False
     adds: ClassVar[bool] = False
     is_added_to: bool = False
     _behind: tuple[Any, ...] = ()  # activations that were named or shown, of functions the names; for reports

@@ -3,33 +3,64 @@
 What is folded is kept beside the layers with copies of the arrays that it comes from, and each call compares those with
 what the layers hold by then. So whatever changes a parameter, in place or not, has it folded again, and a layer that
 trains is not asked. In a transformation that looks on parameters their folding is part of what is transformed, and
-nothing of it is kept.
+nothing of it is kept. Where a CPU's kernels would lay weights out in every call, they are kept laid out instead.
 """
 
 from __future__ import annotations
 
 import copy
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 import mpsfunc as mf
+from mpsfunc.convolution.laid_out import LaidOut
 from mpsfunc.core import lazy
+from mpsfunc.nn.laying_out import Layouts, as_images, can_be
 
 _NAMES = "weight", "bias"
 _STATISTICS = "running_mean", "running_var"
 _FEWEST = 2.0**-14  # of float16 that have all their digits
 
 
-class _Weights(NamedTuple):
-    """Folded weights, and the arrays that they come from, held by objects that users cannot change in place."""
+class _Weights:
+    """Folded weights, and the arrays that they come from, held by objects that users cannot change in place.
 
-    alive: tuple[weakref.ref[Any], weakref.ref[Any]]
-    sources: tuple[mx.array | None, ...]
-    eps: float
-    weight: mx.array
-    bias: mx.array
+    Where kernels take them laid out, they are kept so, and computed again for whatever asks for themselves.
+    """
+
+    def __init__(self, sources: tuple[mx.array | None, ...], eps: float, weight: mx.array, bias: mx.array) -> None:
+        self.sources, self.eps, self.bias = sources, eps, bias
+        self.alive: tuple[weakref.ref[Any], ...] = ()
+        self.dtype = weight.dtype
+        self._weight: mx.array | None = weight
+        self._layouts = Layouts()
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept besides the parameters."""
+        return self.bias.nbytes + self._layouts.nbytes + (0 if self._weight is None else self._weight.nbytes)
+
+    def laid(self, layer: Any, images: mx.Dtype) -> LaidOut | None:
+        """The weights laid out for images of a dtype, if kernels take them so."""
+        if not can_be(layer):
+            return None
+        groups = getattr(layer, "groups", 1)
+        found = self._layouts.of(images, self.dtype, groups, lambda: as_images(self._folded_again()))
+        if found is not None:
+            self._weight = None
+        return found
+
+    def weight(self) -> mx.array:
+        """The weights themselves."""
+        if self._weight is None:
+            self._weight = self._folded_again()
+            mx.eval(self._weight)
+        return self._weight
+
+    def _folded_again(self) -> mx.array:
+        return _folded(self.sources, self.eps)[0].astype(self.dtype) if self._weight is None else self._weight
 
 
 class Folds:
@@ -41,29 +72,38 @@ class Folds:
     @property
     def nbytes(self) -> int:
         """What is kept besides the parameters."""
-        return sum(each.weight.nbytes + each.bias.nbytes for each in list(self._kept.values()))
+        return sum(each.nbytes for each in list(self._kept.values()))
+
+    def layers(self) -> set[int]:
+        """The identities of the layers with folded weights."""
+        return {layer for layer, _ in self._kept}
 
     def keep(self, pairs: set[tuple[int, int]]) -> None:
         """Forgets what belongs to no such pair of a layer and a normalization, by their identities."""
         for key in self._kept.keys() - pairs:
             self._kept.pop(key, None)
 
-    def weights(self, layer: Any, norm: Any) -> tuple[mx.array, mx.array]:
-        """The weights and the bias of a layer behind which nothing is to be normalized."""
+    def weights(self, layer: Any, norm: Any, images: mx.Dtype) -> tuple[mx.array, mx.array, LaidOut | None]:
+        """The weights and the bias of a layer behind which nothing is to be normalized.
+
+        Where kernels take the weights laid out for images of a dtype, those stand in for the weights, and the layer's
+        own are returned for their shape.
+        """
         key, eps = (id(layer), id(norm)), norm.eps
         sources = _sources(layer, norm)
         known = self._kept.get(key)
-        if known is not None and known.eps == eps and all(map(_same, known.sources, sources)):
-            return known.weight, known.bias
-        weight, bias = _folded(sources, eps)
-        if not _are_settled([a for a in sources if a is not None]):
-            return _rounded(weight, layer.weight.dtype, fits=False), bias
-        weight = _rounded(weight, layer.weight.dtype, fits=_fits(weight))
-        mx.eval(weight, bias)
-        kept = self._kept
-        alive = weakref.ref(layer, lambda _: kept.pop(key, None)), weakref.ref(norm, lambda _: kept.pop(key, None))
-        kept[key] = _Weights(alive, tuple(None if a is None else copy.copy(a) for a in sources), eps, weight, bias)
-        return weight, bias
+        if known is None or known.eps != eps or not all(map(_same, known.sources, sources)):
+            weight, bias = _folded(sources, eps)
+            if not lazy.are_settled([a for a in sources if a is not None]):
+                return _rounded(weight, layer.weight.dtype, fits=False), bias, None
+            weight = _rounded(weight, layer.weight.dtype, fits=_fits(weight))
+            mx.eval(weight, bias)
+            known = _Weights(tuple(None if a is None else copy.copy(a) for a in sources), eps, weight, bias)
+            kept = self._kept
+            known.alive = tuple(weakref.ref(each, lambda _: kept.pop(key, None)) for each in (layer, norm))
+            kept[key] = known
+        laid = known.laid(layer, images)
+        return (known.weight() if laid is None else layer.weight), known.bias, laid
 
 
 class Folded:
@@ -74,11 +114,11 @@ class Folded:
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         """What the layer computes with the folded weights."""
-        weight, bias = self._folds.weights(self.layer, self.norm)
+        weight, bias, laid = self._folds.weights(self.layer, self.norm, x.dtype)
         kind: Any = type(self.layer)
         other = kind.__new__(kind)
         dict.update(other, self.layer, weight=weight, bias=bias)
-        vars(other).update(vars(self.layer))
+        vars(other).update(vars(self.layer), _layouts=laid)
         y: mx.array = other.run(x, neuron)
         return y
 
@@ -122,13 +162,3 @@ def _fits(weight: mx.array) -> bool:
     most = mx.abs(weight).reshape(len(weight), -1).max(axis=1)
     fits = (most <= mx.finfo(mx.float16).max) & ((most >= _FEWEST) | (most == 0))
     return bool(mx.all(fits).item())
-
-
-def _are_settled(arrays: list[mx.array]) -> bool:
-    """Whether arrays are what they are, and nothing that a transformation looks on; without the C++ module, never."""
-    some = mx.concatenate([mx.isnan(a.reshape(-1)[:1]) for a in arrays]).astype(mx.int64).sum()
-    try:
-        mx.eval(some)
-    except (RuntimeError, ValueError):  # within mx.compile or mx.vmap
-        return False
-    return lazy.known_count(some) is not None

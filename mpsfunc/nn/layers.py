@@ -9,7 +9,9 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc.convolution import fully_connected
 from mpsfunc.core.printing import describe
+from mpsfunc.nn import laying_out
 from mpsfunc.nn.drop_in import DropIn, Fusing
 
 
@@ -22,6 +24,7 @@ class Linear(Fusing, stock.Linear):
     """
 
     is_linear = True
+    takes_layouts = True
 
     def takes(self, x: mx.array) -> bool:
         """On the CPU."""
@@ -30,7 +33,12 @@ class Linear(Fusing, stock.Linear):
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
         rows = math.prod(x.shape[:-1])
         vectors = x.reshape(rows, 1, 1, x.shape[-1])
-        y = mf.fully_connected(vectors, self.weight[:, None, None], self.get("bias"), neuron=neuron)
+        w, b = self.weight[:, None, None], self.get("bias")
+        laid = laying_out.laid(self, x)
+        if laid is None:
+            y = mf.fully_connected(vectors, w, b, neuron=neuron)
+        else:
+            y, _ = fully_connected.forward(vectors, w, b, neuron, None, keeping=False, laid=laid)
         return y.reshape(*x.shape[:-1], len(self.weight))
 
 

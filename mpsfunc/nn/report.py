@@ -38,8 +38,8 @@ class Conversion(_Fields):
 
     A layer with two paths counts twice. ``classes`` has the class of every module by its path, and the name of every
     function in a Sequential; ``example`` says whether the model was run on an example, ``before`` how many layers were
-    drop-ins already, and ``kept_twice`` how many bytes of folded weights a model that was converted for inference keeps
-    besides its own.
+    drop-ins already, and ``kept_twice`` how many bytes of folded and laid out weights a model that was converted for
+    inference keeps besides its own.
 
     Example:
         >>> import mlx.nn
@@ -154,7 +154,7 @@ class Conversion(_Fields):
             ("fused", _wrapped(_counted(pairs), ", ")),
             ("not fused", self._reasons(self.unfused)),
             ("left", self._reasons(self.left)),
-            ("kept twice", [f"{self.kept_twice:,} bytes of folded weights"] if self.kept_twice else []),
+            ("kept twice", [f"{self.kept_twice:,} bytes of folded and laid out weights"] if self.kept_twice else []),
         ]
         return [(what, lines) for what, lines in found if lines]
 

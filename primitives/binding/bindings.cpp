@@ -30,6 +30,10 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
   std::vector<Dtype> written;
   for (mx::Dtype dtype : out_dtypes) written.push_back(type_of(dtype));
   check({op, read, params, out_shapes, written});
+  if (op == Op::conv_laid_out) {
+    const bool there = inputs[1].is_available() && inputs[1].flags().row_contiguous;
+    check_laid_out({op, read, params, out_shapes, written}, there ? inputs[1].data<void>() : nullptr);
+  }
   std::vector<mx::Shape> in, out;
   for (const Shape& shape : out_shapes) out.emplace_back(shape.begin(), shape.end());
   mx::Stream stream = mx::to_stream(where, mx::Device::cpu);
@@ -83,6 +87,16 @@ NB_MODULE(_primitives, m) {
   m.def("isas", &isas, "Instruction sets compiled and present here, widest first.");
   m.def("isa", &active_isa, "The instruction set in use.");
   m.def("set_isa", &set_isa, "name"_a);
+  m.def("isa_number", &isa_number, "By which laid out weights name the instruction set in use.");
+  m.def(
+      "conv_layout_words",
+      [](int isa, mx::Dtype weights, const std::vector<int>& shape, int groups) {
+        const Dtype dtype = type_of(weights);
+        const bool known = dtype && is_floating(dtype) && *dtype != Type::f64 && shape.size() == 4;
+        return known ? conv_layout_words(isa, *dtype, shape.data(), groups) : 0;
+      },
+      "isa"_a, "weights"_a, "shape"_a, "groups"_a,
+      "Words that weights (o, rows, cols, c / groups) take when they are laid out for an instruction set, or 0.");
 
   // A wrong MPSFUNC_ISA or MPSFUNC_NUM_THREADS is an error of the import, not of some later evaluation.
   active_isa();

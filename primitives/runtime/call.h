@@ -17,6 +17,17 @@ struct Tensor {
   bool streamed;  // a large output in memory that is not new, aligned to 64 bytes: better stored past the caches
 };
 
+// What laid out weights begin with, ahead of what tiles read. They hold what a convolution of so many outputs, each of
+// so many products, reads in each group.
+struct Layout {
+  unsigned magic;
+  int isa, pairs, groups, out_channels, depth;
+  int unused[10];  // up to a line of the cache
+
+  static constexpr unsigned kMagic = 0x6c616964;
+  static constexpr int kWords = 16;
+};
+
 struct Call {
   const Tensor* in;
   const Tensor* out;

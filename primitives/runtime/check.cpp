@@ -10,6 +10,7 @@
 #include "convolution/params.h"
 #include "pooling/params.h"
 #include "runtime/check_channels.h"
+#include "runtime/check_convolution.h"
 #include "runtime/check_elements.h"
 #include "runtime/check_rows.h"
 #include "runtime/requirements.h"
@@ -31,7 +32,8 @@ class Check : public Requirements {
       const bool counting = call_.op == Op::bn_grad_by || call_.op == Op::bn_running;
       const bool scalar = call_.op == Op::power || (counting && a.dtype == Type::i64);
       require((scalar || a.shape.size() >= 1) && a.shape.size() <= 8, "inputs of rank 1 to 8");
-      const bool numbers = scalar || maximum() || tables() || labelled(a);
+      const bool laid_out = call_.op == Op::conv_laid_out && a.dtype == Type::u32;
+      const bool numbers = scalar || maximum() || tables() || labelled(a) || laid_out;
       require(numbers || is_floating(a.dtype), "floating inputs");
     }
     for (const Shape& shape : call_.shapes) {
@@ -42,6 +44,7 @@ class Check : public Requirements {
   const Shape& in(int i) const { return call_.inputs[i].shape; }
   const Shape& out(int i) const { return call_.shapes[i]; }
   Dtype image() const { return call_.inputs[0].dtype; }
+  Dtype dtype(int i) const { return call_.inputs[i].dtype; }
   Dtype accumulator() const { return image() == Type::f64 ? Type::f64 : Type::f32; }
 
   void input(int i, const Shape& shape, Dtype dtype) const {
@@ -186,27 +189,6 @@ class Check : public Requirements {
     for (int param : params) require(param == 0 || param == 1, "switches that are 0 or 1");
   }
 
-  // Weights of the images' dtype or the accumulator's.
-  void weights(int i) const {
-    const Dtype dtype = call_.inputs[i].dtype;
-    require(dtype == image() || dtype == accumulator(), "weights of the images' dtype or the accumulator's");
-  }
-
-  template <typename P>
-  void convolution(const P& p, const Shape& source, const Shape& result, const Shape& weights) const {
-    image_axes(p.rows, p.cols, source, result);
-    switches({p.winograd});
-    const int groups = p.groups;
-    require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
-    require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
-    require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
-    require(p.rows.size == weights[1] && p.cols.size == weights[2], "axes of the weights' size");
-    require(p.rows.edge == 0 && p.cols.edge == 0, "edge 0");
-    int64_t size = weights[3];
-    for (int i = 0; i < 3; ++i) size = size < (int64_t{1} << 31) ? size * weights[i] : size;
-    require(size < (int64_t{1} << 31), "less than 2^31 weights");
-  }
-
   // The number of groups of neighbouring channels, as Python packed it.
   void groups() {
     const double count = params<BnGroupParams<double>>().groups;
@@ -316,32 +298,15 @@ void check(const Signature& call) {
       return lines_of_groups(c, call, {2, 1, 1, 2});
     case Op::layer_norm_grad_grad:
       return lines_of_groups(c, call, {2, 1, 2, 1});
-    case Op::conv: {
-      const auto p = c.params<ConvParams<double>>();
-      c.counts(3, 1);
-      c.weights(1);
-      c.convolution(p, c.in(0), c.out(0), c.in(1));
-      c.applied(p.kind);
-      c.input(2, {c.in(1)[0]}, c.accumulator());
-      return c.output(0, c.out(0), c.image());
-    }
-    case Op::conv_grad_input: {
-      const auto p = c.params<ConvParams<double>>();
-      c.counts(3, 1);
-      c.weights(1);
-      c.convolution(p, c.out(0), c.in(0), c.in(1));
-      c.input(2, {c.out(0)[3]}, c.accumulator());
-      c.applied(p.kind);
-      return c.output(0, c.out(0), c.image());
-    }
-    case Op::conv_grad_weights: {
-      const auto p = c.params<ConvGradWeightsParams>();
-      c.counts(2, call.shapes.size() == 2 ? 2 : 1);
-      c.input(1, c.in(1), c.image());
-      c.convolution(p, c.in(1), c.in(0), c.out(0));
-      if (call.shapes.size() == 2) c.output(1, {c.in(0)[3]}, c.accumulator());
-      return c.output(0, c.out(0), c.accumulator());
-    }
+    case Op::conv:
+    case Op::conv_grad_input:
+      return conv(c, call.op == Op::conv);
+    case Op::conv_layout:
+      return conv_layout(c);
+    case Op::conv_laid_out:
+      return conv_laid_out(c);
+    case Op::conv_grad_weights:
+      return conv_grad_weights(c, call.shapes.size() == 2);
     case Op::conv_grad_bias:
       c.no_params();
       c.counts(1, 1);
@@ -416,5 +381,7 @@ void check(const Signature& call) {
       return CheckElements(call).run();
   }
 }
+
+void check_laid_out(const Signature& call, const void* weights) { laid_out_for(Check(call), weights); }
 
 }  // namespace mpsf

@@ -32,4 +32,8 @@ inline bool is_floating(Dtype dtype) {
 // Throws std::invalid_argument.
 [[gnu::visibility("default")]] void check(const Signature& call);
 
+// The same of a convolution with weights that are laid out, which have to be there before it is asked for: whether they
+// are, and were made for it. Kernels believe what these say.
+[[gnu::visibility("default")]] void check_laid_out(const Signature& call, const void* weights);
+
 }  // namespace mpsf

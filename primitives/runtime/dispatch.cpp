@@ -25,6 +25,7 @@ using Kernel = void (*)(const Call&);
 #define MPSF_TABLE(isa)                                             \
   namespace isa {                                                   \
   MPSF_KERNELS(MPSF_DECLARE)                                        \
+  int64_t layout_words(Type weights, const int* shape, int groups); \
   static constexpr Kernel kernels[] = {MPSF_KERNELS(MPSF_ADDRESS)}; \
   }
 
@@ -32,12 +33,17 @@ using Kernel = void (*)(const Call&);
 #define MPSF_TABLE_ON_AVX512(isa)                                          \
   namespace isa {                                                          \
   void conv(const Call&);                                                  \
+  void conv_layout(const Call&);                                           \
+  void conv_laid_out(const Call&);                                         \
+  int64_t layout_words(Type weights, const int* shape, int groups);        \
   void conv_grad_input(const Call&);                                       \
   void conv_grad_weights(const Call&);                                     \
   static constexpr auto table = [] {                                       \
     std::array<Kernel, std::size(avx512::kernels)> made{};                 \
     for (size_t i = 0; i < made.size(); ++i) made[i] = avx512::kernels[i]; \
     made[static_cast<size_t>(Op::conv)] = &conv;                           \
+    made[static_cast<size_t>(Op::conv_layout)] = &conv_layout;             \
+    made[static_cast<size_t>(Op::conv_laid_out)] = &conv_laid_out;         \
     made[static_cast<size_t>(Op::conv_grad_input)] = &conv_grad_input;     \
     made[static_cast<size_t>(Op::conv_grad_weights)] = &conv_grad_weights; \
     return made;                                                           \
@@ -70,6 +76,7 @@ namespace {
 struct Isa {
   const char* name;
   const Kernel* kernels;
+  int64_t (*layout_words)(Type weights, const int* shape, int groups);
   bool (*available)();
 };
 
@@ -109,22 +116,22 @@ bool may_use_tiles() {
 
 constexpr Isa kIsas[] = {
 #ifdef MPSF_HAS_amx
-    {"amx", amx::kernels, has_amx},
+    {"amx", amx::kernels, amx::layout_words, has_amx},
 #endif
 #ifdef MPSF_HAS_avx512_bf16
-    {"avx512_bf16", avx512_bf16::kernels, has_avx512_bf16},
+    {"avx512_bf16", avx512_bf16::kernels, avx512_bf16::layout_words, has_avx512_bf16},
 #endif
 #ifdef MPSF_HAS_avx512
-    {"avx512", avx512::kernels, has_avx512},
+    {"avx512", avx512::kernels, avx512::layout_words, has_avx512},
 #endif
 #ifdef MPSF_HAS_avx2
-    {"avx2", avx2::kernels, has_avx2},
+    {"avx2", avx2::kernels, avx2::layout_words, has_avx2},
 #endif
 #ifdef MPSF_HAS_neon
-    {"neon", neon::kernels, always},
+    {"neon", neon::kernels, neon::layout_words, always},
 #endif
 #ifdef MPSF_HAS_baseline
-    {"baseline", baseline::kernels, always},
+    {"baseline", baseline::kernels, baseline::layout_words, always},
 #endif
 };
 
@@ -173,7 +180,24 @@ const char* op_name(Op op) {
   return names[static_cast<int>(op)];
 }
 
-void run_kernel(Op op, const Call& call) { active().load()->kernels[static_cast<int>(op)](call); }
+void run_kernel(Op op, const Call& call) {
+  // Laid out weights are of one set, whichever is in use by the time that they are read.
+  const Isa* isa = active().load();
+  if (op == Op::conv_layout) isa = kIsas + call.params[0];
+  if (op == Op::conv_laid_out) isa = kIsas + static_cast<const Layout*>(call.in[1].data)->isa;
+  isa->kernels[static_cast<int>(op)](call);
+}
+
+int isa_number() { return static_cast<int>(active().load() - kIsas); }
+
+int64_t conv_layout_words(int isa, Type weights, const int* shape, int groups) {
+  const bool known = isa >= 0 && isa < static_cast<int>(std::size(kIsas)) && kIsas[isa].available();
+  int64_t size = 1;
+  for (int i = 0; i < 4; ++i) size = shape[i] >= 1 && size < (int64_t{1} << 31) ? size * shape[i] : 0;
+  const bool some = size > 0 && size < (int64_t{1} << 31) && groups >= 1 && shape[0] % groups == 0;
+  const int64_t words = known && some ? kIsas[isa].layout_words(weights, shape, groups) : 0;
+  return words < (int64_t{1} << 30) ? words : 0;
+}
 
 std::vector<std::string> isas() {
   std::vector<std::string> names;

@@ -28,4 +28,10 @@ enum class Op : int { MPSF_KERNELS(MPSF_ENUMERATE) };
 [[gnu::visibility("default")]] std::string active_isa();
 [[gnu::visibility("default")]] void set_isa(const std::string& name);
 
+// The number of the set in use, by which laid out weights name theirs.
+[[gnu::visibility("default")]] int isa_number();
+// Words of 32 bits that weights (o, rows, cols, c / groups) of this dtype take when they are laid out for the set of
+// that number; 0 where they are read as they are, where that would need much more memory, and if there is no such set.
+[[gnu::visibility("default")]] int64_t conv_layout_words(int isa, Type weights, const int* shape, int groups);
+
 }  // namespace mpsf

@@ -5,7 +5,7 @@
 // for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel, normalization by a state,
 // as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, as it does the sums
 // of the Dice loss, layer normalization, for which MLX has kernels there, and softmin, log_softmax and its gradient,
-// which are template arguments of softmax's bodies) under metal/.
+// which are template arguments of softmax's bodies, and weights that are laid out ahead) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -35,6 +35,8 @@
   X(layer_norm_grad)         \
   X(layer_norm_grad_grad)    \
   X(conv)                    \
+  X(conv_layout)             \
+  X(conv_laid_out)           \
   X(conv_grad_input)         \
   X(conv_grad_weights)       \
   X(conv_grad_bias)          \

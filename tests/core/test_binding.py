@@ -120,6 +120,16 @@ ELEMENTS: list[tuple[str, list, tuple[int, ...], list]] = [
         ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1), [CONVOLVED]),
         ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 15, 1, *NUMBERS), [CONVOLVED]),
         ("conv", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1), [CONVOLVED]),
+        ("conv_layout", [WEIGHTS], (0, 1), [((17,), mx.uint32)]),  # of another length
+        ("conv_layout", [((64, 3, 3, 4), mx.float32)], (-1, 1), [((2320,), mx.uint32)]),
+        ("conv_layout", [((64, 3, 3, 4), mx.float32)], (99, 1), [((2320,), mx.uint32)]),
+        ("conv_layout", [((64, 3, 3, 4), mx.float32)], (0, 3), [((2320,), mx.uint32)]),
+        ("conv_layout", [((64, 3, 3, 1), mx.float32)], (0, 64), [((16,), mx.uint32)]),  # kernels read them as they are
+        ("conv_layout", [((64, 3, 3, 4), mx.float64)], (0, 1), [((2320,), mx.uint32)]),
+        ("conv_layout", [((2**16, 3, 3, 2**13), mx.float32)], (0, 1), [((2**30,), mx.uint32)]),
+        ("conv_laid_out", [IMAGE, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [CONVOLVED]),
+        ("conv_laid_out", [IMAGE, ((443,), mx.uint32), ((5,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [CONVOLVED]),
+        ("conv_laid_out", [IMAGE, ((8,), mx.uint32), ((5,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [CONVOLVED]),
         ("conv_grad_input", [CONVOLVED, ((5, 3, 2, 3), mx.float32), VECTOR], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),
         ("conv_grad_input", [CONVOLVED, WEIGHTS], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),
         ("conv_grad_input", [CONVOLVED, WEIGHTS, ((5,), mx.float32)], (*GOOD, 1, 0, 1, *NUMBERS), [IMAGE]),

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "saving": BENEATH | FAMILIES,
     "mpsfunc": BENEATH | FAMILIES | {"saving"},
     "graph": {"mpsfunc", "core", "elementwise"},
-    "nn": {"mpsfunc", "core"},
+    "nn": {"mpsfunc", "core", "convolution"},
     "selftest": {"mpsfunc", "core"},
     "__main__.py": {"mpsfunc", "core", "nn", "selftest"},
     "primitives/runtime": {"metal"},
@@ -294,17 +294,20 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     # called after its operation.
     others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE, *OF_A_SUM}
     others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", "dice_sums", "dice_grad"}
+    others |= {"conv_layout", "conv_laid_out"}  # a GPU's kernels read weights as they are
     assert named(r"\bKernelLaunch") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
     # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
     # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
-    # tangents, four of second orders, and two are what images are resampled and padded by.
+    # tangents, four of second orders, two are what images are resampled and padded by, and two a convolution with
+    # weights that were laid out ahead.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample"),
+        *("conv_layout", "conv_laid_out"),
     }
     assert operations() - folded <= set(mf.__all__)
 

@@ -128,7 +128,9 @@ def test_parameters_stay_where_they_are(tmp_path: Any) -> None:
     weights = [
         layer.weight.nbytes for layer in (block.chain.layers[0], block.chain.layers[3], block.conv, block.linear)
     ]
-    assert folds.nbytes == report.kept_twice == sum(weights) + 4 * (4 + 3 + 64 + 64)
+    # Those of conv and linear are kept laid out, of which each has a line of the cache ahead; the others have too few
+    # outputs.
+    assert folds.nbytes == report.kept_twice == sum(weights) + 4 * (4 + 3 + 64 + 64) + 2 * 64
     block.save_weights(str(tmp_path / "w.safetensors"))
     other = Block()
     other.load_weights(str(tmp_path / "w.safetensors"))

@@ -84,7 +84,7 @@ def test_old_code_goes_on() -> None:
     assert replaced is report.replaced and len(replaced) == 137 and list(unfused.values()) == 34 * ["in no Sequential"]
     assert nn.Conversion({}, {}, {}, {}, kept_twice=1792).kept_twice == 1792
     kept = str(nn.Conversion({}, {}, {}, {}, kept_twice=1792)).splitlines()
-    assert kept == ["0 layers: 0 replaced, 0 fused", "  kept twice 1,792 bytes of folded weights"]
+    assert kept == ["0 layers: 0 replaced, 0 fused", "  kept twice 1,792 bytes of folded and laid out weights"]
     for copied in (copy.deepcopy(report), pickle.loads(pickle.dumps(report))):
         assert type(copied) is nn.Conversion and str(copied) == str(report)
     assert report._replace(left={}).left == {}

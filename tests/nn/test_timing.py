@@ -66,7 +66,10 @@ def test_training_can_be_left_out_and_the_result_is_json() -> None:
     assert told["agree"] is True and told["variants"][1]["name"] == "converted" and told["variants"][1]["agrees"]
     kept = [each["kept_twice"] for each in told["variants"]]
     assert kept[:2] == [0, 0] and kept[2] > 0 and told["report"]["kept_twice"] == 0
-    assert f"for inference: keeps {kept[2]} bytes of folded weights besides its own" in str(found).splitlines()
+    assert (
+        f"for inference: keeps {kept[2]} bytes of folded and laid out weights besides its own"
+        in str(found).splitlines()
+    )
     assert told["variants"][1]["forward"].keys() == {"seconds", "ratio", "bytes"}
     assert [each["step"] for each in told["variants"]] == [None, None, None]
     assert told["report"]["fused"] == {"layers.1": "layers.2"} and told["report"]["hint"] == ""

@@ -22,6 +22,7 @@ from support.matrix import MATRIX
 
 import mpsfunc as mf
 from mpsfunc.channels import vector_rules
+from mpsfunc.convolution import convolution, laid_out
 from mpsfunc.core import launch
 
 NAME = "entry points"
@@ -107,6 +108,9 @@ def _call_everything() -> None:
     x, y = mx.ones((2, 3, 4, 5)), mx.zeros((2, 3, 4, 5))
     rows = mx.ones((2, 6))
     mx.eval(vector_rules.group_moments(rows, rows, 2.0, mx.default_stream(mx.cpu)))  # groups among several processes
+    w = mx.ones((32, 3, 3, 5))
+    laid = laid_out.lay_out(lambda: w, 1)
+    mx.eval(convolution.forward("conv", x, w, None, None, None, 1, keeping=False, laid=laid, stride=1, padding=1)[0])
     mx.eval(mf.compare(x, y, "less"), mf.dropout_mask(x.shape, p=0.5, seed=1), mf.dropout(x, p=0.5, seed=1))
 
 

@@ -118,6 +118,18 @@ void input_grouped(const Geometry& g, const Call& call, const Neuron<Acc<T>>& ne
               width, g.channels, weights.get(), data<A>(call.in[2]), &neuron, rows, cols});
 }
 
+template <typename T>
+void widen(const T* from, int64_t size, Acc<T>* to) {
+  using A = Acc<T>;
+  parallel_for((size + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
+    const int64_t end = smaller(size, (chunk + 1) * kChunkElements);
+    for (int64_t i = chunk * kChunkElements; i < end; i += lanes<A>) {
+      const int n = static_cast<int>(smaller(lanes<A>, end - i));
+      store_some(to + i, load_some(from + i, n), n);
+    }
+  });
+}
+
 // A call whose weights are in the accumulator's dtype, as they are or because they were widened from that of the
 // images.
 template <typename T>
@@ -130,15 +142,7 @@ class WideWeights {
     call_.in = in_;
     if (!is_narrow(given)) return;
     in_[1].data = room_.get();
-    const T* from = data<T>(given.in[1]);
-    const int64_t size = given.in[1].size;
-    parallel_for((size + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
-      const int64_t end = smaller(size, (chunk + 1) * kChunkElements);
-      for (int64_t i = chunk * kChunkElements; i < end; i += lanes<A>) {
-        const int n = static_cast<int>(smaller(lanes<A>, end - i));
-        store_some(room_.get() + i, load_some(from + i, n), n);
-      }
-    });
+    widen(data<T>(given.in[1]), given.in[1].size, room_.get());
   }
   WideWeights(const WideWeights&) = delete;
   WideWeights& operator=(const WideWeights&) = delete;
@@ -170,6 +174,45 @@ void conv(const Call& given) {
       conv_grouped<T>(g, call, neuron);
     } else {
       multiply_all(forward_product<T>(g.flat(), call, neuron), g.winograd);
+    }
+  });
+}
+
+int64_t layout_words(Type, const int* shape, int groups) {
+  const int64_t depth = int64_t{shape[1]} * shape[2] * shape[3];
+  return words_of_blocks<float>(shape, groups, kTileLanes<float>, depth, sizeof(float));
+}
+
+void conv_layout(const Call& call) {
+  const ConvLayoutParams params = params_as<ConvLayoutParams>(call.params);
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+      const Tensor& w = call.in[0];
+      const bool narrow = sizeof(T) != sizeof(float);
+      const Scratch<float> wide(narrow ? w.size : 0);
+      if (narrow) widen(data<T>(w), w.size, wide.get());
+      const float* const weights = narrow ? wide.get() : data<float>(w);
+      const Product<float> p = weights_product<float, float>(w.shape, params.groups, weights);
+      write_header(p, params.isa, false, call.out[0].data);
+      const int blocks = (p.out_channels + kTileLanes<float> - 1) / kTileLanes<float>;
+      lay_out_weights(p, 0, blocks, data<float>(call.out[0]) + Layout::kWords);
+    }
+  });
+}
+
+void conv_laid_out(const Call& call) {
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+      const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
+      const Geometry g = laid_out_geometry(p, call);
+      const Neuron<float> neuron(activation_of(p));
+      if (call.out[0].size == 0) return;
+      if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
+      Product<T> product = forward_product<T>(g.flat(), call, neuron);
+      product.laid = product.weights + Layout::kWords;
+      multiply_all(product, g.winograd);
     }
   });
 }

@@ -2,6 +2,7 @@
 // read from lines of the source where they lie, padded: nothing is gathered pixel by pixel.
 #pragma once
 #include "kernels/convolution/implicit_gemm.h"
+#include "kernels/convolution/line_tile.h"
 #include "kernels/convolution/transpose.h"
 #include "kernels/convolution/weight_grad.h"
 
@@ -13,93 +14,6 @@ namespace {
 template <typename T>
 void pad_line(const T* line, int channels, int64_t col, int64_t cols, int64_t begin, int64_t end, Acc<T>* to) {
   copy_run(to, line + col * channels, 0, cols * channels, (begin - col) * channels, (end - col) * channels);
-}
-
-// What the tiles of a line of outputs share: the lines that they read, null where there is none, of which a tap row's
-// run has `length` elements, and the distances of two outputs there and in the result.
-template <typename T>
-struct LineJob {
-  const Acc<T>* const* lines;
-  int count;
-  int64_t pitch, length, result_pitch;
-  const Neuron<Acc<T>>* neuron;
-  bool streamed;
-};
-
-// Memory that a tile fetches meanwhile, `step` bytes on with each product: a little at a time, since many lines of the
-// cache at once make a core wait.
-struct Meanwhile {
-  const void* from;
-  int64_t step;
-};
-
-template <typename T>
-using LineTile = void (*)(const LineJob<T>& job, int64_t offset, const Acc<T>* weights, const Acc<T>* bias, int n,
-                          Meanwhile next, T* result);
-
-// result[r][lane] = bias[lane] + sum over lines and k < length of line[offset + r * pitch + k] * weights[k][lane]
-template <typename T, int Rows, int Vectors>
-void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights, const Acc<T>* bias, int n,
-                    Meanwhile next, T* result) {
-  using A = Acc<T>;
-  constexpr int L = lanes<A>;
-  const int64_t bytes = job.pitch * static_cast<int64_t>(sizeof(A)), length = job.length;
-  // All loops over it are unrolled: an index that is not a constant would have the sums live in memory.
-  Vec<A> acc[Rows][Vectors];
-#pragma GCC unroll 14
-  for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) acc[r][v] = Vec<A>{};
-  }
-  const char* fetched = static_cast<const char*>(next.from);
-  for (int line = 0; line < job.count; ++line) {
-    const A* w = weights + line * length * kTileLanes<A>;
-    if (!job.lines[line]) continue;
-    // Rows are addressed from every fifth one. Hidden from the compiler, which would take a register for each.
-    const char* base[3];
-    for (int i = 0; i < 3; ++i) {
-      base[i] = reinterpret_cast<const char*>(job.lines[line] + offset + (5 * i < Rows ? 5 * i : 0) * job.pitch);
-      asm("" : "+r"(base[i]));
-    }
-    for (int64_t k = 0; k < length; ++k, w += kTileLanes<A>, fetched += next.step) {
-      __builtin_prefetch(fetched, 0, 2);
-      Vec<A> weight[Vectors];
-      for (int v = 0; v < Vectors; ++v) weight[v] = load(w + v * L);
-#pragma GCC unroll 14
-      for (int r = 0; r < Rows; ++r) {
-        const Vec<A> x = splat(*reinterpret_cast<const A*>(base[r / 5] + r % 5 * bytes));
-#pragma GCC unroll 2
-        for (int v = 0; v < Vectors; ++v) acc[r][v] += x * weight[v];
-      }
-      for (int i = 0; i < 3; ++i) {
-        base[i] += sizeof(A);
-        asm("" : "+r"(base[i]));
-      }
-    }
-  }
-#pragma GCC unroll 2
-  for (int v = 0; v < Vectors; ++v) {
-    const int some = min_int(L, n - v * L);
-    const Vec<A> start = load_some(bias + v * L, some);
-#pragma GCC unroll 14
-    for (int r = 0; r < Rows; ++r) acc[r][v] += start;
-  }
-  apply(acc, job.neuron);
-  const bool streamed = job.streamed;
-#pragma GCC unroll 2
-  for (int v = 0; v < Vectors; ++v) {
-    const int some = min_int(L, n - v * L);
-#pragma GCC unroll 14
-    for (int r = 0; r < Rows; ++r) store_result(result + r * job.result_pitch + v * L, acc[r][v], some, streamed);
-  }
-}
-
-template <typename T, int Rows = kTileRows>
-LineTile<T> line_tile(int rows, int vectors) {
-  if constexpr (Rows > 1) {
-    if (rows < Rows) return line_tile<T, Rows - 1>(rows, vectors);
-  }
-  return vectors == 1 ? multiply_lines<T, Rows, 1> : multiply_lines<T, Rows, 2>;
 }
 
 constexpr int kLeastLines = 8;                       // below, threads would have nothing to share
@@ -121,8 +35,9 @@ void product_of_lines(const Product<T>& p) {
   const int64_t depth = p.depth(), length = int64_t{p.cols.taps} * p.channels;
   const int64_t cols = int64_t{p.cols.count - 1} * p.cols.src_out + p.cols.taps, size = cols * p.channels + L;
   const int64_t tiles = (p.cols.count + kTileRows - 1) / kTileRows;
-  const Scratch<A> weights(blocks * depth * W);
-  lay_out_weights(p, 0, blocks, weights.get());
+  const Scratch<A> own(p.laid ? 0 : blocks * depth * W);
+  if (!p.laid) lay_out_weights(p, 0, blocks, own.get());
+  const A* const weights = p.laid ? p.laid : own.get();
   const int64_t all = int64_t{p.images} * p.rows.count, band = smaller(8, 1 + all / 32);
   parallel_for((all + band - 1) / band, [&](int64_t task) {
     // Lines of the source stay for the next outputs, as many as taps see.
@@ -161,8 +76,8 @@ void product_of_lines(const Product<T>& p) {
         const int lane = block * W, vectors = p.out_channels - lane <= L ? 1 : kTileVectors;
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t begin = p.cols.count * tile / tiles, rows = p.cols.count * (tile + 1) / tiles - begin;
-          line_tile<T>(static_cast<int>(rows), vectors)(job, begin * job.pitch, weights.get() + block * depth * W,
-                                                        p.bias + lane, p.out_channels - lane, {weights.get(), 0},
+          line_tile<T>(static_cast<int>(rows), vectors)(job, begin * job.pitch, weights + block * depth * W,
+                                                        p.bias + lane, p.out_channels - lane, {weights, 0},
                                                         result + begin * job.result_pitch + lane);
         }
       }
@@ -198,8 +113,9 @@ void product_of_pixels(const Product<T>& p) {
   if (p.out_channels == 0) return;
   const int blocks = (p.out_channels + W - 1) / W;
   const int64_t pixels = p.cols.count, depth = p.channels;
-  const Scratch<A> weights(blocks * depth * W);
-  lay_out_weights(p, 0, blocks, weights.get());
+  const Scratch<A> own(p.laid ? 0 : blocks * depth * W);
+  if (!p.laid) lay_out_weights(p, 0, blocks, own.get());
+  const A* const weights = p.laid ? p.laid : own.get();
   const int64_t step = (kTileRows * static_cast<int64_t>(sizeof(T)) + blocks - 1) / blocks;
   const int64_t stretch = smaller(kTaskChunks, pixels / (kChunk * kProductTasks)) * kChunk;
   parallel_for((pixels + stretch - 1) / stretch, [&](int64_t task) {
@@ -214,8 +130,8 @@ void product_of_pixels(const Product<T>& p) {
         const int vectors = p.out_channels - lane <= L ? 1 : kTileVectors;
         for (int64_t pixel = begin; pixel < end; pixel += kTileRows) {
           const int rows = static_cast<int>(smaller(kTileRows, end - pixel));
-          line_tile<T>(rows, vectors)(job, pixel * depth, weights.get() + lane * depth, p.bias + lane,
-                                      p.out_channels - lane, next, p.result + pixel * p.result_channels + lane);
+          line_tile<T>(rows, vectors)(job, pixel * depth, weights + lane * depth, p.bias + lane, p.out_channels - lane,
+                                      next, p.result + pixel * p.result_channels + lane);
           next.from = static_cast<const char*>(next.from) + depth * next.step;
         }
       }

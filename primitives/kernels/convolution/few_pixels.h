@@ -7,15 +7,19 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-constexpr int64_t kFewTiles = 64;                   // of pixels
-constexpr int64_t kManyWeights = int64_t{1} << 20;  // bytes, more than a second cache holds
-constexpr int kFewPacked = 4;                       // tiles of output channels that a task packs
-constexpr int kFewBlocks = 4;                       // of lanes that a task has at most
+constexpr int64_t kFewTiles = 64, kFewLaidTiles = 32;  // of pixels
+constexpr int64_t kManyWeights = int64_t{1} << 20;     // bytes, more than a second cache holds
+constexpr int kFewPacked = 4;                          // tiles of output channels that a task packs
+constexpr int kFewBlocks = 4;                          // of lanes that a task has at most
+constexpr int kFewTasks = 8;                           // at least
 
 template <typename T>
 bool is_of_few(const Product<T>& p) {
-  return p.groups == 1 && p.rows.taps == 1 && p.cols.taps == 1 && p.fold_rows * p.fold_cols == 1 && p.pixels() > 0 &&
-         p.pixels() <= kFewTiles * kTileRows && p.out_channels > (kProductTasks - 1) * kTileLanes<Acc<T>> &&
+  constexpr int W = kTileLanes<Acc<T>>;
+  if (p.groups > 1 || p.fold_rows * p.fold_cols > 1 || p.pixels() == 0 || p.depth() == 0) return false;
+  if (p.laid) return p.pixels() <= kFewLaidTiles * kTileRows && p.out_channels > (kFewTasks - 1) * W;
+  return p.rows.taps == 1 && p.cols.taps == 1 && p.pixels() <= kFewTiles * kTileRows &&
+         p.out_channels > (kProductTasks - 1) * W &&
          int64_t{p.channels} * p.out_channels * static_cast<int64_t>(sizeof(Acc<T>)) > kManyWeights;
 }
 
@@ -23,33 +27,40 @@ template <typename T>
 void product_of_few(const Product<T>& p) {
   using A = Acc<T>;
   constexpr int W = kTileLanes<A>;
-  constexpr int64_t kTileSize = kTileRows * W, kPanelSize = kTileRows * kPitch;
+  constexpr int64_t kTileSize = kTileRows * W, kPanelSize = kTileRows * kPitch, kLine = 64;
   const int blocks = (p.out_channels + W - 1) / W;
   const int64_t pixels = p.pixels(), tiles = (pixels + kTileRows - 1) / kTileRows, parts = p.parts();
-  const auto rows = [&](int64_t tile) { return static_cast<int>(smaller(kTileRows, pixels - tile * kTileRows)); };
+  const auto tile_begin = [&](int64_t tile) { return pixels * tile / tiles; };
+  const auto rows = [&](int64_t tile) { return static_cast<int>(tile_begin(tile + 1) - tile_begin(tile)); };
   const auto part_begin = [&](int64_t part) { return static_cast<int>(p.depth() * part / parts); };
   const Scratch<A> panels(parts * tiles * kPanelSize);
   parallel_for(parts * tiles, [&](int64_t task) {
     const int64_t part = task / tiles, tile = task % tiles;
-    const Run run = {0, 0, part_begin(part), part_begin(part + 1)};
-    gather(p, 0, tile * kTileRows, rows(tile), &run, 1, panels.get() + task * kPanelSize);
+    Run runs[kDepth];
+    const int count = make_runs(p, part_begin(part), part_begin(part + 1), runs);
+    gather(p, 0, tile_begin(tile), rows(tile), runs, count, panels.get() + task * kPanelSize);
   });
   const int64_t tasks = max_int((blocks + kFewBlocks - 1) / kFewBlocks, min_int(blocks, kProductTasks));
   parallel_for(tasks, [&](int64_t task) {
     const int begin = static_cast<int>(blocks * task / tasks),
               count = static_cast<int>(blocks * (task + 1) / tasks) - begin;
-    const Scratch<A> weights(count * kDepth * W), sums(count * tiles * kTileSize);
+    const Scratch<A> own(p.laid ? 0 : count * kDepth * W), sums(parts > 1 ? count * tiles * kTileSize : 0);
     for (int64_t part = 0; part < parts; ++part) {
       const int from = part_begin(part), depth = part_begin(part + 1) - from;
-      lay_out_tap(p, 0, begin, count, 0, from, from + depth, weights.get(), kDepth * W);
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        const A* panel = panels.get() + (part * tiles + tile) * kPanelSize;
-        for (int block = 0; block < count; ++block) {
-          const int lane = (begin + block) * W, vectors = p.out_channels - lane <= lanes<A> ? 1 : kTileVectors;
-          A* sum = sums.get() + (tile * count + block) * kTileSize;
-          multiply_tile<A, kPitch, false>(rows(tile), vectors)(panel, weights.get() + block * kDepth * W, depth,
-                                                               part > 0, nullptr, sum);
-          if (part == parts - 1) scatter(p, 0, tile * kTileRows, rows(tile), lane, sum);
+      if (!p.laid) lay_out_tap(p, 0, begin, count, 0, from, from + depth, own.get(), kDepth * W);
+      for (int block = 0; block < count; ++block) {
+        const A* weights = p.laid ? p.laid + ((begin + block) * p.depth() + from) * W : own.get() + block * kDepth * W;
+        // What is next of those that were laid out is still far away.
+        const A* next = block + 1 < count  ? weights + p.depth() * W
+                        : part + 1 < parts ? p.laid + (begin * p.depth() + from + depth) * W
+                                           : weights;
+        Meanwhile ahead = {p.laid ? next : weights, p.laid ? kLine : 0};
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          multiply_rows(p, 0, tile_begin(tile), rows(tile), (begin + block) * W,
+                        panels.get() + (part * tiles + tile) * kPanelSize, weights, depth, part > 0, part == parts - 1,
+                        ahead, sums.get() + (block * tiles + tile) * kTileSize);
+          ahead.from = static_cast<const char*>(ahead.from) + depth * ahead.step;
+          if (tile == 1) ahead.step = 0;
         }
       }
     }

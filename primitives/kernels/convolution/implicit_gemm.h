@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/activation/apply.h"
 #include "kernels/convolution/conv_axis.h"
+#include "kernels/convolution/line_tile.h"
 #include "kernels/convolution/microkernel.h"
 #include "kernels/convolution/transpose.h"
 #include "runtime/parallel.h"
@@ -33,10 +34,17 @@ struct Product {
   bool streamed;  // whole vectors of the result are aligned, and better stored past the caches
 
   ConvAxis rows, cols;
+  // Weights of all blocks as lay_out_weights makes them, or as pairs are laid out; null where none were made ahead.
+  const W* laid = nullptr;
   // Pixels of the result that one output makes, [row][col] in front of the channel within out_channels; bias counts
   // out_channels too.
   int fold_rows = 1, fold_cols = 1;
 
+  // Whether pixels of the result lie as they are counted.
+  bool in_order() const {
+    const auto whole = [](const ConvAxis& a, int n) { return a.out_first == 0 && a.out_step == 1 && a.count == n; };
+    return whole(rows, result_rows) && whole(cols, result_cols) && fold_rows * fold_cols == 1;
+  }
   int64_t pixels() const { return int64_t{images} * rows.count * cols.count; }
   // A row of taps is one run of memory where pixels and taps touch.
   bool merged() const { return cols.src_tap == 1 && channels == source_channels; }
@@ -199,6 +207,29 @@ void lay_out_weights(const Product<T>& p, int first, int count, Acc<T>* to) {
   });
 }
 
+// One tile of sums of panel rows for lanes from `lane` on, in parts of which `sums` has those before, and of the last
+// one results.
+template <typename T>
+void multiply_rows(const Product<T>& p, int group, int64_t pixel, int rows, int lane, const Acc<T>* panel,
+                   const Acc<T>* weights, int64_t depth, bool add, bool last, Meanwhile next, Acc<T>* sums) {
+  using A = Acc<T>;
+  const int vectors = p.out_channels - lane <= lanes<A> ? 1 : kTileVectors;
+  const bool finishes = last && p.in_order();
+  const LineJob<T> job = {&panel,
+                          1,
+                          kPitch,
+                          depth,
+                          p.result_channels,
+                          p.neuron,
+                          p.streamed,
+                          add ? sums : nullptr,
+                          finishes ? nullptr : sums};
+  const int64_t channel = int64_t{group} * p.out_channels + lane;
+  T* const result = p.result + (finishes ? pixel * p.result_channels + channel : 0);
+  line_tile<T>(rows, vectors)(job, 0, weights, p.bias + channel, p.out_channels - lane, next, result);
+  if (last && !finishes) scatter(p, group, pixel, rows, lane, sums);
+}
+
 // A task: some pixels of lane blocks [begin, end) of a group. `weights` starts at block `begin`.
 template <typename T>
 class ProductTask {
@@ -223,14 +254,13 @@ class ProductTask {
       const int64_t from = depth * part / parts, to = depth * (part + 1) / parts;
       gather(p_, group_, pixel, count, runs_, make_runs(p_, from, to, runs_), panels_.get());
       for (int block = 0; block < blocks_; ++block) {
-        const int lane = (begin_ + block) * W, vectors = p_.out_channels - lane <= lanes<A> ? 1 : kTileVectors;
         const A* weights = weights_ + (block * depth + from) * W;
         for (int64_t tile = 0; tile < tiles; ++tile, ahead.step()) {
           const int rows = static_cast<int>(smaller(kTileRows, count - tile * kTileRows));
           A* sums = sums_.get() + (block * tiles + tile) * kTileSize;
-          multiply_tile<A, kPitch, false>(rows, vectors)(panels_.get() + tile * kPanelSize, weights, to - from,
-                                                         part > 0, nullptr, sums);
-          if (part == parts - 1) scatter(p_, group_, pixel + tile * kTileRows, rows, lane, sums);
+          multiply_rows(p_, group_, pixel + tile * kTileRows, rows, (begin_ + block) * W,
+                        panels_.get() + tile * kPanelSize, weights, to - from, part > 0, part == parts - 1,
+                        {weights, 0}, sums);
         }
       }
     }
@@ -274,19 +304,20 @@ void product(const Product<T>& p) {
   const int64_t chunk = smaller(kChunkTiles, (tiles + kProductTasks - 1) / kProductTasks) * kTileRows;
   const int64_t stretch = smaller(kTaskChunks, (pixels + chunk * kProductTasks - 1) / (chunk * kProductTasks)) * chunk;
   const int64_t stretches = (pixels + stretch - 1) / stretch;
-  Scratch<A> weights(p.groups * batch * depth * W);
+  const Scratch<A> weights(p.laid ? 0 : p.groups * batch * depth * W);
 
   for (int first = 0; first < blocks; first += batch) {
     const int count = min_int(batch, blocks - first);
-    lay_out_weights(p, first, count, weights.get());
+    if (!p.laid) lay_out_weights(p, first, count, weights.get());
     // Few pixels: split the lanes as well.
     const int64_t tasks = stretches * p.groups;
     const int splits = static_cast<int>(smaller(count, (kProductTasks + tasks - 1) / tasks));
     parallel_for(tasks * splits, [&](int64_t task) {
       const int split = static_cast<int>(task % splits), group = static_cast<int>(task / splits % p.groups);
       const int begin = count * split / splits, end = count * (split + 1) / splits;
-      ProductTask<T> work(p, group, first + begin, first + end,
-                          weights.get() + (int64_t{group} * count + begin) * depth * W);
+      const A* own = p.laid ? p.laid + (int64_t{group} * blocks + first + begin) * depth * W
+                            : weights.get() + (int64_t{group} * count + begin) * depth * W;
+      ProductTask<T> work(p, group, first + begin, first + end, own);
       int64_t pixel = task / splits / p.groups * stretch;
       const int64_t last = smaller(pixels, pixel + stretch);
       for (; pixel < last; pixel += chunk) {

@@ -47,6 +47,12 @@ struct Geometry {
   }
 };
 
+// Of a call whose weights are laid out, so that their shape follows from the images'.
+inline Geometry laid_out_geometry(const ConvParams<double>& p, const Call& call) {
+  const int shape[4] = {call.out[0].shape[3], p.rows.size, p.cols.size, call.in[0].shape[3] / p.groups};
+  return Geometry(p, call.in[0].shape[0], shape);
+}
+
 inline Activation<double> activation_of(const ConvParams<double>& p) { return {p.kind, p.a, p.b, p.c}; }
 
 // Convolution as a product: channels of x times weights give output channels.
@@ -68,6 +74,35 @@ Product<T, W> forward_product(const Geometry& g, const Call& call, const Neuron<
   p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
   p.rows = forward_axis(g.rows), p.cols = forward_axis(g.cols);
   return p;
+}
+
+// What there is to know of weights of this shape to lay them out for `forward_product`.
+template <typename T, typename W>
+Product<T, W> weights_product(const int* shape, int groups, const W* weights) {
+  Product<T, W> p = {};
+  p.groups = groups, p.channels = shape[3], p.out_channels = shape[0] / groups;
+  p.weights = weights;
+  p.rows.taps = shape[1], p.cols.taps = p.kernel_cols = shape[2];
+  p.rows.tap_step = p.cols.tap_step = p.cols.src_tap = 1;
+  p.tap_stride = shape[3], p.channel_stride = 1, p.out_stride = p.depth();
+  p.group_stride = p.out_channels * p.depth();
+  return p;
+}
+
+// Words of weights that are laid out for blocks of so many lanes, as numbers of so many bytes; 0 where kernels lay out
+// nothing, or lanes would be mostly empty.
+template <typename A>
+int64_t words_of_blocks(const int* shape, int groups, int lanes, int64_t depth, int bytes) {
+  const int outs = shape[0] / groups, blocks = (outs + lanes - 1) / lanes;
+  if (is_depthwise(groups, shape[3], outs) || is_small_group<A>(groups, shape[3], outs)) return 0;
+  if (2 * outs < blocks * lanes || depth == 0) return 0;
+  return Layout::kWords + int64_t{groups} * blocks * lanes * depth * bytes / 4;
+}
+
+template <typename T, typename W>
+void write_header(const Product<T, W>& p, int isa, bool pairs, void* to) {
+  const Layout header = {Layout::kMagic, isa, pairs, p.groups, p.out_channels, static_cast<int>(p.depth()), {}};
+  memcpy(to, &header, sizeof(header));
 }
 
 // Backward output channels of dy times weights give channels, for one phase or for all.

@@ -87,6 +87,17 @@ class Winograd {
     parallel_for(blocks_, [&](int64_t task) {
       const int block = static_cast<int>(task);
       const Scratch<float> weights(weights_size()), sums(kPoints * sums_pitch(most));
+      if (rounds == 1) {  // weights of a part are still close when they are met
+        for (int part = 0; part < parts_; ++part) {
+          const int first = part * kPointDepth, last = first + depth(part);
+          for (int channel = first; channel < last; channel += L) {
+            transform_weights(block, channel, weights.get() - part * kPoints * weights_pitch(kPointDepth));
+          }
+          multiply_part(block, 1, part, tiles_, source.get(), 0, tiles_, weights.get(), sums.get());
+        }
+        finish(block, 0, tiles_, sums.get());
+        return stream_end();
+      }
       for (int channel = 0; channel < p_.channels; channel += L) transform_weights(block, channel, weights.get());
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t begin = tiles_ * round / rounds, end = tiles_ * (round + 1) / rounds;
@@ -108,8 +119,17 @@ class Winograd {
   // The weights of L channels and a block of lanes, as [part][point][channel][lane].
   void transform_weights(int block, int channel, float* to) const {
     const int n = min_int(L, p_.channels - channel), part = channel / kPointDepth;
+    const int64_t pitch = weights_pitch(depth(part));
     to += part * kPoints * weights_pitch(kPointDepth) + channel % kPointDepth * W;
     for (int v = 0; v < kTileVectors && block * W + v * L < p_.out_channels; ++v) {
+      if (p_.laid) {
+        const float* from = p_.laid + (block * p_.depth() + channel) * W + v * L;
+        for (int k = 0; k < n; ++k, from += W) {
+          transform_channel([&](int tap) { return load(from + int64_t{tap} * p_.channels * W); }, pitch,
+                            to + k * W + v * L);
+        }
+        continue;
+      }
       Vec<float> taps[9][L];
       for (int tap = 0; tap < 9; ++tap) {
         const int row = p_.rows.tap_first + tap / 3 * p_.rows.tap_step;
@@ -119,22 +139,26 @@ class Winograd {
                        lane * p_.out_stride,
                    p_.channel_stride, p_.out_stride, n, min_int(L, p_.out_channels - lane), taps[tap]);
       }
-      for (int k = 0; k < n; ++k) {
-        Vec<float> half[3][kSide];
-        for (int q = 0; q < 3; ++q) {
-          const Vec<float> row[3] = {taps[3 * q][k], taps[3 * q + 1][k], taps[3 * q + 2][k]};
-          Map::weights(row, half[q]);
-        }
+      for (int k = 0; k < n; ++k) transform_channel([&](int tap) { return taps[tap][k]; }, pitch, to + k * W + v * L);
+    }
+  }
+
+  // The weights of one channel and a vector of lanes, to points that lie `pitch` apart.
+  template <typename F>
+  static MPSF_INLINE void transform_channel(const F& tap, int64_t pitch, float* to) {
+    Vec<float> half[3][kSide];
+#pragma GCC unroll 3
+    for (int q = 0; q < 3; ++q) {
+      const Vec<float> row[3] = {tap(3 * q), tap(3 * q + 1), tap(3 * q + 2)};
+      Map::weights(row, half[q]);
+    }
 #pragma GCC unroll 6
-        for (int j = 0; j < kSide; ++j) {
-          Vec<float> col[3], points[kSide];
-          column(half, j, col);
-          Map::weights(col, points);
+    for (int j = 0; j < kSide; ++j) {
+      Vec<float> col[3], points[kSide];
+      column(half, j, col);
+      Map::weights(col, points);
 #pragma GCC unroll 6
-          for (int i = 0; i < kSide; ++i)
-            store(to + (i * kSide + j) * weights_pitch(depth(part)) + k * W + v * L, points[i]);
-        }
-      }
+      for (int i = 0; i < kSide; ++i) store(to + (i * kSide + j) * pitch, points[i]);
     }
   }
 
@@ -150,25 +174,32 @@ class Winograd {
   // sums[block][point][tile][lane] of `count` tiles from `begin` on, of `all` whose points are there.
   void multiply_points(int first_block, int blocks, int64_t all, const float* source, int64_t begin, int64_t count,
                        const float* weights, float* sums) const {
-    const int64_t groups = (count + kTileRows - 1) / kTileRows, size = weights_size();
     for (int part = 0; part < parts_; ++part) {
-      const int length = depth(part);
-      const int64_t fetched = int64_t{length} * W / kPointPitch;
-      for (int point = 0; point < kPoints; ++point, weights += weights_pitch(length)) {
-        const float* panel = source + (part * kPoints + point) * source_pitch(all) + begin * kPointPitch;
-        for (int block = 0; block < blocks; ++block) {
-          const int vectors = p_.out_channels - (first_block + block) * W <= L ? 1 : kTileVectors;
-          for (int64_t group = 0; group < groups; ++group) {
-            const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
-            // The first group fetches the weights of the next point, the others what those meet.
-            const float* slice = weights + block * size;
-            const float* next =
-                group == 0 ? slice + weights_pitch(length)
-                           : panel + source_pitch(all) + (block * (groups - 1) + group - 1) * fetched * kPointPitch;
-            multiply_tile<float, kPointPitch, true>(static_cast<int>(rows), vectors)(
-                panel + first * kPointPitch, slice, length, part > 0, next,
-                sums + (block * kPoints + point) * sums_pitch(count) + first * W);
-          }
+      multiply_part(first_block, blocks, part, all, source, begin, count, weights, sums);
+      weights += kPoints * weights_pitch(depth(part));
+    }
+  }
+
+  // The same for one part of the sum, whose weights these are.
+  void multiply_part(int first_block, int blocks, int part, int64_t all, const float* source, int64_t begin,
+                     int64_t count, const float* weights, float* sums) const {
+    const int64_t groups = (count + kTileRows - 1) / kTileRows, size = weights_size();
+    const int length = depth(part);
+    const int64_t fetched = int64_t{length} * W / kPointPitch;
+    for (int point = 0; point < kPoints; ++point, weights += weights_pitch(length)) {
+      const float* panel = source + (part * kPoints + point) * source_pitch(all) + begin * kPointPitch;
+      for (int block = 0; block < blocks; ++block) {
+        const int vectors = p_.out_channels - (first_block + block) * W <= L ? 1 : kTileVectors;
+        for (int64_t group = 0; group < groups; ++group) {
+          const int64_t first = count * group / groups, rows = count * (group + 1) / groups - first;
+          // The first group fetches the weights of the next point, the others what those meet.
+          const float* slice = weights + block * size;
+          const float* next =
+              group == 0 ? slice + weights_pitch(length)
+                         : panel + source_pitch(all) + (block * (groups - 1) + group - 1) * fetched * kPointPitch;
+          multiply_tile<float, kPointPitch, true>(static_cast<int>(rows), vectors)(
+              panel + first * kPointPitch, slice, length, part > 0, next,
+              sums + (block * kPoints + point) * sums_pitch(count) + first * W);
         }
       }
     }

@@ -8,6 +8,9 @@
 
 namespace mpsf::MPSF_BELOW {
 void conv(const Call&);
+void conv_layout(const Call&);
+void conv_laid_out(const Call&);
+int64_t layout_words(Type, const int* shape, int groups);
 void conv_grad_input(const Call&);
 void conv_grad_weights(const Call&);
 }  // namespace mpsf::MPSF_BELOW
@@ -58,6 +61,34 @@ void conv(const Call& call) {
   const Neuron<float> neuron(activation_of(p));
   if (turns) return multiply_turns(g, call, neuron, true, rows, cols);
   product_of_pairs(forward_product<Bfloat, Bfloat>(g.flat(), call, neuron));
+}
+
+int64_t layout_words(Type weights, const int* shape, int groups) {
+  if (weights != Type::bf16) return MPSF_BELOW::layout_words(weights, shape, groups);
+  const int64_t depth = whole_units(int64_t{shape[1]} * shape[2] * shape[3]);
+  return words_of_blocks<float>(shape, groups, kPairLanes, depth, sizeof(Bfloat));
+}
+
+void conv_layout(const Call& call) {
+  if (call.in[0].type != Type::bf16) return MPSF_BELOW::conv_layout(call);
+  const ConvLayoutParams params = params_as<ConvLayoutParams>(call.params);
+  const PairProduct p = weights_product<Bfloat, Bfloat>(call.in[0].shape, params.groups, data<Bfloat>(call.in[0]));
+  write_header(p, params.isa, true, call.out[0].data);
+  lay_out_all_pairs(p, 0, (p.out_channels + kPairLanes - 1) / kPairLanes,
+                    reinterpret_cast<Bfloat*>(data<float>(call.out[0]) + Layout::kWords));
+}
+
+void conv_laid_out(const Call& call) {
+  const Layout* layout = static_cast<const Layout*>(call.in[1].data);
+  if (!layout->pairs) return MPSF_BELOW::conv_laid_out(call);
+  const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
+  const Geometry g = laid_out_geometry(p, call);
+  if (call.out[0].size == 0) return;
+  if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
+  const Neuron<float> neuron(activation_of(p));
+  PairProduct product = forward_product<Bfloat, Bfloat>(g.flat(), call, neuron);
+  product.laid = reinterpret_cast<const Bfloat*>(layout + 1);
+  product_of_pairs(product);
 }
 
 void conv_grad_input(const Call& call) {

@@ -80,6 +80,15 @@ class PairTask {
   const Scratch<float> sums_;
 };
 
+// Lane blocks [first, first + count) of every group, as [group][block][k / 2][lane][2].
+inline void lay_out_all_pairs(const PairProduct& p, int first, int count, Bfloat* to) {
+  const int64_t block_size = whole_units(p.depth()) * kPairLanes;
+  parallel_for(int64_t{p.groups} * count, [&](int64_t task) {
+    lay_out_pairs(p, static_cast<int>(task / count), first + static_cast<int>(task % count), 0, p.depth(),
+                  to + task * block_size);
+  });
+}
+
 inline void product_of_pairs(const PairProduct& p) {
   if (p.pixels() == 0 || p.out_channels == 0) return;
   const PairPlan plan(p);
@@ -98,14 +107,11 @@ inline void product_of_pairs(const PairProduct& p) {
     const int piece = static_cast<int>(i % pieces), col = plan.piece_begin(piece);
     return PairChunk{line, static_cast<int>(smaller(each, lines - line)), col, plan.piece_begin(piece + 1) - col};
   };
-  const Scratch<Bfloat> weights(p.groups * batch * block_size);
+  const Scratch<Bfloat> weights(p.laid ? 0 : p.groups * batch * block_size);
 
   for (int first = 0; first < blocks; first += batch) {
     const int count = min_int(batch, blocks - first);
-    parallel_for(int64_t{p.groups} * count, [&](int64_t task) {
-      lay_out_pairs(p, static_cast<int>(task / count), first + static_cast<int>(task % count), 0, p.depth(),
-                    weights.get() + task * block_size);
-    });
+    if (!p.laid) lay_out_all_pairs(p, first, count, weights.get());
     // Few pixels: split the lanes as well.
     const int64_t tasks = stretches * p.groups;
     const int splits = static_cast<int>(smaller(count, (kProductTasks + tasks - 1) / tasks));
@@ -113,8 +119,9 @@ inline void product_of_pairs(const PairProduct& p) {
       const Tiles taken;
       const int split = static_cast<int>(task % splits), group = static_cast<int>(task / splits % p.groups);
       const int begin = count * split / splits, end = count * (split + 1) / splits;
-      PairTask work(p, plan, group, first + begin, first + end,
-                    weights.get() + (int64_t{group} * count + begin) * block_size);
+      const Bfloat* own = p.laid ? p.laid + (int64_t{group} * blocks + first + begin) * block_size
+                                 : weights.get() + (int64_t{group} * count + begin) * block_size;
+      PairTask work(p, plan, group, first + begin, first + end, own);
       int64_t chunk = task / splits / p.groups * stretch;
       const int64_t last = smaller(chunks, chunk + stretch);
       for (; chunk < last; ++chunk) {

@@ -1,0 +1,100 @@
+// Refuses calls of convolutions.
+#pragma once
+#include "convolution/params.h"
+#include "runtime/check.h"
+
+namespace mpsf {
+
+template <typename Check>
+void count_weights(const Check& c, const Shape& weights) {
+  int64_t size = weights[3];
+  for (int i = 0; i < 3; ++i) size = size < (int64_t{1} << 31) ? size * weights[i] : size;
+  c.require(size < (int64_t{1} << 31), "less than 2^31 weights");
+}
+
+template <typename Check, typename P>
+void convolution(const Check& c, const P& p, const Shape& source, const Shape& result, const Shape& weights) {
+  c.image_axes(p.rows, p.cols, source, result);
+  c.switches({p.winograd});
+  const int groups = p.groups;
+  c.require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
+  c.require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
+  c.require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
+  c.require(p.rows.size == weights[1] && p.cols.size == weights[2], "axes of the weights' size");
+  c.require(p.rows.edge == 0 && p.cols.edge == 0, "edge 0");
+  count_weights(c, weights);
+}
+
+// Forward, or the gradient of the images.
+template <typename Check>
+void conv(const Check& c, bool forward) {
+  const auto p = c.template params<ConvParams<double>>();
+  c.counts(3, 1);
+  const Dtype weights = c.dtype(1);
+  c.require(weights == c.image() || weights == c.accumulator(), "weights of the images' dtype or the accumulator's");
+  convolution(c, p, forward ? c.in(0) : c.out(0), forward ? c.out(0) : c.in(0), c.in(1));
+  c.applied(p.kind);
+  c.input(2, {c.out(0)[3]}, c.accumulator());
+  c.output(0, c.out(0), c.image());
+}
+
+template <typename Check>
+void conv_grad_weights(const Check& c, bool with_bias) {
+  const auto p = c.template params<ConvGradWeightsParams>();
+  c.counts(2, with_bias ? 2 : 1);
+  c.input(1, c.in(1), c.image());
+  convolution(c, p, c.in(1), c.in(0), c.out(0));
+  if (with_bias) c.output(1, {c.in(0)[3]}, c.accumulator());
+  c.output(0, c.out(0), c.accumulator());
+}
+
+template <typename Check>
+void conv_layout(const Check& c) {
+  const auto p = c.template params<ConvLayoutParams>();
+  c.counts(1, 1);
+  c.require(c.in(0).size() == 4 && p.groups >= 1 && c.in(0)[0] % p.groups == 0, "weights of rank 4 in groups");
+  c.require(c.image() != Type::f64, "weights of 32 or 16 bits");
+  count_weights(c, c.in(0));
+  const int64_t words = conv_layout_words(p.isa, *c.image(), c.in(0).data(), p.groups);
+  c.require(words > 0 && words < (int64_t{1} << 30), "weights that are laid out, and a set of this machine");
+  c.output(0, {static_cast<int>(words)}, Type::u32);
+}
+
+// Of weights that are laid out.
+template <typename Check>
+Shape weights_shape(const Check& c, const ConvParams<double>& p) {
+  return {c.out(0)[3], p.rows.size, p.cols.size, c.in(0)[3] / p.groups};
+}
+
+template <typename Check>
+void conv_laid_out(const Check& c) {
+  const auto p = c.template params<ConvParams<double>>();
+  c.counts(3, 1);
+  c.require(c.in(0).size() == 4 && c.out(0).size() == 4 && p.groups >= 1, "images of rank 4 and groups >= 1");
+  c.require(c.image() != Type::f64, "images of 32 or 16 bits");
+  c.require(p.rows.size >= 1 && p.cols.size >= 1, "windows");
+  convolution(c, p, c.in(0), c.out(0), weights_shape(c, p));
+  c.applied(p.kind);
+  c.require(c.in(1).size() == 1 && c.dtype(1) == Type::u32, "weights as conv_layout lays them out");
+  c.input(2, {c.out(0)[3]}, Type::f32);
+  c.output(0, c.out(0), c.image());
+}
+
+// What such weights say of themselves, which are null where they are not there.
+template <typename Check>
+void laid_out_for(const Check& c, const void* weights) {
+  const auto p = c.template params<ConvParams<double>>();
+  const int words = c.in(1)[0];
+  c.require(weights != nullptr && words > Layout::kWords, "laid out weights that are there");
+  const Layout& known = *static_cast<const Layout*>(weights);
+  const Shape shape = weights_shape(c, p);
+  c.require(shape[0] >= 1, "outputs");
+  const bool fits = known.magic == Layout::kMagic && known.groups == p.groups &&
+                    known.depth == shape[1] * shape[2] * shape[3] &&
+                    int64_t{known.out_channels} * p.groups == shape[0] && (!known.pairs || c.image() == Type::bf16);
+  const Type dtype = known.pairs ? Type::bf16 : Type::f32;
+  c.require(fits && words == conv_layout_words(known.isa, dtype, shape.data(), p.groups),
+            "weights that were laid out for this convolution");
+}
+
+}  // namespace mpsf

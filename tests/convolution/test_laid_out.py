@@ -1,0 +1,152 @@
+"""Convolutions with weights that were laid out ahead: the bits of those without, and refused for any other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from support import numbers, same_bits
+from support.convolution_case import each_isa
+
+from mpsfunc.convolution import convolution, laid_out, routes, states
+from mpsfunc.convolution.laid_out import LaidOut
+from mpsfunc.core import launch
+from mpsfunc.core.params import for_cpu
+
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+# Images, weights, groups, and where windows sit.
+GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, dict[str, Any]]] = {
+    "a pixel": ((3, 1, 1, 70), (100, 1, 1, 70), 1, {}),
+    "a long pixel": ((2, 1, 1, 1300), (300, 1, 1, 1300), 1, {}),
+    "few pixels": ((1, 7, 7, 600), (288, 1, 1, 600), 1, {}),
+    "few pixels, windows": ((2, 7, 7, 72), (257, 3, 3, 72), 1, {"padding": 1}),
+    "few pixels, two apart": ((1, 14, 14, 40), (260, 3, 3, 40), 1, {"padding": 1, "stride": 2}),
+    "many pixels": ((2, 64, 60, 24), (48, 1, 1, 24), 1, {}),
+    "two apart": ((1, 30, 31, 24), (48, 1, 1, 24), 1, {"stride": 2}),
+    "Winograd": ((1, 28, 28, 32), (48, 3, 3, 32), 1, {"padding": 1}),
+    "Winograd, shared": ((1, 14, 14, 136), (130, 3, 3, 136), 1, {"padding": 1}),
+    "Winograd, dilated": ((1, 24, 24, 32), (48, 3, 3, 32), 1, {"padding": 2, "dilation": 2}),
+    "Winograd, two apart": ((1, 48, 48, 32), (48, 3, 3, 32), 1, {"padding": 1, "stride": 2}),
+    "colours": ((1, 33, 35, 3), (64, 7, 7, 3), 1, {"padding": 3, "stride": 2}),
+    "groups": ((2, 9, 8, 48), (96, 3, 3, 24), 2, {"padding": 1}),
+    "dilated": ((1, 20, 9, 20), (40, 5, 3, 20), 1, {"padding": 2, "dilation": (2, 1)}),
+    "lanes to spare": ((1, 9, 9, 20), (35, 2, 3, 20), 1, {}),
+    "the whole image": ((4, 5, 6, 7), (64, 5, 6, 7), 1, {}),
+    "reflected": ((1, 9, 9, 20), (32, 3, 3, 20), 1, {"padding": 2, "padding_mode": "reflect"}),
+    "in the middle": ((1, 9, 9, 20), (32, 3, 3, 20), 1, {"offset": (-9, 4), "out_size": (20, 5)}),
+}
+
+
+def made(name: str, dtype: mx.Dtype, own: mx.Dtype) -> tuple[Any, ...]:
+    """Images, weights of their own dtype, a bias and the call."""
+    shape, w_shape, groups, where = GEOMETRIES[name]
+    x, w, b = numbers(shape).astype(dtype), (0.1 * numbers(w_shape, seed=1)).astype(own), numbers(w_shape[:1], seed=2)
+    mx.eval(x, w, b)
+
+    def call(x: mx.array, w: mx.array, b: mx.array | None, laid: LaidOut | None, neuron: Any = None) -> mx.array:
+        how = {"stride": 1, **where}
+        return convolution.forward("conv", x, w, b, neuron, None, groups, keeping=False, laid=laid, **how)[0]
+
+    return x, w, b, groups, call
+
+
+@each_isa
+@pytest.mark.parametrize("own", [None, mx.float32], ids=["weights of their dtype", "float32 weights"])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_bits_are_those_without(isa: str, name: str, dtype: mx.Dtype, own: mx.Dtype | None) -> None:
+    if own is not None and own == dtype:
+        pytest.skip("the same as the other")
+    x, w, b, groups, call = made(name, dtype, own or dtype)
+    laid = laid_out.lay_out(lambda: w, groups)
+    assert laid is not None and laid.words.dtype == mx.uint32
+    assert laid.words.nbytes <= 64 + 2.1 * 4 * w.size  # lanes to spare, and 16 bits as 32
+    for bias, neuron in ((b, None), (None, "relu"), (b, "tanh")):
+        assert same_bits(call(x, w, bias, laid, neuron), call(x, w, bias, None, neuron))
+
+
+@each_isa
+def test_what_is_read_as_it_is_has_none(isa: str) -> None:
+    for shape, groups in (((64, 3, 3, 1), 64), ((64, 3, 3, 4), 16), ((3, 3, 3, 64), 1)):
+        w = numbers(shape)
+        assert laid_out.lay_out(lambda w=w: w, groups) is None, shape
+    assert laid_out.lay_out(lambda: numbers((64, 3, 3, 8)).astype(mx.float64), 1) is None
+
+
+@pytest.mark.parametrize("neuron", [None, "relu", "gelu"])
+def test_derivatives_take_the_weights(neuron: str | None) -> None:
+    x, w, b, _, call = made("Winograd", mx.float32, mx.float32)
+    laid = laid_out.lay_out(lambda: w, 1)
+    dy, tx, tb = numbers((1, 28, 28, 48), seed=5), numbers(x.shape, seed=6), numbers(b.shape, seed=7)
+
+    def run(given: LaidOut | None) -> Callable[..., mx.array]:
+        return lambda x, b: call(x, w, b, given, neuron)
+
+    def all_of(run: Callable[..., mx.array]) -> list[mx.array]:
+        found = [*mx.vjp(run, [x, b], [dy])[1], *mx.jvp(run, [x, b], [tx, tb])[1]]
+        found.append(mx.vmap(run, in_axes=(0, None))(mx.stack([x, tx]), b))
+        found.append(mx.vmap(run, in_axes=(None, 0))(x, mx.stack([b, tb])))
+        found.append(mx.vmap(run)(mx.stack([x, tx]), mx.stack([b, tb])))
+        found.append(mx.grad(lambda x: mx.grad(lambda x: (run(x, b) * dy).sum())(x).square().sum())(x))
+        return [*found, mx.compile(run)(x, b), mx.checkpoint(run)(x, b)]
+
+    for one, other in zip(all_of(run(laid)), all_of(run(None)), strict=True):
+        assert mx.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def raw(x: mx.array, words: mx.array, outs: int, kernel: int) -> mx.array:
+    w_shape, stream = (outs, kernel, kernel, x.shape[3]), launch.resolve(None)
+    spec = states.placed("conv", "w", tuple(x.shape), w_shape, 1, stream, stride=1)
+    params = for_cpu(routes.params(routes.form(spec.rows, spec.cols, 1)[1], spec))
+    shape = (x.shape[0], spec.rows.n_out, spec.cols.n_out, outs)
+    return _primitives.conv_laid_out([x, words, mx.zeros(outs)], params, [shape], [x.dtype], mx.cpu)[0]
+
+
+@each_isa
+def test_other_weights_are_refused(isa: str) -> None:
+    x, w = numbers((1, 5, 5, 8)), numbers((64, 3, 3, 8))
+    laid = laid_out.lay_out(lambda: w, 1)
+    assert laid is not None and raw(x, laid.words, 64, 3).shape == (1, 3, 3, 64)
+    expected = "^conv_laid_out: expected "
+    hostile = {
+        "another window": (x, laid.words, 64, 2),
+        "other channels": (numbers((1, 5, 5, 16)), laid.words, 64, 3),
+        "other outputs": (x, laid.words, 32, 3),
+        "cut": (x, laid.words[:-1], 64, 3),
+        "zeros": (x, mx.zeros_like(laid.words), 64, 3),
+        "another set": (x, mx.array([*laid.words[:1].tolist(), 99, *laid.words[2:].tolist()], mx.uint32), 64, 3),
+        "to be computed": (x, laid.words + 0, 64, 3),
+        "of two axes": (x, laid.words[None], 64, 3),
+    }
+    for name, (x_, words, outs, kernel) in hostile.items():
+        if name != "to be computed":
+            mx.eval(words)
+        with pytest.raises(ValueError, match=expected):
+            raw(x_, words, outs, kernel)
+            pytest.fail(name)
+    pairs = laid_out.lay_out(lambda: w.astype(mx.bfloat16), 1)
+    assert pairs is not None
+    if int(pairs.words[2].item()):  # only bfloat16 is multiplied in pairs
+        with pytest.raises(ValueError, match=expected):
+            raw(x, pairs.words, 64, 3)
+
+
+def test_a_layout_is_computed_by_the_set_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b, groups, call = made("Winograd", mx.float32, mx.float32)
+    before = _primitives.isa()
+    known = {}
+    for name in _primitives.isas():
+        _primitives.set_isa(name)
+        known[name] = laid_out.lay_out(lambda: w, groups), call(x, w, b, None)
+        mx.eval(known[name][1])
+    try:
+        for name in _primitives.isas():
+            _primitives.set_isa(name)
+            for laid, want in known.values():
+                assert same_bits(call(x, w, b, laid), want)
+    finally:
+        _primitives.set_isa(before)
