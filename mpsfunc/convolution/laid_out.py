@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc.channels import activation_rules
+from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.convolution import margins, routes, rules
 from mpsfunc.convolution.params import ConvLayoutParams
 from mpsfunc.convolution.spec import Spec
@@ -36,6 +38,25 @@ class LaidOut:
         """`rules.conv` with these weights in place of w."""
         filled = rules.filled(b, x, w.shape[0])
         return conv_laid_out(x, filled, LaidOutSpec(self, spec._replace(biased=b is not None), spec.stream))
+
+    def adding(self, images: mx.array) -> Adding:
+        """These weights, where images like the result are added to it ahead of the activation."""
+        return Adding(self, images)
+
+
+class Adding(LaidOut):
+    """Weights as kernels read them, and images that are added to what they make."""
+
+    def __init__(self, laid: LaidOut, images: mx.array) -> None:
+        super().__init__(laid.words, laid.isa, laid.weights)
+        self._images = images
+
+    def conv(self, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
+        """`rules.conv` with these weights in place of w, and the images added."""
+        filled = rules.filled(b, x, w.shape[0])
+        added = self._images.reshape(x.shape[0], spec.rows.n_out, spec.cols.n_out, w.shape[0])
+        how = LaidOutSpec(self, spec._replace(biased=b is not None), spec.stream)
+        return conv_laid_out_add(x, filled, added, how)
 
 
 def isa() -> int | None:
@@ -78,14 +99,19 @@ class LaidOutSpec(NamedTuple):
 @operation("conv_laid_out")
 def conv_laid_out(x: mx.array, b: mx.array, spec: LaidOutSpec) -> mx.array:
     """`rules.conv_with_bias` with weights that are laid out, as a constant of the spec."""
+    return _run(x, b, None, spec)
+
+
+def _run(x: mx.array, b: mx.array, added: mx.array | None, spec: LaidOutSpec) -> mx.array:
     laid, conv, stream = spec
     form, windows = routes.form(conv.rows, conv.cols, conv.groups)
     if form == routes.MARGIN:
-        return conv_laid_out(margins.extend(x, conv.rows, conv.cols), b, spec._replace(conv=routes.widened(conv)))
+        return _run(margins.extend(x, conv.rows, conv.cols), b, added, spec._replace(conv=routes.widened(conv)))
     if form == routes.COVERING:
-        return conv_laid_out(routes.flat(x), b, spec._replace(conv=routes.on_a_pixel(conv)))
+        return _run(routes.flat(x), b, added, spec._replace(conv=routes.on_a_pixel(conv)))
     result = (x.shape[0], conv.rows.n_out, conv.cols.n_out, b.shape[0]), x.dtype
     arrays = {"x": x, "laid": laid.words, "bias": b.astype(launch.accumulator(x.dtype))}
+    arrays |= {} if added is None else {"added": added}
     return launch.launch("conv_laid_out", arrays, routes.params(windows, conv), (result,), _no_launches, stream)[0]
 
 
@@ -105,3 +131,20 @@ def _jvp(arrays: Arrays, tangents: Tangents, spec: LaidOutSpec) -> mx.array:
 def _vmap(arrays: Arrays, mapped: Mapped, size: int, spec: LaidOutSpec) -> mx.array:
     (x, b), (x_mapped, b_mapped) = arrays, mapped
     return rules.mapped_conv((x, spec.laid.weights(), b), (x_mapped, False, b_mapped), size, spec.conv)
+
+
+@operation("conv_laid_out")
+def conv_laid_out_add(x: mx.array, b: mx.array, added: mx.array, spec: LaidOutSpec) -> mx.array:
+    """The same with images of the result's shape and x's dtype added ahead of the activation."""
+    conv = spec.conv
+    if any(axis.begin > 0 or axis.end < axis.n_out for axis in (conv.rows, conv.cols)):  # some results have no window
+        return _apart(x, b, added, spec)
+    return _run(x, b, added, spec)
+
+
+@conv_laid_out_add.decomposition
+def _apart(x: mx.array, b: mx.array, added: mx.array, spec: LaidOutSpec) -> mx.array:
+    conv = spec.conv
+    plain = conv._replace(neuron=rules.linear(conv).neuron)
+    z = conv_laid_out(x, b, spec._replace(conv=plain)) + added
+    return activation_rules.applied(z, ActivationSpec(conv.neuron, spec.stream)) if conv.neuron.kind else z

@@ -138,7 +138,10 @@ class Sequential(Copied, DropIn, stock.Sequential):
             if folded and can_fuse(layer) and can_fuse(left[0]) and layer.takes(x):
                 layer = left.pop(0)
                 neuron = fused(layer, left[0]) if left else None
-                x = folded.run(x, neuron)
+                if not left and layer._following is not None:  # whose result code behind the chain may add to
+                    x = layer._following.kept(folded, x)
+                else:
+                    x = folded.run(x, neuron)
             else:
                 neuron = fused(layer, left[0]) if left else None
                 if neuron is None or not layer.takes(x):

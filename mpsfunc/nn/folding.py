@@ -112,14 +112,27 @@ class Folded:
     def __init__(self, layer: Any, norm: Any, folds: Folds) -> None:
         self.layer, self.norm, self._folds = layer, norm, folds
 
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        """What the layer computes with the folded weights."""
+    @property
+    def adds(self) -> bool:
+        """Whether it adds images ahead of the activation."""
+        return can_be(self.layer)
+
+    @property
+    def is_added_to(self) -> bool:
+        """Whether an example has shown that such are added to its result."""
+        return bool(self.norm.is_added_to)
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
+        """What the layer computes with the folded weights, with images that are added before the activation."""
         weight, bias, laid = self._folds.weights(self.layer, self.norm, x.dtype)
+        if add is not None and laid is None:
+            y = self.run(x) + add
+            return y if neuron is None else mf.neuron(y, *neuron)
         kind: Any = type(self.layer)
         other = kind.__new__(kind)
         dict.update(other, self.layer, weight=weight, bias=bias)
-        vars(other).update(vars(self.layer), _layouts=laid)
-        y: mx.array = other.run(x, neuron)
+        vars(other).update(vars(self.layer), _layouts=laid if laid is None or add is None else laid.adding(add))
+        y = other.run(x, neuron)
         return y
 
 

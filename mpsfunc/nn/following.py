@@ -69,7 +69,11 @@ class Following:
             if self.watch is not None:
                 self.watch.seen(call, x, layer)
             self._forget(call)
-            layer, x = folded, call.x
+            return self.kept(folded, call.x)
+        return self.kept(layer, x)
+
+    def kept(self, layer: Any, x: mx.array) -> mx.array:
+        """What a layer computes, or one with its normalization, for activations that may take it over."""
         before, x_held = _held(layer), copy.copy(x)
         y: mx.array = layer.run(x)
         key, calls = id(y), self._calls

@@ -116,7 +116,8 @@ class CpuOp : public mx::Primitive {
       out.push_back(tensor_of(a, a.data<void>(), streamed));
     }
     encoder.dispatch([op = op_, params = params_, in = std::move(in), out = std::move(out)] {
-      run_kernel(op, Call{in.data(), out.data(), static_cast<int>(out.size()), params.data()});
+      run_kernel(op,
+                 Call{in.data(), out.data(), static_cast<int>(out.size()), params.data(), static_cast<int>(in.size())});
     });
   }
 

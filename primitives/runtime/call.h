@@ -33,6 +33,7 @@ struct Call {
   const Tensor* out;
   int out_count;
   const int* params;  // the words of a struct of metal/<family>/params.h
+  int in_count = 0;   // which only operations with inputs of a choice look at
 };
 
 }  // namespace mpsf

@@ -304,7 +304,7 @@ void check(const Signature& call) {
     case Op::conv_layout:
       return conv_layout(c);
     case Op::conv_laid_out:
-      return conv_laid_out(c);
+      return conv_laid_out(c, call.inputs.size() == 4);
     case Op::conv_grad_weights:
       return conv_grad_weights(c, call.shapes.size() == 2);
     case Op::conv_grad_bias:

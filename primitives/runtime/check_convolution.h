@@ -67,9 +67,9 @@ Shape weights_shape(const Check& c, const ConvParams<double>& p) {
 }
 
 template <typename Check>
-void conv_laid_out(const Check& c) {
+void conv_laid_out(const Check& c, bool adds) {
   const auto p = c.template params<ConvParams<double>>();
-  c.counts(3, 1);
+  c.counts(adds ? 4 : 3, 1);
   c.require(c.in(0).size() == 4 && c.out(0).size() == 4 && p.groups >= 1, "images of rank 4 and groups >= 1");
   c.require(c.image() != Type::f64, "images of 32 or 16 bits");
   c.require(p.rows.size >= 1 && p.cols.size >= 1, "windows");
@@ -77,6 +77,11 @@ void conv_laid_out(const Check& c) {
   c.applied(p.kind);
   c.require(c.in(1).size() == 1 && c.dtype(1) == Type::u32, "weights as conv_layout lays them out");
   c.input(2, {c.out(0)[3]}, Type::f32);
+  if (adds) {
+    const auto whole = [](const Axis& a) { return a.begin == 0 && a.end == a.n_out; };
+    c.input(3, c.out(0), c.image());
+    c.require(whole(p.rows) && whole(p.cols), "windows for all results where images are added");
+  }
   c.output(0, c.out(0), c.image());
 }
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "convolution/params.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -183,7 +185,7 @@ const char* op_name(Op op) {
 void run_kernel(Op op, const Call& call) {
   // Laid out weights are of one set, whichever is in use by the time that they are read.
   const Isa* isa = active().load();
-  if (op == Op::conv_layout) isa = kIsas + call.params[0];
+  if (op == Op::conv_layout) isa = kIsas + params_as<ConvLayoutParams>(call.params).isa;
   if (op == Op::conv_laid_out) isa = kIsas + static_cast<const Layout*>(call.in[1].data)->isa;
   isa->kernels[static_cast<int>(op)](call);
 }

@@ -70,6 +70,49 @@ def test_the_bits_are_those_without(isa: str, name: str, dtype: mx.Dtype, own: m
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_images_are_added_ahead_of_the_activation(isa: str, name: str, dtype: mx.Dtype) -> None:
+    x, w, b, groups, call = made(name, dtype, dtype)
+    laid = laid_out.lay_out(lambda: w, groups)
+    assert laid is not None
+    y = call(x, w, b, None)
+    more = numbers(y.shape, seed=9).astype(dtype)
+    for neuron in (None, "relu"):
+        got = call(x, w, b, laid.adding(more), neuron)
+        if dtype == mx.float32:
+            assert same_bits(got, y + more if neuron is None else mx.maximum(y + more, 0))
+            continue
+        exact = call(x.astype(mx.float32), w.astype(mx.float32), b, None) + more.astype(mx.float32)
+        want = exact if neuron is None else mx.maximum(exact, 0)
+        # One rounding, and sums in another order.
+        assert mx.allclose(got.astype(mx.float32), want, rtol=2.0**-8, atol=2.0**-10 * float(mx.abs(exact).max()))
+
+
+def test_images_that_are_added_have_derivatives() -> None:
+    x, w, b, _, call = made("Winograd", mx.float32, mx.float32)
+    laid = laid_out.lay_out(lambda: w, 1)
+    assert laid is not None
+    more, dy = numbers((1, 28, 28, 48), seed=8), numbers((1, 28, 28, 48), seed=5)
+
+    def run(x: mx.array, b: mx.array, more: mx.array) -> mx.array:
+        return call(x, w, b, laid.adding(more), "relu")
+
+    def plain(x: mx.array, b: mx.array, more: mx.array) -> mx.array:
+        return mx.maximum(call(x, w, b, None) + more, 0)
+
+    arrays = [x, b, more]
+    for one, other in zip(
+        [*mx.vjp(run, arrays, [dy])[1], *mx.jvp(run, arrays, arrays)[1], mx.compile(run)(*arrays)],
+        [*mx.vjp(plain, arrays, [dy])[1], *mx.jvp(plain, arrays, arrays)[1], plain(*arrays)],
+        strict=True,
+    ):
+        assert mx.allclose(one, other, rtol=1e-5, atol=1e-5)
+    given = [mx.stack([a, a * 0.5]) for a in arrays]
+    assert mx.allclose(mx.vmap(run)(*given), mx.vmap(plain)(*given), rtol=1e-5, atol=1e-5)
+
+
+@each_isa
 def test_what_is_read_as_it_is_has_none(isa: str) -> None:
     for shape, groups in (((64, 3, 3, 1), 64), ((64, 3, 3, 4), 16), ((3, 3, 3, 64), 1)):
         w = numbers(shape)

@@ -153,7 +153,9 @@ def test_the_graph_is_in_floors() -> None:
 
 
 def test_the_layers_are_in_floors() -> None:
-    parts = "copying functions folding following drop_in activations activations_beyond_mps convolutions".split()
+    parts = (
+        "copying functions laying_out folding following drop_in activations activations_beyond_mps convolutions".split()
+    )
     parts += "poolings layers extra_layers checkpointing rewriting rewritten_classes naming observing report".split()
     parts += "conversion comparison timing __init__".split()
     for path in PACKAGE.glob("nn/*.py"):
@@ -258,7 +260,7 @@ def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
 # One name everywhere ------------------------------------------------------------------------------------
 
 BY_A_STATE = {"bn_normalize_by", "bn_stats_grad_by", "bn_grad_by"}
-OF_A_SUM = ("bn_normalize_add", "batch_norm_add")
+OF_A_SUM, LAID_OUT = ("bn_normalize_add", "batch_norm_add"), ("conv_layout", "conv_laid_out")
 
 
 def named(pattern: str) -> set[str]:
@@ -291,23 +293,20 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     assert texts <= set().union(*map(words, MODULES.values()))
     # MLX has powers and layer norm for a GPU; the logarithm of softmax is the text of softmax, normalization by a state
     # and as a whole those of its parts, also of a sum, and so is the Dice loss. A stage without a name of its own is
-    # called after its operation.
+    # called after its operation. Weights are laid out for a CPU alone.
     others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE, *OF_A_SUM}
-    others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", "dice_sums", "dice_grad"}
-    others |= {"conv_layout", "conv_laid_out"}  # a GPU's kernels read weights as they are
+    others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", "dice_sums", "dice_grad", *LAID_OUT}
     assert named(r"\bKernelLaunch") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
     # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
     # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
-    # tangents, four of second orders, two are what images are resampled and padded by, and two a convolution with
-    # weights that were laid out ahead.
+    # tangents, four of second orders, two are what images are resampled and padded by, and two are of weights laid out.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
-        *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample"),
-        *("conv_layout", "conv_laid_out"),
+        *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample", *LAID_OUT),
     }
     assert operations() - folded <= set(mf.__all__)
 

@@ -201,6 +201,57 @@ def test_transformations(monkeypatch: pytest.MonkeyPatch) -> None:
     close(run(x), same(x))
 
 
+class Residual(stock.Module):
+    """A shortcut around two folded normalizations, and one of another size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mx.random.seed(3)
+        self.conv, self.norm = stock.Conv2d(32, 32, 3, padding=1, bias=False), spread(stock.BatchNorm(32), 1)
+        self.wide, self.last = stock.Conv2d(32, 64, 1, bias=False), spread(stock.BatchNorm(64), 2)
+        self.short, self.behind = stock.Conv2d(32, 64, 1, bias=False), spread(stock.BatchNorm(64), 3)
+        self.chain = stock.Sequential(stock.Conv2d(64, 64, 1), spread(stock.BatchNorm(64), 4))
+        self.few = stock.Sequential(stock.Conv2d(64, 64, 1, groups=64), spread(stock.BatchNorm(64), 5))
+        mx.eval(self.parameters())
+
+    def __call__(self, x: mx.array) -> mx.array:
+        x = stock.relu(self.norm(self.conv(x)) + x)
+        x = stock.relu(self.last(self.wide(x)) + self.behind(self.short(x)))
+        return stock.relu(self.few(stock.relu(self.chain(x) + x)) + x)
+
+
+def test_a_shortcut_is_added_by_the_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (2, 9, 8, 32)
+    net, same = Residual().eval(), Residual().eval()
+    report = nn.convert(net, example=shape, inference=True)
+    assert report.fused["norm"] == "a shortcut and nn.relu" and report.fused["conv"] == "norm"
+    assert report.fused["chain.layers.1"] == "a shortcut and nn.relu"
+    x = numbers(shape)
+    added = []
+    real = laid_out.Adding.conv
+    with monkeypatch.context() as patched:
+        patched.setattr(laid_out.Adding, "conv", lambda self, *args: added.append(1) or real(self, *args))
+        for run in (net, mx.compile(net)):
+            mx.eval(run(x))
+    assert len(added) == 6  # of three convolutions, since what is depthwise has nothing laid out
+    for transform in (lambda f: f, mx.compile, mx.vmap, lambda f: mx.grad(lambda x: f(x).square().sum())):
+        given = x[None] if transform is mx.vmap else x
+        close(transform(net)(given), transform(same)(given))
+    for each in (net, same):
+        each.norm.weight *= 2
+    close(net(x), same(x))
+    with monkeypatch.context() as patched:  # where nothing can be laid out
+        patched.setattr(laid_out, "isa", lambda: None)
+        close(net(x), same(x))
+    net.train()
+    same.train()
+    close(net(x), same(x))
+    net.eval()
+    nn.convert(same.eval())  # MLX has no grouped convolutions of float64
+    exact = x.astype(mx.float64)
+    close(net(exact), same(exact))
+
+
 def test_copies_lay_out_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     net, same = pair()
     x = numbers(X)

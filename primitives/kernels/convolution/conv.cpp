@@ -212,6 +212,7 @@ void conv_laid_out(const Call& call) {
       if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
       Product<T> product = forward_product<T>(g.flat(), call, neuron);
       product.laid = product.weights + Layout::kWords;
+      product.added = call.in_count > 3 ? data<T>(call.in[3]) : nullptr;
       multiply_all(product, g.winograd);
     }
   });

@@ -51,7 +51,11 @@ void product_of_lines(const Product<T>& p) {
                             length,
                             int64_t{p.cols.out_step} * p.result_channels,
                             p.neuron,
-                            p.streamed};
+                            p.streamed,
+                            nullptr,
+                            nullptr,
+                            p.added,
+                            p.result};
     for (int64_t line = task * band; line < smaller(all, (task + 1) * band); ++line) {
       const int64_t image = line / p.rows.count;
       const int out = static_cast<int>(line % p.rows.count);
@@ -121,7 +125,8 @@ void product_of_pixels(const Product<T>& p) {
   parallel_for((pixels + stretch - 1) / stretch, [&](int64_t task) {
     const A* lines[] = {nullptr};
     if constexpr (sizeof(T) == sizeof(A)) lines[0] = p.source;
-    const LineJob<T> job = {lines, 1, depth, depth, p.result_channels, p.neuron, p.streamed};
+    const LineJob<T> job = {lines,      1,       depth,   depth,   p.result_channels, p.neuron,
+                            p.streamed, nullptr, nullptr, p.added, p.result};
     const int64_t last = smaller(pixels, (task + 1) * stretch);
     for (int64_t begin = task * stretch, end; begin < last; begin = end) {
       end = smaller(last, begin + kChunk);

@@ -1,5 +1,6 @@
-// Windows of one pixel for few pixels, as in a fully connected layer. Most of what is read are weights then: a task
-// lays some out in the second cache of its core and goes through all pixels, which are gathered once.
+// Few pixels: as in a fully connected layer, or in late layers of a network with weights that were laid out ahead. Most of
+// what is read are weights then: a task goes through all pixels, which are gathered once, with some of them, which it has
+// in the second cache of its core; those of windows of one pixel it lays out there itself.
 #pragma once
 #include "kernels/convolution/implicit_gemm.h"
 #include "kernels/convolution/weight_grad.h"
@@ -50,11 +51,14 @@ void product_of_few(const Product<T>& p) {
       if (!p.laid) lay_out_tap(p, 0, begin, count, 0, from, from + depth, own.get(), kDepth * W);
       for (int block = 0; block < count; ++block) {
         const A* weights = p.laid ? p.laid + ((begin + block) * p.depth() + from) * W : own.get() + block * kDepth * W;
-        // What is next of those that were laid out is still far away.
-        const A* next = block + 1 < count  ? weights + p.depth() * W
-                        : part + 1 < parts ? p.laid + (begin * p.depth() + from + depth) * W
-                                           : weights;
-        Meanwhile ahead = {p.laid ? next : weights, p.laid ? kLine : 0};
+        // What is next of those that were laid out ahead is still far away.
+        const A* next = weights;
+        if (p.laid && block + 1 < count) {
+          next += p.depth() * W;
+        } else if (p.laid && part + 1 < parts) {
+          next = p.laid + (begin * p.depth() + from + depth) * W;
+        }
+        Meanwhile ahead = {next, p.laid ? kLine : 0};
         for (int64_t tile = 0; tile < tiles; ++tile) {
           multiply_rows(p, 0, tile_begin(tile), rows(tile), (begin + block) * W,
                         panels.get() + (part * tiles + tile) * kPanelSize, weights, depth, part > 0, part == parts - 1,

@@ -1,5 +1,5 @@
 // Convolution and its input gradient as one product: panels of source pixels, gathered for a few output pixels
-// at a time, by weights laid out once a call in the order in which the tiles read them.
+// at a time, by weights laid out ahead or once a call in the order in which the tiles read them.
 #pragma once
 #include "kernels/activation/apply.h"
 #include "kernels/convolution/conv_axis.h"
@@ -36,6 +36,8 @@ struct Product {
   ConvAxis rows, cols;
   // Weights of all blocks as lay_out_weights makes them, or as pairs are laid out; null where none were made ahead.
   const W* laid = nullptr;
+  // Images like the result that are added to it ahead of the activation, or null.
+  const T* added = nullptr;
   // Pixels of the result that one output makes, [row][col] in front of the channel within out_channels; bias counts
   // out_channels too.
   int fold_rows = 1, fold_cols = 1;
@@ -151,6 +153,7 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
       if (n <= 0) break;
       const int64_t channel = int64_t{group} * p.out_channels + lane;
       Vec<A> value[1][1] = {{load(sums + v * L) + load_some(p.bias + channel, n)}};
+      if (p.added) value[0][0] += load_some(p.added + (to - p.result) + channel, n);
       apply(value, p.neuron);
       store_result(to + channel, value[0][0], n, p.streamed);
     }
@@ -223,7 +226,9 @@ void multiply_rows(const Product<T>& p, int group, int64_t pixel, int rows, int 
                           p.neuron,
                           p.streamed,
                           add ? sums : nullptr,
-                          finishes ? nullptr : sums};
+                          finishes ? nullptr : sums,
+                          p.added,
+                          p.result};
   const int64_t channel = int64_t{group} * p.out_channels + lane;
   T* const result = p.result + (finishes ? pixel * p.result_channels + channel : 0);
   line_tile<T>(rows, vectors)(job, 0, weights, p.bias + channel, p.out_channels - lane, next, result);
@@ -311,7 +316,7 @@ void product(const Product<T>& p) {
     if (!p.laid) lay_out_weights(p, first, count, weights.get());
     // Few pixels: split the lanes as well.
     const int64_t tasks = stretches * p.groups;
-    const int splits = static_cast<int>(smaller(count, (kProductTasks + tasks - 1) / tasks));
+    const int splits = max_int(1, static_cast<int>(smaller(count, kProductTasks / tasks)));
     parallel_for(tasks * splits, [&](int64_t task) {
       const int split = static_cast<int>(task % splits), group = static_cast<int>(task / splits % p.groups);
       const int begin = count * split / splits, end = count * (split + 1) / splits;

@@ -19,6 +19,9 @@ struct LineJob {
   bool streamed;
   const Acc<T>* before = nullptr;
   Acc<T>* to = nullptr;
+  // Images like the result, which are added to it ahead of the activation, and where that begins.
+  const T* added = nullptr;
+  const T* results = nullptr;
 };
 
 // Memory that a tile fetches meanwhile, `step` bytes on with each product: a little at a time, since many lines of the
@@ -94,6 +97,10 @@ void multiply_lines(const LineJob<T>& job, int64_t offset, const Acc<T>* weights
     const Vec<A> start = load_some(bias + v * L, some);
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) acc[r][v] += start;
+    if (!job.added) continue;
+    const T* more = job.added + (result - job.results) + v * L;
+#pragma GCC unroll 14
+    for (int r = 0; r < Rows; ++r) acc[r][v] += load_some(more + r * job.result_pitch, some);
   }
   apply(acc, job.neuron);
   const bool streamed = job.streamed;

@@ -239,8 +239,12 @@ class Winograd {
       Map::results(m, made[0]);
 #pragma GCC unroll 6
       for (int i = 0; i < kOuts; ++i) made[0][i] += bias;
-      apply(made, p_.neuron);
       T* to = y + j * col_step;
+      if (p_.added) {
+        const T* more = p_.added + (to - p_.result);
+        for (int i = 0; i < rows; ++i) made[0][i] += load_some(more + i * row_step, n);
+      }
+      apply(made, p_.neuron);
       for (int i = 0; i < rows; ++i, to += row_step) store_result(to, made[0][i], n, p_.streamed);
     }
   }

@@ -88,6 +88,7 @@ void conv_laid_out(const Call& call) {
   const Neuron<float> neuron(activation_of(p));
   PairProduct product = forward_product<Bfloat, Bfloat>(g.flat(), call, neuron);
   product.laid = reinterpret_cast<const Bfloat*>(layout + 1);
+  product.added = call.in_count > 3 ? data<Bfloat>(call.in[3]) : nullptr;
   product_of_pairs(product);
 }
 

@@ -64,7 +64,8 @@ class PairTask {
                            p_.out_channels - first,
                            p_.bias,
                            p_.neuron,
-                           p_.streamed};
+                           p_.streamed,
+                           p_.added ? p_.added + to * p_.result_channels : nullptr};
     pair_tile(panel.rows, finish.count)(panel, weights, part > 0, {sums, kPairLanes},
                                         last && !folds() ? &finish : nullptr);
     if (!last || !folds()) return;

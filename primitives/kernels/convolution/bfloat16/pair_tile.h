@@ -49,6 +49,7 @@ struct Finish {
   const float* bias;  // of all channels
   const Neuron<float>* neuron;
   bool streamed;
+  const Bfloat* added;  // to results ahead of the activation, where `to` is; or null
 };
 
 // Rows `pitch` apart of runs of `length` elements each, a whole number of units: row r of run i is at
@@ -82,6 +83,7 @@ inline void finish_rows(int rows, const PairSums& sums, const Finish& finish) {
       const int n = static_cast<int>(smaller(L, finish.count - lane));
       const int64_t channel = finish.channel + lane;
       Vec<float> value[1][1] = {{load(from + lane) + load_some(finish.bias + channel, n)}};
+      if (finish.added) value[0][0] += load_some(finish.added + r * finish.pitch + channel, n);
       apply(value, finish.neuron);
       store_result(finish.to + r * finish.pitch + channel, value[0][0], n, finish.streamed);
     }
@@ -201,6 +203,10 @@ void multiply_pairs(const PairPanel& panel, const Bfloat* weights, bool add, con
     const Vec<float> start = load_some(finish->bias + finish->channel + v * L, n);
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) acc[r][v] += start;
+    if (!finish->added) continue;
+    const Bfloat* more = finish->added + finish->channel + v * L;
+#pragma GCC unroll 14
+    for (int r = 0; r < Rows; ++r) acc[r][v] += load_some(more + r * finish->pitch, n);
   }
   apply(acc, finish->neuron);
   const bool streamed = finish->streamed;
