@@ -38,6 +38,7 @@ GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, dict[str, Any
     "the whole image": ((4, 5, 6, 7), (64, 5, 6, 7), 1, {}),
     "reflected": ((1, 9, 9, 20), (32, 3, 3, 20), 1, {"padding": 2, "padding_mode": "reflect"}),
     "in the middle": ((1, 9, 9, 20), (32, 3, 3, 20), 1, {"offset": (-9, 4), "out_size": (20, 5)}),
+    "few pixels in the middle": ((1, 5, 6, 40), (290, 3, 3, 40), 1, {"offset": (-9, 4), "out_size": (20, 5)}),
 }
 
 

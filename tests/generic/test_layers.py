@@ -153,11 +153,9 @@ def test_the_graph_is_in_floors() -> None:
 
 
 def test_the_layers_are_in_floors() -> None:
-    parts = (
-        "copying functions laying_out folding following drop_in activations activations_beyond_mps convolutions".split()
-    )
-    parts += "poolings layers extra_layers checkpointing rewriting rewritten_classes naming observing report".split()
-    parts += "conversion comparison timing __init__".split()
+    parts = "copying functions laying_out folding following drop_in activations activations_beyond_mps".split()
+    parts += "convolutions poolings layers extra_layers checkpointing rewriting rewritten_classes naming".split()
+    parts += "observing report conversion comparison timing __init__".split()
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"extra_layers"} if path.stem == "conversion" else set())
         known = known if path.stem != "checkpointing" else set()
@@ -293,7 +291,7 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     assert texts <= set().union(*map(words, MODULES.values()))
     # MLX has powers and layer norm for a GPU; the logarithm of softmax is the text of softmax, normalization by a state
     # and as a whole those of its parts, also of a sum, and so is the Dice loss. A stage without a name of its own is
-    # called after its operation. Weights are laid out for a CPU alone.
+    # called after its operation.
     others = {"power", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE, *OF_A_SUM}
     others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", "dice_sums", "dice_grad", *LAID_OUT}
     assert named(r"\bKernelLaunch") | operations() <= texts | others
@@ -302,7 +300,7 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
     # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
     # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
-    # tangents, four of second orders, two are what images are resampled and padded by, and two are of weights laid out.
+    # tangents, four of second orders, two are what images are resampled and padded by, two of weights laid out.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),

@@ -1,6 +1,6 @@
-// Few pixels: as in a fully connected layer, or in late layers of a network with weights that were laid out ahead. Most of
-// what is read are weights then: a task goes through all pixels, which are gathered once, with some of them, which it has
-// in the second cache of its core; those of windows of one pixel it lays out there itself.
+// Few pixels: as in a fully connected layer, or in late layers of a network with weights that were laid out ahead. Most
+// of what is read are weights then: a task goes through all pixels, which are gathered once, with some of them, which
+// it has in the second cache of its core; those of windows of one pixel it lays out there itself.
 #pragma once
 #include "kernels/convolution/implicit_gemm.h"
 #include "kernels/convolution/weight_grad.h"
@@ -45,7 +45,8 @@ void product_of_few(const Product<T>& p) {
   parallel_for(tasks, [&](int64_t task) {
     const int begin = static_cast<int>(blocks * task / tasks),
               count = static_cast<int>(blocks * (task + 1) / tasks) - begin;
-    const Scratch<A> own(p.laid ? 0 : count * kDepth * W), sums(parts > 1 ? count * tiles * kTileSize : 0);
+    const Scratch<A> own(p.laid ? 0 : count * kDepth * W),
+        sums(parts > 1 || !p.in_order() ? count * tiles * kTileSize : 0);
     for (int64_t part = 0; part < parts; ++part) {
       const int from = part_begin(part), depth = part_begin(part + 1) - from;
       if (!p.laid) lay_out_tap(p, 0, begin, count, 0, from, from + depth, own.get(), kDepth * W);
@@ -58,13 +59,14 @@ void product_of_few(const Product<T>& p) {
         } else if (p.laid && part + 1 < parts) {
           next = p.laid + (begin * p.depth() + from + depth) * W;
         }
-        Meanwhile ahead = {next, p.laid ? kLine : 0};
+        // Evenly: as many lines as tiles can ask for at a time would have them wait.
+        const int64_t step = smaller(kLine, (W * static_cast<int64_t>(sizeof(A)) + tiles - 1) / tiles);
+        Meanwhile ahead = {next, p.laid ? step : 0};
         for (int64_t tile = 0; tile < tiles; ++tile) {
           multiply_rows(p, 0, tile_begin(tile), rows(tile), (begin + block) * W,
                         panels.get() + (part * tiles + tile) * kPanelSize, weights, depth, part > 0, part == parts - 1,
                         ahead, sums.get() + (block * tiles + tile) * kTileSize);
           ahead.from = static_cast<const char*>(ahead.from) + depth * ahead.step;
-          if (tile == 1) ahead.step = 0;
         }
       }
     }
