@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import activation_rules
 from mpsfunc.channels.activation_rules import ActivationSpec
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, slope_from_output
 from mpsfunc.convolution import margins, routes, rules
 from mpsfunc.convolution.params import ConvLayoutParams
 from mpsfunc.convolution.spec import Spec
@@ -117,14 +118,16 @@ def _run(x: mx.array, b: mx.array, added: mx.array | None, spec: LaidOutSpec) ->
 
 @conv_laid_out.vjp
 def _vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: LaidOutSpec) -> Gradients:
-    dz, plain = rules.before_neuron(cotangents[0], outputs[0], spec.conv), rules.linear(spec.conv)
+    plain, dz = rules.linear(spec.conv), _times_slope(cotangents[0], arrays, outputs[0], spec)
     return rules.grad_input(dz, spec.laid.weights(), None, plain), rules.grad_bias(dz, plain)
 
 
 @conv_laid_out.jvp
 def _jvp(arrays: Arrays, tangents: Tangents, spec: LaidOutSpec) -> mx.array:
     (x, b), (tx, tb) = arrays, tangents
-    return rules.tangent_of_conv((x, spec.laid.weights(), b), (tx, None, tb), spec.conv)
+    biased = spec.conv._replace(neuron=NO_ACTIVATION)
+    tz = rules.tangent_of_conv((x, spec.laid.weights(), b), (tx, None, tb), biased)
+    return _times_slope(tz, arrays, None, spec)
 
 
 @conv_laid_out.vmap
@@ -144,7 +147,21 @@ def conv_laid_out_add(x: mx.array, b: mx.array, added: mx.array, spec: LaidOutSp
 
 @conv_laid_out_add.decomposition
 def _apart(x: mx.array, b: mx.array, added: mx.array, spec: LaidOutSpec) -> mx.array:
-    conv = spec.conv
-    plain = conv._replace(neuron=rules.linear(conv).neuron)
-    z = conv_laid_out(x, b, spec._replace(conv=plain)) + added
-    return activation_rules.applied(z, ActivationSpec(conv.neuron, spec.stream)) if conv.neuron.kind else z
+    z = conv_laid_out(x, b, _without_neuron(spec)) + added
+    on = ActivationSpec(spec.conv.neuron, spec.stream)
+    apply = activation_rules.applied if slope_from_output(on.act) else activation_rules.neuron
+    return apply(z, on)
+
+
+def _times_slope(dy: mx.array, arrays: Arrays, y: mx.array | None, spec: LaidOutSpec) -> mx.array:
+    """dy times the slope of the neuron, which follows from what it returned, or else is computed from the beginning."""
+    (x, b), on = arrays, ActivationSpec(spec.conv.neuron, spec.stream)
+    if not on.act.kind:
+        return dy
+    if slope_from_output(on.act):
+        return activation_rules.grad_from_output(dy, conv_laid_out(x, b, spec) if y is None else y, on)
+    return activation_rules.grad(dy, conv_laid_out(x, b, _without_neuron(spec)), on)
+
+
+def _without_neuron(spec: LaidOutSpec) -> LaidOutSpec:
+    return spec._replace(conv=spec.conv._replace(neuron=NO_ACTIVATION))

@@ -54,7 +54,7 @@ def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.arra
 @conv_with_bias.vjp
 def _conv_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (x, w, _), plain = arrays, linear(spec)
-    dz = before_neuron(cotangents[0], outputs[0], spec)
+    dz = _before_neuron(cotangents[0], outputs[0], spec)
     return grad_input(dz, w, None, plain), grad_weights(dz, x, plain), grad_bias(dz, plain)
 
 
@@ -107,7 +107,7 @@ def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> 
 @grad_input_with_bias.vjp
 def _grad_input_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (dy, w, _), plain = arrays, linear(spec)
-    dz = before_neuron(cotangents[0], outputs[0], spec)
+    dz = _before_neuron(cotangents[0], outputs[0], spec)
     return conv(dz, w, None, plain), grad_weights(dy, dz, plain), grad_bias(dz, plain)
 
 
@@ -247,7 +247,7 @@ def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> l
 # Derivatives --------------------------------------------------------------------------------------------
 
 
-def before_neuron(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
+def _before_neuron(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
     """The gradient of what the neuron was applied to, from what it returned."""
     return activation_rules.grad_from_output(dy, y, ActivationSpec(spec.neuron, spec.stream))
 
@@ -264,7 +264,7 @@ def _tangent_of_images(
     if not terms and tb is not None:
         terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *out_size, b.shape[0])))
     tz = sum(terms[1:], terms[0])
-    return before_neuron(tz, function(x, w, b, spec), spec) if spec.neuron.kind else tz
+    return _before_neuron(tz, function(x, w, b, spec), spec) if spec.neuron.kind else tz
 
 
 # Mapping ------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import pytest
 from support import numbers, same_bits
 from support.convolution_case import each_isa
 
+from mpsfunc.channels.activation_spec import TANH, Activation
 from mpsfunc.convolution import convolution, laid_out, routes, states
-from mpsfunc.convolution.laid_out import LaidOut
+from mpsfunc.convolution.laid_out import LaidOut, LaidOutSpec, conv_laid_out
 from mpsfunc.core import launch
 from mpsfunc.core.params import for_cpu
 
@@ -140,6 +141,32 @@ def test_derivatives_take_the_weights(neuron: str | None) -> None:
 
     for one, other in zip(all_of(run(laid)), all_of(run(None)), strict=True):
         assert mx.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_an_activation_whose_result_does_not_tell_its_slope_has_derivatives() -> None:
+    x, w, b, _, _ = made("Winograd", mx.float32, mx.float32)
+    laid = laid_out.lay_out(lambda: w, 1)
+    assert laid is not None
+    stream = launch.resolve(None)
+    spec = states.placed("conv", "w", tuple(x.shape), tuple(w.shape), 1, stream, stride=1, padding=1)
+    spec = spec._replace(biased=True, neuron=Activation(TANH, 0.7, 1.3))
+    more, dy = numbers((1, 28, 28, 48), seed=8), numbers((1, 28, 28, 48), seed=5)
+
+    def run(x: mx.array, b: mx.array, more: mx.array) -> mx.array:
+        known = LaidOutSpec(laid, spec, stream)
+        return conv_laid_out(x, b, known) + laid_out.conv_laid_out_add(x, b, more, known)
+
+    def plain(x: mx.array, b: mx.array, more: mx.array) -> mx.array:
+        z = convolution.forward("conv", x, w, b, None, None, 1, keeping=False, stride=1, padding=1)[0]
+        return 0.7 * mx.tanh(1.3 * z) + 0.7 * mx.tanh(1.3 * (z + more))
+
+    arrays = [x, b, more]
+    for one, other in zip(
+        [*mx.vjp(run, arrays, [dy])[1], *mx.jvp(run, arrays, arrays)[1], run(*arrays)],
+        [*mx.vjp(plain, arrays, [dy])[1], *mx.jvp(plain, arrays, arrays)[1], plain(*arrays)],
+        strict=True,
+    ):
+        assert mx.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def raw(x: mx.array, words: mx.array, outs: int, kernel: int) -> mx.array:
