@@ -154,7 +154,7 @@ def _apart(x: mx.array, b: mx.array, added: mx.array, spec: LaidOutSpec) -> mx.a
 
 
 def _times_slope(dy: mx.array, arrays: Arrays, y: mx.array | None, spec: LaidOutSpec) -> mx.array:
-    """dy times the slope of the neuron, which follows from what it returned, or else is computed from the beginning."""
+    """The slope of the neuron, times dy: from what it returned, or else computed from the beginning."""
     (x, b), on = arrays, ActivationSpec(spec.conv.neuron, spec.stream)
     if not on.act.kind:
         return dy
