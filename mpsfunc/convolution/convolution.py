@@ -385,7 +385,7 @@ def forward(
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
     spec = states.placed(op, "w.shape", x_shape, w_shape, groups, stream, **placement)
     function = rules.conv if laid is None else laid.conv
-    y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping)
+    y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping, inference=laid is not None)
     return y, kept, how, spec
 
 

@@ -142,5 +142,5 @@ def forward(
     spec = states.placed(op, "w.shape", x_shape, w_shape, 1, stream, stride=1)
     with mx.stream(stream):
         function = rules.conv if laid is None else laid.conv
-        y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping)
+        y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping, inference=laid is not None)
         return y, ConvState(op="conv", **states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept))

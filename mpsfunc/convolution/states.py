@@ -103,16 +103,25 @@ def zero_state(
 
 
 def activated(
-    function: Any, x: mx.array, w: mx.array, b: mx.array | None, spec: Spec, how: FusedActivation, *, keeping: bool
+    function: Any,
+    x: mx.array,
+    w: mx.array,
+    b: mx.array | None,
+    spec: Spec,
+    how: FusedActivation,
+    *,
+    keeping: bool,
+    inference: bool = False,
 ) -> tuple[mx.array, mx.array]:
     """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
 
     A neuron whose slope follows from its result is part of the same kernel. So is any that the kernel knows where
     nobody is ``keeping`` what tells the slope nor takes derivatives, unless bits would depend on that: in 16 bits the
-    neuron is applied to what the convolution was rounded to.
+    neuron is applied to what the convolution was rounded to. For ``inference`` neither matters: derivatives, which are
+    still right, compute that again.
     """
-    plain = not keeping and not launch.tracing() and x.dtype == launch.accumulator(x.dtype) and fusable(how.act)
-    if plain or slope_from_output(how.act):
+    free = inference or (not keeping and not launch.tracing() and x.dtype == launch.accumulator(x.dtype))
+    if (free and fusable(how.act)) or slope_from_output(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act) if how.act.kind else spec)
         return y, y
     z = function(x, w, b, spec)
