@@ -46,8 +46,12 @@ class _Weights:
         """The weights laid out for images of a dtype, if kernels take them so."""
         if not can_be(layer):
             return None
-        groups = getattr(layer, "groups", 1)
-        found = self._layouts.of(images, self.dtype, groups, lambda: as_images(self._folded_again()))
+        groups, sources, eps, dtype = getattr(layer, "groups", 1), self.sources, self.eps, self.dtype
+
+        def weights() -> mx.array:  # holds none of this object, which would then live until garbage is collected
+            return as_images(_folded(sources, eps)[0].astype(dtype))
+
+        found = self._layouts.of(images, dtype, groups, weights)
         if found is not None:
             self._weight = None
         return found
@@ -55,12 +59,9 @@ class _Weights:
     def weight(self) -> mx.array:
         """The weights themselves."""
         if self._weight is None:
-            self._weight = self._folded_again()
+            self._weight = _folded(self.sources, self.eps)[0].astype(self.dtype)
             mx.eval(self._weight)
         return self._weight
-
-    def _folded_again(self) -> mx.array:
-        return _folded(self.sources, self.eps)[0].astype(self.dtype) if self._weight is None else self._weight
 
 
 class Folds:

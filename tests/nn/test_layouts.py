@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -292,10 +293,13 @@ def test_they_go_with_their_layer_and_with_training() -> None:
     assert [each.nbytes for each in layouts(net)] == [0] * 3
     net.eval()(numbers(X))
     folds = net.norm._following.folds
-    before = folds.nbytes
-    net.conv = stock.Identity()
-    gc.collect()
-    assert 0 < folds.nbytes < before
+    before, kept = folds.nbytes, weakref.ref(folds._kept[id(net.conv), id(net.norm)])
+    gc.disable()  # what is large does not wait for that
+    try:
+        net.conv = stock.Identity()
+        assert 0 < folds.nbytes < before and kept() is None
+    finally:
+        gc.enable()
 
 
 def test_without_the_module_nothing_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
