@@ -5,12 +5,13 @@
 #include "shared/geometry.h"
 
 // A convolution, or the gradient of its images, as a CPU runs them: the windows, the activation behind the sums, which
-// is Activation's, and whether Winograd's algorithm may run where it can.
+// is Activation's, whether Winograd's algorithm may run where it can, and whether the weights' inputs and outputs have
+// changed places: (channels, rows, columns, outputs), as a transposed convolution has those of the one that leads back.
 MPSF_BEGIN_PARAMS
 template <typename Real>
 struct ConvParams {
   Axis rows, cols;
-  int groups, kind, winograd;
+  int groups, kind, winograd, exchanged;
   Real a, b, c;
 };
 MPSF_END_PARAMS
@@ -23,7 +24,7 @@ struct ConvLayoutParams {
 // The gradient of the weights on a CPU.
 struct ConvGradWeightsParams {
   Axis rows, cols;
-  int groups, winograd;
+  int groups, winograd, exchanged;
 };
 
 // A convolution, or the gradient of its images, on a GPU.

@@ -323,13 +323,15 @@ def conv_transpose_grad(
 
 
 def _data(dz: mx.array, w: mx.array, state: ConvTransposeState, spec: Spec) -> mx.array:
+    spec = _as_given(spec)
     with mx.stream(spec.stream):
-        return rules.conv(dz, _turned(w, spec.groups, state.unrotated), None, spec)
+        return rules.conv(dz, _turned(w, spec, state.unrotated), None, spec)
 
 
 def _parameters(dz: mx.array, x: mx.array, state: ConvTransposeState, spec: Spec) -> ConvTransposeState:
+    spec = _as_given(spec)
     with mx.stream(spec.stream):
-        dw = _turned(rules.grad_weights(x, dz, spec), spec.groups, state.unrotated)
+        dw = _turned(rules.grad_weights(x, dz, spec), spec, state.unrotated)
         return states.accumulated(state, dw, rules.grad_bias(dz, spec), spec.stream)
 
 
@@ -363,15 +365,20 @@ def forward(
         like=None if state is None else (state.rows, state.cols),
     )
     checks.image_shape(op, "output shape", (n, rows.n_in, cols.n_in, out))
-    spec = Spec(rows, cols, apart, False, NO_ACTIVATION, stream)
+    spec = _as_given(Spec(rows, cols, apart, False, NO_ACTIVATION, stream))
     with mx.stream(stream):
-        turned = _turned(w, spec.groups, unrotated)
+        turned = _turned(w, spec, unrotated)
         y, kept = states.activated(rules.grad_input, x, turned, b, spec, how, keeping=keeping)
         fields = states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept)
         return y, ConvTransposeState(op="conv_transpose", unrotated=unrotated, **fields)
 
 
-def _turned(w: mx.array, groups: int, unrotated: bool) -> mx.array:
+def _as_given(spec: Spec) -> Spec:
+    """The same where kernels read weights as a transposed convolution has them, which spares a copy in every call."""
+    return spec._replace(exchanged=spec.groups == 1 and launch.backend(spec.stream) == "cpu")
+
+
+def _turned(w: mx.array, spec: Spec, unrotated: bool) -> mx.array:
     """The weights of the convolution that leads back; its own inverse."""
-    w = library.exchanged(w, groups)
+    w = w if spec.exchanged else library.exchanged(w, spec.groups)
     return w[:, ::-1, ::-1] if unrotated else w

@@ -105,7 +105,7 @@ def conv_laid_out(x: mx.array, b: mx.array, spec: LaidOutSpec) -> mx.array:
 
 def _run(x: mx.array, b: mx.array, added: mx.array | None, spec: LaidOutSpec) -> mx.array:
     laid, conv, stream = spec
-    form, windows = routes.form(conv.rows, conv.cols, conv.groups)
+    form, windows = routes.form(conv.rows, conv.cols, conv.groups, conv.exchanged)
     if form == routes.MARGIN:
         return _run(margins.extend(x, conv.rows, conv.cols), b, added, spec._replace(conv=routes.widened(conv)))
     if form == routes.COVERING:

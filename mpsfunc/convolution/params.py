@@ -18,6 +18,7 @@ class ConvParams(NamedTuple):
         groups: How many there are.
         kind: Of the activation behind the sums.
         winograd: Whether Winograd's algorithm may run where it can.
+        exchanged: Whether the weights' inputs and outputs have changed places.
         a: The activation's first parameter.
         b: Its second.
         c: Its third.
@@ -28,6 +29,7 @@ class ConvParams(NamedTuple):
     groups: int
     kind: int
     winograd: int
+    exchanged: int
     a: float
     b: float
     c: float
@@ -47,6 +49,7 @@ class ConvGradWeightsParams(NamedTuple):
     cols: Axis
     groups: int
     winograd: int
+    exchanged: int
 
 
 class ConvLaunch(NamedTuple):

@@ -19,14 +19,15 @@ PLAIN, MARGIN, COVERING = range(3)
 
 
 @functools.lru_cache(maxsize=1024)
-def form(rows: Axis, cols: Axis, groups: int) -> tuple[int, tuple[Axis, Axis, int]]:
+def form(rows: Axis, cols: Axis, groups: int, exchanged: bool) -> tuple[int, tuple[Axis, Axis, int]]:
     """Which form a convolution takes, and the windows and groups of every CPU kernel of a plain one."""
     windows = (rows._replace(edge=0), cols._replace(edge=0), groups)
     if margins.has_margin(rows, cols):
         return MARGIN, windows
     # One window, larger than a pixel, that takes exactly the whole image.
     whole = all(a.n_out == 1 and a.pad == 0 and a.size == a.n_in and a.dilation == 1 for a in (rows, cols))
-    return (COVERING if whole and groups == 1 and rows.n_in * cols.n_in > 1 else PLAIN), windows
+    flattens = whole and groups == 1 and not exchanged and rows.n_in * cols.n_in > 1
+    return (COVERING if flattens else PLAIN), windows
 
 
 def widened(spec: Spec) -> Spec:
@@ -87,12 +88,12 @@ def weights(w: mx.array, images: mx.array, spec: Spec) -> mx.array:
 def params(windows: tuple[Axis, Axis, int], spec: Spec) -> ConvParams:
     """Of a convolution, or the gradient of its images, on a CPU."""
     kind, a, b, c = spec.neuron
-    return ConvParams(*windows, kind, _winograd(), a, b, c)
+    return ConvParams(*windows, kind, _winograd(), int(spec.exchanged), a, b, c)
 
 
-def grad_weights_params(windows: tuple[Axis, Axis, int]) -> ConvGradWeightsParams:
+def grad_weights_params(windows: tuple[Axis, Axis, int], spec: Spec) -> ConvGradWeightsParams:
     """Of the gradient of weights on a CPU."""
-    return ConvGradWeightsParams(*windows, _winograd())
+    return ConvGradWeightsParams(*windows, _winograd(), int(spec.exchanged))
 
 
 def _winograd() -> int:

@@ -27,13 +27,13 @@ def linear(spec: Spec) -> Spec:
 
 def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
     """Images (n, out_h, out_w, o) of x's dtype, with bias and neuron."""
-    return conv_with_bias(x, w, filled(b, x, w.shape[0]), spec._replace(biased=b is not None))
+    return conv_with_bias(x, w, filled(b, x, spec.outputs(w)), spec._replace(biased=b is not None))
 
 
 @operation("conv")
 def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """`conv` with a vector b, which unless ``spec.biased`` is zeros."""
-    form, windows = routes.form(spec.rows, spec.cols, spec.groups)
+    form, windows = routes.form(spec.rows, spec.cols, spec.groups, spec.exchanged)
     if form == routes.MARGIN:
         return conv_with_bias(margins.extend(x, spec.rows, spec.cols), w, b, routes.widened(spec))
     if form == routes.COVERING:
@@ -41,7 +41,7 @@ def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.arra
     # MLX's forward convolution is cuDNN on NVIDIA, and on Apple GPUs Winograd or a matrix-unit kernel.
     if launch.routed(spec.stream, "cuda", "metal") and library.ordinary(spec) and x.size:
         return library.finished(library.conv(x, w.astype(x.dtype), spec), b, spec)
-    n, out = x.shape[0], w.shape[0]
+    n, out = x.shape[0], spec.outputs(w)
     result = ((n, spec.rows.n_out, spec.cols.n_out, out), x.dtype)
 
     def kernels() -> tuple[KernelLaunch, ...]:
@@ -72,21 +72,21 @@ def mapped_conv(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.arr
 
 def grad_input(dy: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
     """The adjoint: images (n, h, w, c) of dy's dtype. For transposed convolutions it has a bias and a neuron too."""
-    channels = w.shape[3] * spec.groups
+    channels = spec.inputs(w) * spec.groups
     return grad_input_with_bias(dy, w, filled(b, dy, channels), spec._replace(biased=b is not None))
 
 
 @operation("conv_grad_input")
 def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.array:
     """`grad_input` with a vector b, which unless ``spec.biased`` is zeros."""
-    form, windows = routes.form(spec.rows, spec.cols, spec.groups)
+    form, windows = routes.form(spec.rows, spec.cols, spec.groups, spec.exchanged)
     acc = launch.accumulator(dy.dtype)
     if form == routes.MARGIN:
         assert not spec.biased and not spec.neuron.kind, "what the margin took back is added before them"
         wide = dy.astype(acc)  # so that what is folded was not rounded
         dx = grad_input_with_bias(wide, w, b, routes.widened(spec))
         return margins.fold(dx, spec.rows, spec.cols).astype(dy.dtype)
-    n, channels = dy.shape[0], w.shape[3] * spec.groups
+    n, channels = dy.shape[0], spec.inputs(w) * spec.groups
     shape = n, spec.rows.n_in, spec.cols.n_in, channels
     if form == routes.COVERING:
         biases = mx.tile(b, spec.rows.n_in * spec.cols.n_in)
@@ -123,7 +123,10 @@ def _grad_input_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> m
 
 @operation("conv_grad_weights")
 def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
-    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' where cuDNN makes them."""
+    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' where cuDNN makes them.
+
+    Where ``spec.exchanged`` they are (c, kh, kw, o), on a CPU.
+    """
     return _parameter_gradients(dy, x, spec, 1)[0]
 
 
@@ -145,6 +148,8 @@ def _grad_weights_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.arra
 @grad_weights.vmap
 def _grad_weights_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
     (dy, x), (dy_mapped, x_mapped) = arrays, mapped
+    if spec.exchanged:
+        return _grad_weights_vmap(arrays, mapped, size, spec._replace(exchanged=False)).swapaxes(1, 4)
     if dy_mapped and x_mapped:
         each = spec._replace(groups=size * spec.groups)
         return _from_images(grad_weights(_with_channels(dy, 1), _with_channels(x, 1), each), size)
@@ -221,11 +226,11 @@ def filled(b: mx.array | None, images: mx.array, length: int) -> mx.array:
 def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> list[mx.array]:
     """The gradient of the weights, and where ``count`` is 2 that of the bias, which only a CPU makes here."""
     rows, cols, groups = spec.rows, spec.cols, spec.groups
-    form, windows = routes.form(rows, cols, groups)
+    form, windows = routes.form(rows, cols, groups, spec.exchanged)
     if form == routes.MARGIN:
         return _parameter_gradients(dy, margins.extend(x, rows, cols), routes.widened(spec), count)
     out, width = dy.shape[3], x.shape[3] // groups
-    shape = out, rows.size, cols.size, width
+    shape = (width, rows.size, cols.size, out) if spec.exchanged else (out, rows.size, cols.size, width)
     if form == routes.COVERING:
         dw, *db = _parameter_gradients(dy, routes.flat(x), routes.on_a_pixel(spec), count)
         return [dw.reshape(shape), *db]
@@ -240,7 +245,7 @@ def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> l
         matrices = launch.backend(spec.stream) == "metal"
         return launches.grad_weights(spec, dy.shape, x.shape, x.dtype, matrices=matrices)
 
-    arrays, params = {"dy": dy, "x": x}, routes.grad_weights_params(windows)
+    arrays, params = {"dy": dy, "x": x}, routes.grad_weights_params(windows, spec)
     return launch.launch("conv_grad_weights", arrays, params, results[:count], kernels, spec.stream)
 
 
@@ -283,6 +288,8 @@ def _mapped_images(
 ) -> mx.array:
     """`conv` or `grad_input`, the ``function``, mapped; ``spread`` puts mapped weights beside each other."""
     (x, w, b), (x_mapped, w_mapped, b_mapped) = arrays, mapped
+    if w_mapped and spec.exchanged:
+        w, spec = w.swapaxes(1, 4), spec._replace(exchanged=False)
     if b_mapped and not w_mapped:  # one convolution, and a bias of its own for each
         acc = launch.accumulator(x.dtype)  # so that sums are rounded once, behind the bias
         z = function((_with_images(x, size) if x_mapped else x).astype(acc), w, None, linear(spec))

@@ -11,7 +11,11 @@ from mpsfunc.windows.axis import Axis
 
 
 class Spec(NamedTuple):
-    """Where the windows sit, how channels group, whether a bias is added, which neuron follows, and where to run."""
+    """Where the windows sit, how channels group, whether a bias is added, which neuron follows, and where to run.
+
+    ``exchanged``: the weights are (channels, kh, kw, outputs), as a transposed convolution has those of the convolution
+    that leads back. Only a CPU runs this, and without groups.
+    """
 
     rows: Axis
     cols: Axis
@@ -19,3 +23,12 @@ class Spec(NamedTuple):
     biased: bool
     neuron: Activation
     stream: mx.Stream
+    exchanged: bool = False
+
+    def outputs(self, w: mx.array) -> int:
+        """Output channels that weights are for."""
+        return w.shape[3 if self.exchanged else 0]
+
+    def inputs(self, w: mx.array) -> int:
+        """Channels of a group that weights are for."""
+        return w.shape[0 if self.exchanged else 3]

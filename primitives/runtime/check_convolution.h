@@ -15,11 +15,13 @@ void count_weights(const Check& c, const Shape& weights) {
 template <typename Check, typename P>
 void convolution(const Check& c, const P& p, const Shape& source, const Shape& result, const Shape& weights) {
   c.image_axes(p.rows, p.cols, source, result);
-  c.switches({p.winograd});
+  c.switches({p.winograd, p.exchanged});
   const int groups = p.groups;
   c.require(weights.size() == 4 && groups >= 1, "weights of rank 4 and groups >= 1");
-  c.require(source[3] == int64_t{weights[3]} * groups, "channels that the weights fit");
-  c.require(result[3] == weights[0] && weights[0] % groups == 0, "output channels that the groups divide");
+  c.require(p.exchanged == 0 || groups == 1, "one group where inputs and outputs have changed places");
+  const int in = weights[p.exchanged ? 0 : 3], out = weights[p.exchanged ? 3 : 0];
+  c.require(source[3] == int64_t{in} * groups, "channels that the weights fit");
+  c.require(result[3] == out && out % groups == 0, "output channels that the groups divide");
   c.require(p.rows.size == weights[1] && p.cols.size == weights[2], "axes of the weights' size");
   c.require(p.rows.edge == 0 && p.cols.edge == 0, "edge 0");
   count_weights(c, weights);
@@ -73,6 +75,7 @@ void conv_laid_out(const Check& c, bool adds) {
   c.require(c.in(0).size() == 4 && c.out(0).size() == 4 && p.groups >= 1, "images of rank 4 and groups >= 1");
   c.require(c.image() != Type::f64, "images of 32 or 16 bits");
   c.require(p.rows.size >= 1 && p.cols.size >= 1, "windows");
+  c.require(p.exchanged == 0, "inputs and outputs in their places");
   convolution(c, p, c.in(0), c.out(0), weights_shape(c, p));
   c.applied(p.kind);
   c.require(c.in(1).size() == 1 && c.dtype(1) == Type::u32, "weights as conv_layout lays them out");

@@ -274,7 +274,7 @@ def test_a_full_panel_of_lines_that_start_left_of_the_image(
     isa: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], rows: Axis, cols: Axis, dtype: mx.Dtype
 ) -> None:
     """Once a vector was written behind the panel."""
-    params = for_cpu(ConvGradWeightsParams(rows, cols, 1, 1))
+    params = for_cpu(ConvGradWeightsParams(rows, cols, 1, 1, 0))
     with mx.stream(mx.cpu):
         x, dy = numbers(x_shape, dtype), numbers((x_shape[0], rows.n_out, cols.n_out, w_shape[0]), dtype, 1)
         (dw,) = _primitives.conv_grad_weights([dy, x], params, [list(w_shape)], [dtype], mx.cpu)

@@ -178,7 +178,7 @@ def test_an_activation_whose_result_does_not_tell_its_slope_has_derivatives() ->
 def raw(x: mx.array, words: mx.array, outs: int, kernel: int) -> mx.array:
     w_shape, stream = (outs, kernel, kernel, x.shape[3]), launch.resolve(None)
     spec = states.placed("conv", "w", tuple(x.shape), w_shape, 1, stream, stride=1)
-    params = for_cpu(routes.params(routes.form(spec.rows, spec.cols, 1)[1], spec))
+    params = for_cpu(routes.params(routes.form(spec.rows, spec.cols, 1, False)[1], spec))
     shape = (x.shape[0], spec.rows.n_out, spec.cols.n_out, outs)
     return _primitives.conv_laid_out([x, words, mx.zeros(outs)], params, [shape], [x.dtype], mx.cpu)[0]
 

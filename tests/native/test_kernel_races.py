@@ -60,11 +60,13 @@ def training_step(dtype: mx.Dtype) -> list[Any]:
     kept, mask = mf.dropout_fwd(x, keep_probability=0.6, key=key)
     strided, far = mf.conv_fwd(x, w, b, stride=2)
     alone, apart = mf.conv_fwd(x, numbers((20, 3, 3, 1), seed=5), groups=20, padding=1)
+    few, of_few = mf.conv_transpose_fwd(x[:, :2, :2], numbers((24, 4, 4, 20), seed=6), stride=2)
     return [
         *(pooled, mf.avg_pool_grad(pooled, windows), y, mf.bn_grad(x, x, norm, gamma), kept, mf.dropout_grad(x, mask)),
         *(mf.conv_grad_input(dy, w, conv), *mf.conv_grad_weights(dy, x, conv).arrays[:2]),
         *(mf.conv_grad_input(strided, w, far), *mf.conv_grad_weights(strided, x, far).arrays[:2]),
         *mf.conv_grad_weights(alone, x, apart).arrays[:2],
+        *(few, *mf.conv_transpose_grad_weights(few, x[:, :2, :2], of_few).arrays[:2]),
         *(
             mf.dropout(x, keep_probability=0.5, mask=x > 0),
             mf.dropout_mask((3, 13, 12, 20), keep_probability=0.5, key=key),

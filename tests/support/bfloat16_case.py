@@ -55,6 +55,13 @@ def grad_both(k: Case) -> list[mx.array]:
     return k._replace(w=k.w.astype(mx.float32)).grad_both()
 
 
+def as_transposed(k: Case) -> list[mx.array]:
+    """The convolution, its gradients and the bias's with weights as a transposed convolution has them."""
+    turned = k.as_transposed()
+    dw, db = grad_both(turned)
+    return [turned.conv(), turned.grad_input(), dw.swapaxes(0, 3), db]
+
+
 def check(windows: Windows, channels: Channels, images: int = 2, of: type[Case] = Case) -> None:
     """Compares a convolution, its gradients, and what activations make of it with their definitions."""
     k, expected = defined(windows, channels, images)
@@ -62,6 +69,11 @@ def check(windows: Windows, channels: Channels, images: int = 2, of: type[Case] 
     made = [k.conv(), k.grad_input(), *grad_both(k)]
     for value, definition in zip(made, expected, strict=True):
         close(value, *definition)
+    if k.groups == 1:
+        turned = as_transposed(k)
+        for value, definition in zip(turned, expected, strict=True):
+            close(value, *definition)
+        assert same_bits(turned[3], made[3])
     rectified, bent = (k._replace(neuron=Activation(kind)) for kind in (RELU, SIGMOID))
     for plain, other in ((made[0], rectified.conv()), (made[1], rectified.grad_input())):
         assert same_bits(other, mx.maximum(plain, 0))

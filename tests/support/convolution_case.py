@@ -69,6 +69,7 @@ class Case(NamedTuple):
     back: mx.array  # the bias of the data gradient
     neuron: Activation = NO_ACTIVATION
     winograd: int = 0
+    exchanged: int = 0
 
     def run(self, op: str, arrays: list[mx.array], params: Any, *outputs: mx.array) -> list[mx.array]:
         shapes, dtypes = [a.shape for a in outputs], [a.dtype for a in outputs]
@@ -77,11 +78,15 @@ class Case(NamedTuple):
     @property
     def _params(self) -> ConvParams:
         kind, a, b, c = self.neuron
-        return ConvParams(self.rows, self.cols, self.groups, kind, self.winograd, a, b, c)
+        return ConvParams(self.rows, self.cols, self.groups, kind, self.winograd, self.exchanged, a, b, c)
 
     @property
     def _grad_weights_params(self) -> ConvGradWeightsParams:
-        return ConvGradWeightsParams(self.rows, self.cols, self.groups, self.winograd)
+        return ConvGradWeightsParams(self.rows, self.cols, self.groups, self.winograd, self.exchanged)
+
+    def as_transposed(self) -> Case:
+        """The same with weights as a transposed convolution has them."""
+        return self._replace(w=mx.contiguous(self.w.swapaxes(0, 3)), exchanged=1)
 
     def conv(self) -> mx.array:
         return self.run("conv", [self.x, self.w, self.b], self._params, self.dy)[0]
@@ -123,6 +128,13 @@ def check(
     for made, definition in zip((y, dx, dw, k.grad_bias(), db), expected, strict=True):
         close(made, *definition)
     assert same_bits(both, dw)
+    if k.groups == 1:
+        turned = k.as_transposed()
+        turned_dw, turned_db = turned.grad_both()
+        close(turned.conv(), *expected[0])
+        close(turned.grad_input(), *expected[1])
+        close(turned_dw.swapaxes(0, 3), *expected[2])
+        assert same_bits(turned_db, db)
     rectified = k._replace(neuron=Activation(RELU))
     assert same_bits(rectified.conv(), mx.maximum(y, 0))
     assert same_bits(rectified.grad_input(), mx.maximum(dx, 0))

@@ -1,6 +1,7 @@
 // Convolution of channels-last images and its gradients, with weights (O, rows, cols, C / groups).
 #include "kernels/convolution/depthwise_few.h"
 #include "kernels/convolution/depthwise_grad_tiles.h"
+#include "kernels/convolution/dot_products.h"
 #include "kernels/convolution/few_channels.h"
 #include "kernels/convolution/few_pixels.h"
 #include "kernels/convolution/products.h"
@@ -23,6 +24,22 @@ void multiply_all(const Product<T>& p, bool winograd) {
   if (has_few_channels(p)) return product_of_lines(p);
   if (is_of_pixels(p)) return product_of_pixels(p);
   return is_of_few(p) ? product_of_few(p) : product(p);
+}
+
+// Calls run(f) with an f that makes a gradient of weights in another way than `weight_grad`; false where none does.
+template <typename T, typename F>
+bool by_other_ways(const WeightGrad<T>& g, bool winograd, const F& run) {
+  if constexpr (sizeof(Acc<T>) == sizeof(float)) {
+    const WinogradGrad<Dense, T> dense(g);
+    if (winograd && dense.fits()) return run([&] { dense.run(); }), true;
+    const WinogradGrad<Strided, T> strided(g);
+    if (winograd && strided.fits()) return run([&] { strided.run(); }), true;
+  }
+  const LineGrad<T> lines(g);
+  if (lines.fits()) return run([&] { lines.run(); }), true;
+  if (is_of_few(g)) return run([&] { weight_grad_of_few(g); }), true;
+  if (g.exchanged && g.merged()) return run([&] { weight_grad(g); }), true;
+  return false;
 }
 
 // All phases of windows two apart by Winograd's algorithm, where that does.
@@ -172,7 +189,7 @@ void conv(const Call& given) {
       conv_depthwise<T>(g, call, neuron);
     } else if (g.small_groups<Acc<T>>()) {
       conv_grouped<T>(g, call, neuron);
-    } else {
+    } else if (!forward_dots<WideDots<T>>(g.flat(), call, neuron)) {
       multiply_all(forward_product<T>(g.flat(), call, neuron), g.winograd);
     }
   });
@@ -228,9 +245,10 @@ void conv_grad_input(const Call& given) {
     const Neuron<Acc<T>> neuron(activation_of(p));
     if (call.out[0].size == 0) return;
     if (input_folded<T>(g, call, neuron, [](const Product<T>& p) { product(p); })) return;
+    if (!g.depthwise() && !g.small_groups<Acc<T>>()) g = g.flat().apart();
+    if (input_dots<WideDots<T>>(g, call, neuron)) return;
     if (input_spread<true, T>(g, call, neuron) || input_spread<false, T>(g, call, neuron)) return;
     if (g.depthwise()) return input_depthwise<T>(g, call, neuron);
-    if (!g.small_groups<Acc<T>>()) g = g.flat();
     for (int row = 0; row < phases(g.rows); ++row) {
       for (int col = 0; col < phases(g.cols); ++col) {
         const ConvAxis rows = input_axis(g.rows, row), cols = input_axis(g.cols, col);
@@ -247,27 +265,26 @@ void conv_grad_input(const Call& given) {
 void conv_grad_weights(const Call& call) {
   by_type(call.in[0].type, [&](auto zero) {
     using T = decltype(zero);
+    using A = Acc<T>;
     const ConvGradWeightsParams p = params_as<ConvGradWeightsParams>(call.params);
     Geometry g(p, call.in[0].shape[0], call.out[0].shape);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    Acc<T>*dw = data<Acc<T>>(call.out[0]), *db = call.out_count > 1 ? data<Acc<T>>(call.out[1]) : nullptr;
+    A *dw = data<A>(call.out[0]), *db = call.out_count > 1 ? data<A>(call.out[1]) : nullptr;
     if (g.depthwise()) {
-      depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.out_channels});
-    } else {
-      g = g.flat();
-      const bool streamed = call.out[0].streamed && g.channels % lanes<Acc<T>> == 0;
-      const WeightGrad<T> grad = {dy,      x, dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.out_channels,
-                                  streamed};
-      if constexpr (sizeof(Acc<T>) == sizeof(float)) {
-        const WinogradGrad<Dense, T> dense(grad);
-        if (g.winograd && dense.fits()) return dense.run();
-        const WinogradGrad<Strided, T> strided(grad);
-        if (g.winograd && strided.fits()) return strided.run();
-      }
-      const LineGrad<T> lines(grad);
-      if (lines.fits()) return lines.run();
-      return is_of_few(grad) ? weight_grad_of_few(grad) : weight_grad(grad);
+      return depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.out_channels});
     }
+    g = g.flat();
+    const bool streamed = call.out[0].streamed && g.channels % lanes<A> == 0 && !g.exchanged;
+    WeightGrad<T> grad = {dy,       x,          dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.out_channels,
+                          streamed, g.exchanged};
+    const bool made = by_other_ways(grad, g.winograd, [&](const auto& make) {
+      if (!g.exchanged) return make();
+      const Scratch<A> turned(grad.size());
+      grad.dw = turned.get(), grad.exchanged = false;
+      make();
+      exchange(turned.get(), g.out_channels, int64_t{g.rows.size} * g.cols.size, g.channels, dw);
+    });
+    if (!made) weight_grad(grad);
   });
 }
 

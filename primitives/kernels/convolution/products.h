@@ -13,6 +13,7 @@ struct Geometry {
   Axis rows, cols;
   int images, groups, channels, out_channels;  // channels and out_channels of one group
   bool winograd;
+  bool exchanged;  // weights are (channels, rows, cols, O), of one group
 
   template <typename Params>
   Geometry(const Params& p, int images, const int* weights)
@@ -20,9 +21,10 @@ struct Geometry {
         cols(p.cols),
         images(images),
         groups(p.groups),
-        channels(weights[3]),
-        out_channels(weights[0] / groups),
-        winograd(p.winograd != 0) {}
+        channels(weights[p.exchanged ? 0 : 3]),
+        out_channels(weights[p.exchanged ? 3 : 0] / groups),
+        winograd(p.winograd != 0),
+        exchanged(p.exchanged != 0) {}
 
   // The same with all pixels in one line, if each stands for itself.
   Geometry flat() const {
@@ -38,7 +40,26 @@ struct Geometry {
     return g;
   }
 
+  // The same for the input gradient, in which each pixel of an image that one window sees is a phase of its own: it
+  // meets one tap at most.
+  Geometry apart() const {
+    constexpr int kMostPixels = 64, kFar = 1 << 12;
+    const auto alone = [](const Axis& a) {
+      return a.n_out == 1 && a.n_in <= kMostPixels && a.pad >= 0 && a.pad <= kFar && a.size <= kFar &&
+             a.dilation <= kFar;
+    };
+    if (!alone(rows) || !alone(cols) || rows.n_in * cols.n_in > kMostPixels) return *this;
+    Geometry g = *this;
+    const auto far = [](const Axis& a) { return a.n_in + a.pad + a.size * a.dilation; };
+    g.rows.stride = far(rows), g.cols.stride = far(cols);
+    return g;
+  }
+
   int64_t per_out() const { return int64_t{rows.size} * cols.size * channels; }
+  // From one weight to the next tap's, channel's and output's.
+  int64_t tap_stride() const { return exchanged ? out_channels : channels; }
+  int64_t channel_stride() const { return exchanged ? int64_t{rows.size} * cols.size * out_channels : 1; }
+  int64_t out_stride() const { return exchanged ? 1 : per_out(); }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
   bool depthwise() const { return is_depthwise(groups, channels, out_channels); }
   template <typename A>
@@ -67,8 +88,8 @@ Product<T, W> forward_product(const Geometry& g, const Call& call, const Neuron<
   p.result_rows = g.rows.n_out, p.result_cols = g.cols.n_out, p.result_channels = g.groups * g.out_channels;
   p.groups = g.groups, p.channels = g.channels, p.out_channels = g.out_channels;
   p.weights = data<W>(call.in[1]);
-  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.channels, p.channel_stride = 1,
-  p.out_stride = g.per_out();
+  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.tap_stride();
+  p.channel_stride = g.channel_stride(), p.out_stride = g.out_stride();
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = &neuron;
   p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
@@ -118,8 +139,8 @@ Product<T, W> input_product(const Geometry& g, const Call& call, const Neuron<Ac
   p.result_rows = g.rows.n_in, p.result_cols = g.cols.n_in, p.result_channels = g.groups * g.channels;
   p.groups = g.groups, p.channels = g.out_channels, p.out_channels = g.channels;
   p.weights = data<W>(call.in[1]);
-  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.channels, p.channel_stride = g.per_out(),
-  p.out_stride = 1;
+  p.group_stride = g.out_channels * g.per_out(), p.tap_stride = g.tap_stride();
+  p.channel_stride = g.out_stride(), p.out_stride = g.channel_stride();
   p.kernel_cols = g.cols.size;
   p.bias = data<A>(call.in[2]), p.neuron = &neuron;
   p.streamed = call.out[0].streamed && p.out_channels % lanes<A> == 0;
@@ -166,10 +187,10 @@ bool input_folded(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neu
                   col = across_axis.tap_first + p * across_axis.tap_step;
         const int tap =
             (down_axis.src_first + q - rows.src_first) * cols.taps + across_axis.src_first + p - cols.src_first;
-        for (int out = 0; out < g.out_channels; ++out) {
-          memcpy(&weights[(int64_t{tap} * g.out_channels + out) * out_channels + phase * g.channels],
-                 w + ((int64_t{out} * g.rows.size + row) * g.cols.size + col) * g.channels,
-                 static_cast<size_t>(g.channels) * sizeof(W));
+        const W* from = w + (int64_t{row} * g.cols.size + col) * g.tap_stride();
+        W* to = &weights[int64_t{tap} * g.out_channels * out_channels + phase * g.channels];
+        for (int out = 0; out < g.out_channels; ++out, from += g.out_stride(), to += out_channels) {
+          for (int c = 0; c < g.channels; ++c) to[c] = from[c * g.channel_stride()];
         }
       }
     }

@@ -4,6 +4,7 @@
 #include "kernels/convolution/bfloat16/depthwise_pairs.h"
 #include "kernels/convolution/bfloat16/pair_grad.h"
 #include "kernels/convolution/bfloat16/pair_product.h"
+#include "kernels/convolution/dot_products.h"
 #include "kernels/convolution/products.h"
 
 namespace mpsf::MPSF_BELOW {
@@ -17,6 +18,31 @@ void conv_grad_weights(const Call&);
 
 namespace mpsf::MPSF_ISA {
 namespace {
+
+#if defined(__AVX512BF16__)
+// Of pairs of bfloat16, whose products are added in float32.
+struct PairDots {
+  using Image = Bfloat;
+  using Weight = Bfloat;
+  static constexpr int kStep = 2 * lanes<float>;
+#if defined(MPSF_TILES)
+  static constexpr int kMostPixels = 8;  // tiles soon multiply faster
+#else
+  static constexpr int kMostPixels = 128;
+#endif
+  static MPSF_INLINE __m512i read(const Bfloat* from) {
+    __m512i bits;
+    memcpy(&bits, from, sizeof(bits));
+    return bits;
+  }
+  static MPSF_INLINE __m512i read(const Bfloat* from, int n) {
+    return _mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, from);
+  }
+  static MPSF_INLINE Vec<float> add(Vec<float> sums, __m512i image, __m512i weights) {
+    return add_products(sums, image, weights);
+  }
+};
+#endif
 
 // Wider weights are not rounded.
 bool has_pairs(const Call& call) { return call.in[0].type == Type::bf16 && call.in[1].type == Type::bf16; }
@@ -60,6 +86,9 @@ void conv(const Call& call) {
   if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
   const Neuron<float> neuron(activation_of(p));
   if (turns) return multiply_turns(g, call, neuron, true, rows, cols);
+#if defined(__AVX512BF16__)
+  if (forward_dots<PairDots>(g.flat(), call, neuron)) return;
+#endif
   product_of_pairs(forward_product<Bfloat, Bfloat>(g.flat(), call, neuron));
 }
 
@@ -105,7 +134,10 @@ void conv_grad_input(const Call& call) {
         g, [&](const ConvAxis& rows, const ConvAxis& cols) { multiply_turns(g, call, neuron, false, rows, cols); });
   }
   if (input_folded<Bfloat, Bfloat>(g, call, neuron, product_of_pairs)) return;
-  g = g.flat();
+  g = g.flat().apart();
+#if defined(__AVX512BF16__)
+  if (input_dots<PairDots>(g, call, neuron)) return;
+#endif
   for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) {
     product_of_pairs(input_product<Bfloat, Bfloat>(g, call, neuron, rows, cols));
   });
@@ -116,9 +148,25 @@ void conv_grad_weights(const Call& call) {
   Geometry g(p, call.in[0].shape[0], call.out[0].shape);
   if (call.in[0].type != Type::bf16 || g.depthwise()) return MPSF_BELOW::conv_grad_weights(call);
   g = g.flat();
-  weight_grad_of_pairs({data<Bfloat>(call.in[0]), data<Bfloat>(call.in[1]), data<float>(call.out[0]),
-                        call.out_count > 1 ? data<float>(call.out[1]) : nullptr, g.images, g.rows, g.cols, g.groups,
-                        g.channels, g.out_channels, call.out[0].streamed && g.channels % lanes<float> == 0});
+  float* const dw = data<float>(call.out[0]);
+  const bool streamed = call.out[0].streamed && g.channels % lanes<float> == 0 && !g.exchanged;
+  PairGrad grad = {data<Bfloat>(call.in[0]),
+                   data<Bfloat>(call.in[1]),
+                   dw,
+                   call.out_count > 1 ? data<float>(call.out[1]) : nullptr,
+                   g.images,
+                   g.rows,
+                   g.cols,
+                   g.groups,
+                   g.channels,
+                   g.out_channels,
+                   streamed,
+                   g.exchanged};
+  if (!g.exchanged || !takes_windows(grad)) return weight_grad_of_pairs(grad);
+  const Scratch<float> turned(grad.size());
+  grad.dw = turned.get(), grad.exchanged = false;
+  weight_grad_of_pairs(grad);
+  exchange(turned.get(), g.out_channels, int64_t{g.rows.size} * g.cols.size, g.channels, dw);
 }
 
 }  // namespace mpsf::MPSF_ISA

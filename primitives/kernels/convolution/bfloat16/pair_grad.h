@@ -239,6 +239,17 @@ class PairGradTask {
 inline void store_weights(const PairGrad& g, int64_t parts, int64_t part_size, const float* sums, int group,
                           int first_block, int last_block) {
   const int64_t taps = grad_taps(g);
+  if (g.exchanged) {  // and of one group, without windows that are taken whole
+    for (int64_t block = first_block; block < last_block; ++block) {
+      const int64_t lane = block * kPairLanes;
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        store_exchanged(sums + block * grad_block_size(g) + tap * g.out_channels * kPairLanes, kPairLanes, parts,
+                        part_size, g.out_channels, smaller(kPairLanes, g.channels - lane),
+                        g.dw + (lane * taps + tap) * g.out_channels, taps * g.out_channels);
+      }
+    }
+    return;
+  }
   const int end = min_int(grad_width(g), last_block * kPairLanes);
   for (int64_t i = 0; i < g.out_channels * taps; ++i) {
     float* to = g.dw + (int64_t{group} * g.out_channels * taps + i) * grad_width(g);
