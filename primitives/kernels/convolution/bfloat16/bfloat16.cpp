@@ -2,9 +2,9 @@
 // it does, MPSF_BELOW.
 #include "convolution/params.h"
 #include "kernels/convolution/bfloat16/depthwise_pairs.h"
+#include "kernels/convolution/bfloat16/pair_dots.h"
 #include "kernels/convolution/bfloat16/pair_grad.h"
 #include "kernels/convolution/bfloat16/pair_product.h"
-#include "kernels/convolution/dot_products.h"
 #include "kernels/convolution/products.h"
 
 namespace mpsf::MPSF_BELOW {
@@ -18,31 +18,6 @@ void conv_grad_weights(const Call&);
 
 namespace mpsf::MPSF_ISA {
 namespace {
-
-#if defined(__AVX512BF16__)
-// Of pairs of bfloat16, whose products are added in float32.
-struct PairDots {
-  using Image = Bfloat;
-  using Weight = Bfloat;
-  static constexpr int kStep = 2 * lanes<float>;
-#if defined(MPSF_TILES)
-  static constexpr int kMostPixels = 8;  // tiles soon multiply faster
-#else
-  static constexpr int kMostPixels = 128;
-#endif
-  static MPSF_INLINE __m512i read(const Bfloat* from) {
-    __m512i bits;
-    memcpy(&bits, from, sizeof(bits));
-    return bits;
-  }
-  static MPSF_INLINE __m512i read(const Bfloat* from, int n) {
-    return _mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, from);
-  }
-  static MPSF_INLINE Vec<float> add(Vec<float> sums, __m512i image, __m512i weights) {
-    return add_products(sums, image, weights);
-  }
-};
-#endif
 
 // Wider weights are not rounded.
 bool has_pairs(const Call& call) { return call.in[0].type == Type::bf16 && call.in[1].type == Type::bf16; }
@@ -86,9 +61,7 @@ void conv(const Call& call) {
   if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
   const Neuron<float> neuron(activation_of(p));
   if (turns) return multiply_turns(g, call, neuron, true, rows, cols);
-#if defined(__AVX512BF16__)
-  if (forward_dots<PairDots>(g.flat(), call, neuron)) return;
-#endif
+  if (few_forward(g.flat(), call, neuron)) return;
   product_of_pairs(forward_product<Bfloat, Bfloat>(g.flat(), call, neuron));
 }
 
@@ -135,9 +108,7 @@ void conv_grad_input(const Call& call) {
   }
   if (input_folded<Bfloat, Bfloat>(g, call, neuron, product_of_pairs)) return;
   g = g.flat().apart();
-#if defined(__AVX512BF16__)
-  if (input_dots<PairDots>(g, call, neuron)) return;
-#endif
+  if (few_input(g, call, neuron)) return;
   for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) {
     product_of_pairs(input_product<Bfloat, Bfloat>(g, call, neuron, rows, cols));
   });
