@@ -154,7 +154,8 @@ MPSF_POINTWISE Real activated(Real x, P p) {
     const Real share = sigmoid(Real(x * p.a));
     return share == 0 ? filled(x, 0) : x * share;
   }
-  if (K == kHardSwish) return x < -3 ? filled(x, 0) : x >= 3 ? x : x * (x + 3) / 6;
+  if (K == kHardSwish)
+    return x < -3 ? filled(x, 0) : x >= 3 ? x : x * (x + 3) * filled(x, MPSF_NUMBER(0.16666666666666667));
   if (K == kMish) {
     const Real share = tanh_of_softplus(x);
     return share == 0 ? filled(x, 0) : x * share;

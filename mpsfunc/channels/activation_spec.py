@@ -75,13 +75,13 @@ def slope_from_output(act: Activation) -> bool:
     return act.kind == NONE or (act.kind == RELU and act.a >= 0)
 
 
-def fusable(act: Activation) -> bool:
-    """Whether the kernels of convolutions can apply an activation themselves."""
-    return act.kind in (NONE, RELU, SIGMOID, TANH, ELU)
+def fusable(act: Activation, on_cpu: bool) -> bool:
+    """Whether the kernels of convolutions can apply an activation themselves: on a CPU any but one with slopes."""
+    return act.kind != PRELU if on_cpu else act.kind in (NONE, RELU, SIGMOID, TANH, ELU)
 
 
 def finished(z: mx.array, act: Activation) -> mx.array:
-    """``f(z)`` of float32, by MLX's own operations, for an activation that is `fusable`."""
+    """``f(z)`` of float32, by MLX's own operations, for an activation that is `fusable` on a GPU."""
     kind, a, b, _ = act
     if kind == RELU:
         return mx.where(z < 0, a * z if a else mx.zeros_like(z), z)

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_rules import ActivationSpec
-from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.channels.activation_spec import NO_ACTIVATION, slope_from_output
 from mpsfunc.channels.sums import channel_sums
 from mpsfunc.convolution import launches, library, margins, routes
 from mpsfunc.convolution.spec import Spec
@@ -54,7 +54,7 @@ def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.arra
 @conv_with_bias.vjp
 def _conv_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (x, w, _), plain = arrays, linear(spec)
-    dz = _before_neuron(cotangents[0], outputs[0], spec)
+    dz = _before_neuron(conv_with_bias, arrays, cotangents[0], outputs[0], spec)
     return grad_input(dz, w, None, plain), grad_weights(dz, x, plain), grad_bias(dz, plain)
 
 
@@ -107,7 +107,7 @@ def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> 
 @grad_input_with_bias.vjp
 def _grad_input_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (dy, w, _), plain = arrays, linear(spec)
-    dz = _before_neuron(cotangents[0], outputs[0], spec)
+    dz = _before_neuron(grad_input_with_bias, arrays, cotangents[0], outputs[0], spec)
     return conv(dz, w, None, plain), grad_weights(dy, dz, plain), grad_bias(dz, plain)
 
 
@@ -252,9 +252,23 @@ def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> l
 # Derivatives --------------------------------------------------------------------------------------------
 
 
-def _before_neuron(dy: mx.array, y: mx.array, spec: Spec) -> mx.array:
-    """The gradient of what the neuron was applied to, from what it returned."""
-    return activation_rules.grad_from_output(dy, y, ActivationSpec(spec.neuron, spec.stream))
+def _before_neuron(
+    function: Callable[[mx.array, mx.array, mx.array, Spec], mx.array],
+    arrays: Arrays,
+    dy: mx.array,
+    y: mx.array,
+    spec: Spec,
+) -> mx.array:
+    """The gradient of what the neuron was applied to, from what it returned.
+
+    Where that does not tell the slope, what it was applied to is computed again: only for inference a kernel applies
+    such a neuron.
+    """
+    on = ActivationSpec(spec.neuron, spec.stream)
+    if slope_from_output(spec.neuron):
+        return activation_rules.grad_from_output(dy, y, on)
+    x, w, b = arrays
+    return activation_rules.grad(dy, function(x, w, b, spec._replace(neuron=NO_ACTIVATION)), on)
 
 
 def _tangent_of_images(
@@ -269,7 +283,12 @@ def _tangent_of_images(
     if not terms and tb is not None:
         terms.append(mx.broadcast_to(tb.astype(x.dtype), (x.shape[0], *out_size, b.shape[0])))
     tz = sum(terms[1:], terms[0])
-    return _before_neuron(tz, function(x, w, b, spec), spec) if spec.neuron.kind else tz
+    if not spec.neuron.kind:
+        return tz
+    on = ActivationSpec(spec.neuron, spec.stream)
+    if slope_from_output(spec.neuron):
+        return activation_rules.grad_from_output(tz, function(x, w, b, spec), on)
+    return activation_rules.grad(tz, function(x, w, b, spec._replace(neuron=NO_ACTIVATION)), on)
 
 
 # Mapping ------------------------------------------------------------------------------------------------

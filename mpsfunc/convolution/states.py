@@ -116,12 +116,14 @@ def activated(
     """``function`` of these, a convolution or its adjoint, and the neuron behind it; and what tells its slope.
 
     A neuron whose slope follows from its result is part of the same kernel. So is any that the kernel knows where
-    nobody is ``keeping`` what tells the slope nor takes derivatives, unless bits would depend on that: in 16 bits the
-    neuron is applied to what the convolution was rounded to. For ``inference`` neither matters: derivatives, which are
-    still right, compute that again.
+    nobody is ``keeping`` what tells the slope nor is likely to take derivatives, unless bits would depend on that: in
+    16 bits the neuron is applied to what the convolution was rounded to. For ``inference`` neither matters:
+    derivatives, which are still right, compute that again.
     """
-    free = inference or (not keeping and not launch.tracing() and x.dtype == launch.accumulator(x.dtype))
-    if (free and fusable(how.act)) or slope_from_output(how.act):
+    on_cpu = launch.backend(spec.stream) == "cpu"
+    needed = keeping or (launch.keeps_for_gradients() if on_cpu else launch.tracing())
+    free = inference or (not needed and x.dtype == launch.accumulator(x.dtype))
+    if (free and fusable(how.act, on_cpu)) or slope_from_output(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act) if how.act.kind else spec)
         return y, y
     z = function(x, w, b, spec)

@@ -48,3 +48,21 @@ def are_settled(arrays: list[mx.array]) -> bool:
     except (RuntimeError, ValueError):  # within mx.compile or mx.vmap
         return False
     return known_count(some) is not None
+
+
+def channel_factors(a: mx.array) -> tuple[mx.array, mx.array] | None:
+    """Images (n, h, w, c) and numbers (n, 1, 1, c) or (1, 1, 1, c) whose product ``a`` is, if it is not evaluated yet.
+
+    None also without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.channel_factors(a)
+
+
+def mean_of(a: mx.array) -> mx.array | None:
+    """The images (n, h, w, c) whose ``mean(axis=(1, 2))`` ``a`` is, if it is not evaluated yet.
+
+    None also without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.mean_of(a)

@@ -9,7 +9,7 @@ import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.core.printing import describe
-from mpsfunc.nn import folding
+from mpsfunc.nn import folding, reading
 from mpsfunc.nn.copying import Copied
 from mpsfunc.nn.following import Following
 from mpsfunc.nn.functions import function
@@ -91,9 +91,10 @@ class Fusing(DropIn):
         raise NotImplementedError
 
     def __call__(self, x: mx.array) -> mx.array:
-        if self._following is None or not self.takes(x):
+        if not self.takes(x):
             return super().__call__(x)
-        return self._following.noted(self, x)
+        x = reading.read(x)
+        return self.run(x) if self._following is None else self._following.noted(self, x)
 
 
 def name(layer: Any, behind: Any) -> None:
@@ -134,20 +135,22 @@ class Sequential(Copied, DropIn, stock.Sequential):
         left = list(self.layers)
         while left:
             layer = left.pop(0)
-            folded = self._following.folded(layer, left[0], x) if self._following and left else None
-            if folded and can_fuse(layer) and can_fuse(left[0]) and layer.takes(x):
+            following = self._following
+            folded = following.folded(layer, left[0], x) if following and left else None
+            if folded and following and can_fuse(layer) and can_fuse(left[0]) and layer.takes(x):
                 layer = left.pop(0)
                 neuron = fused(layer, left[0]) if left else None
                 if not left and layer._following is not None:  # whose result code behind the chain may add to
-                    x = layer._following.kept(folded, x)
+                    x = layer._following.kept(folded, reading.read(x))
                 else:
-                    x = folded.run(x, neuron)
+                    x = following.run(folded, reading.read(x), neuron)
             else:
                 neuron = fused(layer, left[0]) if left else None
                 if neuron is None or not layer.takes(x):
                     x = layer(x)
                     continue
-                x = layer.run(x, neuron)
+                x = reading.read(x)
+                x = following.run(layer, x, neuron) if following else layer.run(x, neuron)
             if neuron is not None:
                 left.pop(0)
         return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import weakref
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import lazy
+from mpsfunc.core import launch, lazy
 from mpsfunc.nn import folding
 from mpsfunc.nn.folding import Folded, Folds
 
@@ -104,11 +105,17 @@ class Following:
         if statistics:
             call.layer.update({name: call.before[name] for name in statistics})
         try:
-            return call.layer.run(call.x, neuron, **added)
+            return self.run(call.layer, call.x, neuron, **added)
         except Exception:  # of whatever kind: statistics are what the first call left
             if statistics:
                 call.layer.update({name: call.after[name] for name in statistics})
             raise
+
+    def run(self, layer: Any, x: mx.array, neuron: mf.Neuron | None, **added: mx.array) -> mx.array:
+        """What a layer computes; in evaluation mode a model for inference keeps nothing for derivatives."""
+        with launch.for_inference() if self.folding and not layer.training else contextlib.nullcontext():
+            y: mx.array = layer.run(x, neuron, **added)
+            return y
 
     def folded(self, layer: Any, norm: Any, x: mx.array) -> Folded | None:
         """A layer and the normalization behind it as one, if they are as both are now; x has as many axes as between.

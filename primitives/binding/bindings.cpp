@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "binding/cpu_op.h"
+#include "binding/reading.h"
 #include "binding/timed_gather.h"
 #include "mlx/ops.h"
 #include "mlx/utils.h"
@@ -79,6 +80,9 @@ NB_MODULE(_primitives, m) {
       "Whether two objects hold one array; not so once either has been changed in place.");
   m.def("is_lazy_zeros", &is_lazy_zeros, "a"_a, "Whether an array is an mx.zeros that is not evaluated yet.");
   m.def("addends", &addends, "a"_a, "The two arrays that a sum, which is not evaluated yet, is of, or None.");
+  m.def("channel_factors", &channel_factors, "a"_a,
+        "Images and the numbers of their channels whose product an array is, which is not evaluated yet, or None.");
+  m.def("mean_of", &mean_of, "a"_a, "The images of whose pixels an array, not evaluated yet, is the mean, or None.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");

@@ -124,12 +124,6 @@ class Check : public Requirements {
     require(act.kind != kPrelu, "an activation without slopes for channels");
   }
 
-  // Those that a convolution applies itself.
-  void applied(int kind) const {
-    require(kind == kNone || kind == kRelu || kind == kSigmoid || kind == kTanh || kind == kElu,
-            "an activation that convolutions apply");
-  }
-
   // One whose slope follows from what it returns.
   void told(const Activation<double>& act) const {
     require(act.kind == kRelu && act.a >= 0, "an activation whose slope its result tells");

@@ -35,7 +35,7 @@ void conv(const Check& c, bool forward) {
   const Dtype weights = c.dtype(1);
   c.require(weights == c.image() || weights == c.accumulator(), "weights of the images' dtype or the accumulator's");
   convolution(c, p, forward ? c.in(0) : c.out(0), forward ? c.out(0) : c.in(0), c.in(1));
-  c.applied(p.kind);
+  c.fused({p.kind, p.a, p.b, p.c});
   c.input(2, {c.out(0)[3]}, c.accumulator());
   c.output(0, c.out(0), c.image());
 }
@@ -77,7 +77,7 @@ void conv_laid_out(const Check& c, bool adds) {
   c.require(p.rows.size >= 1 && p.cols.size >= 1, "windows");
   c.require(p.exchanged == 0, "inputs and outputs in their places");
   convolution(c, p, c.in(0), c.out(0), weights_shape(c, p));
-  c.applied(p.kind);
+  c.fused({p.kind, p.a, p.b, p.c});
   c.require(c.in(1).size() == 1 && c.dtype(1) == Type::u32, "weights as conv_layout lays them out");
   c.input(2, {c.out(0)[3]}, Type::f32);
   if (adds) {

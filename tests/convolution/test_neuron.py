@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -13,6 +14,8 @@ from support import close, exact, numbers, primitives, same_bits
 from support.oracle import convolution as oracle
 
 import mpsfunc as mf
+from mpsfunc.channels.activation_spec import NAMES
+from mpsfunc.core import launch
 
 HOW: dict[str, Any] = {"stride": (2, 1), "padding": 1, "groups": 2}
 GRADIENTS = {"conv_grad_input", "conv_grad_weights", "conv_grad_bias", "neuron_grad_from_output"}
@@ -145,3 +148,81 @@ def launches(*outputs: mx.array) -> dict[str, int]:
     mx.export_to_dot(dot, *outputs)
     nodes = re.findall(r'label ?= ?"(\w+)"', dot.getvalue())
     return {name: nodes.count(name) for name in ("conv", *sorted(GRADIENTS))}
+
+
+# Any activation -----------------------------------------------------------------------------------------
+
+# Of x, w and groups, each for another kernel: many channels, few, single pixels many and few, depthwise by tiles,
+# of two outputs a channel and of few channels, grouped, Winograd's algorithm.
+KERNELS = {
+    "product": ((2, 9, 7, 33), (50, 3, 1, 33), 1),
+    "lines": ((2, 9, 11, 3), (20, 3, 3, 3), 1),
+    "pixels": ((1, 40, 45, 24), (40, 1, 1, 24), 1),
+    "few pixels": ((3, 1, 1, 520), (1000, 1, 1, 520), 1),
+    "depthwise": ((2, 9, 11, 40), (40, 3, 3, 1), 40),
+    "depthwise of two": ((2, 5, 6, 20), (40, 3, 2, 1), 20),
+    "depthwise of few": ((2, 9, 11, 5), (5, 3, 3, 1), 5),
+    "grouped": ((2, 6, 7, 8), (8, 3, 3, 4), 2),
+    "winograd": ((2, 20, 20, 64), (64, 3, 3, 64), 1),
+}
+ANY = [name for name in NAMES if name != "prelu"]
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_a_kernel_applies_any_activation(
+    isa: str, on_cpu: mx.Device, name: Any, threads: Callable[[int], None]
+) -> None:
+    """The bits of the activation by itself, in one pass, for any number of threads."""
+    for kind, (x_shape, w_shape, groups) in KERNELS.items():
+        for dtype in (mx.float32, mx.float64):
+            x, w, b = numbers(x_shape, dtype), numbers(w_shape, dtype, 1), numbers(w_shape[:1], dtype, 2)
+            how: Any = {"groups": groups, "padding": "same"}
+            y = mf.conv(x, w, b, neuron=name, **how)
+            assert "neuron" not in primitives(y), kind
+            apart = mf.neuron(mf.conv(x, w, b, **how), name)
+            assert same_bits(y, apart), (kind, dtype)
+            threads(1)
+            assert same_bits(mf.conv(x, w, b, neuron=name, **how), apart), (kind, dtype)
+            threads(2)
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_a_transposed_kernel_applies_any_activation(isa: str, on_cpu: mx.Device, name: Any) -> None:
+    x, w, b = numbers((2, 5, 6, 7)), numbers((20, 3, 3, 7), seed=1), numbers((20,), seed=2)
+    y = mf.conv_transpose(x, w, b, stride=2, padding=1, neuron=name)
+    assert "neuron" not in primitives(y)
+    assert same_bits(y, mf.neuron(mf.conv_transpose(x, w, b, stride=2, padding=1), name))
+
+
+@pytest.mark.parametrize("name", ["silu", "hard_swish", "relu6", "relu"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_inference_has_the_derivatives(on_cpu: mx.Device, transposed: bool, name: Any) -> None:
+    """What a compiled function applies in the same kernel has the gradients, tangents and maps that it has apart."""
+    x, w, b = numbers((2, 5, 6, 4), mx.float64), numbers((6, 3, 3, 4), mx.float64, 1), numbers((6,), mx.float64, 2)
+
+    def function(*arrays: mx.array) -> mx.array:
+        return (mf.conv_transpose if transposed else mf.conv)(*arrays, padding=1, neuron=name)
+
+    def meant(*arrays: mx.array) -> mx.array:
+        with launch.for_inference():
+            return function(*arrays)
+
+    compiled = mx.compile(meant)(x, w, b)
+    assert "neuron" not in primitives(compiled)
+    assert name == "relu" or "neuron" in primitives(mx.compile(function)(x, w, b))
+    assert same_bits(compiled, function(x, w, b))
+    tangents = [numbers(a.shape, mx.float64, 5 + i) for i, a in enumerate((x, w, b))]
+
+    def found(of: Callable[..., mx.array]) -> list[mx.array]:
+        grads = mx.grad(lambda *a: (of(*a) ** 2).sum(), argnums=(0, 1, 2))
+        twice = mx.grad(lambda w: (grads(x, w, b)[0] ** 2).sum())(w)
+        each = mx.vmap(of, in_axes=(None, None, 0))(x, w, mx.stack([b, 2 * b]))
+        return [*grads(x, w, b), twice, each, mx.jvp(of, [x, w, b], tangents)[1][0]]
+
+    for got, expected in zip(found(meant), found(function), strict=True):
+        np.testing.assert_allclose(exact(got), exact(expected), rtol=1e-11, atol=1e-11)
+
+
+def test_sixteen_bits_round_ahead_of_an_activation(on_cpu: mx.Device) -> None:
+    x, w, b = arrays(mx.float16)
+    assert same_bits(mf.conv(x, w, b, neuron="silu", **HOW), mf.silu(mf.conv(x, w, b, **HOW)))

@@ -9,7 +9,7 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 // What an activation is told, from its number and three doubles that Python packed; and how to apply it.
-enum Form { kUnchanged, kRectified, kOther };
+enum Form { kUnchanged, kRectified, kClipped, kHardSwished, kOther };
 
 template <typename A>
 struct Neuron {
@@ -25,7 +25,11 @@ struct Neuron {
         c(static_cast<A>(known.c)),
         log_c(static_cast<A>(c == -1 ? 1 : __builtin_log(known.c))),
         powers{Power<A>(known.c), Power<A>(known.c - 1), Power<A>(known.c - 2)} {
-    form = kind == 0 ? kUnchanged : kind == 1 && a == 0 ? kRectified : kOther;
+    form = kind == 0              ? kUnchanged
+           : kind == 1 && a == 0  ? kRectified
+           : kind == 11 && a == 0 ? kClipped
+           : kind == 17           ? kHardSwished
+                                  : kOther;
   }
 };
 
@@ -121,14 +125,21 @@ __attribute__((noinline)) Vec<A> any_passed(Vec<A> g, Vec<A> z, const Neuron<A>&
   return by_kind_of(neuron.kind, [&]<int K>() { return passed<K>(g, z, neuron); });
 }
 
-// The few others that convolutions apply.
+// All others, which convolutions apply to many vectors at a time.
 template <typename A>
 __attribute__((noinline)) void finish_others(Vec<A>* z, int count, const Neuron<A>& neuron) {
-  for (int i = 0; i < count; ++i) {
-    z[i] = neuron.kind == kSigmoid ? activated<kSigmoid>(z[i], neuron)
-           : neuron.kind == kTanh  ? activated<kTanh>(z[i], neuron)
-           : neuron.kind == kElu   ? activated<kElu>(z[i], neuron)
-                                   : activated<kRelu>(z[i], neuron);
+  by_kind_of(neuron.kind, [&]<int K>() {
+    for (int i = 0; i < count; ++i) z[i] = activated<K>(z[i], neuron);
+  });
+}
+
+// Calls f with every vector of a tile in registers.
+template <int Rows, int Columns, typename V, typename F>
+MPSF_INLINE void for_tile(V (&tile)[Rows][Columns], const F& f) {
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) tile[i][j] = f(tile[i][j]);
   }
 }
 
@@ -137,13 +148,13 @@ __attribute__((noinline)) void finish_others(Vec<A>* z, int count, const Neuron<
 template <int Rows, int Columns, typename V, typename A>
 MPSF_INLINE void apply(V (&tile)[Rows][Columns], const Neuron<A>* neuron) {
   if (neuron->form == kUnchanged) return;
-  if (neuron->form == kRectified) {
-#pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) tile[i][j] = rectified(tile[i][j]);
-    }
-    return;
+  if (neuron->form == kRectified) return for_tile(tile, [](V z) { return rectified(z); });
+  if (neuron->form == kClipped) {
+    const A most = neuron->b;
+    return for_tile(tile, [most](V z) { return V(at_most(V(z < 0 ? V{} : z), most)); });
+  }
+  if (neuron->form == kHardSwished) {
+    return for_tile(tile, [neuron](V z) { return V(activated<kHardSwish>(z, *neuron)); });
   }
   V room[Rows][Columns];
 #pragma GCC unroll 16

@@ -141,21 +141,29 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   Pixel at = pixel_at(p, pixel);
+  if (p.fold_rows * p.fold_cols > 1) {
+    for (int r = 0; r < rows; ++r, step(p, at), sums += kTileLanes<A>) unfold(p, at, sums);
+    return;
+  }
+  const int64_t channel = int64_t{group} * p.out_channels + first_lane;
+  const int width = p.out_channels - first_lane, vectors = width <= L ? 1 : kTileVectors;
+  Vec<A> bias[kTileVectors], values[kTileRows * kTileVectors];
+  T* to[kTileRows];
+  for (int v = 0; v < vectors; ++v) bias[v] = load_some(p.bias + channel + v * L, min_int(L, width - v * L));
   for (int r = 0; r < rows; ++r, step(p, at), sums += kTileLanes<A>) {
-    if (p.fold_rows * p.fold_cols > 1) {
-      unfold(p, at, sums);
-      continue;
-    }
     const int row = p.rows.out_first + at.row * p.rows.out_step, col = p.cols.out_first + at.col * p.cols.out_step;
-    T* to = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels;
-    for (int v = 0; v < kTileVectors; ++v) {
-      const int lane = first_lane + v * L, n = min_int(L, p.out_channels - lane);
-      if (n <= 0) break;
-      const int64_t channel = int64_t{group} * p.out_channels + lane;
-      Vec<A> value[1][1] = {{load(sums + v * L) + load_some(p.bias + channel, n)}};
-      if (p.added) value[0][0] += load_some(p.added + (to - p.result) + channel, n);
-      apply(value, p.neuron);
-      store_result(to + channel, value[0][0], n, p.streamed);
+    to[r] = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels + channel;
+    for (int v = 0; v < vectors; ++v) {
+      Vec<A> value[1][1] = {{load(sums + v * L) + bias[v]}};
+      if (p.added) value[0][0] += load_some(p.added + (to[r] - p.result) + v * L, min_int(L, width - v * L));
+      if (p.neuron->form != kOther) apply(value, p.neuron);
+      values[r * vectors + v] = value[0][0];
+    }
+  }
+  if (p.neuron->form == kOther) finish_others(values, rows * vectors, *p.neuron);  // of the whole tile, by one call
+  for (int r = 0; r < rows; ++r) {
+    for (int v = 0; v < vectors; ++v) {
+      store_result(to[r] + v * L, values[r * vectors + v], min_int(L, width - v * L), p.streamed);
     }
   }
 }

@@ -1,0 +1,59 @@
+// What an array that is not evaluated yet is made of, where that is what our kernels compute faster than MLX's.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mlx/array.h"
+#include "mlx/primitives.h"
+
+namespace mpsf {
+
+namespace mx = mlx::core;
+
+inline bool made_by(const mx::array& a, const char* name) {
+  return a.status() == mx::array::Status::unscheduled && a.has_primitive() && std::string(a.primitive().name()) == name;
+}
+
+// Images and the numbers, one for each channel of each image or of all, whose product an array is: what MLX repeats
+// such numbers for.
+inline std::optional<std::pair<mx::array, mx::array>> channel_factors(const mx::array& a) {
+  if (a.ndim() != 4 || !made_by(a, "Multiply") || a.inputs().size() != 2) return std::nullopt;
+  for (int i = 0; i < 2; ++i) {
+    const mx::array &images = a.inputs()[1 - i], &repeated = a.inputs()[i];
+    if (!made_by(repeated, "Broadcast") || made_by(images, "Broadcast") || repeated.inputs().size() != 1) continue;
+    const mx::array& numbers = repeated.inputs()[0];
+    const bool fits = numbers.ndim() == 4 && (numbers.shape(0) == a.shape(0) || numbers.shape(0) == 1) &&
+                      numbers.shape(1) == 1 && numbers.shape(2) == 1 && numbers.shape(3) == a.shape(3);
+    if (fits && images.shape() == a.shape() && images.dtype() == numbers.dtype()) return std::pair(images, numbers);
+  }
+  return std::nullopt;
+}
+
+// Whether an array is a constant that counts as 1 / count in its dtype.
+inline bool is_inverse(const mx::array& a, double count) {
+  if (a.size() != 1 || a.is_tracer() || !a.is_available()) return false;
+  if (a.dtype() == mx::float32) return *a.data<float>() == static_cast<float>(1 / count);
+  if (a.dtype() == mx::float64) return *a.data<double>() == 1 / count;
+  if (a.dtype() == mx::float16) return float(*a.data<mx::float16_t>()) == float(mx::float16_t(float(1 / count)));
+  if (a.dtype() == mx::bfloat16) return float(*a.data<mx::bfloat16_t>()) == float(mx::bfloat16_t(float(1 / count)));
+  return false;
+}
+
+// The images (n, h, w, c) of whose pixels an array is the mean, as mx.mean makes it: a sum over axes 1 and 2, which may
+// be gone, times a constant.
+inline std::optional<mx::array> mean_of(const mx::array& a) {
+  if (!made_by(a, "Multiply") || a.inputs().size() != 2 || !made_by(a.inputs()[1], "Broadcast")) return std::nullopt;
+  const mx::array* sum = &a.inputs()[0];
+  if (made_by(*sum, "Squeeze") && sum->inputs().size() == 1) sum = &sum->inputs()[0];
+  if (!made_by(*sum, "Sum") || sum->inputs().size() != 1) return std::nullopt;
+  const mx::array &images = sum->inputs()[0], &inverse = a.inputs()[1].inputs()[0];
+  const std::vector<int> axes = static_cast<const mx::Reduce&>(sum->primitive()).state().second;
+  const bool both = axes == std::vector<int>{1, 2} || axes == std::vector<int>{2, 1};
+  if (images.ndim() != 4 || images.dtype() != a.dtype() || !both || a.shape(0) != images.shape(0)) return std::nullopt;
+  if (a.size() != static_cast<size_t>(images.shape(0)) * images.shape(3)) return std::nullopt;
+  return is_inverse(inverse, double(images.shape(1)) * images.shape(2)) ? std::optional(images) : std::nullopt;
+}
+
+}  // namespace mpsf
