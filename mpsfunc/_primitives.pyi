@@ -153,6 +153,16 @@ def is_lazy_zeros(a: mlx.core.array) -> bool:
 def addends(a: mlx.core.array) -> tuple[mlx.core.array, mlx.core.array] | None:
     """The two arrays that a sum, which is not evaluated yet, is of, or None."""
 
+def channel_factors(a: mlx.core.array) -> tuple[mlx.core.array, mlx.core.array] | None:
+    """
+    Images and the numbers of their channels whose product an array is, which is not evaluated yet, or None.
+    """
+
+def mean_of(a: mlx.core.array) -> mlx.core.array | None:
+    """
+    The images of whose pixels an array, not evaluated yet, is the mean, or None.
+    """
+
 def known_count(a: mlx.core.array) -> int | None:
     """The value of an int64 that is not to be computed, or None."""
 

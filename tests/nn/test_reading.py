@@ -69,7 +69,7 @@ def test_squeeze_and_excite_runs_ours(dtype: mx.Dtype, compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_its_gradients(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_gradients(compiled: bool) -> None:
     model, same = pair()
     x = numbers((3, 5, 6, 24))
 
@@ -87,6 +87,15 @@ def test_its_gradients(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for path, expected in theirs.items():
         scale = float(mx.abs(expected).max())
         np.testing.assert_allclose(exact(ours[path]), exact(expected), rtol=0, atol=2e-5 * scale, err_msg=path)
+
+
+def test_it_is_mapped_and_has_tangents() -> None:
+    model, same = pair()
+    x, t = numbers((4, 3, 5, 6, 24)), numbers((3, 5, 6, 24), seed=1)
+    np.testing.assert_allclose(exact(mx.vmap(model)(x)), [exact(same(each)) for each in x], rtol=0, atol=1e-5)
+    (pushed,), dy = mx.jvp(model, [x[0]], [t])[1], numbers((3, 3), seed=2)
+    (pulled,) = mx.vjp(same, [x[0]], [dy])[1]
+    np.testing.assert_allclose((exact(pushed) * exact(dy)).sum(), (exact(t) * exact(pulled)).sum(), rtol=1e-4)
 
 
 def test_bits_of_a_product_are_the_product_s(threads: Callable[[int], None]) -> None:
