@@ -15,7 +15,7 @@ import pytest
 from native.cxx import HERE, PRIMITIVES, compile_, isa_flags, needs_compiler
 from support import same_bits
 from support.bfloat16_case import Channels, Windows, check, defined, grad_both, level
-from support.convolution_case import WINDOWS, Case, axis
+from support.convolution_case import WINDOWS, Case, axis, close, exact
 
 from mpsfunc.core.params import for_cpu
 
@@ -81,6 +81,17 @@ class Modelled(Case):
         library()[-1].run(op.encode(), ins, outs, len(outputs), (ctypes.c_int * len(words))(*words))
         return [mx.array(m).view(d) for m, d in zip(made, dtypes, strict=True)]
 
+    def laid_out(self, *added: mx.array) -> mx.array | None:
+        """The convolution with weights that are laid out first, if they are, and images added to what it makes."""
+        arrays = [self.x, self.w, self.b, *added]
+        given, made = [raw(a) for a in arrays], np.full(self.dy.shape, 0x7FC0, np.uint16)
+        ins = (Tensor * len(arrays))(*(tensor(a.shape, a.dtype, g) for a, g in zip(arrays, given, strict=True)))
+        out, words = tensor(self.dy.shape, mx.bfloat16, made), for_cpu(self._params)
+        run = library()[-1].run_laid_out
+        run.restype = ctypes.c_bool
+        done = run(ins, len(arrays), ctypes.byref(out), (ctypes.c_int * len(words))(*words), self.groups)
+        return mx.array(made).view(mx.bfloat16) if done else None
+
 
 # Whole tiles, rests of them in rows, lanes and depth, two row tiles and one, sums that are cut, and what is gathered.
 CHANNELS = ((1, 32, 32), (1, 64, 40), (1, 3, 7), (1, 16, 33), (1, 65, 3), (2, 32, 16), (2, 3, 50), (1, 96, 17))
@@ -105,6 +116,19 @@ def test_every_window(windows: Windows, channels: Channels) -> None:
 )
 def test_many_pixels_and_long_sums(windows: Windows, channels: Channels, images: int) -> None:
     check(windows, channels, images, of=Modelled)
+
+
+@pytest.mark.parametrize("channels", ((1, 32, 32), (1, 3, 20), (1, 65, 33), (2, 32, 16), (1, 96, 70)), ids=str)
+@pytest.mark.parametrize("name", ("1x1", "1x1 s2", "3x3 p1", "3x3 s2 p1", "dilated", "hangs over", "long line"))
+def test_weights_laid_out_ahead(name: str, channels: Channels) -> None:
+    k, expected = defined(WINDOWS[name], channels, 2)
+    modelled = Modelled(*k)
+    made = modelled.laid_out()
+    assert made is not None and same_bits(made, modelled.conv())
+    y, size = expected[0]
+    sums = modelled.laid_out(k.dy)
+    assert sums is not None
+    close(sums, y + exact(k.dy), size + np.abs(exact(k.dy)))
 
 
 def test_subnormal_numbers_are_zeros() -> None:

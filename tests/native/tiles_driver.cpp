@@ -14,11 +14,17 @@ namespace mpsf {
 
 namespace below {  // what the level leaves to AVX-512 is not tested here
 void conv(const Call&) { abort(); }
+void conv_layout(const Call&) { abort(); }
+void conv_laid_out(const Call&) { abort(); }
+int64_t layout_words(Type, const int*, int) { abort(); }
 void conv_grad_input(const Call&) { abort(); }
 void conv_grad_weights(const Call&) { abort(); }
 }  // namespace below
 namespace tested {
 void conv(const Call&);
+void conv_layout(const Call&);
+void conv_laid_out(const Call&);
+int64_t layout_words(Type weights, const int* shape, int groups);
 void conv_grad_input(const Call&);
 void conv_grad_weights(const Call&);
 }  // namespace tested
@@ -71,4 +77,19 @@ extern "C" [[gnu::visibility("default")]] void run(const char* op, const mpsf::T
   } else {
     mpsf::tested::conv_grad_weights(call);
   }
+}
+
+// "conv" with weights that are laid out first, and a fourth input that is added; false where weights are not laid out.
+extern "C" [[gnu::visibility("default")]] bool run_laid_out(const mpsf::Tensor* in, int in_count,
+                                                            const mpsf::Tensor* out, const int* params, int groups) {
+  const int64_t words = mpsf::tested::layout_words(in[1].type, in[1].shape, groups);
+  if (words == 0) return false;
+  const mpsf::Scratch<int> room(words);
+  const mpsf::Tensor laid = {room.get(), words, {static_cast<int>(words)}, 1, mpsf::Type::u32, false};
+  const int layout[] = {0, groups};
+  mpsf::tested::conv_layout({in + 1, &laid, 1, layout});
+  mpsf::Tensor given[4] = {in[0], laid, in[2]};
+  if (in_count > 3) given[3] = in[3];
+  mpsf::tested::conv_laid_out({given, out, 1, params, in_count});
+  return true;
 }
