@@ -15,7 +15,7 @@ from mpsfunc.channels import accumulation, activation_rules
 from mpsfunc.channels.activation_spec import NAMES, NO_ACTIVATION, PRELU, fusable, slope_from_output
 from mpsfunc.convolution import margins
 from mpsfunc.convolution.spec import Spec
-from mpsfunc.core import arguments, checks, launch, printing
+from mpsfunc.core import arguments, checks, launch, operation, printing
 from mpsfunc.core.arguments import cacheable, is_a, refuse
 from mpsfunc.core.printing import describe
 from mpsfunc.windows.axis import CIRCULAR, CONVOLUTION_EDGES, EDGE_MODES, REFLECT, Axis, check_axes, check_windows
@@ -121,7 +121,7 @@ def activated(
     derivatives, which are still right, compute that again.
     """
     on_cpu = launch.backend(spec.stream) == "cpu"
-    needed = keeping or (launch.keeps_for_gradients() if on_cpu else launch.tracing())
+    needed = keeping or (operation.keeps_for_gradients() if on_cpu else launch.tracing())
     free = inference or (not needed and x.dtype == launch.accumulator(x.dtype))
     if (free and fusable(how.act, on_cpu)) or slope_from_output(how.act):
         y = function(x, w, b, spec._replace(neuron=how.act) if how.act.kind else spec)

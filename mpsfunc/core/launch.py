@@ -8,13 +8,11 @@ where there is no compiler for that, as text (``mx.fast.cuda_kernel``).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -123,30 +121,6 @@ def accumulator(dtype: mx.Dtype) -> mx.Dtype:
 def tracing() -> bool:
     """Whether a transformation may look on; without the C++ module nobody knows."""
     return _primitives is None or _primitives.tracing()
-
-
-class _Inference(threading.local):
-    """Whether this thread makes results of which nobody is going to take derivatives."""
-
-    meant = False
-
-
-_inference = _Inference()
-
-
-@contextlib.contextmanager
-def for_inference() -> Iterator[None]:
-    """Within it operations need keep nothing for derivatives, which are then right, but computed from the beginning."""
-    before, _inference.meant = _inference.meant, True
-    try:
-        yield
-    finally:
-        _inference.meant = before
-
-
-def keeps_for_gradients() -> bool:
-    """Whether an operation had better keep what its derivatives need: `tracing`, but for inference."""
-    return tracing() and not _inference.meant
 
 
 def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:

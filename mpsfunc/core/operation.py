@@ -8,8 +8,9 @@ so are those of operations that another one is made of.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import mlx.core as mx
@@ -33,6 +34,30 @@ class _Inside(threading.local):
 
 
 _inside = _Inside()
+
+
+class _Inference(threading.local):
+    """Whether this thread makes results of which nobody is going to take derivatives."""
+
+    meant = False
+
+
+_inference = _Inference()
+
+
+@contextlib.contextmanager
+def for_inference() -> Iterator[None]:
+    """Within it operations need keep nothing for derivatives, which are then right, but computed from the beginning."""
+    before, _inference.meant = _inference.meant, True
+    try:
+        yield
+    finally:
+        _inference.meant = before
+
+
+def keeps_for_gradients() -> bool:
+    """Whether an operation had better keep what its derivatives need: `launch.tracing`, but for inference."""
+    return launch.tracing() and not _inference.meant
 
 
 class _Static:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import launch, lazy
+from mpsfunc.core import lazy, operation
 from mpsfunc.nn import folding
 from mpsfunc.nn.folding import Folded, Folds
 
@@ -113,7 +113,7 @@ class Following:
 
     def run(self, layer: Any, x: mx.array, neuron: mf.Neuron | None, **added: mx.array) -> mx.array:
         """What a layer computes; in evaluation mode a model for inference keeps nothing for derivatives."""
-        with launch.for_inference() if self.folding and not layer.training else contextlib.nullcontext():
+        with operation.for_inference() if self.folding and not layer.training else contextlib.nullcontext():
             y: mx.array = layer.run(x, neuron, **added)
             return y
 

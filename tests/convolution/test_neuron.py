@@ -15,7 +15,7 @@ from support.oracle import convolution as oracle
 
 import mpsfunc as mf
 from mpsfunc.channels.activation_spec import NAMES
-from mpsfunc.core import launch
+from mpsfunc.core import operation
 
 HOW: dict[str, Any] = {"stride": (2, 1), "padding": 1, "groups": 2}
 GRADIENTS = {"conv_grad_input", "conv_grad_weights", "conv_grad_bias", "neuron_grad_from_output"}
@@ -204,7 +204,7 @@ def test_inference_has_the_derivatives(on_cpu: mx.Device, transposed: bool, name
         return (mf.conv_transpose if transposed else mf.conv)(*arrays, padding=1, neuron=name)
 
     def meant(*arrays: mx.array) -> mx.array:
-        with launch.for_inference():
+        with operation.for_inference():
             return function(*arrays)
 
     compiled = mx.compile(meant)(x, w, b)
