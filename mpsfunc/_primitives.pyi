@@ -171,6 +171,11 @@ def watched(gathered: mlx.core.array, sockets: Sequence[int], seconds: float) ->
     What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.
     """
 
+def keep_freed(bytes: int) -> bool:
+    """
+    Has malloc make all memory of one piece and keep what is freed; False where malloc is not glibc's.
+    """
+
 def get_num_threads() -> int: ...
 
 def set_num_threads(threads: int) -> None: ...

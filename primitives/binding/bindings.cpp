@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "binding/cpu_op.h"
+#include "binding/heap.h"
 #include "binding/reading.h"
 #include "binding/timed_gather.h"
 #include "mlx/ops.h"
@@ -86,6 +87,8 @@ NB_MODULE(_primitives, m) {
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
+  m.def("keep_freed", &keep_freed, "bytes"_a,
+        "Has malloc make all memory of one piece and keep what is freed; False where malloc is not glibc's.");
   m.def("get_num_threads", &get_num_threads);
   m.def("set_num_threads", &set_num_threads, "threads"_a);
   m.def("isas", &isas, "Instruction sets compiled and present here, widest first.");

@@ -30,7 +30,7 @@ side takes less than 2 ms in a few calls beforehand, ten such calls in a row are
 20 ms; one call before them is not timed. *kept* is the time of a call where the results of all ten are kept until the
 last is there, for ours in one evaluation, as in the forward pass of a training step; *of copy* is that of *kept*.
 PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout, as is
-*PyTorch, kept*. Importing mpsfunc lets MLX keep 1 GiB of freed buffers instead of 32 MB, for stock
+*PyTorch, kept*. Importing mpsfunc has the process keep freed memory (docs/conventions.md), for stock
 MLX's rows too. Stock MLX's gradients are `mx.vjp`'s. No side has more than two threads. Written by `make bench`."""
 )
 _GPU = (

@@ -1,7 +1,9 @@
-"""What the import does to MLX's cache of CPU buffers."""
+"""What becomes of the CPU's memory: what the import has malloc and MLX keep, and how much arrays take."""
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 
@@ -12,15 +14,37 @@ import pytest
 pytestmark = pytest.mark.skipif(mx.is_available(mx.gpu), reason="MLX keeps what it may where it has a GPU")
 
 
-def limit_after(*lines: str) -> int:
-    program = "\n".join(("import mlx.core as mx", *lines, "print(mx.set_cache_limit(0))"))
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is not glibc's")
+MEGABYTE = 1 << 20
+WITHOUT = {"MALLOC_MMAP_MAX_": "65536"}  # what glibc does by itself, so that the import leaves it alone
+
+
+def limit_after(*lines: str, env: dict[str, str] | None = None) -> int:
+    return printed_by(*lines, "print(mx.set_cache_limit(0))", env=env)
+
+
+def printed_by(*lines: str, env: dict[str, str] | None = None) -> int:
+    program = "\n".join(("import mlx.core as mx", *lines))
+    told = {**os.environ, **(env or {})}
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=told)
     return int(done.stdout)
 
 
 def test_the_import_lets_mlx_keep_what_a_step_frees() -> None:
     assert limit_after() == 32 << 20  # MLX's own, which the package looks for
-    assert limit_after("import mpsfunc") == min(1 << 30, mx.get_memory_limit() // 8)
+    assert limit_after("import mpsfunc", env=WITHOUT) == min(1 << 30, mx.get_memory_limit() // 8)
+
+
+@glibc
+def test_where_malloc_keeps_memory_mlx_need_not() -> None:
+    assert limit_after("import mpsfunc") == MEGABYTE
+
+
+@glibc
+@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_the_user_told_malloc_stays(name: str) -> None:
+    value = "glibc.malloc.mmap_max=65536" if name == "GLIBC_TUNABLES" else "131072"
+    assert limit_after("import mpsfunc", env={name: value}) == min(1 << 30, mx.get_memory_limit() // 8)
 
 
 def test_a_limit_of_the_users_stays() -> None:
@@ -37,4 +61,23 @@ def test_a_loop_reuses_the_buffers_of_the_round_before() -> None:
         "for _ in range(20): mx.eval([mf.avg_pool(x, 3, stride=1, padding=1) for _ in range(10)])",
         "assert mx.get_cache_memory() == kept > 10 * x.nbytes, kept",
     )
-    assert limit_after(*lines) > 0
+    assert limit_after(*lines, env=WITHOUT) > 0
+
+
+@glibc
+def test_new_arrays_of_any_size_lie_where_dead_ones_did() -> None:
+    """Ten of 8 MB, and then two of 42 MB, for which MLX has no buffer."""
+    lines = (
+        "import mpsfunc as mf, pathlib, re",
+        "def peak():",
+        "    lines = pathlib.Path('/proc/self/status').read_text()",
+        "    return int(re.search(r'VmHWM:\\s+(\\d+)', lines)[1]) << 10",
+        "def pool(x): return mf.avg_pool(x, 3, stride=1, padding=1)",
+        "x = mx.ones((8, 64, 64, 64))",  # 8 MB
+        "mx.eval([pool(x) for _ in range(10)])",
+        "before = peak()",
+        "mx.eval(pool(mx.ones((40, 64, 64, 64))))",  # twice 42 MB
+        "print(peak() - before)",
+    )
+    assert printed_by(*lines) < 20 * MEGABYTE
+    assert printed_by(*lines, env=WITHOUT) > 60 * MEGABYTE
