@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "binding/ahead.h"
 #include "binding/vmap.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
@@ -109,15 +110,22 @@ class CpuOp : public mx::Primitive {
       encoder.set_input_array(a);
       in.push_back(tensor_of(a, const_cast<void*>(a.data<void>())));
     }
+    size_t bytes = 0;
+    for (const mx::array& a : outputs) bytes += a.nbytes();
+    std::shared_ptr<Ahead> ahead = ahead_of(stream());
+    if (ahead) ahead->wait_for_room(bytes);
     for (mx::array& a : outputs) {
       allocate(a);
       bool streamed = prepare(op_, a.data<void>(), a.nbytes());
       encoder.set_output_array(a);
       out.push_back(tensor_of(a, a.data<void>(), streamed));
     }
-    encoder.dispatch([op = op_, params = params_, in = std::move(in), out = std::move(out)] {
+    auto launch = std::make_shared<Launch>(std::move(ahead), bytes);
+    encoder.dispatch([op = op_, params = params_, in = std::move(in), out = std::move(out), launch] {
+      launch->begin();
       run_kernel(op,
                  Call{in.data(), out.data(), static_cast<int>(out.size()), params.data(), static_cast<int>(in.size())});
+      launch->end();
     });
   }
 

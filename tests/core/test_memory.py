@@ -6,9 +6,12 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
+
+import mpsfunc as mf
 
 # The import leaves such a build alone, which these tests would not see.
 pytestmark = pytest.mark.skipif(mx.is_available(mx.gpu), reason="MLX keeps what it may where it has a GPU")
@@ -81,3 +84,30 @@ def test_new_arrays_of_any_size_lie_where_dead_ones_did() -> None:
     )
     assert printed_by(*lines) < 20 * MEGABYTE
     assert printed_by(*lines, env=WITHOUT) > 60 * MEGABYTE
+
+
+# The most that arrays take -------------------------------------------------------------------------------
+
+
+def arrays_at_most(make: Callable[[], mx.array]) -> int:
+    """Bytes beyond what there was, at the peak of an evaluation."""
+    made = make()
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(made)
+    return mx.get_peak_memory() - before
+
+
+def test_results_are_not_made_far_ahead_of_their_use() -> None:
+    """Of forty poolings one after the other, three results have room at any time, and what they are made of."""
+    x = mx.random.normal((8, 64, 64, 64))
+    mx.eval(x)
+
+    def pooled() -> mx.array:
+        y = x
+        for _ in range(40):
+            y = mf.avg_pool(y, 3, stride=1, padding=1)
+        return y
+
+    assert arrays_at_most(pooled) < 6 * x.nbytes
