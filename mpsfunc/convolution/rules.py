@@ -22,7 +22,7 @@ _Function = Callable[[mx.array, mx.array, mx.array | None, Spec], mx.array]
 
 def linear(spec: Spec) -> Spec:
     """The same convolution without its neuron."""
-    return spec._replace(biased=False, neuron=NO_ACTIVATION)
+    return spec._replace(biased=False, neuron=NO_ACTIVATION, rounded=False)
 
 
 def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
@@ -55,7 +55,7 @@ def conv_with_bias(x: mx.array, w: mx.array, b: mx.array, spec: Spec) -> mx.arra
 def _conv_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (x, w, _), plain = arrays, linear(spec)
     dz = _before_neuron(conv_with_bias, arrays, cotangents[0], outputs[0], spec)
-    return grad_input(dz, w, None, plain), grad_weights(dz, x, plain), grad_bias(dz, plain)
+    return grad_input(dz, w, None, plain), _grad_of(w, dz, x, plain), grad_bias(dz, plain)
 
 
 @conv_with_bias.jvp
@@ -108,7 +108,7 @@ def grad_input_with_bias(dy: mx.array, w: mx.array, b: mx.array, spec: Spec) -> 
 def _grad_input_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (dy, w, _), plain = arrays, linear(spec)
     dz = _before_neuron(grad_input_with_bias, arrays, cotangents[0], outputs[0], spec)
-    return conv(dz, w, None, plain), grad_weights(dy, dz, plain), grad_bias(dz, plain)
+    return conv(dz, w, None, plain), _grad_of(w, dy, dz, plain), grad_bias(dz, plain)
 
 
 @grad_input_with_bias.jvp
@@ -123,7 +123,7 @@ def _grad_input_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> m
 
 @operation("conv_grad_weights")
 def grad_weights(dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
-    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' where cuDNN makes them.
+    """Weights (o, kh, kw, c / groups) in the accumulator's dtype, or the images' if ``rounded`` or cuDNN makes them.
 
     Where ``spec.exchanged`` they are (c, kh, kw, o), on a CPU.
     """
@@ -139,10 +139,12 @@ def _grad_weights_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec:
 @grad_weights.jvp
 def _grad_weights_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     (dy, x), (tdy, tx) = arrays, tangents
-    terms = [] if tdy is None else [grad_weights(tdy, x, spec)]
+    each = spec if tdy is None or tx is None else linear(spec)  # so that a sum is rounded once
+    terms = [] if tdy is None else [grad_weights(tdy, x, each)]
     if tx is not None:
-        terms.append(grad_weights(dy, tx, spec))
-    return sum(terms[1:], terms[0])
+        terms.append(grad_weights(dy, tx, each))
+    tangent = sum(terms[1:], terms[0])
+    return tangent.astype(x.dtype) if spec.rounded else tangent
 
 
 @grad_weights.vmap
@@ -218,6 +220,12 @@ def _grad_weights_and_bias_vmap(arrays: Arrays, mapped: Mapped, size: int, spec:
     return _grad_weights_vmap(arrays, mapped, size, spec), db
 
 
+def _grad_of(w: mx.array, dy: mx.array, x: mx.array, spec: Spec) -> mx.array:
+    """`grad_weights` for w, whose dtype it gets. Where MLX rounds it, on one thread, it takes as long as the sums."""
+    own = w.dtype == x.dtype and launch.backend(spec.stream) == "cpu"
+    return grad_weights(dy, x, spec._replace(rounded=own))
+
+
 def filled(b: mx.array | None, images: mx.array, length: int) -> mx.array:
     """A bias for images, zeros where there is none."""
     return accumulation.constant(0.0, length, launch.accumulator(images.dtype)) if b is None else b
@@ -239,7 +247,7 @@ def _parameter_gradients(dy: mx.array, x: mx.array, spec: Spec, count: int) -> l
     if ordinary and not routes.slow_in_cudnn(spec, out, x):
         return [library.grad_weights(dy, x, spec)]
     acc = launch.accumulator(x.dtype)
-    results = (shape, acc), ((out,), acc)
+    results = (shape, x.dtype if spec.rounded else acc), ((out,), acc)
 
     def kernels() -> tuple[KernelLaunch, ...]:
         matrices = launch.backend(spec.stream) == "metal"

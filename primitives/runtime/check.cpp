@@ -300,7 +300,7 @@ void check(const Signature& call) {
     case Op::conv_laid_out:
       return conv_laid_out(c, call.inputs.size() == 4);
     case Op::conv_grad_weights:
-      return conv_grad_weights(c, call.shapes.size() == 2);
+      return conv_grad_weights(c, call);
     case Op::conv_grad_bias:
       c.no_params();
       c.counts(1, 1);

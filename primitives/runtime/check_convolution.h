@@ -41,13 +41,15 @@ void conv(const Check& c, bool forward) {
 }
 
 template <typename Check>
-void conv_grad_weights(const Check& c, bool with_bias) {
+void conv_grad_weights(const Check& c, const Signature& call) {
   const auto p = c.template params<ConvGradWeightsParams>();
+  const bool with_bias = call.shapes.size() == 2;
   c.counts(2, with_bias ? 2 : 1);
   c.input(1, c.in(1), c.image());
   convolution(c, p, c.in(1), c.in(0), c.out(0));
   if (with_bias) c.output(1, {c.in(0)[3]}, c.accumulator());
-  c.output(0, c.out(0), c.accumulator());
+  const Dtype made = call.dtypes[0];
+  c.require(made == c.image() || made == c.accumulator(), "gradients of the images' dtype or the accumulator's");
 }
 
 template <typename Check>

@@ -256,6 +256,41 @@ def test_derivatives_have_the_dtypes_of_their_arguments(device: mx.Device) -> No
     assert [g.dtype for g in grads] == [mx.bfloat16, mx.float32, mx.float16]
 
 
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("channels", [(1, 6, 40), (7, 1, 1)], ids=str)
+def test_the_gradient_of_narrow_weights_is_rounded_by_its_kernel(
+    on_cpu: mx.Device, dtype: mx.Dtype, channels: tuple[int, int, int]
+) -> None:
+    """Not by MLX: one number at a time on one thread, that takes as long as the sums."""
+    groups, c, o = channels
+    x, w = numbers((2, 5, 6, groups * c), dtype), numbers((groups * o, 3, 3, c), dtype, 1)
+    y, state = mf.conv_fwd(x, w, groups=groups)
+    dy = numbers(tuple(y.shape), dtype, 2)
+    wide = mf.conv_grad_weights(dy, x, state).dw
+    _, (dw,) = mx.vjp(lambda w: mf.conv(x, w, groups=groups), [w], [dy])
+    assert wide.dtype == mx.float32 and same_bits(dw, wide.astype(dtype))
+    back = numbers((groups * c, 3, 3, o), dtype, 3)
+    _, (turned,) = mx.vjp(lambda w: mf.conv_transpose(dy, w, groups=groups), [back], [x])
+    assert turned.dtype == dtype
+    for gradient in (dw, turned):
+        assert "AsType" not in primitives(mx.stop_gradient(gradient))
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+def test_a_second_derivative_of_narrow_weights_is_rounded_once(on_cpu: mx.Device, dtype: mx.Dtype) -> None:
+    """Along a tangent of both sides the gradient of the weights is a sum of two, each in float32."""
+    x, w, dy = numbers((2, 5, 6, 6), dtype), numbers((8, 3, 3, 6), dtype, 1), numbers((2, 3, 4, 8), dtype, 2)
+    tx, tdy = numbers(x.shape, dtype, 3), numbers(dy.shape, dtype, 4)
+    state = mf.conv_state(x.shape, w.shape)
+
+    def gradient(x: mx.array, dy: mx.array) -> mx.array:
+        return mx.vjp(lambda w: mf.conv(x, w), [w], [dy])[1][0]
+
+    _, (tangent,) = mx.jvp(gradient, [x, dy], [tx, tdy])
+    terms = mf.conv_grad_weights(tdy, x, state).dw + mf.conv_grad_weights(dy, tx, state).dw
+    assert same_bits(tangent, terms.astype(dtype))
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, mx.compile, mx.checkpoint], ids=["plain", "compile", "checkpoint"])
 @pytest.mark.parametrize("argnum", [0, 1, 2])
 def test_lazy_evaluation_runs_only_the_gradient_that_was_asked_for(on_cpu: mx.Device, wrap: Any, argnum: int) -> None:

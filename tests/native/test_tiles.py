@@ -69,7 +69,7 @@ class Modelled(Case):
     """A case that the model runs."""
 
     def run(self, op: str, arrays: list[mx.array], params: Any, *outputs: mx.array) -> list[mx.array]:
-        dtypes = [mx.float32 if op == "conv_grad_weights" else self.x.dtype for _ in outputs]
+        dtypes = [a.dtype if op == "conv_grad_weights" else self.x.dtype for a in outputs]
         given = [raw(a) for a in arrays]
         made = [
             np.full(a.shape, 0x7FC0, np.uint16) if d == mx.bfloat16 else np.full(a.shape, np.nan, np.float32)

@@ -69,6 +69,7 @@ def check(windows: Windows, channels: Channels, images: int = 2, of: type[Case] 
     made = [k.conv(), k.grad_input(), *grad_both(k)]
     for value, definition in zip(made, expected, strict=True):
         close(value, *definition)
+    assert same_bits(k.grad_weights(), made[2].astype(k.w.dtype, stream=mx.cpu))
     if k.groups == 1:
         turned = as_transposed(k)
         for value, definition in zip(turned, expected, strict=True):

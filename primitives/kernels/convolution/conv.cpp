@@ -173,6 +173,35 @@ class WideWeights {
   Call call_;
 };
 
+// Where gradients of weights are made, in the accumulator's dtype: the result, or memory from which round() makes it.
+template <typename T>
+class WideGradient {
+  using A = Acc<T>;
+
+ public:
+  explicit WideGradient(const Tensor& out)
+      : out_(out), narrow_(sizeof(T) != sizeof(A) && out.type != Type::f32), room_(narrow_ ? out.size : 0) {}
+  A* get() const { return narrow_ ? room_.get() : data<A>(out_); }
+  bool streamed() const { return !narrow_ && out_.streamed; }
+
+  void round() const {
+    if (!narrow_) return;
+    T* const to = data<T>(out_);
+    parallel_for((out_.size + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
+      const int64_t end = smaller(out_.size, (chunk + 1) * kChunkElements);
+      for (int64_t i = chunk * kChunkElements; i < end; i += lanes<A>) {
+        const int n = static_cast<int>(smaller(lanes<A>, end - i));
+        store_some(to + i, load_some(room_.get() + i, n), n);
+      }
+    });
+  }
+
+ private:
+  const Tensor& out_;
+  const bool narrow_;
+  const Scratch<A> room_;
+};
+
 }  // namespace
 
 void conv(const Call& given) {
@@ -269,12 +298,14 @@ void conv_grad_weights(const Call& call) {
     const ConvGradWeightsParams p = params_as<ConvGradWeightsParams>(call.params);
     Geometry g(p, call.in[0].shape[0], call.out[0].shape);
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
-    A *dw = data<A>(call.out[0]), *db = call.out_count > 1 ? data<A>(call.out[1]) : nullptr;
+    const WideGradient<T> wide(call.out[0]);
+    A *const dw = wide.get(), *const db = call.out_count > 1 ? data<A>(call.out[1]) : nullptr;
     if (g.depthwise()) {
-      return depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.out_channels});
+      depthwise_grad<T>({dy, x, dw, db, g.images, g.rows, g.cols, g.groups, g.out_channels});
+      return wide.round();
     }
     g = g.flat();
-    const bool streamed = call.out[0].streamed && g.channels % lanes<A> == 0 && !g.exchanged;
+    const bool streamed = wide.streamed() && g.channels % lanes<A> == 0 && !g.exchanged;
     WeightGrad<T> grad = {dy,       x,          dw, db, g.images, g.rows, g.cols, g.groups, g.channels, g.out_channels,
                           streamed, g.exchanged};
     const bool made = by_other_ways(grad, g.winograd, [&](const auto& make) {
@@ -285,6 +316,7 @@ void conv_grad_weights(const Call& call) {
       exchange(turned.get(), g.out_channels, int64_t{g.rows.size} * g.cols.size, g.channels, dw);
     });
     if (!made) weight_grad(grad);
+    wide.round();
   });
 }
 

@@ -119,25 +119,27 @@ void conv_grad_weights(const Call& call) {
   Geometry g(p, call.in[0].shape[0], call.out[0].shape);
   if (call.in[0].type != Type::bf16 || g.depthwise()) return MPSF_BELOW::conv_grad_weights(call);
   g = g.flat();
-  float* const dw = data<float>(call.out[0]);
-  const bool streamed = call.out[0].streamed && g.channels % lanes<float> == 0 && !g.exchanged;
-  PairGrad grad = {data<Bfloat>(call.in[0]),
-                   data<Bfloat>(call.in[1]),
-                   dw,
-                   call.out_count > 1 ? data<float>(call.out[1]) : nullptr,
-                   g.images,
-                   g.rows,
-                   g.cols,
-                   g.groups,
-                   g.channels,
-                   g.out_channels,
-                   streamed,
-                   g.exchanged};
+  PairGrad grad = {};
+  const bool rounded = call.out[0].type == Type::bf16;
+  if (rounded) {
+    grad.rounded = data<Bfloat>(call.out[0]);
+  } else {
+    grad.dw = data<float>(call.out[0]);
+  }
+  grad.dy = data<Bfloat>(call.in[0]), grad.x = data<Bfloat>(call.in[1]);
+  if (call.out_count > 1) grad.db = data<float>(call.out[1]);
+  grad.images = g.images, grad.rows = g.rows, grad.cols = g.cols;
+  grad.groups = g.groups, grad.channels = g.channels, grad.out_channels = g.out_channels;
+  grad.streamed = call.out[0].streamed && g.channels % lanes<float> == 0 && !g.exchanged;
+  grad.exchanged = g.exchanged;
   if (!g.exchanged || !takes_windows(grad)) return weight_grad_of_pairs(grad);
   const Scratch<float> turned(grad.size());
-  grad.dw = turned.get(), grad.exchanged = false;
+  grad.dw = turned.get(), grad.rounded = nullptr, grad.exchanged = false;
   weight_grad_of_pairs(grad);
-  exchange(turned.get(), g.out_channels, int64_t{g.rows.size} * g.cols.size, g.channels, dw);
+  const auto put = [&](auto* to) {
+    exchange(turned.get(), g.out_channels, int64_t{g.rows.size} * g.cols.size, g.channels, to);
+  };
+  rounded ? put(data<Bfloat>(call.out[0])) : put(data<float>(call.out[0]));
 }
 
 }  // namespace mpsf::MPSF_ISA

@@ -7,7 +7,9 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-using PairGrad = WeightGrad<Bfloat>;
+struct PairGrad : WeightGrad<Bfloat> {
+  Bfloat* rounded;  // what is made instead of dw, or null
+};
 
 // Distance of an output channel's cotangents in a panel, an odd number of lines of the cache.
 constexpr int64_t kGradPitch = kBlockPixels + 32;
@@ -243,22 +245,30 @@ inline void store_weights(const PairGrad& g, int64_t parts, int64_t part_size, c
     for (int64_t block = first_block; block < last_block; ++block) {
       const int64_t lane = block * kPairLanes;
       for (int64_t tap = 0; tap < taps; ++tap) {
-        store_exchanged(sums + block * grad_block_size(g) + tap * g.out_channels * kPairLanes, kPairLanes, parts,
-                        part_size, g.out_channels, smaller(kPairLanes, g.channels - lane),
-                        g.dw + (lane * taps + tap) * g.out_channels, taps * g.out_channels);
+        const auto store_in = [&](auto* to) {
+          store_exchanged(sums + block * grad_block_size(g) + tap * g.out_channels * kPairLanes, kPairLanes, parts,
+                          part_size, g.out_channels, smaller(kPairLanes, g.channels - lane),
+                          to + (lane * taps + tap) * g.out_channels, taps * g.out_channels);
+        };
+        g.rounded ? store_in(g.rounded) : store_in(g.dw);
       }
     }
     return;
   }
   const int end = min_int(grad_width(g), last_block * kPairLanes);
   for (int64_t i = 0; i < g.out_channels * taps; ++i) {
-    float* to = g.dw + (int64_t{group} * g.out_channels * taps + i) * grad_width(g);
+    const int64_t to = (int64_t{group} * g.out_channels * taps + i) * grad_width(g);
     for (int lane = first_block * kPairLanes; lane < end; lane += lanes<float>) {
       const float* from = sums + (int64_t{group} * grad_blocks(g) + lane / kPairLanes) * grad_block_size(g) +
                           (i % taps * g.out_channels + i / taps) * kPairLanes + lane % kPairLanes;
       Vec<float> sum = load(from);
       for (int64_t part = 1; part < parts; ++part) sum += load(from + part * part_size);
-      store_result(to + lane, sum, min_int(lanes<float>, end - lane), g.streamed);
+      const int n = min_int(lanes<float>, end - lane);
+      if (g.rounded) {
+        store_result(g.rounded + to + lane, sum, n, g.streamed);
+      } else {
+        store_result(g.dw + to + lane, sum, n, g.streamed);
+      }
     }
   }
 }
@@ -268,7 +278,7 @@ inline void weight_grad_of_pairs(const PairGrad& g) {
   if (out_channels == 0) return;
   if (g.lines() == 0 || g.line() == 0) {
     if (g.db) clear(g.db, out_channels);
-    return clear(g.dw, g.size());
+    return g.rounded ? clear(g.rounded, g.size()) : clear(g.dw, g.size());
   }
   const int blocks = grad_blocks(g);
   const int64_t part_size = int64_t{g.groups} * blocks * grad_block_size(g), pixel_blocks = g.pixel_blocks();
