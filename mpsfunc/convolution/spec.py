@@ -14,8 +14,8 @@ class Spec(NamedTuple):
     """Where the windows sit, how channels group, whether a bias is added, which neuron follows, and where to run.
 
     ``exchanged``: the weights are (channels, kh, kw, outputs), as a transposed convolution has those of the convolution
-    that leads back. Only a CPU runs this, and without groups. ``rounded``: the gradient of the weights is of the images'
-    dtype rather than the accumulator's.
+    that leads back. Only a CPU runs this, and without groups. ``rounded``: the gradient of the weights has the images'
+    dtype, not the accumulator's.
     """
 
     rows: Axis
