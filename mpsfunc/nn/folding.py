@@ -114,11 +114,11 @@ class Folded:
         self.layer, self.norm, self._folds = layer, norm, folds
 
     @property
-    @property
     def training(self) -> bool:
         """Of the normalization."""
         return bool(self.norm.training)
 
+    @property
     def adds(self) -> bool:
         """Whether it adds images ahead of the activation."""
         return can_be(self.layer)

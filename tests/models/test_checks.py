@@ -14,6 +14,8 @@ from models.comparison import FACTOR, VARIANTS, Distance, bits_of, distances, ma
 from models.registry import OF_MLX_IMAGE, SMALL, WHOLE
 
 import mpsfunc as mf
+from mpsfunc.core import lazy
+from mpsfunc.nn import folding
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -137,16 +139,14 @@ def test_a_layer_that_is_less_exact_is_found(dtype: str, monkeypatch: pytest.Mon
 
 def test_folded_weights_that_are_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are kept, and only a call without gradients sees them."""
-    from mpsfunc.nn.folding import Folds
+    folded = folding._folded
 
-    weights = Folds.weights
+    def wrong(sources: tuple[mx.array | None, ...], eps: float) -> tuple[mx.array, mx.array]:
+        weight, bias = folded(sources, eps)
+        kept = lazy.are_settled([a for a in sources if a is not None])
+        return (1.0001 * weight if kept else weight), bias
 
-    def wrong(self: Folds, layer: object, norm: object) -> tuple[mx.array, mx.array]:
-        known = {id(each.weight) for each in self._kept.values()}
-        weight, bias = weights(self, layer, norm)
-        return (1.0001 * weight if id(weight) in known else weight), bias
-
-    monkeypatch.setattr(Folds, "weights", wrong)
+    monkeypatch.setattr(folding, "_folded", wrong)
     monkeypatch.setattr(comparison, "DRAWS", (3,))
     found = distances(RESNET, "float32", ["for inference"])["for inference"]
     assert found[0].ratio > FACTOR and found[0].name == "result in inference"
