@@ -1,5 +1,5 @@
-// Softmax, its logarithm and softmin along the middle axis of an array (outer, length, inner), and what their derivatives are
-// made of. With inner = 1 a line lies in one piece; else lines go side by side, one a lane.
+// Softmax, its logarithm and softmin along the middle axis of an array (outer, length, inner), and what their
+// derivatives are made of. With inner = 1 a line lies in one piece; else lines go side by side, one a lane.
 #include "kernels/losses/softmax_rows.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
