@@ -189,9 +189,12 @@ def test_transformations(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [each.nbytes for each in layouts(net)]
     for each in (net, same):
         each.freeze(keys=["running_mean", "running_var"])
-    mode = lambda model: stock.value_and_grad(model, lambda x: model(x).square().mean())  # noqa: E731
-    close(mode(net)(x), mode(same)(x))
-    assert laid(monkeypatch, lambda: mode(net)(x)) == (0, 0)
+
+    def both(model: stock.Module) -> Any:
+        return stock.value_and_grad(model, lambda x: model(x).square().mean())(x)
+
+    close(both(net), both(same))
+    assert laid(monkeypatch, lambda: both(net)) == (0, 0)
     assert [each.nbytes for each in layouts(net)] == kept
     state = [net.state]
     run = mx.compile(lambda x: net(x), inputs=state)
