@@ -155,7 +155,6 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
     to[r] = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels + channel;
     for (int v = 0; v < vectors; ++v) {
       Vec<A> value[1][1] = {{load(sums + v * L) + bias[v]}};
-      if (p.added) value[0][0] += load_some(p.added + (to[r] - p.result) + v * L, min_int(L, width - v * L));
       if (p.neuron->form != kOther) apply(value, p.neuron);
       values[r * vectors + v] = value[0][0];
     }
