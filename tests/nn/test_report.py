@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as stock
 import pytest
+from nn.test_inference import kept
 
 from mpsfunc import nn
 
@@ -226,5 +227,5 @@ def test_what_an_example_would_show_is_said_of_normalizations() -> None:
     report = nn.convert(model, inference=True)
     assert report.unfused == {"norm": "not folded, behind no convolution or linear layer in a Sequential"}
     assert "example=x" in report.hint
-    kept = nn.convert(model, inference=True, example=(1, 4, 4, 3)).kept_twice
-    assert kept == nn.convert(model).kept_twice == 4 * (12 + 4)
+    report = nn.convert(model, inference=True, example=(1, 4, 4, 3))
+    assert report.kept_twice == nn.convert(model).kept_twice == kept(model.conv.weight) + 4 * 4
