@@ -48,7 +48,7 @@ _FIRST_NORM = r"stem\.layers\.1\.(weight|bias)"
 WEAK = {
     "DenseNet": Weak(_FIRST_NORM, {"float16": 2, "bfloat16": 4}),
     "DenseNet-121, growth 12": Weak(_FIRST_NORM, {"float32": 4, "float16": 4, "bfloat16": 4}),
-    "resnet50": Weak(r"layer[1-3]\.layers\.[1-3]\.bn3\.bias", {"bfloat16": 14}),
+    "resnet50": Weak(r"layer[1-3]\.layers\.[1-3]\.bn3\.bias", {"float16": 3, "bfloat16": 14}),
     "regnet_y_400mf": Weak(r"trunk_output\.[12]\.blocks\.[12]\.f\.c\.layers\.1\.bias", {"bfloat16": 6}),
 }
 
