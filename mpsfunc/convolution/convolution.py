@@ -383,7 +383,7 @@ def forward(
     stream = launch.resolve(stream)
     how = states.arrays(op, x, w, b, neuron, stream)
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    spec = states.placed(op, "w.shape", x_shape, w_shape, groups, stream, **placement)
+    spec = states.placed(op, "w.shape", x_shape, w_shape, groups, stream, b is not None, **placement)
     function = rules.conv if laid is None else laid.conv
     y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping, inference=laid is not None)
     return y, kept, how, spec

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mpsfunc.activation.fused import Neuron
+from mpsfunc.activation.fused import FusedActivation, Neuron
 from mpsfunc.channels.activation_spec import NeuronName
 from mpsfunc.convolution import rules, states
 from mpsfunc.convolution.laid_out import LaidOut
+from mpsfunc.convolution.spec import Spec
 from mpsfunc.convolution.states import ConvState, OptionName
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
@@ -73,7 +74,9 @@ def fully_connected_fwd(
         >>> y.shape, state.dw.shape
         ((5, 1, 1, 4), (4, 2, 2, 3))
     """
-    return forward(x, w, b, neuron, stream, keeping=True)
+    y, kept, how, spec = forward(x, w, b, neuron, stream, keeping=True)
+    state = states.zero_state(tuple(w.shape), launch.accumulator(x.dtype), spec, how, kept)
+    return y, ConvState(op="conv", **state)
 
 
 def fully_connected_grad(
@@ -130,8 +133,11 @@ def forward(
     *,
     keeping: bool,
     laid: LaidOut | None = None,
-) -> tuple[mx.array, ConvState]:
-    """`fully_connected_fwd`; weights that are laid out stand in for w, of which then only shape and dtype count."""
+) -> tuple[mx.array, mx.array, FusedActivation, Spec]:
+    """`fully_connected`, and what its state is made of.
+
+    Weights that are laid out stand in for w, of which then only shape and dtype count.
+    """
     op, stream = "fully_connected", launch.resolve(stream)
     how = states.arrays(op, x, w, b, neuron, stream)
     n, height, width, channels = x.shape
@@ -139,8 +145,7 @@ def forward(
         checks.shape(op, "x", x, (n, *w.shape[1:]), "the weights do not fit the images")
     checks.shape(op, "w", w, ("o", *x.shape[1:]), "the weights do not fit the images")
     x_shape, w_shape = tuple(x.shape), tuple(w.shape)
-    spec = states.placed(op, "w.shape", x_shape, w_shape, 1, stream, stride=1)
-    with mx.stream(stream):
-        function = rules.conv if laid is None else laid.conv
-        y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping, inference=laid is not None)
-        return y, ConvState(op="conv", **states.zero_state(w_shape, launch.accumulator(x.dtype), spec, how, kept))
+    spec = states.placed(op, "w.shape", x_shape, w_shape, 1, stream, b is not None, stride=1)
+    function = rules.conv if laid is None else laid.conv
+    y, kept = states.activated(function, x, w, b, spec, how, keeping=keeping, inference=laid is not None)
+    return y, kept, how, spec

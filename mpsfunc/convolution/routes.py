@@ -88,14 +88,14 @@ def weights(w: mx.array, images: mx.array, spec: Spec) -> mx.array:
 def params(windows: tuple[Axis, Axis, int], spec: Spec) -> ConvParams:
     """Of a convolution, or the gradient of its images, on a CPU."""
     kind, a, b, c = spec.neuron
-    return ConvParams(*windows, kind, _winograd(), int(spec.exchanged), a, b, c)
+    return ConvParams(*windows, kind, _winograd(windows), int(spec.exchanged), a, b, c)
 
 
 def grad_weights_params(windows: tuple[Axis, Axis, int], spec: Spec) -> ConvGradWeightsParams:
     """Of the gradient of weights on a CPU."""
-    return ConvGradWeightsParams(*windows, _winograd(), int(spec.exchanged))
+    return ConvGradWeightsParams(*windows, _winograd(windows), int(spec.exchanged))
 
 
-def _winograd() -> int:
-    """Whether a CPU may save multiplications where a window is 3 by 3."""
-    return int(environment.switch("MPSFUNC_WINOGRAD", True))
+def _winograd(windows: tuple[Axis, Axis, int]) -> int:
+    """Whether a CPU may save multiplications, where a window or every second of its taps are 3 by 3."""
+    return int(windows[0].size > 2 < windows[1].size and environment.switch("MPSFUNC_WINOGRAD", True))

@@ -27,7 +27,9 @@ def linear(spec: Spec) -> Spec:
 
 def conv(x: mx.array, w: mx.array, b: mx.array | None, spec: Spec) -> mx.array:
     """Images (n, out_h, out_w, o) of x's dtype, with bias and neuron."""
-    return conv_with_bias(x, w, filled(b, x, spec.outputs(w)), spec._replace(biased=b is not None))
+    biased = b is not None
+    spec = spec if spec.biased == biased else spec._replace(biased=biased)
+    return conv_with_bias(x, w, filled(b, x, spec.outputs(w)), spec)
 
 
 @operation("conv")

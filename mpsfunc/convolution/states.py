@@ -197,12 +197,13 @@ def placed(
     w_shape: tuple[int, ...],
     groups: int,
     stream: mx.Stream,
+    biased: bool = False,
     **placement: Any,
 ) -> Spec:
     """The windows of a convolution with weights of a shape that fits; ``name`` is what errors call that."""
     said = x_shape, w_shape, groups, *placement.values()
     rows, cols, apart = (_known if cacheable(said) else _place)(op, name, x_shape, w_shape, groups, **placement)
-    return Spec(rows, cols, apart, False, NO_ACTIVATION, stream)
+    return Spec(rows, cols, apart, biased, NO_ACTIVATION, stream)
 
 
 def _place(

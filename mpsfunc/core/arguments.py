@@ -139,14 +139,14 @@ _LONGEST = 40
 
 def choice(op: str, name: str, value: Any, names: Collection[_Name], rule: str = "") -> _Name:
     """One of a few names; ``rule`` says what is expected where there is more."""
-    rule = rule or " or ".join(map(repr, names))
     given = text(value)
+    if given is not None and is_among(given, names):
+        return given
+    rule = rule or " or ".join(map(repr, names))
     if given is None:
         raise TypeError(f"{op}: {name} is not a name; got {name}={describe(value)}, expected {rule}")
-    if not is_among(given, names):
-        meant = near(name.rpartition(".")[2], given, names)
-        raise ValueError(f"{op}: unknown {name}; got {name}={describe(value)}, expected {rule}{meant}")
-    return given
+    meant = near(name.rpartition(".")[2], given, names)
+    raise ValueError(f"{op}: unknown {name}; got {name}={describe(value)}, expected {rule}{meant}")
 
 
 def is_among(value: str, names: Collection[_Name]) -> TypeIs[_Name]:

@@ -74,6 +74,6 @@ def operands(op: str, x: mx.array, y: mx.array, strides: tuple[Strides, Strides]
 
 def _read(a: mx.array, step: Strides) -> mx.array:
     """Images without the entries that nobody reads."""
-    if a.ndim != 4 or all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
+    if all(step) or a.ndim != 4 or all(s or length == 1 for s, length in zip(step, a.shape[1:], strict=True)):
         return a
     return launch.cut(a, tuple(slice(None) if s else slice(1) for s in (1, *step)))

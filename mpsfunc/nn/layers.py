@@ -38,7 +38,7 @@ class Linear(Fusing, stock.Linear):
         if laid is None:
             y = mf.fully_connected(vectors, w, b, neuron=neuron)
         else:
-            y, _ = fully_connected.forward(vectors, w, b, neuron, None, keeping=False, laid=laid)
+            y = fully_connected.forward(vectors, w, b, neuron, None, keeping=False, laid=laid)[0]
         return y.reshape(*x.shape[:-1], len(self.weight))
 
 

@@ -257,6 +257,10 @@ void set_num_threads(int threads) {
   thread_count().store(check_threads(threads, "set_num_threads", "threads=" + std::to_string(threads)));
 }
 
+Alone::Alone(bool alone) : before_(inside) { inside = inside || alone; }
+
+Alone::~Alone() { inside = before_; }
+
 bool works_alone() { return inside || get_num_threads() == 1; }
 
 void run_chunks(void* context, Task task, int64_t chunks) {

@@ -17,6 +17,19 @@ bool works_alone();
 [[gnu::visibility("default")]] int get_num_threads();
 [[gnu::visibility("default")]] void set_num_threads(int threads);  // at least 1
 
+// While it lives, this thread does all that is cut up for threads, if so asked: waking another takes as long as some
+// work.
+class Alone {
+ public:
+  explicit Alone(bool alone);
+  ~Alone();
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+ private:
+  const bool before_;
+};
+
 // Aligned to 64 bytes, uninitialised. Throws std::bad_alloc.
 void* scratch_alloc(int64_t bytes);
 void scratch_free(void* memory) noexcept;

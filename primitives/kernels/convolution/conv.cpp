@@ -211,6 +211,7 @@ void conv(const Call& given) {
     const Call& call = weights.call();
     const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
     const Geometry g(p, call.in[0].shape[0], call.in[1].shape);
+    const Alone alone(g.little());
     const Neuron<Acc<T>> neuron(activation_of(p));
     if (call.out[0].size == 0) return;
     if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
@@ -253,6 +254,7 @@ void conv_laid_out(const Call& call) {
     if constexpr (sizeof(Acc<T>) == sizeof(float)) {
       const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
       const Geometry g = laid_out_geometry(p, call);
+      const Alone alone(g.little());
       const Neuron<float> neuron(activation_of(p));
       if (call.out[0].size == 0) return;
       if (g.partial()) clear(data<T>(call.out[0]), call.out[0].size);
@@ -271,6 +273,7 @@ void conv_grad_input(const Call& given) {
     const Call& call = weights.call();
     const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
     Geometry g(p, call.in[0].shape[0], call.in[1].shape);
+    const Alone alone(g.little());
     const Neuron<Acc<T>> neuron(activation_of(p));
     if (call.out[0].size == 0) return;
     if (input_folded<T>(g, call, neuron, [](const Product<T>& p) { product(p); })) return;
@@ -297,6 +300,7 @@ void conv_grad_weights(const Call& call) {
     using A = Acc<T>;
     const ConvGradWeightsParams p = params_as<ConvGradWeightsParams>(call.params);
     Geometry g(p, call.in[0].shape[0], call.out[0].shape);
+    const Alone alone(g.little());
     const T *dy = data<T>(call.in[0]), *x = data<T>(call.in[1]);
     const WideGradient<T> wide(call.out[0]);
     A *const dw = wide.get(), *const db = call.out_count > 1 ? data<A>(call.out[1]) : nullptr;

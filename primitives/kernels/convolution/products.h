@@ -59,6 +59,12 @@ struct Geometry {
   // From one weight to the next tap's, channel's and output's.
   int64_t tap_stride() const { return exchanged ? out_channels : channels; }
   int64_t channel_stride() const { return exchanged ? int64_t{rows.size} * cols.size * out_channels : 1; }
+  // So few multiplications that another thread would be through with its part before this one had heard of it.
+  bool little() const {
+    constexpr double kLittle = 1 << 16;
+    return double(images) * rows.n_out * cols.n_out * groups * out_channels * per_out() < kLittle;
+  }
+
   int64_t out_stride() const { return exchanged ? 1 : per_out(); }
   bool partial() const { return rows.end - rows.begin < rows.n_out || cols.end - cols.begin < cols.n_out; }
   bool depthwise() const { return is_depthwise(groups, channels, out_channels); }
