@@ -31,8 +31,9 @@ _NAMES_OF = {
         "ConvTransposeState conv_transpose conv_transpose_fwd conv_transpose_grad conv_transpose_grad_input "
         "conv_transpose_grad_weights"
     ),
-    "convolution.convolution": "ConvState conv conv_fwd conv_grad conv_grad_input conv_grad_weights conv_state",
+    "convolution.convolution": "ConvState conv conv_fwd conv_state",
     "convolution.fully_connected": "fully_connected fully_connected_fwd fully_connected_grad",
+    "convolution.gradients": "conv_grad conv_grad_input conv_grad_weights",
     "convolution.sub_pixel": "depth_to_space space_to_depth",
     "convolution.weights": "dequantize_weights fold_batch_norm",
     "core.checkpointing": "checkpoint",
@@ -144,13 +145,13 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.convolution.convolution import ConvState as ConvState
     from mpsfunc.convolution.convolution import conv as conv
     from mpsfunc.convolution.convolution import conv_fwd as conv_fwd
-    from mpsfunc.convolution.convolution import conv_grad as conv_grad
-    from mpsfunc.convolution.convolution import conv_grad_input as conv_grad_input
-    from mpsfunc.convolution.convolution import conv_grad_weights as conv_grad_weights
     from mpsfunc.convolution.convolution import conv_state as conv_state
     from mpsfunc.convolution.fully_connected import fully_connected as fully_connected
     from mpsfunc.convolution.fully_connected import fully_connected_fwd as fully_connected_fwd
     from mpsfunc.convolution.fully_connected import fully_connected_grad as fully_connected_grad
+    from mpsfunc.convolution.gradients import conv_grad as conv_grad
+    from mpsfunc.convolution.gradients import conv_grad_input as conv_grad_input
+    from mpsfunc.convolution.gradients import conv_grad_weights as conv_grad_weights
     from mpsfunc.convolution.sub_pixel import depth_to_space as depth_to_space
     from mpsfunc.convolution.sub_pixel import space_to_depth as space_to_depth
     from mpsfunc.convolution.weights import dequantize_weights as dequantize_weights

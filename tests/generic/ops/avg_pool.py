@@ -13,6 +13,7 @@ from metal_host.geometry import IMAGE, ON_TILES, SHAPE
 from support import close, exact, numbers
 from support.benchmarks import BOTH, COPY, FLOAT32, LEVEL, PYTORCH, Benchmark, Measured, Target
 from support.oracle import pooling as oracle
+from support.oracle.windows import within
 
 import mpsfunc as mf
 from mpsfunc import graph
@@ -35,12 +36,7 @@ def _pooled(x: np.ndarray, *args: Any, **how: Any) -> np.ndarray:
 
 
 def _grad(dy: np.ndarray, state: Call, source_window: Any = None) -> np.ndarray:
-    if source_window:
-        (top, left), (height, width) = source_window
-        part, kept = np.s_[:, top : top + height, left : left + width], np.zeros_like(dy)
-        kept[part] = dy[part]
-        dy = kept
-    return oracle.avg_pool_grad(dy, *_axes(*state.args, **state.how))
+    return oracle.avg_pool_grad(within(dy, source_window), *_axes(*state.args, **state.how))
 
 
 # Kernel cases -------------------------------------------------------------------------------------------

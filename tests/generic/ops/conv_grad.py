@@ -35,6 +35,7 @@ from metal_host.case import Case
 from metal_host.geometry import SHAPE
 from support import numbers
 from support.oracle import convolution as oracle
+from support.oracle.windows import within
 
 import mpsfunc as mf
 from mpsfunc.convolution import rules
@@ -76,8 +77,10 @@ def _from_forward(kind: Kind) -> Call:
     return call("conv_fwd", *kind.arrays("x", "w", "b"), neuron="relu", take=1, **kind.how)
 
 
-def _grad_input(dy: np.ndarray, w: np.ndarray, state: Call, kernel_offset: Any = None) -> np.ndarray:
-    (rows, cols, groups), dz = windows(state), before_neuron(dy, state)
+def _grad_input(
+    dy: np.ndarray, w: np.ndarray, state: Call, kernel_offset: Any = None, source_window: Any = None
+) -> np.ndarray:
+    (rows, cols, groups), dz = windows(state), before_neuron(within(dy, source_window), state)
     if kernel_offset is None:
         return oracle.conv_grad_input(dz, w, rows, cols, groups)
     strides, dilations = (rows.stride, cols.stride), (rows.dilation, cols.dilation)
@@ -86,12 +89,17 @@ def _grad_input(dy: np.ndarray, w: np.ndarray, state: Call, kernel_offset: Any =
     )
 
 
-def grad(dy: np.ndarray, x: np.ndarray, w: np.ndarray, state: Call, option: str = "all") -> tuple[np.ndarray, ...]:
-    (rows, cols, groups), dz, (dw, db) = windows(state), before_neuron(dy, state), so_far(state)
+def grad(
+    dy: np.ndarray, x: np.ndarray, w: np.ndarray, state: Call, option: str = "all", source_window: Any = None
+) -> tuple[np.ndarray, ...]:
+    dz = before_neuron(within(dy, source_window), state)
+    (rows, cols, groups), (dw, db) = windows(state), so_far(state)
     dx = oracle.conv_grad_input(dz, w, rows, cols, groups)
     grown = dw + oracle.conv_grad_weights(dz, x, rows, cols, groups), db + oracle.conv_grad_bias(dz)
     return (dx, *grown) if option == "all" else (dx,) if option == "data" else grown
 
+
+PART = ((1, 0), (2, 1))
 
 # Kernel cases -------------------------------------------------------------------------------------------
 
@@ -148,6 +156,7 @@ OPS = (
         name="conv_grad_input",
         samples={
             **{label: call("conv_grad_input", *kind.arrays("dy", "w"), kind.state) for label, kind in KINDS.items()},
+            "of a source window": call("conv_grad_input", *PLAIN.arrays("dy", "w"), PLAIN.state, source_window=PART),
             "in a frame": call("conv_grad_input", *PLAIN.arrays("dy", "w"), PLAIN.state, kernel_offset=(2, -1)),
             "of a prelu": call(
                 *("conv_grad_input", *_POSITIVE),
@@ -167,6 +176,14 @@ OPS = (
             ("dy does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED[:, 1:], W, STATE)),
             ("w does not belong to this state", lambda: mf.conv_grad_input(CONVOLVED, W[:, :2], STATE)),
             ("windows reach too far", lambda: mf.conv_grad_input(CONVOLVED, W, STATE, kernel_offset=2**30)),
+            (
+                "source_window is not two pairs",
+                lambda: mf.conv_grad_input(CONVOLVED, W, STATE, source_window=(1, 2, 3)),
+            ),
+            (
+                "source_window has a negative size",
+                lambda: mf.conv_grad_input(CONVOLVED, W, STATE, source_window=((0, 0), (1, -1))),
+            ),
             ("unknown neuron", _of(_GELU._replace(neuron="maxout"))),
             ("state.a is out of range", _of(_GELU._replace(a=float("nan")))),
             ("c is no base", _of(_GELU._replace(neuron="logarithm", a=1.0, c=0.0))),
@@ -209,6 +226,9 @@ OPS = (
             ),
             "of a prelu": Sample(call("conv_grad", *POOLING.arrays("dy", "x", "w"), SLOPED_EXACTLY), (0, 1, 2)),
             "of a tanh": Sample(call("conv_grad", DY, X_WIDE, W_WIDE, BENT), (0, 1, 2), in_matrix=False),
+            "of a source window": Sample(
+                call("conv_grad", *PLAIN.arrays("dy", "x", "w"), PLAIN.state_of(), source_window=PART), (0, 1, 2)
+            ),
             "of the images": Sample(
                 call("conv_grad", *PLAIN.arrays("dy", "x", "w"), PLAIN.state, option="data"), (0,), in_matrix=False
             ),

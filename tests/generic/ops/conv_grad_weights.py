@@ -20,6 +20,7 @@ from generic.ops.conv import (
     LAYERS,
     MEASURED,
     NARROW,
+    PLAIN,
     POOLING,
     X,
     before_neuron,
@@ -30,11 +31,12 @@ from generic.ops.conv import (
     so_far,
     windows,
 )
-from generic.ops.conv_grad import CONVOLVED, DY, SLOPED, SLOPED_EXACTLY, STATE, X_WIDE
+from generic.ops.conv_grad import CONVOLVED, DY, PART, SLOPED, SLOPED_EXACTLY, STATE, X_WIDE
 from metal_host.case import Case, named
 from metal_host.geometry import IMAGE, READS_5, SHAPE, WEIGHTS
 from support import close, exact, numbers
 from support.oracle import convolution as oracle
+from support.oracle.windows import within
 
 import mpsfunc as mf
 from mpsfunc.convolution import launches
@@ -43,8 +45,11 @@ from mpsfunc.core import grids, launch
 # What they should give ----------------------------------------------------------------------------------
 
 
-def _grad_weights(dy: np.ndarray, x: np.ndarray, state: Call) -> tuple[np.ndarray, np.ndarray]:
-    (rows, cols, groups), dz, (dw, db) = windows(state), before_neuron(dy, state), so_far(state)
+def _grad_weights(
+    dy: np.ndarray, x: np.ndarray, state: Call, source_window: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    dz = before_neuron(within(dy, source_window), state)
+    (rows, cols, groups), (dw, db) = windows(state), so_far(state)
     return dw + oracle.conv_grad_weights(dz, x, rows, cols, groups), db + oracle.conv_grad_bias(dz)
 
 
@@ -208,6 +213,9 @@ OPS = (
             "of a prelu of powers of two": Sample(
                 call("conv_grad_weights", *POOLING.arrays("dy", "x"), SLOPED_EXACTLY), (0, 1)
             ),
+            "of a source window": Sample(
+                call("conv_grad_weights", *PLAIN.arrays("dy", "x"), PLAIN.state_of(), source_window=PART), (0, 1)
+            ),
             **larger(lambda kind: call("conv_grad_weights", *kind.arrays("dy", "x"), kind.state), (0, 1)),
         },
         image="x",
@@ -215,6 +223,10 @@ OPS = (
         wrong_values=(
             ("x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:, :5], STATE)),
             ("x does not belong to this state", lambda: mf.conv_grad_weights(CONVOLVED, X[:1], STATE)),
+            (
+                "source_window has a negative size",
+                lambda: mf.conv_grad_weights(CONVOLVED, X, STATE, source_window=((0, 0), (-1, 1))),
+            ),
         ),
         wrong_types=(
             ("dy and x differ in dtype", lambda: mf.conv_grad_weights(CONVOLVED.astype(mx.float16), X, STATE)),

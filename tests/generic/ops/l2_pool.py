@@ -15,6 +15,7 @@ from metal_host.geometry import IMAGE, ON_TILES, SHAPE
 from support import SMALLEST, TOLERANCE, close, exact, numbers
 from support.benchmarks import BOTH, COPY, Benchmark, Measured, Target
 from support.oracle import pooling as oracle
+from support.oracle.windows import within
 
 import mpsfunc as mf
 from mpsfunc import graph
@@ -56,12 +57,7 @@ def _grad(dy: np.ndarray, x: np.ndarray, state: Call, source_window: Any = None)
         axes = _axes(*of_axes.args, **of_axes.how)
     else:
         norms, axes = _pooled(*state.args, **state.how), _axes(x.shape, *state.args[1:], **state.how)
-    if source_window:
-        (top, left), (height, width) = source_window
-        part, kept = np.s_[:, top : top + height, left : left + width], np.zeros_like(dy)
-        kept[part] = dy[part]
-        dy = kept
-    return oracle.l2_pool_grad(dy, x, norms, *axes)
+    return oracle.l2_pool_grad(within(dy, source_window), x, norms, *axes)
 
 
 # Kernel cases -------------------------------------------------------------------------------------------

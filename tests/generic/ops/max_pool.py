@@ -14,6 +14,7 @@ from metal_host.geometry import IMAGE, SHAPE
 from support import close, exact, numbers
 from support.benchmarks import BOTH, FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import pooling as oracle
+from support.oracle.windows import within
 
 import mpsfunc as mf
 from mpsfunc import graph
@@ -52,13 +53,7 @@ def axes(shape: tuple[int, ...], *args: Any, **how: Any) -> Any:
 
 def winners(x: np.ndarray, *args: Any, source_window: Any = None, **how: Any) -> np.ndarray:
     """Where they lie, -1 for none, as of outputs outside a source window."""
-    at = oracle.max_pool(x, *axes(x.shape, *args, **how))[1]
-    if source_window is None:
-        return at
-    (top, left), (height, width) = source_window
-    part, kept = np.s_[:, top : top + height, left : left + width], np.full(at.shape, -1)
-    kept[part] = at[part]
-    return kept
+    return within(oracle.max_pool(x, *axes(x.shape, *args, **how))[1], source_window, -1)
 
 
 def _pooled(x: np.ndarray, *args: Any, **how: Any) -> np.ndarray:

@@ -6,6 +6,7 @@ Slow, and obviously right.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -82,3 +83,13 @@ def averages(axis: Axis) -> Array:
         counted = [t for t in taps(axis, o) if -axis.zero_pad <= t <= axis.n_in - 1 + axis.zero_pad_after]
         divisors.append(axis.size if axis.edge == 0 else len(counted))
     return reads(axis).sum(1) / np.maximum(divisors, 1)[:, None]
+
+
+def within(outputs: np.ndarray, window: Any = None, elsewhere: float = 0) -> np.ndarray:
+    """What belongs to outputs of a source window, ((y, x), (height, width)), and one number for all others."""
+    if window is None:
+        return outputs
+    (top, left), (height, width) = window
+    part, kept = np.s_[:, top : top + height, left : left + width], np.full_like(outputs, elsewhere)
+    kept[part] = outputs[part]
+    return kept
