@@ -59,7 +59,8 @@ _NAMES_OF = {
     "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad softmin",
     "normalization.along_a_line": "batch_norm1d group_norm1d instance_norm1d",
     "normalization.batch": "batch_norm batch_norm_fwd bn_grad bn_normalize bn_stats_grad",
-    "normalization.batch_statistics": "BatchNormState bn_frozen bn_merge bn_reset bn_running bn_stats",
+    "normalization.batch_state": "BatchNormState",
+    "normalization.batch_statistics": "bn_frozen bn_merge bn_reset bn_running bn_stats",
     "normalization.cross_channel": (
         "CrossChannelNormState cross_channel_norm cross_channel_norm_fwd cross_channel_norm_grad"
     ),
@@ -227,7 +228,7 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.normalization.batch import bn_grad as bn_grad
     from mpsfunc.normalization.batch import bn_normalize as bn_normalize
     from mpsfunc.normalization.batch import bn_stats_grad as bn_stats_grad
-    from mpsfunc.normalization.batch_statistics import BatchNormState as BatchNormState
+    from mpsfunc.normalization.batch_state import BatchNormState as BatchNormState
     from mpsfunc.normalization.batch_statistics import bn_frozen as bn_frozen
     from mpsfunc.normalization.batch_statistics import bn_merge as bn_merge
     from mpsfunc.normalization.batch_statistics import bn_reset as bn_reset

@@ -23,7 +23,8 @@ from mpsfunc.core.printing import describe
 from mpsfunc.normalization import across_processes, batch_rules
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.normalization.batch_rules import NormSpec
-from mpsfunc.normalization.batch_statistics import UNKNOWN, BatchNormState, check_filled, check_owned, zero_state
+from mpsfunc.normalization.batch_state import UNKNOWN, BatchNormState, check_owned, zero_state
+from mpsfunc.normalization.batch_statistics import check_filled
 from mpsfunc.normalization.composed import Spec, check_parameters, checked_eps, filled, normalized
 
 

@@ -1,61 +1,19 @@
-"""Batch statistics as a value: what one batch normalization knows of its images, made, merged and reset."""
+"""Batch statistics, made, merged and reset."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import mlx.core as mx
 
 from mpsfunc.channels import vector_rules
-from mpsfunc.core import checks, launch, lazy, printing
-from mpsfunc.core.arguments import is_a
+from mpsfunc.core import checks, launch, lazy
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
 from mpsfunc.normalization import across_processes
 from mpsfunc.normalization.across_processes import Group
-from mpsfunc.normalization.composed import check_statistics, checked_eps, statistics_of_all
-
-UNKNOWN = "unknown"  # behind which activation the sums of a saved state are, which had no word for it
-
-
-@printing.printed
-class BatchNormState(NamedTuple):
-    """Statistics of a batch and the gradients of its scale and shift, as they accumulate.
-
-    Fields:
-        mean: Mean of each channel (c,), float32 (float64 for float64 images).
-        var: Population variance of each channel (c,).
-        count: Elements a channel that the statistics cover, a 0-d int64 array; 0 in a fresh state.
-        dgamma: Gradient of the scale (c,).
-        dbeta: Gradient of the shift (c,).
-        op: "batch_norm".
-        eps: Added to the variance under the root.
-        frozen: The statistics are given and do not depend on the images.
-        summed: What activation the gradients were taken behind, as `bn_stats_grad` was told; "none" for none, "" where
-            no gradients were taken, and "unknown" in a state that an earlier version saved.
-    """
-
-    mean: mx.array
-    var: mx.array
-    count: mx.array  # type: ignore[assignment]  # hides tuple.count, which nobody counts a state's fields with
-    dgamma: mx.array
-    dbeta: mx.array
-    op: str
-    eps: float
-    frozen: bool
-    summed: str
-
-    @property
-    def arrays(self) -> tuple[mx.array, ...]:
-        """(mean, var, count, dgamma, dbeta), for the transforms that take arrays only."""
-        return self[:5]
-
-    def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
-        """This state with other arrays, in the order of `arrays`."""
-        mean, var, count, dgamma, dbeta = checks.arrays_of("BatchNormState", arrays, 5)
-        return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
+from mpsfunc.normalization.batch_state import UNKNOWN, BatchNormState, check_owned, check_whole, has_sums, zero_state
+from mpsfunc.normalization.composed import checked_eps, statistics_of_all
 
 
 def bn_stats(
@@ -107,7 +65,7 @@ def bn_stats(
             raise ValueError(
                 f"bn_stats: eps differs from the state's; got eps={describe(eps)}, expected {describe(state.eps)}"
             )
-        if _has_sums(state):
+        if has_sums(state):
             raise ValueError(
                 f"bn_stats: sums of gradients belong to their statistics; got state.summed={describe(state.summed)}, "
                 "expected a state from before bn_stats_grad, or for another batch the one that bn_reset returns"
@@ -198,7 +156,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     if a.eps != b.eps:
         raise ValueError(f"bn_merge: eps differs; got b.eps={describe(b.eps)}, expected {describe(a.eps)}")
     for name, state, other in (("a", a, b), ("b", b, a)):
-        if _has_sums(state) and (_has_sums(other) or lazy.known_count(other.count) not in (0, None)):
+        if has_sums(state) and (has_sums(other) or lazy.known_count(other.count) not in (0, None)):
             raise ValueError(
                 f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={describe(state.summed)}, "
                 "expected states from before bn_stats_grad, or one that covers nothing beside it"
@@ -208,8 +166,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         of_a, of_b = ((s.mean.astype(dtype), s.var.astype(dtype), s.count) for s in (a, b))
         whole = vector_rules.joined(*of_a, *of_b)
         dgamma, dbeta = a.dgamma + b.dgamma, a.dbeta + b.dbeta
-        if _has_sums(a) or _has_sums(b):
-            count = b.count if _has_sums(a) else a.count
+        if has_sums(a) or has_sums(b):
+            count = b.count if has_sums(a) else a.count
             dgamma, dbeta = (mx.where(count == 0, sums, math.nan) for sums in (dgamma, dbeta))
         return BatchNormState(
             *whole,
@@ -321,11 +279,6 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
 # Checks and parts ---------------------------------------------------------------------------------------
 
 
-def _has_sums(state: BatchNormState) -> bool:
-    """Whether `bn_stats_grad` is known to have made a state; a saved one of an earlier version may have been."""
-    return state.summed not in ("", UNKNOWN)
-
-
 def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:
     """Refuses a batch without images, which has no statistics, unless other processes have some.
 
@@ -333,47 +286,3 @@ def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -
     """
     if x.shape[0] == 0 and (group is None or launch.backend(stream) != "cpu"):
         raise ValueError(f"{op}: no elements to take statistics of; got x.shape={x.shape}, expected n >= 1")
-
-
-def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) -> None:
-    """A batch normalization state with as many channels as x."""
-    check_whole(op, state, stream)
-    checks.shape(op, "state.mean", state.mean, (x.shape[3],), "x does not belong to this state", of=x.shape)
-
-
-def check_whole(op: str, state: BatchNormState, stream: mx.Stream, said: str = "state") -> None:
-    """A batch normalization state that fits together; ``said`` is the argument."""
-    if is_a(state, BatchNormState) and checks.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
-        return  # told in a quarter of the time, at every call
-    checks.state(op, state, BatchNormState, stream=stream, said=said)
-    checks.switch(op, f"{said}.frozen", state.frozen)
-    checks.shape(op, f"{said}.mean", state.mean, ("c",), "the state does not fit together")
-    check_statistics(op, state, said)
-    for name in ("var", "dgamma", "dbeta"):
-        checks.shape(
-            op, f"{said}.{name}", getattr(state, name), tuple(state.mean.shape), "the state does not fit together"
-        )
-    checks.shape(op, f"{said}.count", state.count, (), "the state does not fit together")
-    if state.count.dtype != mx.int64:
-        raise TypeError(f"{op}: the state counts in another dtype; got {state.count.dtype}, expected mlx.core.int64")
-    if type(state.summed) is not str:
-        raise TypeError(
-            f"{op}: the state does not fit together; got {said}.summed={describe(state.summed)}, expected a str"
-        )
-
-
-def _is_plain(state: BatchNormState) -> bool:
-    """Whether count, eps, frozen and summed are what `zero_state` makes of them."""
-    count, eps = state.count, state.eps
-    if not is_a(count, mx.array) or count.ndim != 0 or count.dtype != mx.int64:
-        return False
-    if type(state.frozen) is not bool or type(state.summed) is not str:
-        return False
-    return type(eps) is float and 0 <= eps <= checks.LARGEST
-
-
-def zero_state(mean: mx.array, var: mx.array, count: mx.array, eps: float, stream: mx.Stream) -> BatchNormState:
-    """A state of these statistics (c,) with zero gradients."""
-    with mx.stream(stream):
-        none = mx.zeros_like(mean)
-    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False, "")

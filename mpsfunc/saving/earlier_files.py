@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from mpsfunc.core import launch
-from mpsfunc.normalization.batch_statistics import UNKNOWN
+from mpsfunc.normalization.batch_state import UNKNOWN
 
 Fields = dict[str, Any]
 

@@ -26,7 +26,7 @@ from mpsfunc.elementwise.dropout import DropoutState
 from mpsfunc.image.padding import PadState
 from mpsfunc.image.resampling import ResampleState
 from mpsfunc.losses.loss import LossState
-from mpsfunc.normalization.batch_statistics import BatchNormState
+from mpsfunc.normalization.batch_state import BatchNormState
 from mpsfunc.normalization.cross_channel import CrossChannelNormState
 from mpsfunc.normalization.instance import GroupNormState, InstanceNormState
 from mpsfunc.normalization.spatial import LocalContrastNormState, SpatialNormState
