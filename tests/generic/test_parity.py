@@ -1,8 +1,13 @@
-"""PyTorch's functions of sequences (n, c, l), where they are ours, with gradients and gradient penalties."""
+"""PyTorch's functions of sequences (n, c, l), where they are ours, with gradients and gradient penalties.
+
+And what docs/defaults.md says of PyTorch.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -177,3 +182,97 @@ def test_layers_of_norms_take_sequences() -> None:
     agree(batch.eval()(X), other.eval()(theirs(X)))
     agree(mf.nn.InstanceNorm(4)(X), torch.nn.InstanceNorm1d(4, dtype=torch.float64)(theirs(X)))
     agree(mf.nn.GroupNorm(2, 4, pytorch_compatible=True)(X), torch.nn.GroupNorm(2, 4, dtype=torch.float64)(theirs(X)))
+
+
+def slope(function: Callable[..., Any], at: float) -> float:
+    x = torch.tensor([at], requires_grad=True)
+    (made,) = torch.autograd.grad(function(x).sum(), x)
+    return round(made.item(), 4)
+
+
+def error(function: Callable[[], Any]) -> str:
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        function()
+    return "an error"
+
+
+def maxima() -> str:
+    x = torch.ones(1, 1, 1, 2, requires_grad=True)
+    F.max_pool2d(x, (1, 2)).sum().backward()
+    return "the first: " + ", ".join(f"{value:g}" for value in x.grad.reshape(-1).tolist())
+
+
+def default_axis(rank: int) -> int:
+    """The axis along which softmax adds up to 1 if none is given."""
+    with pytest.warns(UserWarning, match="Implicit dimension choice"):
+        made = F.softmax(torch.rand([2] * rank))
+    (axis,) = (i for i in range(rank) if torch.allclose(made.sum(i), torch.ones(())))
+    return axis
+
+
+def average() -> float:
+    row = torch.arange(1.0, 5.0).reshape(1, 1, 1, 4)
+    return F.avg_pool2d(row, (1, 3), (1, 2), (0, 1), ceil_mode=True).reshape(-1)[2].item()
+
+
+def channel_first() -> bool:
+    shuffled = F.pixel_shuffle(torch.arange(8).reshape(1, 8, 1, 1), 2)
+    return bool(shuffled[0, :, 0, 0].tolist() == [0, 4])
+
+
+def neighbours() -> bool:
+    made = F.group_norm(torch.tensor([1.0, 3, 2, 6]).reshape(1, 4, 1, 1), 2)
+    return [round(value, 2) for value in made.reshape(-1).tolist()] == [-1, 1, -1, 1]
+
+
+def half_gradient() -> Any:
+    w = torch.ones(1, 1, 1, 1, dtype=torch.float16, requires_grad=True)
+    F.conv2d(torch.ones(1, 1, 1, 1).half(), w).sum().backward()
+    return w.grad.dtype
+
+
+ROWS: dict[int, tuple[str, Callable[[], Any]]] = {
+    1: ("0", lambda: slope(F.relu, 0.0)),
+    2: ("0", lambda: slope(F.relu6, 0.0)),
+    3: ("0.5", lambda: slope(lambda x: F.elu(x, 0.5), 0.0)),
+    4: ("0.1", lambda: slope(lambda x: F.leaky_relu(x, 0.1), 0.0)),
+    5: ("0.25", lambda: slope(lambda x: F.prelu(x, torch.tensor([0.25])), 0.0)),
+    6: ("0", lambda: slope(F.hardsigmoid, 3.0)),
+    7: ("0.6667: x / 6 + 0.5", lambda: round(F.hardsigmoid(torch.tensor(1.0)).item(), 4)),
+    10: ("2: divided by what lies in image and padding", average),
+    11: ("the first: 1, 0", maxima),
+    13: ("an error", lambda: error(lambda: F.max_pool2d(torch.ones(1, 1, 1, 2), (1, 3)))),
+    14: ("drops 10 %", lambda: abs((F.dropout(torch.ones(10000), 0.1) == 0).float().mean().item() - 0.1) < 0.03),
+    15: ('"mean"', lambda: F.mse_loss(torch.ones(2), torch.zeros(2)).shape == ()),
+    16: ("one number", lambda: F.cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1])).shape == ()),
+    17: ("0.5", lambda: slope(lambda x: F.mse_loss(x.repeat(4), torch.zeros(4)), 1.0) / 4),
+    18: (
+        "0.6931",
+        lambda: round(F.cross_entropy(torch.zeros(1, 2), torch.tensor([0]), label_smoothing=0.2).item(), 4),
+    ),
+    19: ("an error", lambda: error(lambda: F.cross_entropy(torch.zeros(1, 2), torch.tensor([7])))),
+    21: ("an error", lambda: error(lambda: F.batch_norm(torch.ones(1, 1, 1, 1), None, None, training=True))),
+    20: ("1e-4 and 0.75", lambda: inspect.signature(F.local_response_norm).parameters["beta"].default == 0.75),
+    22: ("neighbours", neighbours),
+    23: ("an error", lambda: error(lambda: F.conv2d(torch.ones(1, 1, 1, 1).half(), torch.ones(1, 1, 1, 1)))),
+    24: ("float32", lambda: (torch.ones(2) + torch.ones(2).half()).dtype),
+    25: ("float16", half_gradient),
+    26: ("channel before pixel: `pixel_shuffle`", channel_first),
+    27: ("0 for a vector, 1 for an image, with a warning", lambda: (default_axis(1), default_axis(4)) == (0, 1)),
+    28: ("`(1, 2)`", lambda: F.pad(torch.ones(1, 1, 1, 1), (1, 2)).reshape(-1).tolist() == [0, 1, 0, 0]),
+    29: ("1, of `clamp`", lambda: slope(lambda x: (x + 1).clamp(max=1.0), 0.0)),
+    31: ("an error", lambda: error(lambda: F.avg_pool2d(torch.ones(1, 1, 2, 2, dtype=torch.int32), 2))),
+    32: ("NaN", lambda: str(F.silu(torch.tensor(-np.inf)).item())),
+}
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_the_page_of_defaults_knows_pytorch(number: int) -> None:
+    page = (Path(__file__).parents[2] / "docs/defaults.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| {number} |"))
+    said, measure = ROWS[number]
+    assert row.split(" | ")[3] == said
+    found = measure()
+    if found is not True:
+        first = said.partition(":")[0].partition(",")[0]
+        assert found == said or str(found).removeprefix("torch.").lower() == first.lower() or found == float(first)
