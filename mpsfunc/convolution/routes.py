@@ -52,7 +52,7 @@ def flat(a: mx.array) -> mx.array:
 def slow_in_cudnn(spec: Spec, out: int, x: mx.array) -> bool:
     """Whether our kernels for few channels beat cuDNN's weight gradient on an H200.
 
-    docs/benchmarks/README.md has most of the times.
+    docs/benchmarks/convolution/gpu.md has times of both.
     """
     rows, cols, width = spec.rows, spec.cols, x.shape[3]
     taps, stride = rows.size * cols.size, max(rows.stride, cols.stride)
