@@ -122,12 +122,12 @@ def test_files_exist(page: str) -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_every_public_function_is_in_the_readme() -> None:
+def test_every_public_function_is_in_the_table() -> None:
     public = {name for name in mf.__all__ if callable(getattr(mf, name))}
     states = {name for name in public if name.endswith("State")}
     threads = {"set_num_threads", "get_num_threads"}
     for name in public - states - threads:
-        assert f"`{name}`" in TEXTS["README.md"], name
+        assert f"`{name}`" in TEXTS["docs/comparison/functions.md"], name
 
 
 def first_cells(table: str) -> list[str]:
@@ -135,13 +135,85 @@ def first_cells(table: str) -> list[str]:
     return [row.split("|")[1].partition(",")[0].strip() for row in table.splitlines() if row.startswith("| ")][2:]
 
 
-def test_the_readme_sets_every_family_beside_the_others() -> None:
-    ours, _, rest = TEXTS["README.md"].partition("## What there is")[2].partition("### Beside the others")
-    theirs = rest.partition("What cuts across families:")[0]
+def test_every_family_is_compared_with_other_libraries() -> None:
+    ours = TEXTS["docs/comparison/functions.md"].partition("## Devices")[0]
+    theirs, _, rest = TEXTS["docs/comparison/libraries.md"].partition("## Across families")
     assert len(first_cells(ours)) > 20
     assert first_cells(theirs) == first_cells(ours)
-    rows = [row for row in rest.partition("### Devices")[0].splitlines() if row.startswith("| ")]
+    rows = [row for row in (theirs + rest).splitlines() if row.startswith("| ")]
+    assert len(rows) > 30
     assert all(cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]), "a cell is empty"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(TEXTS["README.md"].split()) <= 900
+    assert len(re.findall(r"!\[", TEXTS["README.md"])) == 1
+    assert "Apple GPU" in "\n".join(TEXTS["README.md"].splitlines()[:20])
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_the_readme_has_the_figures_of_the_pages() -> None:
+    """Each time in its table of networks is on the page that the row links to, for that network, batch and dtype."""
+    rows = [
+        cells(line) for line in TEXTS["README.md"].splitlines() if "](docs/benchmarks/networks_" in line and "|" in line
+    ]
+    assert len(rows) == 4
+    for network, task, ours, theirs, where in rows:
+        (page,) = re.findall(r"\((docs/.*\.md)\)", where)
+        mode, batch, dtype = re.fullmatch(r"(\w+)(?: step)?, (\d+) images?, (\w+)", task).groups()
+        name = network.removesuffix(" CNN").replace("-", "").lower()
+        table = [cells(line) for line in TEXTS[page].splitlines() if line.startswith("| ")]
+        found = {
+            cell
+            for row in table
+            if row[0].replace("-", "").lower() == name and {batch, dtype} <= set(row)
+            if {mode} <= set(row) or not {"training", "inference"} & set(row)
+            for cell in row
+        }
+        times = re.findall(r"([\d.]+) ms", f"{ours} {theirs}")
+        assert len(times) >= 2 and set(times) <= found, (network, task, times)
+
+
+MACHINES = [f"docs/benchmarks/{name}.md" for name in ("amd", "intel", "h100", "h200")]
+
+
+@pytest.mark.parametrize("page", MACHINES)
+def test_a_machine_has_the_results_of_its_pages(page: str) -> None:
+    """How many targets are met is what the linked pages say, and each page is linked to by one machine."""
+    linked = set(re.findall(r"\]\(([\w/]+\.md)\) ?\|?", TEXTS[page])) - {"method.md", *(Path(m).name for m in MACHINES)}
+    listed = set(TEXTS[page].partition("{toctree}")[2].split()) - {":hidden:", "```"}
+    assert {name.removesuffix(".md") for name in linked} == listed
+    for line in TEXTS[page].splitlines():
+        told = re.search(r"(\d+) of (\d+) (?:targets|limits) met", line)
+        counts = [
+            re.search(r"(\d+) of (\d+) (?:targets|limits) are met", TEXTS[f"docs/benchmarks/{name}"])
+            for name in re.findall(r"\]\(([\w/]+\.md)\)", line.rpartition(" | ")[0])
+        ]
+        if told:
+            assert [sum(int(count[i]) for count in counts) for i in (1, 2)] == [int(told[1]), int(told[2])], line
+
+
+def test_ratios_of_networks_are_those_of_their_pages() -> None:
+    rows = [cells(line) for line in TEXTS["docs/benchmarks/README.md"].splitlines() if "](networks_" in line]
+    assert len(rows) == 2
+    for machine, *columns, where in rows:
+        (page,) = re.findall(r"\((networks_\w+\.md)\)", where)
+        medians = set(re.findall(r"\| ([\d.]+) \([\d.]+ to [\d.]+\)", TEXTS[f"docs/benchmarks/{page}"]))
+        ratios = set(re.findall(r"\d+\.\d\d", " ".join(columns)))
+        assert len(ratios) >= 3 and ratios <= medians, machine
+
+
+def test_every_row_of_the_defaults_is_executed() -> None:
+    """`test_examples_run` runs the examples; here each row of the table has one, which its number names."""
+    table, _, examples = TEXTS["docs/defaults.md"].partition("## Each row, executed")
+    rows = {int(n): line for n, line in re.findall(r"^\| (\d+) \|(.*)$", table, re.MULTILINE)}
+    lines = [line for line in examples.splitlines() if line.startswith(">>> ") and "  # " in line]
+    named = [set(re.findall(r"\b\d+(?=[,:]|$)", line.rpartition("  # ")[2])) for line in lines]
+    assert len(rows) > 30 and list(rows) == list(range(1, len(rows) + 1))
+    assert {int(n) for numbers in named for n in numbers} == set(rows)
 
 
 def test_the_page_says_which_kernel_cases_ci_runs() -> None:
