@@ -56,7 +56,7 @@ def test_names_exist(page: str) -> None:
 def test_names_of_the_graph_exist() -> None:
     for name in re.findall(r"\bgraph\.([a-z_]\w*)", TEXTS["docs/graph.md"]):
         assert hasattr(graph, name) or name in ("svg", "md"), f"graph.{name}"
-    table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The walk back")[0]
+    table = TEXTS["docs/graph.md"].partition("## Nodes")[2].partition("## The training graph")[0]
     modules = mpsfunc.activation.activations, mpsfunc.activation.beyond_mps
     by_name = [entry for module in modules for entry in vars(module).items()]
     activations = {"prelu", *(name for name, value in by_name if value is getattr(mf, name, None))}
