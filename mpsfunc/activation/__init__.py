@@ -1,1 +1,1 @@
-"""Activations: by name, by their formula, with slopes, and fused behind other operations."""
+"""Activations: by name, by their formula, with slopes, and fused with other operations."""

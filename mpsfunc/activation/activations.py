@@ -208,7 +208,7 @@ def elu(x: mx.array, a: float = 1.0, *, stream: StreamLike = None) -> mx.array:
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        a: What is approached below 0, with its sign changed. Default 1.
+        a: The limit at minus infinity is -a. Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -107,7 +107,7 @@ def gelu_tanh(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 
 
 def gelu_fast(x: mx.array, *, stream: StreamLike = None) -> mx.array:
-    """A rougher approximation of `gelu`, ``x / (1 + e^(-1.702 * x))``: `silu` with an a of 1.702.
+    """A less exact approximation of `gelu`, ``x / (1 + e^(-1.702 * x))``: `silu` with an a of 1.702.
 
     Source: Hendrycks and Gimpel, Gaussian error linear units, 2016; ``gelu_fast_approx`` of MLX.
 
@@ -135,7 +135,7 @@ def celu(x: mx.array, a: float = 1.0, *, stream: StreamLike = None) -> mx.array:
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        a: What is approached below 0, with its sign changed; more than 0. Default 1.
+        a: The limit at minus infinity is -a; more than 0. Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -208,7 +208,7 @@ def hard_shrink(x: mx.array, a: float = 0.5, *, stream: StreamLike = None) -> mx
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        a: What is left out on both sides of 0; not negative. Default 0.5.
+        a: Values from -a to a become 0; not negative. Default 0.5.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -232,7 +232,7 @@ def soft_shrink(x: mx.array, a: float = 0.5, *, stream: StreamLike = None) -> mx
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        a: How much nearer to 0 a result is; not negative. Default 0.5.
+        a: What is subtracted from the absolute value; not negative. Default 0.5.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -348,7 +348,7 @@ def glu(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
 
     Args:
         x: An array of one axis or more; float32, float16, bfloat16, or float64 on the CPU.
-        axis: The axis that is halved, of an even length. Default: the last, the channels of images.
+        axis: The axis that is split into halves, of an even length. Default: the last, the channels of images.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

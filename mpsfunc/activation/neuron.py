@@ -60,10 +60,10 @@ def neuron(
     =================  ==================================  ======================
 
     Each is computed in float32 (float64 for float64 arrays) and rounded once, without overflow on the way. At a kink
-    the derivative is the one from the right, as MPS has it; docs/families/activation.md has all of them.
+    the derivative is the one from the right, as in MPS; docs/families/activation.md has all of them.
     Differentiable in x, and in the slopes of "prelu".
 
-    Source: ``MPSCNNNeuron`` and its subclasses, with their defaults; those below "gelu" are not MPS's.
+    Source: ``MPSCNNNeuron`` and its subclasses, with their defaults; MPS does not have those below "gelu".
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU. For "prelu" channels are its last

@@ -1,4 +1,4 @@
-"""Convolutions: forward, transposed, fully connected and sub-pixel, and what becomes of their weights."""
+"""Convolutions: forward, transposed, fully connected and sub-pixel, and their weights."""
 
 import typing as _typing
 

@@ -61,7 +61,8 @@ def conv1d(
         Sequences (n, out_l, o) of x's dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int, or a name no string.
+        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int, or a name is not a
+            string.
         ValueError: Ranks, channels or groups do not fit, windows do not fit, or a name is unknown.
 
     Example:
@@ -128,9 +129,9 @@ def conv_transpose1d(
         w: Weights (o, k, i / groups) of any floating dtype. PyTorch's are (i, o / groups, k).
         b: Bias (o,). Default: none.
         stride: Output elements between two input elements. Default 1.
-        padding: Elements cut off the output: an int or (before, after); or "same" or "same_lower", for an output of
-            ``l * stride``. Default 0.
-        output_padding: Elements added behind the output, fewer than stride or dilation. Default 0.
+        padding: Elements that are cropped from the output: an int or (before, after); or "same" or "same_lower", for an
+            output of ``l * stride``. Default 0.
+        output_padding: Elements added at the end of the output, fewer than stride or dilation. Default 0.
         dilation: Output elements between two taps. Default 1.
         groups: As for `conv_transpose`.
         neuron: As for `conv`.
@@ -141,7 +142,7 @@ def conv_transpose1d(
 
     Raises:
         TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int.
-        ValueError: Ranks, channels or groups do not fit, nothing is left of the output, or a name is unknown.
+        ValueError: Ranks, channels or groups do not fit, the output would be empty, or a name is unknown.
 
     Example:
         >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 3, 1)

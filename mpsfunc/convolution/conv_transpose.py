@@ -26,12 +26,12 @@ from mpsfunc.windows.transposed import ReversePadding
 
 @printing.printed
 class ConvTransposeState(NamedTuple):
-    """Where the windows of a transposed convolution sat, what tells its neuron's slope, and its gradients so far.
+    """Where the windows of a transposed convolution lie, what its activation's slope follows from, and its gradients.
 
     Fields:
         dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
         db: Gradient of the bias (o,).
-        y: What tells the slope of the neuron (n, out_h, out_w, o), as in `ConvState`; without a neuron of length 0.
+        y: What the slope of the activation is computed from (n, out_h, out_w, o), as in `ConvState`.
         slopes: Those of "prelu" (o,); of length 0 for others.
         op: "conv_transpose".
         neuron: Name of the activation, "" for none.
@@ -39,7 +39,7 @@ class ConvTransposeState(NamedTuple):
         b: Its second parameter.
         c: Its third parameter.
         groups: Channel groups.
-        rows: Windows along y of the convolution that leads back: ``rows.n_in`` is the height of the output here, and
+        rows: Windows along y of the adjoint convolution: ``rows.n_in`` is the height of the output here, and
             ``rows.n_out`` that of the source.
         cols: The same along x.
         unrotated: Whether the weights were taken as MPS takes them.
@@ -89,14 +89,14 @@ def conv_transpose(
 ) -> mx.array:
     """Transposed convolution: every pixel of x adds its multiple of the weights to the output.
 
-    There are two forms, which differ in the direction in which the weights are laid down.
+    There are two forms, which differ by a rotation of the weights.
 
     - Padding in pixels (PyTorch, ONNX, MLX): ``y[n, m * stride - pad + q * dilation, ..., o]`` collects
       ``w[o,q,p,i] * x[n,m,...,i]``, so that y is the gradient of the convolution with the same arguments, for an output
       of ``(n_in - 1) * stride + K - before - after + output_padding``, ``K = (k - 1) * dilation + 1``.
-    - ``offset``, ``kernel_offset``, ``state`` or a `PaddingPolicy` (MPS): ``stride - 1`` zeros go between the pixels of
-      x, over which the weights, as they are, are correlated with stride 1; the window of output pixel j has its centre
-      at ``j + offset * stride + kernel_offset`` and begins K // 2 before it.
+    - ``offset``, ``kernel_offset``, ``state`` or a `PaddingPolicy` (MPS): ``stride - 1`` zeros are inserted between the
+      pixels of x, and the result is correlated with the weights at stride 1; the window of output pixel j has its
+      centre at ``j + offset * stride + kernel_offset`` and begins K // 2 before it.
 
     The second is the first with rotated weights ``w[:, ::-1, ::-1]`` and ``kernel_offset = pad - (K - 1) // 2``. Then
     the bias is added and the neuron applied.
@@ -108,12 +108,12 @@ def conv_transpose(
         w: Weights (o, kh, kw, i / groups) of any floating dtype. PyTorch's are (i, o / groups, kh, kw).
         b: Bias (o,). Default: none.
         stride: Output pixels between two input pixels, an int or (y, x). Default 1.
-        padding: Pixels cut off the output: an int, (y, x) or ((top, bottom), (left, right)); "same" or "same_lower",
-            for an output of ``n_in * stride``, the gradient of a convolution with that padding (TensorFlow, Keras,
-            ONNX); or a `PaddingPolicy`, whose reverse rules give the size and the place. Default 0.
-        output_padding: Pixels added behind the output, fewer than stride or dilation. Default 0.
+        padding: Pixels that are cropped from the output: an int, (y, x) or ((top, bottom), (left, right)); "same" or
+            "same_lower", for an output of ``n_in * stride``, the gradient of a convolution with that padding
+            (TensorFlow, Keras, ONNX); or a `PaddingPolicy`, whose reverse rules give the size and the place. Default 0.
+        output_padding: Pixels added at the end of the output, fewer than stride or dilation. Default 0.
         dilation: Output pixels between two taps. Default 1.
-        groups: Input and output channels are cut into this many groups that do not mix. Default 1.
+        groups: Input and output channels are split into this many groups that do not mix. Default 1.
         offset: MPS's offset (y, x), in pixels of x. Default 0 in that form.
         kernel_offset: MPS's ``kernelOffset`` (y, x), in pixels with the zeros between them. Default 0 in that form.
         out_size: With one of these: the output's size (y, x).
@@ -128,7 +128,7 @@ def conv_transpose(
     Raises:
         TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int; state is not a
             ConvState.
-        ValueError: Ranks, channels or groups do not fit, nothing is left of the output, or arguments exclude each
+        ValueError: Ranks, channels or groups do not fit, the output would be empty, or arguments exclude each
             other.
 
     Example:
@@ -179,7 +179,7 @@ def conv_transpose_fwd(
     """`conv_transpose`, and the state that its gradients need. Arguments and errors are those of `conv_transpose`.
 
     Returns:
-        The images, and a state with zero gradients. With a neuron the state keeps what tells the slope of that.
+        The images, and a state with zero gradients. With a neuron the state also keeps what its slope is computed from.
 
     Example:
         >>> x = mx.ones((1, 4, 4, 2))
@@ -213,7 +213,8 @@ def conv_transpose_grad_input(
     """Gradient of `conv_transpose` with respect to its images: a convolution with the same windows.
 
     ``dx[n,m,l,i] = sum over q, p, o of w[o,q,p,i] * dz[n, m * stride - pad + q * dilation, ..., o]`` for padding in
-    pixels, and the same with rotated weights in MPS's form; ``dz`` is dy, behind a neuron times the neuron's slope.
+    pixels, and the same with rotated weights in MPS's form; ``dz`` is dy, or with a neuron dy times the activation's
+    slope.
 
     Source: the adjoint of ``MPSCNNConvolutionTranspose``.
 
@@ -260,7 +261,7 @@ def conv_transpose_grad_weights(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The state with ``dw`` and ``db`` grown.
+        The state with the sums added to ``dw`` and ``db``.
 
     Raises:
         TypeError: dy or x is not a floating array, they differ in dtype, or state is not a ConvTransposeState.
@@ -287,7 +288,7 @@ def conv_transpose_grad(
     option: OptionName = "all",
     stream: StreamLike = None,
 ) -> tuple[mx.array | None, ConvTransposeState]:
-    """The gradients of `conv_transpose` that ``option`` names; a neuron's slope is applied once for all.
+    """The gradients of `conv_transpose` that ``option`` names; the activation's slope is applied once for all.
 
     Source: ``MPSCNNConvolutionGradient.gradientOption``, for the transposed convolution.
 
@@ -300,7 +301,8 @@ def conv_transpose_grad(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The gradient (n, h, w, i) of the images, None unless asked for; and the state, grown if asked for.
+        The gradient (n, h, w, i) of the images, or None if the option leaves it out; and the state, with the sums added
+        if the option has them.
 
     Raises:
         TypeError: As for the two functions; option is not a string.

@@ -28,8 +28,8 @@ def fully_connected(
     """Every output channel is a weighted sum of the whole image.
 
     ``y[n,0,0,o] = neuron(b[o] + sum over h, w, c of w[o,h,w,c] * x[n,h,w,c])``, which is
-    ``x.reshape(n, -1) @ w.reshape(o, -1).T + b``. Weights run in the order height, width, channel; those of a PyTorch
-    layer behind ``flatten`` are ``w.reshape(o, c, h, w).transpose(0, 2, 3, 1)`` here.
+    ``x.reshape(n, -1) @ w.reshape(o, -1).T + b``. Weights have the order height, width, channel; those of a PyTorch
+    layer after ``flatten`` are ``w.reshape(o, c, h, w).transpose(0, 2, 3, 1)`` here.
 
     Source: ``MPSCNNFullyConnected``.
 
@@ -67,7 +67,7 @@ def fully_connected_fwd(
 
     Returns:
         The result, and a state with zero gradients, which `conv_grad_input` and `conv_grad_weights` take as well. With
-        a neuron it keeps what tells the slope of that.
+        a neuron it also keeps what its slope is computed from.
 
     Example:
         >>> y, state = fully_connected_fwd(mx.ones((5, 2, 2, 3)), mx.ones((4, 2, 2, 3)))
@@ -85,7 +85,7 @@ def fully_connected_grad(
     """The gradients of `fully_connected` that ``option`` names.
 
     ``dx = (dz @ w.reshape(o, -1)).reshape(x.shape)``, ``dw += (dz.T @ x.reshape(n, -1)).reshape(w.shape)`` and
-    ``db += dz.sum(0)``, where ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
+    ``db += dz.sum(0)``, where ``dz`` is dy, or with a neuron dy times the activation's slope. The slopes of a "prelu"
     count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNFullyConnectedGradient``.

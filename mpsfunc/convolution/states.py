@@ -30,15 +30,15 @@ PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)
 
 @printing.printed
 class ConvState(NamedTuple):
-    """Where the windows of a convolution sat, what its neuron's slope follows from, and its gradients so far.
+    """Where the windows of a convolution lie, what its activation's slope is computed from, and its gradients so far.
 
     `conv_fwd` and `fully_connected_fwd` make one, `conv_state` makes one from shapes.
 
     Fields:
         dw: Gradient of the weights (o, kh, kw, i / groups), float32 (float64 for float64 images).
         db: Gradient of the bias (o,).
-        y: What tells the slope of the neuron (n, out_h, out_w, o): what it was applied to or, for "relu" with a >= 0,
-            what it returned, the very array that `conv_fwd` returns. Without a neuron of length 0.
+        y: What the slope of the activation is computed from (n, out_h, out_w, o): the pre-activation or, for "relu"
+            with a >= 0, the result, the same array that `conv_fwd` returns. Without an activation it has length 0.
         slopes: Those of "prelu" (o,); of length 0 for others.
         op: "conv".
         neuron: Name of the activation, "" for none.

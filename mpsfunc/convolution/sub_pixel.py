@@ -16,11 +16,11 @@ from mpsfunc.core.printing import describe
 
 
 def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -> mx.array:
-    """Lays each pixel's channels out as a square of pixels.
+    """Rearranges each pixel's channels as a square of pixels.
 
-    ``y[n, h, w, c] = x[n, h // r, w // r, (r * (h % r) + w % r) * C + c]`` with ``r = block_size`` and C channels
-    left. That is TensorFlow's order and mode DCR of ONNX, not the one of PyTorch's ``pixel_shuffle``. Behind a `conv`
-    with ``r * r * C`` outputs it makes MPS's sub-pixel convolution.
+    ``y[n, h, w, c] = x[n, h // r, w // r, (r * (h % r) + w % r) * C + c]`` with ``r = block_size`` and C channels left.
+    That is TensorFlow's order and ONNX's mode DCR, not that of PyTorch's ``pixel_shuffle``. After a `conv` with ``r * r
+    * C`` outputs it is MPS's sub-pixel convolution.
 
     Source: ``MPSCNNSubPixelConvolutionDescriptor.subPixelScaleFactor``.
 
@@ -34,7 +34,7 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
 
     Raises:
         TypeError: x is not an array, or block_size not an int.
-        ValueError: x is not NHWC, or its channels are no multiple of r * r.
+        ValueError: x is not NHWC, or its channels are not a multiple of r * r.
 
     Example:
         >>> depth_to_space(mx.arange(8).reshape(1, 1, 1, 8), 2).tolist()
@@ -52,7 +52,7 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
 
 
 def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -> mx.array:
-    """Lays each square of pixels out as channels: the inverse of `depth_to_space`, and its gradient.
+    """Rearranges each square of pixels as channels: the inverse of `depth_to_space`, and its gradient.
 
     ``y[n, h, w, (r * i + j) * c + k] = x[n, h * r + i, w * r + j, k]`` with ``r = block_size``.
 
@@ -68,7 +68,7 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
 
     Raises:
         TypeError: x is not an array, or block_size not an int.
-        ValueError: x is not NHWC, or its height or width is no multiple of r.
+        ValueError: x is not NHWC, or its height or width is not a multiple of r.
 
     Example:
         >>> space_to_depth(depth_to_space(mx.arange(8).reshape(1, 1, 1, 8), 2), 2).reshape(-1)

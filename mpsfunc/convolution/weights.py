@@ -25,7 +25,7 @@ def fold_batch_norm(
     *,
     stream: StreamLike = None,
 ) -> tuple[mx.array, mx.array]:
-    """Weights and bias of a convolution that normalizes its result as well, for inference.
+    """Weights and bias of a convolution with a batch normalization folded into it, for inference.
 
     With ``scale = gamma / sqrt(var + eps)``, for each output channel: ``w * scale`` and
     ``b * scale + beta - mean * scale``. A convolution with these returns ``bn_normalize(conv(x, w, b), bn_frozen(mean,
@@ -44,7 +44,7 @@ def fold_batch_norm(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Weights of w's dtype, and a bias (o,) of the widest dtype that came in, float32 at least.
+        Weights of w's dtype, and a bias (o,) of the widest dtype among the arguments, at least float32.
 
     Raises:
         TypeError: An argument is not a floating array, or eps not a number.
@@ -90,7 +90,7 @@ def dequantize_weights(
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
 ) -> mx.array:
-    """Weights from a byte each, by a range or by a table for each output channel.
+    """Weights from 8-bit ones, by a range or a table for each output channel.
 
     ``w[o,...] = q[o,...] / 255 * (high[o] - low[o]) + low[o]``, or ``w[o,...] = table[o, q[o,...]]``.
 

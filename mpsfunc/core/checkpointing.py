@@ -18,19 +18,18 @@ R = TypeVar("R")
 def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
     """`mx.checkpoint` for functions that draw random numbers, such as `dropout` without a key.
 
-    What a function computes on the way to its result is not kept for its derivatives, but computed again. MLX calls the
-    Python function a second time for that, and under ``mx.checkpoint`` that call draws other random numbers, so that
-    the gradient is that of another mask than the result has. Here it begins with the random state of the first, and
-    random numbers that come later do not know of it: results, gradients and the random state are those without
-    ``checkpoint``.
+    Intermediate results of the function are not stored for its derivatives, but computed again. MLX calls the Python
+    function a second time for that, and under ``mx.checkpoint`` that call draws other random numbers, so the gradient
+    belongs to another mask than the result. Here the second call starts from the random state of the first, and later
+    random numbers are not affected: results, gradients and the random state are those without ``checkpoint``.
 
     Arrays in lists, tuples, NamedTuples (such as states) and dicts, as arguments and results, take part in ``mx.grad``,
     ``mx.vjp``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile``, which needs ``inputs=mx.random.state,
-    outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. The function gets lists and dicts
-    of its own, so what it changes in them is lost. What holds no arrays is handed through, and so are functions and
-    other callables, in which arrays are constants. As in MLX, ``mx.vmap`` goes inside ``mx.grad`` and not around it,
-    and arrays that the function knows from elsewhere are constants for its derivatives: for a module of ``mlx.nn``
-    there is `mpsfunc.nn.checkpoint`. Where the function changes anything else, the second call does so again.
+    outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. The function gets copies of lists
+    and dicts, so changes to them are lost. Arguments without arrays are passed on unchanged, and so are functions and
+    other callables, in which arrays are constants. As in MLX, ``mx.vmap`` may be inside ``mx.grad`` but not around it,
+    and arrays that are not arguments are constants for derivatives: for a module of ``mlx.nn`` use
+        `mpsfunc.nn.checkpoint`. If the function changes anything else, the second call changes it again.
 
     Args:
         function: Of arrays and anything else, with positional and named arguments.

@@ -252,7 +252,7 @@ def cache_folder() -> Path | None:
         return None
     wrong = _why_not(folder)
     if wrong:
-        warnings.warn(f"compiled kernels are not kept: {brief(str(folder))} is {wrong}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"compiled kernels are not cached: {brief(str(folder))} is {wrong}", RuntimeWarning, stacklevel=2)
         return None
     return folder
 

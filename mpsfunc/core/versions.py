@@ -137,7 +137,7 @@ def _refuse(sentence: str, cause: Exception | None) -> NoReturn:
 
 if not in_the_main_interpreter():
     raise ImportError(
-        f"mpsfunc {VERSION} runs in the main interpreter only: in another one its C++ module would wait for ever; "
+        f"mpsfunc {VERSION} runs in the main interpreter only: in another one its C++ module would wait without end; "
         "use threads or processes"
     )
 

@@ -40,13 +40,13 @@ def arithmetic(
     ``r = (primary_scale * x) op (secondary_scale * y) + bias``, and the result is ``minimum`` where r is less,
     ``maximum`` where it is greater, and r elsewhere; a NaN stays NaN.
 
-    A stride of 0 along y, x or the channels makes every place along that axis read the first entry of an operand of
-    images, which may have more. After that, operands are broadcast as in NumPy: axes of length 1, the batch included,
-    and axes that are missing in front, so that a vector (c,) has an entry for each channel. One operand may be a
-    number.
+    A stride of 0 along y, x or the channels reads the first entry of an operand everywhere along that axis, even if it
+    has more entries (images only). After that, operands are broadcast as in NumPy: axes of length 1, the batch
+    included, and axes that are missing in front, so that a vector (c,) has an entry for each channel. One operand may
+    be a number.
 
-    The derivative is that of the value: where r is not strictly between the limits nothing passes. An operand's
-    gradient is summed over the places that read an entry, in float32 or wider, and 0 for entries that none reads.
+    The derivative is that of the value: 0 where r is not strictly between the limits. The gradient of an operand's
+        entry is the sum over all positions that read it, in float32 or wider, and 0 if there is none.
 
     Source: ``MPSCNNArithmetic`` and its subclasses. There the limits are -FLT_MAX and FLT_MAX by default; here there
     are none, so infinities pass. MPS leaves broadcasting of batches undefined.
@@ -226,8 +226,8 @@ def arithmetic_grad(
     divide    ``ps / (ss * y) * dy``  ``-ps * x / (ss * y^2) * dy``
     ========  ======================  ============================
 
-    summed over the places that read an entry of the operand, and 0 for entries that none reads. As in MPS the limits
-    are left out: with ``clamp=True``, and always under autodiff, dy counts only where ``minimum < r < maximum``.
+    summed over all positions that read an entry of the operand, and 0 if there is none. As in MPS limits are ignored;
+    with ``clamp=True``, and always under autodiff, dy counts only where ``minimum < r < maximum``.
 
     Source: ``MPSCNNAddGradient``, ``MPSCNNSubtractGradient`` and ``MPSCNNMultiplyGradient``; MPS has none for a
     division. There the caller negates the scale of a subtraction's secondary operand and sums over batches that share
@@ -293,7 +293,7 @@ def compare(
     secondary_stride: Strides = (1, 1, 1),
     stream: StreamLike = None,
 ) -> mx.array:
-    """1 where a comparison of two operands holds, and 0 where it does not.
+    """Compares two operands: 1 where the comparison holds, else 0.
 
     Operands are equal if ``x == y`` or ``|x - y| <= threshold``. The four orderings compare x with y as they are and
     take no threshold. A NaN is not equal to anything, and neither less nor greater. The derivative is 0 everywhere.

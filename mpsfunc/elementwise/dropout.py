@@ -25,12 +25,12 @@ _MOST = 2**40  # entries of a mask
 
 @printing.printed
 class DropoutState(NamedTuple):
-    """What made the mask of a dropout, which is all that its gradient needs.
+    """What the mask of a dropout is computed from: all that its gradient needs.
 
     Fields:
-        key: Two uint32 that the mask is made from; zeros where it was given.
-        mask: The mask that was given, bool unless it is floating; empty where it was made. Of integers, 0 drops.
-        op: "dropout", or "dropout_by_mask" where the mask was given.
+        key: Two uint32 that the mask is computed from; zeros if a mask was passed.
+        mask: The mask that was passed, bool unless it is floating; empty if there was none. Integers of 0 drop.
+        op: "dropout", or "dropout_by_mask" if a mask was passed.
         keep_probability: Share of elements that are kept.
         mask_stride: (y, x, c), as given.
         shape: Of the images.
@@ -88,15 +88,16 @@ def dropout(
     mask_stride: Stride = (1, 1, 1),
     stream: StreamLike = None,
 ) -> mx.array:
-    """Zeroes elements at random, and scales the others so that the mean stays.
+    """Zeroes elements at random, and scales the others so that the mean is kept.
 
     ``y = x * m / keep_probability``, where m is 1 with that probability and else 0. There is no switch for inference:
     leave it out there. Equal keys give equal masks on every device; see `dropout_mask` for how they are made.
 
     Without ``seed``, ``key`` and ``mask`` a key is drawn from MLX's global state, so ``mx.random.seed`` repeats it and
     ``mx.compile`` needs ``inputs=mx.random.state, outputs=mx.random.state``. Under ``mx.vmap`` a key that is not mapped
-    gives every mapped element the same mask, and one that is gives each its own. Under ``mx.checkpoint``, which calls a
-    function twice, the two masks differ unless ``seed``, ``key`` or ``mask`` come from outside: use `checkpoint`.
+    gives every mapped element the same mask, and a mapped key gives each its own. Under ``mx.checkpoint``, which calls
+    a function twice, the two masks differ unless ``seed``, ``key`` or ``mask`` come from outside the function: use
+    `checkpoint`.
 
     Linear in x; the derivative is dropout with the same mask. A floating mask has a derivative too.
 
@@ -104,9 +105,9 @@ def dropout(
 
     Args:
         x: Images (n, h, w, c), or an array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        keep_probability: Share of elements that are kept (MPS), more than 0 and at most 1, which keeps all. Shares come
-            in steps of 2^-32: what rounds to 1 is taken for 1, and what rounds to 0 for 2^-32. Default 0.5. By name
-            only, like all that follows, as a number alone could mean either share.
+        keep_probability: Share of elements that are kept (MPS), more than 0 and at most 1, which keeps all. Shares are
+            rounded to multiples of 2^-32, but not to 0. Default 0.5. By name only, like all arguments that follow,
+            since a number alone could mean either share.
         p: Share of elements that are dropped (MLX, PyTorch), likewise: ``keep_probability = 1 - p``.
         seed: An int from 0 to 2^64 - 1, instead of ``mx.random.key(seed)``.
         key: Two uint32, as ``mx.random.key`` makes them.
@@ -121,7 +122,7 @@ def dropout(
         An array of x's shape and dtype.
 
     Raises:
-        TypeError: x is not a floating array, an argument is of another type, or one behind x has no name.
+        TypeError: x is not a floating array, an argument is of another type, or an argument after x has no name.
         ValueError: keep_probability or p is out of range, shapes do not fit, or arguments exclude each other.
 
     Example:
@@ -153,7 +154,8 @@ def dropout_fwd(
     """`dropout`, and the state that `dropout_grad` needs. Arguments and errors are those of `dropout`.
 
     Returns:
-        The result, and the state. It holds the key, from which the gradient makes the mask again, or the mask given.
+        The result, and the state. It holds the key, from which the gradient function computes the mask again, or the
+        mask that was passed.
 
     Example:
         >>> y, state = dropout_fwd(mx.ones((1, 2, 2, 1)), p=0.75, seed=7)
@@ -186,7 +188,7 @@ def dropout_fwd(
 def dropout_grad(dy: mx.array, state: DropoutState, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `dropout` with respect to its images: dropout of dy with the same mask.
 
-    ``dx = dy * m / keep_probability``. With a floating mask, its own gradient is left to autodiff.
+    ``dx = dy * m / keep_probability``. For the gradient of a floating mask use autodiff.
 
     Source: ``MPSCNNDropoutGradient``.
 
@@ -243,7 +245,7 @@ def dropout_mask(
 
     Args:
         shape: Of images (n, h, w, c), or any other.
-        keep_probability: As for `dropout`, like the arguments behind it.
+        keep_probability: As for `dropout`, like the arguments after it.
         p: Share of elements that are dropped, instead.
         seed: An int instead of ``mx.random.key(seed)``.
         key: Two uint32. Default: drawn from MLX's global state.
@@ -254,7 +256,7 @@ def dropout_mask(
         A bool mask, True where an element is kept, of the shape with length 1 along axes whose stride is 0.
 
     Raises:
-        TypeError: A length is not an int, an argument is of another type, or one behind shape has no name.
+        TypeError: A length is not an int, an argument is of another type, or an argument after shape has no name.
         ValueError: A length is negative, the mask has 2^40 elements or more, an image 2^31, or as for `dropout`.
         MemoryError: There is no memory for the mask; on the CPU, and where it is evaluated.
 

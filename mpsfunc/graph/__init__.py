@@ -1,4 +1,4 @@
-"""Networks as MPSNNGraph has them: filter nodes that know their gradient nodes.
+"""Networks as in MPSNNGraph: filter nodes and their gradient nodes.
 
 Nodes are connected first and run later. `training_graph` walks back from a loss node and makes the gradient nodes,
 without autodiff; `compile` makes one pure function of it all.

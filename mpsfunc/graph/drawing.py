@@ -40,8 +40,8 @@ class Edge(NamedTuple):
 class Drawing:
     """A drawing of a network; `Graph.draw` makes it.
 
-    Printed, it is a line for each node in the order in which they run: its shape and what it reads. In a notebook it
-    shows itself as a picture, if matplotlib is there.
+    It prints a line for each node, in the order in which they run, with its shape and what it reads. A notebook shows
+    it as a picture, if matplotlib is installed.
 
     Example:
         >>> from mpsfunc import graph

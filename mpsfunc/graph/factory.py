@@ -18,12 +18,12 @@ _PLACES = ("padding", "offset", "out_size", "output_padding", "state", "ceil_mod
 Filter = Callable[..., Any]
 Own = dict[str, tuple[Any, str, str]]  # by an argument's name its default, its type and what it means
 
-_NAME: Own = {"name": (None, "str | None", "What errors and drawings call it. Default: the operation.")}
-_NAMED: Own = {"name": (GIVEN, "str", "What its parameters and states go by.")}
+_NAME: Own = {"name": (None, "str | None", "Its name in errors and drawings. Default: the operation.")}
+_NAMED: Own = {"name": (GIVEN, "str", "Name of its parameters and states.")}
 _SHARED: Own = {
     "params": (
         *(None, "str | None"),
-        "A name of parameters that several nodes share, each of which says it. Default: name.",
+        "A name of parameters that several nodes share; give it to each. Default: name.",
     )
 }
 
@@ -145,7 +145,7 @@ Returns:
     A `FilterNode`.
 
 Raises:
-    TypeError: An argument is unknown, or is no node where one is meant.
+    TypeError: An argument is unknown, or is not a node where one is expected.
 
 Example:
     >>> from mpsfunc import graph

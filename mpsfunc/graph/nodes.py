@@ -72,14 +72,14 @@ class Kind(NamedTuple):
 
 
 class ImageNode:
-    """Images that an input brings or a filter makes.
+    """Images of an input, or the result of a filter.
 
     Source: ``MPSNNImageNode``.
 
     Attributes:
         name: Of an input, under which `Graph` takes its array; else that of the filter.
         producer: The filter that makes it; None for an input.
-        stop_gradient: Set it to True, and `training_graph` goes no further back. Default False.
+        stop_gradient: If True, `training_graph` stops here. Default False.
 
     Raises:
         TypeError: The name is not a string, or empty.
@@ -104,7 +104,7 @@ class ImageNode:
 
 
 class StateNode:
-    """What a filter leaves for its gradient filter, such as a `ConvState`.
+    """The state that a filter passes to its gradient filter, such as a `ConvState`.
 
     Source: ``MPSNNStateNode``.
 
@@ -126,13 +126,13 @@ class FilterNode:
 
     Attributes:
         kind: What it does.
-        name: As given, else that of its kind; errors, drawings and parameters go by it.
+        name: As given, else that of its kind; used in errors, drawings and parameters.
         params: The name of its parameters in the ``params`` of `Graph`; empty if it has none.
         shares: Whether other nodes may have the same parameters.
         sources: The images that it reads.
         states: The states of other filters that it reads.
         options: The arguments of its function; see `configure`.
-        result_image: What it makes; of a loss the gradient that starts the backward chain.
+        result_image: What it makes; for a loss the gradient with which the backward pass starts.
         gradient_of: The image whose gradient it makes; None in the forward network.
 
     Example:
@@ -288,8 +288,7 @@ class GradientFilterNode(FilterNode):
     Attributes:
         of: The filter.
         position: Which source of it.
-        trainable: Set it to False, and nothing asks for the gradients of parameters (``MPSNNTrainingStyle``). Default
-            True.
+        trainable: If False, gradients of its parameters are not computed (``MPSNNTrainingStyle``). Default True.
         options: Where its arguments are not those of the filter.
         result_image: The gradient of that source.
         result_state: The filter's state with the gradients of parameters, such as ``dw``.

@@ -48,15 +48,15 @@ def compile(
     format: mx.Dtype | None = None,
     stream: mx.Stream | mx.Device | None = None,
 ) -> Graph:
-    """Makes a pure function of the nodes that lead to some.
+    """Compiles the nodes that lead to some outputs to a pure function.
 
     Source: ``MPSNNGraph``.
 
     Args:
         outputs: What it returns first: an image node, a state node or a filter node (of which its result image), or a
             list, tuple or dict of such.
-        gradients: Gradient nodes, as `training_graph` returns them, that run for the gradients of parameters without
-            their images being asked for. Default: none.
+        gradients: Gradient nodes, as `training_graph` returns them, that run for the gradients of parameters, without
+            returning their images. Default: none.
         format: Dtype that floating inputs are cast to, and with them all images, such as ``mx.float16``, which is MPS's
             default. Default: images keep the inputs' dtype.
         stream: Stream or device to run on. Default: the current one.
@@ -90,9 +90,9 @@ class Graph:
     - ``states["bn1"]`` are the running statistics of a batch normalization, a frozen `BatchNormState`, or the key of a
       dropout. What is returned goes into the next call.
 
-    Batch normalization takes the statistics of the batch where a gradient node reads them, and else the running ones;
-    its argument ``statistics`` says "always" or "never" instead, as MPS's flags do. Dropout drops wherever it stands;
-    a network for inference leaves it out.
+    Batch normalization uses the statistics of the batch in a training graph, and otherwise running ones, unless its
+    argument ``statistics`` is "always" or "never", as MPS's flags. Dropout always drops; leave it out of a network for
+    inference.
 
     Attributes:
         inputs: Names of the inputs.

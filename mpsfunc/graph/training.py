@@ -17,7 +17,7 @@ def training_graph(
 ) -> list[FilterNode]:
     """Makes the gradient nodes of all filters that lead to a node.
 
-    Where several filters read an image, addition nodes sum its gradients. The walk ends at inputs and at images with
+    Where several filters read an image, addition nodes sum its gradients. It stops at inputs and at images with
     ``stop_gradient``; a filter with parameters that reads such an image still gets its gradient node.
 
     Source: ``trainingGraphWithSourceGradient:nodeHandler:``.
@@ -29,12 +29,12 @@ def training_graph(
             made, which it may configure. Default: none.
 
     Returns:
-        The nodes at the end of the walk, whose results no other gradient node reads, for ``gradients`` of `compile`.
+        The last gradient nodes, whose results no other gradient node reads, for ``gradients`` of `compile`.
 
     Raises:
         TypeError: A node has no gradient, or an argument is not a node or not a function.
         ValueError: There is a second loss node, a cycle, a source gradient for a loss, or a target or weights of a loss
-            with parameters behind them, which get no gradient: set ``stop_gradient`` on it.
+            that depend on parameters, which get no gradient: set ``stop_gradient`` on it.
 
     Example:
         >>> from mpsfunc import graph

@@ -1,1 +1,1 @@
-"""Images made larger, smaller and padded, and side by side."""
+"""Resizing, padding and concatenating images."""

@@ -16,14 +16,14 @@ from mpsfunc.core.printing import describe
 
 
 def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream: StreamLike = None) -> mx.array:
-    """Images side by side along channels.
+    """Concatenates images along channels.
 
-    Source: ``MPSNNConcatenationNode``. MPS's graph keeps channels in fours, so that each image starts at a multiple of
-    four there; ``pad_to_multiple=4`` does the same, with zeros behind an image that is no multiple.
+    Source: ``MPSNNConcatenationNode``. In MPS's graph each image starts at a multiple of four channels;
+        ``pad_to_multiple=4`` does the same and fills the gap with zeros.
 
     Args:
-        images: Arrays (n, h, w, c) that differ in c alone: floating, or integers of any size. At least one.
-        pad_to_multiple: What the channels of each image are filled up to a multiple of. Default 1.
+        images: Arrays (n, h, w, c) that differ only in c: floating, or integers of any size. At least one.
+        pad_to_multiple: Channels of each image are padded to a multiple of this number. Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -70,7 +70,7 @@ def concatenate_grad(
     """Gradients of `concatenate` with respect to its images: a slice for each, as MPS has a gradient node for each.
 
     Args:
-        dy: Gradient of the images side by side (n, h, w, sum of the channels); floating, or integers of any size.
+        dy: Gradient of the concatenated images (n, h, w, sum of the channels); floating, or integers of any size.
         channels: The channels of each image.
         pad_to_multiple: As for `concatenate`.
         stream: Stream or device to run on. Default: the current one.
@@ -103,7 +103,7 @@ def concatenate_grad(
 
 
 def slice_channels(x: mx.array, start: int, stop: int, *, stream: StreamLike = None) -> mx.array:
-    """The channels from ``start`` up to, but without, ``stop``.
+    """The channels from ``start`` up to but not including ``stop``.
 
     Source: ``MPSNNSlice``, and every MPS kernel's ``sourceFeatureChannelOffset``.
 
@@ -133,7 +133,7 @@ def slice_channels(x: mx.array, start: int, stop: int, *, stream: StreamLike = N
 
 
 def slice_channels_grad(dy: mx.array, start: int, channels: int, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `slice_channels` with respect to its images: zeros but for what was taken.
+    """Gradient of `slice_channels` with respect to its images: zeros except for the slice.
 
     Args:
         dy: Gradient of the slice (n, h, w, stop - start); floating, or integers of any size.

@@ -32,7 +32,7 @@ _CALLED: dict[PadMode, _Canonical] = {
 
 @printing.printed
 class PadState(NamedTuple):
-    """What was put around an image, which is all that the gradient needs.
+    """How an image was padded: all that the gradient needs.
 
     Fields:
         op: "pad".
@@ -66,7 +66,7 @@ def pad(
     *,
     stream: StreamLike = None,
 ) -> mx.array:
-    """Puts pixels and channels around images.
+    """Pads images along height, width and channels.
 
     Of an axis ``a b c`` with three before and two after, the modes make
 
@@ -74,24 +74,24 @@ def pad(
     - "clamp", "replicate" or "edge": ``a a a a b c c c``;
     - "mirror" or "reflect": ``b c b a b c b a``, reflected at the edge pixels;
     - "mirror_with_edge" or "symmetric": ``c b a a b c c b``, reflected at the edges;
-    - "circular" or "wrap": ``a b c a b c a b``, round and round.
+    - "circular" or "wrap": ``a b c a b c a b``, repeated.
 
-    A reflection and a circle go on as often as it takes, so that sizes may exceed the image.
+    Reflections and repetitions continue, so that sizes may exceed the image.
 
     Source: ``MPSNNPad`` and, for "circular", ``pad`` of PyTorch, whose names "replicate", "reflect" and "circular" are;
     "edge", "reflect", "symmetric" and "wrap" are those of NumPy.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, float64 on the CPU, or integers of any size.
-        before: Elements ahead of the image along each axis: (y, x, c), (y, x), or an int for y and x.
-        after: Elements behind it, likewise.
+        before: Elements before the image along each axis: (y, x, c), (y, x), or an int for y and x.
+        after: Elements after the image, in the same form.
         mode: As above. Default "constant".
         value: The constant, rounded to a floating dtype, where what is too large becomes infinite; integers must hold
             it. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Images of x's dtype, each axis longer by what was put around it.
+        Images of x's dtype, each axis longer by its padding.
 
     Raises:
         TypeError: x is not an array of real numbers, float64 on a GPU, a size is not an int, or value is not a number
@@ -171,7 +171,7 @@ def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: PadMode
 
 
 def pad_grad(dy: mx.array, state: PadState, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `pad` with respect to its images: every element receives the sum of its copies.
+    """Gradient of `pad` with respect to its images: for every element the sum over its copies.
 
     Source: ``MPSNNPadGradient``.
 

@@ -29,7 +29,7 @@ FloatOrPair = float | Sequence[float]
 
 @printing.printed
 class ResampleState(NamedTuple):
-    """How an image was enlarged or shrunk, which is all that its gradient needs.
+    """How an image was resized: all that its gradient needs.
 
     Fields:
         op: The function: "upsample_nearest", "upsample_bilinear", "resize_nearest", "resize_bilinear",

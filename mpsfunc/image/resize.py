@@ -26,14 +26,14 @@ def resize_nearest(
     coordinate: NearestCoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gives images another size by picking pixels.
+    """Resizes images by copying the nearest pixels.
 
     Along an axis of length L that becomes D, position j of the result is ``x[floor(j * L / D)]``, or with
-    ``coordinate="half_pixel"`` ``x[floor((j + 1/2) * L / D)]``; with a scale s, D is ``floor(L * s)`` and 1 / s stands
-    for L / D, but, as in PyTorch, not asymmetric where D is L or 2 L. All are exact whatever the sizes; PyTorch rounds
-    the ratio to float32 first, which moves a position now and then. "mlx" is what `mlx.nn.Upsample` does by a factor
-    that is not whole: in float32, always with L / D, half-pixel with halves that go to the even pixel where D is more
-    than L, else asymmetric.
+    ``coordinate="half_pixel"`` ``x[floor((j + 1/2) * L / D)]``; with a scale s, D is ``floor(L * s)`` and 1 / s
+    replaces L / D, except, as in PyTorch, for "asymmetric" if D is L or 2 L. Positions are exact; PyTorch rounds the
+    ratio to float32 first, which sometimes moves a position. "mlx" is what `mlx.nn.Upsample` does for a factor that is
+    not an integer: it computes in float32, always with L / D, half-pixel with halves rounded to the even pixel if D is
+        more than L, else asymmetric.
 
     Source: ``interpolate`` of PyTorch with "nearest" and "nearest-exact"; ``Resize`` of ONNX with mode nearest, which
     is "asymmetric" with floor and "half_pixel" with round_prefer_ceil.
@@ -41,7 +41,7 @@ def resize_nearest(
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, float64 on the CPU, or integers of any size.
         out_size: Size of the result, an int or (y, x).
-        scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
+        scale: Instead of a size: the factor by which the result is larger, any number above 0 or (y, x).
         coordinate: "asymmetric" (default), "half_pixel" or "mlx", as above.
         stream: Stream or device to run on. Default: the current one.
 
@@ -69,7 +69,7 @@ def resize_nearest_fwd(
     coordinate: NearestCoordinateName = "asymmetric",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
-    """`resize_nearest`, and the state that `resize_nearest_grad` needs. Arguments and errors are its.
+    """`resize_nearest`, and the state that `resize_nearest_grad` needs. Arguments and errors are the same.
 
     Returns:
         The resized images and the state.
@@ -120,7 +120,7 @@ def resize_nearest_state(
 
 
 def resize_nearest_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `resize_nearest` with respect to its images: each pixel's copies added up, 0 where there is none.
+    """Gradient of `resize_nearest` with respect to its images: the sum over each pixel's copies, 0 if there is none.
 
     ``dx[i]`` is the sum of ``dy[j]`` over all positions j that read pixel i, along each axis.
 
@@ -157,16 +157,15 @@ def resize_bilinear(
     coordinate: ResizeCoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gives images another size by mixing neighbouring pixels linearly.
+    """Resizes images by linear interpolation.
 
     As `upsample_bilinear`, with L / D for 1 / s: along an axis of length L that becomes D, position j of the result
     lies at ``u = (j + 1/2) * L / D - 1/2`` by default, at ``j * (L - 1) / (D - 1)`` with ``align_corners`` (at 0 if D
     is 1), at ``j * L / D`` with ``coordinate="asymmetric"``, or at ``(j - (D - 1) / 2) * L / D + (L - 1) / 2`` with
-    "half_pixel_symmetric". With a scale s, D is ``floor(L * s)``, and 1 / s stands for L / D, where the last two differ
-    from the first in what is cut off; but half-pixel and without a filter it is a copy where D is L, as in PyTorch.
-
-    Two pixels are read along an axis however much smaller the result is. ``antialias`` mixes all that are nearer than a
-    step: pixel i has the weight ``max(0, 1 - |i - u| / max(1, L / D))``, divided by the sum of those in the image.
+    "half_pixel_symmetric". With a scale s, D is ``floor(L * s)``, and 1 / s replaces L / D; but half-pixel without
+    antialias is a copy if D is L, as in PyTorch. Two pixels are read along an axis however much smaller the result is.
+    ``antialias`` uses all pixels that are nearer than a step: pixel i has the weight ``max(0, 1 - |i - u| / max(1, L /
+    D))``, divided by the sum of those in the image.
 
     Source: PyTorch's ``interpolate`` with mode "bilinear". ``MPSNNResizeBilinear`` is ``align_corners=True``,
     or else ``coordinate="asymmetric", edge_mode="zero"``; TensorFlow 1's is ``coordinate="asymmetric"``, like ONNX's
@@ -175,12 +174,12 @@ def resize_bilinear(
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
-        scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
+        scale: Instead of a size: the factor by which the result is larger, any number above 0 or (y, x).
         align_corners: Corners stay corners. Default False.
-        antialias: Whether all pixels count when the result is smaller, as above; not with ``align_corners``, zeros or
+        antialias: Whether to filter when the result is smaller, as above; not with ``align_corners``, zeros or
             "asymmetric". Default False.
-        edge_mode: What lies beyond the image: "clamp" (default) repeats the edge, or "zero". With ``align_corners``
-            nothing is read there.
+        edge_mode: Values outside the image: "clamp" (default) repeats the edge, or "zero". Not used with
+            ``align_corners``.
         coordinate: "half_pixel" (default), "half_pixel_symmetric" or "asymmetric", as above; not with
             ``align_corners``.
         stream: Stream or device to run on. Default: the current one.
@@ -224,7 +223,7 @@ def resize_bilinear_fwd(
     coordinate: ResizeCoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
-    """`resize_bilinear`, and the state that `resize_bilinear_grad` needs. Arguments and errors are its.
+    """`resize_bilinear`, and the state that `resize_bilinear_grad` needs. Arguments and errors are the same.
 
     Returns:
         The resized images and the state.
@@ -303,8 +302,8 @@ def resize_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: StreamLi
     """Gradient of `resize_bilinear` with respect to its images, the transposed matrices.
 
     ``dx = A^T dy B``: along each axis ``dx[i]`` adds up ``A[j, i] * dy[j]``, with the weights A of `resize_bilinear`
-    for the rows and B for the columns. Weights of pixels beyond the image are dropped with edge mode "zero", and the
-    edge's with "clamp".
+    for the rows and B for the columns. Weights of pixels outside the image are dropped with edge mode "zero", and added
+    to the edge's with "clamp".
 
     Source: none in MPS; PyTorch's ``interpolate`` with mode "bilinear", under autograd.
 

@@ -21,11 +21,11 @@ def resize_area(
     scale: FloatOrPair | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gives images another size by means over windows that part them evenly.
+    """Resizes images by means over windows, as adaptive average pooling.
 
     Along an axis of length L that becomes D, position j of the result is the mean of ``x[floor(j * L / D)]`` to
-    ``x[ceil((j + 1) * L / D) - 1]``, each of which counts as a whole; neighbours share a pixel where L / D is no whole
-    number. With a scale s, D is ``floor(L * s)``.
+    ``x[ceil((j + 1) * L / D) - 1]``, all with the same weight; neighbours share a pixel if L / D is not an integer.
+    With a scale s, D is ``floor(L * s)``.
 
     Source: PyTorch's ``interpolate`` with mode "area", which is adaptive average pooling, and so the same as
     ``avg_pool(x, "adaptive", out_size=out_size)``.
@@ -33,7 +33,7 @@ def resize_area(
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
-        scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
+        scale: Instead of a size: the factor by which the result is larger, any number above 0 or (y, x).
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -59,7 +59,7 @@ def resize_area_fwd(
     scale: FloatOrPair | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
-    """`resize_area`, and the state that `resize_area_grad` needs. Arguments and errors are its.
+    """`resize_area`, and the state that `resize_area_grad` needs. Arguments and errors are the same.
 
     Returns:
         The resized images and the state.
@@ -103,7 +103,7 @@ def resize_area_state(
 
 
 def resize_area_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `resize_area` with respect to its images: each mean shared out among its pixels.
+    """Gradient of `resize_area` with respect to its images: each mean's gradient is distributed evenly over its pixels.
 
     ``dx = A^T dy B``: along each axis ``dx[i]`` adds up ``dy[j] / m[j]`` over all positions j that cover pixel i, of
     which each covers ``m[j]``.

@@ -24,7 +24,7 @@ def resize_bicubic(
     coordinate: ResizeCoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gives images another size by cubic curves through neighbouring pixels.
+    """Resizes images by cubic interpolation.
 
     Positions u are those of `resize_bilinear`, to a size or by a scale. Along each axis the result at u adds up the
     four pixels i around it, each times ``k(|i - u|)``, where
@@ -32,9 +32,9 @@ def resize_bicubic(
     - ``k(t) = (a + 2) t^3 - (a + 3) t^2 + 1`` up to a distance of 1,
     - ``k(t) = a t^3 - 5 a t^2 + 8 a t - 4 a`` from there to 2,
 
-    and a = -3/4; pixels beyond the image are those at its edge. ``antialias`` mixes all pixels nearer than two steps:
-    with a = -1/2, pixel i has the weight ``k(|i - u| / max(1, L / D))``, divided by the sum of those in the image, also
-    where the result is larger. Results may lie beyond all pixels, since some weights are negative.
+    and a = -3/4; pixels outside the image are edge pixels. ``antialias`` uses all pixels nearer than two steps: with a
+    = -1/2, pixel i has the weight ``k(|i - u| / max(1, L / D))``, divided by the sum of those in the image, also if the
+    result is larger. Results may exceed the range of the pixels, since some weights are negative.
 
     Source: PyTorch's ``interpolate`` with mode "bicubic"; `mlx.nn.Upsample` with mode "cubic" is
     "half_pixel_symmetric". R. Keys, Cubic convolution interpolation for digital image processing (1981).
@@ -42,9 +42,9 @@ def resize_bicubic(
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
-        scale: In the place of a size: how much larger the result is, any number above 0 or (y, x).
+        scale: Instead of a size: the factor by which the result is larger, any number above 0 or (y, x).
         align_corners: Corners stay corners. Default False.
-        antialias: Whether all pixels count when the result is smaller, as above; not with ``align_corners`` or
+        antialias: Whether to filter when the result is smaller, as above; not with ``align_corners`` or
             "asymmetric". Default False.
         coordinate: "half_pixel" (default), "half_pixel_symmetric" or "asymmetric", as for `resize_bilinear`; not with
             ``align_corners``.
@@ -85,7 +85,7 @@ def resize_bicubic_fwd(
     coordinate: ResizeCoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
-    """`resize_bicubic`, and the state that `resize_bicubic_grad` needs. Arguments and errors are its.
+    """`resize_bicubic`, and the state that `resize_bicubic_grad` needs. Arguments and errors are the same.
 
     Returns:
         The resized images and the state.
@@ -160,7 +160,7 @@ def resize_bicubic_grad(dy: mx.array, state: ResampleState, *, stream: StreamLik
     """Gradient of `resize_bicubic` with respect to its images, the transposed matrices.
 
     ``dx = A^T dy B``: along each axis ``dx[i]`` adds up ``A[j, i] * dy[j]``, with the weights A of `resize_bicubic` for
-    the rows and B for the columns; those of pixels beyond the image are the edge's.
+    the rows and B for the columns; those of pixels outside the image are added to the edge's.
 
     Source: none in MPS; PyTorch's ``interpolate`` with mode "bicubic", under autograd.
 

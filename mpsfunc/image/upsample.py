@@ -48,7 +48,7 @@ def upsample_nearest(x: mx.array, scale: IntOrPair, *, stream: StreamLike = None
 
 
 def upsample_nearest_fwd(x: mx.array, scale: IntOrPair, *, stream: StreamLike = None) -> tuple[mx.array, ResampleState]:
-    """`upsample_nearest`, and the state that `upsample_nearest_grad` needs. Arguments and errors are its.
+    """`upsample_nearest`, and the state that `upsample_nearest_grad` needs. Arguments and errors are the same.
 
     Returns:
         The enlarged images and the state.
@@ -175,7 +175,7 @@ def upsample_bilinear_fwd(
     coordinate: CoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> tuple[mx.array, ResampleState]:
-    """`upsample_bilinear`, and the state that `upsample_bilinear_grad` needs. Arguments and errors are its.
+    """`upsample_bilinear`, and the state that `upsample_bilinear_grad` needs. Arguments and errors are the same.
 
     Returns:
         The enlarged images and the state.

@@ -30,7 +30,7 @@ def dice_loss(
     reduction: OverallName = "mean",
     stream: StreamLike = None,
 ) -> mx.array:
-    """How little predictions and targets overlap: 0 where both are the same zeros and ones.
+    """Dice loss: 1 minus the overlap of predictions and targets, 0 where both are the same zeros and ones.
 
     Without ``smooth`` it is 1 where ``p * t`` is 0 everywhere.
 
@@ -38,7 +38,7 @@ def dice_loss(
 
         1 - (2 * sum of p * t + smooth) / (sum of p + sum of t + smooth)
 
-    Its derivative is exact, by y and by the target, and of every order.
+    Its derivatives by y and by the target are exact, of every order.
 
     Source: none in MPS. With ``squared`` Milletari et al., "V-Net", 2016, whose formula has no ``smooth``; without
     ``squared`` as MONAI's ``DiceLoss`` computes it, whose ``smooth_nr`` and ``smooth_dr`` are ``smooth``.
@@ -47,13 +47,13 @@ def dice_loss(
         y: Predictions (n, ..., c), images along the first axis and classes along the last; float32, float16, bfloat16,
             or float64 on the CPU.
         target: Of y's shape and dtype; or integers of shape ``y.shape[:-1]``, the classes, or (n,) where images have
-            one pixel. One below 0 or beyond the last is no class, a target of zeros; with MPSFUNC_CHECK_LABELS=1 in
-            the environment labels are evaluated, and such a one is an error.
-        activation: What makes probabilities of y: "none" (they are some already), "sigmoid" or, over the last axis,
-            "softmax". Default "none".
-        smooth: At least 0. A class that neither is in the target nor is predicted has a loss of 0 with it, and NaN
-            without. Default 1e-5.
-        squared: Whether the lower sums are of ``p * p`` and ``t * t``. Default False.
+            one pixel. A label below 0 or above the last class is not a class: its target is zeros. With
+            MPSFUNC_CHECK_LABELS=1 in the environment labels are evaluated, and such a label is an error.
+        activation: How y becomes probabilities: "none" (it has probabilities already), "sigmoid", or "softmax" over the
+            last axis. Default "none".
+        smooth: At least 0. With it, a class that is neither in the target nor predicted has a loss of 0, without it
+            NaN. Default 1e-5.
+        squared: Whether the sums in the denominator are of ``p * p`` and ``t * t``. Default False.
         reduction: "none", a loss for each class of each image; "sum" or "mean" of all of them. Default "mean".
         stream: Stream or device to run on. Default: the current one.
 
@@ -62,7 +62,7 @@ def dice_loss(
         NaN.
 
     Raises:
-        TypeError: An argument is of a type, or an array of a dtype, that it cannot be.
+        TypeError: An argument has a type or a dtype that is not allowed.
         ValueError: Shapes do not fit, a name is unknown, or a number is out of range.
 
     Example:
@@ -90,7 +90,7 @@ def dice_loss_grad(
     reduction: OverallName = "mean",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gradient of `dice_loss` with respect to y, where a backward chain starts.
+    """Gradient of `dice_loss` with respect to y, with which a backward pass starts.
 
     Source: none in MPS.
 
@@ -107,7 +107,7 @@ def dice_loss_grad(
         An array of y's shape and dtype: the derivative of the value, or of the sum of its elements.
 
     Raises:
-        TypeError: An argument is of a type, or an array of a dtype, that it cannot be.
+        TypeError: An argument has a type or a dtype that is not allowed.
         ValueError: Shapes do not fit, a name is unknown, or a number is out of range.
 
     Example:

@@ -26,14 +26,14 @@ def focal_loss(
     reduction: OverallName = "none",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Sigmoid cross-entropy of which what is right already counts less.
+    """Focal loss: sigmoid cross-entropy in which predictions that are already right count less.
 
-    With ``p = sigmoid(y)`` and ``q = p * (1 - t) + t * (1 - p)``, the share that is given to the wrong answer::
+    With ``p = sigmoid(y)`` and ``q = p * (1 - t) + t * (1 - p)``, the probability of the wrong answer::
 
         a * q ** gamma * (max(y, 0) - y * t + log(1 + exp(-|y|)))    a = alpha * t + (1 - alpha) * (1 - t)
 
-    Its derivative is exact, by y and by the target, and of every order; but where ``a * gamma * |y|`` is beyond the
-    largest float32 (float64 for float64) and y is far from the target, a gradient of a gradient is NaN.
+    Its derivatives by y and by the target are exact, of every order; but if ``a * gamma * |y|`` exceeds the range of
+    float32 (float64 for float64) and y is far from the target, a gradient of a gradient is NaN.
 
     Source: none in MPS. Lin et al., "Focal Loss for Dense Object Detection", 2017, as torchvision's
     ``sigmoid_focal_loss`` computes it, where an ``alpha`` below 0 is None.
@@ -41,10 +41,11 @@ def focal_loss(
     Args:
         y: Logits (n, ..., c); float32, float16, bfloat16, or float64 on the CPU.
         target: Of y's shape and dtype, from 0 to 1.
-        alpha: The weight of what is 1, while what is 0 has ``1 - alpha``; from 0 to 1. None: neither has one. Default
-            0.25.
-        gamma: How much less counts what is right, at least 0. With 0 it is sigmoid cross-entropy. Default 2.
-        reduction: "none", the loss of every element; "sum" or "mean" of all of them, whatever image they are of.
+        alpha: The weight of targets that are 1, while those that are 0 have ``1 - alpha``; from 0 to 1. None: no
+            weights. Default 0.25.
+        gamma: Exponent of q, at least 0: the larger, the less count predictions that are right. With 0 it is sigmoid
+            cross-entropy. Default 2.
+        reduction: "none", the loss of every element; "sum" or "mean" over the whole batch.
             Default "none", as in torchvision.
         stream: Stream or device to run on. Default: the current one.
 
@@ -53,7 +54,7 @@ def focal_loss(
         batch is NaN.
 
     Raises:
-        TypeError: An argument is of a type, or an array of a dtype, that it cannot be.
+        TypeError: An argument has a type or a dtype that is not allowed.
         ValueError: Shapes do not fit, the reduction is unknown, or a number is out of range.
 
     Example:
@@ -79,7 +80,7 @@ def focal_loss_grad(
     reduction: OverallName = "sum",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gradient of `focal_loss` with respect to y, where a backward chain starts.
+    """Gradient of `focal_loss` with respect to y, with which a backward pass starts.
 
     Source: none in MPS.
 
@@ -95,7 +96,7 @@ def focal_loss_grad(
         An array of y's shape and dtype: the derivative of the value, or of the sum of its elements.
 
     Raises:
-        TypeError: An argument is of a type, or an array of a dtype, that it cannot be.
+        TypeError: An argument has a type or a dtype that is not allowed.
         ValueError: Shapes do not fit, the reduction is unknown, or a number is out of range.
 
     Example:

@@ -19,7 +19,7 @@ from mpsfunc.losses.formulas import LossName
 
 @printing.printed
 class LossState(NamedTuple):
-    """What a loss leaves behind for the backward chain.
+    """The gradient of a loss, with which a backward pass starts.
 
     Fields:
         gradient: The gradient of y that `loss` returns, of y's shape and dtype.
@@ -61,7 +61,7 @@ def loss(
     pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, mx.array]:
-    """A loss and the gradient that MPS passes on, made together.
+    """The value of a loss and MPS's gradient, computed together.
 
     With w the weight of an element, t its target and p the softmax of y over the last axis:
 
@@ -84,11 +84,11 @@ def loss(
     A target of 0 times a logarithm is 0. The reductions are of each image: "none" (every element's loss), "sum", "mean"
     (the sum over ``h * w * c``, in softmax cross-entropy over ``h * w``) and "sum_by_non_zero_weights" (the sum over
     the number of weights that are not 0; of a weight that several elements share, once each, but in softmax
-    cross-entropy a weight of a whole pixel counts once; without weights it is "mean"). Where ignore_index or
-    class_weights leave "mean" to count unevenly, all images of the batch are divided by what they count on an average
-    (by 1 if that is 0), so that the mean over images is the mean over all that counts.
+    cross-entropy a weight of a whole pixel counts once; without weights it is "mean"). With ignore_index or
+    class_weights, "mean" divides every image by the average weight of an image in the batch (by 1 if that is 0), so
+    that the mean over images is the weighted mean over the batch.
 
-    The gradient is MPS's: it is never divided, whatever the reduction. Under autodiff the value's derivative is exact,
+    The gradient is MPS's: it is not divided, whatever the reduction. Under autodiff the value's derivative is exact,
     and so is the gradient's own.
 
     Source: ``MPSCNNLoss``. Its header prints ``y - t`` for softmax cross-entropy, ``max(1 - t * y, 0)`` for hinge, a
@@ -98,9 +98,9 @@ def loss(
         y: Predictions (n, ..., c), images along the first axis and classes along the last; logits for the first two
             cross-entropies. float32, float16, bfloat16, or float64 on the CPU.
         target: Labels of y's shape and dtype. For softmax and categorical cross-entropy also integers of shape
-            ``y.shape[:-1]``, the classes, or (n,) where images have one pixel; one below 0 or beyond the last is no
-            class, a target of zeros. With MPSFUNC_CHECK_LABELS=1 in the environment labels are evaluated, and such a
-            one is an error.
+            ``y.shape[:-1]``, the classes, or (n,) where images have one pixel; a label below 0 or above the last class
+            is not a class: its target is zeros. With MPSFUNC_CHECK_LABELS=1 in the environment labels are evaluated,
+                and such a label is an error.
         type: One of the names above.
         reduction: "none", "sum", "mean" or "sum_by_non_zero_weights"; cosine_distance has "sum" only.
         weights: A weight for every element, of any shape that broadcasts to y's, instead of ``weight``; one a pixel has
@@ -111,9 +111,9 @@ def loss(
         number_of_classes: See label_smoothing; MPS does not infer it from y. Softmax cross-entropy only. Default 1.
         epsilon: See log, the only type that takes one. Default 1e-7.
         delta: See huber, the only type that takes one. Default 1.
-        ignore_index: A label that counts for nothing, a class or not: its pixels have no loss and no gradient, and a
-            mean leaves them out. With a NaN or a positive infinity among its logits, such a pixel still has a NaN in
-            its gradient of softmax cross-entropy. For integer labels. Default: none.
+        ignore_index: A label, of a class or not, whose pixels are ignored: they have no loss and no gradient, and are
+            not counted in a mean. With a NaN or a positive infinity among its logits, the gradient of softmax
+            cross-entropy is still NaN there. For integer labels. Default: none.
         class_weights: Weights (c,) of the classes, for softmax and categorical cross-entropy: of each class's target.
             Besides ``weight`` or ``weights``. With integer labels "mean" divides by those of the labels instead of the
             number of pixels, and a label of no class has a weight of 0. Default: none.
@@ -126,7 +126,7 @@ def loss(
         gradient of y's shape and dtype.
 
     Raises:
-        TypeError: An argument is of a type, or an array of a dtype, that it cannot be.
+        TypeError: An argument has a type or a dtype that is not allowed.
         ValueError: Shapes do not fit, a name is unknown, a number is out of range, or an argument has no meaning for
             this type.
 
@@ -162,7 +162,7 @@ def loss_value(
     pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
-    """The value of `loss` without the gradient, for autodiff, which does not want it. Arguments and errors are its.
+    """Only the value of `loss`, for autodiff. Arguments and errors are those of `loss`.
 
     Its derivative is exact: that of softmax cross-entropy by y does not assume that targets add up to 1, a reduction
     that divides divides the derivative too, and targets and weights have derivatives as well.
@@ -202,7 +202,7 @@ def loss_grad(
     pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
-    """The gradient of `loss` alone. Arguments and errors are its, but for these.
+    """Only the gradient of `loss`. Arguments and errors are those of `loss`, except for these.
 
     Args:
         y: As for `loss`.
@@ -210,8 +210,8 @@ def loss_grad(
         type: As for `loss`.
         reduction: As for `loss`; counts only if the gradient is divided. Default "sum".
         divided: True gives the exact derivative of the value, summed over images: divided as the reduction divides,
-            and for softmax cross-entropy ``p * (sum of w * t) - w * t``. False, the default, gives what MPS passes on,
-            ``w * (p - t)`` there, which is the same without a reduction where targets add up to 1 and a pixel has one
+            and for softmax cross-entropy ``p * (sum of w * t) - w * t``. False, the default, gives MPS's gradient,
+            there ``w * (p - t)``, which is the same without a reduction if targets add up to 1 and a pixel has one
             weight.
         weights: As for `loss`.
         weight: As for `loss`.
@@ -259,7 +259,7 @@ def loss_fwd(
     pos_weight: mx.array | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, LossState]:
-    """`loss`, with the gradient in a state, where a backward chain starts. Arguments and errors are its.
+    """`loss`, with the gradient in a state, with which a backward pass starts. Arguments and errors are the same.
 
     Source: ``MPSCNNLoss`` writes the gradient into its destination, and the first gradient kernel reads it there.
 

@@ -19,10 +19,10 @@ from mpsfunc.losses.softmax_rules import Spec
 def softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
     """Exponentials that add up to 1 along an axis.
 
-    ``y = exp(x - max) / sum of exp(x - max)`` with the largest and the sum taken along the axis. An entry of -inf gives
-    0. A line that holds +inf or NaN, or nothing but -inf, is NaN throughout. One channel alone gives 1.
+    ``y = exp(x - max) / sum of exp(x - max)`` with the maximum and the sum along the axis. An entry of -inf gives 0. A
+    line that contains +inf or NaN, or only -inf, is all NaN. For a single channel the result is 1.
 
-    Source: ``MPSCNNSoftMax``, which knows the channels only.
+    Source: ``MPSCNNSoftMax``, which only works along channels.
 
     Args:
         x: An array of one axis or more; float32, float16, bfloat16, or float64 on the CPU.
@@ -46,9 +46,9 @@ def softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.arr
 def softmax_grad(dy: mx.array, y: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `softmax` with respect to its argument, from what it returned.
 
-    ``dx = y * (dy - sum of dy * y)`` along the axis. In dy it is its own transpose, since the Jacobian is symmetric. In
-    float16 and bfloat16 dy is taken from its mean first, ``sum of dy * y``, which changes nothing where y adds up to 1,
-    but is right where an entry is near 1 and y adds up to 1 but for roundings.
+    ``dx = y * (dy - sum of dy * y)`` along the axis. As a function of dy it is its own transpose, since the Jacobian is
+    symmetric. In float16 and bfloat16 the mean ``sum of dy * y`` is first subtracted from dy. That changes nothing if y
+    adds up to exactly 1, and keeps the gradient exact where an entry is near 1 and y adds up to 1 only up to rounding.
 
     Source: ``MPSCNNSoftMaxGradient``, whose second image is the forward result too, not the forward source.
 
@@ -98,12 +98,12 @@ def softmin(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.arr
 
 
 def log_softmax(x: mx.array, axis: int = -1, *, stream: StreamLike = None) -> mx.array:
-    """The logarithm of `softmax`, without ever taking that of a small number.
+    """The logarithm of `softmax`, computed without underflow.
 
-    ``y = x - max - log(sum of exp(x - max))`` with the largest and the sum taken along the axis. An entry of -inf
-    stays. A line that holds +inf or NaN, or nothing but -inf, is NaN throughout. One channel alone gives 0.
+    ``y = x - max - log(sum of exp(x - max))`` with the maximum and the sum along the axis. An entry of -inf stays -inf.
+    A line that contains +inf or NaN, or only -inf, is all NaN. For a single channel the result is 0.
 
-    Source: ``MPSCNNLogSoftMax``, which knows the channels only.
+    Source: ``MPSCNNLogSoftMax``, which only works along channels.
 
     Args:
         x: An array of one axis or more; float32, float16, bfloat16, or float64 on the CPU.

@@ -1,7 +1,7 @@
 """Layers for mlx.nn that run mpsfunc's functions: drop-ins for MLX's own, and some that MLX lacks.
 
-A drop-in has the constructor, the parameters and the behaviour in training and evaluation of its namesake, so that
-models and checkpoints go both ways. `convert` turns the layers of a model into drop-ins, `revert` turns them back.
+A drop-in has the constructor, the parameters and the behaviour of the layer with the same name, so that models and
+checkpoints load both ways. `convert` turns the layers of a model into drop-ins, `revert` turns them back.
 
 Example:
     >>> import mlx.core as mx

@@ -39,20 +39,20 @@ def checkpoint(module: stock.Module, fn: Callable[P, R]) -> Callable[P, R]: ...
 def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = None) -> Callable[P, R]:
     """``mlx.nn.utils.checkpoint`` for modules that draw random numbers or change themselves.
 
-    What the module computes on the way to its result is not kept for its gradients, but computed again: that saves
-    memory for one more forward pass. MLX's function calls the module a second time as it is by then, so a `Dropout`
-    drops others, and a `BatchNorm` moves its running statistics twice. Here the second call begins with the random
-    state and the module of the first, and leaves no traces: results, gradients, random state and everything that the
-    module keeps, such as running statistics, are those without ``checkpoint``.
+    Intermediate results of the module are not stored for its gradients, but computed again: that saves memory at the cost
+        of one more forward pass. MLX's function calls the module a second time in its current state, so a `Dropout`
+        draws another mask, and a `BatchNorm` updates its running statistics twice. Here the second call starts from the
+        random state and the module of the first, and restores them: results, gradients, random state and everything
+            that the module holds, such as running statistics, are those without ``checkpoint``.
 
-    Gradients are by the trainable parameters of the module and by the arrays among the arguments. What is frozen stays
-    frozen, and training and evaluation are as the module has them. It works with drop-ins, with MLX's layers and with
-    one's own, under ``mlx.nn.value_and_grad``, ``mx.grad`` and ``mx.compile`` with ``model.state`` and
-    ``mx.random.state`` among its inputs and outputs. What a module keeps in other objects than modules, lists, tuples
-    and dicts is not put back.
+    There are gradients by the trainable parameters of the module and by the arrays among the arguments. Frozen
+    parameters and the training mode are respected. It works with drop-ins, MLX's layers and your own, under
+    ``mlx.nn.value_and_grad``, ``mx.grad`` and ``mx.compile`` with ``model.state`` and ``mx.random.state`` among its
+    inputs and outputs. Arrays that a module keeps in other objects than modules, lists, tuples and dicts are not
+    restored.
 
     Args:
-        module: A module of ``mlx.nn``. It stays as it is; the function returned changes it as its own call would.
+        module: A module of ``mlx.nn``. It is not changed; the returned function changes it as calling it would.
         fn: A function to run instead of the module, whose parameters it uses. Default: the module.
 
     Returns:

@@ -52,22 +52,23 @@ def convert(
 ) -> Conversion:
     """Turns the layers of mlx.nn in a model into drop-ins, in place.
 
-    Modules stay the objects that they are, with their parameters, their states and their places in the model, shared
-    ones too; only what their call runs changes. So optimizers, checkpoints and references go on. Layers of a class that
-    a user derived from one of MLX's stay as they are.
+    Modules stay the same objects, with their parameters, their states and their places in the model, shared ones too;
+    only what their call runs changes. So optimizers, checkpoints and references keep working. Layers of a class that
+    you derived from one of MLX's are not changed.
 
-    A convolution, transposed convolution, linear layer or batch, instance or group norm applies the activation behind
-    it itself; ``LayerNorm`` does not. In an ``mlx.nn.Sequential`` that is the neighbour. Elsewhere ``example`` shows
-    which it is, or ``fuse`` says so. Each call finds out anew whether an activation is given the very array that a
-    layer returned, so modules that are shared, called by themselves or exchanged later compute what they always did. Of
-    a relu that runs so behind anything but a normalization, or behind the sum of one and a shortcut, the slope at
-    exactly 0 is 0, not 1.
+    A convolution, transposed convolution, linear layer or batch, instance or group norm applies the activation after it
+    in the same pass; ``LayerNorm`` does not. In an ``mlx.nn.Sequential`` that is the next layer. Elsewhere ``example``
+    shows which it is, or ``fuse`` names it. Each call checks whether an activation's argument is the array that a layer
+    returned, so modules that are shared, called by themselves or replaced later still compute the same. A relu that is
+    fused with anything but a normalization, or with the sum of one and a shortcut, has a slope of 0 at exactly 0, not
+    1.
 
-    With an example the model runs once, in evaluation mode; its parameters, statistics and modes and MLX's random state
-    are then what they were. Activations are found that are modules, or functions which the code of the model's own
+    With an example the model runs once, in evaluation mode; afterwards its parameters, statistics and modes and MLX's
+    random state are unchanged. Activations are found if they are modules, or functions that the code of the model's own
     classes calls: those of ``mlx.nn``, ``mx.sigmoid``, ``mx.tanh``, and ``mx.maximum`` of an array and 0; by name, as a
-    module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code calls.
-    What is added to a batch normalization's result ahead of an activation, as a block's shortcut is, the normalization
+        module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code
+        calls. What is added to a batch normalization's result ahead of an activation, as a block's shortcut is, the
+        normalization
     adds itself, if it has the same shape and dtype.
 
     Where code calls a function on a layer's result, the module gets a class that is derived from its own, with the same
@@ -181,7 +182,7 @@ def convert(
 
 
 def revert(model: stock.Module) -> stock.Module:
-    """Turns every drop-in of a model back into the layer of mlx.nn that it stands in for, in place.
+    """Turns every drop-in of a model back into the layer of mlx.nn that it replaces, in place.
 
     Args:
         model: The model, or a single layer.

@@ -77,7 +77,7 @@ class Conv2d(_Convolution, stock.Conv2d):
     """`mlx.nn.Conv2d` by `mpsfunc.conv`. The result has the dtype of the images.
 
     Args:
-        padding_mode: By name only, besides the arguments of `mlx.nn.Conv2d`: what lies beyond the image, "zeros",
+        padding_mode: By name only, in addition to the arguments of `mlx.nn.Conv2d`: values outside the image, "zeros",
             "reflect", "replicate" or "circular", as for `mpsfunc.conv` and PyTorch's layer. Default "zeros".
 
     Raises:
@@ -118,8 +118,8 @@ class ConvTranspose2d(_Transposed, stock.ConvTranspose2d):
     Its output padding has the rule of that function: fewer pixels than stride or dilation.
 
     Args:
-        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose2d`: groups of channels that do not see each
-            other; the weights are (o, kh, kw, i / groups). Default 1.
+        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose2d`: groups of channels that do not mix; the
+            weights are (o, kh, kw, i / groups). Default 1.
 
     Raises:
         TypeError: groups is not an int.
@@ -154,8 +154,8 @@ class Conv1d(_Convolution, stock.Conv1d):
     """`mlx.nn.Conv1d` by `mpsfunc.conv1d`. The result has the dtype of the sequences.
 
     Args:
-        padding_mode: By name only, besides the arguments of `mlx.nn.Conv1d`: what lies beyond the sequence, "zeros",
-            "reflect", "replicate" or "circular", as for `mpsfunc.conv1d` and PyTorch's layer. Default "zeros".
+        padding_mode: By name only, in addition to the arguments of `mlx.nn.Conv1d`: values outside the sequence,
+            "zeros", "reflect", "replicate" or "circular", as for `mpsfunc.conv1d` and PyTorch's layer. Default "zeros".
 
     Raises:
         ValueError: In a call: padding_mode is unknown, or the padding wider than it takes.
@@ -195,8 +195,8 @@ class ConvTranspose1d(_Transposed, stock.ConvTranspose1d):
     Its output padding has the rule of that function: fewer entries than stride or dilation.
 
     Args:
-        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose1d`: groups of channels that do not see each
-            other; the weights are (o, k, i / groups). Default 1.
+        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose1d`: groups of channels that do not mix; the
+            weights are (o, k, i / groups). Default 1.
 
     Raises:
         TypeError: groups is not an int.

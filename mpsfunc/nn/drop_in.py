@@ -120,9 +120,9 @@ class Activation(DropIn):
 
 
 class Sequential(Copied, DropIn, stock.Sequential):
-    """`mlx.nn.Sequential` whose convolutions, linear layers and batch normalizations apply the activations behind them.
+    """`mlx.nn.Sequential` whose convolutions, linear layers and batch normalizations apply the activations after them.
 
-    Which ones is found anew in each call, so layers can be exchanged, shared, and called by themselves.
+    This is decided in each call, so layers can be replaced, shared, and called by themselves.
 
     Example:
         >>> Sequential(mf.nn.Linear(3, 8), stock.relu)(mx.ones((2, 3))).shape

@@ -34,7 +34,7 @@ class L2Pool2d(stock.Module):
 
 
 class AdaptiveAvgPool2d(stock.Module):
-    """`mpsfunc.avg_pool` over ``out_size`` windows that part the image evenly, as PyTorch's layer of that name.
+    """`mpsfunc.avg_pool` over ``out_size`` windows, as PyTorch's layer of that name.
 
     Args:
         out_size: Size of the result, an int or (y, x), of which an entry may be None for the image's.
@@ -53,7 +53,7 @@ class AdaptiveAvgPool2d(stock.Module):
 
 
 class AdaptiveMaxPool2d(stock.Module):
-    """`mpsfunc.max_pool` over ``out_size`` windows that part the image evenly, as PyTorch's layer of that name.
+    """`mpsfunc.max_pool` over ``out_size`` windows, as PyTorch's layer of that name.
 
     Args:
         out_size: Size of the result, an int or (y, x), of which an entry may be None for the image's.
@@ -137,7 +137,7 @@ class LocalContrastNorm(stock.Module):
         alpha: Factor of its variance. Default 0.
         beta: Exponent. Default 0.5.
         delta: What is added. Default 1/1024.
-        p0: Share of the mean that is taken off. Default 1.
+        p0: Share of the mean that is subtracted. Default 1.
         pm: What is added to the result. Default 0.
         ps: Factor of the result. Default 1.
 

@@ -46,7 +46,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
     """`mlx.nn.BatchNorm` by `mpsfunc.batch_norm`. The result has the dtype of the images.
 
     Attributes:
-        processes: Over whose images statistics are taken together, as ``group`` of `mpsfunc.bn_stats`. Default: none.
+        processes: The processes whose images share statistics, as ``group`` of `mpsfunc.bn_stats`. Default: none.
 
     Running statistics keep the dtype that they have.
 
@@ -203,8 +203,8 @@ class Dropout2d(DropIn, stock.Dropout2d):
 class Upsample(DropIn, stock.Upsample):
     """`mlx.nn.Upsample` by `mpsfunc.resize_nearest`, `resize_bilinear` or `resize_bicubic`, for rows and images.
 
-    What is not whole is where MLX has it: positions lie the inverse of a factor apart from the middle outwards, and the
-    nearest of two pixels is the one that rounding in float32 finds. Volumes are MLX's.
+    For factors that are not integers positions are MLX's: they are 1 / factor apart, from the middle outwards, and the
+    nearest of two pixels is the one that rounding in float32 selects. Volumes are computed by MLX.
 
     Raises:
         ValueError: In a call, of rows and images: a factor is not a number above 0, or leaves no pixels.

@@ -26,20 +26,20 @@ class _Fields(NamedTuple):
 
 
 class Conversion(_Fields):
-    """What `convert` did; printed, it is counted by the classes of layers.
+    """What `convert` did; it prints counts by the classes of layers.
 
     Fields:
         replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
             compute nothing themselves.
-        fused: The layers that apply the activation behind them, with that activation, or fold the normalization. A
-            batch normalization whose result is added to a shortcut ahead of the activation adds that, too.
-        unfused: Activations that run by themselves, and why; with ``inference`` batch normalizations, too.
-        left: Layers of mlx.nn that stay as they were, and why.
+        fused: The layers that apply the activation after them, with that activation, or into which a normalization is
+            folded. A batch normalization before a shortcut and an activation also adds the shortcut.
+        unfused: Activations that are not fused, and why; with ``inference`` also batch normalizations.
+        left: Layers of mlx.nn that were not replaced, and why.
 
     A layer with two paths counts twice. ``classes`` has the class of every module by its path, and the name of every
     function in a Sequential; ``example`` says whether the model was run on an example, ``before`` how many layers were
-    drop-ins already, and ``kept_twice`` how many bytes of folded and laid out weights a model that was converted for
-    inference keeps besides its own.
+    drop-ins already, and ``kept_twice`` how many bytes of folded and rearranged weights a model that was converted for
+    inference keeps in addition to its own.
 
     Example:
         >>> import mlx.nn

@@ -41,22 +41,23 @@ def compare(
 ) -> Comparison:
     """Times a model as it is, converted with an example, and converted for inference.
 
-    All get the parameters of the first, and their outputs in evaluation are compared before anything is timed; one that
-    differs by more than rounding in an output's dtype, or in a narrower one of a parameter or of ``x``, is not timed. A
-    forward pass is compiled, in evaluation; a training step is that of SGD with momentum, compiled with the model's,
-    the optimizer's and the random state. They take turns, after a run of each that is not timed. Where a training step
-    fails, or nothing is to be trained, the forward pass is timed all the same.
+    All get the parameters of the first, and their outputs in evaluation are compared before anything is timed; a model
+    whose outputs differ by more than rounding (in the narrowest dtype of outputs, parameters and ``x``) is not timed. A
+    forward pass is compiled, in evaluation mode; a training step uses SGD with momentum, compiled with the model's, the
+    optimizer's and the random state. The models take turns, after a run of each that is not timed. If a training step
+    fails, or nothing can be trained, only the forward pass is timed.
 
-    What has begun in this process cannot be stopped. So MLX's layers run on the first image alone before, and where
-    that says that a forward pass or a step takes longer than ``limit``, they are left out of it, and outputs are
-    compared for that image; where MLX's layers have none for it, they are not compared, which is told.
-    ``python -m mpsfunc.bench`` stops the pass itself, and has a process for each model, so that on a CPU the memory is
-    what the process grows by; here it is what MLX holds in arrays, beyond what was there before.
+    A pass that has started in this process cannot be stopped. So MLX's layers first run on the first image only; if a
+    forward pass or a step would take longer than ``limit``, they are not timed, and outputs are compared for that
+    image. If MLX's layers take too long even for that, outputs are not compared, which the report says. ``python -m
+    mpsfunc.bench`` stops the pass itself, and has a process for each model, so that on a CPU memory is the growth of
+    the process; here it is the memory of MLX's arrays, without those that existed before.
 
     Args:
-        build: Makes a fresh model of ``mlx.nn`` in each call, whose outputs are arrays, also in lists and dicts.
-        x: What the model is called on, or its shape: normal random numbers in float32 then.
-        loss: Makes a number of the model's outputs. Default: the mean of their squares, summed over the arrays.
+        build: Returns a new model of ``mlx.nn`` in each call, whose outputs are arrays, also in lists and dicts.
+        x: The model's input, or its shape, for normal random numbers in float32.
+        loss: A function of the model's outputs that returns a number. Default: the mean of their squares, summed over
+            the arrays.
         train: Whether to time training steps. Default: True.
         rounds: How often each is timed, at least once. Default: 10.
         limit: Seconds, more than 0, that a pass of MLX's layers may take, and that all rounds of one model together

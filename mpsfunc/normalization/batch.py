@@ -40,24 +40,24 @@ def bn_normalize(
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
 
-    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta + add)``. Differentiable in x, in the state's mean and var, in
-    gamma and beta, and in add; mean and var count as inputs of their own (`batch_norm` has the derivative through the
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta + add)``. Differentiable by x, by the state's mean and var, by
+    gamma and beta, and by add; mean and var are independent inputs here (`batch_norm` differentiates through the
     statistics).
 
-    `bn_stats_grad` and `bn_grad` know of no ``add``: behind one hand them ``dz``, the gradient of what was activated,
-    and no neuron. With ``z`` from this function without a neuron it is ``neuron_grad(dy, z, ...)``, and also the
-    gradient of ``add``.
+    `bn_stats_grad` and `bn_grad` have no ``add``: if there is one, pass them ``dz``, the gradient of the
+    pre-activation, and no neuron. With ``z`` from this function without a neuron ``dz`` is ``neuron_grad(dy, z, ...)``,
+    and also the gradient of ``add``.
 
     Source: ``MPSCNNBatchNormalization``, which has no ``add``.
 
     Args:
         x: Images (n, h, w, c).
-        state: Statistics from `bn_stats` or `bn_frozen`; one that covers nothing gives no usable result.
+        state: Statistics from `bn_stats` or `bn_frozen`; a new one without statistics gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
-        add: Images of x's shape and dtype, such as the shortcut of a residual block, added in the same pass. The slope
-            at exactly 0 of a relu behind them is 0, not 1. Default: none.
-        neuron: The activation that follows in the same pass (but "prelu" in one of its own), ``y = act(z)`` with the z
+        add: Images of x's shape and dtype, such as the shortcut of a residual block, added in the same pass. A relu
+            then has a slope of 0 at exactly 0, not 1. Default: none.
+        neuron: The activation that follows in the same pass ("prelu" in a separate pass), ``y = act(z)`` with the z
             above: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a `Neuron` with
             parameters. Default: none.
         stream: Stream or device to run on. Default: the current one.
@@ -105,11 +105,11 @@ def bn_stats_grad(
 ) -> BatchNormState:
     """Gradients of the scale and the shift, added to those that the state holds.
 
-    ``dbeta[c] += sum g`` and ``dgamma[c] += sum g * (x - mean) / sqrt(var + eps)``: sums, not means. Here g is dy
-    or, behind an activation, ``g = dy * act'(z)`` with the ``z`` that `bn_normalize` activated, computed again from x;
-    the slope of a relu at 0 is 1, as MPS has it. The sums also carry the gradients of the statistics,
-    ``dL/dmean = -gamma * dbeta / sqrt(var + eps)`` and ``dL/dvar = -gamma * dgamma / (2 * (var + eps))``. Call it for
-    every part of the batch before `bn_grad`.
+    ``dbeta[c] += sum g`` and ``dgamma[c] += sum g * (x - mean) / sqrt(var + eps)``: sums, not means. Here g is dy or,
+    with an activation, ``g = dy * act'(z)`` with the pre-activation ``z`` of `bn_normalize`, computed again from x; the
+    slope of a relu at 0 is 1, as in MPS. The sums also carry the gradients of the statistics, ``dL/dmean = -gamma *
+    dbeta / sqrt(var + eps)`` and ``dL/dvar = -gamma * dgamma / (2 * (var + eps))``. Call it for every part of the batch
+    before `bn_grad`.
 
     Source: ``MPSCNNBatchNormalizationStatisticsGradient``.
 
@@ -124,11 +124,11 @@ def bn_stats_grad(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The state with ``dgamma`` and ``dbeta`` grown.
+        The state with these sums added to ``dgamma`` and ``dbeta``.
 
     Raises:
         TypeError: As for `bn_normalize`, dy and x differ in dtype, or group is not a group.
-        ValueError: As for `bn_normalize`, dy and x differ in shape, or the state holds sums behind another neuron.
+        ValueError: As for `bn_normalize`, dy and x differ in shape, or the state holds sums for another activation.
 
     Example:
         >>> from mpsfunc import bn_stats
@@ -182,8 +182,8 @@ def bn_grad(
     Args:
         dy: Gradient of the normalized images (n, h, w, c).
         x: The images that were normalized.
-        state: What `bn_stats_grad` returned for the last part of the batch, or a frozen one; one that covers nothing
-            gives no usable result.
+        state: What `bn_stats_grad` returned for the last part of the batch, or a frozen one; a new one without
+            statistics gives no usable result.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only an activation needs. Default: zeros.
         neuron: What `bn_stats_grad` was given.
@@ -195,7 +195,7 @@ def bn_grad(
     Raises:
         TypeError: As for `bn_stats_grad`.
         ValueError: As for `bn_stats_grad`, the state is neither frozen nor has been through `bn_stats_grad`, or that
-            was given another neuron.
+            was given another activation.
 
     Example:
         >>> from mpsfunc import bn_stats

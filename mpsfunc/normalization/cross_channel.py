@@ -56,8 +56,8 @@ def cross_channel_norm(
     """Divides each element by a power of the mean square of its neighbours in other channels (local response).
 
     ``y[k] = x[k] * (delta + alpha / size * sum of x[q]^2) ** -beta`` over the channels q from ``k - size // 2`` to
-    ``k + (size - 1) // 2`` of the same pixel. Channels outside count as zeros, and ``size`` divides there too. Where
-    the base is not positive the result is what the power makes of it, infinite or NaN.
+    ``k + (size - 1) // 2`` of the same pixel. Channels outside count as zeros, and ``size`` divides there too. If the
+    base is not positive, the result is infinite or NaN.
 
     Source: ``MPSCNNCrossChannelNormalization``, whose defaults these are; Krizhevsky, Sutskever and Hinton (2012).
     PyTorch's ``local_response_norm`` calls delta ``k`` and has other defaults.
@@ -94,7 +94,7 @@ def cross_channel_norm_fwd(
     delta: float = 1.0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, CrossChannelNormState]:
-    """`cross_channel_norm`, and the state that `cross_channel_norm_grad` needs. Arguments and errors are its.
+    """`cross_channel_norm`, and the state that `cross_channel_norm_grad` needs. Arguments and errors are the same.
 
     Returns:
         The normalized images and the state.

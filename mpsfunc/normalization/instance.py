@@ -104,14 +104,14 @@ def instance_norm(
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance over height and width.
     Differentiable through the statistics.
 
-    Source: ``MPSCNNInstanceNormalization``, whose own default of eps is 1.17549435e-38.
+    Source: ``MPSCNNInstanceNormalization``, whose default of eps is 1.17549435e-38.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
-        neuron: The activation that follows in the same pass (but "prelu" in one of its own): the name of one, such as
+        neuron: The activation that follows in the same pass ("prelu" in a separate pass): the name of one, such as
             "silu", with the defaults of `neuron`, or a `Neuron` with parameters. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
@@ -140,7 +140,7 @@ def instance_norm_fwd(
     neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, InstanceNormState]:
-    """`instance_norm`, and the state that `instance_norm_grad` needs. Arguments and errors are its.
+    """`instance_norm`, and the state that `instance_norm_grad` needs. Arguments and errors are the same.
 
     Returns:
         The normalized images and the state.
@@ -170,7 +170,7 @@ def instance_norm_grad(
     ``dx = gamma / sqrt(var + eps) * (dy - mean(dy) - xhat * mean(dy * xhat))``, ``dbeta[n, c] += sum dy`` and
     ``dgamma[n, c] += sum dy * xhat``.
 
-    Source: ``MPSCNNInstanceNormalizationGradient``, with one state for each image; its users add them up.
+    Source: ``MPSCNNInstanceNormalizationGradient``, which has one state for each image; sum over images yourself.
 
     Args:
         dy: Gradient of the normalized images (n, h, w, c).
@@ -178,7 +178,8 @@ def instance_norm_grad(
         state: From `instance_norm_fwd`.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only an activation needs. Default: zeros.
-        neuron: What the forward function was given. Behind an activation, dy is times its slope in all of the above.
+        neuron: What the forward function was given. With an activation, dy is multiplied by its slope in all of the
+            above.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -223,7 +224,7 @@ def group_norm(
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,). Default: zeros.
         eps: Added to the variance under the root. Default 1e-5.
-        neuron: The activation that follows in the same pass (but "prelu" in one of its own): the name of one, such as
+        neuron: The activation that follows in the same pass ("prelu" in a separate pass): the name of one, such as
             "silu", with the defaults of `neuron`, or a `Neuron` with parameters. Default: none.
         stream: Stream or device to run on. Default: the current one.
 
@@ -252,7 +253,7 @@ def group_norm_fwd(
     neuron: NeuronName | Neuron | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, GroupNormState]:
-    """`group_norm`, and the state that `group_norm_grad` needs. Arguments and errors are its.
+    """`group_norm`, and the state that `group_norm_grad` needs. Arguments and errors are the same.
 
     Returns:
         The normalized images and the state.
@@ -290,7 +291,8 @@ def group_norm_grad(
         state: From `group_norm_fwd`.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only an activation needs. Default: zeros.
-        neuron: What the forward function was given. Behind an activation, dy is times its slope in all of the above.
+        neuron: What the forward function was given. With an activation, dy is multiplied by its slope in all of the
+            above.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -73,7 +73,7 @@ def layer_norm_grad(
 
     With ``xhat = (x - mean) / sqrt(var + eps)`` and means over the last axis:
     ``dx = (gamma * dy - mean(gamma * dy) - xhat * mean(gamma * dy * xhat)) / sqrt(var + eps)``; ``dgamma`` and
-    ``dbeta`` are the sums of ``dy * xhat`` and ``dy`` over all other axes. Statistics are taken from x again. On a
+    ``dbeta`` are the sums of ``dy * xhat`` and ``dy`` over all other axes. Statistics are computed again from x. On a
     CPU it is a kernel; on a GPU MLX's operations run.
 
     Source: PyTorch's ``native_layer_norm_backward``. MPS has none.

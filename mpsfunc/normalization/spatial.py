@@ -55,8 +55,8 @@ class LocalContrastNormState(NamedTuple):
         beta: Exponent.
         delta: What the variance is added to.
         p0: Share of the mean that is subtracted.
-        pm: What is added in the end.
-        ps: What is multiplied by before.
+        pm: Added to the result.
+        ps: Factor of the result, before pm is added.
     """
 
     op: str
@@ -193,8 +193,8 @@ def local_contrast_norm(
     """Subtracts the mean of each element's neighbourhood and divides by a power of its variance.
 
     ``y = pm + ps * (x - p0 * M) * (delta + alpha * V) ** -beta`` with the mean ``M`` and the variance ``V`` of the
-    windows of `spatial_norm`. Pixels outside are zeros that both count. With the default alpha of 0 this subtracts the
-    mean and multiplies by 32.
+    windows of `spatial_norm`. Both count pixels outside the image as zeros. With the default alpha of 0 this subtracts
+    the mean and multiplies by 32.
 
     Source: ``MPSCNNLocalContrastNormalization``, whose defaults these are (its graph node has alpha 1).
 
@@ -205,8 +205,8 @@ def local_contrast_norm(
         beta: Exponent. Default 0.5.
         delta: What the variance is added to. Default 1/1024.
         p0: Share of the mean that is subtracted. Default 1.
-        pm: What is added in the end. Default 0.
-        ps: What is multiplied by before. Default 1.
+        pm: Added to the result. Default 0.
+        ps: Factor of the result, before pm is added. Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -240,7 +240,7 @@ def local_contrast_norm_fwd(
     ps: float = 1.0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, LocalContrastNormState]:
-    """`local_contrast_norm`, and the state that `local_contrast_norm_grad` needs. Arguments and errors are its.
+    """`local_contrast_norm`, and the state that `local_contrast_norm_grad` needs. Arguments and errors are the same.
 
     Returns:
         The normalized images and the state.

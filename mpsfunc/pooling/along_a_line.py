@@ -44,13 +44,13 @@ def avg_pool1d(
 
     Args:
         x: Sequences (n, l, c); float32, float16, bfloat16, or float64 on the CPU.
-        kernel_size: Taps in a window. Or "global", one window over all; or "adaptive", ``out_size`` windows that part
-            a sequence evenly.
+        kernel_size: Taps in a window. Or "global", one window over all; or "adaptive", ``out_size`` windows as in
+            adaptive pooling.
         stride: Elements between two windows. Default: ``kernel_size``.
         padding: Elements around the sequence: an int or (before, after), or "same", "same_lower", "valid" or "full" as
             for `avg_pool`. Default 0.
         dilation: Elements between two taps. Default 1.
-        ceil_mode: Round the output's length up; no window starts behind the sequence. Default False.
+        ceil_mode: Round the output's length up; no window starts after the sequence. Default False.
         out_size: With "adaptive": the output's length. Default: none.
         edge_mode: As for `avg_pool`: "zero" (default) divides by ``kernel_size``, "clamp" by the taps within
             ``zero_pad`` elements of the sequence.
@@ -102,9 +102,9 @@ def max_pool1d(
         stride: Elements between two windows. Default: ``kernel_size``.
         padding: As for `avg_pool1d`. Default 0.
         dilation: Elements between two taps. Default 1.
-        ceil_mode: Round the output's length up; no window starts behind the sequence. Default False.
+        ceil_mode: Round the output's length up; no window starts after the sequence. Default False.
         out_size: With "adaptive": the output's length. Default: none.
-        edge_mode: What a tap outside reads, as for `max_pool`: "exclude" (default) nothing, "zero" 0, "clamp" the
+        edge_mode: Values outside the sequence, as for `max_pool`: "exclude" (default), none; "zero", 0; "clamp", the
             nearest element.
         stream: Stream or device to run on. Default: the current one.
 
@@ -153,9 +153,9 @@ def l2_pool1d(
         stride: Elements between two windows. Default: ``kernel_size``.
         padding: As for `avg_pool1d`. Default 0.
         dilation: Elements between two taps. Default 1.
-        ceil_mode: Round the output's length up; no window starts behind the sequence. Default False.
+        ceil_mode: Round the output's length up; no window starts after the sequence. Default False.
         out_size: With "adaptive": the output's length. Default: none.
-        edge_mode: What a tap outside reads: "zero" (default) 0, "clamp" the nearest element.
+        edge_mode: Values outside the sequence: "zero" (default), or "clamp", the nearest element.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -24,7 +24,7 @@ _MOST = 2**24  # up to which float32 holds every divisor
 
 @printing.printed
 class AvgPoolState(NamedTuple):
-    """Where the windows of an average pooling sat, which is all that its gradient needs.
+    """Where the windows of an average pooling lie: all that its gradient needs.
 
     Fields:
         op: "avg_pool".
@@ -70,26 +70,26 @@ def avg_pool(
     image. A window without such a tap gives 0. Sums are float32 (float64 for float64 images) and rounded once.
 
     Source: ``MPSCNNPoolingAverage``. ``edge_mode="clamp"`` is PyTorch's ``count_include_pad=False``; with
-    ``zero_pad=padding`` it is its and ONNX's ``count_include_pad=True``, in ceil mode too, with pads that differ too.
-    ``divisor_override`` is PyTorch's.
+    ``zero_pad=padding`` it is its and ONNX's ``count_include_pad=True``, in ceil mode too, also with padding that
+    differs by side. ``divisor_override`` is PyTorch's.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         kernel_size: Taps in a window, an int or (y, x). Or "global", one window over the whole image; or "adaptive",
-            ``out_size`` windows that part it evenly as PyTorch's adaptive pooling does: window j takes the pixels from
-            ``floor(j * h / out_h)`` up to, but without, ``ceil((j + 1) * h / out_h)``, and N is their number.
+            ``out_size`` windows as in PyTorch's adaptive pooling: window j covers the pixels from ``floor(j * h /
+            out_h)`` up to but not including ``ceil((j + 1) * h / out_h)``, and N is their number.
         stride: Pixels between two windows. Default: ``kernel_size``.
         padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "same_lower",
             "valid", "full" or a `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
-        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        ceil_mode: Round the output's size up; no window starts after the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset`` or "adaptive": the output's size, an int or (y, x); with "adaptive" an entry may be
             None for the image's.
         edge_mode: "zero" (default) or "clamp", as above.
         zero_pad: With "clamp": pixels of zeros around the image that count, an int, (y, x) or ((top, bottom), (left,
-            right)). With "zero", which counts all taps, it says nothing. Default 0.
-        divisor_override: What sums are divided by, whatever ``edge_mode`` and ``zero_pad`` say; 1 to 2**24. Not with
+            right)). It has no effect with "zero", which counts all taps. Default 0.
+        divisor_override: What sums are divided by, whatever ``edge_mode`` and ``zero_pad`` are; 1 to 2**24. Not with
             "adaptive". Default: N(j) * N(i).
         stream: Stream or device to run on. Default: the current one.
 
@@ -232,8 +232,8 @@ def avg_pool_grad(
 ) -> mx.array:
     """Gradient of `avg_pool` with respect to its images.
 
-    ``dx[n,h,w,c]`` adds up ``dy[n,j,i,c] / (N(j) * N(i))`` over all windows (j, i) with a tap on (h, w). Of the
-    images only the size matters; the gradient is 0 at a pixel that no window looked at.
+    ``dx[n,h,w,c]`` adds up ``dy[n,j,i,c] / (N(j) * N(i))`` over all windows (j, i) with a tap on (h, w). It depends
+    only on the size of the images; the gradient of a pixel that no window reads is 0.
 
     Source: ``MPSCNNPoolingAverageGradient``; ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
     ``MPSCNNPoolingGradient``.

@@ -19,7 +19,7 @@ from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding
 
 @printing.printed
 class L2PoolState(NamedTuple):
-    """Where the windows of an L2 pooling sat, and their norms.
+    """Where the windows of an L2 pooling lie, and their norms.
 
     Fields:
         norms: The norms (n, out_h, out_w, c) before they were rounded to the images' dtype: float32, or float64 for
@@ -61,11 +61,11 @@ def l2_pool(
     """Root of the sum of squares in sliding windows.
 
     ``y[n,j,i,c] = sqrt(sum over the taps of window (j, i) of read(x)^2)``; nothing is divided by the window's area.
-    Outside the image a tap reads 0 with edge mode "zero" and the nearest pixel of the image with "clamp". Squares are
-    float32 (float64 for float64 images) and scaled where they would overflow or vanish.
+    Outside the image a tap reads 0 with edge mode "zero" and the nearest pixel with "clamp". Squares are float32
+    (float64 for float64 images) and scaled where they would overflow or underflow.
 
     Source: ``MPSCNNPoolingL2Norm``. PyTorch's ``lp_pool2d`` with ``norm_type=2``, which has no padding and in ceil mode
-    scales windows that hang over.
+        scales windows that extend past the image.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
@@ -73,7 +73,7 @@ def l2_pool(
         stride: Pixels between two windows. Default: ``kernel_size``.
         padding: As for `avg_pool`. Default 0.
         dilation: Pixels between two taps. Default 1.
-        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        ceil_mode: Round the output's size up; no window starts after the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset`` or "adaptive": the output's size, as for `avg_pool`.
         edge_mode: "zero" (default) or "clamp", as above.
@@ -156,10 +156,10 @@ def l2_pool_grad(
     """Gradient of `l2_pool` with respect to its images.
 
     ``dx[n,h,w,c] = sum over the windows (j, i) of taps * dy[n,j,i,c] * x[n,h,w,c] / norm[n,j,i,c]``, where ``taps``
-    counts the taps of the window that read (h, w): with edge mode "clamp" a pixel of the edge stands for those outside
-    too. A window whose norm is 0 propagates nothing, nor does one whose norm is beyond the range of the state's dtype.
+    counts the taps of the window that read (h, w): with edge mode "clamp" an edge pixel is also read for taps outside.
+    A window whose norm is 0, or exceeds the range of the state's dtype, has no gradient.
 
-    Source: ``MPSCNNPoolingL2NormGradient``, which computes the norms again where this takes them from the state.
+    Source: ``MPSCNNPoolingL2NormGradient``, which computes the norms again; this function takes them from the state.
     ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of ``MPSCNNPoolingGradient``.
 
     Args:

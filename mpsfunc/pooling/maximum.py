@@ -26,11 +26,11 @@ from mpsfunc.windows.policy import PaddingPolicy
 
 @printing.printed
 class MaxPoolState(NamedTuple):
-    """Where the windows of a maximum pooling sat and which tap won each, which is all that its gradient needs.
+    """Where the windows of a maximum pooling lie and which tap is the maximum: all that its gradient needs.
 
     Fields:
-        winners: Number of the winning tap, counted row by row, of each output (n, out_h, out_w, c); the dtype's largest
-            number where a zero of the padding won. uint8 for windows of up to 255 taps, else uint16 or uint32.
+        winners: Index of the tap that is the maximum, in row order, for each output (n, out_h, out_w, c); the dtype's
+            largest number if it is a zero of the padding. uint8 for windows of up to 255 taps, else uint16 or uint32.
         op: "max_pool".
         rows: Windows along y.
         cols: Windows along x.
@@ -68,10 +68,10 @@ def max_pool(
     """Largest value in sliding windows.
 
     ``y[n,j,i,c] = max over the taps of window (j, i) of read(x)``. Outside the image a tap reads 0 with edge mode
-    "zero", the nearest pixel of the image with "clamp", and does not exist with "exclude". Of equal values the first
-    tap wins, row by row, and any tap before a zero of the padding. A NaN is larger than any number.
+    "zero", the nearest pixel with "clamp", and is ignored with "exclude". Of equal values the first in row order is
+    taken, and any pixel before a zero of the padding. NaN counts as larger than any number.
 
-    Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax``, which know "zero" and "clamp". "exclude" is PyTorch's
+    Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax``, which have "zero" and "clamp". "exclude" is PyTorch's
     and ONNX's padding with minus infinity, and the default unless windows are placed as MPS places them.
 
     Args:
@@ -80,7 +80,7 @@ def max_pool(
         stride: Pixels between two windows. Default: ``kernel_size``.
         padding: As for `avg_pool`. Default 0.
         dilation: Pixels between two taps. Default 1.
-        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        ceil_mode: Round the output's size up; no window starts after the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset`` or "adaptive": the output's size, as for `avg_pool`.
         edge_mode: "zero", "clamp" or "exclude", as above. Default: "exclude", or with ``offset`` or a `PaddingPolicy`
@@ -154,11 +154,11 @@ def max_pool_grad(
 ) -> mx.array:
     """Gradient of `max_pool` with respect to its images.
 
-    ``dx[n,h,w,c] = sum over the windows (j, i) that (h, w) won of dy[n,j,i,c]``. Where a zero of the padding won, the
-    gradient goes nowhere.
+    ``dx[n,h,w,c] = sum of dy[n,j,i,c] over the windows (j, i) whose maximum is (h, w)``. If a zero of the padding is
+    the maximum, the gradient is dropped.
 
-    Source: ``MPSCNNPoolingMaxGradient``, which finds the winners again where this takes them from the state;
-    `max_pool_grad_from_source` does as MPS does. ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
+    Source: ``MPSCNNPoolingMaxGradient``, which searches for the maxima again; this function takes them from the state,
+        and `max_pool_grad_from_source` does as MPS. ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
     ``MPSCNNPoolingGradient``.
 
     Args:
@@ -200,7 +200,7 @@ def max_pool_grad_from_source(
     source_window: Sequence[Sequence[int]] | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
-    """`max_pool_grad` with the winners found again in the source image, as MPS does it.
+    """`max_pool_grad` that searches for the maxima again in the source image, as MPS does.
 
     Args:
         dy: Gradient of the pooled images (n, out_h, out_w, c).
@@ -239,7 +239,7 @@ def max_pool_grad_from_source(
 
 
 def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.array:
-    """Where the winners lie, as PyTorch's ``return_indices=True`` counts.
+    """Indices of the maxima, as PyTorch's ``return_indices=True`` numbers them.
 
     ``index = h * width + w`` in the source image, for each image and channel.
 
@@ -248,7 +248,7 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Indices (n, out_h, out_w, c), int32; -1 where a zero of the padding won.
+        Indices (n, out_h, out_w, c), int32; -1 if a zero of the padding is the maximum.
 
     Raises:
         TypeError: state is not a MaxPoolState.
@@ -274,10 +274,10 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
 
 
 def max_unpool(y: mx.array, state: MaxPoolState, *, stream: StreamLike = None) -> mx.array:
-    """Puts values back where the winners of a maximum pooling were; all other pixels are 0.
+    """Puts values back where a maximum pooling took them from; all other pixels are 0.
 
-    Where overlapping windows have one winner it gets the mean of their values (PyTorch's ``max_unpool2d``, which it
-    stands for, keeps any one of them). Linear in y.
+    If overlapping windows have the same maximum, it gets the mean of their values (PyTorch's ``max_unpool2d`` keeps any
+    one of them). Linear in y.
 
     Args:
         y: Values (n, out_h, out_w, c).

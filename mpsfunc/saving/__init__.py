@@ -1,4 +1,4 @@
-"""States in files that load for ever."""
+"""States in files that later versions load."""
 
 import typing as _typing
 

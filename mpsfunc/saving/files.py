@@ -33,19 +33,19 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
     of its key. So parameters are one, and ``state`` of an optimizer of MLX. Arrays may have every dtype and layout;
     they are evaluated. The same array in two places is written once.
 
-    The file takes its place at once when all of it has reached the disk: whoever looks sees the old file or the new
-    one, and a process that is killed leaves one of them. Its folder may then keep a ``.mpsfunc-....tmp``. A file that
-    is replaced hands on its mode and, where the process may, its owner and group; a new one has the usual mode.
+    The file is replaced atomically once all of it is on the disk: readers see the old file or the new one, and a
+        process that is killed leaves one of them (and perhaps a ``.mpsfunc-....tmp`` in the folder). The new file keeps
+        the mode of the file that it replaces and, if the process is allowed to, its owner and group.
 
     Args:
-        path: Where: a new name in a folder that there is, or a file, or a link to either; nothing is added to the name.
-        tree: What.
+        path: A new name in an existing folder, or a file, or a link to either; nothing is added to the name.
+        tree: What to save.
 
     Raises:
         TypeError: The tree holds something else, or a key that is not a string; the error says where.
         ValueError: The path leads to a folder, a pipe, a socket, a device or a symbolic link loop, or names no file; or
             the tree is deeper than 100 levels, has too many parts for a header, or an int of over 64 bits in a record.
-        OSError: The file cannot be written; a FileNotFoundError where there is no such folder.
+        OSError: The file cannot be written; a FileNotFoundError if there is no such folder.
 
     Example:
         >>> import os, tempfile
@@ -116,8 +116,8 @@ def load(path: str | os.PathLike[str], expected: type[_Expected]) -> _Expected: 
 def load(path: str | os.PathLike[str], expected: type[_Expected] | None = None) -> _Expected | Tree:
     """Reads the tree that `save` wrote.
 
-    Everything is as it was: types, the order of keys, and every bit of every array and float. The arrays are evaluated
-    and have nothing more to do with the file. No code comes from a file, and no class but those of this package.
+    Types, the order of keys, and every bit of every array and float are as they were saved. The arrays are evaluated
+    and independent of the file. No code comes from a file, and no class but those of this package.
 
     Args:
         path: A file that `save` wrote.

@@ -1,1 +1,1 @@
-"""Calls of every public function with what came of them, for machines without the test suite."""
+"""Calls of every public function with their stored results, for machines without the test suite."""

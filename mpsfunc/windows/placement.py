@@ -69,7 +69,7 @@ def place(
               "full", K - 1 pixels on every side
             - a `PaddingPolicy`: MPS's rules
         dilation: Pixels between two taps.
-        ceil_mode: Round the output size up instead of down, except that no window starts behind the image
+        ceil_mode: Round the output size up instead of down, except that no window starts after the image
             (PyTorch, ONNX). Needs padding in pixels.
         offset: MPS's form, in place of ``padding``: the input pixel under the centre of the first window,
             which starts at ``offset - K // 2``. May be negative; needs ``out_size``.

@@ -21,7 +21,7 @@ _POLICY: dict[str, tuple[object, ...]] = {
 
 
 class PaddingPolicy(NamedTuple):
-    """How MPS sizes an output and spreads the overhang (``MPSNNPaddingMethod``), with MPS's defaults.
+    """How MPS chooses the size of an output and its padding (``MPSNNPaddingMethod``), with MPS's defaults.
 
     Over ``length`` pixels, with ``style`` -1 for valid, 0 for same and 1 for full::
 
@@ -34,7 +34,7 @@ class PaddingPolicy(NamedTuple):
     window, as no other framework does; ``align="bottom_right"`` starts it at pixel 0.
 
     Fields:
-        align: Where ``extra`` goes: half to each side by the last formula, all before the image, or all behind it.
+        align: Where ``extra`` goes: half to each side by the last formula, all before the image, or all after it.
         remainder: The corner of "centered", which gets an odd pixel.
         size: The style.
         exclude_edges: Average pooling only, Caffe's rule: divide by the taps within the image and its

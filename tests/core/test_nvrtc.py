@@ -235,7 +235,7 @@ def test_a_usual_folder_that_others_may_write_to_is_left_alone(tmp_path: Path, m
     core_nvrtc.machine_code("text", fake)
     (kept,) = tmp_path.iterdir()
     kept.chmod(0o777)
-    with pytest.warns(RuntimeWarning, match=f"compiled kernels are not kept: {kept} is open to others"):
+    with pytest.warns(RuntimeWarning, match=f"compiled kernels are not cached: {kept} is open to others"):
         core_nvrtc.machine_code("text", fake)
     assert len(fake.compiled) == 2
 
