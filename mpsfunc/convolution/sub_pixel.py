@@ -19,8 +19,8 @@ def depth_to_space(x: mx.array, block_size: int, *, stream: StreamLike = None) -
     """Rearranges each pixel's channels as a square of pixels.
 
     ``y[n, h, w, c] = x[n, h // r, w // r, (r * (h % r) + w % r) * C + c]`` with ``r = block_size`` and C channels left.
-    That is TensorFlow's order and ONNX's mode DCR, not that of PyTorch's ``pixel_shuffle``. After a `conv` with ``r * r
-    * C`` outputs it is MPS's sub-pixel convolution.
+    That is TensorFlow's order and ONNX's mode DCR, not that of PyTorch's ``pixel_shuffle``. After a `conv` with
+    ``r * r * C`` outputs it is MPS's sub-pixel convolution.
 
     Source: ``MPSCNNSubPixelConvolutionDescriptor.subPixelScaleFactor``.
 

@@ -29,7 +29,7 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
     and dicts, so changes to them are lost. Arguments without arrays are passed on unchanged, and so are functions and
     other callables, in which arrays are constants. As in MLX, ``mx.vmap`` may be inside ``mx.grad`` but not around it,
     and arrays that are not arguments are constants for derivatives: for a module of ``mlx.nn`` use
-        `mpsfunc.nn.checkpoint`. If the function changes anything else, the second call changes it again.
+    `mpsfunc.nn.checkpoint`. If the function changes anything else, the second call changes it again.
 
     Args:
         function: Of arrays and anything else, with positional and named arguments.

@@ -46,7 +46,7 @@ def arithmetic(
     be a number.
 
     The derivative is that of the value: 0 where r is not strictly between the limits. The gradient of an operand's
-        entry is the sum over all positions that read it, in float32 or wider, and 0 if there is none.
+    entry is the sum over all positions that read it, in float32 or wider, and 0 if there is none.
 
     Source: ``MPSCNNArithmetic`` and its subclasses. There the limits are -FLT_MAX and FLT_MAX by default; here there
     are none, so infinities pass. MPS leaves broadcasting of batches undefined.

@@ -19,7 +19,7 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
     """Concatenates images along channels.
 
     Source: ``MPSNNConcatenationNode``. In MPS's graph each image starts at a multiple of four channels;
-        ``pad_to_multiple=4`` does the same and fills the gap with zeros.
+    ``pad_to_multiple=4`` does the same and fills the gap with zeros.
 
     Args:
         images: Arrays (n, h, w, c) that differ only in c: floating, or integers of any size. At least one.

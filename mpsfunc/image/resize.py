@@ -33,7 +33,7 @@ def resize_nearest(
     replaces L / D, except, as in PyTorch, for "asymmetric" if D is L or 2 L. Positions are exact; PyTorch rounds the
     ratio to float32 first, which sometimes moves a position. "mlx" is what `mlx.nn.Upsample` does for a factor that is
     not an integer: it computes in float32, always with L / D, half-pixel with halves rounded to the even pixel if D is
-        more than L, else asymmetric.
+    more than L, else asymmetric.
 
     Source: ``interpolate`` of PyTorch with "nearest" and "nearest-exact"; ``Resize`` of ONNX with mode nearest, which
     is "asymmetric" with floor and "half_pixel" with round_prefer_ceil.
@@ -164,8 +164,8 @@ def resize_bilinear(
     is 1), at ``j * L / D`` with ``coordinate="asymmetric"``, or at ``(j - (D - 1) / 2) * L / D + (L - 1) / 2`` with
     "half_pixel_symmetric". With a scale s, D is ``floor(L * s)``, and 1 / s replaces L / D; but half-pixel without
     antialias is a copy if D is L, as in PyTorch. Two pixels are read along an axis however much smaller the result is.
-    ``antialias`` uses all pixels that are nearer than a step: pixel i has the weight ``max(0, 1 - |i - u| / max(1, L /
-    D))``, divided by the sum of those in the image.
+    ``antialias`` uses all pixels that are nearer than a step: pixel i has the weight
+    ``max(0, 1 - |i - u| / max(1, L / D))``, divided by the sum of those in the image.
 
     Source: PyTorch's ``interpolate`` with mode "bilinear". ``MPSNNResizeBilinear`` is ``align_corners=True``,
     or else ``coordinate="asymmetric", edge_mode="zero"``; TensorFlow 1's is ``coordinate="asymmetric"``, like ONNX's

@@ -100,7 +100,7 @@ def loss(
         target: Labels of y's shape and dtype. For softmax and categorical cross-entropy also integers of shape
             ``y.shape[:-1]``, the classes, or (n,) where images have one pixel; a label below 0 or above the last class
             is not a class: its target is zeros. With MPSFUNC_CHECK_LABELS=1 in the environment labels are evaluated,
-                and such a label is an error.
+            and such a label is an error.
         type: One of the names above.
         reduction: "none", "sum", "mean" or "sum_by_non_zero_weights"; cosine_distance has "sum" only.
         weights: A weight for every element, of any shape that broadcasts to y's, instead of ``weight``; one a pixel has

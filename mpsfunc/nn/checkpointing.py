@@ -39,11 +39,11 @@ def checkpoint(module: stock.Module, fn: Callable[P, R]) -> Callable[P, R]: ...
 def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = None) -> Callable[P, R]:
     """``mlx.nn.utils.checkpoint`` for modules that draw random numbers or change themselves.
 
-    Intermediate results of the module are not stored for its gradients, but computed again: that saves memory at the cost
-        of one more forward pass. MLX's function calls the module a second time in its current state, so a `Dropout`
-        draws another mask, and a `BatchNorm` updates its running statistics twice. Here the second call starts from the
-        random state and the module of the first, and restores them: results, gradients, random state and everything
-            that the module holds, such as running statistics, are those without ``checkpoint``.
+    Intermediate results of the module are not stored for its gradients, but computed again: that saves memory at the
+    cost of one more forward pass. MLX's function calls the module a second time in its current state, so a `Dropout`
+    draws another mask, and a `BatchNorm` updates its running statistics twice. Here the second call starts from the
+    random state and the module of the first, and restores them: results, gradients, random state and everything that
+    the module holds, such as running statistics, are those without ``checkpoint``.
 
     There are gradients by the trainable parameters of the module and by the arrays among the arguments. Frozen
     parameters and the training mode are respected. It works with drop-ins, MLX's layers and your own, under

@@ -66,9 +66,8 @@ def convert(
     With an example the model runs once, in evaluation mode; afterwards its parameters, statistics and modes and MLX's
     random state are unchanged. Activations are found if they are modules, or functions that the code of the model's own
     classes calls: those of ``mlx.nn``, ``mx.sigmoid``, ``mx.tanh``, and ``mx.maximum`` of an array and 0; by name, as a
-        module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code
-        calls. What is added to a batch normalization's result ahead of an activation, as a block's shortcut is, the
-        normalization
+    module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code calls.
+    What is added to a batch normalization's result ahead of an activation, as a block's shortcut is, the normalization
     adds itself, if it has the same shape and dtype.
 
     Where code calls a function on a layer's result, the module gets a class that is derived from its own, with the same

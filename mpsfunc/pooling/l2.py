@@ -65,7 +65,7 @@ def l2_pool(
     (float64 for float64 images) and scaled where they would overflow or underflow.
 
     Source: ``MPSCNNPoolingL2Norm``. PyTorch's ``lp_pool2d`` with ``norm_type=2``, which has no padding and in ceil mode
-        scales windows that extend past the image.
+    scales windows that extend past the image.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.

@@ -158,7 +158,7 @@ def max_pool_grad(
     the maximum, the gradient is dropped.
 
     Source: ``MPSCNNPoolingMaxGradient``, which searches for the maxima again; this function takes them from the state,
-        and `max_pool_grad_from_source` does as MPS. ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
+    and `max_pool_grad_from_source` does as MPS. ``source_window`` is the ``primaryOffset`` and ``sourceSize`` of
     ``MPSCNNPoolingGradient``.
 
     Args:

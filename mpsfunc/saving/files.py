@@ -34,8 +34,8 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
     they are evaluated. The same array in two places is written once.
 
     The file is replaced atomically once all of it is on the disk: readers see the old file or the new one, and a
-        process that is killed leaves one of them (and perhaps a ``.mpsfunc-....tmp`` in the folder). The new file keeps
-        the mode of the file that it replaces and, if the process is allowed to, its owner and group.
+    process that is killed leaves one of them (and perhaps a ``.mpsfunc-....tmp`` in the folder). The new file keeps the
+    mode of the file that it replaces and, if the process is allowed to, its owner and group.
 
     Args:
         path: A new name in an existing folder, or a file, or a link to either; nothing is added to the name.
