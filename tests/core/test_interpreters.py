@@ -1,4 +1,4 @@
-"""A second interpreter in a process gets an error, where the C++ module would wait for ever."""
+"""A second interpreter in a process gets an error, where the C++ module would wait without end."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_second_interpreter_is_told(first: str, then: str) -> None:
     done = run(PROGRAM.replace("FIRST", first).replace("THEN", then))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"mpsfunc {versions.VERSION} runs in the main interpreter only: in another one its C++ module would wait for "
-        "ever; use threads or processes",
+        f"mpsfunc {versions.VERSION} runs in the main interpreter only: in another one its C++ module would wait "
+        "without end; use threads or processes",
         "on",
     ]
 
