@@ -47,6 +47,20 @@ def test_links_lead_somewhere(page: str) -> None:
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
+def anchors(page: str) -> set[str]:
+    """The anchors of a page's headings down to the third level, as GitHub and the site have them."""
+    prose = re.sub(r"^```.*?^```", "", TEXTS[page], flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#{1,3} (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_anchors_of_links_are_headings(page: str) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", TEXTS[page]):
+        leads = (ROOT / page).parent.joinpath(target).resolve().relative_to(ROOT.resolve()) if target else Path(page)
+        assert anchor in anchors(str(leads)), f"{target}#{anchor}"
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_names_exist(page: str) -> None:
     for name in re.findall(r"\bmf\.([A-Za-z_]\w*)", TEXTS[page]):
