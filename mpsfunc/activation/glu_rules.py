@@ -35,7 +35,7 @@ def halves(shape: tuple[int, ...], axis: int) -> tuple[int, int, int, int]:
     if max(outer, inner) > _MOST:
         raise ValueError(
             f"glu: x is too large; got x.shape={describe(shape)}, expected products of at most {_MOST} before and "
-            f"behind axis {axis}"
+            f"after axis {axis}"
         )
     return outer, 2, shape[axis] // 2, inner
 

@@ -52,7 +52,7 @@ class Variant(NamedTuple):
             share of whole numbers that differ. Infinite where shapes or dtypes differ; None where not compared.
         agrees: Whether its outputs are mlx.nn's but for rounding; None where not compared, and for mlx.nn.
         note: Why something was not measured or not compared; empty where all was.
-        kept_twice: The bytes of folded and laid out weights that it keeps besides its own.
+        kept_twice: The bytes of folded and rearranged weights that it keeps in addition to its own.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Comparison(NamedTuple):
             lines.append(f"{first.ljust(widths[0])}  {cells}".rstrip())
         lines += [f"{each.name}: {each.note}" for each in self.variants if each.note]
         lines += [
-            f"{each.name}: keeps {each.kept_twice:,} bytes of folded and laid out weights besides its own"
+            f"{each.name}: keeps {each.kept_twice:,} bytes of folded and rearranged weights in addition to its own"
             for each in self.variants
             if each.kept_twice
         ]

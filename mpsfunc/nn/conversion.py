@@ -329,7 +329,7 @@ def _neighbours(
                 fused[ahead] = here
                 alone.pop(here, None)
             elif here in alone or function(behind) is not None:
-                alone[here] = f"behind {_name(chain.layers[i - 1]) if i else 'nothing'}"
+                alone[here] = f"after {_name(chain.layers[i - 1]) if i else 'nothing'}"
             elif not isinstance(behind, stock.Module):
                 left[here] = f"no drop-in for {_name(behind)}"
     alone |= {path: why for path, why in told.items() if not isinstance(paths.get(path), _ACTIVATIONS)}

@@ -12,7 +12,7 @@ from mpsfunc.nn.drop_in import Fusing
 
 # What `convert` says of an activation that no Sequential holds.
 IN_NO_SEQUENTIAL = "in no Sequential"
-NOT_FOLDED = "not folded, behind no convolution or linear layer in a Sequential"  # likewise of a batch normalization
+NOT_FOLDED = "not folded, after no convolution or linear layer in a Sequential"  # likewise of a batch normalization
 NOT_FOLDED_HERE = "not folded, on no result of a convolution or linear layer that nothing else reads"
 
 _KINDS, _LINES, _PATHS, _WIDTH = 8, 4, 3, 100  # shown of each: kinds in a row, rows, paths behind one, characters
@@ -106,7 +106,7 @@ class Conversion(_Fields):
         if self.fused or not kinds & _fusing():
             return ""
         if self.unfused:
-            return "nothing is fused, since no activation is behind a layer that can apply it"
+            return "nothing is fused, since no activation follows a layer that can apply it"
         if self.example:
             return "nothing is fused, since no activation was seen on the result of a layer that can apply it"
         what_to_do = "convert(model, example=x) sees functions that blocks call"
@@ -154,7 +154,7 @@ class Conversion(_Fields):
             ("fused", _wrapped(_counted(pairs), ", ")),
             ("not fused", self._reasons(self.unfused)),
             ("left", self._reasons(self.left)),
-            ("kept twice", [f"{self.kept_twice:,} bytes of folded and laid out weights"] if self.kept_twice else []),
+            ("kept twice", [f"{self.kept_twice:,} bytes of folded and rearranged weights"] if self.kept_twice else []),
         ]
         return [(what, lines) for what, lines in found if lines]
 

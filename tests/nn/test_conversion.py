@@ -216,9 +216,9 @@ def test_what_is_not_fused() -> None:
     report = nn.convert(block)
     assert report.fused == {"layers.0": "layers.1", "layers.11": "layers.12"}
     assert report.unfused == {
-        "layers.3": "behind Sequential", "layers.4": "behind ReLU", "layers.5": "behind ReLU",
-        "layers.8": "behind <lambda>", "layers.10": "behind Own", "layers.13": "behind ReLU",
-        "layers.14": "behind ReLU", "layers.17": "behind Unhashable",
+        "layers.3": "after Sequential", "layers.4": "after ReLU", "layers.5": "after ReLU",
+        "layers.8": "after <lambda>", "layers.10": "after Own", "layers.13": "after ReLU",
+        "layers.14": "after ReLU", "layers.17": "after Unhashable",
     }  # fmt: skip
     assert list(report.unfused)[-1] == "layers.17"
     assert report.left == {
@@ -227,9 +227,9 @@ def test_what_is_not_fused() -> None:
     }  # fmt: skip
     assert type(block.layers[9]) is Own
     close(block(numbers(X)), want)
-    assert nn.convert(stock.Sequential(stock.Tanh())).unfused == {"layers.0": "behind nothing"}
+    assert nn.convert(stock.Sequential(stock.Tanh())).unfused == {"layers.0": "after nothing"}
     normalized = nn.convert(stock.Sequential(stock.LayerNorm(3), stock.ReLU()))
-    assert (normalized.fused, normalized.unfused) == ({}, {"layers.1": "behind LayerNorm"})
+    assert (normalized.fused, normalized.unfused) == ({}, {"layers.1": "after LayerNorm"})
     assert not nn.convert(stock.MultiHeadAttention(8, 2)).left  # whose layers are drop-ins
 
 

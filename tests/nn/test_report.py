@@ -58,7 +58,7 @@ def test_many_kinds_and_reasons_stay_one_screen() -> None:
     kinds = [kind for name in names if issubclass(kind := getattr(stock, name), stock.Module)]
     left = {f"odd.{i}": f"no drop-in for {kind.__name__}" for i, kind in enumerate(kinds)}
     replaced = {f"layers.{i}": kind.__name__ for i, kind in enumerate(kinds)}
-    alone = {f"acts.{i}": f"behind {kind.__name__}" for i, kind in enumerate(kinds)}
+    alone = {f"acts.{i}": f"after {kind.__name__}" for i, kind in enumerate(kinds)}
     fused = {f"layers.{i}": f"layers.{i + 1}" for i in range(len(kinds) - 1)}
     lines = str(nn.Conversion(replaced, fused, alone, left)).splitlines()
     assert len(kinds) > 50 and len(lines) <= 20 and max(map(len, lines)) <= 120
@@ -85,7 +85,7 @@ def test_old_code_goes_on() -> None:
     assert replaced is report.replaced and len(replaced) == 137 and list(unfused.values()) == 34 * ["in no Sequential"]
     assert nn.Conversion({}, {}, {}, {}, kept_twice=1792).kept_twice == 1792
     kept = str(nn.Conversion({}, {}, {}, {}, kept_twice=1792)).splitlines()
-    assert kept == ["0 layers: 0 replaced, 0 fused", "  kept twice 1,792 bytes of folded and laid out weights"]
+    assert kept == ["0 layers: 0 replaced, 0 fused", "  kept twice 1,792 bytes of folded and rearranged weights"]
     for copied in (copy.deepcopy(report), pickle.loads(pickle.dumps(report))):
         assert type(copied) is nn.Conversion and str(copied) == str(report)
     assert report._replace(left={}).left == {}
@@ -137,7 +137,7 @@ def test_functions_that_blocks_call_are_counted_by_their_names() -> None:
 def test_where_nothing_is_fused_it_says_why() -> None:
     relu = stock.Sequential(stock.MaxPool2d(2), stock.ReLU())
     assert nn.convert(relu).hint == ""  # no layer here could
-    assert "behind a layer that can apply it" in nn.convert(stock.Sequential(stock.Linear(2, 2), relu)).hint
+    assert "follows a layer that can apply it" in nn.convert(stock.Sequential(stock.Linear(2, 2), relu)).hint
     functions = nn.convert(Net(kind=None))
     assert not functions.unfused and "convert(model, example=x) sees functions that blocks call" in functions.hint
     assert "  hint       nothing is fused" in str(functions)
@@ -225,7 +225,7 @@ def test_what_an_example_would_show_is_said_of_normalizations() -> None:
 
     model = Own().eval()
     report = nn.convert(model, inference=True)
-    assert report.unfused == {"norm": "not folded, behind no convolution or linear layer in a Sequential"}
+    assert report.unfused == {"norm": "not folded, after no convolution or linear layer in a Sequential"}
     assert "example=x" in report.hint
     report = nn.convert(model, inference=True, example=(1, 4, 4, 3))
     assert report.kept_twice == nn.convert(model).kept_twice == kept(model.conv.weight) + 4 * 4

@@ -67,7 +67,7 @@ def test_training_can_be_left_out_and_the_result_is_json() -> None:
     kept = [each["kept_twice"] for each in told["variants"]]
     assert kept[:2] == [0, 0] and kept[2] > 0 and told["report"]["kept_twice"] == 0
     assert (
-        f"for inference: keeps {kept[2]:,} bytes of folded and laid out weights besides its own"
+        f"for inference: keeps {kept[2]:,} bytes of folded and rearranged weights in addition to its own"
         in str(found).splitlines()
     )
     assert told["variants"][1]["forward"].keys() == {"seconds", "ratio", "bytes"}
