@@ -130,7 +130,7 @@ def _sums_below(dy: mx.array, other: mx.array, x: mx.array, stream: mx.Stream) -
     shape = first, rows // max(first, 1), 1, channels
     if shape[1] * channels >= 2**31:
         raise ValueError(
-            f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less behind the first axis"
+            f"prelu_grad: x is too large; got x.shape={tuple(x.shape)}, expected less after the first axis"
         )
     none = mx.zeros((1, channels), launch.accumulator(x.dtype))
     below = ActivationSpec(_BELOW, stream)

@@ -51,7 +51,7 @@ def _build() -> Path:
     _compiler()
     place = library.parent / f"{native.PREFIX}{version}"
     if not os.access(library.parent, os.W_OK):
-        raise BuildError(f"{library.parent} cannot be written to: run it as who installed mpsfunc")
+        raise BuildError(f"{library.parent} cannot be written to: run it as the user who installed mpsfunc")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         environment = _with_tools(work / "tools", row.nanobind)

@@ -51,7 +51,7 @@ def training_graph(
         start = as_image("training_graph: source_gradient", source_gradient)
         if is_a(node, LossNode):
             raise ValueError(
-                f"training_graph: a loss starts the chain; got source_gradient={describe(start)}, expected None"
+                f"training_graph: a loss starts the backward pass; got source_gradient={describe(start)}, expected None"
             )
     else:
         start = node.result_image

@@ -212,7 +212,7 @@ def _weights(op: str, y: mx.array, weights: Any, weight: float, kind: int, strea
             f"{op}: the weights do not fit y; got weights.shape={given}, expected what broadcasts to {shape}"
         )
     if weight != 1:
-        raise ValueError(f"{op}: weights take the place of weight; got weight={weight}, expected 1 beside weights")
+        raise ValueError(f"{op}: weights and weight exclude each other; got weight={weight}, expected 1 with weights")
     wide = weights.astype(launch.accumulator(y.dtype))
     last = 1 if padded[-1] == 1 else shape[-1]
     return mx.broadcast_to(wide, (*shape[:-1], last)).reshape(shape[0], math.prod(shape[1:-1]), last)

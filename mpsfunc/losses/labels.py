@@ -113,8 +113,8 @@ def check_classes(
         at, count = int(places[0]), len(places)
         label = target.reshape(-1)[at].item()
         raise ValueError(
-            f"{op}: a label is no class; got {describe(label)} as label {at} of target, the first of {count}, expected "
-            f"0 to {classes - 1}{otherwise}"
+            f"{op}: a label is not a class; got {describe(label)} as label {at} of target, the first of {count}, "
+            f"expected 0 to {classes - 1}{otherwise}"
         )
 
 

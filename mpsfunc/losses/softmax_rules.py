@@ -36,7 +36,7 @@ def lines(op: str, shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     if max(outer, inner) > _MOST:
         raise ValueError(
             f"{op}: too many lines for one axis; got shape={shape}, expected products of at most {_MOST} before "
-            f"and behind axis {axis}"
+            f"and after axis {axis}"
         )
     return outer, shape[axis], inner
 

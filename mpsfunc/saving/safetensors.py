@@ -152,7 +152,7 @@ def read_header(file: io.BufferedReader) -> Header:
     if len(first) < 8 or not 2 <= length < _LONGEST:
         raise Refused(f"no header begins a file of {size} bytes", _FORMAT)
     if length > size - 8:
-        raise Refused(f"the header of {length} bytes ends behind the file of {size} bytes", _WHOLE)
+        raise Refused(f"the header of {length} bytes ends after the file of {size} bytes", _WHOLE)
     text = file.read(length)
     entries = parsed(text)
     if type(entries) is not dict or text[:1] != b"{":

@@ -64,7 +64,7 @@ def names(folder: Path) -> set[str]:
         ("compiler", "there is no C++ compiler no-such-c++: install one"),
         ("two words", "there is no C++ compiler no-such-ccache g++: install one"),
         ("row", f"mlx {END} is not among those that a module can be built for"),
-        ("leave", "cannot be written to: run it as who installed mpsfunc"),
+        ("leave", "cannot be written to: run it as the user who installed mpsfunc"),
     ],
 )
 def test_what_a_build_lacks_is_said_before_it_begins(

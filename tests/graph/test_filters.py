@@ -161,5 +161,5 @@ def test_a_loss_is_its_own_gradient(divided: bool, weighted: bool) -> None:
     close(got, {"gradient": exact if divided else gradient, "value": value})
     with pytest.raises(TypeError, match="a loss node is its own gradient node"):
         node.gradient_filter(y)
-    with pytest.raises(ValueError, match="a loss starts the chain"):
+    with pytest.raises(ValueError, match="a loss starts the backward pass"):
         graph.training_graph(node, y)

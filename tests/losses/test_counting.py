@@ -328,7 +328,7 @@ def test_a_label_of_no_class_is_an_error(kind: mx.Dtype, on_cpu: mx.Device, monk
         monkeypatch.setenv("MPSFUNC_CHECK_LABELS", given)
         mx.eval([call() for call in _calls(y, labels)])
     monkeypatch.setenv("MPSFUNC_CHECK_LABELS", "1")
-    told = "a label is no class; got 7 as label 4 of target, the first of 2, expected 0 to 3"
+    told = "a label is not a class; got 7 as label 4 of target, the first of 2, expected 0 to 3"
     for call in _calls(y, labels):
         with pytest.raises(ValueError, match=f"{told} or ignore_index$"):
             call()

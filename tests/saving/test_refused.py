@@ -195,8 +195,8 @@ def pair(**second: Any) -> tuple[dict[str, Any], bytes]:
     ("contents", "words"),
     [
         ((2**63).to_bytes(8, "little") + b"{}", "no header"),
-        ((10**8 - 1).to_bytes(8, "little") + b"{}", "the header of 99999999 bytes ends behind the file of 10 bytes"),
-        ((3).to_bytes(8, "little") + b"{}", "ends behind"),
+        ((10**8 - 1).to_bytes(8, "little") + b"{}", "the header of 99999999 bytes ends after the file of 10 bytes"),
+        ((3).to_bytes(8, "little") + b"{}", "ends after"),
         (with_header(b"[]"), "not an object"),
         (with_header(b" {}"), "not an object"),
         (with_header(b"{]"), "no JSON"),

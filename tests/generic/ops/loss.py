@@ -234,7 +234,7 @@ def wrong_values(function: Callable[..., Any]) -> tuple[Wrong, ...]:
         wrong("the labels do not fit y", X, mx.zeros((2, 3, 4), mx.int32), SOFTMAX),
         wrong("the weights do not fit y", X, X, weights=mx.ones((2, 2, 4))),
         wrong("the weights do not fit y", X, X, weights=mx.ones((1, 2, 3, 4))),
-        wrong("weights take the place of weight", X, X, weights=X, weight=2.0),
+        wrong("weights and weight exclude each other", X, X, weights=X, weight=2.0),
         wrong("weight is out of range", X, X, weight=float("nan")),
         wrong("label_smoothing is out of range", X, X, SOFTMAX, label_smoothing=1.5),
         wrong("label_smoothing is out of range", X, X, SOFTMAX, label_smoothing=-0.1),
