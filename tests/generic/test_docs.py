@@ -211,13 +211,29 @@ def test_a_machine_has_the_results_of_its_pages(page: str) -> None:
 
 
 def test_ratios_of_networks_are_those_of_their_pages() -> None:
-    rows = [cells(line) for line in TEXTS["docs/benchmarks/README.md"].splitlines() if "](networks_" in line]
-    assert len(rows) == 2
-    for machine, *columns, where in rows:
-        (page,) = re.findall(r"\((networks_\w+\.md)\)", where)
-        medians = set(re.findall(r"\| ([\d.]+) \([\d.]+ to [\d.]+\)", TEXTS[f"docs/benchmarks/{page}"]))
-        ratios = set(re.findall(r"\d+\.\d\d", " ".join(columns)))
-        assert len(ratios) >= 3 and ratios <= medians, machine
+    """The least and the greatest median of each kind on the CPU, and those on the GPU beside PyTorch."""
+    here = {row[0]: row[1:] for line in TEXTS["docs/benchmarks/README.md"].splitlines() if (row := cells(line))[1:]}
+    rows = [cells(line) for line in TEXTS["docs/benchmarks/networks_amd.md"].splitlines() if line.startswith("| ")]
+
+    def spread(mode: str, dtype: str, batches: str) -> str:
+        found = [re.match(r"([\d.]+) \(", r[8]) for r in rows if r[1:2] == [mode] and r[3] == dtype and r[2] in batches]
+        medians = sorted((made[1] for made in found), key=float)
+        return f"{medians[0]} to {medians[-1]}"
+
+    training, inference, narrow, _ = here["AMD EPYC, two cores"]
+    assert (training, inference) == (spread("training", "float32", "8"), spread("inference", "float32", "1"))
+    parts = spread("training", "bfloat16", "8"), spread("inference", "bfloat16", "18")
+    assert narrow == "training {}; inference of ResNets {}".format(*parts)
+
+    gpu = [
+        cells(line)
+        for line in TEXTS["docs/benchmarks/networks_gpu.md"].splitlines()
+        if "| PyTorch NHWC | 1 x |" in line
+    ]
+    medians = {(row[0], row[2]): row[5].partition(" ")[0] for row in gpu}
+    training, _, narrow, _ = here["NVIDIA H200, batch 512"]
+    assert training == f"{medians['small', 'float32']} and {medians['resnet20', 'float32']}"
+    assert narrow == f"training {medians['small', 'bfloat16']} of one"
 
 
 def test_every_row_of_the_defaults_is_executed() -> None:
