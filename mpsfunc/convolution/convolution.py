@@ -40,10 +40,10 @@ def conv(
     """Cross-correlation of images with weights, plus a bias.
 
     ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * x[n, row(j,q), col(i,p), c + first channel of o's group]``
-    with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. What ``edge_mode`` or
-    ``padding_mode`` says is read outside the image. Sums are float32 (float64 for float64 images) and rounded once,
-    except where a GPU's library takes over, as docs/conventions.md says; 3 by 3 windows on a CPU may go through
-    Winograd's algorithm, as docs/families/convolution.md says.
+    with ``row(j,q) = j * stride - pad + q * dilation``; the weights are not flipped. Outside the image, ``edge_mode``
+    or ``padding_mode`` says what is read. Sums are float32 (float64 for float64 images) and rounded once, except in
+    calls that run in a GPU's library (docs/internals/gpu-routes.md); 3x3 windows on a CPU may use Winograd's algorithm
+    (docs/families/convolution.md).
 
     Source: ``MPSCNNConvolution``.
 
@@ -55,24 +55,25 @@ def conv(
         padding: Pixels around the image: an int, (y, x), ((top, bottom), (left, right)), "same", "same_lower",
             "valid", "full" or a `PaddingPolicy`. Default 0.
         dilation: Pixels between two taps. Default 1.
-        groups: Input and output channels are cut into this many groups that do not mix. Default 1; c is depthwise.
-        ceil_mode: Round the output's size up; no window starts behind the image. Default False.
+        groups: Input and output channels are split into this many groups that do not mix. Default 1; c is depthwise.
+        ceil_mode: Round the output's size up; no window starts after the image. Default False.
         offset: MPS's form, instead of padding: the pixel (y, x) under the centre of the first window.
         out_size: With ``offset``: the output's size (y, x).
-        edge_mode: What a tap outside the image reads: "zero" (default), or "clamp", the nearest pixel.
-        padding_mode: The same in PyTorch's words: "zeros" (default, which leaves it to ``edge_mode``), "replicate"
+        edge_mode: Values outside the image: "zero" (default), or "clamp", the nearest pixel.
+        padding_mode: The same by PyTorch's names: "zeros" (default, which leaves it to ``edge_mode``), "replicate"
             (edge mode "clamp"), "reflect", the image mirrored at its edge pixels, or "circular", its opposite side.
             "reflect" reads less outside than the image has pixels that way, "circular" at most as much.
         neuron: Activation of the sum: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a
-            `Neuron` with parameters. Default: none. Gradients are then those of the activated images, and apply the
-            slope themselves; that of "relu" is 0 at 0 here.
+            `Neuron` with parameters. Default: none. Gradient functions then take the gradient of the activated images
+            and multiply it by the slope; that of "relu" at 0 is 0 here.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
         Images (n, out_h, out_w, o) of x's dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int, or a name no string.
+        TypeError: An argument is not a floating array, or float64 on a GPU; a size is not an int, or a name is not a
+            string.
         ValueError: Ranks, channels or groups do not fit, windows do not fit, a name is unknown, or arguments exclude
             each other.
 
@@ -124,8 +125,8 @@ def conv_fwd(
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
 
     Returns:
-        The convolved images, and a state with zero gradients. With a neuron the state keeps the images that were
-        activated or, of a "relu" with a >= 0, the activated ones, in memory until the state is gone.
+        The convolved images, and a state with zero gradients. With a neuron the state keeps the pre-activation or, for
+        "relu" with a >= 0, the result.
 
     Example:
         >>> y, state = conv_fwd(mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2)), padding="same")
@@ -169,7 +170,7 @@ def conv_state(
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
 ) -> ConvState:
-    """The state of `conv_fwd` for shapes, without running it; of a convolution without a neuron.
+    """The state of `conv_fwd` for shapes, without running it; for a convolution without a neuron.
 
     Args:
         x_shape: (n, h, w, c) of the images.

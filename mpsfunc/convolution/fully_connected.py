@@ -99,7 +99,8 @@ def fully_connected_grad(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The gradient of the images, None unless asked for; and the state, with ``dw`` and ``db`` grown if asked for.
+        The gradient of the images, or None if the option leaves it out; and the state, with the sums added to ``dw``
+        and ``db`` if the option has them.
 
     Raises:
         TypeError: An array is not floating, dtypes of dy and x differ, or state is not a ConvState.

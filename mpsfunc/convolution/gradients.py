@@ -33,9 +33,9 @@ def conv_grad_input(
 ) -> mx.array:
     """Gradient of `conv` with respect to its images.
 
-    ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), also in
-    place of a pixel outside, and over the output channels o of c's group. ``dz`` is dy or, behind a neuron, dy times
-    the neuron's slope.
+    ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), also for
+    taps outside the image that read an edge pixel, and over the output channels o of c's group. ``dz`` is dy, or with a
+    neuron dy times the activation's slope.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "data"; ``source_window`` is its ``primaryOffset`` and
     ``sourceSize``. MPS inserts ``stride - 1`` zeros between the
@@ -90,9 +90,9 @@ def conv_grad_weights(
     """Gradients of the weights and the bias of `conv`, added to those that the state holds.
 
     ``dw[o,q,p,c] += sum over n, j, i of dz[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
-    ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch may come one after the other. x is read
-    outside the image as forward; ``dz`` is dy or, behind a neuron, dy times the neuron's slope. The slopes of a "prelu"
-    count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
+    ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch can be added one after the other. Outside
+    the image x is read as in the forward function; ``dz`` is dy, or with a neuron dy times the activation's slope. The
+    slopes of a "prelu" count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "weights and bias"; ``MPSCNNConvolutionGradientState``.
 
@@ -104,7 +104,7 @@ def conv_grad_weights(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The state with ``dw`` and ``db`` grown.
+        The state with the sums added to ``dw`` and ``db``.
 
     Raises:
         TypeError: dy or x is not a floating array, they differ in dtype, state is not a ConvState, or source_window
@@ -137,9 +137,9 @@ def conv_grad(
     source_window: SourceWindow | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array | None, ConvState]:
-    """The gradients of `conv` that ``option`` names, as MPS's one kernel gives them.
+    """The gradients of `conv` that ``option`` names, as MPS's gradient kernel computes them.
 
-    `conv_grad_input` and `conv_grad_weights` in one call, in which a neuron's slope is applied once for both.
+    `conv_grad_input` and `conv_grad_weights` in one call, in which the activation's slope is applied once for both.
 
     Source: ``MPSCNNConvolutionGradient.gradientOption``.
 
@@ -154,8 +154,8 @@ def conv_grad(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The gradient (n, h, w, c) of the images, None unless asked for; and the state, with ``dw`` and ``db`` grown if
-        asked for.
+        The gradient (n, h, w, c) of the images, or None if the option leaves it out; and the state, with the sums added
+        to ``dw`` and ``db`` if the option has them.
 
     Raises:
         TypeError: As for the two functions; option is not a string.

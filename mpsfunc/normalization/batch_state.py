@@ -22,14 +22,14 @@ class BatchNormState(NamedTuple):
     Fields:
         mean: Mean of each channel (c,), float32 (float64 for float64 images).
         var: Population variance of each channel (c,).
-        count: Elements a channel that the statistics cover, a 0-d int64 array; 0 in a fresh state.
+        count: Number of elements of each channel, a 0-d int64 array; 0 in a new state.
         dgamma: Gradient of the scale (c,).
         dbeta: Gradient of the shift (c,).
         op: "batch_norm".
         eps: Added to the variance under the root.
         frozen: The statistics are given and do not depend on the images.
-        summed: What activation the gradients were taken behind, as `bn_stats_grad` was told; "none" for none, "" where
-            no gradients were taken, and "unknown" in a state that an earlier version saved.
+        summed: The activation that `bn_stats_grad` was given; "none" for none, "" if there are no gradients yet, and
+            "unknown" in a state that an earlier version saved.
     """
 
     mean: mx.array

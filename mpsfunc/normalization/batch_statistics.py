@@ -123,10 +123,10 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     """The state over the images of two states, such as two devices' parts of a batch.
 
     With ``M = Ma + Mb``: ``mean = mean_a + (mean_b - mean_a) * Mb / M`` and
-    ``var = (Ma * var_a + Mb * var_b) / M + (mean_b - mean_a)**2 * Ma * Mb / M**2``. A state that covers nothing changes
-    nothing. Sums that `bn_stats_grad` took belong to the statistics that they were taken with, so a state that has some
-    merges with one that covers nothing and no other; where the count of that one is not known yet, as an argument of a
-    function that ``mx.compile`` traces, the sums are NaN unless it is 0.
+    ``var = (Ma * var_a + Mb * var_b) / M + (mean_b - mean_a)**2 * Ma * Mb / M**2``. A state without statistics changes
+    nothing. Sums of `bn_stats_grad` belong to the statistics that they were computed with, so a state with sums can
+    only be merged with one without statistics. If that one's count is not known yet, because it is an argument of a
+    function under ``mx.compile``, the sums become NaN unless the count is 0.
 
     Args:
         a: One state.
@@ -139,7 +139,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
     Raises:
         TypeError: One is not a BatchNormState.
         ValueError: They differ in channels or eps, one is frozen, or one has been through `bn_stats_grad` and the other
-            covers something.
+            has statistics.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
@@ -159,7 +159,7 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
         if has_sums(state) and (has_sums(other) or lazy.known_count(other.count) not in (0, None)):
             raise ValueError(
                 f"bn_merge: sums of gradients belong to their statistics; got {name}.summed={describe(state.summed)}, "
-                "expected states from before bn_stats_grad, or one that covers nothing beside it"
+                "expected states from before bn_stats_grad, or one of them without statistics"
             )
     with mx.stream(stream):
         dtype = mx.float64 if mx.float64 in (a.mean.dtype, b.mean.dtype) else mx.float32
@@ -189,16 +189,16 @@ def bn_running(
     """Running statistics after one more batch, as inference uses them.
 
     ``mean = (1 - momentum) * running.mean + momentum * state.mean``, and the variance likewise, of which the batch's is
-    ``state.var * M / (M - 1)`` where unbiased (M the state's count). A state that covers nothing changes nothing. One
-    element has no variance, so a count of 1 is an error; where the count is not known yet, as an argument of a function
-    that ``mx.compile`` traces, the running variance is NaN after it. MPS leaves this to its users; the rule is that of
-    PyTorch and mlx.nn.
+    ``state.var * M / (M - 1)`` where unbiased (M the state's count). A state without statistics changes nothing. A
+    count of 1 is an error, since one element has no variance; if the count is not known yet, because it is an argument
+    of a function under ``mx.compile``, the running variance becomes NaN. MPS has no such function; the formula is that
+    of PyTorch and mlx.nn.
 
     Args:
         running: A frozen state; the first is ``bn_frozen(zeros, ones)``.
         state: Statistics of the batch, from `bn_stats` or `batch_norm_fwd`.
         momentum: The share of the new batch, 0 to 1. Default 0.1.
-        unbiased: Estimate the variance of what the batch was drawn from. Default True.
+        unbiased: Whether to use the unbiased variance. Default True.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -206,7 +206,7 @@ def bn_running(
 
     Raises:
         TypeError: One is not a BatchNormState, momentum is not a number, or unbiased is not a bool.
-        ValueError: running is not frozen, state is, they differ in channels, state covers one element, or momentum is
+        ValueError: running is not frozen, state is, they differ in channels, state has a count of 1, or momentum is
             out of range.
 
     Example:
@@ -248,7 +248,7 @@ def bn_running(
 
 
 def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormState:
-    """A state for the next batch: what accumulated is zero again; frozen statistics stay.
+    """A state for the next batch: statistics and gradients are zero again; frozen statistics are kept.
 
     Source: ``reset`` of ``MPSCNNBatchNormalizationState``.
 

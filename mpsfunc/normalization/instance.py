@@ -183,7 +183,7 @@ def instance_norm_grad(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The gradient of x's shape and dtype, and the state with ``dgamma`` and ``dbeta`` grown.
+        The gradient of x's shape and dtype, and the state with the sums added.
 
     Raises:
         TypeError: An argument is not a floating array, dy and x differ in dtype, state is not an InstanceNormState, or
@@ -296,7 +296,7 @@ def group_norm_grad(
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The gradient of x's shape and dtype, and the state with ``dgamma`` and ``dbeta`` grown.
+        The gradient of x's shape and dtype, and the state with the sums added.
 
     Raises:
         TypeError: An argument is not a floating array, dy and x differ in dtype, state is not a GroupNormState, or

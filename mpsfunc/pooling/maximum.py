@@ -366,9 +366,9 @@ def _check_state(op: str, state: MaxPoolState, stream: mx.Stream) -> None:
     checks.state(op, state, MaxPoolState, stream=stream)
     check_state(op, state, (*EDGES, 2))
     winners, expected = state.winners, maximum_rules.winners_dtype(state.rows, state.cols)
-    checks.shape(op, "state.winners", winners, ("n", state.rows.n_out, state.cols.n_out, "c"), "the state is invalid")
+    checks.shape(op, "state.winners", winners, ("n", state.rows.n_out, state.cols.n_out, "c"), "a wrong state")
     if winners.dtype != expected:
-        raise TypeError(f"{op}: the state is invalid; got state.winners.dtype={winners.dtype}, expected {expected}")
+        raise TypeError(f"{op}: a wrong state; got state.winners.dtype={winners.dtype}, expected {expected}")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -224,10 +224,10 @@ OPS = (
                 in_matrix=False,
             ),
         },
-        wrong_values=(("the state is invalid", lambda: mf.max_pool_indices(state_of(winners=_OTHER_WINNERS[0]))),),
+        wrong_values=(("a wrong state", lambda: mf.max_pool_indices(state_of(winners=_OTHER_WINNERS[0]))),),
         wrong_types=(
             ("not a state of this operation", lambda: mf.max_pool_indices(mf.avg_pool_state(IMAGES.shape, 2))),
-            ("the state is invalid", lambda: mf.max_pool_indices(state_of(winners=_INT_WINNERS))),
+            ("a wrong state", lambda: mf.max_pool_indices(state_of(winners=_INT_WINNERS))),
             ("the state holds no array", lambda: mf.max_pool_indices(state_of(winners=None))),
         ),
     ),
@@ -254,11 +254,11 @@ OPS = (
         linear=(0,),
         wrong_values=(
             ("y does not belong to this state", lambda: mf.max_unpool(POOLED[:, :1], state_of())),
-            ("the state is invalid", lambda: mf.max_unpool(POOLED, state_of(winners=_OTHER_WINNERS))),
+            ("a wrong state", lambda: mf.max_unpool(POOLED, state_of(winners=_OTHER_WINNERS))),
         ),
         wrong_types=(
             ("y is not an array", lambda: mf.max_unpool(None, state_of())),
-            ("the state is invalid", lambda: mf.max_unpool(POOLED, state_of(winners=_INT_WINNERS))),
+            ("a wrong state", lambda: mf.max_unpool(POOLED, state_of(winners=_INT_WINNERS))),
             ("the state holds no array", lambda: mf.max_unpool(POOLED, state_of(winners=None))),
         ),
     ),
