@@ -71,3 +71,4 @@ from mpsfunc.nn.poolings import MaxPool1d as MaxPool1d
 from mpsfunc.nn.poolings import MaxPool2d as MaxPool2d
 from mpsfunc.nn.report import Conversion as Conversion
 from mpsfunc.nn.timing import compare as compare
+from mpsfunc.nn.torch_weights import from_torch as from_torch

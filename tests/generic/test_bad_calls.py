@@ -174,12 +174,13 @@ def test_arguments_of_a_layer(layer: str) -> None:
     assert not {case: text for case, text in faults.items() if text}
 
 
-@pytest.mark.parametrize("op", ["convert", "revert"])
+@pytest.mark.parametrize("op", ["convert", "revert", "from_torch"])
 def test_arguments_of_a_conversion(op: str) -> None:
     function, faults = getattr(nn, op), {}
+    more = {"state_dict": {}} if op == "from_torch" else {}
     for argument in inspect.signature(function).parameters:
         for hostile, make in HOSTILE.items():
-            arguments = {"model": stock.Sequential(stock.ReLU()), argument: make()}
+            arguments = {"model": stock.Sequential(stock.ReLU()), **more, argument: make()}
             faults[argument, hostile] = fault(op, lambda arguments=arguments: function(**arguments))
     assert not {case: text for case, text in faults.items() if text}
 

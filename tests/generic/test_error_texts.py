@@ -184,6 +184,7 @@ CHECKED = {
     "pooling/maximum": {"size", "why"},
     "convolution/weights": {"given"},
     "nn/conversion": {"more"},  # by the formatter
+    "nn/torch_weights": {"_and(said)", "_shown(convolutions)", "shown"},  # likewise
     "saving/files": {"version", "_VERSION"},
     "saving/trees": {"called", "DEEPEST"},
     "saving/places": {"done", "error.strerror", "_kind(about)"},

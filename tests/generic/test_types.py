@@ -231,6 +231,7 @@ STRINGS = {
     **{f"mpsfunc.{name}": {"path"} for name in ("load", "save")},
     **{name: {"name", "params"} for name in FUNCTIONS if name.startswith("mpsfunc.graph.")},
     "mpsfunc.nn.convert": {"example", "fuse"},
+    "mpsfunc.nn.from_torch": {"state_dict", "flattened", "unflattened", "transposed"},
 }
 
 
