@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ _LONGEST_NAME = 80  # and of a class's name
 _ENTRIES = 16  # of a container
 _DEEPEST = 3  # containers in containers
 _BITS = 512  # of an int that is printed digit by digit
+_WORDED: list[type] = []  # classes of records that print in words
 
 
 @functools.cache
@@ -45,6 +47,27 @@ def printed(state: _State) -> _State:
     state.__repr__ = line  # type: ignore[assignment]  # of any state, where the type says of a type
     state._repr_html_ = table  # type: ignore[attr-defined]  # which notebooks look for
     return state
+
+
+def worded(words: Callable[[Any], str]) -> Callable[[_State], _State]:
+    """Gives a class of records a printed form in words; those that have none, for which they are empty, have fields.
+
+    Errors tell fields, since one of them is wrong.
+    """
+
+    def given(kind: _State) -> _State:
+        def told(record: Any) -> str:
+            try:
+                said = words(record)
+            except Exception:  # fields may be anything
+                said = ""
+            return f"{kind.__name__}({said})" if said else _short(record, _LONGEST_FIELD)
+
+        kind.__repr__ = told  # type: ignore[assignment]  # of any record, where the type says of a type
+        _WORDED.append(kind)
+        return kind
+
+    return given
 
 
 def line(state: Any) -> str:
@@ -91,9 +114,11 @@ def a_kind(value: Any) -> str:
 
 
 def _fields(state: Any) -> list[tuple[str, str]]:
-    return [
-        (name, _short(value, _LONGEST_FIELD)) for name, value in zip(state._fields, tuple.__iter__(state), strict=True)
-    ]
+    return [(name, _field(value)) for name, value in zip(state._fields, tuple.__iter__(state), strict=True)]
+
+
+def _field(value: Any) -> str:
+    return repr(value) if any(type(value) is kind for kind in _WORDED) else _short(value, _LONGEST_FIELD)
 
 
 def _short(value: Any, longest: int) -> str:

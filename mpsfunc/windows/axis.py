@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from mpsfunc.core.arguments import is_a, refuse
+from mpsfunc.core.printing import worded
 
 EdgeMode = Literal["zero", "clamp"]
 MaxEdgeMode = Literal[EdgeMode, "exclude"]
@@ -20,12 +21,48 @@ GIVEN = EVEN + 1  # where an average is told its divisor
 AVERAGE_EDGES = (*EDGES, GIVEN)
 REFLECT, CIRCULAR = GIVEN + 1, GIVEN + 2  # margins of convolutions, which no kernel sees
 CONVOLUTION_EDGES = (0, 1, REFLECT, CIRCULAR)
+_OUTSIDE = (*MAX_EDGE_MODES, "adaptive", "zero", "reflect", "circular")  # by the codes
 
 
 # Below this the 32-bit sums of geometry.h, of two positions each, cannot overflow.
 LIMIT = 2**30
 
 
+def in_words(a: Axis) -> str:
+    """What windows mean, for states that are printed; empty where the numbers are no windows.
+
+    Padding behind an image is as much as windows reach, and what lies outside is told where they do.
+
+    Example:
+        >>> from mpsfunc.windows.placement import place
+        >>> how = {"edge_mode": "clamp", "edge_modes": EDGE_MODES}
+        >>> in_words(place("avg_pool", (7, 8), 3, stride=2, padding=1, **how)[1])
+        '8 -> 4 pixels: windows of 3, stride 2, padding (1, 0), clamp'
+    """
+    if any(type(n) is not int for n in a) or not _possible(a) or a.edge >= len(_OUTSIDE):
+        return ""
+    if a.edge == EVEN:
+        return f"{a.n_in} -> {a.n_out} pixels: adaptive, windows of at most {a.size}"
+    behind = (a.n_out - 1) * a.stride - a.pad + (a.size - 1) * a.dilation + 1 - a.n_in
+    pads = max(a.pad, 0), max(behind, 0)
+    words = [f"windows of {a.size}"]
+    words += [f"stride {a.stride}"] if a.n_out > 1 else []
+    words += [f"dilation {a.dilation}"] if a.size > 1 and a.dilation > 1 else []
+    words += [f"from pixel {-a.pad} on"] if a.pad < 0 else []
+    if a.edge == GIVEN:
+        words.append(f"divided by {a.zero_pad}")
+    if any(pads):
+        words.append(f"padding {pads[0] if pads[0] == pads[1] else pads}")
+        words += [_OUTSIDE[a.edge]] if a.edge != GIVEN else []
+        zeros = a.zero_pad, a.zero_pad_after
+        words += [f"zero_pad {zeros[0] if zeros[0] == zeros[1] else zeros}"] if a.edge != GIVEN and any(zeros) else []
+    words += [f"last {-behind} unread"] if behind < 0 else []
+    if (a.begin, a.end) != (0, a.n_out):
+        words.append(f"outputs {a.begin} to {a.end - 1} alone" if a.end > a.begin else "no output takes part")
+    return f"{a.n_in} -> {a.n_out} pixel{'' if a.n_out == 1 else 's'}: {', '.join(words)}"
+
+
+@worded(in_words)
 class Axis(NamedTuple):
     """The windows along one spatial axis: eleven ints, in the order of ``struct Axis`` in ``metal/shared/geometry.h``.
 

@@ -10,11 +10,26 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpsfunc.core.numpy_later import np
+from mpsfunc.core.printing import worded
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
+def _resized(a: Resized) -> str:
+    """For states that are printed."""
+    words = [a.method] + [a.coordinate] * (a.method != "area") + [a.edge] * (a.method == "bilinear")
+    words += ["antialias"] * a.antialias + ([f"{a.factor:g} times as large"] if a.factor else [])
+    return f"{a.n_in} -> {a.n_out} pixels: {', '.join(words)}"
+
+
+def _padded(a: Padded) -> str:
+    """For states that are printed."""
+    around = f"{a.before} before, {a.after} behind, {a.mode}" if a.before or a.after else "as they are"
+    return f"{a.n_in} -> {a.n_out}: {around}"  # pixels, or channels
+
+
+@worded(_resized)
 class Resized(NamedTuple):
     """One axis of an image that is enlarged or shrunk.
 
@@ -42,6 +57,7 @@ class Resized(NamedTuple):
     factor: float = 0.0
 
 
+@worded(_padded)
 class Padded(NamedTuple):
     """One axis of an image with pixels before and behind it.
 
