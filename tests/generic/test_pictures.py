@@ -16,9 +16,11 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
-GRAPH = "graph.svg"  # by docs/draw_graph.py
+OTHERS = "graph.svg", "state.svg"  # by docs/draw_graph.py and docs/draw_state.py
 PICTURES = {
-    path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("pictures/*.svg")) if path.name != GRAPH
+    path.name: path.read_text(encoding="utf-8")
+    for path in sorted(DOCS.glob("pictures/*.svg"))
+    if path.name not in OTHERS
 }
 
 
