@@ -127,7 +127,9 @@ def neuron_grad(
         ValueError: As for `neuron`, or dy and x differ in shape.
 
     Example:
-        >>> neuron_grad(mx.array([1.0, 1.0, 1.0]), mx.array([-2.0, 0.0, 6.0]), "relun", 0.5, 6.0)
+        >>> neuron_grad(
+        ...     mx.array([1.0, 1.0, 1.0]), mx.array([-2.0, 0.0, 6.0]), "relun", 0.5, 6.0
+        ... )
         array([0.5, 1, 0], dtype=float32)
     """
     stream = launch.resolve(stream)

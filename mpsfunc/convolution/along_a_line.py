@@ -66,7 +66,8 @@ def conv1d(
         ValueError: Ranks, channels or groups do not fit, windows do not fit, or a name is unknown.
 
     Example:
-        >>> x, w = mx.arange(1.0, 6.0).reshape(1, 5, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 3, 1)
+        >>> x = mx.arange(1.0, 6.0).reshape(1, 5, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0]).reshape(1, 3, 1)
         >>> conv1d(x, w, padding=1, stride=2).reshape(-1)
         array([210, 432, 54], dtype=float32)
     """
@@ -145,7 +146,8 @@ def conv_transpose1d(
         ValueError: Ranks, channels or groups do not fit, the output would be empty, or a name is unknown.
 
     Example:
-        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 3, 1)
+        >>> x = mx.array([1.0, 2.0, 3.0]).reshape(1, 3, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0]).reshape(1, 3, 1)
         >>> conv_transpose1d(x, w, stride=2, padding=1, output_padding=1).reshape(-1)
         array([10, 102, 20, 203, 30, 300], dtype=float32)
     """

@@ -132,8 +132,11 @@ def conv_transpose(
             other.
 
     Example:
-        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
-        >>> conv_transpose(x, w, stride=(1, 2), padding=(0, 1), output_padding=(0, 1)).reshape(-1)
+        >>> x = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+        >>> conv_transpose(
+        ...     x, w, stride=(1, 2), padding=(0, 1), output_padding=(0, 1)
+        ... ).reshape(-1)
         array([10, 102, 20, 203, 30, 300], dtype=float32)
         >>> mps = {"kernel_offset": (0, 0), "out_size": (1, 6)}
         >>> conv_transpose(x, w[:, :, ::-1], stride=(1, 2), **mps).reshape(-1)
@@ -232,9 +235,12 @@ def conv_transpose_grad_input(
         ValueError: dy or w does not belong to the state.
 
     Example:
-        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+        >>> x = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
         >>> y, state = conv_transpose_fwd(x, w, stride=(1, 2), padding=(0, 1))
-        >>> conv_transpose_grad_input(mx.arange(1.0, 6.0).reshape(1, 1, 5, 1), w, state).reshape(-1)
+        >>> conv_transpose_grad_input(
+        ...     mx.arange(1.0, 6.0).reshape(1, 1, 5, 1), w, state
+        ... ).reshape(-1)
         array([210, 432, 54], dtype=float32)
     """
     stream = launch.resolve(stream)
@@ -268,7 +274,8 @@ def conv_transpose_grad_weights(
         ValueError: dy or x does not belong to the state.
 
     Example:
-        >>> x, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+        >>> x = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
         >>> y, state = conv_transpose_fwd(x, w, stride=(1, 2), padding=(0, 1))
         >>> conv_transpose_grad_weights(mx.ones_like(y), x, state).dw.reshape(-1)
         array([5, 6, 3], dtype=float32)

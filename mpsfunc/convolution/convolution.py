@@ -80,7 +80,8 @@ def conv(
     Example:
         >>> x = mx.arange(1.0, 13.0).reshape(1, 3, 4, 1)
         >>> w = mx.arange(1.0, 7.0).reshape(1, 2, 3, 1)
-        >>> conv(x, w, mx.array([0.5]), stride=2, offset=(0, 0), out_size=(2, 2)).reshape(2, 2)
+        >>> how = {"stride": 2, "offset": (0, 0), "out_size": (2, 2)}
+        >>> conv(x, w, mx.array([0.5]), **how).reshape(2, 2)
         array([[17.5, 47.5],
                [133.5, 211.5]], dtype=float32)
     """

@@ -48,7 +48,8 @@ def fully_connected(
         ValueError: The weights are not (o, h, w, c), or the bias is not (o,).
 
     Example:
-        >>> x, w = mx.arange(4.0).reshape(1, 2, 2, 1), mx.array([1.0, 10.0, 100.0, 1000.0]).reshape(1, 2, 2, 1)
+        >>> x = mx.arange(4.0).reshape(1, 2, 2, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0, 1000.0]).reshape(1, 2, 2, 1)
         >>> fully_connected(x, w, mx.array([0.5])).item()
         3210.5
     """
@@ -107,7 +108,8 @@ def fully_connected_grad(
         ValueError: An array does not belong to the state, or option is unknown.
 
     Example:
-        >>> x, w = mx.arange(4.0).reshape(1, 2, 2, 1), mx.array([1.0, 10.0, 100.0, 1000.0]).reshape(1, 2, 2, 1)
+        >>> x = mx.arange(4.0).reshape(1, 2, 2, 1)
+        >>> w = mx.array([1.0, 10.0, 100.0, 1000.0]).reshape(1, 2, 2, 1)
         >>> y, state = fully_connected_fwd(x, w)
         >>> dx, state = fully_connected_grad(mx.full(y.shape, 2.0), x, w, state)
         >>> dx.reshape(-1), state.dw.reshape(-1), state.db

@@ -62,14 +62,17 @@ def conv_grad_input(
         ValueError: dy or w does not belong to the state, or source_window is not two pairs with sizes of at least 0.
 
     Example:
-        >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
+        >>> where = {"stride": (1, 2), "dilation": (1, 3)}
+        >>> where |= {"offset": (0, 1), "out_size": (1, 3)}
         >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
-        >>> dy, w = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), mx.array([10.0, 1.0]).reshape(1, 1, 2, 1)
+        >>> dy = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
+        >>> w = mx.array([10.0, 1.0]).reshape(1, 1, 2, 1)
         >>> conv_grad_input(dy, w, state).reshape(-1)
         array([0, 20, 1, 30, 2, 0], dtype=float32)
         >>> conv_grad_input(dy, w, state, source_window=((0, 1), (1, 2))).reshape(-1)
         array([0, 20, 0, 30, 2, 0], dtype=float32)
-        >>> conv_grad_input(dy, w, state, kernel_offset=(0, 0)).reshape(-1)  # the default is -offset + 1 = 0 here
+        >>> # the default is -offset + 1 = 0 here
+        >>> conv_grad_input(dy, w, state, kernel_offset=(0, 0)).reshape(-1)
         array([0, 20, 1, 30, 2, 0], dtype=float32)
     """
     stream = launch.resolve(stream)
@@ -112,9 +115,11 @@ def conv_grad_weights(
         ValueError: dy or x does not belong to the state, or source_window is not two pairs with sizes of at least 0.
 
     Example:
-        >>> where = {"stride": (1, 2), "dilation": (1, 3), "offset": (0, 1), "out_size": (1, 3)}
+        >>> where = {"stride": (1, 2), "dilation": (1, 3)}
+        >>> where |= {"offset": (0, 1), "out_size": (1, 3)}
         >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
-        >>> x, dy = mx.arange(1.0, 7.0).reshape(1, 1, 6, 1), mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
+        >>> x = mx.arange(1.0, 7.0).reshape(1, 1, 6, 1)
+        >>> dy = mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
         >>> conv_grad_weights(dy, x, state).dw.reshape(-1)
         array([16, 13], dtype=float32)
     """

@@ -71,7 +71,8 @@ def space_to_depth(x: mx.array, block_size: int, *, stream: StreamLike = None) -
         ValueError: x is not NHWC, or its height or width is not a multiple of r.
 
     Example:
-        >>> space_to_depth(depth_to_space(mx.arange(8).reshape(1, 1, 1, 8), 2), 2).reshape(-1)
+        >>> y = depth_to_space(mx.arange(8).reshape(1, 1, 1, 8), 2)
+        >>> space_to_depth(y, 2).reshape(-1)
         array([0, 1, 2, ..., 5, 6, 7], dtype=int32)
     """
     op, stream = "space_to_depth", launch.resolve(stream)

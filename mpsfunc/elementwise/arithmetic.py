@@ -257,7 +257,8 @@ def arithmetic_grad(
         ValueError: As for `arithmetic`, an unknown operand, or dy does not belong to the operands.
 
     Example:
-        >>> x, y = mx.arange(1.0, 9.0).reshape(1, 2, 2, 2), mx.array([10.0, 100.0]).reshape(1, 1, 1, 2)
+        >>> x = mx.arange(1.0, 9.0).reshape(1, 2, 2, 2)
+        >>> y = mx.array([10.0, 100.0]).reshape(1, 1, 1, 2)
         >>> arithmetic_grad(x, x, y, "multiply", operand="secondary").reshape(-1)
         array([84, 120], dtype=float32)
     """

@@ -128,7 +128,9 @@ def dropout(
     Example:
         >>> x = mx.arange(1.0, 7.0)
         >>> y = dropout(x, p=0.2, key=mx.random.key(1))
-        >>> mx.array_equal(y, dropout_mask((6,), keep_probability=0.8, seed=1) * x / 0.8).item()
+        >>> mx.array_equal(
+        ...     y, dropout_mask((6,), keep_probability=0.8, seed=1) * x / 0.8
+        ... ).item()
         True
         >>> dropout(x, p=0.5, mask=x < 3)
         array([2, 4, 0, 0, 0, 0], dtype=float32)

@@ -46,7 +46,9 @@ class Drawing:
     Example:
         >>> from mpsfunc import graph
         >>> pooled = graph.avg_pool(graph.ImageNode("x"), 2)
-        >>> loss = graph.loss(graph.relu(pooled), graph.ImageNode("t"), "mean_squared_error", "sum")
+        >>> loss = graph.loss(
+        ...     graph.relu(pooled), graph.ImageNode("t"), "mean_squared_error", "sum"
+        ... )
         >>> f = graph.compile(loss.loss_image, gradients=graph.training_graph(loss))
         >>> print(f.draw({"x": (1, 4, 4, 3), "t": (1, 2, 2, 3)}))
         x                  (1, 4, 4, 3)

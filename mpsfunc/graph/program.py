@@ -222,7 +222,8 @@ class Graph:
 
         Example:
             >>> from mpsfunc import graph
-            >>> graph.compile(graph.avg_pool(graph.ImageNode("x"), 2)).shapes({"x": (1, 4, 4, 2)})
+            >>> network = graph.compile(graph.avg_pool(graph.ImageNode("x"), 2))
+            >>> network.shapes({"x": (1, 4, 4, 2)})
             {'x': (1, 4, 4, 2), 'avg_pool': (1, 2, 2, 2)}
         """
         run = self._run(
@@ -245,7 +246,8 @@ class Graph:
 
         Example:
             >>> from mpsfunc import graph
-            >>> print(graph.compile(graph.avg_pool(graph.ImageNode("x"), 2)).draw({"x": (1, 4, 4, 2)}))
+            >>> network = graph.compile(graph.avg_pool(graph.ImageNode("x"), 2))
+            >>> print(network.draw({"x": (1, 4, 4, 2)}))
             x         (1, 4, 4, 2)
             avg_pool  (1, 2, 2, 2)  <- x
         """

@@ -41,7 +41,9 @@ def training_graph(
         >>> x = graph.ImageNode("x")
         >>> y = graph.add(graph.relu(x), x)
         >>> made = []
-        >>> ends = graph.training_graph(y, graph.ImageNode("dy"), handler=lambda node, *_: made.append(node.name))
+        >>> ends = graph.training_graph(
+        ...     y, graph.ImageNode("dy"), handler=lambda node, *_: made.append(node.name)
+        ... )
         >>> made, ends
         (['add gradient 0', 'add gradient 1', 'relu gradient'], [FilterNode('x gradients')])
     """

@@ -36,7 +36,8 @@ def concatenate(images: Sequence[mx.array], *, pad_to_multiple: int = 1, stream:
             than 1.
 
     Example:
-        >>> a, b = mx.array([1.0]).reshape(1, 1, 1, 1), mx.array([2.0, 3.0]).reshape(1, 1, 1, 2)
+        >>> a = mx.array([1.0]).reshape(1, 1, 1, 1)
+        >>> b = mx.array([2.0, 3.0]).reshape(1, 1, 1, 2)
         >>> [concatenate([a, b], pad_to_multiple=m).reshape(-1).tolist() for m in (1, 4)]
         [[1.0, 2.0, 3.0], [1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0]]
     """
@@ -84,7 +85,10 @@ def concatenate_grad(
 
     Example:
         >>> dy = mx.arange(8).reshape(1, 1, 1, 8)
-        >>> [dx.reshape(-1).tolist() for dx in concatenate_grad(dy, (1, 2), pad_to_multiple=4)]
+        >>> [
+        ...     dx.reshape(-1).tolist()
+        ...     for dx in concatenate_grad(dy, (1, 2), pad_to_multiple=4)
+        ... ]
         [[0], [4, 5]]
     """
     op, stream = "concatenate_grad", launch.resolve(stream)

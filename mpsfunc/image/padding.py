@@ -103,7 +103,10 @@ def pad(
         >>> x = mx.arange(1, 4).reshape(1, 1, 3, 1)
         >>> [pad(x, (0, 3), (0, 2), mode).reshape(-1).tolist() for mode in ("zero", "clamp")]
         [[0, 0, 0, 1, 2, 3, 0, 0], [1, 1, 1, 1, 2, 3, 3, 3]]
-        >>> [pad(x, (0, 3), (0, 2), mode).reshape(-1).tolist() for mode in ("mirror", "mirror_with_edge")]
+        >>> [
+        ...     pad(x, (0, 3), (0, 2), mode).reshape(-1).tolist()
+        ...     for mode in ("mirror", "mirror_with_edge")
+        ... ]
         [[2, 3, 2, 1, 2, 3, 2, 1], [3, 2, 1, 1, 2, 3, 3, 2]]
         >>> pad(x, (0, 3), (0, 2), "circular").reshape(-1).tolist()
         [1, 2, 3, 1, 2, 3, 1, 2]
@@ -189,7 +192,8 @@ def pad_grad(dy: mx.array, state: PadState, *, stream: StreamLike = None) -> mx.
 
     Example:
         >>> state = pad_state((1, 1, 3, 1), (0, 4), (0, 1), "mirror")
-        >>> pad_grad(mx.array([1.0, 10, 100, 1000, 1e4, 1e5, 1e6, 1e7]).reshape(1, 1, 8, 1), state).reshape(-1)
+        >>> dy = mx.array([1.0, 10, 100, 1000, 1e4, 1e5, 1e6, 1e7])
+        >>> pad_grad(dy.reshape(1, 1, 8, 1), state).reshape(-1)
         array([10001, 1.0101e+07, 1.0001e+06], dtype=float32)
     """
     op, stream = "pad_grad", launch.resolve(stream)

@@ -55,7 +55,10 @@ def resize_nearest(
 
     Example:
         >>> x = mx.array([10, 20, 30, 40]).reshape(1, 1, 4, 1)
-        >>> [resize_nearest(x, (1, 3), coordinate=c).reshape(-1).tolist() for c in ("asymmetric", "half_pixel")]
+        >>> [
+        ...     resize_nearest(x, (1, 3), coordinate=c).reshape(-1).tolist()
+        ...     for c in ("asymmetric", "half_pixel")
+        ... ]
         [[10, 20, 30], [10, 30, 40]]
     """
     return resize_nearest_fwd(x, out_size, scale=scale, coordinate=coordinate, stream=stream)[0]
@@ -140,7 +143,9 @@ def resize_nearest_grad(dy: mx.array, state: ResampleState, *, stream: StreamLik
 
     Example:
         >>> state = resize_nearest_state((1, 1, 4, 1), (1, 3))
-        >>> resize_nearest_grad(mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), state).reshape(-1)
+        >>> resize_nearest_grad(
+        ...     mx.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1), state
+        ... ).reshape(-1)
         array([1, 2, 3, 0], dtype=float32)
     """
     return resampling.gradient("resize_nearest_grad", dy, state, stream)

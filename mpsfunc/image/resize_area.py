@@ -124,7 +124,8 @@ def resize_area_grad(dy: mx.array, state: ResampleState, *, stream: StreamLike =
 
     Example:
         >>> state = resize_area_state((1, 1, 4, 1), (1, 3))
-        >>> resize_area_grad(mx.array([2.0, 4.0, 8.0]).reshape(1, 1, 3, 1), state).reshape(-1)
+        >>> dy = mx.array([2.0, 4.0, 8.0]).reshape(1, 1, 3, 1)
+        >>> resize_area_grad(dy, state).reshape(-1)
         array([1, 3, 6, 4], dtype=float32)
     """
     return resampling.gradient("resize_area_grad", dy, state, stream)

@@ -40,7 +40,8 @@ def upsample_nearest(x: mx.array, scale: IntOrPair, *, stream: StreamLike = None
         ValueError: x is not NHWC, scale is less than 1, or the result is too large.
 
     Example:
-        >>> upsample_nearest(mx.array([[1, 2], [3, 4]]).reshape(1, 2, 2, 1), (1, 2)).reshape(2, 4)
+        >>> x = mx.array([[1, 2], [3, 4]]).reshape(1, 2, 2, 1)
+        >>> upsample_nearest(x, (1, 2)).reshape(2, 4)
         array([[1, 1, 2, 2],
                [3, 3, 4, 4]], dtype=int32)
     """
@@ -155,7 +156,8 @@ def upsample_bilinear(
             is too large.
 
     Example:
-        >>> upsample_bilinear(mx.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1), 2).reshape(4, 4)
+        >>> x = mx.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
+        >>> upsample_bilinear(x, 2).reshape(4, 4)
         array([[1, 1.25, 1.75, 2],
                [1.5, 1.75, 2.25, 2.5],
                [2.5, 2.75, 3.25, 3.5],

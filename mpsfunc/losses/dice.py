@@ -66,7 +66,8 @@ def dice_loss(
         ValueError: Shapes do not fit, a name is unknown, or a number is out of range.
 
     Example:
-        >>> p, target = mx.array([[[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]]), mx.array([[0, 0, 1]])
+        >>> p = mx.array([[[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]])
+        >>> target = mx.array([[0, 0, 1]])
         >>> mx.round(dice_loss(p, target, reduction="none"), 4)
         array([[[0.1429, 0.2]]], dtype=float32)
     """
@@ -111,7 +112,8 @@ def dice_loss_grad(
         ValueError: Shapes do not fit, a name is unknown, or a number is out of range.
 
     Example:
-        >>> p, target = mx.array([[[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]]), mx.array([[0, 0, 1]])
+        >>> p = mx.array([[[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]])
+        >>> target = mx.array([[0, 0, 1]])
         >>> mx.round(dice_loss_grad(p, target, reduction="sum"), 3)
         array([[[-0.327, 0.32],
                 [-0.327, 0.32],

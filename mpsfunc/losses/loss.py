@@ -172,7 +172,9 @@ def loss_value(
 
     Example:
         >>> y, labels = mx.log(mx.array([[0.25, 0.5, 0.25]])), mx.array([1])
-        >>> mx.round(mx.grad(lambda y: loss_value(y, labels, "softmax_cross_entropy", "mean").sum())(y), 6)
+        >>> def value(y):
+        ...     return loss_value(y, labels, "softmax_cross_entropy", "mean").sum()
+        >>> mx.round(mx.grad(value)(y), 6)
         array([[0.25, -0.5, 0.25]], dtype=float32)
     """
     given = arguments.check_arguments(
@@ -229,7 +231,10 @@ def loss_grad(
 
     Example:
         >>> y, target = mx.array([[1.0, 2.0, 0.0, 4.0]]), mx.array([[0.0, 1.0, 0.0, 1.0]])
-        >>> loss_grad(y, target, "huber", "mean"), loss_grad(y, target, "huber", "mean", divided=True)
+        >>> (
+        ...     loss_grad(y, target, "huber", "mean"),
+        ...     loss_grad(y, target, "huber", "mean", divided=True),
+        ... )
         (array([[1, 1, 0, 1]], dtype=float32), array([[0.25, 0.25, 0, 0.25]], dtype=float32))
     """
     given = arguments.check_arguments(
@@ -267,7 +272,9 @@ def loss_fwd(
         The value, and the state, whose ``gradient`` is the `dy` of the layer that made y.
 
     Example:
-        >>> value, state = loss_fwd(mx.array([[0.5, 2.0]]), mx.array([[1.0, 0.0]]), "mean_squared_error", "sum")
+        >>> value, state = loss_fwd(
+        ...     mx.array([[0.5, 2.0]]), mx.array([[1.0, 0.0]]), "mean_squared_error", "sum"
+        ... )
         >>> value, state.gradient
         (array([[4.25]], dtype=float32), array([[-1, 4]], dtype=float32))
     """

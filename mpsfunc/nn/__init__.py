@@ -7,7 +7,12 @@ Example:
     >>> import mlx.core as mx
     >>> import mlx.nn
     >>> from mpsfunc import nn
-    >>> model = mlx.nn.Sequential(mlx.nn.Conv2d(3, 8, 3), mlx.nn.BatchNorm(8), mlx.nn.ReLU(), mlx.nn.MaxPool2d(2))
+    >>> model = mlx.nn.Sequential(
+    ...     mlx.nn.Conv2d(3, 8, 3),
+    ...     mlx.nn.BatchNorm(8),
+    ...     mlx.nn.ReLU(),
+    ...     mlx.nn.MaxPool2d(2),
+    ... )
     >>> print(nn.convert(model))
     4 layers: 4 replaced, 1 fused
       replaced   1 Conv2d, 1 BatchNorm, 1 ReLU, 1 MaxPool2d

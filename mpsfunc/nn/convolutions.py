@@ -84,7 +84,8 @@ class Conv2d(_Convolution, stock.Conv2d):
         ValueError: In a call: padding_mode is unknown, or the padding wider than it takes.
 
     Example:
-        >>> Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")(mx.ones((2, 8, 8, 3))).shape
+        >>> layer = Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
+        >>> layer(mx.ones((2, 8, 8, 3))).shape
         (2, 4, 4, 8)
     """
 

@@ -44,7 +44,9 @@ class Conversion(_Fields):
     Example:
         >>> import mlx.nn
         >>> from mpsfunc.nn import convert
-        >>> report = convert(mlx.nn.Sequential(mlx.nn.Linear(4, 4), mlx.nn.ReLU(), mlx.nn.RMSNorm(4)))
+        >>> report = convert(
+        ...     mlx.nn.Sequential(mlx.nn.Linear(4, 4), mlx.nn.ReLU(), mlx.nn.RMSNorm(4))
+        ... )
         >>> print(report)
         3 layers: 2 replaced, 1 fused; left: 1 RMSNorm
           replaced   1 Linear, 1 ReLU

@@ -76,7 +76,9 @@ def compare(
     Example:
         >>> import mlx.nn
         >>> def build():
-        ...     return mlx.nn.Sequential(mlx.nn.Conv2d(3, 4, 3), mlx.nn.BatchNorm(4), mlx.nn.ReLU())
+        ...     return mlx.nn.Sequential(
+        ...         mlx.nn.Conv2d(3, 4, 3), mlx.nn.BatchNorm(4), mlx.nn.ReLU()
+        ...     )
         >>> found = compare(build, (2, 8, 8, 3), rounds=3)
         >>> [each.name for each in found.variants], found.agree, found.report.fused
         (['mlx.nn', 'converted', 'for inference'], True, {'layers.1': 'layers.2'})

@@ -74,7 +74,10 @@ def from_torch(
         >>> import mlx.nn
         >>> import numpy as np
         >>> model = mlx.nn.Sequential(
-        ...     mlx.nn.Conv2d(3, 8, 5), mlx.nn.ReLU(), lambda x: x.flatten(1), mlx.nn.Linear(32, 4)
+        ...     mlx.nn.Conv2d(3, 8, 5),
+        ...     mlx.nn.ReLU(),
+        ...     lambda x: x.flatten(1),
+        ...     mlx.nn.Linear(32, 4),
         ... )
         >>> state_dict = {"0.weight": np.zeros((8, 3, 5, 5)), "0.bias": np.zeros(8)}
         >>> state_dict |= {"3.weight": np.zeros((4, 32)), "3.bias": np.zeros(4)}

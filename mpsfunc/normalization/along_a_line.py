@@ -97,7 +97,8 @@ def instance_norm1d(
             are not those of an activation.
 
     Example:
-        >>> instance_norm1d(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 2, 1), eps=0.0).reshape(-1)
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 2, 1)
+        >>> instance_norm1d(x, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
     op, stream = "instance_norm1d", launch.resolve(stream)
@@ -142,7 +143,8 @@ def group_norm1d(
             finite, or neuron's name or parameters are not those of an activation.
 
     Example:
-        >>> group_norm1d(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 4), 2, eps=0.0).reshape(-1)
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 4)
+        >>> group_norm1d(x, 2, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
     op, stream = "group_norm1d", launch.resolve(stream)

@@ -132,7 +132,8 @@ def bn_stats_grad(
 
     Example:
         >>> from mpsfunc import bn_stats
-        >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
+        >>> dy = mx.array([1.0, -2.0, 3.0, 2.0]).reshape(2, 1, 2, 1)
         >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
         >>> round(state.dgamma.item(), 6), state.dbeta.item()
         (0.471405, 4.0)
@@ -199,7 +200,8 @@ def bn_grad(
 
     Example:
         >>> from mpsfunc import bn_stats
-        >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
+        >>> dy = mx.array([1.0, -2.0, 3.0, 2.0]).reshape(2, 1, 2, 1)
         >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
         >>> round(bn_grad(dy, x, state, mx.array([2.0]))[0, 0, 1, 0].item(), 6)
         -2.828427

@@ -138,7 +138,8 @@ def cross_channel_norm_grad(
         ValueError: dy and x differ in shape.
 
     Example:
-        >>> x, dy = (mx.array(v).reshape(1, 1, 1, 4) for v in ([1.0, 2.0, 3.0, 4.0], [1.0, 0.0, -1.0, 2.0]))
+        >>> x = mx.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 1, 4)
+        >>> dy = mx.array([1.0, 0.0, -1.0, 2.0]).reshape(1, 1, 1, 4)
         >>> _, state = cross_channel_norm_fwd(x, 3, alpha=3.0, beta=0.5)
         >>> round(cross_channel_norm_grad(dy, x, state)[0, 0, 0, 0].item(), 6)
         0.340207

@@ -191,7 +191,8 @@ def instance_norm_grad(
         ValueError: dy, x, gamma, beta or the state differ in shape, or neuron is not one of the activations.
 
     Example:
-        >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(2, 1, 2, 1)
+        >>> dy = mx.array([1.0, -2.0, 3.0, 2.0]).reshape(2, 1, 2, 1)
         >>> _, state = instance_norm_fwd(x, eps=1.0)
         >>> dx, state = instance_norm_grad(dy, x, state)
         >>> state.dbeta.reshape(-1)
@@ -237,7 +238,8 @@ def group_norm(
             neuron's name or parameters are not those of an activation.
 
     Example:
-        >>> group_norm(mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 1, 4), 2, eps=0.0).reshape(-1)
+        >>> x = mx.array([1.0, 3.0, 2.0, 6.0]).reshape(1, 1, 1, 4)
+        >>> group_norm(x, 2, eps=0.0).reshape(-1)
         array([-1, 1, -1, 1], dtype=float32)
     """
     return normalized_images("group_norm", x, gamma, beta, groups, eps, neuron, stream)[0]

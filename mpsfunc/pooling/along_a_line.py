@@ -66,7 +66,8 @@ def avg_pool1d(
         ValueError: x is not (n, l, c), windows do not fit, or arguments exclude each other.
 
     Example:
-        >>> avg_pool1d(mx.array([1.0, 3.0, 5.0, 7.0]).reshape(1, 4, 1), 2, stride=1).reshape(-1)
+        >>> x = mx.array([1.0, 3.0, 5.0, 7.0]).reshape(1, 4, 1)
+        >>> avg_pool1d(x, 2, stride=1).reshape(-1)
         array([2, 4, 6], dtype=float32)
     """
     op, stream = "avg_pool1d", launch.resolve(stream)
@@ -117,7 +118,8 @@ def max_pool1d(
             holds no element.
 
     Example:
-        >>> max_pool1d(mx.array([1.0, 3.0, 2.0, -7.0]).reshape(1, 4, 1), 3, stride=1, padding=1).reshape(-1)
+        >>> x = mx.array([1.0, 3.0, 2.0, -7.0]).reshape(1, 4, 1)
+        >>> max_pool1d(x, 3, stride=1, padding=1).reshape(-1)
         array([3, 3, 3, 2], dtype=float32)
     """
     op, stream = "max_pool1d", launch.resolve(stream)

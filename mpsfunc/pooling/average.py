@@ -254,7 +254,9 @@ def avg_pool_grad(
         ValueError: dy does not belong to the state.
 
     Example:
-        >>> state = avg_pool_state((1, 1, 4, 1), (1, 3), stride=(1, 2), offset=(0, 0), out_size=(1, 3))
+        >>> state = avg_pool_state(
+        ...     (1, 1, 4, 1), (1, 3), stride=(1, 2), offset=(0, 0), out_size=(1, 3)
+        ... )
         >>> avg_pool_grad(mx.full((1, 1, 3, 1), 6.0), state).reshape(-1)
         array([2, 4, 2, 4], dtype=float32)
     """

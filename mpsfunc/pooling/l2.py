@@ -181,7 +181,8 @@ def l2_pool_grad(
     Example:
         >>> x = mx.array([3.0, 4.0, 12.0]).reshape(1, 1, 3, 1)
         >>> _, state = l2_pool_fwd(x, (1, 2), stride=1)
-        >>> l2_pool_grad(mx.array([5.0, 12.65]).reshape(1, 1, 2, 1), x, state)[0, 0, 0].item()
+        >>> dy = mx.array([5.0, 12.65]).reshape(1, 1, 2, 1)
+        >>> l2_pool_grad(dy, x, state)[0, 0, 0].item()
         3.0
     """
     stream = launch.resolve(stream)

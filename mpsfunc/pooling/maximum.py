@@ -96,7 +96,9 @@ def max_pool(
             pixel.
 
     Example:
-        >>> x = mx.array([[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0], [-7.0, -8.0, -9.0]]).reshape(1, 3, 3, 1)
+        >>> x = mx.array(
+        ...     [[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0], [-7.0, -8.0, -9.0]]
+        ... ).reshape(1, 3, 3, 1)
         >>> max_pool(x, 2, offset=(0, 0), out_size=(2, 2)).reshape(2, 2)
         array([[0, 0],
                [0, -5]], dtype=float32)

@@ -90,6 +90,38 @@ def test_what_people_search_for_is_there(words: str) -> None:
     assert any(re.search(rf"\b{words}\b", text, re.IGNORECASE) for text in PAGES.values())
 
 
+# The width of code ------------------------------------------------------------------------------------------
+
+WIDEST = 85  # characters of a line of code; results and commands are wrapped (docs/_static/site.css)
+
+
+def code_of_page(text: str) -> list[str]:
+    """The lines of doctests and of notebooks' cells."""
+    cells = re.findall(r"^```\{code-cell\}.*?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [line for cell in cells for line in cell.splitlines()] + doctests(text)
+
+
+def doctests(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip().startswith((">>> ", "... "))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_of_pages_is_not_too_wide(page: str) -> None:
+    assert not [line for line in code_of_page(PAGES[page]) if len(line) > WIDEST]
+
+
+def test_code_is_seen() -> None:
+    assert code_of_page("```{code-cell}\na\n```\n>>> b\n... c\nd\n") == ["a", ">>> b", "... c"]
+    assert len(code_of_page(PAGES["recipes/adopt"])) > 50 < len(code_of_page(PAGES["nn"]))
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_code_of_docstrings_is_not_too_wide(path: str) -> None:
+    members = vars(EVERY[path]).values() if inspect.isclass(EVERY[path]) else ()
+    texts = [inspect.getdoc(each) or "" for each in (EVERY[path], *filter(inspect.isfunction, members))]
+    assert not [line for text in texts for line in doctests(text) if len(line) > WIDEST]
+
+
 # Pictures ---------------------------------------------------------------------------------------------------
 
 
