@@ -37,10 +37,10 @@ class Step(NamedTuple):
 def steps() -> list[Step]:
     """A convolution, a batch normalization, a pooling and a loss, forward and backward."""
     x, w, labels = mx.random.normal((8, 16, 16, 3)), mx.random.normal((8, 3, 3, 3)), mx.zeros((8, 1, 1), mx.int32)
-    y, conv = mf.conv_fwd(x, w, padding=1)
+    y, conv = mf.conv_fwd(x, w)
     norm = mf.bn_stats(y)
     z = mf.bn_normalize(y, norm, neuron="relu")
-    p, pool = mf.avg_pool_fwd(z, 16)
+    p, pool = mf.avg_pool_fwd(z, 14)
     _, loss = mf.loss_fwd(p, labels, "softmax_cross_entropy", "sum")
     dz = mf.avg_pool_grad(loss.gradient, pool)
     after = mf.bn_stats_grad(dz, y, norm, neuron="relu")
@@ -49,7 +49,7 @@ def steps() -> list[Step]:
     return [
         Step("y, s = conv_fwd(x, w)", shown(y), conv, weights, "s = conv_grad_weights(dy, x, s)", ""),
         Step("s = bn_stats(y)", shown(z), norm, after, "s = bn_stats_grad(dz, y, s)", shown(dy)),
-        Step("p, s = avg_pool_fwd(z, 16)", shown(p), pool, pool, "avg_pool_grad(dp, s)", shown(dz)),
+        Step("p, s = avg_pool_fwd(z, 14)", shown(p), pool, pool, "avg_pool_grad(dp, s)", shown(dz)),
         Step("_, s = loss_fwd(p, labels)", "", loss, loss, "dp = s.gradient", shown(loss.gradient)),
     ]  # fmt: skip
 
