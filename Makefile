@@ -21,10 +21,10 @@ same_everywhere := \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,building checkpoint_arguments checkpointing cuda_graphs environment exporting first_minute interpreters \
     interrupts memory native_module nvrtc nvrtc_compiles nvrtc_found operations processes releasing rules threads,core/test_$(name).py) \
-  $(foreach name,bad_calls bad_input demo docs error_texts layers pictures state_transforms states tracing transforms types, \
+  $(foreach name,bad_calls bad_input demo docs error_texts layers pictures site state_transforms states tracing transforms types, \
     generic/test_$(name).py) \
   image/test_cpu.py losses/test_cpu.py \
-  $(foreach name,checkpointing conversion named_pairs,nn/test_$(name).py) \
+  $(foreach name,checkpointing conversion named_pairs torch_weights,nn/test_$(name).py) \
   $(foreach name,cpu cpu_whole distributed oracle,normalization/test_$(name).py)
 beyond_isas := $(beyond_cpu) $(addprefix --ignore=tests/,$(same_everywhere))
 # A family's own tests, and those that have some for every operation.
@@ -94,8 +94,9 @@ bench: $(VENV)/bench  ## speed and memory beside MLX and PyTorch
 	$(BIN)/python -m tests.bench $(ARGS)
 	$(if $(findstring --compare,$(ARGS)),,$(BIN)/python docs/draw_benchmarks.py)
 
-pictures: $(VENV)/built  ## the pictures of windows and of the benchmarks, after a change of what they show
+pictures: $(VENV)/built  ## the pictures of windows, states and benchmarks, after a change of what they show
 	$(BIN)/python docs/draw_windows.py
+	$(BIN)/python docs/draw_state.py
 	$(BIN)/python docs/draw_benchmarks.py
 
 docs: $(VENV)/docs  ## the site, in build/site; a warning is an error
