@@ -61,7 +61,9 @@ def of_module(name: str, module: object, arrays: dict[str, mx.array]) -> Layer:
     weight = arrays.get("weight")
     for kinds, kind, least in _KINDS:
         if isinstance(module, kinds) and weight is not None and (weight.ndim == least or 3 == least < weight.ndim):
-            return Layer(name, kind, arrays, getattr(module, "groups", 1))
+            groups = getattr(module, "groups", 1)
+            if kind != TRANSPOSED or weight.shape[0] % groups == 0:  # or it does not fit, as a check of shapes says
+                return Layer(name, kind, arrays, groups)
     return Layer(name, _without_kind(arrays), arrays)
 
 

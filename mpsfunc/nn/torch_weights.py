@@ -100,11 +100,11 @@ def from_torch(
             raise ValueError(f"{op}: the model says it; got transposed={describe(transposed)}, expected None")
         layers, paths = _of_model(op, arrays, model, strict)
     read, made = _resolved(op, "flattened", reads, layers), _resolved(op, "unflattened", makes, layers)
-    _refuse_suspects(op, layers, read, made)
     found = {name: a for layer in layers for name, a in _converted(op, layer, read, made)}
     if model is not None:
         flat: Any = tree_flatten(model.parameters())
         _check_shapes(op, found, dict(flat), paths, layers)
+    _refuse_suspects(op, layers, read, made)
     weights = [(path, mx.contiguous(found[name], stream=mx.cpu)) for name, path in paths.items() if name in found]
     mx.eval([a for _, a in weights])
     return weights

@@ -217,6 +217,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: from_torch({"weight": counted(4, 3, 3, 3)}, CONV),
         "shapes do not fit the model; got 'weight' with float32[4, 3, 3, 3], expected float32[4, 3, 3, 2]",
     ),
+    "fewer classes": (
+        lambda: from_torch(checkpoint() | {"layers.fc.weight": counted(2, 16)}, Net()),
+        "got 'layers.fc.weight' with float32[2, 16], expected float32[3, 16]",
+    ),
+    "channels of no groups": (
+        lambda: from_torch({"weight": counted(3, 3, 2, 2)}, mf.nn.ConvTranspose2d(4, 6, 2, groups=2, bias=False)),
+        "got 'weight' with float32[3, 3, 2, 2], expected float32[6, 2, 2, 2]",
+    ),
     "no images of these axes": (
         lambda: from_torch({"weight": counted(4, 18)}, CONV),
         "got 'weight' with float32[4, 18], expected float32[4, 3, 3, 2]",
