@@ -262,7 +262,7 @@ def _resolved(op: str, argument: str, named: dict[str, int | None], layers: Iter
         if not matched:
             raise ValueError(
                 f"{op}: there is no such linear layer or normalization; got {argument}={describe(named)}, expected "
-                f"names of the state_dict in the place of {describe(pattern)}"
+                f"names of the state_dict instead of {describe(pattern)}"
             )
         for layer in matched:
             by_columns = layer.kind == LINEAR and argument == "flattened"

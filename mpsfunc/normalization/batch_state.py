@@ -69,9 +69,15 @@ class BatchNormState(NamedTuple):
 
         Example:
             >>> from mpsfunc import bn_stats, bn_stats_grad
-            >>> x, dy = (mx.array(v).reshape(2, 1, 2, 1) for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0]))
+            >>> x, dy = (
+            ...     mx.array(v).reshape(2, 1, 2, 1)
+            ...     for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0])
+            ... )
             >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
-            >>> round(state.dmean(mx.array([2.0])).item(), 5), round(state.dvar(mx.array([2.0])).item(), 5)
+            >>> (
+            ...     round(state.dmean(mx.array([2.0])).item(), 5),
+            ...     round(state.dvar(mx.array([2.0])).item(), 5),
+            ... )
             (-3.77124, -0.10476)
         """
         return -self._scaled("dmean", gamma) * self.dbeta * mx.rsqrt(self.var + self.eps)
