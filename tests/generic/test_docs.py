@@ -240,8 +240,8 @@ def test_every_row_of_the_defaults_is_executed() -> None:
     """`test_examples_run` runs the examples; here each row of the table has one, which its number names."""
     table, _, examples = TEXTS["docs/defaults.md"].partition("## Each row, executed")
     rows = {int(n): line for n, line in re.findall(r"^\| (\d+) \|(.*)$", table, re.MULTILINE)}
-    lines = [line for line in examples.splitlines() if line.startswith(">>> ") and "  # " in line]
-    named = [set(re.findall(r"\b\d+(?=[,:]|$)", line.rpartition("  # ")[2])) for line in lines]
+    lines = [line for line in examples.splitlines() if line.startswith(">>> ") and " # " in line]
+    named = [set(re.findall(r"\b\d+(?=[,:]|$)", line.rpartition(" # ")[2])) for line in lines]
     assert len(rows) > 30 and list(rows) == list(range(1, len(rows) + 1))
     assert {int(n) for numbers in named for n in numbers} == set(rows)
 
