@@ -130,6 +130,7 @@ def conv_fwd(
         "relu" with a >= 0, the result.
 
     Example:
+        >>> from mpsfunc import conv_grad_weights
         >>> y, state = conv_fwd(mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2)), padding="same")
         >>> conv_grad_weights(mx.ones_like(y), mx.ones((1, 4, 4, 2)), state).db
         array([16, 16, 16], dtype=float32)

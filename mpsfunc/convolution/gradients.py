@@ -62,6 +62,7 @@ def conv_grad_input(
         ValueError: dy or w does not belong to the state, or source_window is not two pairs with sizes of at least 0.
 
     Example:
+        >>> from mpsfunc import conv_state
         >>> where = {"stride": (1, 2), "dilation": (1, 3)}
         >>> where |= {"offset": (0, 1), "out_size": (1, 3)}
         >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
@@ -115,6 +116,7 @@ def conv_grad_weights(
         ValueError: dy or x does not belong to the state, or source_window is not two pairs with sizes of at least 0.
 
     Example:
+        >>> from mpsfunc import conv_state
         >>> where = {"stride": (1, 2), "dilation": (1, 3)}
         >>> where |= {"offset": (0, 1), "out_size": (1, 3)}
         >>> state = conv_state((1, 1, 6, 1), (1, 1, 2, 1), **where)
@@ -167,6 +169,7 @@ def conv_grad(
         ValueError: As for the two functions; option is unknown.
 
     Example:
+        >>> from mpsfunc import conv_fwd
         >>> x, w = mx.ones((1, 4, 4, 2)), mx.ones((3, 3, 3, 2))
         >>> y, state = conv_fwd(x, w)
         >>> dx, state = conv_grad(mx.ones_like(y), x, w, state)
