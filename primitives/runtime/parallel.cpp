@@ -87,6 +87,15 @@ bool has_chunks(const Job& job) {
                      [](const Share& share) { return share.next.load(std::memory_order_relaxed) < share.end; });
 }
 
+// A worker that may be asleep, and the processors that it had before it was kept away from one.
+struct Bed {
+  pthread_t thread;
+  bool asleep = false, moved = false;
+#if defined(__linux__)
+  cpu_set_t allowed;
+#endif
+};
+
 class Pool {
  public:
   void run(Job& job);
@@ -96,6 +105,7 @@ class Pool {
   void take_part(Job& job, int first);
   Job* find_job();
   void step_aside(int workers) const;
+  void keep_away(int workers);
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
@@ -103,6 +113,7 @@ class Pool {
   Job* jobs_ = nullptr;
   int workers_ = 0, sleepers_ = 0;
   std::atomic<int> processors_[kMaxThreads];  // where each worker waits actively, or kNowhere
+  Bed beds_[kMaxThreads];                     // guarded by the mutex
 };
 
 // A job's caller may find itself on the processor where a worker waits, which then gets little of it until the system
@@ -123,6 +134,22 @@ void Pool::step_aside([[maybe_unused]] int workers) const {
   }
   if (CPU_COUNT(&empty) > 0 && sched_setaffinity(0, sizeof(empty), &empty) == 0) {
     sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
+#endif
+}
+
+// Linux may wake a worker on the processor of the job's caller although others have nothing to do: one of a virtual
+// machine that has nothing to do counts as taken. Then one of the two would wait for the other, so sleepers may not wake
+// there. Each has its processors back as soon as it is awake. Called with the mutex.
+void Pool::keep_away([[maybe_unused]] int workers) {
+#if defined(__linux__)
+  const int here = sched_getcpu();
+  for (Bed* bed = beds_; bed != beds_ + workers; ++bed) {
+    if (!bed->asleep || bed->moved) continue;
+    if (pthread_getaffinity_np(bed->thread, sizeof(bed->allowed), &bed->allowed) != 0) continue;
+    cpu_set_t others = bed->allowed;
+    CPU_CLR(here, &others);
+    bed->moved = CPU_COUNT(&others) > 0 && pthread_setaffinity_np(bed->thread, sizeof(others), &others) == 0;
   }
 #endif
 }
@@ -148,6 +175,7 @@ void Pool::run(Job& job) {
     jobs_ = &job;
     posted_.fetch_add(1, std::memory_order_release);
     sleepers = std::min(sleepers_, job.places);
+    if (sleepers > 0) keep_away(workers);
   }
   for (int i = 0; i < sleepers; ++i) wake_.notify_one();
   take_part(job, 0);
@@ -168,6 +196,8 @@ void Pool::run(Job& job) {
 void Pool::work(int worker) {
   int64_t seen = 0;
   auto& processor = processors_[worker];
+  Bed& bed = beds_[worker];
+  bed.thread = pthread_self();
   auto news = [&] { return posted_.load(std::memory_order_acquire) != seen; };
   for (;;) {
     spin_until([&] {
@@ -177,8 +207,14 @@ void Pool::work(int worker) {
     processor.store(kNowhere, std::memory_order_relaxed);
     std::unique_lock<std::mutex> lock(mutex_);
     ++sleepers_;
+    bed.asleep = true;
     wake_.wait(lock, news);
+    bed.asleep = false;
     --sleepers_;
+#if defined(__linux__)
+    if (bed.moved) pthread_setaffinity_np(bed.thread, sizeof(bed.allowed), &bed.allowed);
+    bed.moved = false;
+#endif
     seen = posted_.load(std::memory_order_relaxed);
     while (Job* job = find_job()) {
       --job->places;
