@@ -18,6 +18,7 @@
 #include "mlx/primitives.h"
 #include "runtime/check.h"
 #include "runtime/dispatch.h"
+#include "runtime/parallel.h"
 
 namespace mpsf {
 
@@ -120,6 +121,7 @@ class CpuOp : public mx::Primitive {
       encoder.set_output_array(a);
       out.push_back(tensor_of(a, a.data<void>(), streamed));
     }
+    step_aside();
     auto launch = std::make_shared<Launch>(std::move(ahead), bytes);
     encoder.dispatch([op = op_, params = params_, in = std::move(in), out = std::move(out), launch] {
       launch->begin();

@@ -99,28 +99,29 @@ struct Bed {
 class Pool {
  public:
   void run(Job& job);
+  void step_aside() const;
 
  private:
   void work(int worker);
   void take_part(Job& job, int first);
   Job* find_job();
-  void step_aside(int workers) const;
   void keep_away(int workers);
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
   std::atomic<int64_t> posted_{0};  // jobs so far; raised under the mutex
   Job* jobs_ = nullptr;
-  int workers_ = 0, sleepers_ = 0;
+  std::atomic<int> workers_{0};  // raised under the mutex
+  int sleepers_ = 0;
   std::atomic<int> processors_[kMaxThreads];  // where each worker waits actively, or kNowhere
   Bed beds_[kMaxThreads];                     // guarded by the mutex
 };
 
-// A job's caller may find itself on the processor where a worker waits, which then gets little of it until the system
-// balances its load, milliseconds later. So the caller moves to one where nobody waits.
-void Pool::step_aside([[maybe_unused]] int workers) const {
+// A thread may find itself on the processor where a worker waits, which then gets little of it until the system
+// balances its load, milliseconds later. So it moves to one where nobody waits.
+void Pool::step_aside() const {
 #if defined(__linux__)
-  const int here = sched_getcpu();
+  const int here = sched_getcpu(), workers = workers_.load(std::memory_order_acquire);
   auto waits = [&](int processor) {
     return std::any_of(processors_, processors_ + workers,
                        [=](const std::atomic<int>& p) { return p.load(std::memory_order_relaxed) == processor; });
@@ -159,16 +160,15 @@ void Pool::run(Job& job) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     try {
-      for (; workers_ < job.places; ++workers_) {
-        processors_[workers_].store(kNowhere, std::memory_order_relaxed);
-        std::thread(&Pool::work, this, workers_).detach();
+      for (workers = workers_; workers < job.places; workers_ = ++workers) {
+        processors_[workers].store(kNowhere, std::memory_order_relaxed);
+        std::thread(&Pool::work, this, workers).detach();
       }
     } catch (const std::system_error&) {
       // The system grants no more threads: work with those there are.
     }
-    workers = workers_;
   }
-  step_aside(workers);
+  step_aside();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     job.following = jobs_;
@@ -296,6 +296,8 @@ void set_num_threads(int threads) {
 Alone::Alone(bool alone) : before_(inside) { inside = inside || alone; }
 
 Alone::~Alone() { inside = before_; }
+
+void step_aside() { pool()->step_aside(); }
 
 bool works_alone() { return inside || get_num_threads() == 1; }
 

@@ -14,6 +14,11 @@ void run_chunks(void* context, Task task, int64_t chunks);
 // Whether this thread has to do all that is cut up for threads: it runs a chunk already, or there is no other.
 bool works_alone();
 
+// Leaves the processor to a worker that waits there for a job, if one does: before this thread waits for a job that
+// another begins. Where it stayed, it would wake behind the worker, and each of the two threads on a processor that
+// sleeps.
+[[gnu::visibility("default")]] void step_aside();
+
 [[gnu::visibility("default")]] int get_num_threads();
 [[gnu::visibility("default")]] void set_num_threads(int threads);  // at least 1
 
