@@ -9,6 +9,7 @@ of the target.
     operations.py  the operations that records of `tests/generic/ops` measure, and their rows
     problems.py  one operation on images of one shape and dtype, with its inputs
     rivals/      who computes it: a package a library, a module a family, a function an operation
+    rounds.py    rows that were measured before
     clock.py     how the rivals take turns, and the CPU's clock
     cpu.py  gpu.py  memory.py  openblas.py      the programs
     networks.py  networks_turns.py  networks_csv.py  networks_page.py  networks_layers.py  whole.py     whole networks

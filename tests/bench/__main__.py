@@ -14,6 +14,7 @@ from pathlib import Path
 
 from . import FAMILIES
 
+_DTYPES = ("float32", "float16", "bfloat16")
 _ROUNDS, _QUICK_ROUNDS = 30, 2
 
 _RATIOS = """All sides solve one problem in one process and take turns for {rounds} rounds, slow sides in fewer. Times
@@ -27,8 +28,9 @@ _CPU = (
     + """ two threads that copy x into arrays just made by MLX, one for each of our calls.
 Calls are timed one by one, as a user makes them: each result is there and is dropped before the next call. Where some
 side takes less than 2 ms in a few calls beforehand, ten such calls in a row are one sample, except for sides beyond
-20 ms; one call before them is not timed. *kept* is the time of a call where the results of all ten are kept until the
-last is there, for ours in one evaluation, as in the forward pass of a training step; *of copy* is that of *kept*.
+20 ms; one call before them is not timed. Rows may be of several runs of this commit (`--minutes`). *kept* is the time
+of a call where the results of all ten are kept until the last is there, for ours in one evaluation, as in the forward
+pass of a training step; *of copy* is that of *kept*.
 PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout, as is
 *PyTorch, kept*. Importing mpsfunc has the process keep freed memory (docs/conventions.md), for stock
 MLX's rows too. Stock MLX's gradients are `mx.vjp`'s. No side has more than two threads. Written by `make bench`."""
@@ -76,14 +78,14 @@ def main() -> int:
     else:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # before any library counts processors
 
-    from . import report
+    from . import networks_csv, report
     from .operations import named
 
     try:
         args.only = named(args.only)
     except ValueError as unknown:
         parser.error(str(unknown))
-    commit = args.commit or report.commit()
+    commit = args.commit or (networks_csv.last_change() if args.program == "cpu" else report.commit())
     if args.program == "gpu":
         from . import gpu
 
@@ -101,10 +103,13 @@ def main() -> int:
 
     facts = report.cpu_facts(commit, _primitives.isa(), threads=2)
     if args.program != "memory":
-        from . import cpu
+        from . import cpu, rounds
 
+        of = {name: facts[name] for name in ("processor", "instruction set used", "packages", "commit")}
+        kept = rounds.Kept(args.out / rounds.NAME, of | {"rounds": str(args.rounds)})
+        again = args.quick or args.jax or args.openblas or commit == "unknown" or commit.endswith("-dirty")
         method = _CPU.format(rounds=args.rounds)
-        print(report.write(args.out, "cpu", "Speed on the CPU", facts, method, cpu.main(args)))
+        print(report.write(args.out, "cpu", "Speed on the CPU", facts, method, cpu.main(args, None if again else kept)))
     if args.program != "cpu":
         from . import memory
 
@@ -116,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("program", nargs="?", choices=("cpu", "memory", "gpu"), help="default: cpu, then memory")
     parser.add_argument("--only", nargs="+", metavar="OP", default=[], help=_ONLY)
+    parser.add_argument("--dtype", nargs="+", choices=_DTYPES, help="default: all of a row (cpu)")
+    parser.add_argument("--minutes", type=float, help="begin no row after so many; the next run has the rest (cpu)")
     parser.add_argument("--quick", action="store_true", help="small images, two rounds: to see that it runs")
     parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}")
     parser.add_argument("--out", type=Path, help="folder for the tables; default docs/benchmarks, if not --quick")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from support.benchmarks import COPY, OURS, Target
 
 import mpsfunc as mf
 
-from . import clock, openblas, operations
+from . import clock, openblas, operations, rounds
 from .problems import Problem
 from .results import Row, checked
 from .rivals import Side, on_mlx, ours, pytorch, stock
@@ -91,20 +92,33 @@ def _least(sample: clock.Sampler) -> float:
     return first if first > _LONG else min(first, *(sample() for _ in range(_TRIES)))
 
 
-def main(args: argparse.Namespace) -> list[Row]:
-    """All rows asked for."""
+def main(args: argparse.Namespace, kept: rounds.Kept | None = None) -> list[Row]:
+    """All rows asked for, but those that are left where the time is over; rows that were kept are not timed again."""
     mx.set_default_device(mx.cpu)
     torch.set_num_threads(THREADS)
     mf.set_num_threads(THREADS)
     shape = QUICK_SHAPE if args.quick else SHAPE
-    rows = []
+    known, end = kept.rows() if kept else {}, time.monotonic() + 60 * (args.minutes or math.inf)
+    rows, left = [], 0
     for problem, targets in problems(args.only, shape):
+        if args.dtype and problem.dtype not in args.dtype:
+            continue
+        if problem in known:
+            rows.append(known[problem]._replace(targets=targets))
+            continue
+        if time.monotonic() > end:
+            left += 1
+            continue
         print(f"{problem.title} {problem.dtype}", flush=True)
         try:
             rows.append(measure(problem, targets, args))
         except KeyboardInterrupt:
             print("interrupted: the rows so far", flush=True)
             break
+        if kept:
+            kept.add(rows[-1])
+    if left:
+        print(f"no time for {left} rows", flush=True)
     return rows
 
 

@@ -16,6 +16,7 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
 TF32_TOLERANCE = 2e-3
 EPS = 1e-5
 KEEP = 0.5  # of dropout
+IGNORED = 0  # a label whose rows count for nothing
 # How far chance may take the share that dropout keeps.
 _SIGMAS = 5
 # Rounding may decide the sign of what is as small as this before a relu: dy is zero there.
@@ -99,6 +100,8 @@ class Problem(NamedTuple):
         n, h, w, c = self.nhwc
         if self.scale != 1:
             return n, int(h * self.scale), int(w * self.scale), c
+        if self.op.startswith("pad_"):
+            return n, h + 2 * self.padding, w + 2 * self.padding, c
         if self.exponent or self.operation.family == "pointwise":
             return *self.shape[:-1], int(self.shape[-1] * self.operation.of_channels)
         extent = (self.kernel_size - 1) * self.dilation + 1
@@ -167,6 +170,7 @@ class Problem(NamedTuple):
             "factors": lambda: round_to(normal(1, 1, 1, channels)),
             "mask": lambda: (rng.random(self.shape, np.float32) < KEEP).astype(np.uint8),
             "labels": lambda: rng.integers(0, channels, of_pixel, np.int32),
+            "weights": lambda: rng.random(channels, np.float32) + 0.5,
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
         }
         for name in self.operation.given:
@@ -202,7 +206,10 @@ def error(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
     """Largest relative error of any array, infinite where a shape is wrong or a number is missing."""
     if [a.shape for a in got] != [b.shape for b in expected]:
         return math.inf
-    errors = [np.linalg.norm((a - b).ravel()) / np.linalg.norm(b.ravel()) for a, b in zip(got, expected, strict=True)]
+    # What is zero, as the logarithms of one channel are, has no error relative to it.
+    errors = [
+        np.linalg.norm((a - b).ravel()) / (np.linalg.norm(b.ravel()) or 1) for a, b in zip(got, expected, strict=True)
+    ]
     return float(max(errors)) if np.all(np.isfinite(errors)) else math.inf
 
 

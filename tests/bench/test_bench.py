@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.benchmarks import COPY, OURS, PYTORCH, Target
 
-from . import clock, cupti, memory, report, stats
+from . import clock, cupti, memory, report, rounds, stats
 from .cupti import Kernel
 from .problems import Problem, error
 from .results import Row
@@ -195,6 +195,7 @@ def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
     from . import cpu
 
     args = argparse.Namespace(only=["avg_pool_grad"], quick=True, rounds=2, jax=False, openblas=None)
+    args.dtype, args.minutes = None, None
     rows = cpu.main(args)
     assert [(row.problem.title, row.problem.dtype) for row in rows] == [
         *(
@@ -261,3 +262,40 @@ def test_what_is_imported_too_early_would_change_what_is_measured(modules: str, 
     program = f"import sys, {modules}; print({without!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_kept_rows_are_those_of_the_same_commit_and_come_back_whole(tmp_path: Path) -> None:
+    kept = rounds.Kept(tmp_path / "made" / rounds.NAME, {"commit": "a"})
+    assert kept.rows() == {}
+    first, second = _row({OURS: [1.0, 2.0], COPY: [3.0, math.nan]}), _row({OURS: [4.0]})
+    second = second._replace(problem=second.problem._replace(dtype="bfloat16"), wrong={"MLX": 0.5})
+    for row in (first, second):
+        kept.add(row)
+    read = kept.rows()
+    assert [*read] == [first.problem, second.problem] and read[second.problem] == second
+    assert read[first.problem].times[OURS] == [1.0, 2.0] and math.isnan(read[first.problem].times[COPY][1])
+    other = kept._replace(of={"commit": "b"})
+    assert other.rows() == {}
+    other.add(second)
+    assert [*other.rows()] == [second.problem] and kept.rows() == {}
+
+
+@pytest.mark.parity
+def test_a_run_goes_on_where_the_one_before_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from . import cpu
+
+    timed: list[Problem] = []
+
+    def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namespace) -> Row:
+        timed.append(problem)
+        return Row(problem, {OURS: [1.0]}, {OURS: 1}, {OURS: [1.0]}, {}, targets)
+
+    monkeypatch.setattr(cpu, "measure", measure)
+    kept = rounds.Kept(tmp_path / rounds.NAME, {})
+    args = argparse.Namespace(only=["relu", "gelu"], quick=False, dtype=["float32"], minutes=None)
+    first = cpu.main(argparse.Namespace(**{**vars(args), "only": ["relu"]}), kept)
+    assert [row.problem.op for row in first] == ["relu"] and first[0].targets
+    assert cpu.main(argparse.Namespace(**{**vars(args), "minutes": 1e-9}), kept) == first  # no time for gelu
+    assert [row.problem.op for row in cpu.main(args, kept)] == ["relu", "gelu"]
+    assert cpu.main(args, kept)[0] == first[0] and [p.op for p in timed] == ["relu", "gelu"]

@@ -26,6 +26,7 @@ class Target(NamedTuple):
 
 
 LEVEL = (Target(PYTORCH, 1.0),)
+LEVEL_IN_NHWC = (Target(PYTORCH[1:], 1.0),)  # of few channels, which PyTorch is faster with in planes
 SHARE, PIXELWISE, LARGE = (Target((COPY,), 0.7),), (Target((COPY,), 0.8),), (Target((COPY,), 0.85),)
 
 

@@ -29,7 +29,10 @@ IN_FLOAT32: dict[str, Any] = {
 BEYOND_MPS = (
     "hard_swish mish gelu_tanh gelu_fast celu selu hard_tanh hard_shrink soft_shrink log_sigmoid relu2 relu6 step"
 ).split()
+OF_MPS = ("sigmoid", "tanh", "softplus", "elu")
+ON_CPU: dict[str, Any] = {"cpu": IN_FLOAT32["cpu"]}
 BENCHMARKS = {
+    **dict.fromkeys(OF_MPS, Benchmark("pointwise", 1, 1, **ON_CPU)),
     **dict.fromkeys(("relu", "gelu", "silu"), _MEASURED),
     **dict.fromkeys(BEYOND_MPS, Benchmark("pointwise", 1, 1, **IN_FLOAT32)),
 }

@@ -183,7 +183,7 @@ def both_ways() -> None:
 # What is measured ---------------------------------------------------------------------------------------
 
 LOGITS = (4096, 1000)
-_FEW = tuple(Measured(targets=LEVEL, dtypes=FLOAT32, shape=(2 * 256 * 256, classes)) for classes in (2, 3, 10))
+_FEW = tuple(Measured(targets=LEVEL, dtypes=FLOAT32, shape=(2 * 256 * 256, classes)) for classes in range(1, 11))
 CROSS_ENTROPY = {
     "cross_entropy": Benchmark(
         "pointwise",
@@ -202,6 +202,22 @@ CROSS_ENTROPY = {
         title="loss softmax_cross_entropy dense",
         cpu=(Measured(shape=LOGITS),),
         gpu=(Measured(shape=LOGITS),),
+    ),
+    "cross_entropy_weighted": Benchmark(
+        "pointwise",
+        1,
+        1,
+        ("labels", "weights"),
+        title="loss softmax_cross_entropy class_weights, ignore_index",
+        cpu=(Measured(targets=LEVEL, dtypes=FLOAT32, shape=LOGITS),),
+    ),
+    "sigmoid_entropy": Benchmark(
+        "pointwise",
+        2,
+        1,
+        ("targets", "weights"),
+        title="loss sigmoid_cross_entropy pos_weight",
+        cpu=(Measured(targets=LEVEL, dtypes=FLOAT32),),
     ),
 }
 

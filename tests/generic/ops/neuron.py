@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Loads, OpInfo, Sample, call
-from generic.ops.activations import BEYOND_MPS, IN_FLOAT32
+from generic.ops.activations import BEYOND_MPS, IN_FLOAT32, OF_MPS, ON_CPU
 from metal_host.case import Case, launched, like, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
 from support import close, exact, numbers
@@ -281,6 +281,7 @@ OPS = (
         benchmarks={
             **dict.fromkeys(("relu_grad", "gelu_grad", "silu_grad"), _GRADIENT),
             **{f"{name}_grad": _IN_FLOAT32 for name in BEYOND_MPS if name != "step"},  # whose gradient is 0
+            **{f"{name}_grad": Benchmark("pointwise", 1, 2, **ON_CPU) for name in OF_MPS},
         },
     ),
 )

@@ -11,6 +11,7 @@ from generic.opinfo import Array, Node, OpInfo, Sample, call
 from generic.ops.resize import BF16, F16, F32, IMAGES, LARGE, OTHER, PIXEL, X, backward
 from metal_host.case import Case, named
 from support import close, exact, numbers
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import image as oracle
 
 import mpsfunc as mf
@@ -85,9 +86,16 @@ def _refused(**fields: Any) -> mx.array:
     return mf.pad_grad(LARGE, _STATE._replace(rows=_STATE.rows._replace(**fields)))
 
 
+def _measured(ending: str) -> dict[str, Benchmark]:
+    on_cpu = (Measured({"padding": 1}, LEVEL, FLOAT32),)
+    modes = ("zero", "clamp", "mirror", "circular")
+    return {f"pad_{m}{ending}": Benchmark("pointwise", 1, 1, title=f"pad{ending} {m}", cpu=on_cpu) for m in modes}
+
+
 OPS = (
     OpInfo(
         name="pad",
+        benchmarks=_measured(""),
         takes_integers=True,
         samples={
             "": call("pad", X, *AROUND, mode="mirror"),
@@ -143,6 +151,7 @@ OPS = (
     ),
     OpInfo(
         name="pad_grad",
+        benchmarks=_measured("_grad"),
         samples={
             "": call("pad_grad", Array((2, 4, 11, 7)), call("pad_state", X.shape, *AROUND, mode="mirror")),
             "of mirrored pixels": call("pad_grad", Array((2, 8, 7, 4)), call("pad_state", OTHER.shape, 1, 2, "mirror")),

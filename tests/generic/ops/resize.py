@@ -146,6 +146,12 @@ SMALLER: dict[str, Any] = {
     "cpu": (Measured(targets=LEVEL, dtypes=FLOAT32),),
     "gpu": (Measured(targets=SHARE, dtypes=FLOAT32),),
 }
+
+
+def _filtered(title: str) -> Benchmark:
+    return Benchmark("pointwise", 1, 1, scale=SMALLER["scale"], title=title, cpu=SMALLER["cpu"])
+
+
 OPS = (
     OpInfo(
         name="resize_nearest",
@@ -208,7 +214,10 @@ OPS = (
     ),
     OpInfo(
         name="resize_bilinear",
-        benchmarks={"shrink_bilinear": Benchmark("pointwise", 1, 1, title="resize_bilinear", **SMALLER)},
+        benchmarks={
+            "shrink_bilinear": Benchmark("pointwise", 1, 1, title="resize_bilinear", **SMALLER),
+            "shrink_filtered": _filtered("resize_bilinear antialias"),
+        },
         samples={
             "": call("resize_bilinear", X, (5, 2)),
             **larger("resize_bilinear", (8, 3), MORE),
@@ -277,7 +286,10 @@ OPS = (
     ),
     OpInfo(
         name="resize_bilinear_grad",
-        benchmarks={"shrink_bilinear_grad": Benchmark("pointwise", 1, 1, title="resize_bilinear_grad", **SMALLER)},
+        benchmarks={
+            "shrink_bilinear_grad": Benchmark("pointwise", 1, 1, title="resize_bilinear_grad", **SMALLER),
+            "shrink_filtered_grad": _filtered("resize_bilinear_grad antialias"),
+        },
         samples={
             "": call("resize_bilinear_grad", SMALL, call("resize_bilinear_state", X.shape, (5, 2))),
             "lower and wider": call("resize_bilinear_grad", WIDE, call("resize_bilinear_state", OTHER.shape, (3, 6))),

@@ -12,7 +12,7 @@ from generic.opinfo import Array, Loads, Node, OpInfo, Sample, Wrong, call
 from metal_host.case import Case, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
 from support import close, exact, numbers
-from support.benchmarks import FLOAT32, LEVEL, SHARE, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, LEVEL_IN_NHWC, SHARE, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -141,8 +141,8 @@ _IN_FLOAT32: dict[str, Any] = {
 
 
 def _measured(name: str, of_y: int) -> dict[str, Benchmark]:
-    few = [(2, 256, 256, channels) for channels in (2, 3, 10)]
-    on_cpu = (Measured(targets=LEVEL), *(Measured(targets=LEVEL, dtypes=FLOAT32, shape=shape) for shape in few))
+    few = [(2, 256, 256, channels) for channels in range(1, 11)]
+    on_cpu = (Measured(targets=LEVEL), *(Measured(targets=LEVEL_IN_NHWC, dtypes=FLOAT32, shape=each) for each in few))
     return {name: Benchmark("pointwise", 1, of_y, cpu=on_cpu, gpu=(Measured(targets=SHARE),))}
 
 

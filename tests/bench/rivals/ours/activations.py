@@ -1,4 +1,4 @@
-"""mpsfunc's activations beyond MPS, by name."""
+"""mpsfunc's activations, by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _by_vjp(p: Problem, a: SimpleNamespace, name: str) -> Call:
 
 
 _NEURONS = (
-    "hard_swish mish gelu_tanh gelu_fast celu selu hard_tanh hard_shrink soft_shrink log_sigmoid relu2 relu6 step"
+    "sigmoid tanh softplus elu hard_swish mish gelu_tanh gelu_fast celu selu hard_tanh hard_shrink soft_shrink "
+    "log_sigmoid relu2 relu6 step"
 ).split()
 globals().update({name: partial(_activation, name=name) for name in (*_NEURONS, "glu", "softmin")})
 globals().update({f"{name}_grad": partial(_activation_grad, name=name) for name in _NEURONS})

@@ -9,8 +9,9 @@ from typing import Any
 import mlx.core as mx
 
 import mpsfunc as mf
+from mpsfunc.typing import LossName, PadMode
 
-from ...problems import KEEP, Problem
+from ...problems import IGNORED, KEEP, Problem
 from .. import Call
 
 
@@ -129,8 +130,16 @@ def cross_entropy_dense(p: Problem, a: SimpleNamespace) -> Call:
     return _loss(a.x, a.targets)
 
 
-def _loss(logits: mx.array, labels: mx.array) -> Call:
-    return lambda: list(mf.loss(logits, labels, "softmax_cross_entropy", reduction="sum"))
+def cross_entropy_weighted(p: Problem, a: SimpleNamespace) -> Call:
+    return _loss(a.x, a.labels, class_weights=a.weights, ignore_index=IGNORED)
+
+
+def sigmoid_entropy(p: Problem, a: SimpleNamespace) -> Call:
+    return _loss(a.x, a.targets, "sigmoid_cross_entropy", pos_weight=a.weights)
+
+
+def _loss(logits: mx.array, labels: mx.array, type: LossName = "softmax_cross_entropy", **how: Any) -> Call:
+    return lambda: list(mf.loss(logits, labels, type, reduction="sum", **how))
 
 
 def add(p: Problem, a: SimpleNamespace) -> Call:
@@ -158,13 +167,13 @@ def _made(array: mx.array) -> mx.array:
     return array
 
 
-def _resized(p: Problem, a: SimpleNamespace, name: str) -> Call:
+def _resized(p: Problem, a: SimpleNamespace, name: str, **how: bool) -> Call:
     function, size = getattr(mf, name), p.out_shape[1:3]
-    return lambda: [function(a.x, size)]
+    return lambda: [function(a.x, size, **how)]
 
 
-def _resized_grad(p: Problem, a: SimpleNamespace, name: str) -> Call:
-    gradient, state = getattr(mf, f"{name}_grad"), getattr(mf, f"{name}_state")(p.shape, p.out_shape[1:3])
+def _resized_grad(p: Problem, a: SimpleNamespace, name: str, **how: bool) -> Call:
+    gradient, state = getattr(mf, f"{name}_grad"), getattr(mf, f"{name}_state")(p.shape, p.out_shape[1:3], **how)
     return lambda: [gradient(a.dy, state)]
 
 
@@ -174,6 +183,23 @@ shrink_nearest = partial(_resized, name="resize_nearest")
 shrink_nearest_grad = partial(_resized_grad, name="resize_nearest")
 shrink_bilinear = partial(_resized, name="resize_bilinear")
 shrink_bilinear_grad = partial(_resized_grad, name="resize_bilinear")
+shrink_filtered = partial(_resized, name="resize_bilinear", antialias=True)
+shrink_filtered_grad = partial(_resized_grad, name="resize_bilinear", antialias=True)
+
+
+def _padded(p: Problem, a: SimpleNamespace, mode: PadMode) -> Call:
+    return lambda: [mf.pad(a.x, p.padding, p.padding, mode)]
+
+
+def _padded_grad(p: Problem, a: SimpleNamespace, mode: PadMode) -> Call:
+    state = mf.pad_state(p.shape, p.padding, p.padding, mode)
+    return lambda: [mf.pad_grad(a.dy, state)]
+
+
+pad_zero, pad_clamp = partial(_padded, mode="zero"), partial(_padded, mode="clamp")
+pad_mirror, pad_circular = partial(_padded, mode="mirror"), partial(_padded, mode="circular")
+pad_zero_grad, pad_clamp_grad = partial(_padded_grad, mode="zero"), partial(_padded_grad, mode="clamp")
+pad_mirror_grad, pad_circular_grad = partial(_padded_grad, mode="mirror"), partial(_padded_grad, mode="circular")
 
 
 def focal_loss(p: Problem, a: SimpleNamespace) -> Call:

@@ -14,6 +14,40 @@ _FAST = 1.702  # of gelu_fast, x * sigmoid(1.702 x)
 _ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805  # of selu
 
 
+def sigmoid(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.sigmoid(a.x)]
+
+
+def sigmoid_grad(p: Problem, a: SimpleNamespace) -> Call:
+    y = aten.sigmoid(a.x)
+    return lambda: [aten.sigmoid_backward(a.dy, y)]
+
+
+def tanh(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.tanh(a.x)]
+
+
+def tanh_grad(p: Problem, a: SimpleNamespace) -> Call:
+    y = aten.tanh(a.x)
+    return lambda: [aten.tanh_backward(a.dy, y)]
+
+
+def softplus(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.softplus(a.x)]
+
+
+def softplus_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.softplus_backward(a.dy, a.x, 1.0, 20.0)]
+
+
+def elu(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.elu(a.x)]
+
+
+def elu_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.elu_backward(a.dy, 1.0, 1.0, 1.0, False, a.x)]
+
+
 def hard_swish(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [aten.hardswish(a.x)]
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import torch
 
-from ...problems import KEEP, Problem
+from ...problems import IGNORED, KEEP, Problem
 from .. import Call
 
 aten = torch.ops.aten
 
 Operator = Callable[..., torch.Tensor]
 
-_EACH, _IGNORED = 0, -100  # the loss of each row for itself, and a label that stands for none
+_EACH, _NONE = 0, -100  # the loss of each row for itself, and a label that is none of a row's
 
 
 def relu(p: Problem, a: SimpleNamespace) -> Call:
@@ -152,12 +152,20 @@ def upsample_nearest_grad(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
+    return _cross_entropy(a, None, _NONE)
+
+
+def cross_entropy_weighted(p: Problem, a: SimpleNamespace) -> Call:
+    return _cross_entropy(a, a.weights, IGNORED)
+
+
+def _cross_entropy(a: SimpleNamespace, weights: torch.Tensor | None, ignored: int) -> Call:
     labels, ones = a.labels.long(), a.x.new_ones(len(a.x))
 
     def call() -> list[torch.Tensor]:
         y = aten._log_softmax(a.x, 1, False)
-        value, weight = aten.nll_loss_forward(y, labels, None, _EACH, _IGNORED)
-        dy = aten.nll_loss_backward(ones, y, labels, None, _EACH, _IGNORED, weight)
+        value, weight = aten.nll_loss_forward(y, labels, weights, _EACH, ignored)
+        dy = aten.nll_loss_backward(ones, y, labels, weights, _EACH, ignored, weight)
         return [value[:, None], aten._log_softmax_backward_data(dy, y, 1, y.dtype)]
 
     return call
@@ -203,12 +211,52 @@ shrink_nearest, shrink_nearest_grad = upsample_nearest, upsample_nearest_grad
 shrink_bilinear, shrink_bilinear_grad = upsample_bilinear, upsample_bilinear_grad
 
 
+def shrink_filtered(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten._upsample_bilinear2d_aa(a.x, a.dy.shape[2:], False)]
+
+
+def shrink_filtered_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten._upsample_bilinear2d_aa_backward(a.dy, a.dy.shape[2:], a.x.shape, False)]
+
+
+def pad_zero(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.constant_pad_nd(a.x, [p.padding] * 4)]
+
+
+def pad_zero_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.constant_pad_nd(a.dy, [-p.padding] * 4)]
+
+
+def pad_clamp(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.replication_pad2d(a.x, [p.padding] * 4)]
+
+
+def pad_clamp_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.replication_pad2d_backward(a.dy, a.x, [p.padding] * 4)]
+
+
+def pad_mirror(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.reflection_pad2d(a.x, [p.padding] * 4)]
+
+
+def pad_mirror_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [aten.reflection_pad2d_backward(a.dy, a.x, [p.padding] * 4)]
+
+
+def pad_circular(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [torch.nn.functional.pad(a.x, [p.padding] * 4, "circular")]
+
+
+def pad_circular_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return _by_autograd(lambda x: torch.nn.functional.pad(x, [p.padding] * 4, "circular"), a, a.dy)
+
+
 def focal_loss(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [_focal(a.x, a.targets)]
 
 
 def focal_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
-    return _by_autograd(_focal, a)
+    return _by_autograd(lambda x: _focal(x, a.targets).sum(), a)
 
 
 def dice_loss(p: Problem, a: SimpleNamespace) -> Call:
@@ -216,7 +264,19 @@ def dice_loss(p: Problem, a: SimpleNamespace) -> Call:
 
 
 def dice_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
-    return _by_autograd(_dice, a)
+    return _by_autograd(lambda x: _dice(x, a.targets).sum(), a)
+
+
+def sigmoid_entropy(p: Problem, a: SimpleNamespace) -> Call:
+    weights, entropy = a.weights[:, None, None], torch.nn.functional.binary_cross_entropy_with_logits
+
+    def call() -> list[torch.Tensor]:
+        with torch.enable_grad():
+            x = a.x.detach().requires_grad_()
+            value = entropy(x, a.targets, reduction="none", pos_weight=weights).sum((1, 2, 3), keepdim=True)
+            return [value.detach(), *torch.autograd.grad(value.sum(), x)]
+
+    return call
 
 
 def _focal(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -234,9 +294,9 @@ def _dice(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return (1 - (2 * both + 1e-5) / (of_p + of_t + 1e-5))[:, :, None, None]
 
 
-def _by_autograd(function: Operator, a: SimpleNamespace) -> Call:
-    """The backward pass alone of the sum of a function's results, whose forward pass was kept."""
+def _by_autograd(function: Operator, a: SimpleNamespace, dy: torch.Tensor | None = None) -> Call:
+    """The backward pass alone of a function, whose forward pass was kept."""
     with torch.enable_grad():
         x = a.x.detach().requires_grad_()
-        total = function(x, a.targets).sum()
-    return lambda: list(torch.autograd.grad(total, x, retain_graph=True))
+        y = function(x)
+    return lambda: list(torch.autograd.grad(y, x, dy, retain_graph=True))

@@ -22,6 +22,7 @@ def _activation_grad(p: Problem, a: SimpleNamespace, function: Function) -> Call
 
 
 _FUNCTIONS: dict[str, Function] = {
+    "sigmoid": nn.sigmoid, "tanh": nn.tanh, "softplus": nn.softplus, "elu": nn.elu,
     "hard_swish": nn.hardswish, "mish": nn.mish, "gelu_tanh": nn.gelu_approx, "gelu_fast": nn.gelu_fast_approx,
     "celu": nn.celu, "selu": nn.selu, "hard_tanh": nn.hard_tanh, "hard_shrink": nn.hard_shrink,
     "soft_shrink": nn.softshrink, "log_sigmoid": nn.log_sigmoid, "relu2": nn.relu2, "relu6": nn.relu6, "step": nn.step,

@@ -47,12 +47,17 @@ def softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
     return _pulled_back(nn.softmax, a)
 
 
-def log_softmax(p: Problem, a: SimpleNamespace) -> Call:
-    return lambda: [nn.log_softmax(a.x)]
+def log_softmax(p: Problem, a: SimpleNamespace) -> Call | None:
+    return None if _of_one(p) else lambda: [nn.log_softmax(a.x)]
 
 
-def log_softmax_grad(p: Problem, a: SimpleNamespace) -> Call:
-    return _pulled_back(nn.log_softmax, a)
+def log_softmax_grad(p: Problem, a: SimpleNamespace) -> Call | None:
+    return None if _of_one(p) else _pulled_back(nn.log_softmax, a)
+
+
+def _of_one(p: Problem) -> bool:
+    """Whether there is one channel, of which MLX's logsumexp may end the process."""
+    return p.shape[-1] == 1
 
 
 def dropout(p: Problem, a: SimpleNamespace) -> Call:
@@ -101,8 +106,8 @@ def upsample_nearest_grad(p: Problem, a: SimpleNamespace) -> Call:
     return _pulled_back(nn.Upsample(p.scale, mode="nearest"), a)
 
 
-def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
-    return _loss(a.x, a.labels)
+def cross_entropy(p: Problem, a: SimpleNamespace) -> Call | None:
+    return None if _of_one(p) else _loss(a.x, a.labels)
 
 
 def cross_entropy_dense(p: Problem, a: SimpleNamespace) -> Call:
