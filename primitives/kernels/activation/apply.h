@@ -9,7 +9,10 @@ namespace mpsf::MPSF_ISA {
 namespace {
 
 // What an activation is told, from its number and three doubles that Python packed; and how to apply it.
-enum Form { kUnchanged, kRectified, kClipped, kHardSwished, kOther };
+enum Form { kUnchanged, kRectified, kClipped, kHardSwished, kOther, kSwished };
+
+// Those that are worth keeping the result of.
+constexpr bool is_costly(int form) { return form >= kOther; }
 
 template <typename A>
 struct Neuron {
@@ -29,6 +32,7 @@ struct Neuron {
            : kind == 1 && a == 0  ? kRectified
            : kind == 11 && a == 0 ? kClipped
            : kind == 17           ? kHardSwished
+           : kind == 16 && a == 1 ? kSwished
                                   : kOther;
   }
 };
@@ -175,12 +179,14 @@ template <int F, typename A>
 MPSF_INLINE Vec<A> activated_by(Vec<A> z, const Neuron<A>& neuron) {
   if constexpr (F == kUnchanged) return z;
   if constexpr (F == kRectified) return z < 0 ? Vec<A>{} : z;
+  if constexpr (F == kSwished) return activated<kSilu>(z, neuron);
   return any_activated(z, neuron);
 }
 template <int F, typename A>
 MPSF_INLINE Vec<A> passed_by(Vec<A> g, [[maybe_unused]] Vec<A> z, const Neuron<A>& neuron) {
   if constexpr (F == kUnchanged) return g;
   if constexpr (F == kRectified) return z < 0 ? Vec<A>{} : g;
+  if constexpr (F == kSwished) return passed<kSilu>(g, z, neuron);
   return any_passed(g, z, neuron);
 }
 
@@ -189,6 +195,7 @@ template <typename F>
 MPSF_INLINE void by_form(Form form, const F& f) {
   if (form == kUnchanged) return f.template operator()<kUnchanged>();
   if (form == kRectified) return f.template operator()<kRectified>();
+  if (form == kSwished) return f.template operator()<kSwished>();
   f.template operator()<kOther>();
 }
 

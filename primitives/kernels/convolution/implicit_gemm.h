@@ -155,11 +155,11 @@ void scatter(const Product<T>& p, int group, int64_t pixel, int rows, int first_
     to[r] = p.result + ((int64_t{at.image} * p.result_rows + row) * p.result_cols + col) * p.result_channels + channel;
     for (int v = 0; v < vectors; ++v) {
       Vec<A> value[1][1] = {{load(sums + v * L) + bias[v]}};
-      if (p.neuron->form != kOther) apply(value, p.neuron);
+      if (!is_costly(p.neuron->form)) apply(value, p.neuron);
       values[r * vectors + v] = value[0][0];
     }
   }
-  if (p.neuron->form == kOther) finish_others(values, rows * vectors, *p.neuron);  // of the whole tile, by one call
+  if (is_costly(p.neuron->form)) finish_others(values, rows * vectors, *p.neuron);  // of the whole tile, by one call
   for (int r = 0; r < rows; ++r) {
     for (int v = 0; v < vectors; ++v) {
       store_result(to[r] + v * L, values[r * vectors + v], min_int(L, width - v * L), p.streamed);

@@ -206,6 +206,32 @@ struct LogCurve {
   }
 };
 
+// Of a line of N vectors, which stay in registers. The lanes behind it are zeros in y, and so are their terms.
+template <typename F, int N, typename T, int Passes>
+MPSF_INLINE void short_line(const T* const (&in)[F::kInputs], int64_t from, int64_t length, T* made, bool streamed) {
+  using A = Acc<T>;
+  constexpr int L = lanes<A>, I = F::kInputs, S = F::kSums;
+  const int rest = static_cast<int>(length - (N - 1) * L);
+  Vec<A> v[N][I], totals[S];
+  for (int i = 0; i < N; ++i) {
+    for (int k = 0; k < I; ++k) v[i][k] = load_some(in[k] + from + i * L, i < N - 1 ? L : rest);
+  }
+  for (int pass = 0; pass < Passes; ++pass) {
+    Vec<A> sums[S] = {};
+    for (int i = 0; i < N; ++i) {
+      if (pass > 0) v[i][0] = v[i][0] - totals[0];
+      Vec<A> terms[S];
+      F::terms(v[i], terms);
+      for (int s = 0; s < S; ++s) sums[s] += terms[s];
+    }
+    for (int s = 0; s < S; ++s) totals[s] = splat(sum_of<A>(sums[s]));
+  }
+  for (int i = 0; i < N; ++i) {
+    const int n = i < N - 1 ? L : rest;
+    store_result(made + from + i * L, F::made(v[i], totals), n, streamed && length % L == 0);
+  }
+}
+
 template <typename F>
 void backward(const Call& call) {
   const Tensor& out = call.out[0];
@@ -253,6 +279,12 @@ void backward(const Call& call) {
     over_lines<T>(
         lines, 0,
         [&](int64_t from, A*) {
+          const bool made_in_registers = by_vectors<A>(
+              lines.length, [&]<int N>() __attribute__((always_inline)) {
+                if constexpr (N > 0) short_line<F, N, T, kPasses>(in, from, lines.length, made, streamed);
+                return N > 0;
+              });
+          if (made_in_registers) return;
           Vec<A> totals[S], centre{};
           for (int pass = 0; pass < kPasses; ++pass) {
             if (pass > 0) centre = totals[0];

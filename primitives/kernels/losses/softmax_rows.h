@@ -86,13 +86,13 @@ MPSF_INLINE void short_row(X x, int64_t length, Y* y, bool streamed) {
 
 // Calls f with the number of vectors that a line fills as a constant, if its numbers stay in registers, else with 0.
 template <typename A, typename F>
-MPSF_INLINE void by_vectors(int64_t length, const F& f) {
+MPSF_INLINE auto by_vectors(int64_t length, const F& f) {
   constexpr int64_t L = lanes<A>;
   if (length <= L) return f.template operator()<1>();
   if (length <= 2 * L) return f.template operator()<2>();
   if (length <= 3 * L) return f.template operator()<3>();
   if (length <= 4 * L) return f.template operator()<4>();
-  f.template operator()<0>();
+  return f.template operator()<0>();
 }
 
 // Of a line of several vectors, whose exponentials may stay in the room.

@@ -48,7 +48,7 @@ void gradient_sums(const T* dy, const T* x, const StatGroups& stat_groups, const
         const Vec<A> scale = load_some(entries[1] + column, n), shift = load_some(entries[2] + column, n);
         terms[0] = passed_by<Act>(terms[0], centred * scale + shift, neuron);
       }
-      if constexpr (Act == kOther) {
+      if constexpr (is_costly(Act)) {
         if (kept) store_some(kept + stat_group * stat_groups.size + at, terms[0], n);
       }
       terms[1] = terms[0] * centred;
@@ -254,7 +254,7 @@ void normalized_grad(const Call& call) {
       // dy through the activation is kept for the second pass where the caches hold it: as the result, or apart where
       // that is of 16 bits.
       constexpr bool kApart = sizeof(T) < sizeof(A);
-      const bool keeps = Act == kOther && stat_groups.count < all.count && elements <= kKeptElements;
+      const bool keeps = is_costly(Act) && stat_groups.count < all.count && elements <= kKeptElements;
       const Scratch<A> room(keeps && kApart ? elements : 0);
       A* const kept = !keeps ? nullptr : kApart ? room.get() : reinterpret_cast<A*>(dx);
       gradient_sums<Act>(dy, x, stat_groups, {mean.get(), a.get(), shift.get()}, whole.neuron, {dbeta, dgamma}, kept);
@@ -270,7 +270,7 @@ void normalized_grad(const Call& call) {
       });
       // The factor of g is what the image less its mean is multiplied with, too.
       const A* const vectors[] = {mean.get(), a.get(), b.get(), d.get(), a.get(), shift.get()};
-      if constexpr (Act == kOther) {
+      if constexpr (is_costly(Act)) {
         if (keeps) return fill_gradient<kUnchanged>(dx, false, kept, x, stat_groups, vectors, whole.neuron);
       }
       fill_gradient<Act>(dx, streamed, dy, x, stat_groups, vectors, whole.neuron);
