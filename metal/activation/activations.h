@@ -72,13 +72,13 @@ MPSF_POINTWISE Real tail(Real x) {
 // By e ** -|x|, which is never large.
 template <typename Real>
 MPSF_POINTWISE Real sigmoid(Real x) {
-  const Real small = exp(-absolute(x));
+  const Real small = decay(x);
   return (x < 0 ? small : filled(x, 1)) / (small + 1);
 }
 
 template <typename Real>
 MPSF_POINTWISE Real sigmoid_slope(Real x) {
-  const Real small = exp(-absolute(x)), over = 1 / (small + 1);
+  const Real small = decay(x), over = 1 / (small + 1);
   return small * over * over;
 }
 
@@ -91,20 +91,20 @@ MPSF_POINTWISE Real bounded(Real x, float bound) {
 // The derivative of x * sigmoid(w), where that of w is `first`: the sigmoid and its slope by one exponential.
 template <typename Real>
 MPSF_POINTWISE Real swish_slope(Real x, Real w, Real first) {
-  const Real small = exp(-absolute(w)), over = 1 / (small + 1), other = small * over;
+  const Real small = decay(w), over = 1 / (small + 1), other = small * over;
   return (w < 0 ? other : over) + x * (other * over) * first;
 }
 
 // The hyperbolic tangent of log(1 + e ** x), and its slope.
 template <typename Real>
 MPSF_POINTWISE Real tanh_of_softplus(Real x) {
-  const Real small = exp(-absolute(x)), below = small * (small + 2), above = small * 2 + 1;
+  const Real small = decay(x), below = small * (small + 2), above = small * 2 + 1;
   return (x < 0 ? below : above) / (x < 0 ? below + 2 : above + small * small * 2);
 }
 
 template <typename Real>
 MPSF_POINTWISE Real tanh_of_softplus_slope(Real x) {
-  const Real small = exp(-absolute(x)), below = small * (small + 2), above = small * 2 + 1, square = small * small * 2;
+  const Real small = decay(x), below = small * (small + 2), above = small * 2 + 1, square = small * small * 2;
   const Real over = 1 / (x < 0 ? below + 2 : above + square), rest = (x < 0 ? filled(x, 2) : square) * over;
   return rest * ((x < 0 ? below : above) * over + 1) * sigmoid(x);
 }
@@ -135,7 +135,7 @@ MPSF_POINTWISE Real activated(Real x, P p) {
   if (K == kAbsolute) return absolute(x);
   if (K == kSoftplus) {
     const Real z = x * p.b;
-    return (at_least(z, 0) + log_1p(exp(-absolute(z)))) * p.a;
+    return (at_least(z, 0) + log_1p(decay(z))) * p.a;
   }
   if (K == kSoftsign) {
     const Real z = without_infinity(x);

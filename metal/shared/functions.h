@@ -13,6 +13,7 @@ MPSF_FN float absolute(float x) { return fabs(x); }
 MPSF_FN float at_most(float x, float bound) { return x > bound ? bound : x; }
 MPSF_FN float at_least(float x, float bound) { return x < bound ? bound : x; }
 MPSF_FN float reciprocal(float x) { return 1 / x; }
+MPSF_FN float decay(float x) { return exp(-fabs(x)); }
 MPSF_FN float without_infinity(float x) { return at_least(at_most(x, 3.40282347e38f), -3.40282347e38f); }
 
 // e ** x - 1 for x <= 0

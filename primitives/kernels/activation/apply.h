@@ -179,7 +179,10 @@ template <int F, typename A>
 MPSF_INLINE Vec<A> activated_by(Vec<A> z, const Neuron<A>& neuron) {
   if constexpr (F == kUnchanged) return z;
   if constexpr (F == kRectified) return z < 0 ? Vec<A>{} : z;
-  if constexpr (F == kSwished) return activated<kSilu>(z, neuron);
+  if constexpr (F == kSwished) {
+    const Vec<A> share = sigmoid(z);
+    return share == 0 ? Vec<A>{} : z * share;
+  }
   return any_activated(z, neuron);
 }
 template <int F, typename A>

@@ -44,7 +44,7 @@ struct Gradient {
         size, [&](int64_t i, int n) __attribute__((always_inline)) {
           const bool past = streamed && n == lanes<A>;
           const Vec<A> u = load_some(dy + i, n), gate = load_some(g + i, n);
-          const Vec<A> small = exp(-absolute(gate)), over = 1 / (small + 1), other = small * over;
+          const Vec<A> small = decay(gate), over = 1 / (small + 1), other = small * over;
           store_result(by_v + i, u * (gate < 0 ? other : over), n, past);
           store_result(by_g + i, u * load_some(v + i, n) * (other * over), n, past);
         });

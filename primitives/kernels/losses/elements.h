@@ -48,7 +48,7 @@ MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) 
     element = d * d;
     slope = d + d;
   } else if constexpr (K == kSigmoid) {
-    const V small = exp(-absolute(y)), above = 1 / (1 + small);
+    const V small = decay(y), above = 1 / (1 + small);
     element = (y < 0 ? V{} : y) - y * t + log_1p(small);
     slope = (y < 0 ? small * above : above) - t;
   } else if constexpr (K == kCategorical) {
@@ -71,7 +71,7 @@ MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) 
     slope = by(1 - t, 1 / other) - by(t, 1 / at);
   } else if constexpr (K == kFocal) {
     // With alpha and gamma in the places of epsilon and delta; `off` is the share that is given to the wrong answer.
-    const V small = exp(-absolute(y)), above = 1 / (1 + small), below = small * above;
+    const V small = decay(y), above = 1 / (1 + small), below = small * above;
     const V p = y < 0 ? below : above, rest = y < 0 ? above : below, off = p * (1 - t) + t * rest;
     const V alpha = job.epsilon < 0 ? one : t * job.epsilon + (1 - t) * (1 - job.epsilon);
     const V lost = (y < 0 ? V{} : y) - y * t + log_1p(small), power = alpha * power_of(off, job.delta);

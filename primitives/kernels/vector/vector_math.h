@@ -2,6 +2,7 @@
 // doubles by the C library, lane by lane. Call them by what metal/shared/functions.h calls the same on GPUs.
 //
 //   exp, log, tanh, exp_m1 (e ** x - 1), log_1p (log(1 + x))
+//   decay                                                 e ** -|x|
 //   bell                                                  the density of the normal distribution
 //   absolute, at_most, at_least, without_infinity         NaN stays
 //   reciprocal                                            1 / x of a normal number
@@ -125,6 +126,11 @@ MPSF_INLINE Vec<float> exp(Vec<float> x) {
   return scaled(exp_rest(r) * (r * r) + r + 1, n);
 }
 
+MPSF_INLINE Vec<float> decay(Vec<float> x) {
+  const auto [n, r] = reduced(at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105));
+  return scaled(exp_rest(r) * (r * r) + r + 1, n);
+}
+
 MPSF_INLINE Vec<float> exp_m1(Vec<float> x) {
   const auto [n, r] = reduced(at_least(at_most(x, 89), -86));
   const Vec<float> less = exp_rest(r) * (r * r) + r;
@@ -199,6 +205,7 @@ MPSF_INLINE Vec<double> by_lane(Vec<double> x, const F& f) {
 MPSF_INLINE Vec<double> exp(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_exp(v); });
 }
+MPSF_INLINE Vec<double> decay(Vec<double> x) { return exp(-absolute(x)); }
 MPSF_INLINE Vec<double> exp_m1(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_expm1(v); });
 }
