@@ -139,7 +139,8 @@ def check_arguments(
         if counting.pos_weight is not None:
             seen = seen.astype(wide)
             each = weight if w is None else w
-            wanted, w = (each * a for a in labels.terms(seen, wanted, counting.pos_weight, kept, share))
+            terms = labels.terms(seen, wanted, counting.pos_weight, kept, share)
+            wanted, w = terms if each is weight and weight == 1 else (each * a for a in terms)
             kept, share = 1.0, 0.0
     factor = 1 / divisor if averaged else 1.0
     flags = reduction == _NONE, labelled, w is not None, False, counting.pos_weight is not None
