@@ -140,8 +140,8 @@ void Pool::step_aside() const {
 }
 
 // Linux may wake a worker on the processor of the job's caller although others have nothing to do: one of a virtual
-// machine that has nothing to do counts as taken. Then one of the two would wait for the other, so sleepers may not wake
-// there. Each has its processors back as soon as it is awake. Called with the mutex.
+// machine that has nothing to do counts as taken. Then one of the two would wait for the other, so sleepers may not
+// wake there. Each has its processors back as soon as it is awake. Called with the mutex.
 void Pool::keep_away([[maybe_unused]] int workers) {
 #if defined(__linux__)
   const int here = sched_getcpu();
