@@ -158,6 +158,16 @@ def channel_factors(a: mlx.core.array) -> tuple[mlx.core.array, mlx.core.array] 
     Images and the numbers of their channels whose product an array is, which is not evaluated yet, or None.
     """
 
+def channel_scale(a: mlx.core.array) -> tuple[mlx.core.array, mlx.core.array] | None:
+    """
+    Images and a vector of their channels whose product an array is, which is not evaluated yet, or None.
+    """
+
+def become(a: mlx.core.array, b: mlx.core.array) -> None:
+    """
+    Has an object hold another array of the same shape and dtype, as an assignment to all of it does.
+    """
+
 def mean_of(a: mlx.core.array) -> mlx.core.array | None:
     """
     The images of whose pixels an array, not evaluated yet, is the mean, or None.

@@ -59,6 +59,25 @@ def channel_factors(a: mx.array) -> tuple[mx.array, mx.array] | None:
     return None if module is None else module.channel_factors(a)
 
 
+def channel_scale(a: mx.array) -> tuple[mx.array, mx.array] | None:
+    """Images (..., c) and a vector (c,) of their dtype whose product ``a`` is, if it is not evaluated yet.
+
+    None also without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.channel_scale(a)
+
+
+def become(a: mx.array, b: mx.array) -> None:
+    """Has the object ``a`` hold what ``b`` holds, as ``a[...] = b`` does; of the same shape and dtype.
+
+    Without the C++ module it holds what it did.
+    """
+    module = launch.optional_module()
+    if module is not None:
+        module.become(a, b)
+
+
 def mean_of(a: mx.array) -> mx.array | None:
     """The images (n, h, w, c) whose ``mean(axis=(1, 2))`` ``a`` is, if it is not evaluated yet.
 

@@ -82,7 +82,9 @@ def convert(
     `convert` does not change, it takes the statistics of the batch. Parameters stay where they are; folded weights are
     kept beside them, in float32 where float16 has not the digits, and each call looks whether they come from the
     arrays that the layers hold now, and otherwise folds again. On a CPU weights are kept as its kernels read them, also
-    those of convolutions and linear layers with nothing folded. Without the C++ module it folds in each call.
+    those of convolutions and linear layers with nothing folded, and these add what the example shows to be added to
+    their results, or to those times a vector, where another layer reads the sum; the array that is the sum then holds
+    what they make. Without the C++ module it folds in each call.
 
     Args:
         model: The model, or a single layer.
@@ -348,7 +350,7 @@ def _named(paths: dict[str, stock.Module]) -> dict[str, list[str]]:
             else []
         )
         told = [behind for behind in known if behind is not None]
-        if told:
+        if told or (follows and layer.is_added_to):
             found[path] = [*(["a shortcut"] if layer.is_added_to else []), *told]
     return found
 

@@ -11,7 +11,7 @@ import mpsfunc as mf
 from mpsfunc.convolution import along_a_line, convolution
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import refuse
-from mpsfunc.nn import laying_out
+from mpsfunc.nn import folding, laying_out
 from mpsfunc.nn.drop_in import Fusing, other
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class _Convolution(Fusing):
 
     is_linear = True
     takes_layouts = True
+    adds_in_inference = True
     padding_mode: PaddingMode = "zeros"  # of a layer that was MLX's
 
     def __init__(self, *arguments: Any, padding_mode: PaddingMode) -> None:
@@ -105,7 +106,10 @@ class Conv2d(_Convolution, stock.Conv2d):
         arguments = kernel_size, stride, padding, dilation, groups, bias
         super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
+        """Ours, with images that are added before the activation."""
+        if add is not None:
+            return folding.added(self, x, neuron, add)
         given = _given(self, "padding_mode")
         laid = laying_out.laid(self, x)
         if laid is None:
@@ -182,7 +186,10 @@ class Conv1d(_Convolution, stock.Conv1d):
         arguments = kernel_size, stride, padding, dilation, groups, bias
         super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
+        """Ours, with images that are added before the activation."""
+        if add is not None:
+            return folding.added(self, x, neuron, add)
         given = _given(self, "padding_mode")
         laid = laying_out.laid(self, x)
         if laid is None:

@@ -20,6 +20,8 @@ FLOATING = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
 class DropIn:
     """A layer of mlx.nn whose call runs our functions where they take what it is given, and MLX's elsewhere."""
 
+    _following: Following | None = None
+
     @classmethod
     def why_not(cls, layer: Any) -> str:
         """Why MLX's computes with such arguments of its layer, here too; empty if ours does."""
@@ -51,8 +53,14 @@ class DropIn:
         """Ours."""
         raise NotImplementedError
 
+    def read(self, x: mx.array) -> mx.array:
+        """What it reads in place of an array."""
+        return reading.read(x, self._following, self)
+
     def __call__(self, x: mx.array) -> mx.array:
-        return self.run(x) if self.takes(x) else super().__call__(x)  # type: ignore[misc]  # MLX's is the next class
+        if self.takes(x):
+            return self.run(self.read(x))
+        return super().__call__(x)  # type: ignore[misc]  # MLX's is the next class
 
     def _extra_repr(self) -> str:
         told: str = super()._extra_repr()  # type: ignore[misc]  # as above
@@ -71,16 +79,17 @@ class Fusing(DropIn):
         is_linear: Whether it multiplies by weights with the channels of its result first, and adds a bias.
         takes_layouts: Whether `run` takes weights that are laid out, `laying_out`.
         folds: Whether it multiplies each channel by a number and adds another in evaluation mode.
-        adds: Whether `run` takes images that it adds ahead of the activation.
+        adds: Whether `run` takes images that it adds ahead of the activation, in training too.
+        adds_in_inference: The same of layers that gain by it only where their weights are laid out.
         is_added_to: Whether an example has shown that such are added to its result.
     """
 
     is_linear: ClassVar[bool] = False
     takes_layouts: ClassVar[bool] = False
     adds: ClassVar[bool] = False
+    adds_in_inference: ClassVar[bool] = False
     is_added_to: bool = False
     _behind: tuple[Any, ...] = ()  # activations that were named or shown, of functions the names; for reports
-    _following: Following | None = None
 
     @property
     def folds(self) -> bool:
@@ -93,7 +102,7 @@ class Fusing(DropIn):
     def __call__(self, x: mx.array) -> mx.array:
         if not self.takes(x):
             return super().__call__(x)
-        x = reading.read(x)
+        x = self.read(x)
         return self.run(x) if self._following is None else self._following.noted(self, x)
 
 
@@ -107,12 +116,14 @@ def name(layer: Any, behind: Any) -> None:
 class Activation(DropIn):
     """An activation that other layers can apply."""
 
-    _following: Following | None = None
-
     @property
     def neuron(self) -> mf.Neuron:
         """What another layer would apply."""
         raise NotImplementedError
+
+    def read(self, x: mx.array) -> mx.array:
+        """A layer that x came of may take over."""
+        return x
 
     def run(self, x: mx.array) -> mx.array:
         y = self._following.taken(x, self.neuron, self) if self._following else None
@@ -129,8 +140,6 @@ class Sequential(Copied, DropIn, stock.Sequential):
         (2, 8)
     """
 
-    _following: Following | None = None  # of a model that was converted for inference
-
     def __call__(self, x: mx.array) -> mx.array:
         left = list(self.layers)
         while left:
@@ -141,15 +150,15 @@ class Sequential(Copied, DropIn, stock.Sequential):
                 layer = left.pop(0)
                 neuron = fused(layer, left[0]) if left else None
                 if not left and layer._following is not None:  # whose result code behind the chain may add to
-                    x = layer._following.kept(folded, reading.read(x))
+                    x = layer._following.kept(folded, self.read(x))
                 else:
-                    x = following.run(folded, reading.read(x), neuron)
+                    x = following.run(folded, self.read(x), neuron)
             else:
                 neuron = fused(layer, left[0]) if left else None
                 if neuron is None or not layer.takes(x):
                     x = layer(x)
                     continue
-                x = reading.read(x)
+                x = self.read(x)
                 x = following.run(layer, x, neuron) if following else layer.run(x, neuron)
             if neuron is not None:
                 left.pop(0)

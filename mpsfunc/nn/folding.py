@@ -17,9 +17,11 @@ import mlx.core as mx
 import mpsfunc as mf
 from mpsfunc.convolution.laid_out import LaidOut
 from mpsfunc.core import lazy
+from mpsfunc.nn import laying_out
 from mpsfunc.nn.laying_out import Layouts, as_images, can_be
 
 _NAMES = "weight", "bias"
+_NO_NORM = 0  # in place of a normalization's identity
 _STATISTICS = "running_mean", "running_var"
 _FEWEST = 2.0**-14  # of float16 that have all their digits
 
@@ -79,9 +81,9 @@ class Folds:
         """The identities of the layers with folded weights."""
         return {layer for layer, _ in self._kept}
 
-    def keep(self, pairs: set[tuple[int, int]]) -> None:
-        """Forgets what belongs to no such pair of a layer and a normalization, by their identities."""
-        for key in self._kept.keys() - pairs:
+    def keep(self, pairs: set[tuple[int, int]], scaled: set[int]) -> None:
+        """Forgets what belongs to no such pair of a layer and a normalization, and no such layer, by identity."""
+        for key in self._kept.keys() - pairs - {(layer, _NO_NORM) for layer in scaled}:
             self._kept.pop(key, None)
 
     def weights(self, layer: Any, norm: Any, images: mx.Dtype) -> tuple[mx.array, mx.array, LaidOut | None]:
@@ -90,8 +92,23 @@ class Folds:
         Where kernels take the weights laid out for images of a dtype, those stand in for the weights, and the layer's
         own are returned for their shape.
         """
-        key, eps = (id(layer), id(norm)), norm.eps
-        sources = _sources(layer, norm)
+        key, sources = (id(layer), id(norm)), _sources(layer, norm)
+        return self._weights(key, sources, norm.eps, layer, (layer, norm), images)
+
+    def scaled(self, layer: Any, scale: mx.array, images: mx.Dtype) -> tuple[mx.array, mx.array, LaidOut | None]:
+        """The same of a layer whose result is not to be multiplied by a vector any more."""
+        sources = (*_own(layer), scale, None, None, None)
+        return self._weights((id(layer), _NO_NORM), sources, 0.0, layer, (layer,), images)
+
+    def _weights(
+        self,
+        key: tuple[int, int],
+        sources: tuple[mx.array | None, ...],
+        eps: float,
+        layer: Any,
+        holders: tuple[Any, ...],
+        images: mx.Dtype,
+    ) -> tuple[mx.array, mx.array, LaidOut | None]:
         known = self._kept.get(key)
         if known is None or known.eps != eps or not all(map(_same, known.sources, sources)):
             weight, bias = _folded(sources, eps)
@@ -101,7 +118,7 @@ class Folds:
             mx.eval(weight, bias)
             known = _Weights(tuple(None if a is None else copy.copy(a) for a in sources), eps, weight, bias)
             kept = self._kept
-            known.alive = tuple(weakref.ref(each, lambda _: kept.pop(key, None)) for each in (layer, norm))
+            known.alive = tuple(weakref.ref(each, lambda _: kept.pop(key, None)) for each in holders)
             kept[key] = known
         laid = known.laid(layer, images)
         return (known.weight() if laid is None else layer.weight), known.bias, laid
@@ -130,16 +147,58 @@ class Folded:
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
         """What the layer computes with the folded weights, with images that are added before the activation."""
-        weight, bias, laid = self._folds.weights(self.layer, self.norm, x.dtype)
-        if add is not None and laid is None:
-            y = self.run(x) + add
-            return y if neuron is None else mf.neuron(y, *neuron)
-        kind: Any = type(self.layer)
-        other = kind.__new__(kind)
-        dict.update(other, self.layer, weight=weight, bias=bias)
-        vars(other).update(vars(self.layer), _layouts=laid if laid is None or add is None else laid.adding(add))
-        y = other.run(x, neuron)
-        return y
+        return _run(self.layer, self._folds.weights(self.layer, self.norm, x.dtype), x, neuron, add)
+
+
+class Scaled:
+    """A layer whose result is multiplied by a vector, with that multiplication as one."""
+
+    def __init__(self, layer: Any, scale: mx.array, folds: Folds) -> None:
+        self.layer, self.scale, self._folds = layer, scale, folds
+
+    @property
+    def training(self) -> bool:
+        """Of the layer."""
+        return bool(self.layer.training)
+
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
+        """What the layer computes with its weights times the vector, with images that are added."""
+        return _run(self.layer, self._folds.scaled(self.layer, self.scale, x.dtype), x, neuron, add)
+
+
+def scales(layer: Any) -> bool:
+    """Whether a vector by which a layer's result is multiplied may be one with its weights."""
+    return bool(getattr(layer, "is_linear", False)) and "weight" in layer
+
+
+def _run(
+    layer: Any,
+    weights: tuple[mx.array, mx.array, LaidOut | None],
+    x: mx.array,
+    neuron: mf.Neuron | None,
+    add: mx.array | None,
+) -> mx.array:
+    weight, bias, laid = weights
+    kind: Any = type(layer)
+    other = kind.__new__(kind)
+    dict.update(other, layer, weight=weight, bias=bias)
+    vars(other).update(vars(layer), _layouts=laid)
+    y: mx.array = other.run(x, neuron) if add is None else added(other, x, neuron, add)
+    return y
+
+
+def added(layer: Any, x: mx.array, neuron: mf.Neuron | None, add: mx.array) -> mx.array:
+    """What a layer makes with images that are added ahead of the activation, by its kernel if weights are laid out."""
+    laid = laying_out.laid(layer, x)
+    if laid is None:
+        y: mx.array = layer.run(x) + add
+        return y if neuron is None else mf.neuron(y, *neuron)
+    kind: Any = type(layer)
+    other = kind.__new__(kind)
+    dict.update(other, layer)
+    vars(other).update(vars(layer), _layouts=laid.adding(add))
+    y = other.run(x, neuron)
+    return y
 
 
 def fit(layer: Any, norm: Any) -> bool:
@@ -151,8 +210,11 @@ def fit(layer: Any, norm: Any) -> bool:
 
 
 def _sources(layer: Any, norm: Any) -> tuple[mx.array | None, ...]:
-    given = [layer.get(name) for name in _NAMES] + [norm.get(name) for name in (*_NAMES, *_STATISTICS)]
-    return tuple(given)
+    return (*_own(layer), *(norm.get(name) for name in (*_NAMES, *_STATISTICS)))
+
+
+def _own(layer: Any) -> tuple[mx.array | None, ...]:
+    return tuple(layer.get(name) for name in _NAMES)
 
 
 def _same(a: mx.array | None, b: mx.array | None) -> bool:
@@ -160,15 +222,19 @@ def _same(a: mx.array | None, b: mx.array | None) -> bool:
 
 
 def _folded(sources: tuple[mx.array | None, ...], eps: float) -> tuple[mx.array, mx.array]:
-    """Not rounded yet."""
+    """Not rounded yet; without statistics, the weights times gamma."""
     exact = any(a is not None and a.dtype == mx.float64 for a in sources)
     weight, bias, gamma, beta, mean, var = (
         None if a is None else a.astype(mx.float64 if exact else mx.float32) for a in sources
     )
-    assert weight is not None and mean is not None and var is not None
-    scale = mx.rsqrt(var + eps) if gamma is None else gamma * mx.rsqrt(var + eps)
-    shift = -mean if bias is None else bias - mean
-    made = shift * scale if beta is None else shift * scale + beta
+    assert weight is not None
+    if var is None or mean is None:
+        assert gamma is not None
+        scale, made = gamma, mx.zeros_like(gamma) if bias is None else bias * gamma
+    else:
+        scale = mx.rsqrt(var + eps) if gamma is None else gamma * mx.rsqrt(var + eps)
+        shift = -mean if bias is None else bias - mean
+        made = shift * scale if beta is None else shift * scale + beta
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), made
 
 

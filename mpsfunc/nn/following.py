@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import weakref
 from typing import Any, Protocol
 
@@ -13,9 +14,10 @@ import mlx.core as mx
 import mpsfunc as mf
 from mpsfunc.core import lazy, operation
 from mpsfunc.nn import folding
-from mpsfunc.nn.folding import Folded, Folds
+from mpsfunc.nn.folding import Folded, Folds, Scaled
 
 _REMEMBERED = 2  # calls whose results are gone
+_Way = tuple[mx.array, mx.array, "tuple[mx.array, mx.array] | None"]  # two addends, and of what the first is a product
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # each is only itself: == would compare modules and arrays
@@ -23,6 +25,7 @@ class Call:
     """A call of a layer. Arrays are held by objects of our own, which users cannot change in place."""
 
     key: int  # the result's identity
+    number: int  # they are counted
     layer: Any
     alive: weakref.ref[mx.array]  # the object that the user got, with which this is forgotten
     x: mx.array
@@ -36,6 +39,9 @@ class Watch(Protocol):
 
     def seen(self, call: Call | None, y: mx.array, behind: Any, in_a_sum: bool = False) -> None:
         """An activation was called on y, the result of that call or a sum of it, or of none."""
+
+    def summed(self, call: Call, reader: Any) -> None:
+        """A layer, `reader`, was called on a sum of that call's result and images."""
 
 
 class Following:
@@ -55,6 +61,7 @@ class Following:
         """With folding, fixed normalizations take over the calls of layers, too."""
         self.folding, self.folds = folding, Folds()
         self._calls: dict[int, Call] = {}  # by the result's identity
+        self._count = itertools.count()
         self._gone: tuple[Call, ...] = ()  # whose results no user holds any more, but maybe a sum
         self.watch: Watch | None = None
         self.classes: dict[Any, type] = {}  # of modules whose code was rewritten for this, by their own
@@ -84,7 +91,9 @@ class Following:
             if call is not None and self._may_be_added_to(call.layer):
                 self._gone = (*self._gone, call)[-_REMEMBERED:]
 
-        calls[key] = Call(key, layer, weakref.ref(y, forget), x_held, copy.copy(y), before, _held(layer))
+        calls[key] = Call(
+            key, next(self._count), layer, weakref.ref(y, forget), x_held, copy.copy(y), before, _held(layer)
+        )
         return y
 
     def taken(self, y: mx.array, neuron: mf.Neuron, behind: Any) -> mx.array | None:
@@ -111,8 +120,12 @@ class Following:
                 call.layer.update({name: call.after[name] for name in statistics})
             raise
 
-    def run(self, layer: Any, x: mx.array, neuron: mf.Neuron | None, **added: mx.array) -> mx.array:
+    def run(
+        self, layer: Any, x: mx.array, neuron: mf.Neuron | None, scale: mx.array | None = None, **added: mx.array
+    ) -> mx.array:
         """What a layer computes; in evaluation mode a model for inference keeps nothing for derivatives."""
+        if scale is not None:
+            layer = Scaled(layer, scale, self.folds)
         with operation.for_inference() if self.folding and not layer.training else contextlib.nullcontext():
             y: mx.array = layer.run(x, neuron, **added)
             return y
@@ -133,12 +146,32 @@ class Following:
         """The call of a layer that adds, and what it is to add, if z is the sum of its result and other images."""
         held = self._calls.copy()  # at once, since other threads add to it
         calls = [call for call in (*self._gone, *held.values()) if self._may_be_added_to(call.layer)]
+        if self.folding:  # what was made last nobody else reads, but a shortcut, which may be a layer's result, too
+            calls.sort(key=lambda call: -call.number)
         parts = lazy.addends(z) if calls else None
-        for one, other in (parts, parts[::-1]) if parts else ():
-            for call in calls:
-                if lazy.same(call.y, one) and _as_left(call):
-                    return call, {"add": other}
+        ways = [(one, other, self._scaled(one)) for one, other in (parts, parts[::-1])] if parts else []
+        for (one, other, scaled), call in _pairs(ways, calls, by_calls=self.folding):
+            if lazy.same(call.y, one) and _as_left(call):
+                return call, {"add": other}
+            if scaled and lazy.same(call.y, scaled[0]) and folding.scales(call.layer) and _as_left(call):
+                return call, {"add": other, "scale": scaled[1]}
         return None, {}
+
+    def _scaled(self, a: mx.array) -> tuple[mx.array, mx.array] | None:
+        return lazy.channel_scale(a) if self.folding else None
+
+    def add_to(self, z: mx.array, reader: Any) -> None:
+        """Has z, if it is the sum of a layer's result and images, be what the layer makes with them added.
+
+        Or with the result times a vector in it. The object that is z then holds that.
+        """
+        call, added = self._summed(z)
+        if call is None or call.layer.training:
+            return
+        if self.watch is not None:
+            self.watch.summed(call, reader)
+        self._forget(call)
+        lazy.become(z, self.run(call.layer, call.x, None, **added))
 
     def forget_sums(self) -> None:
         """Forgets the calls whose results no user holds any more."""
@@ -147,11 +180,19 @@ class Following:
     def _may_be_added_to(self, layer: Any) -> bool:
         """Whether a layer adds images itself, as an example has shown or is about to show."""
         adds = getattr(layer, "adds", False)  # which a layer that was reverted since has not
+        if self.folding and getattr(layer, "adds_in_inference", False):
+            adds = not layer.training
         return bool(adds and (layer.is_added_to or self.watch is not None))
 
     def _forget(self, call: Call) -> None:
         self._calls.pop(call.key, None)
         self._gone = tuple(each for each in self._gone if each is not call)
+
+
+def _pairs(ways: list[_Way], calls: list[Call], by_calls: bool) -> list[tuple[_Way, Call]]:
+    if by_calls:
+        return [(way, call) for call in calls for way in ways]
+    return [(way, call) for way in ways for call in calls]
 
 
 def _as_left(call: Call) -> bool:

@@ -11,7 +11,7 @@ import mlx.nn as stock
 import mpsfunc as mf
 from mpsfunc.convolution import fully_connected
 from mpsfunc.core.printing import describe
-from mpsfunc.nn import laying_out
+from mpsfunc.nn import folding, laying_out
 from mpsfunc.nn.drop_in import DropIn, Fusing
 
 
@@ -25,12 +25,16 @@ class Linear(Fusing, stock.Linear):
 
     is_linear = True
     takes_layouts = True
+    adds_in_inference = True
 
     def takes(self, x: mx.array) -> bool:
         """On the CPU."""
         return super().takes(x) and mx.default_device() == mx.Device(mx.cpu)
 
-    def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
+    def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
+        """Ours, with images that are added before the activation."""
+        if add is not None:
+            return folding.added(self, x, neuron, add)
         rows = math.prod(x.shape[:-1])
         vectors = x.reshape(rows, 1, 1, x.shape[-1])
         w, b = self.weight[:, None, None], self.get("bias")

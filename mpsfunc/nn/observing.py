@@ -78,13 +78,13 @@ class Observation:
         self.pairs: list[Pair] = []
         self._lines: dict[str, list[int]] = {}  # of functions that were given no layer's result
         self.called: set[int] = set()  # activations, by identity
+        self.sums: list[Pair] = []  # and the layers that read them
 
     def seen(self, call: Call | None, y: mx.array, behind: Any, in_a_sum: bool = False) -> None:
         """Notes it."""
         self.called.add(id(behind))
         if call is not None:
-            layer = call.layer.norm if isinstance(call.layer, Folded) else call.layer
-            self.pairs.append(Pair(layer, behind, call.y, in_a_sum))
+            self.pairs.append(Pair(_last(call), behind, call.y, in_a_sum))
         elif isinstance(behind, tuple):
             at, line, where = _place(sys._getframe(2), self._paths)
             if where.startswith("mlx."):  # such as gates of its recurrent layers, which nobody could write otherwise
@@ -93,13 +93,22 @@ class Observation:
             if line not in lines:
                 lines.append(line)
 
+    def summed(self, call: Call, reader: Any) -> None:
+        """Notes it."""
+        self.sums.append(Pair(_last(call), reader, call.y, True))
+
     def alone(self) -> dict[str, str]:
         """Functions that were given no layer's result."""
         return {at: f"on no layer's result in line {', '.join(map(str, lines))}" for at, lines in self._lines.items()}
 
     def computed_twice(self) -> set[int]:
         """Layers, by identity, whose results were read besides."""
-        return {id(pair.layer) for pair in self.pairs if _is_evaluated(pair.y)}
+        return {id(pair.layer) for pair in (*self.pairs, *self.sums) if _is_evaluated(pair.y)}
+
+
+def _last(call: Call) -> Any:
+    """Of the layers that make the result."""
+    return call.layer.norm if isinstance(call.layer, Folded) else call.layer
 
 
 def _place(frame: FrameType | None, paths: dict[int, str]) -> tuple[str, int, str]:
@@ -211,7 +220,8 @@ def observed(
         return {path: why for path, module in paths.items() if isinstance(module, drop_in.Activation)}
     before = {at: (type(module), "_following" in vars(module)) for at, (_, module) in modules.items()}
     for _, module in modules.values():
-        if drop_in.can_fuse(module) or drop_in.can_be_fused(module):
+        reads = common.folding and isinstance(module, drop_in.DropIn)
+        if reads or drop_in.can_fuse(module) or drop_in.can_be_fused(module):
             vars(module)["_following"] = common
             if isinstance(module, drop_in.Fusing):  # what an earlier example showed may not hold any more
                 vars(module)["_behind"] = tuple(each for each in module._behind if not isinstance(each, str))
@@ -234,9 +244,10 @@ def observed(
             f"the result of {layer or 'the model'} is read besides"
         )
     good = [pair for pair in watch.pairs if id(pair.layer) not in twice]
-    common.folds.keep({(id(pair.layer), id(pair.behind)) for pair in good})
-    follow = {id(pair.layer) for pair in good} | {id(pair.behind) for pair in good}
-    for pair in good:
+    sums = [pair for pair in watch.sums if id(pair.layer) not in twice]
+    common.folds.keep({(id(pair.layer), id(pair.behind)) for pair in good}, {id(pair.layer) for pair in sums})
+    follow = {id(each) for pair in (*good, *sums) for each in (pair.layer, pair.behind)}
+    for pair in (*good, *sums):
         if pair.in_a_sum:
             vars(pair.layer)["is_added_to"] = True
     owners = {id(pair.behind[0]) for pair in good if isinstance(pair.behind, tuple)}

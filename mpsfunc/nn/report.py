@@ -32,7 +32,8 @@ class Conversion(_Fields):
         replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
             compute nothing themselves.
         fused: The layers that apply the activation after them, with that activation, or into which a normalization is
-            folded. A batch normalization before a shortcut and an activation also adds the shortcut.
+            folded. A batch normalization before a shortcut and an activation also adds the shortcut, and so does, for
+            inference, a convolution or a linear layer ("a shortcut").
         unfused: Activations that are not fused, and why; with ``inference`` also batch normalizations.
         left: Layers of mlx.nn that were not replaced, and why.
 

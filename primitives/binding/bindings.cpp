@@ -83,6 +83,11 @@ NB_MODULE(_primitives, m) {
   m.def("addends", &addends, "a"_a, "The two arrays that a sum, which is not evaluated yet, is of, or None.");
   m.def("channel_factors", &channel_factors, "a"_a,
         "Images and the numbers of their channels whose product an array is, which is not evaluated yet, or None.");
+  m.def("channel_scale", &channel_scale, "a"_a,
+        "Images and a vector of their channels whose product an array is, which is not evaluated yet, or None.");
+  m.def(
+      "become", [](mx::array& a, const mx::array& b) { a.overwrite_descriptor(b); }, "a"_a, "b"_a,
+      "Has an object hold another array of the same shape and dtype, as an assignment to all of it does.");
   m.def("mean_of", &mean_of, "a"_a, "The images of whose pixels an array, not evaluated yet, is the mean, or None.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,

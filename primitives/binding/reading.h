@@ -31,6 +31,19 @@ inline std::optional<std::pair<mx::array, mx::array>> channel_factors(const mx::
   return std::nullopt;
 }
 
+// Images and a vector with a number for each of their channels, whose product an array is.
+inline std::optional<std::pair<mx::array, mx::array>> channel_scale(const mx::array& a) {
+  if (!made_by(a, "Multiply") || a.inputs().size() != 2) return std::nullopt;
+  for (int i = 0; i < 2; ++i) {
+    const mx::array &images = a.inputs()[1 - i], &repeated = a.inputs()[i];
+    if (!made_by(repeated, "Broadcast") || made_by(images, "Broadcast") || repeated.inputs().size() != 1) continue;
+    const mx::array& numbers = repeated.inputs()[0];
+    const bool fits = numbers.ndim() == 1 && a.ndim() >= 1 && numbers.shape(0) == a.shape(-1);
+    if (fits && images.shape() == a.shape() && images.dtype() == numbers.dtype()) return std::pair(images, numbers);
+  }
+  return std::nullopt;
+}
+
 // Whether an array is a constant that counts as 1 / count in its dtype.
 inline bool is_inverse(const mx::array& a, double count) {
   if (a.size() != 1 || a.is_tracer() || !a.is_available()) return false;
