@@ -34,8 +34,11 @@ void for_phases(const Geometry& g, const F& f) {
   }
 }
 
-void multiply_turns(const Geometry& g, const Call& call, const Neuron<float>& neuron, bool forward,
-                    const ConvAxis& rows, const ConvAxis& cols) {
+bool is_turned(const Geometry& g) { return g.depthwise() && g.out_channels == 1; }
+
+// The convolution to be, or an image's gradient, but for its weights.
+Depthwise<Bfloat> turned(const Geometry& g, const Call& call, const Neuron<float>& neuron, bool forward,
+                         const ConvAxis& rows, const ConvAxis& cols) {
   const Axis &down = g.rows, &across = g.cols;
   Depthwise<Bfloat> d = {};
   d.source = data<Bfloat>(call.in[0]), d.result = data<Bfloat>(call.out[0]);
@@ -46,7 +49,19 @@ void multiply_turns(const Geometry& g, const Call& call, const Neuron<float>& ne
   d.bias = data<float>(call.in[2]), d.neuron = &neuron;
   d.streamed = call.out[0].streamed && g.groups % lanes<float> == 0;
   d.rows = rows, d.cols = cols;
-  depthwise_of_turns(d, data<Bfloat>(call.in[1]), down.size, across.size);
+  return d;
+}
+
+void multiply_turns(const Geometry& g, const Call& call, const Neuron<float>& neuron, bool forward,
+                    const ConvAxis& rows, const ConvAxis& cols) {
+  const Depthwise<Bfloat> d = turned(g, call, neuron, forward, rows, cols);
+  depthwise_of_turns(d, data<Bfloat>(call.in[1]), g.rows.size, g.cols.size);
+}
+
+// Of weights of one channel a group and one output for each; 0 of others.
+int64_t turned_size(const int* shape, int groups) {
+  const bool depthwise = is_depthwise(groups, shape[3], shape[0] / groups) && shape[0] == groups;
+  return depthwise ? turned_size(groups, shape[1], shape[2]) : 0;
 }
 
 }  // namespace
@@ -55,7 +70,7 @@ void conv(const Call& call) {
   const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
   const Geometry g(p, call.in[0].shape[0], call.in[1].shape);
   const ConvAxis rows = forward_axis(g.rows), cols = forward_axis(g.cols);
-  const bool turns = has_pairs(call) && g.depthwise() && g.out_channels == 1 && has_turns(rows, cols);
+  const bool turns = has_pairs(call) && is_turned(g) && has_turns(rows, cols);
   if (!turns && !multiplies_pairs(call, g)) return MPSF_BELOW::conv(call);
   if (call.out[0].size == 0) return;
   if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
@@ -67,6 +82,7 @@ void conv(const Call& call) {
 
 int64_t layout_words(Type weights, const int* shape, int groups) {
   if (weights != Type::bf16) return MPSF_BELOW::layout_words(weights, shape, groups);
+  if (const int64_t size = turned_size(shape, groups)) return Layout::kWords + size / 2;
   const int64_t depth = whole_units(int64_t{shape[1]} * shape[2] * shape[3]);
   return words_of_blocks<float>(shape, groups, kPairLanes, depth, sizeof(Bfloat));
 }
@@ -76,8 +92,12 @@ void conv_layout(const Call& call) {
   const ConvLayoutParams params = params_as<ConvLayoutParams>(call.params);
   const PairProduct p = weights_product<Bfloat, Bfloat>(call.in[0].shape, params.groups, data<Bfloat>(call.in[0]));
   write_header(p, params.isa, true, call.out[0].data);
-  lay_out_all_pairs(p, 0, (p.out_channels + kPairLanes - 1) / kPairLanes,
-                    reinterpret_cast<Bfloat*>(data<float>(call.out[0]) + Layout::kWords));
+  Bfloat* const to = reinterpret_cast<Bfloat*>(data<float>(call.out[0]) + Layout::kWords);
+  const int* const shape = call.in[0].shape;
+  if (turned_size(shape, params.groups) > 0) {
+    return lay_out_turns(p.rows, p.cols, shape[0], p.weights, shape[1], shape[2], to);
+  }
+  lay_out_all_pairs(p, 0, (p.out_channels + kPairLanes - 1) / kPairLanes, to);
 }
 
 void conv_laid_out(const Call& call) {
@@ -88,16 +108,22 @@ void conv_laid_out(const Call& call) {
   if (call.out[0].size == 0) return;
   if (g.partial()) clear(data<Bfloat>(call.out[0]), call.out[0].size);
   const Neuron<float> neuron(activation_of(p));
+  const Bfloat *const laid = reinterpret_cast<const Bfloat*>(layout + 1), *const added = call.in_count > 3
+                                                                                             ? data<Bfloat>(call.in[3])
+                                                                                             : nullptr;
+  if (is_turned(g)) {
+    const ConvAxis rows = forward_axis(g.rows), cols = forward_axis(g.cols);
+    return depthwise_of_laid_turns(turned(g, call, neuron, true, rows, cols), laid, added);
+  }
   PairProduct product = forward_product<Bfloat, Bfloat>(g.flat(), call, neuron);
-  product.laid = reinterpret_cast<const Bfloat*>(layout + 1);
-  product.added = call.in_count > 3 ? data<Bfloat>(call.in[3]) : nullptr;
+  product.laid = laid, product.added = added;
   product_of_pairs(product);
 }
 
 void conv_grad_input(const Call& call) {
   const ConvParams<double> p = params_as<ConvParams<double>>(call.params);
   Geometry g(p, call.in[0].shape[0], call.in[1].shape);
-  bool turns = has_pairs(call) && g.depthwise() && g.out_channels == 1;
+  bool turns = has_pairs(call) && is_turned(g);
   if (turns) for_phases(g, [&](const ConvAxis& rows, const ConvAxis& cols) { turns = turns && has_turns(rows, cols); });
   if (!turns && !multiplies_pairs(call, g)) return MPSF_BELOW::conv_grad_input(call);
   if (call.out[0].size == 0) return;
