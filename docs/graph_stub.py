@@ -29,7 +29,7 @@ _TYPES = {
     "mpsfunc.elementwise.dropout": ("Stride",),
     "mpsfunc.elementwise.operands": ("Strides",),
     "mpsfunc.graph.kinds": ("StatisticsName",),
-    "mpsfunc.graph.nodes": ("LossNode",),
+    "mpsfunc.graph.loss_nodes": ("ForwardLossNode", "InitialGradientNode", "LossNode"),
     "mpsfunc.image.padding": ("PadMode", "Sizes"),
     "mpsfunc.image.resampling": ("FloatOrPair", "NearestCoordinateName", "ResizeCoordinateName"),
     "mpsfunc.losses.arguments": ("ReductionName",),

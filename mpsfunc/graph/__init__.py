@@ -34,6 +34,7 @@ from mpsfunc.graph.filters import divide as divide
 from mpsfunc.graph.filters import dropout as dropout
 from mpsfunc.graph.filters import elu as elu
 from mpsfunc.graph.filters import exponential as exponential
+from mpsfunc.graph.filters import forward_loss as forward_loss
 from mpsfunc.graph.filters import fully_connected as fully_connected
 from mpsfunc.graph.filters import gelu as gelu
 from mpsfunc.graph.filters import gelu_fast as gelu_fast
@@ -43,6 +44,7 @@ from mpsfunc.graph.filters import hard_shrink as hard_shrink
 from mpsfunc.graph.filters import hard_sigmoid as hard_sigmoid
 from mpsfunc.graph.filters import hard_swish as hard_swish
 from mpsfunc.graph.filters import hard_tanh as hard_tanh
+from mpsfunc.graph.filters import initial_gradient as initial_gradient
 from mpsfunc.graph.filters import instance_norm as instance_norm
 from mpsfunc.graph.filters import l2_pool as l2_pool
 from mpsfunc.graph.filters import linear as linear

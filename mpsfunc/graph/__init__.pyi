@@ -8,10 +8,10 @@ from mpsfunc.elementwise.dropout import Stride
 from mpsfunc.elementwise.operands import Strides
 from mpsfunc.graph.drawing import Drawing as Drawing
 from mpsfunc.graph.kinds import StatisticsName
+from mpsfunc.graph.loss_nodes import ForwardLossNode, InitialGradientNode, LossNode
 from mpsfunc.graph.nodes import FilterNode as FilterNode
 from mpsfunc.graph.nodes import GradientFilterNode as GradientFilterNode
 from mpsfunc.graph.nodes import ImageNode as ImageNode
-from mpsfunc.graph.nodes import LossNode
 from mpsfunc.graph.nodes import StateNode as StateNode
 from mpsfunc.graph.program import Graph as Graph
 from mpsfunc.graph.program import compile as compile
@@ -87,6 +87,13 @@ def elu(x: ImageNode | FilterNode, a: float = ..., *, name: str | None = ...) ->
 def exponential(
     x: ImageNode | FilterNode, a: float = ..., b: float = ..., c: float = ..., *, name: str | None = ...,
 ) -> FilterNode: ...
+def forward_loss(
+    y: ImageNode | FilterNode, target: ImageNode | FilterNode, type: LossName, reduction: ReductionName, *,
+    weights: ImageNode | FilterNode | None = ..., weight: float = ..., label_smoothing: float = ...,
+    number_of_classes: int = ..., epsilon: float = ..., delta: float = ..., ignore_index: int | None = ...,
+    class_weights: Sequence[float] | None = ..., pos_weight: Sequence[float] | None = ..., label_gradients: bool = ...,
+    name: str | None = ...,
+) -> ForwardLossNode: ...
 def fully_connected(
     x: ImageNode | FilterNode, out_channels: int, *, neuron: NeuronName | Neuron | None = ..., bias: bool = ...,
     name: str, params: str | None = ...,
@@ -104,6 +111,7 @@ def hard_sigmoid(
 ) -> FilterNode: ...
 def hard_swish(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
 def hard_tanh(x: ImageNode | FilterNode, a: float = ..., b: float = ..., *, name: str | None = ...) -> FilterNode: ...
+def initial_gradient(x: ImageNode | FilterNode, *, name: str | None = ...) -> InitialGradientNode: ...
 def instance_norm(
     x: ImageNode | FilterNode, *, eps: float = ..., neuron: NeuronName | Neuron | None = ..., gamma: bool = ...,
     beta: bool = ..., name: str, params: str | None = ...,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpsfunc.core.printing import describe
+from mpsfunc.graph.loss_nodes import InitialGradientNode
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, Shape
 
 _ACROSS, _DOWN = 2.4, 0.9  # inches from node to node
@@ -167,7 +168,7 @@ def _maker(image: ImageNode) -> Drawn:
 
 def _edges(node: FilterNode) -> Iterator[Edge]:
     if not isinstance(node, GradientFilterNode):
-        carries = "image" if node.gradient_of is None else "gradient"
+        carries = "image" if node.gradient_of is None or isinstance(node, InitialGradientNode) else "gradient"
         yield from (Edge(source, node, carries) for source in node.sources)
     else:
         yield Edge(node.sources[0], node, "gradient")
@@ -193,12 +194,17 @@ def _placed(nodes: Sequence[FilterNode], inputs: list[ImageNode]) -> dict[Drawn,
         if isinstance(node, GradientFilterNode):
             # Beside its filter; of several, each beside the source that it belongs to.
             own = boxes[node.of]
-            column = own.column if len(node.of.sources) == 1 else boxes[_maker(node.gradient_of)].column
+            column = own.column if len(node.of.differentiable) == 1 else boxes[_maker(node.gradient_of)].column
             for image in new:
                 place(image, column, own.row + 1, True)
             place(node, column, own.row, True)
-        elif node.gradient_of is not None:
-            place(node, before[0].column, min(box.row for box in before) - 0.5, True)
+        elif before and isinstance(node, InitialGradientNode):
+            place(node, before[0].column, before[0].row + 1, True)
+        elif before and node.gradient_of is not None:
+            row = min(box.row for box in before)
+            for image in new:
+                place(image, before[0].column, row, True)
+            place(node, before[0].column, row - 0.5, True)
         else:
             row = max((box.row for box in before), default=0) + 1
             for image in new:

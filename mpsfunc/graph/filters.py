@@ -15,7 +15,8 @@ from mpsfunc.core.arguments import pair, refuse
 from mpsfunc.elementwise.dropout import by_name
 from mpsfunc.graph import kinds
 from mpsfunc.graph.factory import GIVEN, Filter, Own, filter_of
-from mpsfunc.graph.nodes import LossNode, Options, Shape
+from mpsfunc.graph.loss_nodes import ForwardLossNode, InitialGradientNode, LossNode
+from mpsfunc.graph.nodes import Options, Shape
 from mpsfunc.typing import NeuronName, OperationName
 
 
@@ -295,21 +296,46 @@ concatenate = filter_of(
 slice_channels = filter_of(kinds.slice_channels, mf.slice_channels, "MPSNNSlice", "slice_channels(x, 0, 3)")
 spatial_mean = filter_of(kinds.spatial_mean, mf.spatial_mean, "MPSNNReductionSpatialMeanNode", "spatial_mean(x)")
 reshape = filter_of(kinds.reshape, kinds.reshaped, "MPSNNReshapeNode", "reshape(x, (1, 1, 64))")
+
+_LISTS: Own = {
+    name: (None, "Sequence[float] | None", f"The function's {name}, as a list of numbers. Default: none.")
+    for name in ("class_weights", "pos_weight")
+}
+
 loss = filter_of(
     kinds.loss,
     mf.loss,
     "MPSCNNLossNode",
     'loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "sum")',
     sources=("y", "target", "weights"),
-    own={
-        **{
-            name: (None, "Sequence[float] | None", f"The function's {name}, as a list of numbers. Default: none.")
-            for name in ("class_weights", "pos_weight")
-        },
+    own=_LISTS
+    | {
         "divided": (
             *(False, "bool"),
             "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.",
         ),
     },
     made=LossNode,
+)
+forward_loss = filter_of(
+    kinds.forward_loss,
+    mf.loss_value,
+    "MPSNNForwardLossNode",
+    'forward_loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "mean")',
+    sources=("y", "target", "weights"),
+    own=_LISTS
+    | {
+        "label_gradients": (
+            *(False, "bool"),
+            "Whether the target has a gradient node, too, as ``computeLabelGradients`` asks for. Default False.",
+        ),
+    },
+    made=ForwardLossNode,
+)
+initial_gradient = filter_of(
+    kinds.initial_gradient,
+    kinds.ones_of,
+    "MPSNNInitialGradientNode",
+    "initial_gradient(x)",
+    made=InitialGradientNode,
 )

@@ -271,13 +271,18 @@ def _vector(name: str, given: Any, dtype: mx.Dtype) -> mx.array | None:
     return mx.array([checks.number("loss", name, part) for part in parts], dtype)
 
 
-def _loss(call: Call) -> Made:
-    y, target, *weights = call.images
-    how = _but(call.options, "divided")
+def _how(call: Call, own: str) -> Options:
+    """What the function of a loss takes besides predictions and labels."""
+    how = _but(call.options, own)
     for name in ("class_weights", "pos_weight"):
-        how[name] = _vector(name, how[name], launch.accumulator(y.dtype))
-    if weights:
-        how["weights"] = weights[0]
+        how[name] = _vector(name, how[name], launch.accumulator(call.x.dtype))
+    if len(call.images) > 2:
+        how["weights"] = call.images[2]
+    return how
+
+
+def _loss(call: Call) -> Made:
+    (y, target), how = call.images[:2], _how(call, "divided")
     value, state = mf.loss_fwd(y, target, **how)
     if checks.switch("loss", "divided", call.options["divided"]):
         state = state._replace(gradient=mf.loss_grad(y, target, **how, divided=True))
@@ -285,6 +290,39 @@ def _loss(call: Call) -> Made:
 
 
 loss = Kind("loss", _loss, keeps=True)
+
+
+def _forward_loss(call: Call) -> Made:
+    wanted = checks.switch("forward_loss", "label_gradients", call.options["label_gradients"])
+    target = call.images[1]
+    if wanted and not mx.issubdtype(target.dtype, mx.floating):
+        raise TypeError(
+            f"forward_loss: such labels have no gradient; got label_gradients=True and a target of {target.dtype}, "
+            "expected label_gradients=False or a floating dtype"
+        )
+    return Made((mf.loss_value(call.x, target, **_how(call, "label_gradients")),))
+
+
+def _forward_loss_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
+    """The rule that `loss_value` has, whose kernels take a gradient of the value; the value is not made again."""
+    how = _how(call, "label_gradients")
+
+    def value(image: mx.array) -> mx.array:
+        y, target = (image, call.images[1]) if at == 0 else (call.x, image)
+        return mf.loss_value(y, target, **how)
+
+    return Pulled(mx.vjp(value, [call.images[at]], [dy])[1][0])
+
+
+forward_loss = Kind("forward_loss", _forward_loss, _forward_loss_grad)
+
+
+def ones_of(x: mx.array) -> mx.array:
+    """Ones of the shape and dtype of images: the gradient of an image by itself, with which a backward chain starts."""
+    return mx.ones_like(x)
+
+
+initial_gradient = Kind("initial_gradient", lambda call: Made((ones_of(call.x),)))
 
 
 def _first(result: tuple[mx.array, Any]) -> tuple[tuple[mx.array, ...], Any]:

@@ -169,6 +169,11 @@ class FilterNode:
         return (self.result_image,)
 
     @property
+    def differentiable(self) -> tuple[int, ...]:
+        """The positions of the sources that have a gradient; all others count as constants."""
+        return tuple(range(len(self.sources)))
+
+    @property
     def before(self) -> list[FilterNode]:
         """The filters that it reads from."""
         producers = [image.producer for image in self.sources] + [state.producer for state in self.states]
@@ -250,34 +255,10 @@ class FilterNode:
             why = "expected stop_gradient on its image"
             raise TypeError(f"{self.name}: an operation without a gradient; got {self.kind.name}, {why}")
         image = as_image(f"{self.name}: gradient", gradient)
-        return [GradientFilterNode(self, image, at) for at in range(len(self.sources))]
+        return [GradientFilterNode(self, image, at) for at in self.differentiable]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe(self.name)})"
-
-
-class LossNode(FilterNode):
-    """The node of a loss, which is its own gradient node.
-
-    Source: ``MPSCNNLossNode``.
-
-    Attributes:
-        result_image: The gradient of the first source. Targets and weights count as constants.
-        loss_image: The loss.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.loss_image = self._made(f"{self.name} value")
-
-    @property
-    def result_images(self) -> tuple[ImageNode, ...]:
-        """The gradient and the loss."""
-        return (self.result_image, self.loss_image)
-
-    def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
-        """Refused with a TypeError: ``result_image`` is the gradient."""
-        raise TypeError(f"{self.name}: a loss node is its own gradient node; got {gradient}, expected its result_image")
 
 
 class GradientFilterNode(FilterNode):
@@ -297,7 +278,7 @@ class GradientFilterNode(FilterNode):
     gradient_of: ImageNode
 
     def __init__(self, of: FilterNode, gradient: ImageNode, position: int) -> None:
-        name = f"{of.name} gradient" + f" {position}" * (len(of.sources) > 1)
+        name = f"{of.name} gradient" + f" {position}" * (len(of.differentiable) > 1)
         states = [of.result_state] if of.kind.keeps else []
         super().__init__(of.kind, (gradient, *of.sources), {}, name=name, params=of.params, states=states)
         self.of, self.position, self.trainable = of, position, True

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
+from mpsfunc.graph.loss_nodes import InitialGradientNode, LossNode
 from mpsfunc.graph.nodes import (
     FilterNode,
     GradientFilterNode,
     ImageNode,
-    LossNode,
     Options,
     StateNode,
     frozen,
@@ -71,15 +71,32 @@ def step(node: FilterNode, training: bool) -> Step:
 
 def count_once(steps: Sequence[Step]) -> None:
     """Refuses two gradient nodes of one filter that read the same gradient, which would count it twice."""
-    seen: set[tuple[FilterNode, int, ImageNode]] = set()
+    seen: set[tuple[FilterNode, int, ImageNode, bool]] = set()
     for step in steps:
         if is_a(step.node, GradientFilterNode):
-            this = step.node.of, step.node.position, step.sources[0]
-            if this in seen:
-                raise ValueError(
-                    f"compile: one gradient counts twice; got two of {describe(step.node.name)}, expected one"
-                )
-            seen.add(this)
+            for image, ones in _terms(step.sources[0]):
+                this = step.node.of, step.node.position, image, ones
+                if this in seen:
+                    raise ValueError(
+                        f"compile: one gradient counts twice; got two of {describe(step.node.name)}, expected one"
+                    )
+                seen.add(this)
+
+
+def _terms(gradient: ImageNode) -> list[tuple[ImageNode, bool]]:
+    """The images that addition nodes of a walk sum to a gradient; of one that is ones, the image that it belongs to."""
+    found: list[tuple[ImageNode, bool]] = []
+    left = [gradient]
+    while left:
+        image = left.pop()
+        maker = image.producer
+        if is_a(maker, InitialGradientNode):
+            found.append((maker.sources[0], True))
+        elif maker is None or maker.gradient_of is None or is_a(maker, GradientFilterNode):
+            found.append((image, False))
+        else:
+            left += maker.sources
+    return found
 
 
 def named_inputs(images: Iterable[ImageNode]) -> dict[str, ImageNode]:
@@ -102,8 +119,8 @@ def names(nodes: Sequence[FilterNode], inputs: Sequence[str]) -> dict[FilterNode
         name = node.name
         if is_a(node, GradientFilterNode):
             name = names[node.of] + name.removeprefix(node.of.name)
-        elif node.gradient_of is not None and node.gradient_of.producer is not None:
-            name = names[node.gradient_of.producer] + name.removeprefix(node.gradient_of.name)
+        elif (of := node.gradient_of) is not None and of.producer is not None and name.startswith(of.name):
+            name = names[of.producer] + name.removeprefix(of.name)
         else:
             _own_names(node, stored)
         numbered, count = name, 1

@@ -17,7 +17,6 @@ from mpsfunc.graph.nodes import (
     FilterNode,
     GradientFilterNode,
     ImageNode,
-    LossNode,
     Made,
     Options,
     Shape,
@@ -66,7 +65,7 @@ def compile(
 
     Raises:
         TypeError: Something is not a node.
-        ValueError: There is a cycle, there are two loss nodes, or two inputs, or two nodes with parameters or states,
+        ValueError: There is a cycle, a gradient counts twice, or two inputs, or two nodes with parameters or states,
             share a name.
 
     Example:
@@ -120,9 +119,6 @@ class Graph:
         images = [image for image in shown_nodes if is_a(image, ImageNode)]
         self._images = named_inputs([*images, *(image for step in self._steps for image in step.sources)])
         self.inputs = tuple(self._images)
-        losses = [node.name for node in self.nodes if is_a(node, LossNode)]
-        if len(losses) > 1:
-            raise ValueError(f"compile: there are two loss nodes; got {losses}, expected one at most")
         count_once(self._steps)
         self._names = names(self.nodes, self.inputs)
         self._trained = {node.of for node in self.nodes if is_a(node, GradientFilterNode)}

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from mpsfunc.core.arguments import is_a
+from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
-from mpsfunc.graph.filters import add
-from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, LossNode, as_image, in_order, shown
+from mpsfunc.graph.filters import add, initial_gradient
+from mpsfunc.graph.loss_nodes import ForwardLossNode, LossNode
+from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, as_image, in_order, shown
 
 Handler = Callable[[GradientFilterNode, FilterNode, ImageNode, ImageNode], object]
+Given = ImageNode | FilterNode | None  # the gradient of a result, if it is not the one that is made
 
 
 def training_graph(
-    node: FilterNode, source_gradient: ImageNode | FilterNode | None = None, handler: Handler | None = None
+    node: FilterNode | Sequence[FilterNode],
+    source_gradient: Given | Sequence[Given] = None,
+    handler: Handler | None = None,
 ) -> list[FilterNode]:
-    """Makes the gradient nodes of all filters that lead to a node.
+    """Makes the gradient nodes of all filters that lead to a node, or to several.
 
     Where several filters read an image, addition nodes sum its gradients. It stops at inputs and at images with
-    ``stop_gradient``; a filter with parameters that reads such an image still gets its gradient node.
+    ``stop_gradient``; a filter with parameters that reads such an image still gets its gradient node. From several
+    nodes it trains their sum.
 
     Source: ``trainingGraphWithSourceGradient:nodeHandler:``.
 
     Args:
-        node: Usually the loss node, which is its own gradient node.
-        source_gradient: The gradient of another node's result. Default: that result itself, as in MPS.
+        node: Usually the loss node, which is its own gradient node; or forward losses, or what combines them. A list of
+            nodes trains the sum of their results.
+        source_gradient: The gradient of another node's result; of a list of nodes a list, with None where the default
+            is meant. Default: ones where a forward loss leads to the node, and else that result itself, as in MPS.
         handler: Called as ``handler(gradient_node, filter_node, source_image, gradient_image)`` for every gradient node
             made, which it may configure. Default: none.
 
@@ -33,8 +41,9 @@ def training_graph(
 
     Raises:
         TypeError: A node has no gradient, or an argument is not a node or not a function.
-        ValueError: There is a second loss node, a cycle, a source gradient for a loss, or a target or weights of a loss
-            that depend on parameters, which get no gradient: set ``stop_gradient`` on it.
+        ValueError: A loss node leads to another node, a node is given twice, there is a cycle, a source gradient for a
+            loss node, or a target or weights of a loss that depend on parameters, which get no gradient: set
+            ``stop_gradient`` on it, or ask a forward loss for ``label_gradients``.
 
     Example:
         >>> from mpsfunc import graph
@@ -47,21 +56,17 @@ def training_graph(
         >>> made, ends
         (['add gradient 0', 'add gradient 1', 'relu gradient'], [FilterNode('x gradients')])
     """
-    order = _checked(node, handler)
+    nodes, given = _paired(node, source_gradient)
+    order = _checked(nodes, handler)
     gradients: dict[ImageNode, list[ImageNode]] = {}
-    if source_gradient is not None:
-        start = as_image("training_graph: source_gradient", source_gradient)
-        if is_a(node, LossNode):
-            raise ValueError(
-                f"training_graph: a loss starts the backward pass; got source_gradient={describe(start)}, expected None"
-            )
-    else:
-        start = node.result_image
-    first = node.sources[0] if is_a(node, LossNode) else node.result_image
-    if not first.stop_gradient:
-        gradients[first] = [start]
-
-    made: list[FilterNode] = [node] if is_a(node, LossNode) and gradients else []
+    made: list[FilterNode] = []
+    for each, source in zip(nodes, given, strict=True):
+        first, start = each.sources[0] if is_a(each, LossNode) else each.result_image, _start(each, source)
+        if not first.stop_gradient:
+            gradients.setdefault(first, []).append(start)
+            made += [each] if is_a(each, LossNode) else []
+        if is_a(each, LossNode):
+            _check_constants(each)
 
     def total(image: ImageNode) -> ImageNode:
         one, *others = gradients.pop(image)
@@ -73,9 +78,16 @@ def training_graph(
         return one
 
     for each in reversed(order):
-        if is_a(each, LossNode) or each.result_image not in gradients:
+        if is_a(each, LossNode) and any(image in gradients for image in each.result_images):
+            raise ValueError(
+                f"training_graph: a loss node starts the chain; got {describe(each.name)}, which leads to another, "
+                "expected a forward_loss, or stop_gradient on its image"
+            )
+        if each.result_image not in gradients:
             continue
         gradient = total(each.result_image)
+        if is_a(each, ForwardLossNode):
+            _check_constants(each)
         for pulling in each.gradient_filters(gradient):
             source = pulling.gradient_of
             if source.stop_gradient and not pulling.params:
@@ -91,27 +103,62 @@ def training_graph(
     return [each for each in made if each.result_image not in read]
 
 
-def _checked(node: FilterNode, handler: Handler | None) -> list[FilterNode]:
-    """The filters that lead to a node, if one can walk back from it."""
-    if not is_a(node, FilterNode):
-        raise TypeError(f"training_graph: node is not a filter; got node={shown(node)}, expected a FilterNode")
+def _paired(node: Any, source_gradient: Any) -> tuple[list[FilterNode], list[Any]]:
+    """The nodes to begin at, and what is given for each of them."""
+    several = entries(node)
+    if several is None:
+        nodes, given = [node], [source_gradient]
+    else:
+        nodes, listed = list(several), entries(source_gradient)
+        given = [None] * len(nodes) if source_gradient is None else list(listed or ())
+        if not nodes or len(given) != len(nodes):
+            raise ValueError(
+                f"training_graph: nodes and gradients differ in number; got {len(nodes)} nodes and "
+                f"source_gradient={shown(source_gradient)}, expected a node or more, and None or a gradient for each"
+            )
+    for at, each in enumerate(nodes):
+        if not is_a(each, FilterNode):
+            raise TypeError(f"training_graph: node is not a filter; got node={shown(each)}, expected a FilterNode")
+        if each in nodes[:at]:
+            raise ValueError(f"training_graph: a node counts twice; got {describe(each.name)} twice, expected it once")
+    return nodes, given
+
+
+def _start(node: FilterNode, given: Any) -> ImageNode:
+    """The gradient that the walk begins with."""
+    if given is not None:
+        start = as_image("training_graph: source_gradient", given)
+        if is_a(node, LossNode):
+            raise ValueError(
+                f"training_graph: a loss starts the chain; got source_gradient={describe(start)}, expected None"
+            )
+        return start
+    if is_a(node, LossNode) or not any(is_a(each, ForwardLossNode) for each in in_order([node])):
+        return node.result_image
+    image = node.result_image
+    ones: FilterNode = initial_gradient(image, name=f"{image.name} initial gradient")
+    return ones.result_image
+
+
+def _checked(nodes: Sequence[FilterNode], handler: Handler | None) -> list[FilterNode]:
+    """The filters that lead to some nodes, if one can walk back from them."""
     if handler is not None and not callable(handler):
         raise TypeError(f"training_graph: handler is not a function; got handler={shown(handler)}, expected one")
-    order = in_order([node])
+    order = in_order(nodes)
     for each in order:
         if is_a(each, GradientFilterNode):
             each.gradient_filters(each)  # refuses
-        if is_a(each, LossNode) and each is not node:
-            raise ValueError(
-                f"training_graph: a second loss node; got {describe(each.name)}, which leads to {describe(node.name)}, "
-                "expected one"
-            )
-    if is_a(node, LossNode):
-        for constant in node.sources[1:]:
-            behind = [] if constant.stop_gradient or constant.producer is None else in_order([constant.producer])
-            if any(each.params for each in behind):
-                why = "with parameters behind it, expected stop_gradient on it"
-                raise ValueError(
-                    f"{node.name}: targets and weights have no gradient; got {describe(constant.name)} {why}"
-                )
     return order
+
+
+def _check_constants(loss: FilterNode) -> None:
+    """Refuses parameters behind what has no gradient."""
+    for at, constant in enumerate(loss.sources):
+        if at in loss.differentiable or constant.stop_gradient or constant.producer is None:
+            continue
+        if any(each.params for each in in_order([constant.producer])):
+            forward = at == 1 and is_a(loss, ForwardLossNode)
+            raise ValueError(
+                f"{loss.name}: targets and weights have no gradient; got {describe(constant.name)} with parameters "
+                f"behind it, expected stop_gradient on it{' or label_gradients=True' * forward}"
+            )

@@ -105,18 +105,6 @@ def test_cycles() -> None:
             ask(second)
 
 
-def test_two_losses() -> None:
-    y, t = graph.ImageNode("y"), graph.ImageNode("t")
-    first = graph.loss(y, t, "huber", "sum", name="first")
-    second = graph.loss(graph.linear(first.loss_image), t, "huber", "sum", name="second")
-    with pytest.raises(ValueError, match="training_graph: a second loss node; got 'first', which leads to 'second'"):
-        graph.training_graph(second)
-    with pytest.raises(ValueError, match=r"compile: there are two loss nodes; got \['first', 'second'\], expected one"):
-        graph.compile(second)
-    with pytest.raises(ValueError, match="there are two loss nodes"):
-        graph.compile([first, graph.loss(y, t, "log", "sum", name="other")])
-
-
 def test_dangling_and_unknown_inputs() -> None:
     f = graph.compile(graph.add(graph.relu(graph.ImageNode("x")), graph.ImageNode("z")))
     with pytest.raises(ValueError, match=r"an input is missing; got \['x'\], expected 'z', which \['add'\] read"):

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import mlx.core as mx
 import numpy as np
-from generic.opinfo import Array, Call, Fixed, Loads, OpInfo, Sample, Wrong, call
+from generic.opinfo import Array, Call, Fixed, Loads, Node, OpInfo, Sample, Wrong, call
 from generic.ops.softmax import no_arrays
 from metal_host.case import Case, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
@@ -16,6 +16,7 @@ from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
+from mpsfunc import graph
 from mpsfunc.typing import LossName
 
 # Samples, and what they should give ----------------------------------------------------------------------
@@ -349,6 +350,13 @@ OPS = (
     ),
     OpInfo(
         name="loss_value",
+        nodes={
+            "forward_loss": Node(
+                lambda y, t: graph.forward_loss(y, t, "huber", "mean", label_gradients=True, delta=0.5),
+                lambda p, y, t: mf.loss_value(y, t, "huber", "mean", delta=0.5),
+                ((2, 6, 5, 4), (2, 6, 5, 4)),
+            )
+        },
         samples={
             **{type: of("loss_value", type, "sum", **OPTIONS.get(type, {})) for type in TYPES},
             "mean": of("loss_value", SOFTMAX, "mean", **OPTIONS[SOFTMAX]),
