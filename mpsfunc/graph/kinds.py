@@ -283,9 +283,10 @@ def _how(call: Call, own: str) -> Options:
 
 def _loss(call: Call) -> Made:
     (y, target), how = call.images[:2], _how(call, "divided")
-    value, state = mf.loss_fwd(y, target, **how)
     if checks.switch("loss", "divided", call.options["divided"]):
-        state = state._replace(gradient=mf.loss_grad(y, target, **how, divided=True))
+        value, gradient = mf.loss_value(y, target, **how), mf.loss_grad(y, target, **how, divided=True)
+        return Made((gradient, value), mf.LossState(gradient, "loss", how["type"], how["reduction"]))
+    value, state = mf.loss_fwd(y, target, **how)
     return Made((state.gradient, value), state)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpsfunc.core import checks
-from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode
+from mpsfunc.graph.nodes import FilterNode, Gradient, GradientFilterNode, ImageNode
 
 
 class LossNode(FilterNode):
@@ -32,7 +32,7 @@ class LossNode(FilterNode):
         """The first source."""
         return (0,)
 
-    def gradient_filters(self, gradient: Any) -> list[GradientFilterNode]:
+    def gradient_filters(self, gradient: Gradient) -> list[GradientFilterNode]:
         """Refused with a TypeError: ``result_image`` is the gradient."""
         raise TypeError(f"{self.name}: a loss node is its own gradient node; got {gradient}, expected its result_image")
 

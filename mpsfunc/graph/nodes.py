@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from mpsfunc.core.arguments import is_a, text
+from mpsfunc.core.arguments import entries, is_a, text
 from mpsfunc.core.printing import describe
 
 Shape = tuple[int, ...]
@@ -215,17 +215,17 @@ class FilterNode:
                 raise TypeError(f"{self.name}: no such argument; got {option}, expected one of: {known}")
         self.options.update(frozen(options))
 
-    def gradient_filter(self, gradient: ImageNode | FilterNode) -> GradientFilterNode:
+    def gradient_filter(self, gradient: Gradient) -> GradientFilterNode:
         """The node that makes the gradient of the source of this one.
 
-        Source: ``gradientFilterWithSource:``.
+        Source: ``gradientFilterWithSource:``, ``gradientFilterWithSources:``.
 
         Args:
-            gradient: The gradient of ``result_image``.
+            gradient: The gradient of ``result_image``; or a list of the gradients of all results, which are one.
 
         Raises:
             TypeError: The operation has no gradient, or gradient is not an image node.
-            ValueError: It has several sources, so that `gradient_filters` is meant.
+            ValueError: It has several sources, so that `gradient_filters` is meant; or a list has not one gradient.
 
         Example:
             >>> from mpsfunc import graph
@@ -240,10 +240,11 @@ class FilterNode:
             )
         return made[0]
 
-    def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
+    def gradient_filters(self, gradient: Gradient) -> list[GradientFilterNode]:
         """The nodes that make the gradients of the sources of this one, one each.
 
-        Source: ``gradientFiltersWithSource:``. Arguments and errors are those of `gradient_filter`.
+        Source: ``gradientFiltersWithSource:``, ``gradientFiltersWithSources:``. Arguments and errors are those of
+        `gradient_filter`.
 
         Example:
             >>> from mpsfunc import graph
@@ -254,7 +255,13 @@ class FilterNode:
         if self.kind.backward is None:
             why = "expected stop_gradient on its image"
             raise TypeError(f"{self.name}: an operation without a gradient; got {self.kind.name}, {why}")
-        image = as_image(f"{self.name}: gradient", gradient)
+        listed, argument = entries(gradient), f"{self.name}: gradient"
+        if listed is None:
+            image = as_image(argument, gradient)
+        elif len(listed) == 1:
+            image = as_image(f"{argument}[0]", listed[0])
+        else:
+            raise ValueError(f"{argument}: its results are one; got {len(listed)} gradients, expected 1")
         return [GradientFilterNode(self, image, at) for at in self.differentiable]
 
     def __repr__(self) -> str:
@@ -294,11 +301,15 @@ class GradientFilterNode(FilterNode):
         """The arguments that it may have for itself."""
         return self.kind.tunable
 
-    def gradient_filters(self, gradient: ImageNode | FilterNode) -> list[GradientFilterNode]:
+    def gradient_filters(self, gradient: Gradient) -> list[GradientFilterNode]:
         """Refused with a TypeError, as in MPS; take the second order from the functions."""
         raise TypeError(
             f"{self.name}: a gradient node has no gradient node; got {gradient}, expected mx.grad on the functions"
         )
+
+
+# The gradient of what a filter makes, also as a list of one.
+Gradient = ImageNode | FilterNode | Sequence[ImageNode | FilterNode]
 
 
 def in_order(ends: Iterable[FilterNode]) -> list[FilterNode]:

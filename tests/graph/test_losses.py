@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import mlx.core as mx
 import numpy as np
@@ -12,6 +12,7 @@ from support.graph_rows import SAME, X, close, numbers
 
 import mpsfunc as mf
 from mpsfunc import graph
+from mpsfunc.typing import LossName
 
 Y = (2, 6, 5, 3)
 INPUTS = {"x": numbers(X, 0), "t": numbers(Y, 1), "u": numbers(Y, 2), "weights": numbers(Y, 3, True)}
@@ -256,6 +257,25 @@ def test_a_loss_in_half_precision() -> None:
     assert (value.dtype, made.dtype) == (mx.float32, mx.float16)
     want = mx.grad(lambda p: mf.loss_value(predicted(p, INPUTS), INPUTS["t"], MSE, "mean").sum())(params)
     close(gradients, want, 2e-2)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none", "sum_by_non_zero_weights"])
+@pytest.mark.parametrize("type", [t for t in get_args(LossName) if t != "cosine_distance"])
+def test_a_divided_loss_node_has_the_gradient_of_its_value(type: Any, reduction: Any) -> None:
+    y, t, weights = (graph.ImageNode(name) for name in ("y", "t", "weights"))
+    how = {"weights": INPUTS["weights"] * (INPUTS["t"] > 0)}
+    arrays = {"y": mx.sigmoid(INPUTS["u"]), "t": mx.sigmoid(INPUTS["t"]), **how}
+
+    def plain(y: mx.array) -> mx.array:
+        return mf.loss_value(y, arrays["t"], type, reduction, **how)
+
+    want = mx.grad(lambda y: plain(y).sum())(arrays["y"])
+    passed = mf.loss(arrays["y"], arrays["t"], type, reduction, **how)[1]
+    for divided, gradient in ((True, want), (False, passed)):
+        loss = graph.loss(y, t, type, reduction, weights=weights, divided=divided)
+        got, _, _ = graph.compile([loss, loss.loss_image, loss.result_state])({}, arrays)
+        close(got[:2], [gradient, plain(arrays["y"])])
+        assert got[2] == mf.LossState(got[2].gradient, "loss", type, reduction) and got[2].gradient is got[0]
 
 
 # Transformations, and gradient nodes by hand -------------------------------------------------------------------------

@@ -237,7 +237,15 @@ def test_gradient_nodes_by_hand() -> None:
     dx, state = mf.conv_grad(inputs["dy"], inputs["x"], params["c"]["w"], state)
     close(got, {"dx": dx, "state": state})
     close(gradients, {"c": {"w": state.dw, "b": state.db}})
+    listed = conv.gradient_filter([dy])
+    assert listed.sources == node.sources and [n.sources for n in conv.gradient_filters((dy,))] == [node.sources]
     both = graph.add(conv, conv)
+    assert [n.position for n in both.gradient_filters([conv])] == [0, 1]
+    for wrong in ([], [dy, dy]):
+        with pytest.raises(ValueError, match=f"c: gradient: its results are one; got {len(wrong)} gradients, expected"):
+            conv.gradient_filters(wrong)
+    with pytest.raises(TypeError, match=r"c: gradient\[0\] is not a node; got 3"):
+        conv.gradient_filter([3])
     with pytest.raises(ValueError, match="2 sources have a gradient each; got gradient_filter"):
         both.gradient_filter(dy)
     for ask in (node.gradient_filter, node.gradient_filters):
