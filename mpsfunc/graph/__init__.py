@@ -27,6 +27,7 @@ from mpsfunc.graph.filters import compare as compare
 from mpsfunc.graph.filters import concatenate as concatenate
 from mpsfunc.graph.filters import conv as conv
 from mpsfunc.graph.filters import conv_transpose as conv_transpose
+from mpsfunc.graph.filters import crop as crop
 from mpsfunc.graph.filters import cross_channel_norm as cross_channel_norm
 from mpsfunc.graph.filters import depth_to_space as depth_to_space
 from mpsfunc.graph.filters import depthwise_conv as depthwise_conv
@@ -64,12 +65,16 @@ from mpsfunc.graph.filters import relu2 as relu2
 from mpsfunc.graph.filters import relu6 as relu6
 from mpsfunc.graph.filters import relun as relun
 from mpsfunc.graph.filters import reshape as reshape
+from mpsfunc.graph.filters import resize_area as resize_area
+from mpsfunc.graph.filters import resize_bicubic as resize_bicubic
 from mpsfunc.graph.filters import resize_bilinear as resize_bilinear
 from mpsfunc.graph.filters import resize_nearest as resize_nearest
 from mpsfunc.graph.filters import selu as selu
 from mpsfunc.graph.filters import sigmoid as sigmoid
 from mpsfunc.graph.filters import silu as silu
 from mpsfunc.graph.filters import slice_channels as slice_channels
+from mpsfunc.graph.filters import slice_columns as slice_columns
+from mpsfunc.graph.filters import slice_rows as slice_rows
 from mpsfunc.graph.filters import soft_shrink as soft_shrink
 from mpsfunc.graph.filters import softmax as softmax
 from mpsfunc.graph.filters import softplus as softplus

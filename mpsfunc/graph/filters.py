@@ -13,7 +13,7 @@ import mpsfunc as mf
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import pair, refuse
 from mpsfunc.elementwise.dropout import by_name
-from mpsfunc.graph import kinds
+from mpsfunc.graph import cropping, kinds
 from mpsfunc.graph.factory import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.loss_nodes import ForwardLossNode, InitialGradientNode, LossNode
 from mpsfunc.graph.nodes import Options, Shape
@@ -273,6 +273,18 @@ resize_bilinear = filter_of(
     "resize_bilinear(x, (7, 7))",
     **_MPS_BILINEAR,
 )
+resize_bicubic = filter_of(
+    kinds.by_state("resize_bicubic", mf.resize_bicubic_fwd, mf.resize_bicubic_grad),
+    mf.resize_bicubic,
+    "none; beside MPSNNLanczosScaleNode, whose filter Apple does not say",
+    "resize_bicubic(x, scale=1.5)",
+)
+resize_area = filter_of(
+    kinds.by_state("resize_area", mf.resize_area_fwd, mf.resize_area_grad),
+    mf.resize_area,
+    "none; beside MPSNNBilinearScaleNode",
+    "resize_area(x, (7, 7))",
+)
 depth_to_space = filter_of(
     kinds.by_adjoint("depth_to_space", mf.depth_to_space, mf.space_to_depth),
     mf.depth_to_space,
@@ -294,6 +306,24 @@ concatenate = filter_of(
     sources=("images",),
 )
 slice_channels = filter_of(kinds.slice_channels, mf.slice_channels, "MPSNNSlice", "slice_channels(x, 0, 3)")
+crop = filter_of(
+    kinds.of_part("crop", cropping.crop, cropping.crop_parts),
+    cropping.crop,
+    "none; offset and clipRect of MPSCNNKernel",
+    "crop(x, (8, 8), offset=(2, 1))",
+)
+slice_rows = filter_of(
+    kinds.of_part("slice_rows", cropping.slice_rows, cropping.row_parts),
+    cropping.slice_rows,
+    "MPSNNSlice",
+    "slice_rows(x, 0, 3)",
+)
+slice_columns = filter_of(
+    kinds.of_part("slice_columns", cropping.slice_columns, cropping.column_parts),
+    cropping.slice_columns,
+    "MPSNNSlice",
+    "slice_columns(x, 0, 3)",
+)
 spatial_mean = filter_of(kinds.spatial_mean, mf.spatial_mean, "MPSNNReductionSpatialMeanNode", "spatial_mean(x)")
 reshape = filter_of(kinds.reshape, kinds.reshaped, "MPSNNReshapeNode", "reshape(x, (1, 1, 64))")
 

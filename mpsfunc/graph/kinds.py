@@ -12,6 +12,7 @@ import mpsfunc as mf
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
+from mpsfunc.graph import cropping
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 from mpsfunc.typing import NeuronName, OperandName, OperationName
 
@@ -248,6 +249,15 @@ reshape = Kind(
     lambda call: Made((reshaped(call.x, **call.options),)),
     lambda call, made, dy, at: Pulled(dy.reshape(call.x.shape)),
 )
+
+
+def of_part(name: str, function: Function, parts: Callable[..., tuple[cropping.Part, cropping.Part]]) -> Kind:
+    """A part of images."""
+    return Kind(
+        name,
+        lambda call: Made((function(call.x, **call.options),)),
+        lambda call, made, dy, at: Pulled(cropping.among_zeros(dy, call.x, *parts(call.x, **call.options))),
+    )
 
 
 def _concatenate_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:

@@ -137,7 +137,7 @@ def test_placement_does_not_know_mlx() -> None:
 GRAPH = {name.removeprefix("graph/"): imports(text) for name, text in MODULES.items() if name.startswith("graph/")}
 # Each knows those before it.
 ABOVE = (
-    *"nodes loss_nodes kinds factory filters training drawing dependency plan placeholders program".split(),
+    *"nodes loss_nodes cropping kinds factory filters training drawing dependency plan placeholders program".split(),
     "__init__",
 )
 
@@ -149,7 +149,12 @@ def test_the_graph_is_in_floors() -> None:
         assert {module for module in modules if module.startswith("mpsfunc.graph")} <= known
         if name != "__init__":
             text = MODULES[f"graph/{name}"]
-            assert set(re.findall(r"^from mpsfunc\.graph import (.*)$", text, re.MULTILINE)) <= {"kinds"}
+            brought = re.findall(r"^from mpsfunc\.graph import (.*)$", text, re.MULTILINE)
+            assert set(", ".join(brought).split(", ")) <= {"", "kinds", "cropping"}
+                "kinds",
+                "cropping",
+                "cropping, kinds",
+            }
 
 
 def test_the_layers_are_in_floors() -> None:

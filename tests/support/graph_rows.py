@@ -21,6 +21,10 @@ ROWS = {
         for op in OPS.values()
         for label, node in op.nodes.items()
     },
+    "crop": Node(lambda x: graph.crop(x, (3, 2), (2, 1)), lambda p, x: x[:, 2:5, 1:3]),
+    "crop, of corners": Node(lambda x: graph.crop(x, 4), lambda p, x: x[:, :4, :4]),
+    "slice_rows": Node(lambda x: graph.slice_rows(x, 1, 4), lambda p, x: x[:, 1:4]),
+    "slice_columns": Node(lambda x: graph.slice_columns(x, 3, 5), lambda p, x: x[:, :, 3:5]),
     "reshape": Node(lambda x: graph.reshape(x, (3, 20, 2)), lambda p, x: x.reshape(2, 3, 20, 2)),
 }
 

@@ -176,7 +176,12 @@ OPS = (
             ("out_size is not an int", lambda: mf.resize_nearest(IMAGES, (3, None))),
             ("x has no dtype of real numbers", lambda: mf.resize_nearest(IMAGES > 0, 3)),
         ),
-        nodes={"": Node(lambda x: graph.resize_nearest(x, (9, 4)), lambda p, x: mf.resize_nearest(x, (9, 4)))},
+        nodes={
+            "": Node(lambda x: graph.resize_nearest(x, (9, 4)), lambda p, x: mf.resize_nearest(x, (9, 4))),
+            "by a scale": Node(
+                lambda x: graph.resize_nearest(x, scale=0.7), lambda p, x: mf.resize_nearest(x, scale=0.7)
+            ),
+        },
     ),
     OpInfo(
         name="resize_nearest_fwd",
@@ -263,6 +268,10 @@ OPS = (
             "": Node(
                 lambda x: graph.resize_bilinear(x, (9, 4), coordinate="half_pixel"),
                 lambda p, x: mf.resize_bilinear(x, (9, 4), edge_mode="zero"),
+            ),
+            "by a scale": Node(
+                lambda x: graph.resize_bilinear(x, scale=(1.3, 0.6)),
+                lambda p, x: mf.resize_bilinear(x, scale=(1.3, 0.6), **MPS),
             ),
             "of MPS": Node(
                 lambda x: graph.resize_bilinear(x, (9, 4)), lambda p, x: mf.resize_bilinear(x, (9, 4), **MPS)

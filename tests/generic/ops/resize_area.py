@@ -7,13 +7,14 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from generic.opinfo import Array, OpInfo, Sample, call
+from generic.opinfo import Array, Node, OpInfo, Sample, call
 from generic.ops.resize import EIGHT, F16, F32, IMAGES, LARGE, OTHER, SMALLER, X, axes, backward, forward, mixed
 from metal_host.case import Case
 from support.benchmarks import Benchmark
 from support.oracle import image as oracle
 
 import mpsfunc as mf
+from mpsfunc import graph
 
 
 def means(shape: tuple[int, ...], out_size: Any = None, scale: Any = None) -> tuple[np.ndarray, ...]:
@@ -46,7 +47,9 @@ OPS = (
         ),
         wrong_types=(("x has no floating dtype", lambda: mf.resize_area(IMAGES.astype(mx.int32), 3)),),
         cases=_cases,
-        no_node="MPS has none; avg_pool with an adaptive window is the same",
+        nodes={
+            "": Node(lambda x: graph.resize_area(x, scale=(0.5, 1.7)), lambda p, x: mf.resize_area(x, scale=(0.5, 1.7)))
+        },
     ),
     OpInfo(
         name="resize_area_fwd",

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from generic.opinfo import Array, OpInfo, Sample, call
+from generic.opinfo import Array, Node, OpInfo, Sample, call
 from generic.ops.resize import BF16, EIGHT, F16, F32, IMAGES, LARGE, OTHER, X, axes, backward, forward, mixed
 from metal_host.case import Case
 from support.benchmarks import DTYPES, FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import image as oracle
 
 import mpsfunc as mf
+from mpsfunc import graph
 
 HOW: dict[str, dict[str, Any]] = {
     "of aligned corners": {"align_corners": True},
@@ -97,7 +98,13 @@ OPS = (
         ),
         cases=_cases,
         benchmarks={"resize_bicubic": _measured(2), "resize_filtered": _measured(0.5, "resize_bicubic antialias")},
-        no_node="MPS has no bicubic one",
+        nodes={
+            "": Node(lambda x: graph.resize_bicubic(x, scale=1.5), lambda p, x: mf.resize_bicubic(x, scale=1.5)),
+            "through a filter": Node(
+                lambda x: graph.resize_bicubic(x, (3, 7), antialias=True),
+                lambda p, x: mf.resize_bicubic(x, (3, 7), antialias=True),
+            ),
+        },
     ),
     OpInfo(
         name="resize_bicubic_fwd",
