@@ -351,7 +351,7 @@ forward_loss = filter_of(
     kinds.forward_loss,
     mf.loss_value,
     "MPSNNForwardLossNode",
-    'forward_loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "mean")',
+    'forward_loss(x, graph.ImageNode("t"), "mean_squared_error", "mean")',
     sources=("y", "target", "weights"),
     own=_LISTS
     | {

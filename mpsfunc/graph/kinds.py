@@ -329,7 +329,7 @@ forward_loss = Kind("forward_loss", _forward_loss, _forward_loss_grad)
 
 
 def ones_of(x: mx.array) -> mx.array:
-    """Ones of the shape and dtype of images: the gradient of an image by itself, with which a backward chain starts."""
+    """Ones of the shape and dtype of images: the gradient of an image by itself, with which a backward pass starts."""
     return mx.ones_like(x)
 
 

@@ -1,4 +1,4 @@
-"""The nodes where a backward chain starts: losses, and the gradient of what is at the end."""
+"""The nodes where a backward pass starts: losses, and the gradient of what is at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpsfunc.graph.nodes import FilterNode, Gradient, GradientFilterNode, ImageN
 
 
 class LossNode(FilterNode):
-    """The node of a loss, which is its own gradient node, so that a backward chain starts at it.
+    """The node of a loss, which is its own gradient node, so that a backward pass starts at it.
 
     Source: ``MPSCNNLossNode``.
 

@@ -80,8 +80,8 @@ def training_graph(
     for each in reversed(order):
         if is_a(each, LossNode) and any(image in gradients for image in each.result_images):
             raise ValueError(
-                f"training_graph: a loss node starts the chain; got {describe(each.name)}, which leads to another, "
-                "expected a forward_loss, or stop_gradient on its image"
+                f"training_graph: a loss node starts the backward pass; got {describe(each.name)}, which leads to "
+                "another, expected a forward_loss, or stop_gradient on its image"
             )
         if each.result_image not in gradients:
             continue
@@ -130,7 +130,7 @@ def _start(node: FilterNode, given: Any) -> ImageNode:
         start = as_image("training_graph: source_gradient", given)
         if is_a(node, LossNode):
             raise ValueError(
-                f"training_graph: a loss starts the chain; got source_gradient={describe(start)}, expected None"
+                f"training_graph: a loss starts the backward pass; got source_gradient={describe(start)}, expected None"
             )
         return start
     if is_a(node, LossNode) or not any(is_a(each, ForwardLossNode) for each in in_order([node])):

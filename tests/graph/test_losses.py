@@ -333,9 +333,13 @@ def test_what_no_walk_takes() -> None:
     y, t, u = trunk()
     start = graph.loss(y, t, HUBER, "sum", name="start")
     behind = graph.linear(start.loss_image)
-    with pytest.raises(ValueError, match="a loss node starts the chain; got 'start', which leads to another, expected"):
+    with pytest.raises(
+        ValueError, match="a loss node starts the backward pass; got 'start', which leads to another, expected"
+    ):
         graph.training_graph(behind)
-    with pytest.raises(ValueError, match="a loss node starts the chain; got 'start', which leads to another, expected"):
+    with pytest.raises(
+        ValueError, match="a loss node starts the backward pass; got 'start', which leads to another, expected"
+    ):
         graph.training_graph([start, graph.relu(start)])
     start.loss_image.stop_gradient = True
     assert [end.name for end in graph.training_graph([start, behind])] == ["stem gradient"]
@@ -345,7 +349,7 @@ def test_what_no_walk_takes() -> None:
         ([], None, "training_graph: nodes and gradients differ in number; got 0 nodes"),
         ([loss, y], u, "differ in number; got 2 nodes and source_gradient=ImageNode.'u'., expected"),
         ([loss, y], [u], "differ in number; got 2 nodes and source_gradient="),
-        ([start, loss], [u, None], "training_graph: a loss starts the chain; got source_gradient="),
+        ([start, loss], [u, None], "training_graph: a loss starts the backward pass; got source_gradient="),
     ):
         with pytest.raises(ValueError, match=message):
             graph.training_graph(nodes, given)
