@@ -57,7 +57,7 @@ def measure(problem: Problem, targets: tuple[Target, ...], args: argparse.Namesp
     inputs = problem.inputs()
     # Stock MLX convolves some of the other layers for minutes a call.
     slow = problem.weighted and problem.shape != (QUICK_SHAPE if args.quick else SHAPE)
-    without = ("MLX",) if slow else () if problem.of_images else ("PyTorch NHWC",)
+    without = ["MLX"] * (slow or args.no_mlx) + ["PyTorch NHWC"] * (not problem.of_images)
     sides = _sides(args.jax, without)
     bound, wrong = checked(problem, sides, pytorch.side("oracle", torch.contiguous_format, "cpu"), inputs)
     by_name = {side.name: side for side in sides}

@@ -195,7 +195,7 @@ def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
     from . import cpu
 
     args = argparse.Namespace(only=["avg_pool_grad"], quick=True, rounds=2, jax=False, openblas=None)
-    args.dtype, args.minutes = None, None
+    args.dtype, args.minutes, args.no_mlx = None, None, False
     rows = cpu.main(args)
     assert [(row.problem.title, row.problem.dtype) for row in rows] == [
         *(
@@ -222,7 +222,7 @@ def test_wrong_answers_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(p: Problem, a: SimpleNamespace) -> Call:
         return lambda: [1.01 * right(p, a)()[0]]
 
-    args = argparse.Namespace(rounds=1, jax=False, openblas=None)
+    args = argparse.Namespace(rounds=1, jax=False, openblas=None, no_mlx=False)
     monkeypatch.setattr(stock.functions, "avg_pool_grad", wrong)
     row = cpu.measure(AVG_POOL_GRAD, (), args)
     assert row.wrong["MLX"] == pytest.approx(0.01, rel=1e-3) and "MLX" not in row.times

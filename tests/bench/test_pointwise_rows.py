@@ -350,7 +350,7 @@ def test_rows_have_one_layout() -> None:
     pytest.importorskip("torch")
     from . import cpu
 
-    args = SimpleNamespace(only=["cross_entropy"], quick=True, rounds=1, jax=False, openblas=None)
+    args = SimpleNamespace(only=["cross_entropy"], quick=True, rounds=1, jax=False, openblas=None, no_mlx=False)
     row = cpu.measure(_problem("cross_entropy"), (), args)
     assert {*row.times} == {OURS, "MLX", PYTORCH[0]} and {*row.kept} == {*row.times, COPY}
 

@@ -318,3 +318,15 @@ def test_bits_that_depend_on_the_number_of_threads_are_found(threads: Callable[[
         same_bits_for_threads(threads, lambda: [mx.zeros(3), mx.array(mf.get_num_threads() > 2)])
     with pytest.raises(AssertionError):
         same_bits_for_threads(threads, list)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="one processor")
+def test_every_thread_has_its_processors_back() -> None:
+    """The threads that wake for work, and those that wait for it, are moved for a moment only."""
+    allowed, x = os.sched_getaffinity(0), numbers((8, 32, 32, 64), mx.float32)
+    for _ in range(5):
+        time.sleep(0.01)  # the pool's threads fall asleep
+        mx.eval(mf.relu(x))
+    time.sleep(0.01)
+    threads = [int(each) for each in os.listdir("/proc/self/task")]
+    assert len(threads) > 1 and all(os.sched_getaffinity(each) == allowed for each in threads)
