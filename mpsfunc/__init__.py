@@ -40,7 +40,11 @@ _NAMES_OF = {
     "core.threads": "get_num_threads set_num_threads",
     "elementwise.arithmetic": "add arithmetic arithmetic_grad compare divide multiply subtract",
     "elementwise.dropout": "DropoutState dropout dropout_fwd dropout_grad dropout_mask",
+    "image.affine_grid": "affine_grid affine_grid_grad",
     "image.concatenation": "concatenate concatenate_grad slice_channels slice_channels_grad",
+    "image.grid_sample": (
+        "GridSampleState grid_sample grid_sample_fwd grid_sample_grad grid_sample_grad_grid grid_sample_state"
+    ),
     "image.padding": "PadState pad pad_fwd pad_grad pad_state",
     "image.resampling": "ResampleState",
     "image.resize": (
@@ -172,10 +176,18 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.elementwise.dropout import dropout_fwd as dropout_fwd
     from mpsfunc.elementwise.dropout import dropout_grad as dropout_grad
     from mpsfunc.elementwise.dropout import dropout_mask as dropout_mask
+    from mpsfunc.image.affine_grid import affine_grid as affine_grid
+    from mpsfunc.image.affine_grid import affine_grid_grad as affine_grid_grad
     from mpsfunc.image.concatenation import concatenate as concatenate
     from mpsfunc.image.concatenation import concatenate_grad as concatenate_grad
     from mpsfunc.image.concatenation import slice_channels as slice_channels
     from mpsfunc.image.concatenation import slice_channels_grad as slice_channels_grad
+    from mpsfunc.image.grid_sample import GridSampleState as GridSampleState
+    from mpsfunc.image.grid_sample import grid_sample as grid_sample
+    from mpsfunc.image.grid_sample import grid_sample_fwd as grid_sample_fwd
+    from mpsfunc.image.grid_sample import grid_sample_grad as grid_sample_grad
+    from mpsfunc.image.grid_sample import grid_sample_grad_grid as grid_sample_grad_grid
+    from mpsfunc.image.grid_sample import grid_sample_state as grid_sample_state
     from mpsfunc.image.padding import PadState as PadState
     from mpsfunc.image.padding import pad as pad
     from mpsfunc.image.padding import pad_fwd as pad_fwd

@@ -19,6 +19,9 @@ from mpsfunc.convolution.states import PaddingMode as PaddingMode
 from mpsfunc.elementwise.arithmetic import ComparisonName as ComparisonName
 from mpsfunc.elementwise.arithmetic import OperandName as OperandName
 from mpsfunc.elementwise.arithmetic import OperationName as OperationName
+from mpsfunc.image.grid_sample import GridCoordinatesName as GridCoordinatesName
+from mpsfunc.image.grid_sample import GridEdgeName as GridEdgeName
+from mpsfunc.image.grid_sample import GridSampleModeName as GridSampleModeName
 from mpsfunc.image.padding import PadMode as PadMode
 from mpsfunc.image.resampling import CoordinateName as CoordinateName
 from mpsfunc.image.resampling import NearestCoordinateName as NearestCoordinateName

@@ -1,5 +1,5 @@
-// Parameters of what picks or mixes rows and columns; the records of these names are in mpsfunc/image/params.py. What
-// is read stands in tables.
+// Parameters of what picks or mixes pixels; the records of these names are in mpsfunc/image/params.py. What rows and
+// columns read stands in tables.
 #ifndef MPSF_IMAGE_PARAMS_H
 #define MPSF_IMAGE_PARAMS_H
 #include "shared/base.h"
@@ -15,6 +15,16 @@ struct ResampleLaunch {
   int height, width;
   int tiles_down, tiles_across;
   int rows_ahead, cols_ahead;
+};
+
+// Samples at places that a grid tells, of images of a height and width. mode: 0 nearest, 1 bilinear, 2 bicubic. edge: 0
+// zeros, 1 the border, 2 reflection. coordinates: 0 normalized, 1 normalized from the middle of the first pixel to that
+// of the last, 2 pixels, 3 pixels from the sample's own position. The orders are those of a derivative by the grid.
+// Seven words: `constant` on Metal.
+struct GridSampleParams {
+  int height, width;
+  int mode, edge, coordinates;
+  int order_y, order_x;
 };
 
 #endif

@@ -22,3 +22,4 @@ template <typename To>
 __device__ inline To as_type(int bits) {
   return __int_as_float(bits);
 }
+__device__ inline int ctz(uint bits) { return __ffs(int(bits)) - 1; }

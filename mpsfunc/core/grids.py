@@ -89,6 +89,13 @@ def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
     return x * 256, y, z
 
 
+def whole_groups(x: int, rounds: int) -> tuple[int, int, int]:
+    """A grid of x whole threadgroups of 256 threads side by side; along y bodies stride over so many rounds."""
+    if x * 256 > _INT_MAX:
+        raise ValueError(f"launch: too many tiles for a GPU; got {x}, expected at most {_INT_MAX // 256}")
+    return x * 256, min(rounds, _BLOCKS_YZ), 1
+
+
 def power_of_two(n: int) -> int:
     """The least one that is not less."""
     return 1 << (n - 1).bit_length()

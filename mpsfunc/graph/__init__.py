@@ -40,6 +40,7 @@ from mpsfunc.graph.filters import fully_connected as fully_connected
 from mpsfunc.graph.filters import gelu as gelu
 from mpsfunc.graph.filters import gelu_fast as gelu_fast
 from mpsfunc.graph.filters import gelu_tanh as gelu_tanh
+from mpsfunc.graph.filters import grid_sample as grid_sample
 from mpsfunc.graph.filters import group_norm as group_norm
 from mpsfunc.graph.filters import hard_shrink as hard_shrink
 from mpsfunc.graph.filters import hard_sigmoid as hard_sigmoid

@@ -285,6 +285,14 @@ resize_area = filter_of(
     "none; beside MPSNNBilinearScaleNode",
     "resize_area(x, (7, 7))",
 )
+grid_sample = filter_of(
+    kinds.grid_sample,
+    mf.grid_sample,
+    "MPSNNGridSample",
+    'grid_sample(x, graph.ImageNode("grid"))',
+    sources=("x", "grid"),
+    coordinates="pixel",
+)
 depth_to_space = filter_of(
     kinds.by_adjoint("depth_to_space", mf.depth_to_space, mf.space_to_depth),
     mf.depth_to_space,

@@ -99,6 +99,21 @@ def of_two(name: OperationName) -> Kind:
     return Kind(name, forward, backward, tunable=("clamp",))
 
 
+def _grid_sample_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
+    x, grid = call.images
+    return Pulled(
+        mf.grid_sample_grad(dy, grid, made.state) if at == 0 else mf.grid_sample_grad_grid(dy, x, grid, made.state)
+    )
+
+
+grid_sample = Kind(
+    "grid_sample",
+    lambda call: Made(*_first(mf.grid_sample_fwd(*call.images, **call.options))),
+    _grid_sample_grad,
+    keeps=True,
+)
+
+
 def by_weights(name: str, fwd: Function, grad: Function, shape: Callable[[Shape, Options], Shape]) -> Kind:
     """Convolutions, whose state collects the gradients of weights of that shape."""
     own = ("out_channels", "kernel_size", "multiplier", "bias")

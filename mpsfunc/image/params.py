@@ -1,4 +1,4 @@
-"""Parameters of the kernels that pick or mix rows and columns, as ``metal/image/params.h`` has them."""
+"""Parameters of the kernels that pick or mix pixels, as ``metal/image/params.h`` has them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,26 @@ class ResampleLaunch(NamedTuple):
     tiles_across: int
     rows_ahead: int
     cols_ahead: int
+
+
+class GridSampleParams(NamedTuple):
+    """Samples at places that a grid tells.
+
+    Fields:
+        height: Of the images that are sampled.
+        width: Theirs too.
+        mode: 0 nearest, 1 bilinear, 2 bicubic.
+        edge: 0 zeros, 1 the border, 2 reflection.
+        coordinates: 0 normalized, 1 normalized from the middle of the first pixel to that of the last, 2 pixels,
+            3 pixels from the sample's own position.
+        order_y: Of a derivative by the grid's y.
+        order_x: By its x.
+    """
+
+    height: int
+    width: int
+    mode: int
+    edge: int
+    coordinates: int
+    order_y: int
+    order_x: int

@@ -23,6 +23,7 @@ from mpsfunc.convolution.conv_transpose import ConvTransposeState
 from mpsfunc.convolution.states import ConvState
 from mpsfunc.core.printing import a_kind, brief, describe, name_of
 from mpsfunc.elementwise.dropout import DropoutState
+from mpsfunc.image.grid_sample import GridSampleState
 from mpsfunc.image.padding import PadState
 from mpsfunc.image.resampling import ResampleState
 from mpsfunc.losses.loss import LossState
@@ -44,8 +45,8 @@ RECORDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(AvgPoolState, BatchNormState, ConvState, ConvTransposeState, CrossChannelNormState, DropoutState),
-        *(GroupNormState, InstanceNormState, L2PoolState, LocalContrastNormState, LossState, MaxPoolState, PadState),
-        *(ResampleState, SpatialNormState),
+        *(GridSampleState, GroupNormState, InstanceNormState, L2PoolState, LocalContrastNormState, LossState),
+        *(MaxPoolState, PadState, ResampleState, SpatialNormState),
         *(Axis, Neuron, Padded, PaddingPolicy, Resized),
     )
 }

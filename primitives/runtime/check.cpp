@@ -12,6 +12,7 @@
 #include "runtime/check_channels.h"
 #include "runtime/check_convolution.h"
 #include "runtime/check_elements.h"
+#include "runtime/check_images.h"
 #include "runtime/check_rows.h"
 #include "runtime/requirements.h"
 
@@ -347,6 +348,10 @@ void check(const Signature& call) {
     case Op::gather_pixels:
     case Op::resample:
       return c.resampling();
+    case Op::grid_sample:
+    case Op::grid_sample_grad:
+    case Op::grid_sample_grad_grid:
+      return grid_sample(c, call);
     case Op::softmax:
     case Op::log_softmax:
     case Op::softmin:

@@ -63,6 +63,9 @@
   X(compare)                 \
   X(gather_pixels)           \
   X(resample)                \
+  X(grid_sample)             \
+  X(grid_sample_grad)        \
+  X(grid_sample_grad_grid)   \
   X(window_sum)              \
   X(power)                   \
   X(cross_channel_norm)      \

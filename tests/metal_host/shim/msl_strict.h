@@ -60,6 +60,7 @@ float max(float x, float y);
 float min(float x, float y);
 int max(int x, int y);
 int min(int x, int y);
+uint ctz(uint x);
 bool isnan(float x);
 bool isinf(float x);
 bool isfinite(float x);

@@ -1,0 +1,99 @@
+"""Grids of affine maps for `grid_sample`, and their gradient.
+
+What is a few products a place is made of MLX's own operations, which have the rules that they need.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import pair
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.image.grid_sample import check_lengths
+from mpsfunc.windows.placement import IntOrPair
+
+
+def affine_grid(
+    theta: mx.array, out_size: IntOrPair, *, align_corners: bool = False, stream: StreamLike = None
+) -> mx.array:
+    """The normalized places of a result's pixels under an affine map, for `grid_sample`.
+
+    The middle of pixel (oh, ow) lies at ``x = (2 ow + 1) / w - 1`` and ``y = (2 oh + 1) / h - 1``, or with
+    ``align_corners`` at ``x = 2 ow / (w - 1) - 1`` and so on, 0 where there is one pixel; its place is
+    ``theta[n] @ (x, y, 1)``.
+
+    Source: PyTorch's ``affine_grid``.
+
+    Args:
+        theta: Maps (n, 2, 3), whose rows make x and y; float32, float16, bfloat16, or float64 on the CPU.
+        out_size: Size of the result, an int or (y, x).
+        align_corners: As for `grid_sample`, which must be told the same. Default False.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Places (n, y, x, 2) of theta's dtype; sums are float32, or float64, and rounded once.
+
+    Raises:
+        TypeError: theta is not a floating array, float64 on a GPU, out_size is not an int, or align_corners not a bool.
+        ValueError: theta is not (n, 2, 3), or out_size is less than 1 or too large.
+
+    Example:
+        >>> affine_grid(mx.array([[[2.0, 0, 1], [0, 1, 0]]]), (1, 2)).reshape(2, 2)
+        array([[0, 0],
+               [2, 0]], dtype=float32)
+    """
+    op, stream = "affine_grid", launch.resolve(stream)
+    checks.array(op, "theta", theta, stream=stream)
+    checks.shape(op, "theta", theta, ("n", 2, 3), "not affine maps")
+    height, width = pair(op, "out_size", out_size, 1)
+    check_lengths(op, "result", height, width)
+    checks.image_shape(op, "output shape", (1, height, width, 2))
+    aligned = checks.switch(op, "align_corners", align_corners)
+    with mx.stream(stream):
+        wide = theta.astype(launch.accumulator(theta.dtype)).reshape(-1, 1, 1, 2, 3)
+        y, x = (_middles(n, aligned, wide.dtype) for n in (height, width))
+        along_x, along_y, shift = (wide[..., i] for i in range(3))
+        places = along_x * x.reshape(1, 1, -1, 1) + (along_y * y.reshape(1, -1, 1, 1) + shift)
+        return places.astype(theta.dtype)
+
+
+def affine_grid_grad(dy: mx.array, *, align_corners: bool = False, stream: StreamLike = None) -> mx.array:
+    """Gradient of `affine_grid` with respect to its maps.
+
+    Args:
+        dy: Gradient of the places (n, y, x, 2), such as `grid_sample_grad_grid` makes; floating.
+        align_corners: As for `affine_grid`.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Gradient (n, 2, 3) of dy's dtype; sums are float32, or float64, and rounded once.
+
+    Raises:
+        TypeError: dy is not a floating array, float64 on a GPU, or align_corners not a bool.
+        ValueError: dy is not (n, y, x, 2), or holds no places.
+
+    Example:
+        >>> affine_grid_grad(mx.array([[1.0, 10], [2, 20]]).reshape(1, 1, 2, 2))
+        array([[[0.5, 0, 3],
+                [5, 0, 30]]], dtype=float32)
+    """
+    op, stream = "affine_grid_grad", launch.resolve(stream)
+    checks.image(op, "dy", dy, stream=stream)
+    checks.shape(op, "dy", dy, ("n", "y", "x", 2), "not a gradient of places")
+    aligned = checks.switch(op, "align_corners", align_corners)
+    _, height, width, _ = dy.shape
+    with mx.stream(stream):
+        wide = dy.astype(launch.accumulator(dy.dtype))
+        y, x = (_middles(n, aligned, wide.dtype) for n in (height, width))
+        of_rows, of_cols = wide.sum(2), wide.sum(1)
+        sums = (of_cols * x.reshape(1, -1, 1)).sum(1), (of_rows * y.reshape(1, -1, 1)).sum(1), of_rows.sum(1)
+        return mx.stack(sums, axis=-1).astype(dy.dtype)
+
+
+def _middles(length: int, align_corners: bool, dtype: mx.Dtype) -> mx.array:
+    """Where the middles of so many pixels lie between -1 and 1."""
+    at = mx.arange(length, dtype=dtype)
+    if not align_corners:
+        return (2 * at + (1 - length)) / length
+    return (2 * at + (1 - length)) / max(length - 1, 1)

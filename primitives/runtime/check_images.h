@@ -1,0 +1,37 @@
+// Refuses calls of samples at places that a grid tells.
+#pragma once
+#include "image/params.h"
+#include "runtime/check.h"
+
+namespace mpsf {
+
+// Images and a grid; a gradient by the images has that of the samples in their place, one by the grid both.
+template <typename Check>
+void grid_sample(const Check& c, const Signature& call) {
+  const auto p = c.template params<GridSampleParams>();
+  const bool by_image = call.op == Op::grid_sample_grad, by_grid = call.op == Op::grid_sample_grad_grid;
+  const int x = by_grid ? 1 : 0, grid = by_grid ? 2 : 1;
+  c.counts(by_grid ? 3 : 2, 1);
+  c.require(p.mode >= 0 && p.mode <= 2 && p.edge >= 0 && p.edge <= 2, "a mode and an edge from 0 to 2");
+  c.require(p.coordinates >= 0 && p.coordinates <= 3, "coordinates from 0 to 3");
+  c.require(p.order_y >= 0 && p.order_y <= 8 && p.order_x >= 0 && p.order_x <= 8, "orders from 0 to 8");
+  const Shape &images = by_image ? c.out(0) : c.in(x), &places = c.in(grid);
+  c.require(images.size() == 4 && places.size() == 4, "images and a grid of rank 4");
+  c.require(images[1] == p.height && images[2] == p.width, "images of the height and width");
+  for (int length : {p.height, p.width, places[1], places[2]}) {
+    c.require(length <= 1 << 24, "axes of at most 2^24");  // which a float tells apart
+  }
+  c.require(p.height >= 1 && p.width >= 1 && images[3] >= 1, "images with pixels");
+  c.require(int64_t{p.height} * p.width < (int64_t{1} << 31) / images[3], "images of less than 2^31 elements");
+  const Shape samples = {images[0], places[1], places[2], images[3]};
+  c.input(grid, {images[0], places[1], places[2], 2}, c.accumulator());
+  if (by_grid) {
+    c.input(0, samples, c.image());
+    c.input(1, images, c.image());
+    return c.output(0, places, c.accumulator());
+  }
+  if (by_image) c.input(0, samples, c.image());
+  c.output(0, by_image ? images : samples, c.image());
+}
+
+}  // namespace mpsf
