@@ -30,6 +30,7 @@ _TYPES = {
     "mpsfunc.elementwise.operands": ("Strides",),
     "mpsfunc.graph.kinds": ("StatisticsName",),
     "mpsfunc.graph.loss_nodes": ("ForwardLossNode", "InitialGradientNode", "LossNode"),
+    "mpsfunc.image.grid_sample": ("GridCoordinatesName", "GridEdgeName", "GridSampleModeName"),
     "mpsfunc.image.padding": ("PadMode", "Sizes"),
     "mpsfunc.image.resampling": ("FloatOrPair", "NearestCoordinateName", "ResizeCoordinateName"),
     "mpsfunc.losses.arguments": ("ReductionName",),

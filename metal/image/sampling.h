@@ -47,7 +47,7 @@ MPSF_SAMPLING_FN Place<Real> mirrored(GridSampleParams p, int length, Real at) {
   Place<Real> still;
   still.at = still.slope = 0;
   if (middles && length == 1) return still;
-  return reflected(at, middles ? Real(0) : Real(-0.5), Real(middles ? length - 1 : length));
+  return reflected(at, middles ? Real(0) : Real(-0.5f), Real(middles ? length - 1 : length));
 }
 
 // Where sample number `own` along an axis of `length` pixels lies, if the grid says `given`. Far outside of zeros it
@@ -88,7 +88,7 @@ MPSF_SAMPLING_FN Place<Real> place_of(GridSampleParams p, int length, Real given
 template <typename Real>
 MPSF_SAMPLING_FN int pixel_at(GridSampleParams p, int length, Real at) {
   const Real last = Real(length - 1);
-  if (p.mode == 2 && p.edge == 2) at = MPSF_FLOOR(mirrored(p, length, at).at + Real(0.5));
+  if (p.mode == 2 && p.edge == 2) at = MPSF_FLOOR(mirrored(p, length, at).at + Real(0.5f));
   const Real low = at > 0 ? at : Real(0), on = low < last ? low : last;
   return on == at || (p.mode == 2 && p.edge != 0) ? int(on) : -1;
 }
@@ -96,7 +96,7 @@ MPSF_SAMPLING_FN int pixel_at(GridSampleParams p, int length, Real at) {
 // A derivative of the cubic curve of a pixel, by the distance from it: up to 1, and from there to 2.
 template <typename Real>
 MPSF_SAMPLING_FN Real cubic_near(Real d, int order) {
-  const Real a = Real(-0.75);
+  const Real a = Real(-0.75f);
   if (order == 0) return ((a + 2) * d - (a + 3)) * d * d + 1;
   if (order == 1) return (3 * (a + 2) * d - 2 * (a + 3)) * d;
   if (order == 2) return 6 * (a + 2) * d - 2 * (a + 3);
@@ -104,7 +104,7 @@ MPSF_SAMPLING_FN Real cubic_near(Real d, int order) {
 }
 template <typename Real>
 MPSF_SAMPLING_FN Real cubic_far(Real d, int order) {
-  const Real a = Real(-0.75);
+  const Real a = Real(-0.75f);
   if (order == 0) return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
   if (order == 1) return (3 * a * d - 10 * a) * d + 8 * a;
   if (order == 2) return 6 * a * d - 10 * a;
@@ -126,7 +126,7 @@ MPSF_SAMPLING_FN SampleTaps<K, Real> sample_taps(GridSampleParams p, int length,
   SampleTaps<K, Real> r;
   if (K == 1) {  // of two that are as near the even one
     const Real odd = whole - 2 * MPSF_FLOOR(whole / 2);
-    first = whole + (t > Real(0.5) ? Real(1) : Real(0)) + (t == Real(0.5) ? odd : Real(0));
+    first = whole + (t > Real(0.5f) ? Real(1) : Real(0)) + (t == Real(0.5f) ? odd : Real(0));
     r.weight[0] = order == 0 ? Real(1) : Real(0);
   } else if (K == 2) {
     r.weight[0] = order == 0 ? 1 - t : order == 1 ? Real(-1) : Real(0);
@@ -148,10 +148,10 @@ MPSF_SAMPLING_FN SampleTaps<K, Real> sample_taps(GridSampleParams p, int length,
   return r;
 }
 
-// Samples that are looked at together: of as many rows and columns.
+// Samples that the G threads of a threadgroup look at together, one each.
+template <int G>
 struct Chunk {
-  enum { kSide = 16, kSamples = kSide * kSide };
+  enum { kAcross = 16, kDown = G / kAcross, kWords = G / 32 };
 };
-MPSF_FN int chunks_along(int length) { return (length + Chunk::kSide - 1) / Chunk::kSide; }
 
 #endif

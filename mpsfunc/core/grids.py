@@ -89,11 +89,11 @@ def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
     return x * 256, y, z
 
 
-def whole_groups(x: int, rounds: int) -> tuple[int, int, int]:
-    """A grid of x whole threadgroups of 256 threads side by side; along y bodies stride over so many rounds."""
-    if x * 256 > _INT_MAX:
-        raise ValueError(f"launch: too many tiles for a GPU; got {x}, expected at most {_INT_MAX // 256}")
-    return x * 256, min(rounds, _BLOCKS_YZ), 1
+def whole_groups(x: int, rounds: int, threads: int) -> tuple[int, int, int]:
+    """A grid of x whole threadgroups of so many threads; along y bodies stride over the rounds."""
+    if x * threads > _INT_MAX:
+        raise ValueError(f"launch: too many tiles for a GPU; got {x}, expected at most {_INT_MAX // threads}")
+    return x * threads, min(rounds, _BLOCKS_YZ), 1
 
 
 def power_of_two(n: int) -> int:

@@ -16,6 +16,7 @@ from mpsfunc.graph.nodes import StateNode as StateNode
 from mpsfunc.graph.program import Graph as Graph
 from mpsfunc.graph.program import compile as compile
 from mpsfunc.graph.training import training_graph as training_graph
+from mpsfunc.image.grid_sample import GridCoordinatesName, GridEdgeName, GridSampleModeName
 from mpsfunc.image.padding import PadMode, Sizes
 from mpsfunc.image.resampling import FloatOrPair, NearestCoordinateName, ResizeCoordinateName
 from mpsfunc.losses.arguments import ReductionName
@@ -104,6 +105,10 @@ def fully_connected(
 def gelu(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
 def gelu_fast(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
 def gelu_tanh(x: ImageNode | FilterNode, *, name: str | None = ...) -> FilterNode: ...
+def grid_sample(
+    x: ImageNode | FilterNode, grid: ImageNode | FilterNode, coordinates: GridCoordinatesName = ..., *,
+    align_corners: bool = ..., mode: GridSampleModeName = ..., edge_mode: GridEdgeName = ..., name: str | None = ...,
+) -> FilterNode: ...
 def group_norm(
     x: ImageNode | FilterNode, groups: int, *, eps: float = ..., neuron: NeuronName | Neuron | None = ...,
     gamma: bool = ..., beta: bool = ..., name: str, params: str | None = ...,

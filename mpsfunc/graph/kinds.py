@@ -108,7 +108,7 @@ def _grid_sample_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
 
 grid_sample = Kind(
     "grid_sample",
-    lambda call: Made(*_first(mf.grid_sample_fwd(*call.images, **call.options))),
+    lambda call: Made(*_first(mf.grid_sample_fwd(call.x, call.images[1], **call.options))),
     _grid_sample_grad,
     keeps=True,
 )

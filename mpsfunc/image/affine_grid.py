@@ -51,7 +51,7 @@ def affine_grid(
     checks.image_shape(op, "output shape", (1, height, width, 2))
     aligned = checks.switch(op, "align_corners", align_corners)
     with mx.stream(stream):
-        wide = theta.astype(launch.accumulator(theta.dtype)).reshape(-1, 1, 1, 2, 3)
+        wide = theta.astype(launch.accumulator(theta.dtype)).reshape(theta.shape[0], 1, 1, 2, 3)
         y, x = (_middles(n, aligned, wide.dtype) for n in (height, width))
         along_x, along_y, shift = (wide[..., i] for i in range(3))
         places = along_x * x.reshape(1, 1, -1, 1) + (along_y * y.reshape(1, -1, 1, 1) + shift)
@@ -87,7 +87,7 @@ def affine_grid_grad(dy: mx.array, *, align_corners: bool = False, stream: Strea
         wide = dy.astype(launch.accumulator(dy.dtype))
         y, x = (_middles(n, aligned, wide.dtype) for n in (height, width))
         of_rows, of_cols = wide.sum(2), wide.sum(1)
-        sums = (of_cols * x.reshape(1, -1, 1)).sum(1), (of_rows * y.reshape(1, -1, 1)).sum(1), of_rows.sum(1)
+        sums = [(of_cols * x.reshape(1, -1, 1)).sum(1), (of_rows * y.reshape(1, -1, 1)).sum(1), of_rows.sum(1)]
         return mx.stack(sums, axis=-1).astype(dy.dtype)
 
 

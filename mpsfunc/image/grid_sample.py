@@ -81,9 +81,9 @@ def grid_sample(
     outer edges, or with ``align_corners`` at the middles of the outermost pixels. A pixel of weight 0 is not read.
 
     Gradients by the image and by the grid are exact and repeat bit for bit, at every order. Where slopes jump, at whole
-    pixels, they are those to the right. With "border" and "reflection" a bilinear sample has no slope by the grid at the
-    outermost pixels and beyond. A place that is NaN, or infinite, reads nothing with "zero"; with "border" NaN is the
-    first pixel and infinity the edge, and with "reflection" both are the first pixel. It has no slope by the grid.
+    pixels, they are those to the right. With "border" and "reflection" a bilinear sample has no slope by the grid at
+    the outermost pixels and beyond. A place that is NaN, or infinite, reads nothing with "zero"; with "border" NaN is
+    the first pixel and infinity the edge, and with "reflection" both are the first pixel. It has no slope by the grid.
 
     Source: ``MPSNNGridSample`` and PyTorch's ``grid_sample``, whose "zeros" is "zero". MPS's
     ``useGridValueAsInputCoordinate`` is "pixel", and without it "offset"; what it does beyond the image, the order of x
@@ -183,13 +183,11 @@ def grid_sample_state(
     return _state(op, x_shape, coordinates, align_corners, mode, edge_mode)
 
 
-def grid_sample_grad(
-    dy: mx.array, grid: mx.array, state: GridSampleState, *, stream: StreamLike = None
-) -> mx.array:
+def grid_sample_grad(dy: mx.array, grid: mx.array, state: GridSampleState, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `grid_sample` with respect to its images.
 
-    Every pixel receives what the samples that read it have, each times its weight, added up in the order of the samples:
-    the same bits at every run.
+    Every pixel receives what the samples that read it have, each times its weight, added up in a fixed order: the same
+    bits at every run.
 
     Args:
         dy: Gradient of the samples (n, oh, ow, c), floating.
@@ -215,9 +213,9 @@ def grid_sample_grad(
     """
     op, stream = "grid_sample_grad", launch.resolve(stream)
     checks.array(op, "dy", dy, stream=stream)
-    spec = _checked(op, dy, state, stream)
-    _check_grid(op, grid, dy.shape[0], "dy", dy.dtype, stream)
-    _check_samples(op, dy, grid)
+    spec = _checked(op, state, stream)
+    _check_grid(op, grid, "n", "dy", dy.dtype, stream)
+    _check_samples(op, dy, grid, state)
     return rules.spread(dy, _wide(grid, dy.dtype, stream), spec)
 
 
@@ -252,12 +250,12 @@ def grid_sample_grad_grid(
     op, stream = "grid_sample_grad_grid", launch.resolve(stream)
     checks.image(op, "x", x, stream=stream)
     checks.array(op, "dy", dy, stream=stream)
-    spec = _checked(op, dy, state, stream)
-    expected = dy.shape[0], state.height, state.width, state.channels
+    spec = _checked(op, state, stream)
+    expected = "n", state.height, state.width, state.channels
     checks.shape(op, "x", x, expected, "x does not belong to this state")
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
-    _check_grid(op, grid, dy.shape[0], "dy", dy.dtype, stream)
-    _check_samples(op, dy, grid)
+    _check_grid(op, grid, x.shape[0], "x", x.dtype, stream)
+    _check_samples(op, dy, grid, state)
     with mx.stream(stream):
         return rules.slopes(dy, x, _wide(grid, x.dtype, stream), spec).astype(grid.dtype)
 
@@ -287,26 +285,25 @@ def check_lengths(op: str, name: str, height: int, width: int) -> None:
         )
 
 
-def _check_grid(op: str, grid: Any, images: int, other: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
+def _check_grid(op: str, grid: Any, images: int | str, other: str, dtype: mx.Dtype, stream: mx.Stream) -> None:
     checks.array(op, "grid", grid, stream=stream)
     checks.shape(op, "grid", grid, (images, "oh", "ow", 2), f"the grid does not belong to {other}")
     if grid.dtype not in (dtype, mx.float32):
         either = dtype if dtype == mx.float32 else f"{dtype} or mlx.core.float32"
-        raise TypeError(
-            f"{op}: grid and {other} differ in dtype; got grid.dtype={grid.dtype}, expected {either}"
-        )
+        raise TypeError(f"{op}: grid and {other} differ in dtype; got grid.dtype={grid.dtype}, expected {either}")
     _, height, width, _ = grid.shape
     if 0 in (height, width):
         raise ValueError(f"{op}: a grid has no places; got grid.shape={tuple(grid.shape)}, expected oh, ow >= 1")
     check_lengths(op, "grid", height, width)
 
 
-def _check_samples(op: str, dy: mx.array, grid: mx.array) -> None:
-    checks.shape(op, "dy", dy, (*grid.shape[:3], "c"), "dy does not belong to this grid")
+def _check_samples(op: str, dy: mx.array, grid: mx.array, state: GridSampleState) -> None:
+    expected = *grid.shape[:3], state.channels
+    checks.shape(op, "dy", dy, expected, "dy does not belong to this state")
 
 
-def _checked(op: str, dy: mx.array, state: Any, stream: mx.Stream) -> rules.Spec:
-    """What a state, which may have been made by hand, says of samples that have this gradient."""
+def _checked(op: str, state: Any, stream: mx.Stream) -> rules.Spec:
+    """What a state says, which may have been made by hand."""
     checks.state(op, state, GridSampleState, stream=stream)
     if type(state.op) is not str or state.op != "grid_sample":
         raise ValueError(
@@ -324,7 +321,6 @@ def _checked(op: str, dy: mx.array, state: Any, stream: mx.Stream) -> rules.Spec
         )
     checks.choice(op, "state.mode", state.mode, MODES)
     checks.choice(op, "state.edge_mode", state.edge_mode, EDGES)
-    checks.shape(op, "dy", dy, ("n", "oh", "ow", channels), "dy does not belong to this state")
     return _spec(state, stream)
 
 

@@ -1,9 +1,9 @@
 """Samples at places that a grid tells: three operations, of which the derivatives of any order are made.
 
 A sample is ``sum_ij wy_i wx_j x[r_i, s_j]``, with weights that depend on the grid. With derivatives of the weights, of
-an order by y and one by x, in their place it is a derivative by the grid. `sample` computes it; `spread`, its transpose,
-adds up what samples give to the pixels that they read; `slopes` is the inner product of samples and their cotangent, by
-either coordinate. Each one's derivatives are the three of some order more.
+an order by y and one by x, in their place it is a derivative by the grid. `sample` computes it; `spread`, its
+transpose, adds up what samples give to the pixels that they read; `slopes` is the inner product of the cotangent and
+a derivative more, by either coordinate. The derivatives of each are the three of one order more.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mpsfunc.image.params import GridSampleParams
 
 TAPS = (1, 2, 4)  # along an axis, of a mode
 _ORDERS = (0, 1, 3)  # of derivatives that are not zero
-_CHUNK = 16  # samples along a side of what a GPU's threads look at together, as sampling.h has it
-_GROUP = 256  # threads
+_THREADS = 256  # of a GPU that look at as many samples together
+_ACROSS = 16  # those side by side, as sampling.h has it
 
 
 class Spec(NamedTuple):
@@ -92,21 +92,22 @@ def spread(dy: mx.array, grid: mx.array, spec: Spec) -> mx.array:
         return mx.zeros(*result)
 
     def kernels() -> tuple[KernelLaunch, ...]:
-        chunks = -(-height // _CHUNK) * -(-width // _CHUNK)
+        chunks = -(-height // (_THREADS // _ACROSS)) * -(-width // _ACROSS)
         bounds = ((n, chunks, 4), mx.int32)
-        taps = ("K", TAPS[p.mode])
+        common = ("K", TAPS[p.mode]), ("G", _THREADS)
         vector_width = grids.vector_width(dy.dtype, channels, dy.size)
         packs = min(16, max(2, grids.power_of_two(-(-channels // vector_width))))
         down = 4 if packs > 4 else 8
-        across = _GROUP // packs // down
+        across = _THREADS // packs // down
         tiles = -(-p.height // down) * -(-p.width // across)
         slices = -(-(channels // vector_width) // packs)
-        template = ("V", vector_width), taps, ("S", packs), ("DY", down), ("DX", across)
-        group = (_GROUP, 1, 1)
-        of_chunks, of_tiles = grids.whole_groups(chunks, n), grids.whole_groups(tiles, n * slices)
+        template = ("V", vector_width), *common, ("S", packs), ("DY", down), ("DX", across)
+        group = (_THREADS, 1, 1)
+        of_chunks = grids.whole_groups(chunks, n, _THREADS)
+        of_tiles = grids.whole_groups(tiles, n * slices, _THREADS)
         names = ("dy", "grid", "bounds"), ("dx",)
         return (
-            KernelLaunch("grid_sample_bounds", ("grid",), ("bounds",), (bounds,), of_chunks, group, p, (taps,)),
+            KernelLaunch("grid_sample_bounds", ("grid",), ("bounds",), (bounds,), of_chunks, group, p, common),
             KernelLaunch("grid_sample_grad", *names, (result,), of_tiles, group, p, template),
         )
 

@@ -8,6 +8,7 @@ import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc.typing import GridCoordinatesName, GridEdgeName, GridSampleModeName
 
 Pair = int | Sequence[int]
 
@@ -83,6 +84,37 @@ class MaxUnpool2d(stock.Module):
 
     def __call__(self, y: mx.array, state: mf.MaxPoolState) -> mx.array:
         return mf.max_unpool(y, state)
+
+
+class GridSample(stock.Module):
+    """`mpsfunc.grid_sample`: samples of images at places that a grid tells, as PyTorch's function of that name.
+
+    Args:
+        coordinates: "normalized" (default), "pixel" or "offset".
+        align_corners: Whether -1 and 1 are the middles of the outermost pixels. Default False.
+        mode: "nearest", "bilinear" (default) or "bicubic".
+        edge_mode: "zero" (default), "border" or "reflection".
+
+    Example:
+        >>> GridSample("pixel")(mx.arange(4.0).reshape(1, 2, 2, 1), mx.array([[[[0.5, 1.0]]]])).item()
+        2.5
+    """
+
+    def __init__(
+        self,
+        coordinates: GridCoordinatesName = "normalized",
+        align_corners: bool = False,
+        mode: GridSampleModeName = "bilinear",
+        edge_mode: GridEdgeName = "zero",
+    ) -> None:
+        super().__init__()
+        self.coordinates, self.align_corners = coordinates, align_corners
+        self.mode, self.edge_mode = mode, edge_mode
+
+    def __call__(self, x: mx.array, grid: mx.array) -> mx.array:
+        return mf.grid_sample(
+            x, grid, self.coordinates, align_corners=self.align_corners, mode=self.mode, edge_mode=self.edge_mode
+        )
 
 
 class CrossChannelNorm(stock.Module):

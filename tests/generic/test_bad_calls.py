@@ -210,7 +210,8 @@ def _filters() -> dict[str, Any]:
 def test_arguments_of_a_filter(name: str) -> None:
     make_filter, x = _filters()[name], graph.ImageNode("x")
     own = make_filter.__signature__.parameters
-    images = {source: x for source in ("x", "y", "target") if source in own} | {"images": [x, x]}
+    images: dict[str, Any] = {source: x for source in ("x", "y", "target") if source in own}
+    images |= {"images": [x, x], "grid": graph.slice_channels(x, 0, 2)}
     right = {argument: value for argument, value in images.items() if argument in own}
     right |= FILTERS.get(name, {}) | {"name": name}
 

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("on_cpu")]
 SIZES = [(10, 12), (5, 6), (7, 3), (1, 1), (13, 17)]
 SHAPE = (2, 5, 6, 3)
+EDGES = ("zero", "border", "reflection")
 
 
 def theirs(a: mx.array) -> Any:
@@ -197,3 +198,54 @@ def test_resizing_in_other_dtypes(way: str, dtype: mx.Dtype) -> None:
         assert y.dtype == dtype
         right = output.double().numpy().transpose(0, 2, 3, 1)
         np.testing.assert_allclose(exact(y), right, rtol=0, atol=rounding * abs(right).max())
+
+
+# Samples at places ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("edge", ["zero", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("shape", [(2, 5, 7, 3), (1, 1, 4, 20), (1, 6, 1, 2)], ids=str)
+def test_grid_sample(shape: tuple[int, ...], mode: Any, edge: Any, align_corners: bool) -> None:
+    x, grid = numbers(shape, mx.float64), 1.2 * numbers((shape[0], 8, 9, 2), mx.float64, 1)
+    how: dict[str, Any] = {"mode": mode, "align_corners": align_corners}
+    y, state = mf.grid_sample_fwd(x, grid, edge_mode=edge, **how)
+    source, places = theirs(x), torch.tensor(exact(grid), requires_grad=True)
+    padding_mode = {"zero": "zeros"}.get(edge, edge)
+    output = torch.nn.functional.grid_sample(source, places, padding_mode=padding_mode, **how)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 2)
+    dx, dgrid = torch.autograd.grad(output, (source, places), torch.tensor(exact(dy).transpose(0, 3, 1, 2)))
+    agree(mf.grid_sample_grad(dy, grid, state), dx)
+    ours = mf.grid_sample_grad_grid(dy, x, grid, state)
+    np.testing.assert_allclose(exact(ours), dgrid.numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize(("mode", "edges"), [("nearest", EDGES), ("bilinear", EDGES[1:])])
+def test_places_that_are_none(mode: Any, edges: tuple[Any, ...], align_corners: bool) -> None:
+    """Where PyTorch says what comes of them; for the rest its CPU makes NaN, or an end to the process."""
+    x = mx.arange(1.0, 10, dtype=mx.float64).reshape(1, 3, 3, 1)
+    nan, inf = float("nan"), float("inf")
+    places = [(nan, 0), (0, nan), (inf, 0), (-inf, 0), (0, inf), (0, -inf), (1e30, 0), (-1, -1), (1, 1), (0.3, -1)]
+    grid = mx.array(places, mx.float64).reshape(1, 1, -1, 2)
+    for edge in edges:
+        how: dict[str, Any] = {"mode": mode, "align_corners": align_corners}
+        padding_mode = {"zero": "zeros"}.get(edge, edge)
+        output = torch.nn.functional.grid_sample(theirs(x), torch.tensor(exact(grid)), padding_mode=padding_mode, **how)
+        agree(mf.grid_sample(x, grid, edge_mode=edge, **how), output)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_affine_grid(align_corners: bool) -> None:
+    theta = numbers((2, 2, 3), mx.float64)
+    source = torch.tensor(exact(theta), requires_grad=True)
+    output = torch.nn.functional.affine_grid(source, [2, 3, 4, 5], align_corners=align_corners)
+    ours = mf.affine_grid(theta, (4, 5), align_corners=align_corners)
+    np.testing.assert_allclose(exact(ours), output.detach().numpy(), rtol=1e-12, atol=1e-12)
+    dy = numbers((2, 4, 5, 2), mx.float64, 1)
+    (right,) = torch.autograd.grad(output, source, torch.tensor(exact(dy)))
+    np.testing.assert_allclose(
+        exact(mf.affine_grid_grad(dy, align_corners=align_corners)), right.numpy(), rtol=1e-12, atol=1e-12
+    )

@@ -25,7 +25,7 @@ pytestmark = [needs_clang, pytest.mark.kernels]
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
 # A right launch takes a fraction of a second; a fault that makes a loop endless would have each take a minute.
 SECONDS = 8
-_OUTPUTS = {"float32", "uint8", "uint16"}  # the integers number winners
+_OUTPUTS = {"float32", "uint8", "uint16", "int32"}  # the integers number winners, and rows and columns
 
 
 @functools.cache

@@ -14,9 +14,7 @@ THETA = Array((2, 2, 3))
 
 def _middles(size: tuple[int, int], align_corners: bool) -> np.ndarray:
     """(x, y, 1) of each pixel."""
-    along = [
-        np.linspace(-1, 1, n) if align_corners and n > 1 else (np.arange(n) + 0.5) / n * 2 - 1 for n in size
-    ]
+    along = [np.linspace(-1, 1, n) if align_corners and n > 1 else (np.arange(n) + 0.5) / n * 2 - 1 for n in size]
     y, x = np.meshgrid(*along, indexing="ij")
     return np.stack([x, y, np.ones_like(x)], axis=-1)
 
@@ -64,7 +62,6 @@ OPS = (
             "": call("affine_grid_grad", Array((2, 3, 4, 2))),
             "of aligned corners": call("affine_grid_grad", Array((2, 1, 5, 2)), align_corners=True),
         },
-        image="dy",
         reference=_maps,
         slack=4,
         linear=(0,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -15,6 +16,7 @@ from support.oracle import sampling as oracle
 
 import mpsfunc as mf
 from mpsfunc import graph
+from mpsfunc.image import grid_sample_rules
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
 
@@ -66,22 +68,20 @@ def _slopes(dy: np.ndarray, x: np.ndarray, grid: np.ndarray, state: Call) -> np.
 
 def places(shape: tuple[int, ...], seed: int = 5) -> mx.array:
     """Normalized ones, some of them outside, and a NaN where there are many."""
-    made = mx.clip(0.7 * numbers((*shape, 2), seed=seed), -3, 3)
+    made = mx.clip(0.7 * numbers((*shape, 2), seed=seed), -2.9, 2.9)
     if made.size > 40:
         made = mx.where(mx.arange(made.size).reshape(made.shape) == 17, mx.nan, made)
     return made
 
 
-def _case(
-    shape: tuple[int, ...], dtype: mx.Dtype, size: tuple[int, int], crowded: bool = False, **how: Any
-) -> Case:
+def _case(shape: tuple[int, ...], dtype: mx.Dtype, size: tuple[int, int], crowded: bool = False, **how: Any) -> Case:
     """Samples, and the gradients by both."""
     n, _, _, c = shape
     slopes = how.get("mode") != "nearest"
     bodies = ("grid_sample", "grid_sample_bounds", "grid_sample_grad", *(["grid_sample_grad_grid"] * slopes))
 
     def check() -> None:
-        x, grid = numbers(shape, dtype), mx.nan_to_num(places((n, *size)), nan=7.0)
+        x, grid = numbers(shape, dtype), mx.nan_to_num(places((n, *size)), nan=6.7)
         if how.get("coordinates") == "pixel":
             grid = (grid + 1) * 2
         y, state = mf.grid_sample_fwd(x, grid, **how)
@@ -100,22 +100,49 @@ def _case(
     return Case(named("grid_sample", shape, dtype, to=size, **how), bodies, check, crowded)
 
 
-def _of_many_chunks() -> Case:
-    """More chunks than threads look at together; a few samples of the last one are on the image."""
+def _of_few_threads(case: Case) -> Case:
+    """Of as few as the thread sanitizer tells apart, which is less than 256."""
 
     def check() -> None:
-        size = (16, 16 * 257)
-        grid = mx.full((1, *size, 2), 9.0)
-        grid[:, 3:5, -4:] = numbers((1, 2, 4, 2), seed=2)
-        grid[:, :2, :3] = numbers((1, 2, 3, 2), seed=3)
-        dy = numbers((1, *size, 1))
+        with mock.patch.object(grid_sample_rules, "_THREADS", 128):
+            case.check()
+
+    return case._replace(name=f"{case.name} threads=128", check=check)
+
+
+def _of_many_chunks() -> Case:
+    """More chunks than threads look at together, of which a few have samples on the image."""
+
+    def check() -> None:
+        size, chunks = (16, 16 * 257), (0, 40, 255, 256)
+        places, dy = np.full((1, *size, 2), 9.0, np.float32), numbers((1, *size, 1))
+        columns = [16 * chunk + i for chunk in chunks for i in (0, 1, 15)]
+        places[:, 3:5, columns] = exact(numbers((1, 2, len(columns), 2), seed=2))
+        places[:, 15, columns[3]] = 2  # alone in the last lanes of its chunk
         state = mf.grid_sample_state((1, 3, 3, 1), "pixel")
-        near = np.concatenate([exact(grid)[:, :5, :3], exact(grid)[:, :5, -4:]], axis=2)
-        of_near = np.concatenate([exact(dy)[:, :5, :3], exact(dy)[:, :5, -4:]], axis=2)
-        tables = oracle.tables(near, (1, 3, 3, 1), coordinates="pixel")
-        close(mf.grid_sample_grad(dy, grid, state), oracle.spread(of_near, *tables), 16, slack=4)
+        tables = oracle.tables(np.float64(places[:, :, columns]), (1, 3, 3, 1), coordinates="pixel")
+        right = oracle.spread(exact(dy)[:, :, columns], *tables)
+        close(mf.grid_sample_grad(dy, mx.array(places), state), right, 16, slack=4)
 
     return Case("grid_sample_grad of many chunks", ("grid_sample_bounds", "grid_sample_grad"), check)
+
+
+def _beside_infinity() -> Case:
+    """Infinity goes where it has weight, and nowhere else: a sample on a pixel has a slope to its right alone."""
+
+    def check() -> None:
+        x = mx.where(mx.arange(9).reshape(1, 3, 3, 1) == 5, mx.inf, mx.ones((1, 3, 3, 1)))
+        grid = mx.array([[1.0, 1], [1, 0.5], [2, 0], [0.5, 1], [0, 2]]).reshape(1, 1, 5, 2)
+        y, state = mf.grid_sample_fwd(x, grid, "pixel")
+        np.testing.assert_array_equal(exact(y).ravel(), 1)
+        dgrid = exact(mf.grid_sample_grad_grid(mx.ones(y.shape), x, grid, state)).reshape(5, 2)
+        np.testing.assert_array_equal(dgrid, [[np.inf, 0], [np.inf, 0], [-1, np.inf], [0, 0], [0, -1]])
+        dy = mx.array([np.inf, 1, 2, 3, 4]).reshape(y.shape)
+        dx = exact(mf.grid_sample_grad(dy, grid, state)).reshape(3, 3)
+        np.testing.assert_array_equal(dx, [[0, 0.5, 2], [1.5, np.inf, 0], [4, 0, 0]])
+
+    bodies = "grid_sample", "grid_sample_bounds", "grid_sample_grad", "grid_sample_grad_grid"
+    return Case("grid_sample beside infinity", bodies, check)
 
 
 def _cases() -> Iterator[Case]:
@@ -130,7 +157,10 @@ def _cases() -> Iterator[Case]:
     yield _case((1, 7, 6, 36), F32, (20, 5), mode="bicubic", edge_mode="reflection", coordinates="pixel")
     yield _case((1, 5, 6, 32), BF16, (33, 3), mode="bicubic", edge_mode="reflection", align_corners=True)
     yield _case((3, 9, 20, 4), F32, (40, 19), crowded=True, edge_mode="reflection")
+    yield _case((1, 3, 4, 33), F32, (2, 3))  # more channels than lanes
+    yield _of_few_threads(_case((3, 9, 20, 4), F32, (20, 19), crowded=True, edge_mode="border"))
     yield _of_many_chunks()
+    yield _beside_infinity()
 
 
 # What bodies load ---------------------------------------------------------------------------------------
@@ -249,14 +279,18 @@ OPS = (
         wrong_values=(
             ("a state of another operation", lambda: _refused(op="pad")),
             ("dy does not belong to this state", lambda: _refused(channels=3)),
-            ("dy does not belong to this grid", lambda: _refused(GRID[:, :2])),
-            ("the grid does not belong to dy", lambda: _refused(GRID[:1])),
+            ("dy does not belong to this state", lambda: _refused(GRID[:, :2])),
+            ("dy does not belong to this state", lambda: _refused(GRID[:1])),
+            ("the grid does not belong to dy", lambda: _refused(GRID[..., :1])),
             ("state.height is out of range", lambda: _refused(height=0)),
             ("state.width is out of range", lambda: _refused(width=2**24 + 1)),
             ("unknown state.mode", lambda: _refused(mode="?")),
             ("unknown state.edge_mode", lambda: _refused(edge_mode="?")),
             ("unknown state.coordinates", lambda: _refused(coordinates="?")),
-            ("the state aligns corners of other", lambda: _refused(coordinates="pixel", align_corners=True)),
+            (
+                "the state aligns corners of other coordinates",
+                lambda: _refused(coordinates="pixel", align_corners=True),
+            ),
         ),
         wrong_types=(
             ("not a state of this operation", lambda: mf.grid_sample_grad(SAMPLES, GRID, _OTHER)),
@@ -277,6 +311,7 @@ OPS = (
                     in_matrix=False,
                 )
                 for label, how in HOW.items()
+                if how.get("mode") != "nearest"
             },
         },
         image="x",
@@ -285,8 +320,9 @@ OPS = (
         linear=(0, 1),
         wrong_values=(
             ("x does not belong to this state", lambda: _refused_by_grid(x=IMAGES[:, 1:])),
+            ("the grid does not belong to x", lambda: _refused_by_grid(grid=GRID[:1])),
             ("dy does not belong to this state", lambda: _refused_by_grid(dy=SAMPLES[..., 1:])),
-            ("dy does not belong to this grid", lambda: _refused_by_grid(grid=GRID[:, :2])),
+            ("dy does not belong to this state", lambda: _refused_by_grid(grid=GRID[:, :2])),
         ),
         wrong_types=(
             ("dy and x differ in dtype", lambda: _refused_by_grid(dy=SAMPLES.astype(mx.float16))),
