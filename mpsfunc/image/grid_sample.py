@@ -281,7 +281,7 @@ def check_lengths(op: str, name: str, height: int, width: int) -> None:
     """Lengths that a float32 counts."""
     if max(height, width) > _MOST:
         raise ValueError(
-            f"{op}: an axis is too long; got {height} rows and {width} columns of the {name}, expected at most {_MOST}"
+            f"{op}: an axis of the {name} is too long; got (h, w)={describe((height, width))}, expected at most 2**24"
         )
 
 

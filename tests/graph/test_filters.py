@@ -71,7 +71,7 @@ def test_defaults_are_those_of_the_functions_but_where_nodes_of_mps_differ() -> 
     differ = {
         "conv": {"padding"}, "depthwise_conv": {"padding"}, "conv_transpose": {"padding"},
         "avg_pool": {"padding", "edge_mode"}, "max_pool": {"padding", "edge_mode"}, "l2_pool": {"padding", "edge_mode"},
-        "local_contrast_norm": {"alpha"},
+        "local_contrast_norm": {"alpha"}, "grid_sample": {"coordinates"},
         **{name: {"coordinate", "edge_mode"} for name in ("resize_bilinear", "upsample_bilinear")},
     }  # fmt: skip
     others = {"depthwise_conv": "conv", "forward_loss": "loss_value"}

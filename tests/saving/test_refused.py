@@ -359,7 +359,6 @@ FIELDS_OF_VERSION_1 = {
     "ConvTransposeState": "dw db y slopes op neuron a b c groups rows cols unrotated",
     "CrossChannelNormState": "op size alpha beta delta",
     "DropoutState": "key mask op keep_probability mask_stride shape",
-    "GridSampleState": "op height width channels coordinates align_corners mode edge_mode",
     "GroupNormState": "mean var dgamma dbeta op eps",
     "InstanceNormState": "mean var dgamma dbeta op eps",
     "L2PoolState": "norms op rows cols",

@@ -45,7 +45,7 @@ OPS = (
         wrong_values=(
             ("not affine maps", lambda: mf.affine_grid(MAPS[:, :1], 3)),
             ("out_size is too small", lambda: mf.affine_grid(MAPS, (0, 3))),
-            ("an axis is too long", lambda: mf.affine_grid(MAPS, (1, 2**24 + 1))),
+            ("an axis of the result is too long", lambda: mf.affine_grid(MAPS, (1, 2**24 + 1))),
             ("an image is too large", lambda: mf.affine_grid(MAPS, 2**15)),
         ),
         wrong_types=(

@@ -336,7 +336,7 @@ OPS = (
         samples={"": call("grid_sample_state", X.shape, "pixel")},
         wrong_values=(
             ("unknown edge_mode", lambda: mf.grid_sample_state(IMAGES.shape, edge_mode="clamp")),
-            ("an axis is too long", lambda: mf.grid_sample_state((1, 2**24 + 1, 1, 1))),
+            ("an axis of the image is too long", lambda: mf.grid_sample_state((1, 2**24 + 1, 1, 1))),
         ),
     ),
 )
