@@ -171,6 +171,7 @@ class Problem(NamedTuple):
             "mask": lambda: (rng.random(self.shape, np.float32) < KEEP).astype(np.uint8),
             "labels": lambda: rng.integers(0, channels, of_pixel, np.int32),
             "weights": lambda: rng.random(channels, np.float32) + 0.5,
+            "grid": lambda: _places(self.nhwc, rng),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
         }
         for name in self.operation.given:
@@ -185,6 +186,14 @@ class Problem(NamedTuple):
         if not self.operation.by_value:
             arrays.x[arrays.x == 0] = 1  # so that y tells what was kept
         return arrays
+
+
+def _places(shape: tuple[int, int, int, int], rng: np.random.Generator) -> np.ndarray:
+    """Normalized places (x, y) of as many samples as pixels: the image turned and shrunk a little, with some noise."""
+    n, h, w, _ = shape
+    y, x = np.meshgrid(np.linspace(-1, 1, h), np.linspace(-1, 1, w), indexing="ij")
+    turned = np.stack([0.9 * x + 0.2 * y, 0.9 * y - 0.2 * x], axis=-1)
+    return (turned + rng.normal(0, 0.02, (n, h, w, 2))).astype(np.float32)
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:

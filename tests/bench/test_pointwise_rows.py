@@ -31,7 +31,8 @@ OF_MPS = {f"{name}{end}" for name in ("sigmoid", "tanh", "softplus", "elu") for 
 PADDED = {f"pad_{mode}{end}" for mode in ("zero", "clamp", "mirror", "circular") for end in ("", "_grad")}
 WEIGHTED = {"cross_entropy_weighted", "sigmoid_entropy"}
 ON_CPU = PADDED | WEIGHTED | {"shrink_filtered", "shrink_filtered_grad"}
-NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP | ON_CPU
+SAMPLED = {"grid_sample", "grid_sample_grad", "grid_sample_grads"}
+NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP | ON_CPU | SAMPLED
 # What is measured in float32 alone.
 BEYOND_MPS = (
     *("hard_swish", "mish", "gelu_tanh", "gelu_fast", "celu", "selu", "hard_tanh", "hard_shrink", "soft_shrink"),
@@ -43,6 +44,7 @@ IN_FLOAT32 = (
     | OVERLAP
     | OF_MPS
     | ON_CPU
+    | SAMPLED
     | {"step"}
     | {f"{name}{end}" for name in BEYOND_MPS for end in ("", "_grad")}
 )
@@ -176,7 +178,11 @@ def test_targets() -> None:
     )
     least = {p.op: targets[0].least for p, targets in rows if targets and targets[0].versus == (COPY,)}
     without = {"multiply_channels_grad", "cross_entropy", "cross_entropy_dense", "dice_loss", "dice_loss_grad"}
-    assert {*POINTWISE} - ON_CPU - OF_MPS - {*least} == without
+    assert {*POINTWISE} - ON_CPU - OF_MPS - {*least} == without | SAMPLED
+    beside = {p.op: targets for p, targets in rows if p.op in SAMPLED}
+    assert {op: target.least for op, (target,) in beside.items()} == {
+        "grid_sample": 1, "grid_sample_grad": 0.8, "grid_sample_grads": 0.8
+    }  # fmt: skip
     slow = {op for op in least if any(of in op for of in ("softm", "up", "resize")) or op in SMALLER}
     assert {op for op, share in least.items() if share == 0.7} == slow
     assert {*least.values()} == {0.7, 0.8}
@@ -239,6 +245,8 @@ def _instead(op: str, other: str) -> SimpleNamespace:
         ("tanh", "sigmoid"),
         ("cross_entropy_weighted", "cross_entropy"),
         ("focal_loss_grad", "focal_loss"),
+        ("grid_sample", "relu"),
+        ("grid_sample_grad", "grid_sample"),
     ],
 )
 def test_another_operation_is_wrong_in_every_dtype(op: str, other: str) -> None:

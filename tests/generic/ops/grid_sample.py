@@ -12,6 +12,7 @@ from generic.opinfo import Array, Call, Loads, Node, OpInfo, Sample, call
 from metal_host.case import Case, named
 from metal_host.geometry import IMAGE, SHAPE
 from support import close, exact, numbers
+from support.benchmarks import FLOAT32, LEVEL, PYTORCH, Benchmark, Measured, Target
 from support.oracle import sampling as oracle
 
 import mpsfunc as mf
@@ -178,6 +179,13 @@ def _turned() -> None:
     mf.grid_sample_grad_grid(dy, x, grid, state)
 
 
+def _measured(of_x: int, least: float, title: str = "") -> Benchmark:
+    """PyTorch has no grid of float32 for images of 16 bits."""
+    on_cpu = Measured(targets=LEVEL, dtypes=FLOAT32)
+    on_gpu = Measured(targets=(Target(PYTORCH, least),), dtypes=FLOAT32)
+    return Benchmark("pointwise", of_x, 1, given=("grid",), title=title, cpu=(on_cpu,), gpu=(on_gpu,))
+
+
 # Wrong calls, and the records ---------------------------------------------------------------------------
 
 IMAGES, GRID, SAMPLES = numbers((2, 6, 5, 4)), numbers((2, 3, 2, 2)), numbers((2, 3, 2, 4))
@@ -239,6 +247,7 @@ OPS = (
                 _turned, {"dy": (IMAGE, IMAGE), "x": (IMAGE, 4 * IMAGE), "grid": (_GRID, 4 * _GRID)}
             ),
         },
+        benchmarks={"grid_sample": _measured(1, 1.0)},
         nodes={
             "": Node(
                 lambda x, grid: graph.grid_sample(x, grid, edge_mode="border"),
@@ -272,6 +281,7 @@ OPS = (
                 for label, how in HOW.items()
             },
         },
+        benchmarks={"grid_sample_grad": _measured(1, 0.8)},
         image="dy",
         reference=_spread,
         slack=8,
@@ -314,6 +324,7 @@ OPS = (
                 if how.get("mode") != "nearest"
             },
         },
+        benchmarks={"grid_sample_grads": _measured(2, 0.8, "grid_sample_grad and _grad_grid")},
         image="x",
         reference=_slopes,
         slack=32,  # of positions, which slopes are as many times larger than as there are pixels

@@ -216,3 +216,17 @@ def dice_loss(p: Problem, a: SimpleNamespace) -> Call:
 
 def dice_loss_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.dice_loss_grad(a.x, a.targets, activation="softmax", reduction="sum")]
+
+
+def grid_sample(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.grid_sample(a.x, a.grid)]
+
+
+def grid_sample_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.grid_sample_state(p.shape)
+    return lambda: [mf.grid_sample_grad(a.dy, a.grid, state)]
+
+
+def grid_sample_grads(p: Problem, a: SimpleNamespace) -> Call:
+    state = mf.grid_sample_state(p.shape)
+    return lambda: [mf.grid_sample_grad(a.dy, a.grid, state), mf.grid_sample_grad_grid(a.dy, a.x, a.grid, state)]

@@ -14,6 +14,7 @@ aten = torch.ops.aten
 
 Operator = Callable[..., torch.Tensor]
 
+_BILINEAR, _ZEROS = 0, 0  # of grid_sampler
 _EACH, _NONE = 0, -100  # the loss of each row for itself, and a label that is none of a row's
 
 
@@ -249,6 +250,31 @@ def pad_circular(p: Problem, a: SimpleNamespace) -> Call:
 
 def pad_circular_grad(p: Problem, a: SimpleNamespace) -> Call:
     return _by_autograd(lambda x: torch.nn.functional.pad(x, [p.padding] * 4, "circular"), a, a.dy)
+
+
+def grid_sample(p: Problem, a: SimpleNamespace) -> Call:
+    grid = _places(a)
+    return lambda: [aten.grid_sampler_2d(a.x, grid, _BILINEAR, _ZEROS, False)]
+
+
+def grid_sample_grad(p: Problem, a: SimpleNamespace) -> Call:
+    grid = _places(a)
+    return lambda: [aten.grid_sampler_2d_backward(a.dy, a.x, grid, _BILINEAR, _ZEROS, False, [True, False])[0]]
+
+
+def grid_sample_grads(p: Problem, a: SimpleNamespace) -> Call:
+    grid = _places(a)
+
+    def call() -> list[torch.Tensor]:
+        dx, dgrid = aten.grid_sampler_2d_backward(a.dy, a.x, grid, _BILINEAR, _ZEROS, False, [True, True])
+        return [dx, dgrid.movedim(-1, 1)]  # as answers are read
+
+    return call
+
+
+def _places(a: SimpleNamespace) -> torch.Tensor:
+    """The grid with (x, y) last, as it came."""
+    return a.grid.permute(0, 2, 3, 1).contiguous()
 
 
 def focal_loss(p: Problem, a: SimpleNamespace) -> Call:
