@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from metal_host.cases import CASES
 from support import DTYPES, exact, numbers, same_bits_for_threads
 from support.oracle import sampling as oracle
 
@@ -134,6 +135,28 @@ def test_bands_of_an_image_add_up_all(images: int, size: tuple[int, int]) -> Non
         state = mf.grid_sample_state(shape, mode=mode)  # type: ignore[arg-type]
         right = oracle.spread(exact(dy), *oracle.tables(exact(grid), shape, mode=mode))
         np.testing.assert_allclose(exact(mf.grid_sample_grad(dy, grid, state)), right, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("coordinates", ["normalized", "pixel", "offset"])
+def test_lines_that_take_several_blocks(mode: Any, coordinates: Any) -> None:
+    """With a sample's own position in each of them."""
+    shape, size = (2, 5, 150, 3), (2, 3, 140)
+    how: dict[str, Any] = {"mode": mode, "coordinates": coordinates, "edge_mode": "reflection"}
+    grid, x = 0.9 * numbers((*size, 2), mx.float64), numbers(shape, mx.float64, 1)
+    dy = numbers((*size, 3), mx.float64, 2)
+    y, state = mf.grid_sample_fwd(x, grid, **how)
+    tables = oracle.tables(exact(grid), shape, **how)
+    np.testing.assert_allclose(exact(y), oracle.sample(exact(x), *tables), rtol=0, atol=1e-10)
+    dx = mf.grid_sample_grad(dy, grid, state)
+    np.testing.assert_allclose(exact(dx), oracle.spread(exact(dy), *tables), rtol=0, atol=1e-10)
+    dgrid = mf.grid_sample_grad_grid(dy, x, grid, state)
+    np.testing.assert_allclose(exact(dgrid), oracle.slopes(exact(dy), exact(x), exact(grid), **how), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("grid_sample")])
+def test_what_gpus_are_asked(name: str) -> None:
+    CASES[name].run()
 
 
 def test_a_grid_of_float32_for_images_of_16_bits() -> None:
