@@ -1,6 +1,6 @@
 // Which pixels a sample mixes at a place that a grid tells, and by which weights. Metal, CUDA and C++ all include this
-// file, and none says it again. Real is float or double. What depends on a place is chosen without branches, so that C++
-// makes vectors of the loops over places.
+// file, and none says it again. Real is float or double. What depends on a place is chosen without branches, so that
+// C++ makes vectors of the loops over places.
 #ifndef MPSF_SAMPLING_H
 #define MPSF_SAMPLING_H
 #include "image/params.h"

@@ -302,23 +302,20 @@ int mode_of(const Call& call) { return params_as<GridSampleParams>(call.params).
 
 void grid_sample(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) {
-    by_mode(mode_of(call), [&]<int K>() { forward<K, decltype(zero)>(call); });
-  });
+  by_type(call.in[0].type,
+          [&](auto zero) { by_mode(mode_of(call), [&]<int K>() { forward<K, decltype(zero)>(call); }); });
 }
 
 void grid_sample_grad(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) {
-    by_mode(mode_of(call), [&]<int K>() { adjoint<K, decltype(zero)>(call); });
-  });
+  by_type(call.in[0].type,
+          [&](auto zero) { by_mode(mode_of(call), [&]<int K>() { adjoint<K, decltype(zero)>(call); }); });
 }
 
 void grid_sample_grad_grid(const Call& call) {
   if (call.out[0].size == 0) return;
-  by_type(call.in[0].type, [&](auto zero) {
-    by_mode(mode_of(call), [&]<int K>() { grid_gradient<K, decltype(zero)>(call); });
-  });
+  by_type(call.in[0].type,
+          [&](auto zero) { by_mode(mode_of(call), [&]<int K>() { grid_gradient<K, decltype(zero)>(call); }); });
 }
 
 }  // namespace mpsf::MPSF_ISA
