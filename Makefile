@@ -49,7 +49,7 @@ smoke: $(VENV)/test  ## within a minute: each operation with its definition, its
 test: $(VENV)/test  ## the tests, and the examples in the docs; FAMILY=pooling for what concerns a family
 	$(PYTEST) -m "not kernels and not programs" $(if $(FAMILY),--family=$(FAMILY) $(of_family)) $(ARGS)
 
-check: test programs kernels parity nvrtc lint docs isas asan window offline  ## what CI runs
+check: test programs kernels parity nvrtc lint docs isas asan window offline  ## what CI runs, and all kernel cases
 
 programs: $(VENV)/test  ## whole programs: training to the end, processes that work together or stop, random callers
 	$(PYTEST) -n 4 -m programs $(of_programs) $(ARGS)

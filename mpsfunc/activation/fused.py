@@ -23,7 +23,7 @@ class Neuron(NamedTuple):
 
     Fields:
         type: Its name, as `neuron` takes it.
-        a: First parameter; for "prelu" the slopes, an array with one entry a channel. Default: the type's own.
+        a: First parameter; for "prelu" the slopes, an array with one entry per channel. Default: the type's own.
         b: Second parameter. Default: the type's own.
         c: Third parameter. Default: the type's own.
 
@@ -95,7 +95,7 @@ _LISTED = " or ".join(map(repr, NAMES))
 def check_slopes(
     op: str, name: str, slopes: mx.array, channels: int | None, stream: mx.Stream, *, of: tuple[int, ...] = ()
 ) -> mx.array:
-    """A floating vector with one slope a channel of images ``of`` a shape; ``channels`` is None where x has no axis."""
+    """A floating vector with one slope per channel of images ``of`` a shape; ``channels`` is None if x has no axis."""
     checks.array(op, name, slopes, stream=stream)
     if channels is None:
         raise ValueError(f"{op}: x has no channels; got x.shape=(), expected channels in the last axis")

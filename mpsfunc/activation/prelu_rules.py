@@ -1,4 +1,4 @@
-"""The activation whose slopes below zero are an array, one a channel: its kernels and their rules."""
+"""The activation whose slopes below zero are an array, one per channel: its kernels and their rules."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kernels over images with one number a channel, on which activations and norms both stand."""
+"""Kernels over images with one number per channel, on which activations and norms both stand."""

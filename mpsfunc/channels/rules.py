@@ -1,4 +1,4 @@
-"""Four kernels over images and vectors with one entry a channel, and the rules that make them each other's derivatives.
+"""Four kernels over images and vectors with one entry per channel, whose rules make them each other's derivatives.
 
 Images are (n, h, w, c) of one dtype. Vectors are (stat_groups, c) in the accumulator's dtype: consecutive images, a
 statistics group, share a row of them. In batch normalization all are one group, in instance normalization each is its

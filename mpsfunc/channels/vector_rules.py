@@ -1,4 +1,4 @@
-"""Arithmetic on vectors with one entry a channel, between two passes over images: one launch each.
+"""Arithmetic on vectors with one entry per channel, between two passes over images: one launch each.
 
 As a chain of MLX's own operations it would cost more than a small image. Each function takes its numbers one by one and
 hands them, as one record, to the operation beneath it, whose name ends in ``_kernel``.

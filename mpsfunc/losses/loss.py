@@ -103,8 +103,8 @@ def loss(
             and such a label is an error.
         type: One of the names above.
         reduction: "none", "sum", "mean" or "sum_by_non_zero_weights"; cosine_distance has "sum" only.
-        weights: A weight for every element, of any shape that broadcasts to y's, instead of ``weight``; one a pixel has
-            a last axis of 1. Not for cosine_distance. Default: none.
+        weights: A weight for every element, of any shape that broadcasts to y's, instead of ``weight``; one per pixel
+            has a last axis of 1. Not for cosine_distance. Default: none.
         weight: The weight of all elements. Default 1.
         label_smoothing: Softmax cross-entropy takes ``t * (1 - label_smoothing) + label_smoothing /
             number_of_classes`` for t, sigmoid cross-entropy the same with 2. Default 0.

@@ -30,7 +30,7 @@ class LossParams(NamedTuple):
 
     Fields:
         type: As MPS numbers them.
-        elements: Whether the value has one number an element, else an image.
+        elements: Whether the value has one number per element, else an image.
         labelled: Whether the target is a class a pixel.
         weighted: Whether there are weights.
         numbers: Those of the loss.

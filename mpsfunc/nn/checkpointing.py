@@ -45,7 +45,7 @@ def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = 
     random state and the module of the first, and restores them: results, gradients, random state and everything that
     the module holds, such as running statistics, are those without ``checkpoint``.
 
-    There are gradients by the trainable parameters of the module and by the arrays among the arguments. Frozen
+    There are gradients of the trainable parameters of the module and of the arrays among the arguments. Frozen
     parameters and the training mode are respected. It works with drop-ins, MLX's layers and your own, under
     ``mlx.nn.value_and_grad``, ``mx.grad`` and ``mx.compile`` with ``model.state`` and ``mx.random.state`` among its
     inputs and outputs. Arrays that a module keeps in other objects than modules, lists, tuples and dicts are not

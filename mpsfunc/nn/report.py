@@ -87,7 +87,7 @@ class Conversion(_Fields):
 
     @property
     def paths(self) -> str:
-        """Every layer by its path, complete, one a line."""
+        """Every layer by its path, complete, one per line."""
         return "\n".join(
             line
             for what, each, word in _told(self)

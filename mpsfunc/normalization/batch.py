@@ -6,7 +6,7 @@
 Four kernels over images carry everything, at every order of derivative: the moments of a channel (`bn_stats`), an
 affine map of one image (`bn_normalize`) or of two (`bn_grad`), and two channel sums (`bn_stats_grad`), all in
 `channels.rules`. Each
-one's rules use the others; what remains is arithmetic on vectors with one entry a channel, which `batch_rules` lets
+one's rules use the others; what remains is arithmetic on vectors with one entry per channel, which `batch_rules` lets
 the kernels do.
 """
 

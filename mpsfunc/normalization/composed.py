@@ -109,7 +109,7 @@ def filled(x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> tuple[
 
 
 def check_parameters(op: str, stream: mx.Stream, x: mx.array, gamma: mx.array | None, beta: mx.array | None) -> None:
-    """Floating vectors with one entry a channel, or None."""
+    """Floating vectors with one entry per channel, or None."""
     for name, vector in (("gamma", gamma), ("beta", beta)):
         if vector is not None:
             checks.array(op, name, vector, stream=stream)
@@ -367,7 +367,7 @@ def _elements(x: mx.array, per_image: bool, groups: int) -> int:
 
 
 def _by_channel(rows: ChannelVectors, channels: int) -> ChannelVectors:
-    """Rows with an entry a channel, of such or of rows with one a group."""
+    """Rows with an entry per channel, of such or of rows with one per group."""
     return rows if rows.shape[1] == channels else mx.repeat(rows, channels // rows.shape[1], axis=1)
 
 
