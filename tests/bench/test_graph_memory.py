@@ -1,0 +1,34 @@
+"""That both sides of the measure do the same, in processes of their own."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+from support.graph_rows import close
+
+from tests.bench.graph_memory import NETWORKS, QUICK_SHAPE, SIDES, in_fresh_processes, row, step
+
+pytestmark = pytest.mark.needs_cpu_module
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_sides_have_the_same_gradients_and_states(name: str, on_cpu: mx.Device) -> None:
+    run, arguments = step(name, "graph", QUICK_SHAPE)
+    values, gradients, after = run(*arguments)
+    plain, same = step(name, "autodiff", QUICK_SHAPE)
+    (want, states), by_autodiff = plain(*same)
+    close(sum(value.sum() for value in values), want, 1e-4)
+    close(gradients, by_autodiff, 1e-4)
+    close(after, states)
+    assert gradients.keys() == arguments[0].keys()
+
+
+def test_a_process_tells_how_much_it_grew() -> None:
+    found = in_fresh_processes("U-Net, a sum of losses", False, (4, 64, 64, 16), 1)
+    image = 4 * 64 * 64 * 16 * 4
+    assert found.keys() == set(SIDES) and all(len(each) == 1 and image < each[0] for each in found.values())
+
+
+def test_a_row_has_medians_and_their_ratio() -> None:
+    found = {"graph": [10**6, 3 * 10**6, 2 * 10**6], "autodiff": [4 * 10**6] * 3}
+    assert row("n", True, found) == ["n", "yes", "2 (1 to 3)", "4 (4 to 4)", "0.50"]
