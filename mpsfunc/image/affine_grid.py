@@ -5,11 +5,14 @@ What is a few products a place is made of MLX's own operations, which have the r
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import pair
 from mpsfunc.core.launch import StreamLike
+from mpsfunc.core.operation import operation
 from mpsfunc.image.grid_sample import check_lengths
 from mpsfunc.windows.placement import IntOrPair
 
@@ -50,12 +53,7 @@ def affine_grid(
     check_lengths(op, "result", height, width)
     checks.image_shape(op, "output shape", (1, height, width, 2))
     aligned = checks.switch(op, "align_corners", align_corners)
-    with mx.stream(stream):
-        wide = theta.astype(launch.accumulator(theta.dtype)).reshape(theta.shape[0], 1, 1, 2, 3)
-        y, x = (_middles(n, aligned, wide.dtype) for n in (height, width))
-        along_x, along_y, shift = (wide[..., i] for i in range(3))
-        places = along_x * x.reshape(1, 1, -1, 1) + (along_y * y.reshape(1, -1, 1, 1) + shift)
-        return places.astype(theta.dtype)
+    return _grid(theta, _Spec(height, width, aligned, stream))
 
 
 def affine_grid_grad(dy: mx.array, *, align_corners: bool = False, stream: StreamLike = None) -> mx.array:
@@ -83,17 +81,52 @@ def affine_grid_grad(dy: mx.array, *, align_corners: bool = False, stream: Strea
     checks.shape(op, "dy", dy, ("n", "y", "x", 2), "not a gradient of places")
     aligned = checks.switch(op, "align_corners", align_corners)
     _, height, width, _ = dy.shape
-    with mx.stream(stream):
-        wide = dy.astype(launch.accumulator(dy.dtype))
-        y, x = (_middles(n, aligned, wide.dtype) for n in (height, width))
-        of_rows, of_cols = wide.sum(2), wide.sum(1)
-        sums = [(of_cols * x.reshape(1, -1, 1)).sum(1), (of_rows * y.reshape(1, -1, 1)).sum(1), of_rows.sum(1)]
-        return mx.stack(sums, axis=-1).astype(dy.dtype)
+    return _grad(dy, _Spec(height, width, aligned, stream))
+
+
+class _Spec(NamedTuple):
+    """Pixels of the result, where their middles lie, and where to run."""
+
+    height: int
+    width: int
+    aligned: bool
+    stream: mx.Stream
+
+    def middles(self, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+        """Of rows and of columns."""
+        return _middles(self.height, self.aligned, dtype), _middles(self.width, self.aligned, dtype)
+
+
+# Operations, which a compilation without shapes refuses: it ends the process where MLX fuses these sums.
+@operation("affine_grid")
+def _grid(theta: mx.array, spec: _Spec) -> mx.array:
+    return _grid_by_mlx(theta, spec)
+
+
+@_grid.decomposition
+def _grid_by_mlx(theta: mx.array, spec: _Spec) -> mx.array:
+    wide = theta.astype(launch.accumulator(theta.dtype)).reshape(theta.shape[0], 1, 1, 2, 3)
+    y, x = spec.middles(wide.dtype)
+    along_x, along_y, shift = (wide[..., i] for i in range(3))
+    places = along_x * x.reshape(1, 1, -1, 1) + (along_y * y.reshape(1, -1, 1, 1) + shift)
+    return places.astype(theta.dtype)
+
+
+@operation("affine_grid_grad")
+def _grad(dy: mx.array, spec: _Spec) -> mx.array:
+    return _grad_by_mlx(dy, spec)
+
+
+@_grad.decomposition
+def _grad_by_mlx(dy: mx.array, spec: _Spec) -> mx.array:
+    wide = dy.astype(launch.accumulator(dy.dtype))
+    y, x = spec.middles(wide.dtype)
+    of_rows, of_cols = wide.sum(2), wide.sum(1)
+    sums = [(of_cols * x.reshape(1, -1, 1)).sum(1), (of_rows * y.reshape(1, -1, 1)).sum(1), of_rows.sum(1)]
+    return mx.stack(sums, axis=-1).astype(dy.dtype)
 
 
 def _middles(length: int, align_corners: bool, dtype: mx.Dtype) -> mx.array:
     """Where the middles of so many pixels lie between -1 and 1."""
     at = mx.arange(length, dtype=dtype)
-    if not align_corners:
-        return (2 * at + (1 - length)) / length
-    return (2 * at + (1 - length)) / max(length - 1, 1)
+    return (2 * at + (1 - length)) / (max(length - 1, 1) if align_corners else length)

@@ -66,7 +66,7 @@ def grid_sample(
     edge_mode: GridEdgeName = "zero",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Samples images at places of one's own.
+    """Samples images at places that a grid tells.
 
     Sample (oh, ow) of image n lies at ``grid[n, oh, ow]``, which is (x, y). Along an axis of L pixels, g stands for the
     position u in pixels, 0 the middle of the first:
@@ -136,7 +136,9 @@ def grid_sample_fwd(
         The samples and the state.
 
     Example:
-        >>> y, state = grid_sample_fwd(mx.ones((1, 4, 4, 2)), mx.zeros((1, 3, 5, 2)), mode="nearest")
+        >>> y, state = grid_sample_fwd(
+        ...     mx.ones((1, 4, 4, 2)), mx.zeros((1, 3, 5, 2)), mode="nearest"
+        ... )
         >>> y.shape, state.mode
         ((1, 3, 5, 2), 'nearest')
     """
@@ -206,7 +208,9 @@ def grid_sample_grad(dy: mx.array, grid: mx.array, state: GridSampleState, *, st
     Example:
         >>> places = mx.array([[0.5, 0.25], [1.75, 1.5], [2.5, 0]]).reshape(1, 1, 3, 2)
         >>> state = grid_sample_state((1, 3, 3, 1), "pixel")
-        >>> grid_sample_grad(mx.array([1.0, 2, 4]).reshape(1, 1, 3, 1), places, state).reshape(3, 3)
+        >>> grid_sample_grad(
+        ...     mx.array([1.0, 2, 4]).reshape(1, 1, 3, 1), places, state
+        ... ).reshape(3, 3)
         array([[0.375, 0.375, 2],
                [0.125, 0.375, 0.75],
                [0, 0.25, 0.75]], dtype=float32)
@@ -240,9 +244,14 @@ def grid_sample_grad_grid(
         ValueError: x or dy does not belong to the state, or dy not to the grid.
 
     Example:
-        >>> x, dy = mx.arange(1.0, 10).reshape(1, 3, 3, 1), mx.array([1.0, 2, 4]).reshape(1, 1, 3, 1)
+        >>> x, dy = (
+        ...     mx.arange(1.0, 10).reshape(1, 3, 3, 1),
+        ...     mx.array([1.0, 2, 4]).reshape(1, 1, 3, 1),
+        ... )
         >>> places = mx.array([[0.5, 0.25], [1.75, 1.5], [2.5, 0]]).reshape(1, 1, 3, 2)
-        >>> grid_sample_grad_grid(dy, x, places, grid_sample_state(x.shape, "pixel")).reshape(3, 2)
+        >>> grid_sample_grad_grid(
+        ...     dy, x, places, grid_sample_state(x.shape, "pixel")
+        ... ).reshape(3, 2)
         array([[1, 3],
                [2, 6],
                [-12, 6]], dtype=float32)

@@ -96,7 +96,9 @@ class GridSample(stock.Module):
         edge_mode: "zero" (default), "border" or "reflection".
 
     Example:
-        >>> GridSample("pixel")(mx.arange(4.0).reshape(1, 2, 2, 1), mx.array([[[[0.5, 1.0]]]])).item()
+        >>> GridSample("pixel")(
+        ...     mx.arange(4.0).reshape(1, 2, 2, 1), mx.array([[[[0.5, 1.0]]]])
+        ... ).item()
         2.5
     """
 

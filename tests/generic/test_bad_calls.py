@@ -199,6 +199,10 @@ FILTERS: dict[str, dict[str, Any]] = {
     "depth_to_space": {"block_size": 2},
     "space_to_depth": {"block_size": 1},
     "loss": {"type": "hinge", "reduction": "sum"},
+    "forward_loss": {"type": "hinge", "reduction": "sum"},
+    **dict.fromkeys(("resize_bicubic", "resize_area"), {"out_size": 3}),
+    "crop": {"out_size": 2},
+    **dict.fromkeys(("slice_rows", "slice_columns"), {"start": 0, "stop": 2}),
 }
 
 

@@ -5,7 +5,7 @@ They are written from docs/ and Apple's documentation, and share nothing with th
 
 from __future__ import annotations
 
-from tests.soak.tables import activations, elements, losses, moves, norms, sequences, windows
+from tests.soak.tables import activations, elements, losses, moves, norms, samples, sequences, windows
 from tests.soak.tables.case import Row
 
 ROWS: dict[str, Row] = {
@@ -16,4 +16,5 @@ ROWS: dict[str, Row] = {
     **norms.ROWS,
     **moves.ROWS,
     **sequences.ROWS,
+    **samples.ROWS,
 }
