@@ -100,6 +100,7 @@ class _Spec(NamedTuple):
 # Operations, which a compilation without shapes refuses: it ends the process where MLX fuses these sums.
 @operation("affine_grid")
 def _grid(theta: mx.array, spec: _Spec) -> mx.array:
+    """The places of all pixels under each map."""
     return _grid_by_mlx(theta, spec)
 
 
@@ -114,6 +115,7 @@ def _grid_by_mlx(theta: mx.array, spec: _Spec) -> mx.array:
 
 @operation("affine_grid_grad")
 def _grad(dy: mx.array, spec: _Spec) -> mx.array:
+    """The gradient of the maps."""
     return _grad_by_mlx(dy, spec)
 
 
