@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import time
 from collections.abc import Callable, Sequence
@@ -112,6 +113,7 @@ def compare(
     mx.eval(weights)
 
     def start(name: str) -> Runner:
+        gc.collect()  # what is freed later would count against what the model takes
         before = mx.get_active_memory()
         model = fresh()
         like("compare", model, {path: mx.array(each) for path, each in weights.items()})
