@@ -14,15 +14,6 @@ from support.convolution_case import WINDOWS, Case, _primitives, axis, case
 import mpsfunc as mf
 
 
-@pytest.fixture(params=LEVELS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A set that multiplies bfloat16, in use while the test runs."""
-    before = _primitives.isa()
-    _primitives.set_isa(level(request.param))
-    yield request.param
-    _primitives.set_isa(before)
-
-
 def everything(k: Case) -> list[mx.array]:
     return [k.conv(), k.grad_input(), *grad_both(k)]
 

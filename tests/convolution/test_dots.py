@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from support import DTYPES, VIEWS, exact, numbers, same_bits
-from support.bfloat16_case import LEVELS, level
 from support.bfloat16_case import as_transposed as narrow_as_transposed
 from support.bfloat16_case import check as check_narrow
 from support.bfloat16_case import defined as narrow_defined
-from support.convolution_case import _primitives, axis, case, check, each_isa
+from support.convolution_case import axis, case, check, each_isa
 
 import mpsfunc as mf
 from mpsfunc.windows.axis import Axis
@@ -53,15 +52,6 @@ FEW: dict[str, tuple[Windows, Channels, int]] = {
 def test_few_pixels(isa: str, name: str, dtype: mx.Dtype) -> None:
     windows, channels, images = FEW[name]
     check(windows, channels, dtype, images)
-
-
-@pytest.fixture(params=LEVELS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A set that multiplies bfloat16, in use while the test runs."""
-    before = _primitives.isa()
-    _primitives.set_isa(level(request.param))
-    yield request.param
-    _primitives.set_isa(before)
 
 
 @pytest.mark.parametrize("name", FEW)

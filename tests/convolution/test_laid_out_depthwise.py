@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from convolution.test_depthwise import WINDOWS, square
 from support import close, exact, numbers, same_bits, same_bits_for_threads
-from support.bfloat16_case import LEVELS, Windows, defined, level
+from support.bfloat16_case import Windows, defined
 from support.convolution_case import Case, _primitives, axis
 
 from mpsfunc.channels.activation_spec import RELU, SILU, Activation
@@ -26,15 +26,6 @@ SIZES = {
     "sixteen rows": (axis(20, 20, 16, 1, 1, 8), axis(9, 9, 3, 1, 1, 1)),
 }
 CHANNELS = 16, 35, 64, 300  # half of a vector, a rest, whole ones, and more than whose weights stay near
-
-
-@pytest.fixture(params=LEVELS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A set that multiplies bfloat16, in use while the test runs."""
-    before = _primitives.isa()
-    _primitives.set_isa(level(request.param))
-    yield request.param
-    _primitives.set_isa(before)
 
 
 def laid(k: Case, *added: mx.array) -> mx.array:
