@@ -9,9 +9,19 @@ const int height = p.height, width = p.width, tiles_down = p.tiles_down, tiles_a
 const int images = x_shape[0], channels = x_shape[3], lanes = channels / V;
 const int across = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x % lanes * V;
 if (across >= tiles_across) return;
-const int left = across * DX - p.cols_ahead, k_begin = cols[across], k_end = cols[across + 1];
+const int left = across * DX - p.cols_ahead, count = cols[across + 1] - cols[across];
+auto list = cols + tiles_across + 1 + cols[across] * (1 + DX);
 const long x_image = long(x_shape[1]) * x_shape[2] * channels, y_image = long(height) * width * channels;
 const bool wide = aligned<V>(x);
+
+// All of the thread's columns and their weights, where there are registers for K of them.
+constexpr int HELD = K > 0 ? K : 1;
+int column[HELD];
+float share[HELD * DX];
+for (int k = 0; k < K; ++k) {
+  column[k] = k < count ? list[k * (1 + DX)] * channels : -1;
+  for (int d = 0; d < DX; ++d) share[k * DX + d] = k < count ? as_type<float>(list[k * (1 + DX) + 1 + d]) : 0;
+}
 
 for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_per_grid.y) {
   const int top = down * DY - p.rows_ahead, q_begin = rows[down], q_end = rows[down + 1];
@@ -23,10 +33,12 @@ for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_pe
       auto from = x + n * x_image + rows[row] * x_shape[2] * channels + c;
       float line[B * DX * V];
       for (int j = 0; j < B * DX * V; ++j) line[j] = 0;
-      for (int k = k_begin; k < k_end; k += U) {
+      #pragma unroll
+      for (int k = 0; k < (K > 0 ? K : count); k += U) {
         int at[U];
         for (int u = 0; u < U; ++u) {
-          at[u] = k + u < k_end ? cols[tiles_across + 1 + (k + u) * (1 + DX)] * channels : -1;
+          const bool there = k + u < (K > 0 ? K : count);
+          at[u] = !there ? -1 : K > 0 ? column[(k + u) % HELD] : list[(k + u) * (1 + DX)] * channels;
         }
         Pack<T, V> in[B * U];
         #pragma unroll
@@ -36,8 +48,9 @@ for (int down = thread_position_in_grid.y; down < tiles_down; down += threads_pe
         }
         #pragma unroll
         for (int u = 0; u < U; ++u) {
-          for (int d = 0; d < DX && k + u < k_end; ++d) {
-            const float weight = as_type<float>(cols[tiles_across + 2 + (k + u) * (1 + DX) + d]);
+          for (int d = 0; d < DX && k + u < (K > 0 ? K : count); ++d) {
+            const int entry = K > 0 ? 0 : (k + u) * (1 + DX) + 1 + d;
+            const float weight = K > 0 ? share[(k + u) % HELD * DX + d] : as_type<float>(list[entry]);
             if (weight == 0) continue;
             for (int j = 0; j < B * V; ++j) {
               line[(j / V * DX + d) * V + j % V] += weight * float(in[j / V * U + u].v[j % V]);

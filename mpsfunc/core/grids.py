@@ -45,6 +45,12 @@ def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int
     return threads(across, height, min(rounds, deep))
 
 
+def small_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """A grid for bodies that need many registers, in threadgroups of 64 along x, with a round of images for each."""
+    (x, y, z), _ = threads(across, height, rounds)
+    return (x, min(y, _BLOCKS_YZ), z), (min(64, power_of_two(across)), 1, 1)
+
+
 def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid that strides over so many items, four at a time, in whole threadgroups of 256."""
     return (min(8 * FILL, -(-items // 1024)) * 256, 1, 1), (256, 1, 1)

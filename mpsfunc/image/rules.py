@@ -76,7 +76,7 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
     if launch.backend(spec.stream) == "cpu":
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
-    down, across = (_tiled(axis, back) for axis in (rows, cols))
+    down, across = _tiled(rows, back, 4), _tiled(cols, back, 2)
     arrays = {"x": x, "rows": down.table, "cols": across.table}
     if down.longest * across.longest * max(vector_width, 4) <= _AT_ONCE:
         return launch.launch(
@@ -84,8 +84,8 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
         )[0]
     # One axis, then the other, whichever leaves less between them.
     rows_first = height * x.shape[2] <= x.shape[1] * width
-    same = _tiled(_unmoved(x.shape[2] if rows_first else x.shape[1]), False)
-    still = _tiled(_unmoved(height if rows_first else width), False)
+    same = _tiled(_unmoved(x.shape[2] if rows_first else x.shape[1]), False, 1)
+    still = _tiled(_unmoved(height if rows_first else width), False, 1)
     between = (n, height, x.shape[2], channels) if rows_first else (n, x.shape[1], width, channels)
     arrays |= {"same": same.table, "still": still.table}
     vector_width = grids.vector_width(mx.float32, channels, min(x.size, math.prod(between)))
@@ -101,20 +101,24 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
 
 
 # Numbers that a thread of a GPU mixes, of four channels at least; of more, rows and columns are mixed one by one.
-_AT_ONCE = 512
+_AT_ONCE = 560
+_LONG = 4  # entries from which a list is long: its tile is wide where that saves loads, and its columns are held
+_HELD = 32  # registers for columns and their weights
 
 
 def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tiled, vector_width: int) -> KernelLaunch:
     """An image of the shape."""
     n, height, width, channels = shape
+    held = across.longest if across.longest >= _LONG and across.longest * (1 + across.size) <= _HELD else 0
     # Columns and images under way, as many as there are registers for.
-    columns = across.longest if across.longest <= 5 else _evenly(across.longest, 4)
+    columns = across.longest if held or across.longest <= 5 else _evenly(across.longest, 4)
     results = down.size * across.size * max(vector_width // 4, 1)
     images_per_thread = max(1, min(n, 4, 8 // results, 8 // columns))
-    grid, group = grids.image_threads(across.tiles * (channels // vector_width), down.tiles, -(-n // images_per_thread))
+    x, rounds = across.tiles * (channels // vector_width), -(-n // images_per_thread)
+    grid, group = (grids.small_threads if held else grids.image_threads)(x, down.tiles, rounds)
     params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
     counts = ("V", vector_width), ("B", images_per_thread), ("U", columns), ("DY", down.size), ("DX", across.size)
-    template = ("O", dtype), *counts
+    template = ("O", dtype), *counts, ("K", held)
     names = ("x", "rows", "cols"), ("y",)
     return KernelLaunch("resample", *names, ((shape, dtype),), grid, group, params, template)
 
@@ -166,7 +170,7 @@ def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
     keep = functools.lru_cache(maxsize=256)(make)
 
     @functools.wraps(make)
-    def table(axis: Axis, *rest: bool) -> _Made:
+    def table(axis: Axis, *rest: int) -> _Made:
         return (keep if max(axis.n_in, axis.n_out) <= _KEPT else make)(axis, *rest)
 
     return table
@@ -207,16 +211,17 @@ class _Tiled(NamedTuple):
 
 
 @_kept
-def _tiled(axis: Axis, back: bool) -> _Tiled:
+def _tiled(axis: Axis, back: bool, most: int) -> _Tiled:
     """Like `_lists` for a GPU: entries of tiles, an index and a float for each position of the tile.
 
-    Two positions are a tile where they read much of the same, four where together they read a third, as in a cubic
-    image twice as large.
+    Positions are a tile where they read much of the same: two, or four where together they read a third. Where lists
+    are long, as of cubic images, two are enough for four, and there are at most so many.
     """
     found = _found(axis, back)
     alone, pairs, fours = sampling.tiles(found, 1, 0), sampling.best_tiles(found, 2), sampling.best_tiles(found, 4)
+    long = int(np.diff(found.begins).max(initial=0)) >= _LONG
     tiles = pairs if 5 * len(pairs.indices) <= 4 * len(alone.indices) else alone
-    if 3 * len(fours.indices) <= len(alone.indices):
+    if (most if long else 4) >= 4 and (2 if long else 3) * len(fours.indices) <= len(alone.indices):
         tiles = fours
     ahead, begins, indices, weights = tiles
     size = weights.shape[1]

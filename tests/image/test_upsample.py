@@ -275,9 +275,21 @@ def test_tiles_are_the_lists_of_neighbours() -> None:
 
 
 def test_tiles_of_a_gpu_are_as_large_as_the_page_says() -> None:
-    def sizes(method: str, factor: int, back: bool = False) -> int:
-        return rules._tiled(sampling.Resized(56, factor * 56, method, "half_pixel", "clamp"), back).size
+    def sizes(method: str, factor: int, back: bool = False) -> tuple[int, int]:
+        axis = sampling.Resized(56, factor * 56, method, "half_pixel", "clamp")
+        return rules._tiled(axis, back, 4).size, rules._tiled(axis, back, 2).size
 
-    assert (sizes("bilinear", 2), sizes("bilinear", 4), sizes("bicubic", 2)) == (2, 4, 4)
-    assert (sizes("bilinear", 2, back=True), sizes("bicubic", 2, back=True)) == (2, 2)
-    assert rules._tiled(sampling.Resized(56, 28, "bilinear", "half_pixel", "clamp"), False).size == 1
+    assert (sizes("bilinear", 2), sizes("bilinear", 4), sizes("bicubic", 2)) == ((2, 2), (4, 4), (4, 2))
+    assert (sizes("bilinear", 2, back=True), sizes("bicubic", 2, back=True)) == ((2, 2), (4, 2))
+    half = sampling.Resized(56, 28, "bilinear", "half_pixel", "clamp")
+    assert rules._tiled(half, False, 4).size == rules._tiled(half, False, 2).size == 1
+
+
+@pytest.mark.parametrize(("back", "columns"), [(False, 4), (True, 10)])
+def test_a_gpu_keeps_the_columns_of_cubic_images_at_hand(back: bool, columns: int) -> None:
+    axis = sampling.Resized(56, 112, "bicubic", "half_pixel", "clamp")
+    down, across = rules._tiled(axis, back, 4), rules._tiled(axis, back, 2)
+    launch = rules._mixing((8, 56, 56, 64), mx.float32, down, across, 4)
+    assert dict(launch.template)["K"] == dict(launch.template)["U"] == columns and launch.threadgroup == (64, 1, 1)
+    linear = rules._tiled(axis._replace(method="bilinear"), False, 2)
+    assert dict(rules._mixing((8, 56, 56, 64), mx.float32, linear, linear, 4).template)["K"] == 0
