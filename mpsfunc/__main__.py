@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import sys
 import time
 
@@ -103,15 +102,18 @@ def _set() -> list[str]:
 
 def _cuda() -> dict[str, str]:
     nvrtc, folder = core_nvrtc.compiler(repr(mx.Device(mx.gpu, 0))), core_nvrtc.cache_folder()
-    graphs = os.environ.get(mlx_settings.CUDA_GRAPHS, "1")
-    used = re.match(r"\s*[+-]?0*[1-9]", graphs)  # as C's atoi has it, which MLX asks
+    read = {**os.environ, **mlx_settings.chosen}
+    variable, value = mlx_settings.CUDA_GRAPHS, read.get(mlx_settings.CUDA_GRAPHS, "1")
+    graphs = f"{'in' if mlx_settings.has_graphs(value) else 'without'} CUDA graphs ({variable}={value})"
+    percent = read.get(mlx_settings.RUN_AHEAD)
+    ahead = f"ahead of the GPU by {percent} % of memory ({mlx_settings.RUN_AHEAD}={percent})" if percent else ""
     made = "compiled by MLX in every process, since NVRTC or CUDA's headers were not found"
     if nvrtc:
         where = f"in {folder}, where that can be written" if folder else "nowhere"
         made = f"compiled by NVRTC {'.'.join(map(str, nvrtc.version))}, and kept {where}"
     return {
         "kernels": made,
-        "graphs": f"{'on' if used else 'off'} ({mlx_settings.CUDA_GRAPHS}={graphs}; mpsfunc's default is 0)",
+        "launches": ", ".join(filter(None, (graphs, ahead))),
     }
 
 

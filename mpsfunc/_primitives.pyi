@@ -187,6 +187,11 @@ def watched(gathered: mlx.core.array, sockets: Sequence[int], seconds: float) ->
     What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.
     """
 
+def set_run_ahead(share: float) -> bool:
+    """
+    How much more memory than the work needs launches to an NVIDIA GPU may hold; False where MLX cannot tell.
+    """
+
 def keep_freed(bytes: int) -> bool:
     """
     Has malloc make all memory of one piece and keep what is freed; False where malloc is not glibc's.

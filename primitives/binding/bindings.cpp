@@ -92,6 +92,8 @@ NB_MODULE(_primitives, m) {
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
+  m.def("set_run_ahead", &set_run_ahead, "share"_a,
+        "How much more memory than the work needs launches to an NVIDIA GPU may hold; False where MLX cannot tell.");
   m.def("keep_freed", &keep_freed, "bytes"_a,
         "Has malloc make all memory of one piece and keep what is freed; False where malloc is not glibc's.");
   m.def("get_num_threads", &get_num_threads);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "binding/run_ahead.h"
 #include "mlx/array.h"
 #include "mlx/primitives.h"
 
@@ -36,7 +37,8 @@ inline Mapped dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes, c
   return {outputs, std::vector<int>(outputs.size(), -1)};  // -1: not mapped
 }
 
-// A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added.
+// A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added, and launched no further
+// ahead of the GPU than memory allows.
 class GpuKernel : public mx::Primitive {
  public:
   GpuKernel(std::shared_ptr<mx::Primitive> kernel, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes)
@@ -46,7 +48,10 @@ class GpuKernel : public mx::Primitive {
         dtypes_(std::move(dtypes)) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_cpu(in, out); }
-  void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_gpu(in, out); }
+  void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    about_to_launch(stream(), in, out);
+    kernel_->eval_gpu(in, out);
+  }
   Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
     return dropped(stream(), shapes_, dtypes_);
   }
@@ -99,9 +104,10 @@ inline std::optional<int64_t> known_count(const mx::array& a) {
   return *a.data<int64_t>();
 }
 
-// The outputs of one GPU kernel; with a vmap while a transformation looks on, and otherwise as they are.
+// The outputs of one GPU kernel; of a GpuKernel while a transformation looks on or launches are counted, and otherwise
+// as they are.
 inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
-  if (outputs.empty() || !tracing() || !outputs[0].has_primitive()) return outputs;
+  if (outputs.empty() || !(tracing() || counts_launches()) || !outputs[0].has_primitive()) return outputs;
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> dtypes;
   for (const mx::array& a : outputs) {

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ def agree(cell: Cell, right: dict[str, Any], found: dict[str, Any]) -> None:
 class Side:
     """A library in a process of its own, which takes steps when it is told to."""
 
-    def __init__(self, name: str, cell: Cell, folder: Path) -> None:
+    def __init__(self, name: str, cell: Cell, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "tests.bench.networks_turns", name, json.dumps(cell), str(folder)]
         # With processes of its own for compiling, PyTorch had not compiled after four minutes on two cores.
         env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -153,7 +153,7 @@ class Side:
         for variables in ENVIRONMENT.values():
             for variable in variables:
                 env.pop(variable, None)
-        env |= ENVIRONMENT.get(name, {})
+        env |= ENVIRONMENT.get(name, {}) if environment is None else environment
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         self._process = subprocess.Popen(

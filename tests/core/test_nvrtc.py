@@ -14,7 +14,7 @@ import pytest
 import mpsfunc as mf
 from mpsfunc import __main__ as command
 from mpsfunc.channels import launches
-from mpsfunc.core import grids, launch, texts
+from mpsfunc.core import grids, launch, mlx_settings, texts
 from mpsfunc.core import nvrtc as core_nvrtc
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.params import Threadgroup
@@ -339,10 +339,13 @@ def test_the_report_says_what_compiles_and_where_it_is_kept(monkeypatch: pytest.
     monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", "1")
     told = command._cuda()
     assert told["kernels"].startswith("compiled by NVRTC 13.0, and kept in ")
-    assert told["graphs"] == "on (MLX_USE_CUDA_GRAPHS=1; mpsfunc's default is 0)"
+    monkeypatch.setattr(mlx_settings, "chosen", {})
+    assert told["launches"] == "in CUDA graphs (MLX_USE_CUDA_GRAPHS=1)"
     monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", "0")
     monkeypatch.setenv("MPSFUNC_CACHE_DIR", "")
     told = command._cuda()
-    assert told["kernels"] == "compiled by NVRTC 13.0, and kept nowhere" and told["graphs"].startswith("off (")
+    assert told["kernels"] == "compiled by NVRTC 13.0, and kept nowhere" and told["launches"].startswith("without ")
+    monkeypatch.setattr(mlx_settings, "chosen", {"MPSFUNC_RUN_AHEAD": "10"})
+    assert command._cuda()["launches"].endswith(", ahead of the GPU by 10 % of memory (MPSFUNC_RUN_AHEAD=10)")
     monkeypatch.setattr(core_nvrtc, "compiler", lambda device: None)
     assert "by MLX in every process" in command._cuda()["kernels"]

@@ -20,14 +20,14 @@ needs_compiler = pytest.mark.skipif(CXX is None or shutil.which("nm") is None, r
 
 
 def compile_(source: Path, to: Path, *flags: str) -> Path:
-    command = [str(CXX), "-std=c++20", "-fPIC", f"-I{PRIMITIVES}", f"-I{ROOT / 'metal'}", *flags]
+    command = [str(CXX), "-std=c++20", "-fPIC", *flags, f"-I{PRIMITIVES}", f"-I{ROOT / 'metal'}"]
     subprocess.run([*command, str(source), "-o", str(to)], check=True, capture_output=True, text=True)
     return to
 
 
-def drive(driver: Path, argument: str) -> subprocess.CompletedProcess[str]:
+def drive(driver: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     first = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}  # every further report takes seconds to write
-    return subprocess.run([str(driver), argument], capture_output=True, text=True, timeout=60, check=False, env=first)
+    return subprocess.run([str(driver), *arguments], capture_output=True, text=True, timeout=60, check=False, env=first)
 
 
 def isa_flags(isa: str) -> list[str]:

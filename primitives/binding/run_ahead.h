@@ -1,0 +1,22 @@
+// Launches on NVIDIA GPUs that run ahead by bytes. MLX counts launches: a thousand may wait, whatever they hold.
+#pragma once
+#include <vector>
+
+#include "mlx/array.h"
+#include "mlx/stream.h"
+
+namespace mpsf {
+
+namespace mx = mlx::core;
+
+// Lets launches that wait hold so large a share of the memory that the work needs; 0 leaves it to MLX. False where MLX
+// has no CUDA backend that tells when the GPU is through with something.
+bool set_run_ahead(double share);
+
+// Whether kernels have to tell that they are launched.
+bool counts_launches();
+
+// Waits, before a kernel is launched that reads and writes these, while too much waits for the GPU.
+void about_to_launch(mx::Stream stream, const std::vector<mx::array>& in, const std::vector<mx::array>& out);
+
+}  // namespace mpsf
