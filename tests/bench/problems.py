@@ -21,6 +21,7 @@ IGNORED = 0  # a label whose rows count for nothing
 _SIGMAS = 5
 # Rounding may decide the sign of what is as small as this before a relu: dy is zero there.
 _KINK = 1e-4
+_OFF_PIXELS = 1e-3
 # Where slopes of activations jump, and the derivative is a convention: MLX's and PyTorch's differ for hard_tanh at -1.
 _JUMPS = (-3, -1, -0.5, 0, 0.5, 1, 3, 6)
 _BESIDE = 2**-4  # what every dtype can add to those
@@ -189,11 +190,18 @@ class Problem(NamedTuple):
 
 
 def _places(shape: tuple[int, int, int, int], rng: np.random.Generator) -> np.ndarray:
-    """Normalized places (x, y) of as many samples as pixels: the image turned and shrunk a little, with some noise."""
+    """Normalized places (x, y) of as many samples as pixels: the image turned and shrunk a little, with some noise.
+
+    None lies so near a pixel that rounding tells on which side of it, and so what the slope there is.
+    """
     n, h, w, _ = shape
     y, x = np.meshgrid(np.linspace(-1, 1, h), np.linspace(-1, 1, w), indexing="ij")
     turned = np.stack([0.9 * x + 0.2 * y, 0.9 * y - 0.2 * x], axis=-1)
-    return (turned + rng.normal(0, 0.02, (n, h, w, 2))).astype(np.float32)
+    size = np.array([w, h])
+    pixels = ((turned + rng.normal(0, 0.02, (n, h, w, 2)) + 1) * size - 1) / 2
+    off = pixels - np.round(pixels)
+    pixels += np.where(np.abs(off) < _OFF_PIXELS, np.copysign(_OFF_PIXELS, off) - off, 0)
+    return ((2 * pixels + 1) / size - 1).astype(np.float32)
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:
