@@ -34,6 +34,7 @@ _NAMES_OF = {
     "convolution.convolution": "ConvState conv conv_fwd conv_state",
     "convolution.fully_connected": "fully_connected fully_connected_fwd fully_connected_grad",
     "convolution.gradients": "conv_grad conv_grad_input conv_grad_weights",
+    "convolution.gram_matrix": "gram_matrix gram_matrix_grad",
     "convolution.sub_pixel": "depth_to_space space_to_depth",
     "convolution.weights": "dequantize_weights fold_batch_norm",
     "core.checkpointing": "checkpoint",
@@ -45,6 +46,7 @@ _NAMES_OF = {
     "image.grid_sample": (
         "GridSampleState grid_sample grid_sample_fwd grid_sample_grad grid_sample_grad_grid grid_sample_state"
     ),
+    "image.local_correlation": "local_correlation local_correlation_grad",
     "image.padding": "PadState pad pad_fwd pad_grad pad_state",
     "image.resampling": "ResampleState",
     "image.resize": (
@@ -157,6 +159,8 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.convolution.gradients import conv_grad as conv_grad
     from mpsfunc.convolution.gradients import conv_grad_input as conv_grad_input
     from mpsfunc.convolution.gradients import conv_grad_weights as conv_grad_weights
+    from mpsfunc.convolution.gram_matrix import gram_matrix as gram_matrix
+    from mpsfunc.convolution.gram_matrix import gram_matrix_grad as gram_matrix_grad
     from mpsfunc.convolution.sub_pixel import depth_to_space as depth_to_space
     from mpsfunc.convolution.sub_pixel import space_to_depth as space_to_depth
     from mpsfunc.convolution.weights import dequantize_weights as dequantize_weights
@@ -188,6 +192,8 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.grid_sample import grid_sample_grad as grid_sample_grad
     from mpsfunc.image.grid_sample import grid_sample_grad_grid as grid_sample_grad_grid
     from mpsfunc.image.grid_sample import grid_sample_state as grid_sample_state
+    from mpsfunc.image.local_correlation import local_correlation as local_correlation
+    from mpsfunc.image.local_correlation import local_correlation_grad as local_correlation_grad
     from mpsfunc.image.padding import PadState as PadState
     from mpsfunc.image.padding import pad as pad
     from mpsfunc.image.padding import pad_fwd as pad_fwd

@@ -16,8 +16,8 @@ Example:
 from mpsfunc.channels.activation_spec import NeuronName as NeuronName
 from mpsfunc.convolution.states import OptionName as OptionName
 from mpsfunc.convolution.states import PaddingMode as PaddingMode
+from mpsfunc.core.arguments import OperandName as OperandName
 from mpsfunc.elementwise.arithmetic import ComparisonName as ComparisonName
-from mpsfunc.elementwise.arithmetic import OperandName as OperandName
 from mpsfunc.elementwise.arithmetic import OperationName as OperationName
 from mpsfunc.image.grid_sample import GridCoordinatesName as GridCoordinatesName
 from mpsfunc.image.grid_sample import GridEdgeName as GridEdgeName

@@ -27,4 +27,13 @@ struct GridSampleParams {
   int order_y, order_x;
 };
 
+// Correlations of a pixel with those that lie up to `window` strides from it along each axis of another image.
+// secondary: a gradient is by that image, instead of by the one whose pixels stand still. Five words: `constant` on
+// Metal.
+struct LocalCorrelationParams {
+  int window_y, window_x;
+  int stride_y, stride_x;
+  int secondary;
+};
+
 #endif

@@ -150,10 +150,11 @@ def _grad_weights_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.arra
 
 
 @grad_weights.vmap
-def _grad_weights_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+def mapped_grad_weights(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
+    """`grad_weights`, mapped."""
     (dy, x), (dy_mapped, x_mapped) = arrays, mapped
     if spec.exchanged:
-        return _grad_weights_vmap(arrays, mapped, size, spec._replace(exchanged=False)).swapaxes(1, 4)
+        return mapped_grad_weights(arrays, mapped, size, spec._replace(exchanged=False)).swapaxes(1, 4)
     if dy_mapped and x_mapped:
         each = spec._replace(groups=size * spec.groups)
         return _from_images(grad_weights(_with_channels(dy, 1), _with_channels(x, 1), each), size)
@@ -219,7 +220,7 @@ def _grad_weights_and_bias_vmap(arrays: Arrays, mapped: Mapped, size: int, spec:
         db = _grad_bias_vmap((dy,), (True,), size, spec)
     else:
         db = mx.broadcast_to(grad_bias(dy, spec), (size, dy.shape[3]))
-    return _grad_weights_vmap(arrays, mapped, size, spec), db
+    return mapped_grad_weights(arrays, mapped, size, spec), db
 
 
 def _grad_of(w: mx.array, dy: mx.array, x: mx.array, spec: Spec) -> mx.array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args
 
 from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import describe
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 IntPair = tuple[int, int]
+OperandName = Literal["primary", "secondary"]
+OPERANDS: tuple[OperandName, ...] = get_args(OperandName)
 
 PIXELS = "pixels >= 0 as an int, (y, x) or ((top, bottom), (left, right))"
 

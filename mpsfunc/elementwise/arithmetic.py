@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import OPERANDS, OperandName
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
 from mpsfunc.elementwise import arithmetic_rules, operands
@@ -15,10 +16,8 @@ from mpsfunc.elementwise.operands import Lying, Strides
 
 OperationName = Literal["add", "subtract", "multiply", "divide"]
 ComparisonName = Literal["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
-OperandName = Literal["primary", "secondary"]
 OPERATIONS: tuple[OperationName, ...] = get_args(OperationName)
 COMPARISONS: tuple[ComparisonName, ...] = get_args(ComparisonName)
-OPERANDS: tuple[OperandName, ...] = get_args(OperandName)
 
 
 def arithmetic(

@@ -40,6 +40,7 @@ from mpsfunc.graph.filters import fully_connected as fully_connected
 from mpsfunc.graph.filters import gelu as gelu
 from mpsfunc.graph.filters import gelu_fast as gelu_fast
 from mpsfunc.graph.filters import gelu_tanh as gelu_tanh
+from mpsfunc.graph.filters import gram_matrix as gram_matrix
 from mpsfunc.graph.filters import grid_sample as grid_sample
 from mpsfunc.graph.filters import group_norm as group_norm
 from mpsfunc.graph.filters import hard_shrink as hard_shrink
@@ -51,6 +52,7 @@ from mpsfunc.graph.filters import instance_norm as instance_norm
 from mpsfunc.graph.filters import l2_pool as l2_pool
 from mpsfunc.graph.filters import linear as linear
 from mpsfunc.graph.filters import local_contrast_norm as local_contrast_norm
+from mpsfunc.graph.filters import local_correlation as local_correlation
 from mpsfunc.graph.filters import log_sigmoid as log_sigmoid
 from mpsfunc.graph.filters import log_softmax as log_softmax
 from mpsfunc.graph.filters import logarithm as logarithm

@@ -293,6 +293,16 @@ grid_sample = filter_of(
     sources=("x", "grid"),
     coordinates="pixel",
 )
+local_correlation = filter_of(
+    kinds.local_correlation,
+    mf.local_correlation,
+    "MPSNNLocalCorrelation",
+    'local_correlation(x, graph.ImageNode("y"), 4)',
+    sources=("x", "y"),
+)
+gram_matrix = filter_of(
+    kinds.gram_matrix, mf.gram_matrix, "MPSNNGramMatrixCalculationNode", "gram_matrix(x, alpha=0.5)"
+)
 depth_to_space = filter_of(
     kinds.by_adjoint("depth_to_space", mf.depth_to_space, mf.space_to_depth),
     mf.depth_to_space,

@@ -114,6 +114,24 @@ grid_sample = Kind(
 )
 
 
+def _local_correlation_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
+    operands: tuple[OperandName, OperandName] = ("primary", "secondary")
+    x, y = call.images
+    return Pulled(mf.local_correlation_grad(dy, x, y, operand=operands[at], **call.options))
+
+
+local_correlation = Kind(
+    "local_correlation",
+    lambda call: Made((mf.local_correlation(call.x, call.images[1], **call.options),)),
+    _local_correlation_grad,
+)
+gram_matrix = Kind(
+    "gram_matrix",
+    lambda call: Made((mf.gram_matrix(call.x, **call.options),)),
+    lambda call, made, dy, at: Pulled(mf.gram_matrix_grad(dy, call.x, **call.options)),
+)
+
+
 def by_weights(name: str, fwd: Function, grad: Function, shape: Callable[[Shape, Options], Shape]) -> Kind:
     """Convolutions, whose state collects the gradients of weights of that shape."""
     own = ("out_channels", "kernel_size", "multiplier", "bias")

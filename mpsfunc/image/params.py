@@ -44,3 +44,21 @@ class GridSampleParams(NamedTuple):
     coordinates: int
     order_y: int
     order_x: int
+
+
+class LocalCorrelationParams(NamedTuple):
+    """Correlations of a pixel with those around its place in another image.
+
+    Fields:
+        window_y: How many strides these lie away at most, along y.
+        window_x: Along x.
+        stride_y: Pixels from one of them to the next along y.
+        stride_x: Along x.
+        secondary: Whether a gradient is by the image whose pixels lie around.
+    """
+
+    window_y: int
+    window_x: int
+    stride_y: int
+    stride_x: int
+    secondary: int

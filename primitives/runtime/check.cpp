@@ -306,6 +306,9 @@ void check(const Signature& call) {
       c.no_params();
       c.counts(1, 1);
       return c.output(0, {c.in(0).back()}, c.accumulator());
+    case Op::gram_matrix:
+    case Op::gram_matrix_grad:
+      return gram_matrix(c, call.op == Op::gram_matrix);
     case Op::window_sum: {
       const auto p = c.params<WindowSumParams>();
       c.counts(1, 1);
@@ -352,6 +355,9 @@ void check(const Signature& call) {
     case Op::grid_sample_grad:
     case Op::grid_sample_grad_grid:
       return grid_sample(c, call);
+    case Op::local_correlation:
+    case Op::local_correlation_grad:
+      return local_correlation(c, call.op == Op::local_correlation);
     case Op::softmax:
     case Op::log_softmax:
     case Op::softmin:

@@ -52,6 +52,29 @@ void conv_grad_weights(const Check& c, const Signature& call) {
   c.require(made == c.image() || made == c.accumulator(), "gradients of the images' dtype or the accumulator's");
 }
 
+// Pixels of two images multiplied, or those of one by a matrix: one for each image of a batch.
+template <typename Check>
+void gram_matrix(const Check& c, bool sums) {
+  c.no_params();
+  c.counts(2, 1);
+  const Shape &first = c.in(0), &second = sums ? c.in(1) : c.out(0);
+  c.require(first.size() == 4 && second.size() == 4, "images of rank 4");
+  const int images = first[0], from = sums ? first[3] : second[3], to = sums ? second[3] : first[3];
+  for (const Shape& shape : {first, second}) {
+    c.require(shape[1] >= 1 && shape[2] >= 1 && shape[3] >= 1, "images with pixels");
+    const int64_t size = int64_t{shape[1]} * shape[2];
+    c.require(size < (int64_t{1} << 31) / shape[3], "images of less than 2^31 elements");
+  }
+  c.require(int64_t{from} * to < (int64_t{1} << 31), "matrices of less than 2^31 elements");
+  const Shape other = {images, first[1], first[2], second[3]}, square = {images, 1, from, to};
+  if (sums) {
+    c.input(1, other, c.image());
+    return c.output(0, square, c.accumulator());
+  }
+  c.input(1, square, c.accumulator());
+  c.output(0, other, c.image());
+}
+
 template <typename Check>
 void conv_layout(const Check& c) {
   const auto p = c.template params<ConvLayoutParams>();

@@ -1,4 +1,4 @@
-// Refuses calls of samples at places that a grid tells.
+// Refuses calls of samples at places that a grid tells, and of correlations.
 #pragma once
 #include "image/params.h"
 #include "runtime/check.h"
@@ -32,6 +32,27 @@ void grid_sample(const Check& c, const Signature& call) {
   }
   if (by_image) c.input(0, samples, c.image());
   c.output(0, by_image ? images : samples, c.image());
+}
+
+// Two images, or one of them and the gradient of their correlations.
+template <typename Check>
+void local_correlation(const Check& c, bool forward) {
+  const auto p = c.template params<LocalCorrelationParams>();
+  constexpr int kFar = 1 << 30;
+  c.counts(2, 1);
+  c.require(p.window_y >= 0 && p.window_x >= 0 && p.window_y < kFar && p.window_x < kFar, "windows from 0 to 2^30");
+  c.require(p.stride_y >= 1 && p.stride_x >= 1, "positive strides");
+  c.require(p.secondary == 0 || (p.secondary == 1 && !forward), "a gradient by one of two images");
+  const Shape& images = c.in(1);
+  c.require(images.size() == 4, "images of rank 4");
+  c.require(images[1] >= 1 && images[2] >= 1 && images[3] >= 1, "images with pixels");
+  const int64_t pixels = int64_t{images[1]} * images[2], most = int64_t{1} << 31;
+  const int64_t features = (2 * int64_t{p.window_y} + 1) * (2 * int64_t{p.window_x} + 1);
+  c.require(pixels < most / images[3] && pixels < most / features, "images of less than 2^31 elements");
+  const Shape results = {images[0], images[1], images[2], static_cast<int>(features)};
+  c.input(0, forward ? images : results, c.image());
+  c.input(1, images, c.image());
+  c.output(0, forward ? results : images, c.image());
 }
 
 }  // namespace mpsf

@@ -5,7 +5,8 @@
 // for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel, normalization by a state,
 // as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, as it does the sums
 // of the Dice loss, layer normalization, for which MLX has kernels there, and softmin, log_softmax and its gradient,
-// which are template arguments of softmax's bodies, and weights that are laid out ahead) under metal/.
+// which are template arguments of softmax's bodies, weights that are laid out ahead, and Gram matrices, which a GPU
+// makes as gradients of weights) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -40,6 +41,8 @@
   X(conv_grad_input)         \
   X(conv_grad_weights)       \
   X(conv_grad_bias)          \
+  X(gram_matrix)             \
+  X(gram_matrix_grad)        \
   X(neuron)                  \
   X(neuron_grad)             \
   X(neuron_grad_grad)        \
@@ -66,6 +69,8 @@
   X(grid_sample)             \
   X(grid_sample_grad)        \
   X(grid_sample_grad_grid)   \
+  X(local_correlation)       \
+  X(local_correlation_grad)  \
   X(window_sum)              \
   X(power)                   \
   X(cross_channel_norm)      \

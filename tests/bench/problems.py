@@ -104,7 +104,7 @@ class Problem(NamedTuple):
         if self.op.startswith("pad_"):
             return n, h + 2 * self.padding, w + 2 * self.padding, c
         if self.exponent or self.operation.family == "pointwise":
-            return *self.shape[:-1], int(self.shape[-1] * self.operation.of_channels)
+            return *self.shape[:-1], self.operation.features or int(self.shape[-1] * self.operation.of_channels)
         extent = (self.kernel_size - 1) * self.dilation + 1
         if "transpose" in self.op:
             size = [(d - 1) * self.stride - 2 * self.padding + extent for d in (h, w)]
@@ -173,6 +173,7 @@ class Problem(NamedTuple):
             "labels": lambda: rng.integers(0, channels, of_pixel, np.int32),
             "weights": lambda: rng.random(channels, np.float32) + 0.5,
             "grid": lambda: _places(self.nhwc, rng),
+            "matrix": lambda: round_to(normal(self.shape[0], 1, channels, channels)),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
         }
         for name in self.operation.given:

@@ -31,7 +31,8 @@ OF_MPS = {f"{name}{end}" for name in ("sigmoid", "tanh", "softplus", "elu") for 
 PADDED = {f"pad_{mode}{end}" for mode in ("zero", "clamp", "mirror", "circular") for end in ("", "_grad")}
 WEIGHTED = {"cross_entropy_weighted", "sigmoid_entropy"}
 ON_CPU = PADDED | WEIGHTED | {"shrink_filtered", "shrink_filtered_grad"}
-SAMPLED = {"grid_sample", "grid_sample_grad", "grid_sample_grads"}
+PAIRED = {f"{name}{end}" for name in ("local_correlation", "gram_matrix") for end in ("", "_grad")}
+SAMPLED = {"grid_sample", "grid_sample_grad", "grid_sample_grads"} | PAIRED
 NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP | ON_CPU | SAMPLED
 # What is measured in float32 alone.
 BEYOND_MPS = (
@@ -181,7 +182,7 @@ def test_targets() -> None:
     assert {*POINTWISE} - ON_CPU - OF_MPS - {*least} == without | SAMPLED
     beside = {p.op: targets for p, targets in rows if p.op in SAMPLED}
     assert {op: target.least for op, (target,) in beside.items()} == {
-        "grid_sample": 1, "grid_sample_grad": 0.8, "grid_sample_grads": 0.8
+        "grid_sample": 1, "grid_sample_grad": 0.8, "grid_sample_grads": 0.8, **dict.fromkeys(PAIRED, 1)
     }  # fmt: skip
     slow = {op for op in least if any(of in op for of in ("softm", "up", "resize")) or op in SMALLER}
     assert {op for op, share in least.items() if share == 0.7} == slow
@@ -247,6 +248,8 @@ def _instead(op: str, other: str) -> SimpleNamespace:
         ("focal_loss_grad", "focal_loss"),
         ("grid_sample", "relu"),
         ("grid_sample_grad", "grid_sample"),
+        ("gram_matrix", "relu"),
+        ("local_correlation", "gram_matrix"),
     ],
 )
 def test_another_operation_is_wrong_in_every_dtype(op: str, other: str) -> None:

@@ -260,3 +260,15 @@ def test_conv_second_order() -> None:
     expected = torch.autograd.grad((slope * slope).sum(), (source, weights))
     for mine, tensor in zip(mx.grad(penalty, argnums=(0, 1))(x, w), expected, strict=True):
         np.testing.assert_allclose(exact(mine), tensor.numpy().transpose(0, 2, 3, 1), rtol=1e-9)
+
+
+def test_gram_matrix() -> None:
+    x = numbers((3, 5, 4, 6), mx.float64)
+    source = theirs(x)
+    pixels = source.flatten(2)
+    output = 0.5 * (pixels @ pixels.mT)
+    made = mf.gram_matrix(x, alpha=0.5)
+    np.testing.assert_allclose(exact(made)[:, 0], output.detach().numpy(), rtol=1e-12)
+    dy = numbers((3, 1, 6, 6), mx.float64, 1)
+    (right,) = torch.autograd.grad(output, source, torch.tensor(exact(dy)[:, 0]))
+    agree(mf.gram_matrix_grad(dy, x, alpha=0.5), right)

@@ -249,3 +249,27 @@ def test_affine_grid(align_corners: bool) -> None:
     np.testing.assert_allclose(
         exact(mf.affine_grid_grad(dy, align_corners=align_corners)), right.numpy(), rtol=1e-12, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("window", [0, 1, (0, 2), (2, 1)], ids=str)
+@pytest.mark.parametrize("stride", [1, (2, 3)], ids=str)
+def test_local_correlation(window: Any, stride: Any) -> None:
+    """Beside products with the images cut out of zeros."""
+    (wy, wx), (sy, sx) = ((v, v) if isinstance(v, int) else v for v in (window, stride))
+    x, y = numbers(SHAPE, mx.float64), numbers(SHAPE, mx.float64, 1)
+    sources, (_, height, width, _) = [theirs(x), theirs(y)], SHAPE
+    wide = torch.nn.functional.pad(sources[1], [wx * sx, wx * sx, wy * sy, wy * sy])
+    output = torch.stack(
+        [
+            (sources[0] * wide[:, :, i : i + height, j : j + width]).sum(1)
+            for i in range(0, 2 * wy * sy + 1, sy)
+            for j in range(0, 2 * wx * sx + 1, sx)
+        ],
+        1,
+    )
+    made = mf.local_correlation(x, y, window, stride=stride)
+    agree(made, output)
+    dy = numbers(made.shape, mx.float64, 2)
+    grads = torch.autograd.grad(output, sources, torch.tensor(exact(dy).transpose(0, 3, 1, 2)))
+    for operand, right in zip(("primary", "secondary"), grads, strict=True):
+        agree(mf.local_correlation_grad(dy, x, y, window, stride=stride, operand=operand), right)  # type: ignore[arg-type]

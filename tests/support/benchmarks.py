@@ -65,6 +65,7 @@ class Benchmark(NamedTuple):
         cpu: The rows of the CPU's table.
         gpu: The rows of the GPU's table.
         of_channels: Of x's channels, in the output.
+        features: Channels of the output, where x's do not decide.
     """
 
     family: str
@@ -78,3 +79,4 @@ class Benchmark(NamedTuple):
     cpu: tuple[Measured, ...] = ()
     gpu: tuple[Measured, ...] = ()
     of_channels: float = 1
+    features: int = 0

@@ -4,6 +4,7 @@
 #include "kernels/convolution/dot_products.h"
 #include "kernels/convolution/few_channels.h"
 #include "kernels/convolution/few_pixels.h"
+#include "kernels/convolution/image_by_image.h"
 #include "kernels/convolution/products.h"
 #include "kernels/convolution/weight_grad.h"
 #include "kernels/convolution/winograd.h"
@@ -202,6 +203,13 @@ class WideGradient {
   const Scratch<A> room_;
 };
 
+template <typename T>
+void multiply_flat(const Geometry& g, const Call& call, const Neuron<Acc<T>>& neuron) {
+  if (!forward_dots<WideDots<T>>(g.flat(), call, neuron)) {
+    multiply_all(forward_product<T>(g.flat(), call, neuron), g.winograd);
+  }
+}
+
 }  // namespace
 
 void conv(const Call& given) {
@@ -219,8 +227,8 @@ void conv(const Call& given) {
       conv_depthwise<T>(g, call, neuron);
     } else if (g.small_groups<Acc<T>>()) {
       conv_grouped<T>(g, call, neuron);
-    } else if (!forward_dots<WideDots<T>>(g.flat(), call, neuron)) {
-      multiply_all(forward_product<T>(g.flat(), call, neuron), g.winograd);
+    } else {
+      multiply_flat<T>(g, call, neuron);
     }
   });
 }
@@ -337,6 +345,51 @@ void conv_grad_bias(const Call& call) {
           return [=](int64_t offset, int64_t, int n, Vec<A>* terms) { terms[0] = load_some(dy + offset, n); };
         },
         db);
+  });
+}
+
+// Of each image by itself the gradient of weights that lead, pixel by pixel, from the second to the first.
+void gram_matrix(const Call& call) {
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    const int64_t images = call.in[0].shape[0];
+    if (call.out[0].size == 0) return;
+    for_images(images, [&](int64_t image) {
+      const Tensor first = part_of<T>(call.in[0], image, images), second = part_of<T>(call.in[1], image, images);
+      const Tensor sums = part_of<Acc<T>>(call.out[0], image, images);
+      const Geometry g = of_pixels(second, first.shape[3]);
+      const WeightGrad<T> grad = {data<T>(first),
+                                  data<T>(second),
+                                  data<Acc<T>>(sums),
+                                  nullptr,
+                                  1,
+                                  g.rows,
+                                  g.cols,
+                                  1,
+                                  g.channels,
+                                  g.out_channels,
+                                  false};
+      if (!by_other_ways(grad, false, [](const auto& make) { make(); })) weight_grad(grad);
+    });
+  });
+}
+
+// Of each image by itself the convolution with a matrix of its own.
+void gram_matrix_grad(const Call& call) {
+  by_type(call.in[0].type, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Acc<T>;
+    const int64_t images = call.in[0].shape[0], outs = call.out[0].shape[3];
+    if (call.out[0].size == 0) return;
+    const Neuron<A> none(Activation<double>{});
+    const Scratch<A> zeros(outs);
+    clear(zeros.get(), outs);
+    for_images(images, [&](int64_t image) {
+      Tensor in[3] = {part_of<T>(call.in[0], image, images), part_of<A>(call.in[1], image, images), {}};
+      in[2].data = zeros.get();
+      const Tensor out = part_of<T>(call.out[0], image, images);
+      multiply_flat<T>(of_pixels(in[0], out.shape[3]), {in, &out, 1, nullptr}, none);
+    });
   });
 }
 

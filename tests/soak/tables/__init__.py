@@ -5,7 +5,7 @@ They are written from docs/ and Apple's documentation, and share nothing with th
 
 from __future__ import annotations
 
-from tests.soak.tables import activations, elements, losses, moves, norms, samples, sequences, windows
+from tests.soak.tables import activations, correlations, elements, losses, moves, norms, samples, sequences, windows
 from tests.soak.tables.case import Row
 
 ROWS: dict[str, Row] = {
@@ -17,4 +17,5 @@ ROWS: dict[str, Row] = {
     **moves.ROWS,
     **sequences.ROWS,
     **samples.ROWS,
+    **correlations.ROWS,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.typing import LossName, PadMode
+from mpsfunc.typing import LossName, OperandName, PadMode
 
 from ...problems import IGNORED, KEEP, Problem
 from .. import Call
@@ -230,3 +230,20 @@ def grid_sample_grad(p: Problem, a: SimpleNamespace) -> Call:
 def grid_sample_grads(p: Problem, a: SimpleNamespace) -> Call:
     state = mf.grid_sample_state(p.shape)
     return lambda: [mf.grid_sample_grad(a.dy, a.grid, state), mf.grid_sample_grad_grid(a.dy, a.x, a.grid, state)]
+
+
+def local_correlation(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.local_correlation(a.x, a.other, 2)]
+
+
+def local_correlation_grad(p: Problem, a: SimpleNamespace) -> Call:
+    both: tuple[OperandName, ...] = "primary", "secondary"
+    return lambda: [mf.local_correlation_grad(a.dy, a.x, a.other, 2, operand=each) for each in both]
+
+
+def gram_matrix(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.gram_matrix(a.x)]
+
+
+def gram_matrix_grad(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.gram_matrix_grad(a.matrix, a.x)]

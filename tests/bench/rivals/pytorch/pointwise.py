@@ -320,6 +320,44 @@ def _dice(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return (1 - (2 * both + 1e-5) / (of_p + of_t + 1e-5))[:, :, None, None]
 
 
+def local_correlation(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_correlated(a.x, a.other)]
+
+
+def local_correlation_grad(p: Problem, a: SimpleNamespace) -> Call:
+    with torch.enable_grad():
+        x, y = (image.detach().requires_grad_() for image in (a.x, a.other))
+        made = _correlated(x, y)
+    return lambda: list(torch.autograd.grad(made, (x, y), a.dy, retain_graph=True))
+
+
+def _correlated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The images cut out of the other ones once for each offset, as networks for optical flow do it."""
+    wide, (height, width) = torch.nn.functional.pad(y, [2] * 4), x.shape[2:]
+    cuts = [wide[:, :, i : i + height, j : j + width] for i in range(5) for j in range(5)]
+    return torch.stack([(x * cut).sum(1) for cut in cuts], 1)
+
+
+def gram_matrix(p: Problem, a: SimpleNamespace) -> Call:
+    rows, planes = _pixels(a.x)
+    return lambda: [(rows @ rows.mT if planes else rows.mT @ rows)[:, :, None]]
+
+
+def gram_matrix_grad(p: Problem, a: SimpleNamespace) -> Call:
+    (rows, planes), (n, c, h, w), dy = _pixels(a.x), a.x.shape, a.matrix[:, :, 0]
+
+    def call() -> list[torch.Tensor]:
+        both = dy + dy.mT
+        return [(both @ rows).view(n, c, h, w) if planes else (rows @ both).view(n, h, w, c).permute(0, 3, 1, 2)]
+
+    return call
+
+
+def _pixels(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """The pixels of images in one axis, which is the last one where images lie in planes."""
+    return (x.flatten(2), True) if x.is_contiguous() else (x.permute(0, 2, 3, 1).flatten(1, 2), False)
+
+
 def _by_autograd(function: Operator, a: SimpleNamespace, dy: torch.Tensor | None = None) -> Call:
     """The backward pass alone of a function, whose forward pass was kept."""
     with torch.enable_grad():
