@@ -45,12 +45,17 @@ def updated(averages: Statistics, batch: Statistics, keep: float = 0.9) -> Stati
 
 def predict(params: Params, averages: Statistics, images: mx.array) -> mx.array:
     """The most likely digit of each image; batch normalization uses the running averages."""
+    return scores(params, averages, images).argmax(axis=1)
+
+
+def scores(params: Params, averages: Statistics, images: mx.array) -> mx.array:
+    """The score of each digit for each image (n, 10), by the running averages."""
     x = images
     for block, (mean, var) in zip(params["blocks"], averages, strict=True):
         x = mf.conv(x, block["w"], padding=1)
         x = mf.bn_normalize(x, mf.bn_frozen(mean, var), block["gamma"], block["beta"])
         x = mf.avg_pool(mx.maximum(x, 0), 2)
-    return _scores(params, x).argmax(axis=1)
+    return _scores(params, x)
 
 
 def loss(params: Params, images: mx.array, labels: mx.array) -> tuple[mx.array, Statistics]:
@@ -61,7 +66,7 @@ def loss(params: Params, images: mx.array, labels: mx.array) -> tuple[mx.array, 
         x, state = mf.batch_norm_fwd(x, block["gamma"], block["beta"])
         x = mf.avg_pool(mx.maximum(x, 0), 2)
         statistics.append((state.mean, state.var))
-    return _cross_entropy(_scores(params, x), labels), statistics
+    return cross_entropy(_scores(params, x), labels), statistics
 
 
 def autodiff(params: Params, images: mx.array, labels: mx.array) -> tuple[mx.array, Statistics, Params]:
@@ -81,8 +86,8 @@ def explicit(params: Params, images: mx.array, labels: mx.array) -> tuple[mx.arr
         tape.append((block, x, conv_state, convolved, bn_state, normalized, pool_state))
         x = pooled
 
-    scores = _scores(params, x)
-    dscores = (mx.softmax(scores, axis=1) - mx.eye(10)[labels]) / len(labels)
+    logits = _scores(params, x)
+    dscores = (mx.softmax(logits, axis=1) - mx.eye(10)[labels]) / len(labels)
     linear = {"w": dscores.T @ x.reshape(len(labels), -1), "b": dscores.sum(axis=0)}
     dy = (dscores @ params["linear"]["w"]).reshape(x.shape)
 
@@ -96,13 +101,14 @@ def explicit(params: Params, images: mx.array, labels: mx.array) -> tuple[mx.arr
         blocks.insert(0, {"w": conv_state.dw, "gamma": bn_state.dgamma, "beta": bn_state.dbeta})
 
     statistics = [(bn_state.mean, bn_state.var) for _, _, _, _, bn_state, _, _ in tape]
-    return _cross_entropy(scores, labels), statistics, {"blocks": blocks, "linear": linear}
+    return cross_entropy(logits, labels), statistics, {"blocks": blocks, "linear": linear}
 
 
 def _scores(params: Params, x: mx.array) -> mx.array:
     return x.reshape(x.shape[0], -1) @ params["linear"]["w"].T + params["linear"]["b"]
 
 
-def _cross_entropy(scores: mx.array, labels: mx.array) -> mx.array:
+def cross_entropy(scores: mx.array, labels: mx.array) -> mx.array:
+    """Mean cross-entropy of scores."""
     chosen = mx.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
     return (mx.logsumexp(scores, axis=1) - chosen).mean()

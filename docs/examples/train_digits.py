@@ -36,11 +36,13 @@ class Digits(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One training: the loss of every step, the accuracy after every epoch, and the last predictions."""
+    """One training: losses of all steps, accuracies after all epochs, the last predictions, and what was trained."""
 
     losses: list[float]
     accuracies: list[float]
     predicted: np.ndarray
+    params: network.Params
+    averages: network.Statistics
 
 
 def load() -> tuple[Digits, Digits]:
@@ -97,7 +99,7 @@ def train(digits: Digits, held_out: Digits, gradients: Callable, epochs: int, se
         accuracies.append(float((predicted == held_out.labels).mean()))
         progress.set_postfix(loss=f"{losses[-1].item():.3f}", accuracy=f"{accuracies[-1]:.2%}")
     progress.close()
-    return Run([loss.item() for loss in losses], accuracies, predicted)
+    return Run([loss.item() for loss in losses], accuracies, predicted, model["params"], model["averages"])
 
 
 def main(arguments: list[str] | None = None) -> float:
