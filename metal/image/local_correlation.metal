@@ -18,7 +18,7 @@ for (int n = thread_position_in_grid.y; n < images; n += threads_per_grid.y) {
     const long item = first + thread_position_in_grid.x / R;
     float sum[kRun * kOffsets];
     for (int i = 0; i < kRun * kOffsets; ++i) sum[i] = 0;
-    const int at = item < items ? int(item) : 0, tile = at % tiles, place = at / tiles;
+    const int tile = int(item) % tiles, place = int(item) / tiles;
     const int row = place / all_runs, col = first_column(p, width, place % all_runs);
     const int down = tile / tiles_across, left = tile % tiles_across * kOffsets;
     const Offsets rows = offsets_on(p.window_y, p.stride_y, row, height);

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from generic.opinfo import Array, Call, Loads, Node, OpInfo, Sample, call
 from metal_host.case import Case, named
 from metal_host.geometry import IMAGE, SHAPE
@@ -62,6 +63,20 @@ def _case(shape: tuple[int, ...], dtype: mx.Dtype, window: Any, stride: Any = 1,
     return Case(named("local_correlation", shape, dtype, window=window, stride=stride), bodies, check, crowded)
 
 
+def _beside_infinity() -> Case:
+    """What is beyond the image is in no product, not even with infinity."""
+
+    def check() -> None:
+        x = mx.where(mx.arange(24).reshape(1, 3, 4, 2) % 5 == 0, mx.inf, mx.ones((1, 3, 4, 2)))
+        y = mx.abs(numbers(x.shape, seed=1)) + 1
+        made, right = exact(mf.local_correlation(x, y, (1, 2))), oracle.correlate(np.ones(x.shape), exact(y), (1, 2))
+        infinite = np.isinf(exact(x)).any(-1)[..., None] & (right != 0)
+        np.testing.assert_array_equal(np.isinf(made), infinite)
+        np.testing.assert_allclose(made[~infinite], right[~infinite], rtol=1e-5)
+
+    return Case("local_correlation beside infinity", ("local_correlation",), check)
+
+
 def _cases() -> Iterator[Case]:
     yield _case((2, 5, 9, 8), F32, 1)
     yield _case((1, 4, 7, 3), F32, (2, 1), (1, 2))
@@ -74,6 +89,7 @@ def _cases() -> Iterator[Case]:
     yield _case((1, 3, 4, 80), F32, 1, 2)  # several rounds of packs
     yield _case((1, 3, 5, 4), F32, 1, 9)  # a stride that is wider than the image
     yield _case((2, 18, 24, 8), F32, 3, crowded=True)
+    yield _beside_infinity()
 
 
 # What bodies load ---------------------------------------------------------------------------------------
