@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _resized(a: Resized) -> str:
     """For states that are printed."""
     words = [a.method] + [a.coordinate] * (a.method != "area") + [a.edge] * (a.method == "bilinear")
-    words += ["antialias"] * a.antialias + ([f"{a.factor:g} times as large"] if a.factor else [])
+    words += ["antialias"] * (a.antialias is True) + ([f"{a.factor:g} times as large"] if a.factor else [])
     return f"{a.n_in} -> {a.n_out} pixels: {', '.join(words)}"
 
 

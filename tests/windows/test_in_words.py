@@ -72,3 +72,10 @@ def test_an_axis_that_means_nothing_has_its_numbers(odd: dict[str, Any]) -> None
     assert "rows=Axis(n_in=5, " in repr(forged) and "cols=Axis(4 -> 2 pixels: " in repr(forged)
     with pytest.raises((TypeError, ValueError), match=r"got state\.rows=Axis\(n_in=5, "):
         mf.avg_pool_grad(mx.ones((2, 2, 2, 3)), forged)
+
+
+def test_a_forged_switch_is_printed_once_at_most() -> None:
+    """Not as often as the number says that is in its place, for which there might be no memory."""
+    state = mf.resize_bicubic_state(X, scale=0.7, antialias=True)
+    told = repr(state._replace(rows=state.rows._replace(antialias=2**20)))
+    assert len(told) < 1000
