@@ -45,7 +45,8 @@ def _gram(rng: Rng) -> Case:
     alpha = float(pick(rng, 1.0, 0.5, -2.0, 1 / 3))
 
     def summed(x: np.ndarray) -> np.ndarray:
-        pixels = x.reshape(x.shape[0], -1, x.shape[3])
+        n, h, w, c = x.shape
+        pixels = x.reshape(n, h * w, c)
         return alpha * np.matmul(pixels.swapaxes(1, 2), pixels)[:, None]
 
     def more(x: mx.array) -> Iterator[str]:
