@@ -32,6 +32,10 @@ _NAMES_OF = {
         "conv_transpose_grad_weights"
     ),
     "convolution.convolution": "ConvState conv conv_fwd conv_state",
+    "convolution.deform_conv": "DeformConvState deform_conv deform_conv_fwd deform_conv_state",
+    "convolution.deform_gradients": (
+        "deform_conv_grad_input deform_conv_grad_mask deform_conv_grad_offsets deform_conv_grad_weights"
+    ),
     "convolution.fully_connected": "fully_connected fully_connected_fwd fully_connected_grad",
     "convolution.gradients": "conv_grad conv_grad_input conv_grad_weights",
     "convolution.gram_matrix": "gram_matrix gram_matrix_grad",
@@ -153,6 +157,14 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.convolution.convolution import conv as conv
     from mpsfunc.convolution.convolution import conv_fwd as conv_fwd
     from mpsfunc.convolution.convolution import conv_state as conv_state
+    from mpsfunc.convolution.deform_conv import DeformConvState as DeformConvState
+    from mpsfunc.convolution.deform_conv import deform_conv as deform_conv
+    from mpsfunc.convolution.deform_conv import deform_conv_fwd as deform_conv_fwd
+    from mpsfunc.convolution.deform_conv import deform_conv_state as deform_conv_state
+    from mpsfunc.convolution.deform_gradients import deform_conv_grad_input as deform_conv_grad_input
+    from mpsfunc.convolution.deform_gradients import deform_conv_grad_mask as deform_conv_grad_mask
+    from mpsfunc.convolution.deform_gradients import deform_conv_grad_offsets as deform_conv_grad_offsets
+    from mpsfunc.convolution.deform_gradients import deform_conv_grad_weights as deform_conv_grad_weights
     from mpsfunc.convolution.fully_connected import fully_connected as fully_connected
     from mpsfunc.convolution.fully_connected import fully_connected_fwd as fully_connected_fwd
     from mpsfunc.convolution.fully_connected import fully_connected_grad as fully_connected_grad

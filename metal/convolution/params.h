@@ -47,4 +47,12 @@ struct ConvDepthwiseGradWeightsLaunch {
   Threadgroup threadgroup_size;
 };
 
+// The samples of a deformable convolution: the windows, how many groups of channels have offsets of their own, whether
+// a mask follows each pair of offsets, and the orders of a derivative by y, x and the mask.
+struct DeformParams {
+  Axis rows, cols;
+  int groups, masked;
+  int order_y, order_x, order_mask;
+};
+
 #endif

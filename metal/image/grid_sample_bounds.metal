@@ -1,6 +1,6 @@
 // The first and last row and column that each chunk of samples reads: bounds[n,chunk] = top, bottom, left, right, the
 // bottom above the top where it reads none. A threadgroup owns a chunk, each of its G threads a sample.
-#include "image/lanes.h"
+#include "shared/lanes.h"
 #include "image/sampling.h"
 const GridSampleParams p = params_as<GridSampleParams>(params);
 const int images = grid_shape[0], height = grid_shape[1], width = grid_shape[2];

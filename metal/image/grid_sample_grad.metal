@@ -2,7 +2,7 @@
 // change. A threadgroup of G threads owns a tile of DY by DX pixels and S packs of V channels. It goes over the chunks
 // whose bounds touch the tile; a thread looks at one sample of a chunk, and then gathers for its own pixel from those
 // that were found.
-#include "image/lanes.h"
+#include "shared/lanes.h"
 #include "image/sampling.h"
 #include "shared/vector_load.h"
 const GridSampleParams p = params_as<GridSampleParams>(params);

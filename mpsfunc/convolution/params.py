@@ -78,3 +78,25 @@ class ConvDepthwiseGradWeightsLaunch(NamedTuple):
     cols: Axis
     groups: int
     threadgroup_size: Threadgroup
+
+
+class DeformParams(NamedTuple):
+    """The samples of a deformable convolution.
+
+    Fields:
+        rows: Windows along the rows.
+        cols: Windows along the columns.
+        groups: How many groups of channels have offsets of their own.
+        masked: Whether a mask follows each pair of offsets.
+        order_y: Of a derivative by the offsets along y.
+        order_x: By those along x.
+        order_mask: By the mask.
+    """
+
+    rows: Axis
+    cols: Axis
+    groups: int
+    masked: int
+    order_y: int
+    order_x: int
+    order_mask: int

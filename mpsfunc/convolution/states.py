@@ -257,14 +257,7 @@ def gradient(
     Returns:
         The gradient before the neuron, and where the windows sit.
     """
-    checks.array(op, "dy", dy, stream=stream)
-    checks.state(op, state, kind, stream=stream)
-    _whole(op, state)
-    size = ("o", state.rows.size, state.cols.size, "i")
-    checks.shape(op, "state.dw", state.dw, size, "the state does not fit together")
-    checks.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
-    out = [getattr(axis, length) for axis in (state.rows, state.cols)]
-    checks.shape(op, "dy", dy, ("n", *out, state.dw.shape[0]), "dy does not belong to this state")
+    gradient_of_windows(op, dy, state, kind, length, stream)
     spec = Spec(state.rows, state.cols, state.groups, False, NO_ACTIVATION, stream)
     how = _neuron_of(op, state, stream)
     if not how.act.kind:
@@ -278,6 +271,18 @@ def gradient(
                 dy, state.y, activation_rules.ActivationSpec(how.act, stream)
             ), spec
         return fused.grad_from_input(dy, state.y, how, stream), spec
+
+
+def gradient_of_windows(op: str, dy: mx.array, state: Any, kind: type[Any], length: str, stream: mx.Stream) -> None:
+    """`gradient`, but for what a state says of a neuron."""
+    checks.array(op, "dy", dy, stream=stream)
+    checks.state(op, state, kind, stream=stream)
+    _whole(op, state)
+    size = ("o", state.rows.size, state.cols.size, "i")
+    checks.shape(op, "state.dw", state.dw, size, "the state does not fit together")
+    checks.shape(op, "state.db", state.db, (state.dw.shape[0],), "the state does not fit together")
+    out = [getattr(axis, length) for axis in (state.rows, state.cols)]
+    checks.shape(op, "dy", dy, ("n", *out, state.dw.shape[0]), "dy does not belong to this state")
 
 
 def _neuron_of(op: str, state: Any, stream: mx.Stream) -> FusedActivation:

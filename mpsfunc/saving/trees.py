@@ -20,6 +20,7 @@ import mlx.core as mx
 
 from mpsfunc.activation.fused import Neuron
 from mpsfunc.convolution.conv_transpose import ConvTransposeState
+from mpsfunc.convolution.deform_states import DeformConvState
 from mpsfunc.convolution.states import ConvState
 from mpsfunc.core.printing import a_kind, brief, describe, name_of
 from mpsfunc.elementwise.dropout import DropoutState
@@ -45,6 +46,7 @@ RECORDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(AvgPoolState, BatchNormState, ConvState, ConvTransposeState, CrossChannelNormState, DropoutState),
+        DeformConvState,
         *(GridSampleState, GroupNormState, InstanceNormState, L2PoolState, LocalContrastNormState, LossState),
         *(MaxPoolState, PadState, ResampleState, SpatialNormState),
         *(Axis, Neuron, Padded, PaddingPolicy, Resized),

@@ -358,6 +358,10 @@ void check(const Signature& call) {
     case Op::local_correlation:
     case Op::local_correlation_grad:
       return local_correlation(c, call.op == Op::local_correlation);
+    case Op::deform_columns:
+    case Op::deform_columns_grad:
+    case Op::deform_places_grad:
+      return deform_columns(c, call);
     case Op::softmax:
     case Op::log_softmax:
     case Op::softmin:

@@ -130,4 +130,39 @@ void laid_out_for(const Check& c, const void* weights) {
             "weights that were laid out for this convolution");
 }
 
+// Samples of a deformable convolution, their gradient by the images, and that by their places.
+template <typename Check>
+void deform_columns(const Check& c, const Signature& call) {
+  const auto p = c.template params<DeformParams>();
+  const bool by_image = call.op == Op::deform_columns_grad, by_places = call.op == Op::deform_places_grad;
+  c.counts(by_places ? 3 : 2, 1);
+  const Shape &images = by_image ? c.out(0) : c.in(by_places ? 1 : 0), &places = c.in(by_places ? 2 : 1);
+  c.require(c.image() == c.accumulator(), "float32 or float64 images");
+  c.require(images.size() == 4 && places.size() == 4, "images and places of rank 4");
+  c.require(images[0] == places[0], "as many images as places are for");
+  for (const Axis* a : {&p.rows, &p.cols}) {
+    c.axis(*a, images[a == &p.rows ? 1 : 2], places[a == &p.rows ? 1 : 2]);
+    c.require(a->edge == 0 && a->begin == 0 && a->end == a->n_out, "edge 0 and all outputs");
+    for (int length : {a->n_in, a->n_out}) {
+      c.require(length >= 1 && length <= 1 << 24, "axes of 1 to 2^24");  // which a float tells apart
+    }
+  }
+  c.switches({p.masked});
+  for (int order : {p.order_y, p.order_x, p.order_mask}) c.require(order >= 0 && order <= 8, "orders from 0 to 8");
+  c.require(p.groups >= 1 && images[3] >= 1 && images[3] % p.groups == 0, "groups that divide the channels");
+  const int64_t taps = int64_t{p.rows.size} * p.cols.size, limit = int64_t{1} << 31;
+  c.require(taps < limit / images[3], "less than 2^31 samples of a pixel");
+  c.require(int64_t{images[1]} * images[2] < limit / images[3], "images of less than 2^31 elements");
+  c.require(places[3] == taps * p.groups * (2 + p.masked), "a place for each tap and group");
+  const Shape samples = {images[0], places[1], places[2], static_cast<int>(taps * images[3])};
+  c.input(by_places ? 2 : 1, places, c.accumulator());
+  if (by_places) {
+    c.input(0, samples, c.image());
+    c.input(1, images, c.image());
+    return c.output(0, places, c.accumulator());
+  }
+  if (by_image) c.input(0, samples, c.image());
+  c.output(0, by_image ? images : samples, c.image());
+}
+
 }  // namespace mpsf

@@ -43,6 +43,9 @@
   X(conv_grad_bias)          \
   X(gram_matrix)             \
   X(gram_matrix_grad)        \
+  X(deform_columns)          \
+  X(deform_columns_grad)     \
+  X(deform_places_grad)      \
   X(neuron)                  \
   X(neuron_grad)             \
   X(neuron_grad_grad)        \

@@ -26,6 +26,7 @@ STATES: dict[str, Any] = {
     "max_pool": mf.MaxPoolState(mx.zeros((2, 2, 2, 3), mx.uint8), "max_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "l2_pool": mf.L2PoolState(mx.ones((2, 2, 2, 3)), "l2_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "conv": mf.conv_state(IMAGE, WEIGHTS),
+    "deform_conv": mf.deform_conv_state(IMAGE, WEIGHTS, padding=1),
     "conv_transpose": mf.conv_transpose_fwd(mx.zeros(IMAGE), mx.zeros(WEIGHTS))[1],
     "batch_norm": mf.bn_frozen(mx.ones(3), mx.ones(3)),
     "instance_norm": mf.InstanceNormState(*[mx.ones((2, 3))] * 4, "instance_norm", 1e-5),

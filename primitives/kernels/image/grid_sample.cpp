@@ -1,8 +1,8 @@
 // Samples of images at places that a grid tells. An image's gradient is added up by threads that own a band of its rows
 // each, in the order of the samples, so that how it is cut into bands does not matter.
-#include "kernels/image/mix.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/lines.h"
+#include "kernels/vector/mix.h"
 
 // As sampling.h has it. Its functions are static, and so are these.
 static inline float round_down(float x) { return __builtin_floorf(x); }

@@ -1,6 +1,6 @@
 // Images whose rows and columns are picked or mixed from those of others, as tables say: for every line and column of
 // the result what it reads. Upsampling, resizing and padding are such, and so are their gradients.
-#include "kernels/image/mix.h"
+#include "kernels/vector/mix.h"
 #include "kernels/vector/tap_lists.h"
 
 namespace mpsf::MPSF_ISA {
