@@ -20,7 +20,8 @@ from mpsfunc.core import launch
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, one_batch, operation
 from mpsfunc.windows.axis import Axis
 
-_COLUMNS = 2**28  # bytes of columns that are made at a time, unless an image has more
+_WHOLE = 2**28  # bytes of columns up to which a batch's are made at once
+_PART = 2**26  # bytes of those of some images, one at least, of which MLX runs up to about ten tasks ahead
 
 
 # The product --------------------------------------------------------------------------------------------
@@ -85,8 +86,8 @@ def _product_grad_weights(dy: mx.array, of_taps: mx.array, spec: DeformSpec) -> 
 
 def _in_parts(arrays: Arrays, bytes_of_image: int, run: Callable[..., Arrays]) -> list[Arrays]:
     """What ``run`` makes of batches, a few images after the other, so that columns are made for these alone."""
-    n, each = arrays[0].shape[0], max(1, _COLUMNS // max(1, bytes_of_image))
-    if n <= each:
+    n, each = arrays[0].shape[0], max(1, _PART // bytes_of_image)
+    if n * bytes_of_image <= _WHOLE or n <= each:
         return [run(*arrays)]
     made: list[Arrays] = []
     for first in range(0, n, each):
@@ -124,7 +125,7 @@ def forward(x: mx.array, places: mx.array, w: mx.array, b: mx.array | None, spec
 @deform_conv.vjp
 def _deform_conv_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: DeformSpec) -> Gradients:
     (x, places, w, _), dy = arrays, cotangents[0]
-    if x.shape[0] * _bytes(x.shape[3], x.dtype, spec) <= _COLUMNS:
+    if x.shape[0] * _bytes(x.shape[3], x.dtype, spec) <= _WHOLE:
         by_images = _grad_images_decomposed(dy, x, places, w, spec)
     else:  # both or neither, or the gradient of the columns would be made twice, or kept
         by_images = grad_images(dy, x, places, w, spec)

@@ -58,6 +58,7 @@ from mpsfunc.nn.drop_in import Sequential as Sequential
 from mpsfunc.nn.extra_layers import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from mpsfunc.nn.extra_layers import AdaptiveMaxPool2d as AdaptiveMaxPool2d
 from mpsfunc.nn.extra_layers import CrossChannelNorm as CrossChannelNorm
+from mpsfunc.nn.extra_layers import DeformConv2d as DeformConv2d
 from mpsfunc.nn.extra_layers import GridSample as GridSample
 from mpsfunc.nn.extra_layers import L2Pool2d as L2Pool2d
 from mpsfunc.nn.extra_layers import LocalContrastNorm as LocalContrastNorm

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as stock
 
 import mpsfunc as mf
+from mpsfunc.core import checks
+from mpsfunc.core.arguments import refuse
 from mpsfunc.typing import GridCoordinatesName, GridEdgeName, GridSampleModeName
 
 Pair = int | Sequence[int]
@@ -116,6 +119,77 @@ class GridSample(stock.Module):
     def __call__(self, x: mx.array, grid: mx.array) -> mx.array:
         return mf.grid_sample(
             x, grid, self.coordinates, align_corners=self.align_corners, mode=self.mode, edge_mode=self.edge_mode
+        )
+
+
+class DeformConv2d(stock.Module):
+    """`mpsfunc.deform_conv` with weights of its own, as torchvision's layer of that name.
+
+    Offsets and masks are arguments of a call, mostly what other convolutions make of the images. How many groups of
+    channels have offsets of their own follows from the offsets' shape.
+
+    Args:
+        in_channels: Channels of the images.
+        out_channels: Channels of the result.
+        kernel_size: Window, an int or (y, x).
+        stride: Pixels between two windows, an int or (y, x). Default 1.
+        padding: Zeros around the image, an int or (y, x). Default 0.
+        dilation: Pixels between two taps. Default 1.
+        groups: Channels are split into this many groups that do not mix. Default 1.
+        bias: Whether there is a bias. Default True.
+
+    Example:
+        >>> where = mlx.nn.Conv2d(4, 2 * 3 * 3, 3, padding=1)
+        >>> layer = DeformConv2d(4, 8, 3, padding=1)
+        >>> x = mx.ones((1, 6, 6, 4))
+        >>> layer(x, where(x)).shape, layer.weight.shape
+        ((1, 6, 6, 8), (8, 3, 3, 4))
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Pair,
+        stride: Pair = 1,
+        padding: Pair = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if in_channels % checks.whole("DeformConv2d", "groups", groups) or out_channels % groups:
+            rule = f"a divisor of {in_channels} and {out_channels}"
+            refuse("DeformConv2d", "groups do not divide the channels", "groups", groups, rule)
+        size = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+        shape = (out_channels, *size, in_channels // groups)
+        scale = math.prod(shape[1:]) ** -0.5
+        self.weight = mx.random.uniform(-scale, scale, shape)
+        if bias:
+            self.bias = mx.zeros((out_channels,))
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+
+    def __call__(self, x: mx.array, offsets: mx.array, mask: mx.array | None = None) -> mx.array:
+        _, kh, kw, _ = self.weight.shape
+        known = isinstance(offsets, mx.array) and offsets.ndim == 4  # else the function says what is wrong
+        return mf.deform_conv(
+            x,
+            offsets,
+            self.weight,
+            self.get("bias"),
+            mask,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            offset_groups=max(1, offsets.shape[3] // (2 * kh * kw)) if known else 1,
+        )
+
+    def _extra_repr(self) -> str:
+        outs, *size, depth = self.weight.shape
+        return (
+            f"{depth * self.groups}, {outs}, kernel_size={tuple(size)}, stride={self.stride}, padding={self.padding}, "
+            f"dilation={self.dilation}, groups={self.groups}, bias={'bias' in self}"
         )
 
 
