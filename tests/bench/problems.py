@@ -174,6 +174,8 @@ class Problem(NamedTuple):
             "weights": lambda: rng.random(channels, np.float32) + 0.5,
             "grid": lambda: _places(self.nhwc, rng),
             "matrix": lambda: round_to(normal(self.shape[0], 1, channels, channels)),
+            "offsets": lambda: normal(*self.out_shape[:-1], 2 * self.kernel_size**2),
+            "tap_mask": lambda: rng.random((*self.out_shape[:-1], self.kernel_size**2), np.float32),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
         }
         for name in self.operation.given:

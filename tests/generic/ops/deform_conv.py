@@ -224,9 +224,9 @@ _WINDOW = {"kernel_size": 3, "stride": 1, "padding": 1}
 
 
 def measured(of_x: int, of_y: int, least: float, title: str = "") -> Benchmark:
-    on_cpu = Measured(_WINDOW, LEVEL, FLOAT32, shape=(8, 56, 56, 64))
+    on_cpu = Measured(_WINDOW, LEVEL, FLOAT32)
     on_gpu = Measured(_WINDOW, (Target(PYTORCH, least),), FLOAT32, shape=(32, 56, 56, 64))
-    given = "w", "offsets", "mask"
+    given = "w", "offsets", "tap_mask"
     return Benchmark("convolution", of_x, of_y, given, title=title, cpu=(on_cpu,), gpu=(on_gpu,))
 
 

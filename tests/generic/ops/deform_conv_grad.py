@@ -100,7 +100,6 @@ OPS = (
                 },
             ),
         },
-        benchmarks={"deform_conv_grad_input": measured(1, 1, 0.8)},
     ),
     OpInfo(
         name="deform_conv_grad_offsets",
@@ -132,7 +131,7 @@ OPS = (
                 },
             ),
         },
-        benchmarks={"deform_conv_grads": measured(2, 1, 0.8, "all gradients of deform_conv")},
+        benchmarks={"deform_conv_grads": measured(2, 1, 0.8, "gradients of deform_conv")},
     ),
     OpInfo(
         name="deform_conv_grad_mask",

@@ -95,7 +95,66 @@ def _affine(rng: Rng) -> Case:
         pulled=lambda dy, theta: {0: of.affine_grid_grad(dy, align_corners=aligned)})  # fmt: skip
 
 
+def _deformed(rng: Rng) -> Case:
+    kind = dtype(rng)
+    wide = mx.float64 if kind == mx.float64 else mx.float32
+    x = images(rng, kind, most=4, empty=False)
+    (kh, kw), stride, dilation, pads = ([int(v) for v in rng.integers(low, 3, 2)] for low in (1, 1, 1, 0))
+    out = [(x.shape[i + 1] + 2 * pads[i] - dilation[i] * (k - 1) - 1) // stride[i] + 1 for i, k in enumerate((kh, kw))]
+    if min(out) < 1:
+        return _deformed(rng)
+    channels = x.shape[3]
+    groups, apart = (pick(rng, 1, channels) for _ in "wo")
+    how = {"stride": tuple(stride), "padding": tuple(pads), "dilation": tuple(dilation)}
+    how |= {"groups": groups, "offset_groups": apart}
+    size, taps = (x.shape[0], *out), kh * kw
+    offsets = rng.integers(-16, 16, (*size, 2 * apart * taps)) / 8 + 1 / 16  # never on a pixel
+    w = numbers(rng, (groups * int(rng.integers(1, 3)), kh, kw, channels // groups), kind)
+    b = numbers(rng, w.shape[:1], kind)
+    mask = [numbers(rng, (*size, apart * taps), kind)] if rng.random() < 0.5 else []
+    arrays = [x, offsets, w, b, *mask]
+
+    def summed(x: np.ndarray, offsets: np.ndarray, w: np.ndarray, b: np.ndarray, *mask: np.ndarray) -> np.ndarray:
+        y = np.zeros((*size, len(w))) + b
+        for n, row, col, k, c in np.ndindex(*size, taps, channels):
+            number = c // (channels // apart) * taps + k
+            v = row * stride[0] - pads[0] + k // kw * dilation[0] + offsets[n, row, col, 2 * number]
+            u = col * stride[1] - pads[1] + k % kw * dilation[1] + offsets[n, row, col, 2 * number + 1]
+            seen = _row(v, x.shape[1], "bilinear", "zero") @ x[n, :, :, c] @ _row(u, x.shape[2], "bilinear", "zero")
+            seen *= mask[0][n, row, col, number] if mask else 1
+            group, at = divmod(c, channels // groups)
+            outs = slice(group * len(w) // groups, (group + 1) * len(w) // groups)
+            y[n, row, col, outs] += seen * w[outs, k // kw, k % kw, at]
+        return y
+
+    def absolute(x: np.ndarray, offsets: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        return summed(np.abs(x), offsets, *map(np.abs, others))
+
+    def pulled(
+        dy: mx.array, x: mx.array, offsets: mx.array, w: mx.array, b: mx.array, *mask: mx.array
+    ) -> dict[int, mx.array]:
+        state = of.deform_conv_state(x.shape, w.shape, **how, dtype=wide)
+        grown = of.deform_conv_grad_weights(dy, x, offsets, state, *mask)
+        made = {0: of.deform_conv_grad_input(dy, offsets, w, state, *mask), 2: grown.dw, 3: grown.db}
+        return made | ({4: of.deform_conv_grad_mask(dy, x, offsets, w, state, *mask)} if mask else {})
+
+    def more(x: mx.array, offsets: mx.array, w: mx.array, b: mx.array, *mask: mx.array) -> Iterator[str]:
+        dy = mx.ones((*size, len(w)), x.dtype)
+        state = of.deform_conv_fwd(x, offsets, w, b, *mask, **how)[1]
+        by_hand = of.deform_conv_grad_offsets(dy, x, offsets, w, state, *mask)
+        (derived,) = mx.vjp(lambda offsets: of.deform_conv(x, offsets, w, b, *mask, **how), [offsets], [dy])[1]
+        if not np.array_equal(numpy(by_hand), numpy(derived)):
+            yield "deform_conv_grad_offsets is not the derivative"
+
+    moving, dtypes = [i for i in range(len(arrays)) if i != 1], [kind, wide] + [kind] * (len(arrays) - 2)
+    return Case(f"{how}", arrays, kind, lambda *a: of.deform_conv(*a, **how), summed, absolute, 16 * taps * channels,
+        tuple(moving), tuple(dtypes), lambda *a: of.deform_conv_fwd(*a, **how)[0], pulled, more=more)  # fmt: skip
+
+
 ROWS = {
+    "deform_conv": Row(
+        family("deform_conv", "fwd", "state", "grad_input", "grad_offsets", "grad_mask", "grad_weights"), _deformed
+    ),
     "grid_sample": Row(family("grid_sample", "fwd", "state", "grad", "grad_grid"), _sampled),
     "affine_grid": Row(family("affine_grid", "grad"), _affine),
 }

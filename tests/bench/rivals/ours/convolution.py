@@ -54,6 +54,17 @@ def _windows(p: Problem) -> dict[str, Any]:
     return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
 
 
+def deform_conv(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [mf.deform_conv(a.x, a.offsets, a.w, mask=a.tap_mask, **_windows(p))]
+
+
+def deform_conv_grads(p: Problem, a: SimpleNamespace) -> Call:
+    def f(x: mx.array, offsets: mx.array, w: mx.array, mask: mx.array) -> list[mx.array]:
+        return [mf.deform_conv(x, offsets, w, mask=mask, **_windows(p))]
+
+    return lambda: mx.vjp(f, [a.x, a.offsets, a.w, a.tap_mask], [a.dy])[1]
+
+
 def conv_transpose(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.conv_transpose(a.x, a.w, **_windows(p))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,12 @@ from ...problems import Problem
 from .. import Call
 
 aten = torch.ops.aten
+try:
+    importlib.import_module("torchvision.ops")  # whose operators it brings along
+except (ImportError, RuntimeError):  # RuntimeError: it is for another PyTorch
+    _torchvision: Any = None
+else:
+    _torchvision = torch.ops.torchvision
 
 
 def conv(p: Problem, a: SimpleNamespace) -> Call:
@@ -83,3 +90,32 @@ def _turned(a: SimpleNamespace) -> torch.Tensor:
 def _transpose_backward(p: Problem, a: SimpleNamespace, w: torch.Tensor, wanted: list[bool]) -> Any:
     stride, padding, spread = ([n] * 2 for n in (p.stride, p.padding, p.dilation))
     return aten.convolution_backward(a.dy, a.x, w, None, stride, padding, spread, True, [0, 0], p.groups, wanted)
+
+
+# torchvision's ------------------------------------------------------------------------------------------
+
+
+def _deformed(p: Problem, a: SimpleNamespace) -> tuple[Any, ...]:
+    """Arguments of torchvision's operators: arrays, windows, groups, groups of offsets, and that there is a mask."""
+    stride, padding, dilation = ([n] * 2 for n in (p.stride, p.padding, p.dilation))
+    bias = torch.zeros(a.w.shape[0], dtype=a.x.dtype, device=a.x.device)
+    return a.x, a.w, a.offsets, a.tap_mask, bias, *stride, *padding, *dilation, p.groups, 1, True
+
+
+def _deform_conv(p: Problem, a: SimpleNamespace) -> Call:
+    arguments = _deformed(p, a)
+    return lambda: [_torchvision.deform_conv2d(*arguments)]
+
+
+def _deform_conv_grads(p: Problem, a: SimpleNamespace) -> Call:
+    arguments = _deformed(p, a)
+
+    def call() -> list[Any]:
+        dx, dw, doffsets, dmask, _ = _torchvision._deform_conv2d_backward(a.dy, *arguments)
+        return [dx, doffsets, dw, dmask]
+
+    return call
+
+
+if _torchvision is not None:
+    deform_conv, deform_conv_grads = _deform_conv, _deform_conv_grads
