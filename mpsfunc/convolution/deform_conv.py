@@ -33,9 +33,9 @@ def deform_conv(
 ) -> mx.array:
     """Convolution whose taps stand where offsets move them, between pixels too.
 
-    ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * m * x[n](v, u)`` with ``v = j * stride - pad + q * dilation``
-    plus the offset along y, u the same along x, and m the mask. ``x(v, u)`` mixes the four pixels around the place by
-    the weights ``(1 - |row - v|) (1 - |col - u|)``; outside the image is 0.
+    ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * m * sample(n,v,u,c)`` with ``v = j * stride - pad + q *
+    dilation`` plus the offset along y, u the same along x, and m the mask. The sample mixes the four pixels around
+    (v, u) by the weights ``(1 - |row - v|) (1 - |col - u|)``; outside the image is 0.
 
     Tap (q, p) has number ``k = q * kw + p``. Group g of channels takes the offset along y from channel
     ``2 * (g * kh * kw + k)`` of the offsets, the one along x from the channel behind it, and the mask from channel
@@ -155,8 +155,8 @@ def deform_conv_state(
         ValueError: As for `deform_conv`.
 
     Example:
-        >>> deform_conv_state((8, 32, 32, 4), (16, 3, 3, 4), padding=1, offset_groups=2).offset_groups
-        2
+        >>> deform_conv_state((8, 32, 32, 4), (16, 3, 3, 4), offset_groups=2).dw.shape
+        (16, 3, 3, 4)
     """
     op, stream = "deform_conv_state", launch.resolve(stream)
     images = checks.shape_of_images(op, "x_shape", x_shape)

@@ -89,7 +89,8 @@ def deform_conv_grad_offsets(
         >>> x, w = mx.array([1.0, 3, 9]).reshape(1, 1, 3, 1), mx.ones((1, 1, 1, 1))
         >>> state = deform_conv_state(x.shape, w.shape)
         >>> offsets = mx.array([0, 0.25, 0, 0.25, 0, 0.25]).reshape(1, 1, 3, 2)
-        >>> deform_conv_grad_offsets(mx.ones((1, 1, 3, 1)), x, offsets, w, state).reshape(3, 2)
+        >>> dy = mx.ones((1, 1, 3, 1))
+        >>> deform_conv_grad_offsets(dy, x, offsets, w, state).reshape(3, 2)
         array([[-1.5, 2],
                [-4.5, 6],
                [-6.75, -9]], dtype=float32)
@@ -132,7 +133,8 @@ def deform_conv_grad_mask(
         >>> x, w = mx.array([1.0, 3, 9]).reshape(1, 1, 3, 1), mx.full((1, 1, 1, 1), 2.0)
         >>> state = deform_conv_state(x.shape, w.shape)
         >>> offsets, mask = mx.zeros((1, 1, 3, 2)), mx.ones((1, 1, 3, 1))
-        >>> deform_conv_grad_mask(mx.ones((1, 1, 3, 1)), x, offsets, w, state, mask).reshape(3)
+        >>> dy = mx.ones((1, 1, 3, 1))
+        >>> deform_conv_grad_mask(dy, x, offsets, w, state, mask).reshape(3)
         array([2, 6, 18], dtype=float32)
     """
     op, stream = "deform_conv_grad_mask", launch.resolve(stream)

@@ -139,7 +139,8 @@ class DeformConv2d(stock.Module):
         bias: Whether there is a bias. Default True.
 
     Example:
-        >>> where = mlx.nn.Conv2d(4, 2 * 3 * 3, 3, padding=1)
+        >>> from mlx import nn
+        >>> where = nn.Conv2d(4, 2 * 3 * 3, 3, padding=1)
         >>> layer = DeformConv2d(4, 8, 3, padding=1)
         >>> x = mx.ones((1, 6, 6, 4))
         >>> layer(x, where(x)).shape, layer.weight.shape

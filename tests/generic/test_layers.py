@@ -256,6 +256,7 @@ def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
 
 # One name everywhere ------------------------------------------------------------------------------------
 
+OF_PLACES = ("deform_columns", "deform_columns_grad", "deform_places_grad")
 BY_A_STATE = {"bn_normalize_by", "bn_stats_grad_by", "bn_grad_by"}
 OF_A_SUM, LAID_OUT = ("bn_normalize_add", "batch_norm_add"), ("conv_layout", "conv_laid_out")
 
@@ -281,7 +282,7 @@ def words(text: str) -> set[str]:
 
 
 def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
-    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime" / "operations.h").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\s+X\((\w+)\)", (PRIMITIVES / "runtime/operations.h").read_text(), re.MULTILINE)
     assert sorted([*operations(), *vector_operations()]) == sorted(listed)
 
 
@@ -299,11 +300,11 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
     # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
-    # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
-    # tangents, four of second orders, two are what images are resampled and padded by, two of weights laid out.
+    # behind a neuron, one of batch norm, two of batch norm of a sum, three of parts by a state, three of deform_conv,
+    # two are tangents, four of second orders, two are what images are resampled and padded by, two of weights laid out.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
-        *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
+        *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp", *OF_PLACES),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample", *LAID_OUT),
     }
     assert operations() - folded <= set(mf.__all__)
