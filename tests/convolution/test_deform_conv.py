@@ -120,6 +120,19 @@ def test_places_that_are_none_read_nothing(far: float) -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
+def test_a_mask_that_is_no_number() -> None:
+    """Its sample is none either, wherever it lies, and neither is the gradient of the pixels that were read."""
+    offsets, state = placed((9, 0)), mf.deform_conv_state(X.shape, ONE.shape)
+    mask = mx.where(mx.arange(9) < 2, mx.nan, 1.0).reshape(1, 3, 3, 1)
+    y = exact(mf.deform_conv(X, offsets, ONE, mask=mask)).ravel()
+    assert np.isnan(y[:2]).all() and y[2:].tolist() == [3, 4, 5, 6, 7, 8, 9]
+    dx = exact(mf.deform_conv_grad_input(mx.ones(X.shape), offsets, ONE, state, mask)).ravel()
+    assert dx[0] == 0 and np.isnan(dx[1]) and dx[2:].tolist() == [1] * 7
+    by = exact(mf.deform_conv_grad_mask(mx.ones(X.shape), X, offsets, ONE, state, mask)).ravel()
+    assert by.tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.usefixtures("on_cpu")
 def test_slopes_at_borders_are_those_to_the_right() -> None:
     """One pixel beyond the first, where the sample is 0, the first one's; at the last none is left to come."""
     offsets, state = placed((-1, 0), (-1, -1), (2, 0)), mf.deform_conv_state(X.shape, ONE.shape)
