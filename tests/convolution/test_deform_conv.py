@@ -12,12 +12,15 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 import pytest
+from core.test_cpu import run
 from metal_host.cases import CASES
 from support import DTYPES, exact, nodes, numbers, same_bits, same_bits_for_threads
 
 import mpsfunc as mf
 from mpsfunc import nn
 from mpsfunc.convolution import deform_rules
+from mpsfunc.convolution.params import DeformParams
+from mpsfunc.core.params import for_cpu
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 _spec = importlib.util.spec_from_file_location("make_deform_conv", FIXTURES / "make_deform_conv.py")
@@ -234,6 +237,17 @@ def test_columns_are_made_part_by_part() -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("channels", [9, 16])
+def test_columns_that_are_stored_past_the_caches(channels: int) -> None:
+    """Those of more than 16 MiB, in memory that was used before: whole vectors of aligned ones alone."""
+    x, w = numbers((4, 120, 120, channels)), numbers((1, 3, 3, channels), seed=1)
+    offsets, right = mx.zeros((4, 120, 120, 18)), exact(mf.conv(x, w, padding=1))
+    for _ in range(3):
+        y = exact(mf.deform_conv(x, offsets, w, padding=1))
+        np.testing.assert_allclose(y, right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("images", [1, 3, 40])
 def test_bands_of_an_image_add_up_all(images: int) -> None:
     """However many there are, and however far the places of a line lie from each other."""
@@ -270,6 +284,57 @@ def test_offsets_of_float32_for_images_of_16_bits() -> None:
         exact(mf.deform_conv(narrow[0].astype(mx.float32), *narrow[1:3], mask=mask, **how)),
         rtol=4e-3,
     )
+
+
+# What the kernels refuse --------------------------------------------------------------------------------
+
+_STATE = mf.deform_conv_state((2, 7, 8, 4), (1, 3, 3, 4), stride=2, padding=1, offset_groups=2)
+ROWS, COLS = _STATE.rows, _STATE.cols
+IMAGE, PLACES, COLUMNS = (2, 7, 8, 4), (2, 4, 4, 2 * 9 * 3), (2, 4, 4, 36)
+
+
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize(
+    ("op", "inputs", "params", "output"),
+    [
+        ("deform_columns", [IMAGE], {}, COLUMNS),
+        ("deform_columns", [IMAGE, IMAGE], {}, COLUMNS),
+        ("deform_columns", [(2, 7, 8, 5), PLACES], {}, (2, 4, 4, 45)),
+        ("deform_columns", [(3, 7, 8, 4), PLACES], {}, (3, 4, 4, 36)),
+        ("deform_columns", [(2, 8, 8, 4), PLACES], {}, COLUMNS),
+        ("deform_columns", [IMAGE, (2, 4, 5, 54)], {}, (2, 4, 5, 36)),
+        ("deform_columns", [IMAGE, PLACES], {}, IMAGE),
+        ("deform_columns", [IMAGE, PLACES], {"masked": 0}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"masked": 2}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"groups": 0}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"groups": 4}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"order_y": -1}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"order_mask": 9}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"rows": ROWS._replace(edge=1)}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"cols": COLS._replace(begin=1)}, COLUMNS),
+        ("deform_columns", [IMAGE, PLACES], {"cols": COLS._replace(size=4)}, COLUMNS),
+        ("deform_columns_grad", [COLUMNS, PLACES], {}, (2, 7, 8, 5)),
+        ("deform_columns_grad", [IMAGE, PLACES], {}, IMAGE),
+        ("deform_columns_grad", [COLUMNS, PLACES, PLACES], {}, IMAGE),
+        ("deform_places_grad", [COLUMNS, IMAGE], {}, PLACES),
+        ("deform_places_grad", [IMAGE, IMAGE, PLACES], {}, PLACES),
+        ("deform_places_grad", [COLUMNS, IMAGE, PLACES], {}, (2, 4, 4, 36)),
+    ],
+)
+def test_malformed_calls_are_refused(op: str, inputs: Any, params: Any, output: Any) -> None:
+    words = for_cpu(DeformParams(ROWS, COLS, 2, 1, 0, 0, 0)._replace(**params))
+    with pytest.raises(ValueError, match=f"^{op}: expected "):
+        run(op, [mx.zeros(shape) for shape in inputs], words, (output, mx.float32))
+
+
+@pytest.mark.needs_cpu_module
+def test_kernels_take_wide_images_alone() -> None:
+    words = for_cpu(DeformParams(ROWS, COLS, 2, 1, 0, 0, 0))
+    assert run("deform_columns", [mx.zeros(IMAGE), mx.zeros(PLACES)], words, (COLUMNS, mx.float32))
+    for dtypes in ((mx.float16, mx.float32), (mx.float32, mx.float64), (mx.float64, mx.float32)):
+        given = [mx.zeros(shape, dtype) for shape, dtype in zip((IMAGE, PLACES), dtypes, strict=True)]
+        with pytest.raises(ValueError, match="^deform_columns: expected "):
+            run("deform_columns", given, words, (COLUMNS, dtypes[0]))
 
 
 # The layer ----------------------------------------------------------------------------------------------
