@@ -30,6 +30,8 @@ _TYPES = {
     "mpsfunc.elementwise.operands": ("Strides",),
     "mpsfunc.graph.kinds": ("StatisticsName",),
     "mpsfunc.graph.loss_nodes": ("ForwardLossNode", "InitialGradientNode", "LossNode"),
+    "mpsfunc.graph.regions": ("Regions",),
+    "mpsfunc.image.crop_and_resize": ("CropMethodName",),
     "mpsfunc.image.grid_sample": ("GridCoordinatesName", "GridEdgeName", "GridSampleModeName"),
     "mpsfunc.image.padding": ("PadMode", "Sizes"),
     "mpsfunc.image.resampling": ("FloatOrPair", "NearestCoordinateName", "ResizeCoordinateName"),

@@ -47,6 +47,10 @@ _NAMES_OF = {
     "elementwise.dropout": "DropoutState dropout dropout_fwd dropout_grad dropout_mask",
     "image.affine_grid": "affine_grid affine_grid_grad",
     "image.concatenation": "concatenate concatenate_grad slice_channels slice_channels_grad",
+    "image.crop_and_resize": (
+        "CropAndResizeState crop_and_resize crop_and_resize_fwd crop_and_resize_grad crop_and_resize_grad_boxes "
+        "crop_and_resize_state"
+    ),
     "image.grid_sample": (
         "GridSampleState grid_sample grid_sample_fwd grid_sample_grad grid_sample_grad_grid grid_sample_state"
     ),
@@ -59,6 +63,7 @@ _NAMES_OF = {
     ),
     "image.resize_area": "resize_area resize_area_fwd resize_area_grad resize_area_state",
     "image.resize_bicubic": "resize_bicubic resize_bicubic_fwd resize_bicubic_grad resize_bicubic_state",
+    "image.roi_align": ("RoiAlignState roi_align roi_align_fwd roi_align_grad roi_align_grad_rois roi_align_state"),
     "image.upsample": (
         "upsample_bilinear upsample_bilinear_fwd upsample_bilinear_grad upsample_bilinear_state upsample_nearest "
         "upsample_nearest_fwd upsample_nearest_grad upsample_nearest_state"
@@ -198,6 +203,12 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.concatenation import concatenate_grad as concatenate_grad
     from mpsfunc.image.concatenation import slice_channels as slice_channels
     from mpsfunc.image.concatenation import slice_channels_grad as slice_channels_grad
+    from mpsfunc.image.crop_and_resize import CropAndResizeState as CropAndResizeState
+    from mpsfunc.image.crop_and_resize import crop_and_resize as crop_and_resize
+    from mpsfunc.image.crop_and_resize import crop_and_resize_fwd as crop_and_resize_fwd
+    from mpsfunc.image.crop_and_resize import crop_and_resize_grad as crop_and_resize_grad
+    from mpsfunc.image.crop_and_resize import crop_and_resize_grad_boxes as crop_and_resize_grad_boxes
+    from mpsfunc.image.crop_and_resize import crop_and_resize_state as crop_and_resize_state
     from mpsfunc.image.grid_sample import GridSampleState as GridSampleState
     from mpsfunc.image.grid_sample import grid_sample as grid_sample
     from mpsfunc.image.grid_sample import grid_sample_fwd as grid_sample_fwd
@@ -228,6 +239,12 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.resize_bicubic import resize_bicubic_fwd as resize_bicubic_fwd
     from mpsfunc.image.resize_bicubic import resize_bicubic_grad as resize_bicubic_grad
     from mpsfunc.image.resize_bicubic import resize_bicubic_state as resize_bicubic_state
+    from mpsfunc.image.roi_align import RoiAlignState as RoiAlignState
+    from mpsfunc.image.roi_align import roi_align as roi_align
+    from mpsfunc.image.roi_align import roi_align_fwd as roi_align_fwd
+    from mpsfunc.image.roi_align import roi_align_grad as roi_align_grad
+    from mpsfunc.image.roi_align import roi_align_grad_rois as roi_align_grad_rois
+    from mpsfunc.image.roi_align import roi_align_state as roi_align_state
     from mpsfunc.image.upsample import upsample_bilinear as upsample_bilinear
     from mpsfunc.image.upsample import upsample_bilinear_fwd as upsample_bilinear_fwd
     from mpsfunc.image.upsample import upsample_bilinear_grad as upsample_bilinear_grad

@@ -19,6 +19,7 @@ from mpsfunc.convolution.states import PaddingMode as PaddingMode
 from mpsfunc.core.arguments import OperandName as OperandName
 from mpsfunc.elementwise.arithmetic import ComparisonName as ComparisonName
 from mpsfunc.elementwise.arithmetic import OperationName as OperationName
+from mpsfunc.image.crop_and_resize import CropMethodName as CropMethodName
 from mpsfunc.image.grid_sample import GridCoordinatesName as GridCoordinatesName
 from mpsfunc.image.grid_sample import GridEdgeName as GridEdgeName
 from mpsfunc.image.grid_sample import GridSampleModeName as GridSampleModeName

@@ -28,6 +28,7 @@ from mpsfunc.graph.filters import concatenate as concatenate
 from mpsfunc.graph.filters import conv as conv
 from mpsfunc.graph.filters import conv_transpose as conv_transpose
 from mpsfunc.graph.filters import crop as crop
+from mpsfunc.graph.filters import crop_and_resize as crop_and_resize
 from mpsfunc.graph.filters import cross_channel_norm as cross_channel_norm
 from mpsfunc.graph.filters import depth_to_space as depth_to_space
 from mpsfunc.graph.filters import depthwise_conv as depthwise_conv

@@ -15,7 +15,9 @@ from mpsfunc.graph.nodes import ImageNode as ImageNode
 from mpsfunc.graph.nodes import StateNode as StateNode
 from mpsfunc.graph.program import Graph as Graph
 from mpsfunc.graph.program import compile as compile
+from mpsfunc.graph.regions import Regions
 from mpsfunc.graph.training import training_graph as training_graph
+from mpsfunc.image.crop_and_resize import CropMethodName
 from mpsfunc.image.grid_sample import GridCoordinatesName, GridEdgeName, GridSampleModeName
 from mpsfunc.image.padding import PadMode, Sizes
 from mpsfunc.image.resampling import FloatOrPair, NearestCoordinateName, ResizeCoordinateName
@@ -66,6 +68,10 @@ def conv_transpose(
 ) -> FilterNode: ...
 def crop(
     x: ImageNode | FilterNode, out_size: IntOrPair, offset: IntOrPair = ..., *, name: str | None = ...,
+) -> FilterNode: ...
+def crop_and_resize(
+    x: ImageNode | FilterNode, regions: Regions, crop_size: IntOrPair, *, method: CropMethodName = ...,
+    extrapolation_value: float = ..., name: str | None = ...,
 ) -> FilterNode: ...
 def cross_channel_norm(
     x: ImageNode | FilterNode, size: int = ..., *, alpha: float = ..., beta: float = ..., delta: float = ...,

@@ -13,7 +13,7 @@ import mpsfunc as mf
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import pair, refuse
 from mpsfunc.elementwise.dropout import by_name
-from mpsfunc.graph import cropping, kinds
+from mpsfunc.graph import cropping, kinds, regions
 from mpsfunc.graph.factory import GIVEN, Filter, Own, filter_of
 from mpsfunc.graph.loss_nodes import ForwardLossNode, InitialGradientNode, LossNode
 from mpsfunc.graph.nodes import Options, Shape
@@ -302,6 +302,11 @@ local_correlation = filter_of(
 )
 gram_matrix = filter_of(
     kinds.gram_matrix, mf.gram_matrix, "MPSNNGramMatrixCalculationNode", "gram_matrix(x, alpha=0.5)"
+crop_and_resize = filter_of(
+    kinds.crop_and_resize,
+    regions.crop_and_resize,
+    "MPSNNCropAndResizeBilinear",
+    "crop_and_resize(x, [(0.25, 0.25, 0.5, 0.5)], 7)",
 )
 depth_to_space = filter_of(
     kinds.by_adjoint("depth_to_space", mf.depth_to_space, mf.space_to_depth),

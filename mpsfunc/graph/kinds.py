@@ -12,7 +12,7 @@ import mpsfunc as mf
 from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
-from mpsfunc.graph import cropping
+from mpsfunc.graph import cropping, regions
 from mpsfunc.graph.nodes import Call, Kind, Made, Options, Pulled, Shape
 from mpsfunc.typing import NeuronName, OperandName, OperationName
 
@@ -129,6 +129,13 @@ gram_matrix = Kind(
     "gram_matrix",
     lambda call: Made((mf.gram_matrix(call.x, **call.options),)),
     lambda call, made, dy, at: Pulled(mf.gram_matrix_grad(dy, call.x, **call.options)),
+crop_and_resize = Kind(
+    "crop_and_resize",
+    lambda call: Made(*_first(regions.cropped(call.x, **call.options))),
+    lambda call, made, dy, at: Pulled(
+        mf.crop_and_resize_grad(dy, *regions.boxes_of(call.x, call.options["regions"]), made.state)
+    ),
+    keeps=True,
 )
 
 

@@ -62,3 +62,29 @@ class LocalCorrelationParams(NamedTuple):
     stride_y: int
     stride_x: int
     secondary: int
+class BoxSampleParams(NamedTuple):
+    """Samples in boxes.
+
+    Fields:
+        images: That are sampled, which boxes number from 0.
+        height: Of the images.
+        width: Theirs too.
+        rows: Of bins, which are the rows of the result.
+        cols: Of bins.
+        rule: 0 crops whose samples mix pixels, 1 crops that take the nearest, 2 means over bins of regions.
+        samples: Of a bin along an axis; 0 as many as it needs.
+        order_y: 0, or which derivative by a box's rows: 1 by what it says of them first, 2 by the second.
+        order_x: The same of columns.
+        outside: What a sample outside is.
+    """
+
+    images: int
+    height: int
+    width: int
+    rows: int
+    cols: int
+    rule: int
+    samples: int
+    order_y: int
+    order_x: int
+    outside: float

@@ -63,6 +63,7 @@ from mpsfunc.nn.extra_layers import GridSample as GridSample
 from mpsfunc.nn.extra_layers import L2Pool2d as L2Pool2d
 from mpsfunc.nn.extra_layers import LocalContrastNorm as LocalContrastNorm
 from mpsfunc.nn.extra_layers import MaxUnpool2d as MaxUnpool2d
+from mpsfunc.nn.extra_layers import RoIAlign as RoIAlign
 from mpsfunc.nn.extra_layers import SpatialNorm as SpatialNorm
 from mpsfunc.nn.layers import BatchNorm as BatchNorm
 from mpsfunc.nn.layers import Dropout as Dropout

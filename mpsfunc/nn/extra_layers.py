@@ -11,6 +11,7 @@ import mlx.nn as stock
 import mpsfunc as mf
 from mpsfunc.core import checks
 from mpsfunc.core.arguments import refuse
+from mpsfunc.core.printing import describe
 from mpsfunc.typing import GridCoordinatesName, GridEdgeName, GridSampleModeName
 
 Pair = int | Sequence[int]
@@ -192,6 +193,46 @@ class DeformConv2d(stock.Module):
             f"{depth * self.groups}, {outs}, kernel_size={tuple(size)}, stride={self.stride}, padding={self.padding}, "
             f"dilation={self.dilation}, groups={self.groups}, bias={'bias' in self}"
         )
+
+
+class RoIAlign(stock.Module):
+    """`mpsfunc.roi_align`: means over the bins of regions of interest, as torchvision's layer of that name.
+
+    Called with images and regions (r, 5), each (n, x1, y1, x2, y2); or with a list of regions (r, 4) for each image,
+    each (x1, y1, x2, y2). The result has the channels last.
+
+    Args:
+        output_size: Bins of a region, an int or (rows, columns).
+        spatial_scale: Pixels of the images that 1 in the regions is. Default 1.
+        sampling_ratio: Samples of a bin along an axis; 0 or less for as many as it has pixels. Default -1.
+        aligned: Whether coordinates count from the outer edge of the first pixel. Default False.
+
+    Example:
+        >>> layer = RoIAlign(2, spatial_scale=0.5, aligned=True)
+        >>> layer(mx.ones((1, 4, 4, 3)), [mx.array([[0.0, 0, 8, 8]])]).shape
+        (1, 2, 2, 3)
+    """
+
+    def __init__(
+        self, output_size: Pair, spatial_scale: float = 1.0, sampling_ratio: int = -1, aligned: bool = False
+    ) -> None:
+        super().__init__()
+        self.output_size, self.spatial_scale = output_size, spatial_scale
+        self.sampling_ratio, self.aligned = sampling_ratio, aligned
+
+    def __call__(self, x: mx.array, rois: mx.array | Sequence[mx.array]) -> mx.array:
+        how = self.output_size, self.spatial_scale, self.sampling_ratio, self.aligned
+        if isinstance(rois, mx.array):
+            return mf.roi_align(x, rois, *how)
+        if not isinstance(rois, list | tuple) or not all(isinstance(each, mx.array) and each.ndim for each in rois):
+            raise TypeError(f"RoIAlign: no regions; got rois={describe(rois)}, expected an mx.array or a list of them")
+        if len(rois) != x.shape[0]:
+            raise ValueError(
+                f"RoIAlign: other regions than images; got {len(rois)} arrays, expected one for each of {x.shape[0]}"
+            )
+        of = [mx.full(len(each), image, mx.int32) for image, each in enumerate(rois)]
+        together = mx.concatenate(list(rois)) if rois else mx.zeros((0, 4), x.dtype)
+        return mf.roi_align(x, together, *how, box_indices=mx.concatenate(of) if of else mx.zeros(0, mx.int32))
 
 
 class CrossChannelNorm(stock.Module):

@@ -24,9 +24,11 @@ from mpsfunc.convolution.deform_states import DeformConvState
 from mpsfunc.convolution.states import ConvState
 from mpsfunc.core.printing import a_kind, brief, describe, name_of
 from mpsfunc.elementwise.dropout import DropoutState
+from mpsfunc.image.crop_and_resize import CropAndResizeState
 from mpsfunc.image.grid_sample import GridSampleState
 from mpsfunc.image.padding import PadState
 from mpsfunc.image.resampling import ResampleState
+from mpsfunc.image.roi_align import RoiAlignState
 from mpsfunc.losses.loss import LossState
 from mpsfunc.normalization.batch_state import BatchNormState
 from mpsfunc.normalization.cross_channel import CrossChannelNormState
@@ -45,10 +47,9 @@ from mpsfunc.windows.sampling import Padded, Resized
 RECORDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(AvgPoolState, BatchNormState, ConvState, ConvTransposeState, CrossChannelNormState, DropoutState),
-        DeformConvState,
-        *(GridSampleState, GroupNormState, InstanceNormState, L2PoolState, LocalContrastNormState, LossState),
-        *(MaxPoolState, PadState, ResampleState, SpatialNormState),
+        *(AvgPoolState, BatchNormState, ConvState, ConvTransposeState, CropAndResizeState, CrossChannelNormState),
+        *(DeformConvState, DropoutState, GridSampleState, GroupNormState, InstanceNormState, L2PoolState),
+        *(LocalContrastNormState, LossState, MaxPoolState, PadState, ResampleState, RoiAlignState, SpatialNormState),
         *(Axis, Neuron, Padded, PaddingPolicy, Resized),
     )
 }

@@ -362,6 +362,10 @@ void check(const Signature& call) {
     case Op::deform_columns_grad:
     case Op::deform_places_grad:
       return deform_columns(c, call);
+    case Op::box_sample:
+    case Op::box_sample_grad:
+    case Op::box_sample_grad_boxes:
+      return box_sample(c, call);
     case Op::softmax:
     case Op::log_softmax:
     case Op::softmin:

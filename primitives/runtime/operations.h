@@ -74,6 +74,9 @@
   X(grid_sample_grad_grid)   \
   X(local_correlation)       \
   X(local_correlation_grad)  \
+  X(box_sample)              \
+  X(box_sample_grad)         \
+  X(box_sample_grad_boxes)   \
   X(window_sum)              \
   X(power)                   \
   X(cross_channel_norm)      \

@@ -202,6 +202,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "forward_loss": {"type": "hinge", "reduction": "sum"},
     **dict.fromkeys(("resize_bicubic", "resize_area"), {"out_size": 3}),
     "crop": {"out_size": 2},
+    "crop_and_resize": {"regions": [(0, 0, 1, 1)], "crop_size": 2},
     **dict.fromkeys(("slice_rows", "slice_columns"), {"start": 0, "stop": 2}),
 }
 

@@ -40,6 +40,8 @@ STATES: dict[str, Any] = {
     "resize_bicubic": mf.resize_bicubic_state(IMAGE, scale=0.7, antialias=True),
     "resize_area": mf.resize_area_state(IMAGE, 3),
     "grid_sample": mf.grid_sample_state(IMAGE, "pixel", mode="bicubic", edge_mode="border"),
+    "crop_and_resize": mf.crop_and_resize_state(IMAGE, 3, method="nearest", extrapolation_value=0.5),
+    "roi_align": mf.roi_align_state(IMAGE, 2, 0.5, 3, True),
     "pad": mf.pad_state(IMAGE, 1, 2, "mirror"),
     "local_contrast_norm": mf.LocalContrastNormState("local_contrast_norm", 3, 0.0, 0.5, 1 / 1024, 1.0, 0.0, 1.0),
 }

@@ -1,15 +1,6 @@
 // Samples of images at places that a grid tells. An image's gradient is added up by threads that own a band of its rows
 // each, in the order of the samples, so that how it is cut into bands does not matter.
-#include "kernels/vector/channels.h"
-#include "kernels/vector/lines.h"
-#include "kernels/vector/mix.h"
-
-// As sampling.h has it. Its functions are static, and so are these.
-static inline float round_down(float x) { return __builtin_floorf(x); }
-static inline double round_down(double x) { return __builtin_floor(x); }
-#define MPSF_FLOOR(x) round_down(x)
-#define MPSF_SAMPLING_FN static inline __attribute__((always_inline))
-#include "image/sampling.h"
+#include "kernels/image/samples.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {
@@ -23,15 +14,6 @@ struct AxisTaps {
   int index[K][kSamples];
   A weight[K][kSamples];
 };
-
-// Calls f with the number as a constant.
-template <int Most, typename F>
-MPSF_INLINE void for_number(int number, const F& f) {
-  if constexpr (Most > 0) {
-    if (number < Most) return for_number<Most - 1>(number, f);
-  }
-  f(Constant<Most>());
-}
 
 // The places of samples: image after image, row after row.
 template <int K, typename A>
@@ -146,20 +128,6 @@ void forward(const Call& call) {
   });
 }
 
-// Adds a pixel's values to those of others, each times a weight.
-template <typename T, typename A, typename Count>
-MPSF_INLINE void spread(const T* values, const Entry<A>* entries, Count count, int64_t channels, A* sums) {
-  constexpr int L = lanes<A>;
-  for_columns<A>(channels, [=]<int N>(int64_t column, int n) {
-    Vec<A> value[N];
-    for (int v = 0; v < N; ++v) value[v] = load_some(values + column + v * L, n);
-    for (int i = 0; i < count; ++i) {
-      A* to = sums + entries[i].at + column;
-      for (int v = 0; v < N; ++v) store_some(to + v * L, load_some(to + v * L, n) + value[v] * entries[i].weight, n);
-    }
-  });
-}
-
 // The first row that the samples of each line read, and the one behind the last.
 template <int K, typename A>
 void find_rows(const Sampler<K, A>& sampler, int64_t lines, int* first, int* behind) {
@@ -182,7 +150,6 @@ void find_rows(const Sampler<K, A>& sampler, int64_t lines, int* first, int* beh
 template <int K, typename T>
 void adjoint(const Call& call) {
   using A = Acc<T>;
-  constexpr bool kNarrow = sizeof(T) != sizeof(A);
   constexpr int64_t kTasks = 16, kBands = 8;  // of an image, each of which looks at all samples of many lines
   const Tensor &dy = call.in[0], &dx = call.out[0];
   const Sampler<K, A> sampler(call, call.in[1]);
@@ -194,73 +161,23 @@ void adjoint(const Call& call) {
   const Scratch<int> first(banded ? lines : 0), behind(banded ? lines : 0);
   if (banded) find_rows(sampler, lines, first.get(), behind.get());
   const int64_t each = banded ? 1 : 1 + kChunkElements / (samples + rows * pitch);  // images of a task
-
-  parallel_for((images + each - 1) / each * bands, [&](int64_t task) {
-    const int top = static_cast<int>(rows * (task % bands) / bands);
-    const int bottom = static_cast<int>(rows * (task % bands + 1) / bands);
-    const int64_t size = (bottom - top) * pitch, begin = task / bands * each;
-    const Scratch<A> room(kNarrow ? size : 0);
+  sum_by_bands<T>(dx, bands, each, [&](int64_t image, int top, int bottom, A* sums) {
     AxisTaps<K, A> taps[2];
-    for (int64_t image = begin; image < smaller(images, begin + each); ++image) {
-      T* out = data<T>(dx) + (image * rows + top) * pitch;
-      A* sums = room.get();
-      if constexpr (!kNarrow) sums = out;
-      memset(static_cast<void*>(sums), 0, static_cast<size_t>(size) * sizeof(A));
-      for (int64_t line = image * sampler.height; line < (image + 1) * sampler.height; ++line) {
-        if (banded && (first[line] >= bottom || behind[line] <= top)) continue;
-        for (int col = 0; col < sampler.width; col += kSamples) {
-          sampler.rows(line, col, taps[0]);
-          sampler.cols(line, col, taps[1]);
-          for (int i = 0; i < sampler.samples(col); ++i) {
-            Entry<A> entries[K * K];
-            const int count = list(taps[0], taps[1], i, top, bottom, pitch, channels, entries);
-            if (count == 0) continue;
-            const T* values = data<T>(dy) + (line * sampler.width + col + i) * channels;
-            for_count(count, [&](auto known) { spread(values, entries, known, channels, sums); });
-          }
+    for (int64_t line = image * sampler.height; line < (image + 1) * sampler.height; ++line) {
+      if (banded && (first[line] >= bottom || behind[line] <= top)) continue;
+      for (int col = 0; col < sampler.width; col += kSamples) {
+        sampler.rows(line, col, taps[0]);
+        sampler.cols(line, col, taps[1]);
+        for (int i = 0; i < sampler.samples(col); ++i) {
+          Entry<A> entries[K * K];
+          const int count = list(taps[0], taps[1], i, top, bottom, pitch, channels, entries);
+          if (count == 0) continue;
+          const T* values = data<T>(dy) + (line * sampler.width + col + i) * channels;
+          for_count(count, [&](auto known) { spread(values, entries, known, channels, sums); });
         }
-      }
-      if constexpr (kNarrow) {
-        for_columns<A>(size, [&]<int N>(int64_t at, int n) {
-          for (int v = 0; v < N; ++v) {
-            store_some(out + at + v * lanes<A>, load_some(sums + at + v * lanes<A>, n), n);
-          }
-        });
       }
     }
   });
-}
-
-// A pixel that a sample reads, and its weights in the derivatives by x and y.
-template <typename A>
-struct Steep {
-  int64_t at;
-  A by_x, by_y;
-};
-
-// The sums over channels of dy times the derivatives of a sample by x and y.
-template <typename T, typename A>
-MPSF_INLINE void slopes(const T* x, const T* dy, const Steep<A>* pixels, int count, int64_t channels, A* out) {
-  constexpr int L = lanes<A>;
-  Vec<A> by_x = {}, by_y = {};
-  const auto some = [&](auto known, const Steep<A>* of) __attribute__((always_inline)) {
-    Vec<A> products[4] = {};
-    for (int64_t c = 0; c < channels; c += L) {
-      const int n = static_cast<int>(smaller(L, channels - c));
-      const Vec<A> pulls = load_some(dy + c, n);
-      for (int i = 0; i < known; ++i) products[i] += load_some(x + of[i].at + c, n) * pulls;
-    }
-    for (int i = 0; i < known; ++i) {
-      if (of[i].by_x != 0) by_x += products[i] * of[i].by_x;
-      if (of[i].by_y != 0) by_y += products[i] * of[i].by_y;
-    }
-  };
-  int done = 0;
-  for (; done + 4 <= count; done += 4) some(Constant<4>(), pixels + done);
-  for (; done + 2 <= count; done += 2) some(Constant<2>(), pixels + done);
-  if (done < count) some(Constant<1>(), pixels + done);
-  out[0] = sum_of<A>(by_x);
-  out[1] = sum_of<A>(by_y);
 }
 
 template <int K, typename T>
@@ -280,16 +197,18 @@ void grid_gradient(const Call& call) {
         sampler.cols(line, col, cols);
         sampler.cols(line, col, sloping, 1);
         for (int i = 0; i < sampler.samples(col); ++i) {
-          Steep<A> pixels[K * K];
+          Steep<A, 2> pixels[K * K];
           int count = 0;
           for (int q = 0; q < K * K; ++q) {
             const int j = q / K, k = q % K;
             const A by_x = rows.weight[j][i] * sloping.weight[k][i], by_y = steep.weight[j][i] * cols.weight[k][i];
             if (by_x == 0 && by_y == 0) continue;
-            pixels[count++] = {rows.index[j][i] * pitch + cols.index[k][i] * channels, by_x, by_y};
+            pixels[count++] = {rows.index[j][i] * pitch + cols.index[k][i] * channels, {by_x, by_y}};
           }
           const int64_t sample = line * sampler.width + col + i;
-          slopes(from, data<T>(dy) + sample * channels, pixels, count, channels, data<A>(dgrid) + 2 * sample);
+          Vec<A> sums[2] = {};
+          slopes(from, data<T>(dy) + sample * channels, pixels, count, channels, sums);
+          for (int by = 0; by < 2; ++by) data<A>(dgrid)[2 * sample + by] = sum_of<A>(sums[by]);
         }
       }
     }

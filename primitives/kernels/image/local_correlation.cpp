@@ -1,6 +1,6 @@
 // Correlations of an image with the neighbours of each of its pixels in another one, and the gradients by both.
 #include "image/correlation.h"
-#include "kernels/image/mix.h"
+#include "kernels/vector/mix.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/lines.h"
 
