@@ -44,10 +44,10 @@ for (long line = threadgroup_position_in_grid.x; line < lines; line += threads_p
           if (down_weight != 0) by_y += down_weight * product;
           if (across_weight != 0) by_x += across_weight * product;
         }
-        if (by_y != 0) by[0] += y.by_first * by_y;
-        if (by_y != 0) by[1] += y.by_second * by_y;
-        if (by_x != 0) by[2] += place.by_first * by_x;
-        if (by_x != 0) by[3] += place.by_second * by_x;
+        if (y.by_first != 0) by[0] += y.by_first * by_y;
+        if (y.by_second != 0) by[1] += y.by_second * by_y;
+        if (place.by_first != 0) by[2] += place.by_first * by_x;
+        if (place.by_second != 0) by[3] += place.by_second * by_x;
       }
     }
   }

@@ -271,7 +271,7 @@ def crop_and_resize_grad_boxes(
     with mx.stream(stream):
         made = rules.slopes(dy, x, rows, spec)
         ends = launch.cut(made, (..., slice(1, 5))) * _scale(state, made.dtype)
-        return mx.swapaxes(ends.reshape(-1, 2, 2), 1, 2).reshape(-1, 4).astype(boxes.dtype)
+        return _turned(ends).astype(boxes.dtype)
 
 
 def _state(
@@ -293,8 +293,14 @@ def _rows(
     given.check_indices(op, indices, boxes.shape[0], "boxes")
     with mx.stream(stream):
         wide = boxes.astype(launch.accumulator(dtype))
-        ends = mx.swapaxes(wide.reshape(-1, 2, 2), 1, 2).reshape(-1, 4) * _scale(state, wide.dtype)
+        ends = _turned(wide) * _scale(state, wide.dtype)
         return given.with_numbers(indices, ends, dtype)
+
+
+def _turned(boxes: mx.array) -> mx.array:
+    """Both ends along y, then along x, where it was y and x of one end, then of the other; and back."""
+    count = boxes.shape[0]
+    return mx.swapaxes(boxes.reshape(count, 2, 2), 1, 2).reshape(count, 4)
 
 
 def _scale(state: CropAndResizeState, dtype: mx.Dtype) -> mx.array:

@@ -305,8 +305,8 @@ def _rows(
 
 def _bins_of(rois: mx.array, state: RoiAlignState) -> mx.array:
     """Where regions begin and how long their bins are, along y and along x."""
-    shift, first = 0.5 if state.aligned else 0.0, rois.shape[1] - 4
-    corners = [launch.cut(rois, (..., slice(i, i + 1))) * state.spatial_scale - shift for i in range(first, first + 4)]
+    scale, shift, first = float(state.spatial_scale), 0.5 if state.aligned else 0.0, rois.shape[1] - 4
+    corners = [launch.cut(rois, (..., slice(i, i + 1))) * scale - shift for i in range(first, first + 4)]
     made = []
     for begin, end, bins in ((corners[1], corners[3], state.rows), (corners[0], corners[2], state.cols)):
         length = end - begin

@@ -91,6 +91,12 @@ class Problem(NamedTuple):
         return n, h, w, c
 
     @property
+    def bins(self) -> int:
+        """Of a region along each axis, so that those of all regions are as many as pixels."""
+        _, h, w, _ = self.nhwc
+        return next(bins for bins in (7, 4, 2, 1) if h * w % bins**2 == 0)
+
+    @property
     def scale(self) -> float:
         """How many times higher and wider the output is than x."""
         return self.operation.scale
@@ -176,6 +182,7 @@ class Problem(NamedTuple):
             "matrix": lambda: round_to(normal(self.shape[0], 1, channels, channels)),
             "offsets": lambda: normal(*self.out_shape[:-1], 2 * self.kernel_size**2),
             "tap_mask": lambda: rng.random((*self.out_shape[:-1], self.kernel_size**2), np.float32),
+            "rois": lambda: _regions(self.nhwc, self.bins, rng),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
         }
         for name in self.operation.given:
@@ -205,6 +212,15 @@ def _places(shape: tuple[int, int, int, int], rng: np.random.Generator) -> np.nd
     off = pixels - np.round(pixels)
     pixels += np.where(np.abs(off) < _OFF_PIXELS, np.copysign(_OFF_PIXELS, off) - off, 0)
     return ((2 * pixels + 1) / size - 1).astype(np.float32)
+
+
+def _regions(shape: tuple[int, int, int, int], bins: int, rng: np.random.Generator) -> np.ndarray:
+    """Regions (n, x1, y1, x2, y2), image after image, from a tenth of it to all along an axis, with as many bins as pixels."""
+    n, h, w, _ = shape
+    each = h * w // bins**2
+    middle, half = rng.uniform(0.3, 0.7, (n * each, 2)), rng.uniform(0.05, 0.3, (n * each, 2))
+    corners = np.concatenate([middle - half, middle + half], axis=1) * [w - 1, h - 1, w - 1, h - 1]
+    return np.concatenate([np.repeat(np.arange(n), each)[:, None], corners], axis=1).astype(np.float32)
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:

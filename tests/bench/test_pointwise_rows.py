@@ -33,6 +33,8 @@ WEIGHTED = {"cross_entropy_weighted", "sigmoid_entropy"}
 ON_CPU = PADDED | WEIGHTED | {"shrink_filtered", "shrink_filtered_grad"}
 PAIRED = {f"{name}{end}" for name in ("local_correlation", "gram_matrix") for end in ("", "_grad")}
 SAMPLED = {"grid_sample", "grid_sample_grad", "grid_sample_grads"} | PAIRED
+SAMPLED = {"grid_sample", "grid_sample_grad", "grid_sample_grads"}
+SAMPLED |= {"crop_and_resize", "crop_and_resize_grad", "roi_align", "roi_align_grad"}
 NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP | ON_CPU | SAMPLED
 # What is measured in float32 alone.
 BEYOND_MPS = (
@@ -183,6 +185,8 @@ def test_targets() -> None:
     beside = {p.op: targets for p, targets in rows if p.op in SAMPLED}
     assert {op: target.least for op, (target,) in beside.items()} == {
         "grid_sample": 1, "grid_sample_grad": 0.8, "grid_sample_grads": 0.8, **dict.fromkeys(PAIRED, 1)
+        "grid_sample": 1, "grid_sample_grad": 0.8, "grid_sample_grads": 0.8,
+        "crop_and_resize": 1, "crop_and_resize_grad": 0.8, "roi_align": 1, "roi_align_grad": 0.8,
     }  # fmt: skip
     slow = {op for op in least if any(of in op for of in ("softm", "up", "resize")) or op in SMALLER}
     assert {op for op, share in least.items() if share == 0.7} == slow
@@ -250,6 +254,10 @@ def _instead(op: str, other: str) -> SimpleNamespace:
         ("grid_sample_grad", "grid_sample"),
         ("gram_matrix", "relu"),
         ("local_correlation", "gram_matrix"),
+        ("crop_and_resize", "roi_align"),
+        ("crop_and_resize_grad", "roi_align_grad"),
+        ("roi_align", "crop_and_resize"),
+        ("roi_align_grad", "crop_and_resize_grad"),
     ],
 )
 def test_another_operation_is_wrong_in_every_dtype(op: str, other: str) -> None:

@@ -136,7 +136,7 @@ def test_placement_does_not_know_mlx() -> None:
 
 GRAPH = {name.removeprefix("graph/"): imports(text) for name, text in MODULES.items() if name.startswith("graph/")}
 # Each knows those before it.
-ABOVE = "nodes loss_nodes cropping kinds factory filters training drawing dependency plan placeholders program".split()
+ABOVE = "nodes loss_nodes cropping regions kinds factory filters training drawing dependency plan placeholders program".split()
 ABOVE.append("__init__")
 
 
@@ -148,7 +148,7 @@ def test_the_graph_is_in_floors() -> None:
         if name != "__init__":
             text = MODULES[f"graph/{name}"]
             brought = re.findall(r"^from mpsfunc\.graph import (.*)$", text, re.MULTILINE)
-            assert set(", ".join(brought).split(", ")) <= {"", "kinds", "cropping"}
+            assert set(", ".join(brought).split(", ")) <= {"", "kinds", "cropping", "regions"}
 
 
 def test_the_layers_are_in_floors() -> None:
@@ -302,10 +302,14 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
     # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
     # behind a neuron, one of batch norm, two of batch norm of a sum, three of parts by a state, three of deform_conv,
     # two are tangents, four of second orders, two are what images are resampled and padded by, two of weights laid out.
+    # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
+    # tangents, four of second orders, two are what images are resampled and padded by, three what boxes are sampled by,
+    # two of weights laid out.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp", *OF_PLACES),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample", *LAID_OUT),
+        *("box_sample", "box_sample_grad", "box_sample_grad_boxes"),
     }
     assert operations() - folded <= set(mf.__all__)
 

@@ -49,7 +49,7 @@ def headers(kernel: Kernel) -> str:
     [
         body
         for body in BODIES
-        if body.startswith(("conv", "neuron", "bn_", "softmax", "loss", "grid_sample", "deform"))
+        if body.startswith(("conv", "neuron", "bn_", "softmax", "loss", "grid_sample", "deform", "box_sample"))
         or any(word in body for word in ("norm", "moments", "window"))
     ],
 )

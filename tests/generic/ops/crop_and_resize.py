@@ -12,7 +12,7 @@ from generic.opinfo import Array, Call, Fixed, Loads, Node, OpInfo, Sample, call
 from metal_host.case import Case, named
 from metal_host.geometry import IMAGE, SHAPE
 from support import close, exact, numbers
-from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, PYTORCH, Benchmark, Measured, Target
 from support.oracle import boxes as oracle
 
 import mpsfunc as mf
@@ -20,7 +20,7 @@ from mpsfunc import graph
 from mpsfunc.image import box_sample_rules
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
-BODIES = "box_sample", "box_sample_grad", "box_sample_grad_boxes"
+BODIES = "box_sample", "box_sample_grad", "box_sample_grad_boxes", "sum_partials"
 
 # Samples, and what they should give ----------------------------------------------------------------------
 
@@ -152,6 +152,13 @@ def _turned() -> None:
     mf.crop_and_resize_grad_boxes(dy, x, boxes, of, state)
 
 
+def measured(least: float) -> Benchmark:
+    """Beside PyTorch's composition of a grid and its samples, or torchvision."""
+    on_cpu = Measured(targets=LEVEL, dtypes=FLOAT32)
+    on_gpu = Measured(targets=(Target(PYTORCH, least),), dtypes=FLOAT32)
+    return Benchmark("pointwise", 1, 1, given=("rois",), cpu=(on_cpu,), gpu=(on_gpu,))
+
+
 # Wrong calls, and the records ---------------------------------------------------------------------------
 
 IMAGES, SOME, OF, CROPS = numbers((2, 6, 5, 4)), numbers((3, 4)), mx.array([0, 1, 0]), numbers((3, 2, 3, 4))
@@ -224,11 +231,7 @@ OPS = (
                 _turned, {"dy": (IMAGE, IMAGE), "x": (IMAGE, 4 * IMAGE), "boxes": (40, 40 * 12 * 64)}
             ),
         },
-        benchmarks={
-            "crop_and_resize": Benchmark(
-                "pointwise", 1, 1, given=("boxes",), cpu=(Measured(targets=LEVEL, dtypes=FLOAT32),)
-            )
-        },
+        benchmarks={"crop_and_resize": measured(1.0)},
         nodes={
             "": Node(
                 lambda x: graph.crop_and_resize(x, [(0, 0.25, 0.75, 1), (0, 0, 1, 1)], (3, 2)),
@@ -254,6 +257,7 @@ OPS = (
                 in_matrix=False,
             ),
         },
+        benchmarks={"crop_and_resize_grad": measured(0.8)},
         image="dy",
         reference=_spread,
         slack=8,

@@ -8,10 +8,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Fixed, OpInfo, Sample, call
-from generic.ops.crop_and_resize import BODIES
+from generic.ops.crop_and_resize import BODIES, measured
 from metal_host.case import Case, named
 from support import close, exact, numbers
-from support.benchmarks import FLOAT32, Benchmark, Measured, Target
 from support.oracle import boxes as oracle
 
 import mpsfunc as mf
@@ -117,8 +116,6 @@ def _refused_by_rois(dy: Any = BINS, x: Any = IMAGES, rois: Any = SOME, state: A
     return mf.roi_align_grad_rois(dy, x, rois, state)
 
 
-_ON_GPU = Measured(targets=(Target(("torchvision",), 1.0),), dtypes=FLOAT32)
-
 OPS = (
     OpInfo(
         name="roi_align",
@@ -153,9 +150,7 @@ OPS = (
             ("aligned is not a bool", lambda: _wrong(IMAGES, SOME, 2, 1.0, 1, 1)),
         ),
         cases=_cases,
-        benchmarks={
-            "roi_align": Benchmark("pointwise", 1, 1, given=("boxes",), cpu=(Measured(dtypes=FLOAT32),), gpu=(_ON_GPU,))
-        },
+        benchmarks={"roi_align": measured(1.0)},
         no_node="MPS has no such filter",
     ),
     OpInfo(
@@ -181,6 +176,7 @@ OPS = (
                 in_matrix=False,
             ),
         },
+        benchmarks={"roi_align_grad": measured(0.8)},
         image="dy",
         reference=_spread,
         slack=16,

@@ -247,3 +247,36 @@ def gram_matrix(p: Problem, a: SimpleNamespace) -> Call:
 
 def gram_matrix_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.gram_matrix_grad(a.matrix, a.x)]
+def crop_and_resize(p: Problem, a: SimpleNamespace) -> Call:
+    boxes, of = _boxes(p, a)
+    return lambda: [_side_by_side(p, mf.crop_and_resize(a.x, boxes, of, p.bins))]
+
+
+def crop_and_resize_grad(p: Problem, a: SimpleNamespace) -> Call:
+    boxes, of = _boxes(p, a)
+    state, dy = mf.crop_and_resize_state(p.shape, p.bins), a.dy.reshape(-1, p.bins, p.bins, p.shape[-1])
+    return lambda: [mf.crop_and_resize_grad(dy, boxes, of, state)]
+
+
+def roi_align(p: Problem, a: SimpleNamespace) -> Call:
+    return lambda: [_side_by_side(p, mf.roi_align(a.x, a.rois, p.bins, 1.0, 2, True))]
+
+
+def roi_align_grad(p: Problem, a: SimpleNamespace) -> Call:
+    state, dy = mf.roi_align_state(p.shape, p.bins, 1.0, 2, True), a.dy.reshape(-1, p.bins, p.bins, p.shape[-1])
+    return lambda: [mf.roi_align_grad(dy, a.rois, state)]
+
+
+def _boxes(p: Problem, a: SimpleNamespace) -> tuple[mx.array, mx.array]:
+    """The regions in normalized coordinates, and the numbers of their images."""
+    _, h, w, _ = p.shape
+    x1, y1, x2, y2 = (a.rois[:, i] for i in range(1, 5))
+    boxes = mx.stack([y1 / (h - 1), x1 / (w - 1), y2 / (h - 1), x2 / (w - 1)], axis=1)
+    of = a.rois[:, 0].astype(mx.int32)
+    mx.eval(boxes, of)
+    return boxes, of
+
+
+def _side_by_side(p: Problem, bins: mx.array) -> mx.array:
+    """Those of each image one below the other, as PyTorch makes them of one grid."""
+    return bins.reshape(p.shape[0], -1, p.bins, p.shape[-1])
