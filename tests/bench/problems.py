@@ -215,7 +215,7 @@ def _places(shape: tuple[int, int, int, int], rng: np.random.Generator) -> np.nd
 
 
 def _regions(shape: tuple[int, int, int, int], bins: int, rng: np.random.Generator) -> np.ndarray:
-    """Regions (n, x1, y1, x2, y2), image after image, from a tenth of it to all along an axis, with as many bins as pixels."""
+    """Regions (n, x1, y1, x2, y2), image after image, a tenth to six tenths of it long, with as many bins as pixels."""
     n, h, w, _ = shape
     each = h * w // bins**2
     middle, half = rng.uniform(0.3, 0.7, (n * each, 2)), rng.uniform(0.05, 0.3, (n * each, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import torch
 
@@ -314,7 +314,7 @@ def roi_align_grad(p: Problem, a: SimpleNamespace) -> Call:
     return call
 
 
-def _torchvision() -> Any:
+def _torchvision() -> ModuleType | None:
     try:
         import torchvision
     except (ImportError, RuntimeError):  # it is of one release of PyTorch, of which another one says so by the latter
@@ -323,8 +323,9 @@ def _torchvision() -> Any:
 
 
 def _at_ends(begin: torch.Tensor, end: torch.Tensor, bins: int) -> torch.Tensor:
-    """Samples from one end to the other."""
-    return begin + (end - begin) * torch.linspace(0, 1, bins, device=begin.device)
+    """Samples from one end to the other, or one in the middle."""
+    shares = torch.linspace(0, 1, bins, device=begin.device) if bins > 1 else 0.5
+    return begin + (end - begin) * shares
 
 
 def _in_bins(begin: torch.Tensor, end: torch.Tensor, bins: int) -> torch.Tensor:
