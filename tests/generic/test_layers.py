@@ -303,8 +303,7 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
     # behind a neuron, one of batch norm, two of batch norm of a sum, three of parts by a state, three of deform_conv,
     # two are tangents, four of second orders, two are what images are resampled and padded by, two of weights laid out.
     # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
-    # tangents, four of second orders, two are what images are resampled and padded by, three what boxes are sampled by,
-    # two of weights laid out.
+    # tangents, four of second orders, two are what images are resampled and padded by, three boxes', two laid out.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp", *OF_PLACES),

@@ -91,7 +91,8 @@ def _cropped(rng: Rng) -> Case:
 
     return Case(f"{corners.tolist()} of {numbers.tolist()} to {size}, {how}", [x], kind, call, result,
         lambda x: np.abs(x).max(initial=0) + np.abs(result(np.abs(x))), 64,
-        first=lambda x: of.crop_and_resize_fwd(x, boxes, indices, size, **how)[0], pulled=pulled, more=more)  # fmt: skip
+        first=lambda x: of.crop_and_resize_fwd(x, boxes, indices, size, **how)[0],
+        pulled=pulled, more=more)  # fmt: skip
 
 
 def _aligned(rng: Rng) -> Case:
