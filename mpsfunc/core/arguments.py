@@ -100,6 +100,7 @@ _ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "zeros": ("zero", ""),
     },
     "edge_mode": {"zeros": ("zero", ""), "constant": ("zero", ""), "replicate": ("clamp", ""), "border": ("clamp", "")},
+    "method": {"linear": ("bilinear", "")},
     "padding": {"same_upper": ("same", "")},
     "padding_mode": {
         **{"zero": ("zeros", ""), "constant": ("zeros", ""), "clamp": ("replicate", ""), "edge": ("replicate", "")},

@@ -273,3 +273,25 @@ def test_local_correlation(window: Any, stride: Any) -> None:
     grads = torch.autograd.grad(output, sources, torch.tensor(exact(dy).transpose(0, 3, 1, 2)))
     for operand, right in zip(("primary", "secondary"), grads, strict=True):
         agree(mf.local_correlation_grad(dy, x, y, window, stride=stride, operand=operand), right)  # type: ignore[arg-type]
+# Boxes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(3, 4), (1, 5), (7, 1)], ids=str)
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+def test_crop_and_resize_as_a_grid(method: Any, size: tuple[int, int]) -> None:
+    """Of the samples in a box, whose ends PyTorch's autograd knows, too."""
+    x, of = numbers(SHAPE, mx.float64), [1, 0, 1]
+    corners = 0.5 + 0.3 * np.tanh(exact(numbers((3, 4), mx.float64, 1)))
+    boxes, source = torch.tensor(corners, requires_grad=True), theirs(x)
+    shares = [torch.linspace(0, 1, n, dtype=torch.float64) if n > 1 else torch.tensor([0.5]).double() for n in size]
+    rows, cols = (boxes[:, i, None] * (1 - share) + boxes[:, i + 2, None] * share for i, share in enumerate(shares))
+    grid = torch.stack(torch.broadcast_tensors(cols[:, None, :], rows[:, :, None]), -1) * 2 - 1
+    output = torch.nn.functional.grid_sample(source[of], grid, mode=method, align_corners=True)
+    y, state = mf.crop_and_resize_fwd(x, mx.array(corners, mx.float64), mx.array(of), size, method=method)
+    agree(y, output)
+    dy = numbers(tuple(y.shape), mx.float64, 2)
+    dx, dboxes = torch.autograd.grad(output, (source, boxes), torch.tensor(exact(dy).transpose(0, 3, 1, 2)))
+    given = mx.array(corners, mx.float64), mx.array(of), state
+    agree(mf.crop_and_resize_grad(dy, *given), dx)
+    ours = mf.crop_and_resize_grad_boxes(dy, x, *given)
+    np.testing.assert_allclose(exact(ours), dboxes.numpy(), rtol=1e-10, atol=1e-10)
