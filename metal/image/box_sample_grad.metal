@@ -81,7 +81,6 @@ for (long item = threadgroup_position_in_grid.y; item < long(p.images) * slices;
             for (uint cols = on_cols; cols != 0; cols &= cols - 1) {
               const int j = int(ctz(cols));
               const float factor = weight * weights[(16 + j) * (DX > DY ? DX : DY) + col];
-              if (factor == 0) continue;
               const Pack<T, V> in = load<V>(dy + (line + j) * channels + c, wide);
               for (int q = 0; q < V; ++q) sum[q] += factor * float(in.v[q]);
             }

@@ -2,6 +2,7 @@
 // of the bin by the numbers of the box: by its image's 0, by what it says of rows first and second, and of columns, each
 // from derivatives of an order on. A threadgroup of G threads owns a row, each of them V channels of every so many bins.
 #include "image/boxes.h"
+#include "image/lanes.h"
 #include "shared/vector_load.h"
 const BoxSampleParams<float> p = params_as<BoxSampleParams<float> >(params);
 const int channels = x_shape[3], lanes = channels / V, own = thread_position_in_threadgroup.x;
@@ -27,7 +28,6 @@ for (long line = threadgroup_position_in_grid.x; line < lines; line += threads_p
       const BoxPlace<float> y = box_place(p, p.rows, down, row, s, tall);
       const auto rows = box_weights(p, p.height, y, p.order_y, tall);
       const auto steep = box_taps(p, p.height, y.at, true, (p.order_y == 0 ? 1.0f : 0.0f) / float(tall));
-      if (!rows.inside) continue;
       for (int t = on_cols.begin; t < on_cols.end; ++t) {
         const BoxPlace<float> place = box_place(p, p.cols, across, col, t, broad);
         const auto cols = box_weights(p, p.width, place, p.order_x, broad);
@@ -37,7 +37,6 @@ for (long line = threadgroup_position_in_grid.x; line < lines; line += threads_p
         for (int q = 0; q < 4; ++q) {
           const float down_weight = steep.weight[q / 2] * cols.weight[q % 2];
           const float across_weight = rows.weight[q / 2] * sloping.weight[q % 2];
-          if (down_weight == 0 && across_weight == 0) continue;
           const Pack<T, V> in = load<V>(from + (rows.index[q / 2] * p.width + cols.index[q % 2]) * channels + c, x_wide);
           float product = 0;
           for (int j = 0; j < V; ++j) product += float(in.v[j]) * float(pulls.v[j]);
@@ -51,9 +50,7 @@ for (long line = threadgroup_position_in_grid.x; line < lines; line += threads_p
       }
     }
   }
-  for (int m = 16; m > 0; m /= 2) {
-    for (int k = 0; k < 4; ++k) by[k] += simd_shuffle_xor(by[k], m);
-  }
+  for (int k = 0; k < 4; ++k) by[k] = sum_of_lanes(by[k]);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (own % 32 == 0) {
     for (int k = 0; k < 4; ++k) sums[own / 8 + k] = by[k];

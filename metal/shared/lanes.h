@@ -7,6 +7,10 @@ MPSF_FN uint bits_of_lanes(uint bits) {
   for (int m = 16; m > 0; m /= 2) bits |= simd_shuffle_xor(bits, m);
   return bits;
 }
+MPSF_FN float sum_of_lanes(float value) {
+  for (int m = 16; m > 0; m /= 2) value += simd_shuffle_xor(value, m);
+  return value;
+}
 MPSF_FN int least_of_lanes(int value) {
   for (int m = 16; m > 0; m /= 2) value = min_int(value, simd_shuffle_xor(value, m));
   return value;

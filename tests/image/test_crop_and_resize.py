@@ -148,7 +148,7 @@ def test_bands_of_an_image_add_up_all(images: int, count: int) -> None:
     np.testing.assert_allclose(exact(made), right, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("box_sample")])
+@pytest.mark.parametrize("name", [name for name in CASES if "box_sample" in name])
 def test_what_gpus_are_asked(name: str) -> None:
     CASES[name].run()
 

@@ -109,8 +109,37 @@ def _beside_infinity() -> Case:
         dboxes = exact(mf.crop_and_resize_grad_boxes(mx.ones(y.shape), x, boxes, of, state))
         np.testing.assert_array_equal(np.isinf(dboxes), [[0, 0, 0, 1], [1, 0, 1, 0], [1, 0, 1, 0]])
         assert not np.isnan(dboxes).any()
+        for box, size, right in (
+            ((0, 1, 1, 1), (2, 1), [np.inf, 0, -np.inf, 0]),
+            ((0.5, 0.5, 0.5, 0), (1, 2), [0, np.inf, 0, 0]),
+        ):
+            one, state = mx.array([box], mx.float32), mf.crop_and_resize_state(x.shape, size)
+            dboxes = mf.crop_and_resize_grad_boxes(mx.ones((1, *size, 1)), x, one, of[:1], state)
+            np.testing.assert_array_equal(exact(dboxes), [right])
 
     return Case("box_sample beside infinity", BODIES, check)
+
+
+def _mixed() -> Case:
+    """Derivatives of the gradient by the boxes: those by one axis and then by the other."""
+
+    def check() -> None:
+        x, boxes, of, size = numbers((2, 5, 6, 4)), some_boxes(3), mx.array([0, 1, 0]), (3, 2)
+        dy, t = numbers((3, *size, 4), seed=1), numbers((3, 4), seed=2)
+        state = mf.crop_and_resize_state(x.shape, size)
+        with mx.stream(mx.default_device()):
+            (made,) = mx.vjp(lambda boxes: mf.crop_and_resize_grad_boxes(dy, x, boxes, of, state), [boxes], [t])[1]
+        right = np.zeros((3, 4))
+        for r, (down, across) in enumerate(oracle.crop_sides(x.shape, exact(boxes), size)):
+            products = np.einsum("yxc,hwc->yxhw", exact(dy)[r], exact(x)[of[r].item()])
+            for i, rows in enumerate((down.by_begin, down.by_end)):
+                for j, cols in enumerate((across.by_begin, across.by_end)):
+                    term = np.einsum("yh,xw,yxhw->", rows, cols, products)
+                    right[r, 2 * i] += exact(t)[r, 2 * j + 1] * term
+                    right[r, 2 * j + 1] += exact(t)[r, 2 * i] * term
+        close(made, right, 16 + 64 * abs(right).max())
+
+    return Case("box_sample_grad_boxes mixed", BODIES[2:], check)
 
 
 def _of_few_threads(case: Case) -> Case:
@@ -138,6 +167,7 @@ def _cases() -> Iterator[Case]:
     yield _of_few_threads(_case((3, 9, 20, 4), F32, (17, 3), 140, crowded=True))
     yield _nearest()
     yield _beside_infinity()
+    yield _mixed()
 
 
 # What bodies load ---------------------------------------------------------------------------------------
