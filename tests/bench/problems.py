@@ -181,6 +181,8 @@ class Problem(NamedTuple):
             "grid": lambda: _places(self.nhwc, rng),
             "matrix": lambda: round_to(normal(self.shape[0], 1, channels, channels)),
             "offsets": lambda: normal(*self.out_shape[:-1], 2 * self.kernel_size**2),
+            # Of so few digits that no place is rounded onto a pixel, where slopes jump.
+            "offsets": lambda: np.round(64 * normal(*self.out_shape[:-1], 2 * self.kernel_size**2)) / 64 + 2**-7,
             "tap_mask": lambda: rng.random((*self.out_shape[:-1], self.kernel_size**2), np.float32),
             "rois": lambda: _regions(self.nhwc, self.bins, rng),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
