@@ -1,7 +1,7 @@
 // dx[n,h,w,c] adds up dy of the bins whose samples read the pixel, each times its weight, in the order of boxes and bins.
 // A threadgroup of G threads owns a tile of DY by DX pixels and S packs of V channels. It finds the boxes that may read
 // the tile. Of G / 32 of them at a time, and of 16 rows and 16 columns of bins, each thread adds up the weights that one
-// row or column has of the tile's; then it gathers for its own pixel.
+// row or column has of the tile's, E at most; then it gathers for its own pixel.
 #include "image/boxes.h"
 #include "image/lanes.h"
 #include "shared/vector_load.h"
@@ -17,8 +17,8 @@ const int order = for_cols ? p.order_x : p.order_y;
 const bool wide = aligned<V>(dy);
 threadgroup uint near[G / 32];                    // a bit for each box of G
 threadgroup int chosen[G / 32];                   // boxes of this turn
-threadgroup float table[G * (DX > DY ? DX : DY)];  // weights: of a box 16 rows of bins, then 16 columns
-threadgroup uint masks[G / 32 * (DX > DY ? DX : DY)];  // of them those that are not 0, for each row and column of pixels
+threadgroup float table[G * E];  // weights: of a box 16 rows of bins, then 16 columns
+threadgroup uint masks[G / 32 * E];  // of them those that are not 0, for each row and column of pixels
 
 for (long item = threadgroup_position_in_grid.y; item < long(p.images) * slices; item += threads_per_grid.y) {
   const int n = item / slices, c = (int(item % slices) * S + own % S) * V;
@@ -51,7 +51,7 @@ for (long item = threadgroup_position_in_grid.y; item < long(p.images) * slices;
         }
         if (turn == 0) break;
         if (lane == 0) chosen[slot] = mine;
-        for (int i = 0; i < (DX > DY ? DX : DY); ++i) table[own * (DX > DY ? DX : DY) + i] = 0;
+        for (int i = 0; i < E; ++i) table[own * E + i] = 0;
         const int bin = (for_cols ? first_col : first_row) + lane % 16;
         if (mine >= 0 && bin < bins) {
           const Span<float> span = span_of<float>(boxes + 5 * long(mine), int(for_cols));
@@ -61,26 +61,26 @@ for (long item = threadgroup_position_in_grid.y; item < long(p.images) * slices;
             const auto taps = box_weights(p, length, box_place(p, bins, span, bin, s, samples), order, samples);
             for (int k = 0; k < 2; ++k) {
               const int at = taps.index[k] - origin;
-              if (at < 0 || at >= (for_cols ? DX : DY)) continue;
-              table[own * (DX > DY ? DX : DY) + at] += taps.weight[k];
+              if (at < 0 || at >= E) continue;
+              table[own * E + at] += taps.weight[k];
             }
           }
         }
-        for (int i = 0; i < (DX > DY ? DX : DY); ++i) {
-          const uint some = bits_of_lanes(uint(table[own * (DX > DY ? DX : DY) + i] != 0) << lane);
-          if (lane == 0) masks[slot * (DX > DY ? DX : DY) + i] = some;
+        for (int i = 0; i < E; ++i) {
+          const uint some = bits_of_lanes(uint(table[own * E + i] != 0) << lane);
+          if (lane == 0) masks[slot * E + i] = some;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (int k = 0; k < turn && owns; ++k) {
-          auto weights = table + k * 32 * (DX > DY ? DX : DY);
-          const uint on_cols = masks[k * (DX > DY ? DX : DY) + col] >> 16;
-          for (uint rows = masks[k * (DX > DY ? DX : DY) + row] & 65535u; rows != 0; rows &= rows - 1) {
+          auto weights = table + k * 32 * E;
+          const uint on_cols = masks[k * E + col] >> 16;
+          for (uint rows = masks[k * E + row] & 65535u; rows != 0; rows &= rows - 1) {
             const int i = int(ctz(rows));
-            const float weight = weights[i * (DX > DY ? DX : DY) + row];
+            const float weight = weights[i * E + row];
             const long line = (long(chosen[k]) * p.rows + first_row + i) * p.cols + first_col;
             for (uint cols = on_cols; cols != 0; cols &= cols - 1) {
               const int j = int(ctz(cols));
-              const float factor = weight * weights[(16 + j) * (DX > DY ? DX : DY) + col];
+              const float factor = weight * weights[(16 + j) * E + col];
               const Pack<T, V> in = load<V>(dy + (line + j) * channels + c, wide);
               for (int q = 0; q < V; ++q) sum[q] += factor * float(in.v[q]);
             }

@@ -110,7 +110,14 @@ def spread(dy: mx.array, boxes: mx.array, spec: Spec) -> mx.array:
         across = _THREADS // packs // down
         tiles = -(-p.height // down) * -(-p.width // across)
         slices = -(-(channels // vector_width) // packs)
-        template = ("V", vector_width), ("G", _THREADS), ("S", packs), ("DY", down), ("DX", across)
+        template = (
+            ("V", vector_width),
+            ("G", _THREADS),
+            ("S", packs),
+            ("DY", down),
+            ("DX", across),
+            ("E", max(down, across)),
+        )
         grid = grids.whole_groups(tiles, p.images * slices, _THREADS)
         names, group = ("dy", "boxes"), (_THREADS, 1, 1)
         return (KernelLaunch("box_sample_grad", names, ("dx",), (result,), grid, group, p, template),)
