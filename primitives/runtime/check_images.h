@@ -54,6 +54,8 @@ void local_correlation(const Check& c, bool forward) {
   c.input(0, forward ? images : results, c.image());
   c.input(1, images, c.image());
   c.output(0, forward ? results : images, c.image());
+}
+
 // Images and boxes; a gradient by the images has that of the bins in their place, one by the boxes both.
 template <typename Check>
 void box_sample(const Check& c, const Signature& call) {

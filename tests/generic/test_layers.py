@@ -256,7 +256,8 @@ def test_one_file_owns_each_mechanism(word: str, owner: str) -> None:
 
 # One name everywhere ------------------------------------------------------------------------------------
 
-OF_PLACES = ("deform_columns", "deform_columns_grad", "deform_places_grad")
+OF_PLACES = {f"{name}_grad" for name in ("deform_columns", "deform_places", "box_sample")}
+OF_PLACES |= {"deform_columns", "box_sample", "box_sample_grad_boxes"}
 BY_A_STATE = {"bn_normalize_by", "bn_stats_grad_by", "bn_grad_by"}
 OF_A_SUM, LAID_OUT = ("bn_normalize_add", "batch_norm_add"), ("conv_layout", "conv_laid_out")
 
@@ -294,23 +295,20 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     # own is called after its operation.
     others = {"power", "softmin", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE}
     others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", "dice_sums", "dice_grad", *LAID_OUT, *OF_A_SUM}
-    others |= {"gram_matrix", "gram_matrix_grad"}  # a library's products, or gradients of weights
+    others |= {"gram_matrix", "gram_matrix_grad"}
     assert named(r"\bKernelLaunch") | operations() <= texts | others
 
 
 def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> None:
     # One is of glu, two of the Dice loss, one of dropout with a mask, one of conv_grad_weights, one of every gradient
-    # behind a neuron, one of batch norm, two of batch norm of a sum, three of parts by a state, three of deform_conv,
-    # two are tangents, four of second orders, two are what images are resampled and padded by, two of weights laid out.
     # behind a neuron, one of batch norm, two of batch norm of a sum and three of its parts by a state, two are
-    # tangents, four of second orders, two are what images are resampled and padded by, three boxes', two laid out.
+    # tangents, four of second orders, two resample and pad images, two of weights laid out, and those of places.
     folded = {
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
-        *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp", *OF_PLACES),
+        *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample", *LAID_OUT),
-        *("box_sample", "box_sample_grad", "box_sample_grad_boxes"),
     }
-    assert operations() - folded <= set(mf.__all__)
+    assert operations() - folded - OF_PLACES <= set(mf.__all__)
 
 
 # Headers ---------------------------------------------------------------------------------------------------

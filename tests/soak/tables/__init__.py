@@ -5,8 +5,18 @@ They are written from docs/ and Apple's documentation, and share nothing with th
 
 from __future__ import annotations
 
-from tests.soak.tables import activations, correlations, elements, losses, moves, norms, samples, sequences, windows
-from tests.soak.tables import activations, elements, losses, moves, norms, regions, samples, sequences, windows
+from tests.soak.tables import (
+    activations,
+    correlations,
+    elements,
+    losses,
+    moves,
+    norms,
+    regions,
+    samples,
+    sequences,
+    windows,
+)
 from tests.soak.tables.case import Row
 
 ROWS: dict[str, Row] = {
