@@ -41,4 +41,13 @@ struct DiceParams {
   int activation, squared, labelled;
 };
 
+// The same of what makes the gradient of the loss: what is added above and below, and the share of a class.
+MPSF_BEGIN_PARAMS
+template <typename Real>
+struct DiceLossParams {
+  DiceParams sums;
+  Real smooth, share;
+};
+MPSF_END_PARAMS
+
 #endif

@@ -11,7 +11,7 @@ from mpsfunc.core import checks, launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.losses import arguments, dice_rules, labels
-from mpsfunc.losses.dice_rules import DiceSpec, DiceSums
+from mpsfunc.losses.dice_rules import DiceLossSpec, DiceSpec, DiceSums
 from mpsfunc.losses.focal import OVERALL, OverallName
 from mpsfunc.losses.params import DiceParams
 
@@ -73,7 +73,7 @@ def dice_loss(
     """
     given = _checked("dice_loss", y, target, activation, smooth, squared, reduction, stream)
     with mx.stream(given.spec.stream):
-        each = _overlap(_Parts(y, target, given), given)
+        each = _Parts(y, target, given).sums().overlap(given.smooth)
         lost = 1 - each.above / each.below
         if given.reduction == _NONE:
             return lost.reshape(y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
@@ -121,24 +121,14 @@ def dice_loss_grad(
     """
     given = _checked("dice_loss_grad", y, target, activation, smooth, squared, reduction, stream)
     with mx.stream(given.spec.stream):
-        parts = _Parts(y, target, given)
-        each = _overlap(parts, given)
-        share = 1 / max(each.above.size, 1) if given.reduction == _MEAN else 1.0
-        by_both, by_p = -2 * share / each.below, share * each.above / (each.below * each.below)
-        return parts.gradient(by_both, by_p).reshape(y.shape)
+        share = 1 / max(y.shape[0] * y.shape[-1], 1) if given.reduction == _MEAN else 1.0
+        return _Parts(y, target, given).gradient(given.smooth, share).reshape(y.shape)
 
 
 class _Given(NamedTuple):
     smooth: float
     reduction: OverallName
     spec: DiceSpec
-
-
-class _Overlap(NamedTuple):
-    """Of each class of each image, (n, c): twice the overlap, and what it is compared with."""
-
-    above: mx.array
-    below: mx.array
 
 
 def _checked(
@@ -183,12 +173,8 @@ class _Parts:
             return DiceSums(*dice_rules.sums(self._y, self._target, self._spec))
         return dice_rules.sums_of(self._p, self._t, self._spec)
 
-    def gradient(self, by_both: mx.array, by_p: mx.array) -> mx.array:
+    def gradient(self, smooth: float, share: float) -> mx.array:
         if dice_rules.has_kernels(self._spec):
-            return dice_rules.gradient(self._y, self._target, by_both, by_p, self._spec)
+            return dice_rules.loss_gradient(self._y, self._target, DiceLossSpec(smooth, share, self._spec))
+        by_both, by_p = dice_rules.by_sums(self.sums().overlap(smooth), share)
         return dice_rules.gradient_of(self._y, self._p, self._t, by_both, by_p, self._spec)
-
-
-def _overlap(parts: _Parts, given: _Given) -> _Overlap:
-    both, of_p, of_t = parts.sums()
-    return _Overlap(2 * both + given.smooth, of_p + of_t + given.smooth)

@@ -17,7 +17,7 @@ from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.operation import Arrays, Gradients, operation, over_batches
 from mpsfunc.losses import softmax_rules
-from mpsfunc.losses.params import DiceParams
+from mpsfunc.losses.params import DiceLossParams, DiceParams
 
 _SIGMOID, _SOFTMAX = 1, 2  # of DiceParams
 _OF_SIGMOID = Activation(SIGMOID)
@@ -36,12 +36,36 @@ class DiceSpec(NamedTuple):
         return ActivationSpec(act, self.stream)
 
 
+class DiceLossSpec(NamedTuple):
+    """What is added above and below, what the loss of a class counts, and of what sums."""
+
+    smooth: float
+    share: float
+    sums: DiceSpec
+
+    @property
+    def stream(self) -> mx.Stream:
+        """Where everything runs."""
+        return self.sums.stream
+
+
+class Overlap(NamedTuple):
+    """Of each class of each image, (n, c): twice the overlap, and what it is compared with."""
+
+    above: mx.array
+    below: mx.array
+
+
 class DiceSums(NamedTuple):
     """Of each class of each image the sums of p * t, of p and of t; of squares the last two of p * p and t * t."""
 
     both: ChannelVectors
     of_p: ChannelVectors
     of_t: ChannelVectors
+
+    def overlap(self, smooth: float) -> Overlap:
+        """The two numbers whose ratio the loss is 1 less."""
+        return Overlap(2 * self.both + smooth, self.of_p + self.of_t + smooth)
 
 
 def has_kernels(spec: DiceSpec) -> bool:
@@ -95,6 +119,28 @@ def _gradient_by_parts(
 
 
 gradient.vmap(over_batches(gradient))
+
+
+@operation("dice_loss_grad")
+def loss_gradient(y: mx.array, target: mx.array, spec: DiceLossSpec) -> mx.array:
+    """The gradient of the loss by y, from sums and probabilities that are made once."""
+    params, result = DiceLossParams(spec.sums.params, spec.smooth, spec.share), (tuple(y.shape), y.dtype)
+    arrays = {"y": y, "target": target}
+    return launch.launch("dice_loss_grad", arrays, params, (result,), _no_kernels, spec.stream)[0]
+
+
+@loss_gradient.decomposition
+def _loss_gradient_by_sums(y: mx.array, target: mx.array, spec: DiceLossSpec) -> mx.array:
+    made = DiceSums(*sums(y, target, spec.sums))
+    return gradient(y, target, *by_sums(made.overlap(spec.smooth), spec.share), spec.sums)
+
+
+loss_gradient.vmap(over_batches(loss_gradient))
+
+
+def by_sums(each: Overlap, share: float) -> tuple[ChannelVectors, ChannelVectors]:
+    """The gradients of the loss by the first two of `DiceSums`."""
+    return -2 * share / each.below, share * each.above / (each.below * each.below)
 
 
 def _no_kernels() -> tuple[KernelLaunch, ...]:

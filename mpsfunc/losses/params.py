@@ -29,7 +29,8 @@ class LossParams(NamedTuple):
     """What a CPU's `loss` is told.
 
     Fields:
-        type: As MPS numbers them.
+        type: As MPS numbers them; then the focal loss, and sigmoid cross-entropy whose two terms are multiplied with
+            the target and the weights.
         elements: Whether the value has one number per element, else an image.
         labelled: Whether the target is a class a pixel.
         weighted: Whether there are weights.
@@ -47,7 +48,7 @@ class LossGradParams(NamedTuple):
     """What a CPU's `loss_grad` is told.
 
     Fields:
-        type: As MPS numbers them.
+        type: As `LossParams` has it.
         exact: Whether it is the derivative of the value, else what MPS passes on.
         labelled: Whether the target is a class a pixel.
         weighted: Whether there are weights.
@@ -92,3 +93,17 @@ class DiceParams(NamedTuple):
     activation: int
     squared: int
     labelled: int
+
+
+class DiceLossParams(NamedTuple):
+    """What a CPU's gradient of the Dice loss is told.
+
+    Fields:
+        sums: What is summed.
+        smooth: Added above and below.
+        share: What the loss of a class counts.
+    """
+
+    sums: DiceParams
+    smooth: float
+    share: float

@@ -186,11 +186,11 @@ def _by_formula(spec: Spec) -> bool:
 
 
 def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.array]:
-    if spec.by_terms:
+    if spec.by_terms and launch.backend(spec.stream) != "cpu":
         first, second = (_launched_loss(term, spec._replace(by_terms=False), passed) for term in _terms(arrays))
         return [first[0] + second[0], *(b - a for a, b in zip(first[1:], second[1:], strict=True))]
     named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)
-    params = LossParams(spec.type, int(spec.elements), int(spec.labelled), int(spec.weighted), spec.numbers)
+    params = LossParams(_kind(spec), int(spec.elements), int(spec.labelled), int(spec.weighted), spec.numbers)
 
     def kernels() -> tuple[KernelLaunch, ...]:
         return launches.elements(named, spec) if spec.elements else launches.loss(named, spec)
@@ -201,17 +201,24 @@ def _launched_loss(arrays: list[mx.array], spec: Spec, passed: bool) -> list[mx.
 
 
 def _launched_gradient(arrays: list[mx.array], spec: Spec, exact: bool) -> mx.array:
-    if spec.by_terms:
+    if spec.by_terms and launch.backend(spec.stream) != "cpu":
         first, second = (_launched_gradient(term, spec._replace(by_terms=False), exact) for term in _terms(arrays))
         return second - first
     named, outputs = _named(arrays, spec), _outputs(arrays[0], spec)[1:]
     switches = int(exact), int(spec.labelled), int(spec.weighted), int(spec.scaled)
-    params = LossGradParams(spec.type, *switches, spec.numbers)
+    params = LossGradParams(_kind(spec), *switches, spec.numbers)
 
     def kernels() -> tuple[KernelLaunch, ...]:
         return launches.loss_grad(named, spec, exact)
 
     return launch.launch("loss_grad", named, params, outputs, kernels, spec.stream)[0]
+
+
+_BY_TERMS = 11  # of a CPU, after the types
+
+
+def _kind(spec: Spec) -> int:
+    return _BY_TERMS if spec.by_terms else spec.type
 
 
 def _named(arrays: list[mx.array], spec: Spec) -> dict[str, mx.array]:

@@ -65,8 +65,8 @@ class Check : public Requirements {
 
   // Classes of a loss's pixels.
   bool labelled(const Array& a) const {
-    const bool of_classes =
-        call_.op == Op::loss || call_.op == Op::loss_grad || call_.op == Op::dice_sums || call_.op == Op::dice_grad;
+    const bool of_classes = call_.op == Op::loss || call_.op == Op::loss_grad || call_.op == Op::dice_sums ||
+                            call_.op == Op::dice_grad || call_.op == Op::dice_loss_grad;
     return of_classes && a.dtype == Type::u32;
   }
 
@@ -382,9 +382,11 @@ void check(const Signature& call) {
     case Op::loss_grad:
       return loss(c, call, true);
     case Op::dice_sums:
-      return dice(c, false);
+      return dice(c, c.params<DiceParams>(), false, false);
     case Op::dice_grad:
-      return dice(c, true);
+      return dice(c, c.params<DiceParams>(), true, true);
+    case Op::dice_loss_grad:
+      return dice(c, c.params<DiceLossParams<double>>().sums, true, false);
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:

@@ -22,7 +22,8 @@ void loss(const Check& c, const Signature& call, bool gradient) {
     p = {known.type, known.labelled, known.weighted, 0, known.elements};
   }
   c.counts(2 + p.weighted + p.scaled, !gradient && call.shapes.size() == 2 ? 2 : 1);
-  c.require(p.type >= 0 && p.type <= 10, "a type from 0 to 10");
+  constexpr int kTerms = 11;
+  c.require(p.type >= 0 && p.type <= kTerms, "a type from 0 to 11");
   const Shape& y = c.in(0);
   c.require(y.size() == 3 && is_floating(c.image()), "floating images of rank 3");
   c.require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
@@ -31,6 +32,10 @@ void loss(const Check& c, const Signature& call, bool gradient) {
     c.input(1, {y[0], y[1]}, Type::u32);
   } else {
     c.input(1, y, c.image());
+  }
+  if (p.type == kTerms) {  // whose weights are factors of the elements
+    c.require(p.weighted, "weights");
+    c.input(2, y, c.accumulator());
   }
   if (p.weighted) c.input(2, {y[0], y[1], c.in(2).size() == 3 && c.in(2)[2] == 1 ? 1 : y[2]}, c.accumulator());
   if (p.scaled) c.input(2 + p.weighted, {y[0]}, c.accumulator());
@@ -45,11 +50,10 @@ void loss(const Check& c, const Signature& call, bool gradient) {
 // Images (n, pixels, classes) and a target. Sums are for each class of each image, and so is what a gradient is made
 // of.
 template <typename Check>
-void dice(const Check& c, bool gradient) {
-  const auto p = c.template params<DiceParams>();
+void dice(const Check& c, const DiceParams& p, bool gradient, bool of_sums) {
   c.require(p.activation >= 0 && p.activation <= 2, "an activation from 0 to 2");
   c.switches({p.squared, p.labelled});
-  c.counts(gradient ? 4 : 2, gradient ? 1 : 3);
+  c.counts(of_sums ? 4 : 2, gradient ? 1 : 3);
   const Shape& y = c.in(0);
   c.require(y.size() == 3 && is_floating(c.image()), "floating images of rank 3");
   c.require(y[1] >= 1 && y[2] >= 1 && int64_t{y[1]} * y[2] < (int64_t{1} << 31), "images of 1 to 2^31 - 1 elements");
@@ -59,10 +63,8 @@ void dice(const Check& c, bool gradient) {
     c.input(1, y, c.image());
   }
   const Shape sums = {y[0], y[2]};
-  if (gradient) {
-    for (int i = 2; i < 4; ++i) c.input(i, sums, c.accumulator());
-    return c.output(0, y, c.image());
-  }
+  for (int i = 2; of_sums && i < 4; ++i) c.input(i, sums, c.accumulator());
+  if (gradient) return c.output(0, y, c.image());
   for (int i = 0; i < 3; ++i) c.output(i, sums, c.accumulator());
 }
 

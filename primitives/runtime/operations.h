@@ -61,6 +61,7 @@
   X(loss_grad)               \
   X(dice_sums)               \
   X(dice_grad)               \
+  X(dice_loss_grad)          \
   X(dropout)                 \
   X(dropout_mask)            \
   X(dropout_by_mask)         \

@@ -10,7 +10,7 @@ import pytest
 from support import exact, numbers
 
 from mpsfunc.core.params import for_cpu
-from mpsfunc.losses.params import LossNumbers
+from mpsfunc.losses.params import DiceLossParams, DiceParams, LossNumbers
 
 _primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
 
@@ -38,6 +38,11 @@ def _grad(*kinds: int) -> tuple[int, ...]:
     return (*kinds, *NUMBERS)
 
 
+def _dice(*kinds: int) -> tuple[int, ...]:
+    """Activation, squared, labelled."""
+    return for_cpu(DiceLossParams(DiceParams(*kinds), 1e-5, 1.0))
+
+
 MALFORMED: list[tuple[str, list[Any], tuple[int, ...], list[Any]]] = [
     ("softmax", [], (), [LINES]),
     ("softmax", [LINES, LINES], (), [LINES]),
@@ -60,7 +65,12 @@ MALFORMED: list[tuple[str, list[Any], tuple[int, ...], list[Any]]] = [
     ("log_softmax_grad", [LINES, FLAT], (2,), [LINES]),
     ("log_softmax_grad", [FLAT, FLAT], (2,), [FLAT]),
     ("loss", [LINES, LINES], NUMBERS, [VALUES]),
+    ("loss", [LINES, LINES], _loss(12, 0, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(11, 0, 0, 0), [VALUES]),
+    ("loss", [LINES, LINES, PIXELS], _loss(11, 0, 0, 1), [VALUES]),
+    ("loss", [LINES, LABELS, LINES], _loss(11, 0, 1, 1), [VALUES]),
+    ("loss_grad", [LINES, LINES], _grad(11, 1, 0, 0, 0), [LINES]),
+    ("loss_grad", [LINES, LINES, PIXELS], _grad(11, 1, 0, 1, 0), [LINES]),
     ("loss", [LINES, LINES], _loss(-1, 0, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(1, 2, 0, 0), [VALUES]),
     ("loss", [LINES, LINES], _loss(1, 0, 0, 1), [VALUES]),
@@ -122,6 +132,13 @@ MALFORMED: list[tuple[str, list[Any], tuple[int, ...], list[Any]]] = [
     ("dice_grad", [LINES, LINES, LINES, SUMS], (0, 0, 0), [LINES]),
     ("dice_grad", [LINES, LINES, SUMS, SUMS], (0, 0, 0), [HALF]),
     ("dice_grad", [LINES, LINES, SUMS, SUMS], (0, 0, 0), [LINES, LINES]),
+    ("dice_loss_grad", [LINES, LINES], (0, 0, 0), [LINES]),
+    ("dice_loss_grad", [LINES, LINES], _dice(3, 0, 0), [LINES]),
+    ("dice_loss_grad", [LINES, LINES], _dice(0, 0, 1), [LINES]),
+    ("dice_loss_grad", [LINES, LABELS], _dice(0, 0, 0), [LINES]),
+    ("dice_loss_grad", [LINES, LINES, SUMS, SUMS], _dice(0, 0, 0), [LINES]),
+    ("dice_loss_grad", [LINES, LINES], _dice(0, 0, 0), [HALF]),
+    ("dice_loss_grad", [LINES, LINES], _dice(0, 0, 0), [SUMS] * 3),
 ]
 
 

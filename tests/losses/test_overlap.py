@@ -16,7 +16,7 @@ from support.oracle import losses as oracle
 import mpsfunc as mf
 from mpsfunc.core import launch
 from mpsfunc.losses import dice_rules
-from mpsfunc.losses.dice import SHARES
+from mpsfunc.losses.dice import SHARES, SharesName
 from mpsfunc.losses.params import DiceParams
 
 
@@ -230,7 +230,7 @@ def test_dice_kernels_are_what_a_gpu_makes(on_cpu: mx.Device, activation: str, s
 
 
 def test_dice_goes_over_images_once(on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU nothing but two kernels, and vectors of classes."""
+    """On the CPU nothing but a kernel each, and vectors of classes; as long as nobody differentiates a gradient."""
     (y, t), seen, made = drawn((2, 9, 5), mx.float32), [], launch.launch
 
     def watched(op: str, *rest: Any, **how: Any) -> list[mx.array]:
@@ -241,7 +241,36 @@ def test_dice_goes_over_images_once(on_cpu: mx.Device, monkeypatch: pytest.Monke
     mx.eval(mf.dice_loss(y, t, activation="softmax"))
     assert seen == ["dice_sums"]
     mx.eval(mf.dice_loss_grad(y, t, activation="softmax"))
-    assert seen == ["dice_sums", "dice_sums", "dice_grad"]
+    assert seen == ["dice_sums", "dice_loss_grad"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("activation", SHARES)
+def test_a_dice_gradient_at_once_is_that_of_its_sums(
+    on_cpu: mx.Device, activation: SharesName, squared: bool, threads: int
+) -> None:
+    """Of few images, which threads share, and of many; with fewer classes than a vector has lanes, and with more."""
+    how = mx.default_stream(mx.cpu)
+    before = mf.get_num_threads()
+    mf.set_num_threads(threads)
+    try:
+        for shape in ((2, 37, 5), (1, 9000, 3), (1, 700, 40), (17, 130, 21), (13, 33, 64), (2, 3, 16500)):
+            for dtype in (mx.float32, mx.bfloat16, mx.float64):
+                y, dense = drawn(shape, dtype)
+                y = abs(y) if activation == "none" else y
+                labels = (mx.arange(shape[0] * shape[1]) * 7 % (shape[2] + 1)).astype(mx.uint32).reshape(shape[:2])
+                for target, labelled in ((dense, 0), (labels, 1)):
+                    of = dice_rules.DiceSpec(DiceParams(SHARES.index(activation), int(squared), labelled), how)
+                    spec = dice_rules.DiceLossSpec(0.5, 0.25, of)
+                    made = dice_rules.loss_gradient(y, target, spec)
+                    sums = dice_rules.DiceSums(*dice_rules.sums(y, target, of))
+                    right = dice_rules.gradient(y, target, *dice_rules.by_sums(sums.overlap(0.5), 0.25), of)
+                    tolerance = {mx.float32: 1e-5, mx.bfloat16: 2**-7, mx.float64: 1e-13}[dtype]
+                    size = float(abs(right).max())
+                    np.testing.assert_allclose(exact(made), exact(right), rtol=tolerance, atol=tolerance * size)
+    finally:
+        mf.set_num_threads(before)
 
 
 def test_a_gradient_by_the_target(on_cpu: mx.Device) -> None:

@@ -1,5 +1,5 @@
-// The sums of the Dice loss over the pixels of each class of an image, and the gradient of what is made of them. Blocks
-// of pixels become probabilities and targets in the caches.
+// The sums of the Dice loss over the pixels of each class of an image, the gradient of what is made of them, and that
+// of the loss itself in one. Blocks of pixels become probabilities and targets in the caches.
 #include "kernels/activation/apply.h"
 #include "kernels/losses/softmax_rows.h"
 #include "kernels/vector/channels.h"
@@ -102,22 +102,30 @@ class Images {
 // Terms of a place: p * t, p and t, or of the last two their squares.
 constexpr int kTerms = 3;
 
+// A statistics group for each image.
+template <typename T>
+StatGroups groups_of(const Images<T>& images, const Call& call) {
+  StatGroups groups{call.in[0].shape[0], images.image, images.rows};
+  groups.rows.most = (kChunks + groups.count - 1) / groups.count;
+  return groups;
+}
+
+// The sums of groups that begin with image number `first`. Probabilities stay in `kept`, if it is not null, in the
+// places of y.
 template <bool Squared, typename T>
-void add_up(const Images<T>& images, const Call& call) {
+void add_up(const Images<T>& images, const StatGroups& groups, int64_t first, Acc<T>* kept,
+            Acc<T>* const (&out)[kTerms]) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const int64_t classes = images.classes, stride = images.rows.width + kTile * L, size = images.block_size();
-  StatGroups groups{call.in[0].shape[0], images.image, images.rows};
-  groups.rows.most = (kChunks + groups.count - 1) / groups.count;
-  A* const out[kTerms] = {data<A>(call.out[0]), data<A>(call.out[1]), data<A>(call.out[2])};
   reduce_stat_groups(
       groups, kTerms * classes, kTerms * stride + 2 * size + images.room_size(),
       [&](int64_t group, int64_t chunk, double* part, double* sums) {
         A *const p_made = reinterpret_cast<A*>(sums + kTerms * stride), *const t_made = p_made + size;
         memset(sums, 0, static_cast<size_t>(kTerms * stride) * sizeof(double));
         const auto add = [&](int64_t from, int64_t count, int64_t width) {
-          const int64_t at = group * images.image + from;
-          const A* const p = images.probabilities(at, count * width, p_made, t_made + size);
+          const int64_t at = (first + group) * images.image + from;
+          const A* const p = images.probabilities(at, count * width, kept ? kept + at : p_made, t_made + size);
           const A* const t = images.targets(at, count * width, t_made);
           for_columns<A>(width, [&]<int N>(int64_t column, int n) {
             Vec<A> acc[kTerms][N] = {};
@@ -181,10 +189,10 @@ MPSF_INLINE void pulled(const Acc<T>* p, int64_t length, Acc<T>* room, T* dx, bo
 }
 
 // dx of a block: by_both * t + by_p, or of squares by_both * t + 2 * by_p * p, through what made p of y. `both` and
-// `own` have an entry for each of a row.
+// `own` have an entry for each of a row. The p of softmax are in `kept`, which dx may be, unless it is null.
 template <bool Squared, typename T>
 void passed_on(const Images<T>& images, int64_t at, int64_t count, int64_t width, const Acc<T>* both, const Acc<T>* own,
-               Acc<T>* made, T* dx, bool streamed) {
+               const Acc<T>* kept, Acc<T>* made, T* dx, bool streamed) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
   const int64_t size = images.block_size(), elements = count * width, classes = images.classes;
@@ -208,7 +216,7 @@ void passed_on(const Images<T>& images, int64_t at, int64_t count, int64_t width
       store_result(dx + i, by_sigmoid ? dp * sigmoid_slope(y) : dp, n, streamed && n == L);
     });
   }
-  const A* const p = images.probabilities(at, elements, p_made, room);
+  const A* const p = kept ? kept + at : images.probabilities(at, elements, p_made, room);
   if (classes >= L) {  // a row is a pixel's, or several
     return by_vectors<A>(
         classes, [&]<int N>() __attribute__((always_inline)) {
@@ -237,15 +245,14 @@ void passed_on(const Images<T>& images, int64_t at, int64_t count, int64_t width
       });
 }
 
+// The gradient of groups that begin with image number `first`, from those by their sums of p * t and of p.
 template <bool Squared, typename T>
-void pass_on(const Images<T>& images, const Call& call) {
+void pass_on(const Images<T>& images, const StatGroups& groups, int64_t first, const Acc<T>* by_both,
+             const Acc<T>* by_p, const Acc<T>* kept, const Tensor& out) {
   using A = Acc<T>;
   constexpr int L = lanes<A>;
-  const Tensor& out = call.out[0];
   const Rows& rows = images.rows;
-  const A *const by_both = data<A>(call.in[2]), *const by_p = data<A>(call.in[3]);
-  const bool streamed = out.streamed && images.classes % L == 0;
-  const StatGroups groups{call.in[0].shape[0], images.image, rows};
+  const bool streamed = out.streamed && images.classes % L == 0 && !kept;
   const int64_t together = images.each * (1 + kChunkElements / images.block_size());
   const int64_t tasks = (rows.count + 1 + together - 1) / together;  // one more row rests
   parallel_for(groups.count * tasks, [&](int64_t task) {
@@ -256,11 +263,36 @@ void pass_on(const Images<T>& images, const Call& call) {
     const A* const own = entries_of(by_p, groups, group, both_room + rows.width);
     images.for_blocks(begin, smaller(begin + together, rows.count + 1),
                       [&](int64_t from, int64_t count, int64_t width) {
-                        const int64_t at = group * images.image + from;
-                        passed_on<Squared>(images, at, count, width, both, own, both_room + 2 * rows.width,
+                        const int64_t at = (first + group) * images.image + from;
+                        passed_on<Squared>(images, at, count, width, both, own, kept, both_room + 2 * rows.width,
                                            data<T>(out) + at, streamed);
                       });
     stream_end();
+  });
+}
+
+// Sums and gradient at once: of a few images at a time, while these are in the caches, where every thread has several.
+// What softmax makes stays in the place of the gradient, unless that is narrower.
+template <bool Squared, typename T>
+void loss_gradient(const Images<T>& images, const Call& call) {
+  using A = Acc<T>;
+  const auto numbers = params_as<DiceLossParams<double>>(call.params);
+  const A smooth = static_cast<A>(numbers.smooth), share = static_cast<A>(numbers.share);
+  const A twice = static_cast<A>(-2 * numbers.share);
+  A* kept = nullptr;
+  if constexpr (sizeof(T) == sizeof(A)) {
+    if (images.params.activation == kBySoftmax) kept = data<A>(call.out[0]);
+  }
+  for_stat_groups(groups_of(images, call), [&](const StatGroups& groups, int64_t first) {
+    const int64_t size = groups.count * images.classes;
+    const Scratch<A> both(size), of_p(size), of_t(size);
+    add_up<Squared>(images, groups, first, kept, {both.get(), of_p.get(), of_t.get()});
+    for (int64_t i = 0; i < size; ++i) {
+      const A above = 2 * both[i] + smooth, below = of_p[i] + of_t[i] + smooth;
+      both[i] = twice / below;
+      of_p[i] = share * above / (below * below);
+    }
+    pass_on<Squared>(images, groups, first, both.get(), of_p.get(), kept, call.out[0]);
   });
 }
 
@@ -270,18 +302,31 @@ void of_images(const Call& call, const F& f) {
   if (call.in[0].size == 0) return;
   by_type(call.in[0].type, [&](auto zero) {
     const Images<decltype(zero)> images(call);
-    images.params.squared ? f.template operator()<true>(images) : f.template operator()<false>(images);
+    using T = decltype(zero);
+    images.params.squared ? f.template operator()<true, T>(images) : f.template operator()<false, T>(images);
   });
 }
 
 }  // namespace
 
 void dice_sums(const Call& call) {
-  of_images(call, [&]<bool Squared>(const auto& images) { add_up<Squared>(images, call); });
+  of_images(call, [&]<bool Squared, typename T>(const Images<T>& images) {
+    using A = Acc<T>;
+    A* const out[kTerms] = {data<A>(call.out[0]), data<A>(call.out[1]), data<A>(call.out[2])};
+    add_up<Squared>(images, groups_of(images, call), 0, nullptr, out);
+  });
 }
 
 void dice_grad(const Call& call) {
-  of_images(call, [&]<bool Squared>(const auto& images) { pass_on<Squared>(images, call); });
+  of_images(call, [&]<bool Squared, typename T>(const Images<T>& images) {
+    using A = Acc<T>;
+    const A *const by_both = data<A>(call.in[2]), *const by_p = data<A>(call.in[3]);
+    pass_on<Squared>(images, groups_of(images, call), 0, by_both, by_p, nullptr, call.out[0]);
+  });
+}
+
+void dice_loss_grad(const Call& call) {
+  of_images(call, [&]<bool Squared, typename T>(const Images<T>& images) { loss_gradient<Squared>(images, call); });
 }
 
 }  // namespace mpsf::MPSF_ISA

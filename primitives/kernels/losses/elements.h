@@ -7,7 +7,8 @@
 namespace mpsf::MPSF_ISA {
 namespace {
 
-// Numbers of the types, as MPS has them, and of the focal loss, which it has not.
+// Numbers of the types, as MPS has them, and of what it has not: the focal loss, and sigmoid cross-entropy of which
+// each of the two terms has a factor.
 enum Kind : int {
   kAbsolute,
   kSquared,
@@ -19,7 +20,8 @@ enum Kind : int {
   kCosine,
   kLog,
   kDivergence,
-  kFocal
+  kFocal,
+  kTerms
 };
 
 // t * by, and 0 where t is.
@@ -82,6 +84,15 @@ MPSF_INLINE void of_elements(V y, V t, const Job<T>& job, V& element, V& slope) 
     element = by(t, log(t)) - by(t, y);
     slope = -t;
   }
+}
+
+// -a log p - b log(1 - p), with p the sigmoid of y, and its derivative by y. Each term by itself, since a target of
+// a / (a + b) would round away the smaller factor.
+template <typename V>
+MPSF_INLINE void of_terms(V y, V a, V b, V& element, V& slope) {
+  const V small = decay(y), above = 1 / (1 + small), below = small * above, rest = log_1p(small);
+  element = a * ((y < 0 ? -y : V{}) + rest) + b * ((y < 0 ? V{} : y) + rest);
+  slope = b * (y < 0 ? below : above) - a * (y < 0 ? above : below);
 }
 
 }  // namespace

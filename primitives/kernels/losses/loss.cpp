@@ -67,12 +67,17 @@ __attribute__((noinline)) double run_of(const Job<T>& job, int64_t from, int64_t
       length, [&](int64_t i, int n) __attribute__((always_inline)) {
         Vec<A> target = load_some(t + i, n), element, slope;
         if constexpr (K == kSigmoid) target = target * told.kept + told.share;
-        of_elements<K>(load_some(told.y + from + i, n), target, told, element, slope);
         const Vec<A> weight = w ? load_some(w + i, n) : splat(told.weight);
-        element *= weight;
+        if constexpr (K == kTerms) {
+          of_terms(load_some(told.y + from + i, n), target, weight, element, slope);
+        } else {
+          of_elements<K>(load_some(told.y + from + i, n), target, told, element, slope);
+          element *= weight;
+          slope *= weight;
+        }
         if (told.values) sum.add(n == L ? element : filled_from<A>(element, n, A(0)));
         if (told.elements) store_result(told.elements + from + i, element, n, told.elements_streamed);
-        if (told.gradient) store_result(told.gradient + from + i, slope * weight * scale, n, told.gradient_streamed);
+        if (told.gradient) store_result(told.gradient + from + i, slope * scale, n, told.gradient_streamed);
       });
   return sum.total();
 }
@@ -296,6 +301,8 @@ void by_kind(int kind, const Job<T>& job) {
       return element_by_element(job, run<kDivergence, T>);
     case kFocal:
       return element_by_element(job, run<kFocal, T>);
+    case kTerms:
+      return element_by_element(job, run<kTerms, T>);
   }
 }
 
