@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -109,6 +110,35 @@ def resized_state(
     antialias: Any = False,
 ) -> ResampleState:
     """The state of a function that takes a size or a factor."""
+    plain = type(align_corners) is bool is type(antialias) and type(coordinate) is str is type(edge_mode)
+    known = plain and _of(out_size, _WHOLE) and _of(scale, _REAL)
+    make = _kept_state if known else _made_state
+    return make(op, said_by, (*x_shape,), out_size, scale, names, align_corners, antialias, coordinate, edge_mode)
+
+
+_WHOLE, _REAL = frozenset([int]), frozenset([int, float])
+
+
+def _of(size: Any, types: frozenset[type]) -> bool:
+    """Whether a size or a pair of sizes has numbers of these types alone: True equals 1, and so does 1.0."""
+    if size is None or type(size) in types:
+        return True
+    return type(size) is tuple and all(type(part) in types for part in size)
+
+
+def _made_state(
+    op: str,
+    said_by: str,
+    x_shape: tuple[int, ...],
+    out_size: Any,
+    scale: Any,
+    names: tuple[AnyCoordinateName, ...],
+    align_corners: Any,
+    antialias: Any,
+    coordinate: Any,
+    edge_mode: Any,
+) -> ResampleState:
+    """The state, made anew."""
     how = coordinate_of(said_by, align_corners, coordinate, names)
     edge = checks.choice(said_by, "edge_mode", edge_mode, EDGE_MODES)
     other = how if how in ("align_corners", "asymmetric") else "edges of zero" if edge == "zero" else ""
@@ -129,6 +159,9 @@ def resized_state(
     factors = (0.0, 0.0) if how in ("align_corners", "mlx") or op == "resize_area" else (y, x)
     return state(op, x_shape, (height, width), how, edge, antialias, factors, said_by=said_by)
 
+
+# Making one takes a third of what a call takes before anything is computed.
+_kept_state = functools.lru_cache(maxsize=256, typed=True)(_made_state)
 
 _FACTOR = "a number > 0 and < 2**31, or a (y, x) pair of such"
 

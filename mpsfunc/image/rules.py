@@ -59,11 +59,10 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
     n, _, _, channels = x.shape
     height, width = (rows.n_in, cols.n_in) if back else (rows.n_out, cols.n_out)
     result = (n, height, width, channels), x.dtype
-    vector_width = grids.vector_width(x.dtype, channels, x.size)
     if not back and sampling.picks(rows) and sampling.picks(cols):
-        images_per_thread = min(4, n)
 
         def gathering() -> tuple[KernelLaunch, ...]:
+            vector_width, images_per_thread = grids.vector_width(x.dtype, channels, x.size), min(4, n)
             grid, group = grids.image_threads(width * (channels // vector_width), height, -(-n // images_per_thread))
             names = ("x", "rows", "cols", "filling"), ("y",)
             template = ("V", vector_width), ("B", images_per_thread)
@@ -76,6 +75,7 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
     if launch.backend(spec.stream) == "cpu":
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
+    vector_width = grids.vector_width(x.dtype, channels, x.size)
     down, across = _tiled(rows, back, 4), _tiled(cols, back, 2)
     arrays = {"x": x, "rows": down.table, "cols": across.table}
     if down.longest * across.longest * max(vector_width, 4) <= _AT_ONCE:
@@ -177,7 +177,12 @@ def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
 
 
 def _filling(fill: float, dtype: mx.Dtype) -> mx.array:
-    # Made anew at each call: a cache would take -0.0 for 0.0.
+    """What pixels that read nothing are filled with; a whole 0 is made once for each dtype."""
+    return _filled(0, dtype) if type(fill) is int and fill == 0 else _filled.__wrapped__(fill, dtype)
+
+
+@functools.cache
+def _filled(fill: float, dtype: mx.Dtype) -> mx.array:
     if dtype in _UNSIGNED.values():  # MLX takes a Python int for an int64
         return mx.array(np.array([fill], np.dtype(f"u{dtype.size}")))
     return mx.array([fill], dtype)

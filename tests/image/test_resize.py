@@ -298,3 +298,27 @@ def test_a_saved_state_has_all_of_it(tmp_path: Any, on_cpu: mx.Device) -> None:
     assert loaded == state and (state.rows.factor, state.cols.antialias) == (0.35, True)
     dy = numbers((2, state.rows.n_out, state.cols.n_out, 3))
     assert same_bits(mf.resize_bilinear_grad(dy, loaded), mf.resize_bilinear_grad(dy, state))
+
+
+def test_a_size_that_is_known_lets_no_other_pass(on_cpu: mx.Device) -> None:
+    """What equals a size that was asked for before, and is none, is refused all the same."""
+    x = numbers((1, 3, 3, 2))
+    same: dict[str, Any] = {"align_corners": False, "antialias": False}
+    assert mf.resize_bilinear(x, (1, 2), **same).shape == mf.resize_bilinear(x, [1, 2], **same).shape == (1, 1, 2, 2)
+    assert mf.resize_bilinear(x, 1, **same).shape == mf.resize_bilinear(x, scale=1 / 3, **same).shape
+    for size in (True, 1.0, (True, 2), (1.0, 2), (1, 2.0)):
+        with pytest.raises(TypeError, match="out_size is not"):
+            mf.resize_bilinear(x, size, **same)  # type: ignore[arg-type]  # what is refused
+    for name in same:
+        with pytest.raises(TypeError, match=name):
+            mf.resize_bilinear(x, (1, 2), **same | {name: 0})
+    assert mf.resize_nearest(x, scale=1).shape == x.shape
+    with pytest.raises(TypeError, match="scale is not"):
+        mf.resize_nearest(x, scale=True)
+
+
+@pytest.mark.parametrize("fill", [0, 0.0, -0.0])
+def test_zeros_that_pixels_are_filled_with_keep_their_sign(on_cpu: mx.Device, fill: float) -> None:
+    for _ in range(2):
+        y = mf.pad(mx.ones((1, 1, 1, 1)), 1, 1, value=fill)
+        assert math.copysign(1, y[0, 0, 0, 0].item()) == math.copysign(1, fill)

@@ -58,9 +58,10 @@ constexpr int64_t kTogether = 512;
 // their gates half_size further.
 template <typename F>
 void for_neighbours(int64_t begin, int64_t end, int64_t half_size, const F& f) {
-  for (int64_t at = begin; at < end;) {
-    const int64_t row = at / half_size, size = smaller(end, (row + 1) * half_size) - at;
-    f(at, at + row * half_size, size);
+  int64_t before = begin / half_size * half_size;  // elements of gates ahead of those at `at`
+  for (int64_t at = begin; at < end; before += half_size) {
+    const int64_t size = smaller(end, before + half_size) - at;
+    f(at, at + before, size);
     at += size;
   }
 }

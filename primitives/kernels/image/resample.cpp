@@ -100,6 +100,10 @@ uint32_t picked(const Tensor& table, int64_t i, int n_in) {
   return index < static_cast<uint32_t>(n_in) ? index : kNothing;
 }
 
+// Lines are shared out in groups that are so many times smaller than elsewhere: a result may be much smaller than what
+// is read for it.
+constexpr int64_t kFiner = 2;
+
 // Mixing -------------------------------------------------------------------------------------------------
 
 // The lists of a table: count + 1 numbers that say where each begins and ends among the entries behind them, which are
@@ -209,8 +213,9 @@ void mixed(const Call& call) {
   const int64_t row_taps = 1 + row_lists.total() / rows, col_taps = 1 + col_lists.total() / cols;
 
   const bool at_once = out_pitch < pitch && longest(row_lists) <= 2 && longest(col_lists) <= 2;
+  const bool asked = col_lists.total() >= n_cols;  // else much of what is ahead is not read
 
-  parallel_groups(lines, out_pitch, row_taps * pitch + col_taps * out_pitch, [&](int64_t begin, int64_t end) {
+  parallel_groups(lines, kFiner * out_pitch, row_taps * pitch + col_taps * out_pitch, [&](int64_t begin, int64_t end) {
     const Scratch<A> buffer(pitch);
     for (int64_t line = begin; line < end; ++line) {
       const int64_t image = line / rows, row = line % rows;
@@ -240,7 +245,7 @@ void mixed(const Call& call) {
         }
         if (at_once) {
           const Entry<A>* reads = col_lists.begin(col);
-          ask_ahead(source, taps, count, reads[0].at, length * col_lists.size(col));
+          if (asked) ask_ahead(source, taps, count, reads[0].at, length * col_lists.size(col));
           for_counts<sizeof(A) == 4>(count, col_lists.size(col), [&](auto row_count, auto col_count) {
             mix_both(source, taps, row_count, reads, col_count, length, out, streamed);
           });
@@ -273,7 +278,7 @@ void gather_pixels(const Call& call) {
   const bool whole = pixel % kVectorBytes == 0;
   const auto again = [&](int64_t col) { return col + 1 < cols && columns[col + 1] == columns[col]; };
   const int64_t elements = out_pitch / element;
-  parallel_groups(lines, elements, elements, [&](int64_t begin, int64_t end) {
+  parallel_groups(lines, kFiner * elements, elements, [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
       const uint32_t row = picked(call.in[1], line % rows, n_rows);
       char* to = data<char>(y) + line * out_pitch;
