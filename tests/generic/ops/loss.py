@@ -12,7 +12,7 @@ from generic.ops.softmax import no_arrays
 from metal_host.case import Case, named
 from metal_host.geometry import LONG, LONG_IMAGE, WHOLE
 from support import close, exact, numbers
-from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, LEVEL_IN_NHWC, Benchmark, Measured
 from support.oracle import losses as oracle
 
 import mpsfunc as mf
@@ -185,6 +185,7 @@ def both_ways() -> None:
 
 LOGITS = (4096, 1000)
 _FEW = tuple(Measured(targets=LEVEL, dtypes=FLOAT32, shape=(2 * 256 * 256, classes)) for classes in range(1, 11))
+_IMAGES = tuple(Measured(targets=LEVEL_IN_NHWC, dtypes=FLOAT32, shape=(2, 256, 256, few)) for few in range(1, 11))
 CROSS_ENTROPY = {
     "cross_entropy": Benchmark(
         "pointwise",
@@ -195,6 +196,7 @@ CROSS_ENTROPY = {
         cpu=(Measured(targets=LEVEL, shape=LOGITS), *_FEW),
         gpu=(Measured(shape=LOGITS),),
     ),
+    "cross_entropy_images": Benchmark("pointwise", 1, 1, ("labels",), title="loss softmax_cross_entropy", cpu=_IMAGES),
     "cross_entropy_dense": Benchmark(
         "pointwise",
         2,

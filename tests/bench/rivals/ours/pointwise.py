@@ -126,6 +126,9 @@ def cross_entropy(p: Problem, a: SimpleNamespace) -> Call:
     return _loss(a.x, a.labels)
 
 
+cross_entropy_images = cross_entropy
+
+
 def cross_entropy_dense(p: Problem, a: SimpleNamespace) -> Call:
     return _loss(a.x, a.targets)
 
