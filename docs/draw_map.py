@@ -1,7 +1,7 @@
-"""Draws which room of the code stands on which, and which files one call passes through.
+"""Lists which folder of the code imports which, and which files one call passes through.
 
-A room is a folder of the package, of ``primitives/`` or all of ``metal/``; an arrow is an import or an include of what
-lies in another. A room stands one floor above the highest that it imports.
+A folder (room) is one of the package, of ``primitives/``, or all of ``metal/``; an import (arrow) is an import or an
+include of a file in another folder. A folder is one level (floor) above the highest that it imports.
 
     python docs/draw_map.py            # the map, and the files of three calls
     python docs/draw_map.py --write    # the map into CONTRIBUTING.md
@@ -166,11 +166,11 @@ def sentence(name: str) -> str:
     """What a room is for, as its package says in its first line."""
     known = {
         "mpsfunc": "The public names.",
-        "mpsfunc/__main__.py": "`python -m mpsfunc`, and `python -m mpsfunc.bench` beside it.",
+        "mpsfunc/__main__.py": "`python -m mpsfunc` and `python -m mpsfunc.bench`.",
         "primitives/runtime": "Instruction sets, checks of calls, threads; without MLX.",
         "primitives/kernels": "The CPU's kernels, once for each instruction set.",
-        "primitives/binding": "What knows MLX and nanobind.",
-        "metal": "Kernel texts of GPUs, with what C++ includes of them.",
+        "primitives/binding": "The binding to MLX and Python, by nanobind.",
+        "metal": "Source of the GPU kernels, and headers that C++ shares with it.",
     }
     if name in known:
         return known[name]
@@ -179,13 +179,13 @@ def sentence(name: str) -> str:
 
 
 def drawn() -> str:
-    """The map as Markdown: floors from the top, in each its rooms with what they are for and what they import."""
+    """The map as Markdown: levels from the top, in each its folders with what they are for and what they import."""
     of = arrows()
     stories = floors(of)
     lines = [
-        f"{len(of)} rooms, {len(stories)} floors, {sum(map(len, of.values()))} arrows.",
+        f"{len(of)} folders on {len(stories)} levels, {sum(map(len, of.values()))} imports.",
         "",
-        "| floor | room | what it is for | imports |",
+        "| level | folder | what it is for | imports |",
         "| --- | --- | --- | --- |",
     ]
     for number, rooms in reversed(list(enumerate(stories, 1))):

@@ -233,7 +233,7 @@ def test_ratios_of_networks_are_those_of_their_pages() -> None:
     medians = {(row[0], row[2]): row[5].partition(" ")[0] for row in gpu}
     training, _, narrow, _ = here["NVIDIA H200, batch 512"]
     assert training == f"{medians['small', 'float32']} and {medians['resnet20', 'float32']}"
-    assert narrow == f"training {medians['small', 'bfloat16']} of one"
+    assert narrow == f"training {medians['small', 'bfloat16']} (one network)"
 
 
 def test_every_row_of_the_defaults_is_executed() -> None:
