@@ -35,6 +35,7 @@ struct LocalCorrelationParams {
   int stride_y, stride_x;
   int secondary;
 };
+
 // Samples in boxes, of so many images of a height and width, in rows and columns of bins. rule: 0 crops whose samples
 // mix pixels, 1 crops that take the nearest, 2 means over bins of regions. samples: of a bin along an axis, 0 as many
 // as it needs. The orders are 0, or 1 or 2 of the derivative by what a box says of rows or columns first or second.

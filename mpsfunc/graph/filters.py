@@ -302,6 +302,7 @@ local_correlation = filter_of(
 )
 gram_matrix = filter_of(
     kinds.gram_matrix, mf.gram_matrix, "MPSNNGramMatrixCalculationNode", "gram_matrix(x, alpha=0.5)"
+)
 crop_and_resize = filter_of(
     kinds.crop_and_resize,
     regions.crop_and_resize,

@@ -129,6 +129,7 @@ gram_matrix = Kind(
     "gram_matrix",
     lambda call: Made((mf.gram_matrix(call.x, **call.options),)),
     lambda call, made, dy, at: Pulled(mf.gram_matrix_grad(dy, call.x, **call.options)),
+)
 crop_and_resize = Kind(
     "crop_and_resize",
     lambda call: Made(*_first(regions.cropped(call.x, **call.options))),

@@ -62,6 +62,8 @@ class LocalCorrelationParams(NamedTuple):
     stride_y: int
     stride_x: int
     secondary: int
+
+
 class BoxSampleParams(NamedTuple):
     """Samples in boxes.
 

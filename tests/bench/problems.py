@@ -180,7 +180,6 @@ class Problem(NamedTuple):
             "weights": lambda: rng.random(channels, np.float32) + 0.5,
             "grid": lambda: _places(self.nhwc, rng),
             "matrix": lambda: round_to(normal(self.shape[0], 1, channels, channels)),
-            "offsets": lambda: normal(*self.out_shape[:-1], 2 * self.kernel_size**2),
             # Of so few digits that no place is rounded onto a pixel, where slopes jump.
             "offsets": lambda: np.round(64 * normal(*self.out_shape[:-1], 2 * self.kernel_size**2)) / 64 + 2**-7,
             "tap_mask": lambda: rng.random((*self.out_shape[:-1], self.kernel_size**2), np.float32),

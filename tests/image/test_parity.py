@@ -273,6 +273,8 @@ def test_local_correlation(window: Any, stride: Any) -> None:
     grads = torch.autograd.grad(output, sources, torch.tensor(exact(dy).transpose(0, 3, 1, 2)))
     for operand, right in zip(("primary", "secondary"), grads, strict=True):
         agree(mf.local_correlation_grad(dy, x, y, window, stride=stride, operand=operand), right)  # type: ignore[arg-type]
+
+
 # Boxes ----------------------------------------------------------------------------------------------------
 
 

@@ -250,6 +250,8 @@ def gram_matrix(p: Problem, a: SimpleNamespace) -> Call:
 
 def gram_matrix_grad(p: Problem, a: SimpleNamespace) -> Call:
     return lambda: [mf.gram_matrix_grad(a.matrix, a.x)]
+
+
 def crop_and_resize(p: Problem, a: SimpleNamespace) -> Call:
     boxes, of = _boxes(p, a)
     return lambda: [_side_by_side(p, mf.crop_and_resize(a.x, boxes, of, p.bins))]
