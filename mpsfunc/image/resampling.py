@@ -111,19 +111,20 @@ def resized_state(
 ) -> ResampleState:
     """The state of a function that takes a size or a factor."""
     plain = type(align_corners) is bool is type(antialias) and type(coordinate) is str is type(edge_mode)
-    known = plain and _of(out_size, _WHOLE) and _of(scale, _REAL)
+    known = plain and _of(out_size, False) and _of(scale, True)
     make = _kept_state if known else _made_state
     return make(op, said_by, (*x_shape,), out_size, scale, names, align_corners, antialias, coordinate, edge_mode)
 
 
-_WHOLE, _REAL = frozenset([int]), frozenset([int, float])
-
-
-def _of(size: Any, types: frozenset[type]) -> bool:
-    """Whether a size or a pair of sizes has numbers of these types alone: True equals 1, and so does 1.0."""
-    if size is None or type(size) in types:
+def _of(size: Any, real: bool) -> bool:
+    """Whether a size or a pair of sizes has ints alone, or floats too: True equals 1, and so does 1.0."""
+    if size is None or _is_plain(size, real):
         return True
-    return type(size) is tuple and all(type(part) in types for part in size)
+    return type(size) is tuple and all(_is_plain(part, real) for part in size)
+
+
+def _is_plain(part: Any, real: bool) -> bool:
+    return type(part) is int or (real and type(part) is float)
 
 
 def _made_state(
