@@ -3,7 +3,7 @@
 // the tile. Of G / 32 of them at a time, and of 16 rows and 16 columns of bins, each thread adds up the weights that one
 // row or column has of the tile's, E at most; then it gathers for its own pixel.
 #include "image/boxes.h"
-#include "image/lanes.h"
+#include "shared/lanes.h"
 #include "shared/vector_load.h"
 const BoxSampleParams<float> p = params_as<BoxSampleParams<float> >(params);
 const int count = boxes_shape[0], channels = dy_shape[3];

@@ -2,7 +2,7 @@
 // of the bin by the numbers of the box: by its image's 0, by what it says of rows first and second, and of columns, each
 // from derivatives of an order on. A threadgroup of G threads owns a row, each of them V channels of every so many bins.
 #include "image/boxes.h"
-#include "image/lanes.h"
+#include "shared/lanes.h"
 #include "shared/vector_load.h"
 const BoxSampleParams<float> p = params_as<BoxSampleParams<float> >(params);
 const int channels = x_shape[3], lanes = channels / V, own = thread_position_in_threadgroup.x;
