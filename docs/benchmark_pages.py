@@ -145,8 +145,9 @@ _AGAINST = {"PyTorch": ("PyTorch NCHW", "PyTorch NHWC"), "MLX": ("MLX", "MLX swa
 def _point(panel: str, rivals: dict[str, Record], target: Record | None) -> Point | None:
     """Ours beside the fastest rival of a panel, or of those that the target names."""
     names = _AGAINST[panel]
-    if target and " or " in target["at least"]:
-        names = tuple(target["at least"].partition(" x ")[2].split(" or "))
+    named = target["at least"].partition(" x ")[2] if target else ""
+    if named not in ("", *_AGAINST):
+        names = tuple(named.split(" or "))
     timed = [rivals[name] for name in names if name in rivals and rivals[name]["ms"]]
     if not timed:
         return None

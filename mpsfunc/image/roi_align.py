@@ -299,7 +299,7 @@ def _rows(
         given.check_indices(op, indices, rois.shape[0], "rois")
     with mx.stream(stream):
         wide = rois.astype(launch.accumulator(dtype))
-        numbers = mx.floor(launch.cut(wide, (..., slice(0, 1))).reshape(-1)) if indices is None else indices
+        numbers = mx.floor(launch.cut(wide, (..., 0))) if indices is None else indices
         return given.with_numbers(numbers, _bins_of(wide, state), dtype)
 
 
