@@ -1,8 +1,8 @@
 // Correlations of an image with the neighbours of each of its pixels in another one, and the gradients by both.
 #include "image/correlation.h"
-#include "kernels/vector/mix.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/lines.h"
+#include "kernels/vector/mix.h"
 
 namespace mpsf::MPSF_ISA {
 namespace {

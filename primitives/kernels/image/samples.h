@@ -1,8 +1,8 @@
 // What samples of images have in common, whatever says where they lie.
 #pragma once
-#include "kernels/vector/mix.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/lines.h"
+#include "kernels/vector/mix.h"
 
 // As sampling.h has it. Its functions are static, and so are these.
 static inline float round_down(float x) { return __builtin_floorf(x); }
