@@ -11,7 +11,7 @@ from mpsfunc.channels.activation_rules import ActivationSpec
 from mpsfunc.channels.activation_spec import NO_ACTIVATION, PRELU, RELUN, Activation
 from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation, tangent_of
 
 _OF_SLOPES = Activation(PRELU)
 # min(x, 0), whose derivative is 1 below 0 and 0 from there on.
@@ -56,10 +56,10 @@ def _prelu_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, on: Activati
 @prelu_kernel.jvp
 def _prelu_jvp(arrays: Arrays, tangents: Tangents, on: ActivationSpec) -> mx.array:
     (x, slopes), (tx, tslopes) = arrays, tangents
-    terms = [] if tx is None else [prelu_grad_input_kernel(tx, x, slopes, on)]
-    if tslopes is not None:
-        terms.append(prelu_kernel(activation_rules.neuron(x, on._replace(act=_BELOW)), tslopes, on))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tx, lambda t: prelu_grad_input_kernel(t, x, slopes, on)),
+        (tslopes, lambda t: prelu_kernel(activation_rules.neuron(x, on._replace(act=_BELOW)), t, on)),
+    )
 
 
 prelu_kernel.vmap(_over_channels(prelu_kernel))

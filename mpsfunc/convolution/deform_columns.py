@@ -17,7 +17,7 @@ import mlx.core as mx
 from mpsfunc.convolution.params import DeformParams
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
+from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches, tangent_of
 
 _THREADS = 256  # of a GPU that look at as many samples together
 _ACROSS = 16  # outputs side by side among them, as deform.h has it
@@ -87,10 +87,10 @@ def _columns_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Defo
 @columns.jvp
 def _columns_jvp(arrays: Arrays, tangents: Tangents, spec: DeformSpec) -> mx.array:
     x, places = arrays
-    terms = [] if tangents[0] is None else [columns(tangents[0], places, spec)]
-    if tangents[1] is not None:
-        terms.append(_moved(x, places, tangents[1], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: columns(t, places, spec)),
+        (tangents[1], lambda t: _moved(x, places, t, spec)),
+    )
 
 
 columns.vmap(over_batches(columns))
@@ -109,16 +109,12 @@ def spread(dcolumns: mx.array, places: mx.array, spec: DeformSpec) -> mx.array:
         chunks = taps * -(-p.rows.n_out // (_THREADS // _ACROSS)) * -(-p.cols.n_out // _ACROSS)
         bounds = ((n * p.groups, chunks, 4), mx.int32)
         vector_width = grids.vector_width(dcolumns.dtype, channels // p.groups, dcolumns.size)
-        in_group = channels // p.groups // vector_width
-        packs = min(16, max(2, grids.power_of_two(in_group)))
-        down = 4 if packs > 4 else 8
-        across = _THREADS // packs // down
-        tiles, slices = -(-height // down) * -(-width // across), -(-in_group // packs)
+        tiled = grids.pixel_tiles(height, width, channels // p.groups // vector_width, _THREADS)
         common = (("G", _THREADS),)
-        template = ("V", vector_width), *common, ("S", packs), ("DY", down), ("DX", across)
+        template = ("V", vector_width), *common, ("S", tiled.packs), ("DY", tiled.down), ("DX", tiled.across)
         group = (_THREADS, 1, 1)
         of_chunks = grids.whole_groups(chunks, n * p.groups, _THREADS)
-        of_tiles = grids.whole_groups(tiles, n * p.groups * slices, _THREADS)
+        of_tiles = grids.whole_groups(tiled.tiles, n * p.groups * tiled.slices, _THREADS)
         names = ("dcolumns", "places", "bounds"), ("dx",)
         return (
             KernelLaunch("deform_columns_bounds", ("places",), ("bounds",), (bounds,), of_chunks, group, p, common),
@@ -138,10 +134,10 @@ def _spread_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Defor
 @spread.jvp
 def _spread_jvp(arrays: Arrays, tangents: Tangents, spec: DeformSpec) -> mx.array:
     dcolumns, places = arrays
-    terms = [] if tangents[0] is None else [spread(tangents[0], places, spec)]
-    if tangents[1] is not None:
-        terms.append(_moved_back(dcolumns, places, tangents[1], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: spread(t, places, spec)),
+        (tangents[1], lambda t: _moved_back(dcolumns, places, t, spec)),
+    )
 
 
 spread.vmap(over_batches(spread))
@@ -177,12 +173,11 @@ def _slopes_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Defor
 @slopes.jvp
 def _slopes_jvp(arrays: Arrays, tangents: Tangents, spec: DeformSpec) -> mx.array:
     dcolumns, x, places = arrays
-    terms = [] if tangents[0] is None else [slopes(tangents[0], x, places, spec)]
-    if tangents[1] is not None:
-        terms.append(slopes(dcolumns, tangents[1], places, spec))
-    if tangents[2] is not None:
-        terms.append(_bent(dcolumns, x, places, tangents[2], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: slopes(t, x, places, spec)),
+        (tangents[1], lambda t: slopes(dcolumns, t, places, spec)),
+        (tangents[2], lambda t: _bent(dcolumns, x, places, t, spec)),
+    )
 
 
 slopes.vmap(over_batches(slopes))

@@ -16,7 +16,7 @@ from mpsfunc.convolution import rules
 from mpsfunc.convolution.spec import Spec as ConvSpec
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import KernelLaunch, StreamLike
-from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
+from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches, tangent_of
 from mpsfunc.windows.placement import place
 
 
@@ -157,10 +157,10 @@ def _products_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: _Sp
 @_products.jvp
 def _products_jvp(arrays: Arrays, tangents: Tangents, spec: _Spec) -> mx.array:
     (u, v), (tu, tv) = arrays, tangents
-    terms = [] if tu is None else [_products(tu, v, spec)]
-    if tv is not None:
-        terms.append(_products(u, tv, spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tu, lambda t: _products(t, v, spec)),
+        (tv, lambda t: _products(u, t, spec)),
+    )
 
 
 _products.vmap(over_batches(_products))
@@ -195,10 +195,10 @@ def _mixed_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: _Spec)
 @_mixed.jvp
 def _mixed_jvp(arrays: Arrays, tangents: Tangents, spec: _Spec) -> mx.array:
     (x, w), (tx, tw) = arrays, tangents
-    terms = [] if tx is None else [_mixed(tx, w, spec)]
-    if tw is not None:
-        terms.append(_mixed(x, tw, spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tx, lambda t: _mixed(t, w, spec)),
+        (tw, lambda t: _mixed(x, t, spec)),
+    )
 
 
 _mixed.vmap(over_batches(_mixed))

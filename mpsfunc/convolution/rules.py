@@ -14,7 +14,7 @@ from mpsfunc.convolution import launches, library, margins, routes
 from mpsfunc.convolution.spec import Spec
 from mpsfunc.core import launch
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation, tangent_of
 
 # Images, weights and a bias, or None, to images.
 _Function = Callable[[mx.array, mx.array, mx.array | None, Spec], mx.array]
@@ -142,10 +142,7 @@ def _grad_weights_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec:
 def _grad_weights_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     (dy, x), (tdy, tx) = arrays, tangents
     each = spec if tdy is None or tx is None else linear(spec)  # so that a sum is rounded once
-    terms = [] if tdy is None else [grad_weights(tdy, x, each)]
-    if tx is not None:
-        terms.append(grad_weights(dy, tx, each))
-    tangent = sum(terms[1:], terms[0])
+    tangent = tangent_of((tdy, lambda t: grad_weights(t, x, each)), (tx, lambda t: grad_weights(dy, t, each)))
     return tangent.astype(x.dtype) if spec.rounded else tangent
 
 

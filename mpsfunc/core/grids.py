@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import mlx.core as mx
 
 # Elements that a grid may span along one axis, and blocks that CUDA allows along y and z.
@@ -93,6 +95,32 @@ def tiles(x: int, y: int, z: int) -> tuple[int, int, int]:
             f"({_INT_MAX // 256}, {_MOST_YZ}, {_MOST_YZ})"
         )
     return x * 256, y, z
+
+
+class PixelTiles(NamedTuple):
+    """Tiles of pixels, of which a threadgroup owns one, and some packs of channels.
+
+    Fields:
+        packs: Of channels, that a threadgroup owns.
+        down: Rows of a tile.
+        across: Its columns.
+        tiles: Of an image.
+        slices: Threadgroups that share a tile, each with packs of its own.
+    """
+
+    packs: int
+    down: int
+    across: int
+    tiles: int
+    slices: int
+
+
+def pixel_tiles(height: int, width: int, packs: int, threads_each: int) -> PixelTiles:
+    """Tiles for so many packs of channels, with a thread for each pixel and pack."""
+    own = min(16, max(2, power_of_two(packs)))
+    down = 4 if own > 4 else 8
+    across = threads_each // own // down
+    return PixelTiles(own, down, across, -(-height // down) * -(-width // across), -(-packs // own))
 
 
 def whole_groups(x: int, rounds: int, threads: int) -> tuple[int, int, int]:

@@ -244,6 +244,12 @@ def _borrowed(decomposition: Callable[..., Any]) -> dict[str, Callable[..., Any]
     return {"vjp": vjp, "jvp": jvp, "vmap": vmap}
 
 
+def tangent_of(*terms: tuple[mx.array | None, Callable[[mx.array], mx.array]]) -> mx.array:
+    """The tangent of a result: the sum, in their order, of what each tangent that there is makes of it."""
+    made = [make(tangent) for tangent, make in terms if tangent is not None]
+    return sum(made[1:], made[0])
+
+
 def one_batch(array: mx.array, mapped: bool, size: int) -> mx.array:
     """Images with the mapped axis of length ``size`` first, or not mapped, as one long batch."""
     if not mapped:

@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
+from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation, tangent_of
 from mpsfunc.image.params import BoxSampleParams
 
 CROP_BILINEAR, CROP_NEAREST, ROI_ALIGN = 0, 1, 2
@@ -79,10 +79,10 @@ def _sample_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @sample.jvp
 def _sample_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     x, boxes = arrays
-    terms = [] if tangents[0] is None else [sample(tangents[0], boxes, _linear(spec))]
-    if tangents[1] is not None:
-        terms.append(_moved(x, boxes, tangents[1], spec))
-    return sum(terms[1:], terms[0]).astype(x.dtype)
+    return tangent_of(
+        (tangents[0], lambda t: sample(t, boxes, _linear(spec))),
+        (tangents[1], lambda t: _moved(x, boxes, t, spec)),
+    ).astype(x.dtype)
 
 
 @sample.vmap
@@ -105,11 +105,7 @@ def spread(dy: mx.array, boxes: mx.array, spec: Spec) -> mx.array:
 
     def kernels() -> tuple[KernelLaunch, ...]:
         vector_width = grids.vector_width(dy.dtype, channels, dy.size)
-        packs = min(16, max(2, grids.power_of_two(-(-channels // vector_width))))
-        down = 4 if packs > 4 else 8
-        across = _THREADS // packs // down
-        tiles = -(-p.height // down) * -(-p.width // across)
-        slices = -(-(channels // vector_width) // packs)
+        packs, down, across, tiles, slices = grids.pixel_tiles(p.height, p.width, channels // vector_width, _THREADS)
         template = (
             ("V", vector_width),
             ("G", _THREADS),
@@ -134,10 +130,10 @@ def _spread_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @spread.jvp
 def _spread_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     dy, boxes = arrays
-    terms = [] if tangents[0] is None else [spread(tangents[0], boxes, spec)]
-    if tangents[1] is not None:
-        terms.append(_moved_back(dy, boxes, tangents[1], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: spread(t, boxes, spec)),
+        (tangents[1], lambda t: _moved_back(dy, boxes, t, spec)),
+    )
 
 
 @spread.vmap
@@ -180,12 +176,11 @@ def _slopes_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @slopes.jvp
 def _slopes_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     dy, x, boxes = arrays
-    terms = [] if tangents[0] is None else [slopes(tangents[0], x, boxes, spec)]
-    if tangents[1] is not None:
-        terms.append(slopes(dy, tangents[1], boxes, spec))
-    if tangents[2] is not None:
-        terms.append(_bent(dy, x, boxes, tangents[2], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: slopes(t, x, boxes, spec)),
+        (tangents[1], lambda t: slopes(dy, t, boxes, spec)),
+        (tangents[2], lambda t: _bent(dy, x, boxes, t, spec)),
+    )
 
 
 @slopes.vmap

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
+from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches, tangent_of
 from mpsfunc.image.params import GridSampleParams
 
 TAPS = (1, 2, 4)  # along an axis, of a mode
@@ -73,10 +73,10 @@ def _sample_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @sample.jvp
 def _sample_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     x, grid = arrays
-    terms = [] if tangents[0] is None else [sample(tangents[0], grid, spec)]
-    if tangents[1] is not None:
-        terms.append(_moved(x, grid, tangents[1], spec))
-    return sum(terms[1:], terms[0]).astype(x.dtype)
+    return tangent_of(
+        (tangents[0], lambda t: sample(t, grid, spec)),
+        (tangents[1], lambda t: _moved(x, grid, t, spec)),
+    ).astype(x.dtype)
 
 
 sample.vmap(over_batches(sample))
@@ -96,15 +96,11 @@ def spread(dy: mx.array, grid: mx.array, spec: Spec) -> mx.array:
         bounds = ((n, chunks, 4), mx.int32)
         common = ("K", TAPS[p.mode]), ("G", _THREADS)
         vector_width = grids.vector_width(dy.dtype, channels, dy.size)
-        packs = min(16, max(2, grids.power_of_two(-(-channels // vector_width))))
-        down = 4 if packs > 4 else 8
-        across = _THREADS // packs // down
-        tiles = -(-p.height // down) * -(-p.width // across)
-        slices = -(-(channels // vector_width) // packs)
-        template = ("V", vector_width), *common, ("S", packs), ("DY", down), ("DX", across)
+        tiled = grids.pixel_tiles(p.height, p.width, channels // vector_width, _THREADS)
+        template = ("V", vector_width), *common, ("S", tiled.packs), ("DY", tiled.down), ("DX", tiled.across)
         group = (_THREADS, 1, 1)
         of_chunks = grids.whole_groups(chunks, n, _THREADS)
-        of_tiles = grids.whole_groups(tiles, n * slices, _THREADS)
+        of_tiles = grids.whole_groups(tiled.tiles, n * tiled.slices, _THREADS)
         names = ("dy", "grid", "bounds"), ("dx",)
         return (
             KernelLaunch("grid_sample_bounds", ("grid",), ("bounds",), (bounds,), of_chunks, group, p, common),
@@ -123,10 +119,10 @@ def _spread_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @spread.jvp
 def _spread_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     dy, grid = arrays
-    terms = [] if tangents[0] is None else [spread(tangents[0], grid, spec)]
-    if tangents[1] is not None:
-        terms.append(_moved_back(dy, grid, tangents[1], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: spread(t, grid, spec)),
+        (tangents[1], lambda t: _moved_back(dy, grid, t, spec)),
+    )
 
 
 spread.vmap(over_batches(spread))
@@ -161,12 +157,11 @@ def _slopes_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @slopes.jvp
 def _slopes_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     dy, x, grid = arrays
-    terms = [] if tangents[0] is None else [slopes(tangents[0], x, grid, spec)]
-    if tangents[1] is not None:
-        terms.append(slopes(dy, tangents[1], grid, spec))
-    if tangents[2] is not None:
-        terms.append(_bent(dy, x, grid, tangents[2], spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tangents[0], lambda t: slopes(t, x, grid, spec)),
+        (tangents[1], lambda t: slopes(dy, t, grid, spec)),
+        (tangents[2], lambda t: _bent(dy, x, grid, t, spec)),
+    )
 
 
 slopes.vmap(over_batches(slopes))

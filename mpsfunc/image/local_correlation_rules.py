@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
-from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
+from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches, tangent_of
 from mpsfunc.image.params import LocalCorrelationParams
 
 _RUN, _OFFSETS = 4, 3  # columns and offsets that threads share, as correlation.h has them
@@ -73,10 +73,10 @@ def _correlate_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Sp
 @correlate.jvp
 def _correlate_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     (x, y), (tx, ty) = arrays, tangents
-    terms = [] if tx is None else [correlate(tx, y, spec)]
-    if ty is not None:
-        terms.append(correlate(x, ty, spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tx, lambda t: correlate(t, y, spec)),
+        (ty, lambda t: correlate(x, t, spec)),
+    )
 
 
 correlate.vmap(over_batches(correlate))
@@ -108,10 +108,10 @@ def _spread_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec)
 @spread.jvp
 def _spread_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
     (dy, x), (tdy, tx) = arrays, tangents
-    terms = [] if tdy is None else [spread(tdy, x, spec)]
-    if tx is not None:
-        terms.append(spread(dy, tx, spec))
-    return sum(terms[1:], terms[0])
+    return tangent_of(
+        (tdy, lambda t: spread(t, x, spec)),
+        (tx, lambda t: spread(dy, t, spec)),
+    )
 
 
 spread.vmap(over_batches(spread))

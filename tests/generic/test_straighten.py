@@ -14,8 +14,8 @@ from mlx.utils import tree_flatten
 for needed in ("sklearn", "tqdm", "matplotlib"):
     pytest.importorskip(needed, reason="the example needs the extra mpsfunc[demo]")
 
-import straighten  # noqa: E402
-import train_digits  # noqa: E402
+import straighten  # noqa: E402  # imports what was asked for above
+import train_digits  # noqa: E402  # likewise
 
 pytestmark = pytest.mark.needs_cpu_module
 

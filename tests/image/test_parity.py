@@ -272,7 +272,7 @@ def test_local_correlation(window: Any, stride: Any) -> None:
     dy = numbers(made.shape, mx.float64, 2)
     grads = torch.autograd.grad(output, sources, torch.tensor(exact(dy).transpose(0, 3, 1, 2)))
     for operand, right in zip(("primary", "secondary"), grads, strict=True):
-        agree(mf.local_correlation_grad(dy, x, y, window, stride=stride, operand=operand), right)  # type: ignore[arg-type]
+        agree(mf.local_correlation_grad(dy, x, y, window, stride=stride, operand=operand), right)  # type: ignore[arg-type]  # a loop's str
 
 
 # Boxes ----------------------------------------------------------------------------------------------------
