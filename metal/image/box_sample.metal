@@ -1,6 +1,7 @@
 // y[r,i,j,c] adds up the samples of bin (i, j) of box r, each mixed from two rows and two columns of its image by their
 // weights, or is a derivative of that by the box; where no sample is inside, what is outside. A thread owns V channels
-// of a bin. What has no weight does not count, not even infinity.
+// of a column of bins. K is how many samples a bin has along an axis, 0 if the parameters or the box say so. What has no
+// weight does not count, not even infinity.
 #include "image/boxes.h"
 #include "shared/vector_load.h"
 const BoxSampleParams<float> p = params_as<BoxSampleParams<float> >(params);
@@ -9,15 +10,18 @@ const int col = thread_position_in_grid.x / lanes, c = thread_position_in_grid.x
 if (col >= p.cols) return;
 const bool wide = aligned<V>(x);
 
-for (int row = thread_position_in_grid.y; row < p.rows; row += threads_per_grid.y) {
-  for (int r = thread_position_in_grid.z; r < count; r += threads_per_grid.z) {
-    auto box = boxes + 5 * long(r);
-    const int image = image_of(p, float(box[0]));
-    const Span<float> down = span_of<float>(box, 0), across = span_of<float>(box, 1);
-    const int tall = samples_of(p, down), broad = samples_of(p, across);
-    const SampleRange on_rows = samples_near(p, p.height, p.rows, down, row, image < 0 ? 0 : tall);
-    const SampleRange on_cols = samples_near(p, p.width, p.cols, across, col, broad);
-    auto from = x + long(max_int(image, 0)) * p.height * p.width * channels + c;
+for (int r = thread_position_in_grid.z; r < count; r += threads_per_grid.z) {
+  auto box = boxes + 5 * long(r);
+  const int image = image_of(p, float(box[0]));
+  const Span<float> down = span_of<float>(box, 0), across = span_of<float>(box, 1);
+  const int tall = K > 0 ? K : samples_of(p, down), broad = K > 0 ? K : samples_of(p, across);
+  SampleRange on_cols = samples_near(p, p.width, p.cols, across, col, broad);
+  if (K > 0) on_cols.end = K;
+  auto from = x + long(max_int(image, 0)) * p.height * p.width * channels + c;
+  for (int row = thread_position_in_grid.y; row < p.rows; row += threads_per_grid.y) {
+    SampleRange on_rows = samples_near(p, p.height, p.rows, down, row, tall);
+    if (K > 0) on_rows.end = K;
+    if (image < 0) on_rows.end = 0;
     bool any = false;
     float sum[V];
     for (int j = 0; j < V; ++j) sum[j] = 0;

@@ -26,6 +26,13 @@ MPSF_SAMPLING_FN int image_of(P p, Real number) {
   return number >= 0 && number < Real(p.images) ? int(number) : -1;
 }
 
+// The list that a box is in: of its image, or behind them all.
+template <typename P, typename Real>
+MPSF_SAMPLING_FN int list_of(P p, Real number) {
+  const int image = image_of(p, number);
+  return image < 0 ? p.images : image;
+}
+
 // How many samples a bin has along an axis: if the parameters do not say, as many as it has pixels, rounded up, none
 // where it has no length, and at most 65536.
 template <typename P, typename Real>
@@ -118,6 +125,29 @@ template <typename P, typename Real>
 MPSF_SAMPLING_FN BoxTaps<Real> box_weights(P p, int length, BoxPlace<Real> place, int order, int count) {
   const Real by = order == 0 ? Real(1) : order == 1 ? place.by_first : place.by_second;
   return box_taps(p, length, place.at, order != 0, by / Real(count));
+}
+
+// The bins of a box that may read pixels of an axis from `begin` on and before `end`; more than these, if in doubt.
+struct BinRange {
+  int begin, end;
+};
+template <typename P, typename Real>
+MPSF_SAMPLING_FN BinRange bins_near(P p, int bins, Span<Real> span, int begin, int end) {
+  const bool region = p.rule == kRoiAlign;
+  const Real step = region ? span.second : (span.second - span.first) / Real(bins - 1);
+  const Real other = region ? span.first + span.second * Real(bins) : span.second;
+  const Real size = (span.first < 0 ? -span.first : span.first) + (other < 0 ? -other : other);
+  const Real doubt = Real(1.5f) + size * Real(1e-6f), bins_of_doubt = 2 + Real(bins) * Real(1e-6f);
+  const Real low = (Real(begin) - doubt - span.first) / step, high = (Real(end) + doubt - span.first) / step;
+  const Real first = MPSF_FLOOR((step < 0 ? high : low) - bins_of_doubt);
+  const Real last = MPSF_FLOOR((step < 0 ? low : high) + bins_of_doubt);
+  BinRange r;
+  r.begin = 0;
+  r.end = bins;
+  if (bins == 1) return r;  // in the middle of a crop
+  if (first > 0) r.begin = first < Real(bins) ? int(first) : bins;
+  if (last < Real(bins)) r.end = last > 0 ? int(last) : 0;
+  return r;
 }
 
 // Whether a box may read pixels of an axis from `begin` on and before `end`; yes, if in doubt.

@@ -23,3 +23,4 @@ __device__ inline To as_type(int bits) {
   return __int_as_float(bits);
 }
 __device__ inline int ctz(uint bits) { return __ffs(int(bits)) - 1; }
+__device__ inline int popcount(uint bits) { return __popc(bits); }

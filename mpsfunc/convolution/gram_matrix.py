@@ -103,7 +103,9 @@ def _checked(op: str, x: mx.array, alpha: float, stream: mx.Stream) -> _Spec:
 def _by_both(dy: mx.array, x: mx.array, spec: _Spec) -> mx.array:
     """What x has of a gradient, as the first of two images and as the second."""
     wide = dy.astype(launch.accumulator(dy.dtype))
-    return _mixed(x, wide + wide.swapaxes(2, 3), spec)
+    both = wide + wide.swapaxes(2, 3)
+    # A symmetric matrix is its transpose: of a view of it vendors read the rows, as they lie.
+    return _mixed(x, both.swapaxes(2, 3), spec)
 
 
 # The two products are each other's derivatives ------------------------------------------------------------
@@ -145,7 +147,7 @@ def _products(u: mx.array, v: mx.array, spec: _Spec) -> mx.array:
     else:
         each = u[:, None].astype(acc), v[:, None].astype(acc)
         sums = rules.mapped_grad_weights(each, (True, True), n, _of_pixels(height, width, spec))
-    return spec.alpha * sums.reshape(result[0])
+    return _scaled(sums.reshape(result[0]), spec)
 
 
 @_products.vjp
@@ -172,7 +174,7 @@ def _mixed(x: mx.array, w: mx.array, spec: _Spec) -> mx.array:
     n, height, width, channels = x.shape
     out = w.shape[2]
     result = (n, height, width, out), x.dtype
-    scaled = spec.alpha * w
+    scaled = _scaled(w, spec)
     if launch.backend(spec.stream) == "cpu":
         return launch.launch("gram_matrix_grad", {"x": x, "w": scaled}, None, (result,), _none, spec.stream)[0]
     if not n:
@@ -202,6 +204,11 @@ def _mixed_jvp(arrays: Arrays, tangents: Tangents, spec: _Spec) -> mx.array:
 
 
 _mixed.vmap(over_batches(_mixed))
+
+
+def _scaled(array: mx.array, spec: _Spec) -> mx.array:
+    """Times alpha, which costs a pass over the array if it is not 1."""
+    return array if spec.alpha == 1 else spec.alpha * array
 
 
 def _none() -> tuple[KernelLaunch, ...]:

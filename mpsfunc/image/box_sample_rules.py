@@ -21,7 +21,8 @@ from mpsfunc.image.params import BoxSampleParams
 
 CROP_BILINEAR, CROP_NEAREST, ROI_ALIGN = 0, 1, 2
 _THREADS = 256  # of a GPU that look at as many boxes together
-_AT_ONCE = 32  # threads that make the weights of one of them
+_FILLED = 4 * 256 * grids.FILL  # threads that leave no part of a GPU idle for long
+_UNROLLED = 2  # samples of a bin along an axis that have a loop of their own
 
 
 class Spec(NamedTuple):
@@ -61,8 +62,10 @@ def sample(x: mx.array, boxes: mx.array, spec: Spec) -> mx.array:
 
     def kernels() -> tuple[KernelLaunch, ...]:
         vector_width = grids.vector_width(x.dtype, x.shape[3], x.size)
-        grid, group = grids.threads(p.cols * (x.shape[3] // vector_width), p.rows, boxes.shape[0])
-        template = (("V", vector_width),)
+        across, count = p.cols * (x.shape[3] // vector_width), boxes.shape[0]
+        # Threads go down the rows, for which a column's weights are the same, if the GPU stays full.
+        grid, group = grids.threads(across, min(p.rows, -(-_FILLED // (across * count))), count)
+        template = ("V", vector_width), ("K", p.samples if p.samples <= _UNROLLED else 0)
         return (KernelLaunch("box_sample", ("x", "boxes"), ("y",), (result,), grid, group, p, template),)
 
     if x.size == 0:  # boxes of no image
@@ -100,7 +103,7 @@ def spread(dy: mx.array, boxes: mx.array, spec: Spec) -> mx.array:
     """The gradient of `sample` by the images."""
     p, channels = spec.params, dy.shape[3]
     result = (p.images, p.height, p.width, channels), dy.dtype
-    if p.images == 0:
+    if 0 in (p.images, boxes.shape[0]):
         return mx.zeros(*result)
 
     def kernels() -> tuple[KernelLaunch, ...]:
@@ -115,8 +118,13 @@ def spread(dy: mx.array, boxes: mx.array, spec: Spec) -> mx.array:
             ("E", max(down, across)),
         )
         grid = grids.whole_groups(tiles, p.images * slices, _THREADS)
-        names, group = ("dy", "boxes"), (_THREADS, 1, 1)
-        return (KernelLaunch("box_sample_grad", names, ("dx",), (result,), grid, group, p, template),)
+        names, group = ("dy", "boxes", "order", "begins"), (_THREADS, 1, 1)
+        lists = ((boxes.shape[0],), mx.int32), ((p.images + 1,), mx.int32)
+        lists_grid = grids.whole_groups(1, p.images + 1, _THREADS)
+        return (
+            KernelLaunch("box_order", ("boxes",), names[2:], lists, lists_grid, group, p, (("G", _THREADS),)),
+            KernelLaunch("box_sample_grad", names, ("dx",), (result,), grid, group, p, template),
+        )
 
     return launch.launch("box_sample_grad", {"dy": dy, "boxes": boxes}, p, (result,), kernels, spec.stream)[0]
 

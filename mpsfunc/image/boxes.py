@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import mlx.core as mx
@@ -67,7 +68,7 @@ def check_state(op: str, state: Any) -> None:
     checks.image_shape(op, "output shape", (1, rows, cols, channels))
 
 
-def with_numbers(numbers: mx.array, coordinates: mx.array, dtype: mx.Dtype) -> mx.array:
-    """Rows (r, 5) of the numbers (r,) of images and of coordinates (r, 4)."""
+def with_numbers(numbers: mx.array, coordinates: Iterable[mx.array], dtype: mx.Dtype) -> mx.array:
+    """Rows (r, 5) of the numbers (r,) of images and of columns of coordinates, which are four together."""
     column = mx.stop_gradient(mx.expand_dims(numbers, 1).astype(launch.accumulator(dtype)))
-    return mx.concatenate([column, coordinates], axis=1)
+    return mx.concatenate([column, *coordinates], axis=1)

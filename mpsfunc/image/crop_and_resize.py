@@ -270,8 +270,11 @@ def crop_and_resize_grad_boxes(
     _check_crops(op, dy, boxes, state)
     with mx.stream(stream):
         made = rules.slopes(dy, x, rows, spec)
-        ends = launch.cut(made, (..., slice(1, 5))) * _scale(state, made.dtype)
-        return _turned(ends).astype(boxes.dtype)
+        ends = (
+            launch.cut(made, (..., slice(first, first + 2))) * pixels
+            for first, pixels in zip((1, 3), _lengths(state), strict=True)
+        )
+        return mx.stack(list(ends), axis=2).reshape(boxes.shape).astype(boxes.dtype)
 
 
 def _state(
@@ -293,20 +296,13 @@ def _rows(
     given.check_indices(op, indices, boxes.shape[0], "boxes")
     with mx.stream(stream):
         wide = boxes.astype(launch.accumulator(dtype))
-        ends = _turned(wide) * _scale(state, wide.dtype)
+        ends = (launch.cut(wide, (..., slice(axis, 4, 2))) * pixels for axis, pixels in enumerate(_lengths(state)))
         return given.with_numbers(indices, ends, dtype)
 
 
-def _turned(boxes: mx.array) -> mx.array:
-    """Both ends along y, then along x, where it was y and x of one end, then of the other; and back."""
-    count = boxes.shape[0]
-    return mx.swapaxes(boxes.reshape(count, 2, 2), 1, 2).reshape(count, 4)
-
-
-def _scale(state: CropAndResizeState, dtype: mx.Dtype) -> mx.array:
-    """Pixels that 1 is, for both ends of both axes."""
-    down, across = state.height - 1, state.width - 1
-    return mx.array([down, down, across, across], dtype)
+def _lengths(state: CropAndResizeState) -> tuple[int, int]:
+    """Pixels that 1 is, down and across."""
+    return state.height - 1, state.width - 1
 
 
 def _check_crops(op: str, dy: mx.array, boxes: mx.array, state: CropAndResizeState) -> None:

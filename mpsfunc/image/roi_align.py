@@ -273,7 +273,7 @@ def roi_align_grad_rois(
         # By the beginnings and the lengths of bins; the rest is a few numbers a region, which MLX differentiates.
         wide = rois.astype(rows.dtype)
         made = launch.cut(rules.slopes(dy, x, rows, spec), (..., slice(1, 5)))
-        return mx.vjp(lambda rois: _bins_of(rois, state), [wide], [made])[1][0].astype(rois.dtype)
+        return mx.vjp(lambda rois: mx.concatenate(_bins_of(rois, state), axis=1), [wide], [made])[1][0].astype(rois.dtype)
 
 
 def _state(
@@ -303,15 +303,15 @@ def _rows(
         return given.with_numbers(numbers, _bins_of(wide, state), dtype)
 
 
-def _bins_of(rois: mx.array, state: RoiAlignState) -> mx.array:
-    """Where regions begin and how long their bins are, along y and along x."""
+def _bins_of(rois: mx.array, state: RoiAlignState) -> list[mx.array]:
+    """Where regions begin and how long their bins are, along y and along x: columns (r, 1)."""
     scale, shift, first = float(state.spatial_scale), 0.5 if state.aligned else 0.0, rois.shape[1] - 4
     corners = [launch.cut(rois, (..., slice(i, i + 1))) * scale - shift for i in range(first, first + 4)]
     made = []
     for begin, end, bins in ((corners[1], corners[3], state.rows), (corners[0], corners[2], state.cols)):
         length = end - begin
         made += [begin, (length if state.aligned else mx.maximum(length, 1.0)) / bins]
-    return mx.concatenate(made, axis=1)
+    return made
 
 
 def _check_bins(op: str, dy: mx.array, rois: mx.array, state: RoiAlignState) -> None:

@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("program", nargs="?", choices=("cpu", "memory", "gpu"), help="default: cpu, then memory")
     parser.add_argument("--only", nargs="+", metavar="OP", default=[], help=_ONLY)
-    parser.add_argument("--dtype", nargs="+", choices=_DTYPES, help="default: all of a row (cpu)")
+    parser.add_argument("--dtype", nargs="+", choices=_DTYPES, help="default: all of a row (cpu, gpu)")
     parser.add_argument("--no-mlx", action="store_true", help="leave stock MLX out, whose calls may take long (cpu)")
     parser.add_argument("--minutes", type=float, help="begin no row after so many; the next run has the rest (cpu)")
     parser.add_argument("--quick", action="store_true", help="small images, two rounds: to see that it runs")

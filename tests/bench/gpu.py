@@ -53,6 +53,8 @@ def main(args: argparse.Namespace) -> list[Row]:
     torch.backends.cudnn.benchmark = True
     rows = []
     for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE, tf32=args.tf32):
+        if args.dtype and problem.dtype not in args.dtype:
+            continue
         print(f"{problem.title} {problem.dtype}", flush=True)
         rounds = args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)
         try:

@@ -164,6 +164,7 @@ def test_cases_of_every_kind(body: str) -> None:
         "bn_group_sums",
         "sum_partials",
         "grid_sample_bounds",
+        "box_order",
         *("deform_columns", "deform_columns_bounds", "deform_columns_grad", "deform_places_grad"),
     )
     if body not in (*accumulators, "dropout_mask"):

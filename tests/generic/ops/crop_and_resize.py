@@ -20,7 +20,7 @@ from mpsfunc import graph
 from mpsfunc.image import box_sample_rules
 
 F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
-BODIES = "box_sample", "box_sample_grad", "box_sample_grad_boxes", "sum_partials"
+BODIES = "box_sample", "box_order", "box_sample_grad", "box_sample_grad_boxes", "sum_partials"
 
 # Samples, and what they should give ----------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ def _nearest() -> Case:
         dx = mf.crop_and_resize_grad(mx.arange(1.0, 9).reshape(y.shape), boxes, mx.array([0, 0]), state)
         np.testing.assert_array_equal(exact(dx).ravel(), [0, 15, 2, 0, 3, 4])
 
-    return Case("box_sample nearest", BODIES[:2], check)
+    return Case("box_sample nearest", BODIES[:3], check)
 
 
 def _beside_infinity() -> Case:
@@ -172,7 +172,8 @@ def _cases() -> Iterator[Case]:
     yield _case((3, 9, 20, 4), F32, (20, 19), 9, crowded=True)
     yield _case((1, 3, 4, 33), F32, (2, 3), 2)  # more channels than lanes
     yield _case((2, 18, 3, 4), F32, (2, 1), 300, crowded=True)  # more boxes than threads
-    yield _of_few_threads(_case((3, 9, 20, 4), F32, (17, 3), 140, crowded=True))
+    yield _of_few_threads(_case((2, 9, 20, 4), F32, (17, 3), 400, crowded=True))  # also of each image
+    yield _case((2, 41, 36, 4), F32, (60, 70), 7, crowded=True)  # tiles that few of the bins read
     yield _nearest()
     yield _beside_infinity()
     yield _mixed()
@@ -262,9 +263,19 @@ OPS = (
         cases=_cases,
         loads={
             "box_sample": Loads(_turned, {"x": (IMAGE, 4 * IMAGE), "boxes": (40, 40 * 12 * 12 * 4)}),
-            # By nine tiles of an image, of four packs each, some of which meet in neighbouring bins; a box by every
-            # thread that places it, and once more for its weights.
-            "box_sample_grad": Loads(_turned, {"dy": (IMAGE, 4.5 * IMAGE), "boxes": (40, 40 * 12 * 36)}),
+            # By all three threadgroups twice, the number of each box.
+            "box_order": Loads(_turned, {"boxes": (40, 2 * 3 * 2 * 4)}),
+            # By eight tiles, of 256 threads: the limits of the list by each, the box by one that looks for boxes near and
+            # by 32 that make weights, each of which reads both ends along an axis.
+            "box_sample_grad": Loads(
+                _turned,
+                {
+                    "dy": (IMAGE, 4.5 * IMAGE),
+                    "boxes": (40, 8 * (16 + 32 * 8)),
+                    "order": (8, 8 * 33 * 4),
+                    "begins": (12, 8 * 256 * 8),
+                },
+            ),
             "box_sample_grad_boxes": Loads(
                 _turned, {"dy": (IMAGE, IMAGE), "x": (IMAGE, 4 * IMAGE), "boxes": (40, 40 * 12 * 64)}
             ),

@@ -30,6 +30,7 @@ typedef half __half;
 typedef bfloat __nv_bfloat16;
 inline float __int_as_float(int bits) { return as_type<float>(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __popc(uint bits) { return __builtin_popcount(bits); }
 template <typename V>
 V __shfl_sync(uint lanes, V value, int lane, int line = __builtin_LINE()) {
   if (lanes != 0xffffffffu) gpu_refuse(line, "what a shuffle of some lanes does");

@@ -103,6 +103,7 @@ inline float min(float x, float y) { return __builtin_fminf(x, y); }
 inline int max(int x, int y) { return x > y ? x : y; }
 inline int min(int x, int y) { return x < y ? x : y; }
 inline uint ctz(uint x) { return x == 0 ? 32 : uint(__builtin_ctz(x)); }
+inline uint popcount(uint x) { return uint(__builtin_popcount(x)); }
 inline bool isnan(float x) { return __builtin_isnan(x); }
 inline bool isinf(float x) { return __builtin_isinf(x); }
 inline bool isfinite(float x) { return __builtin_isfinite(x); }

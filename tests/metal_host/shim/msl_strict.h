@@ -61,6 +61,7 @@ float min(float x, float y);
 int max(int x, int y);
 int min(int x, int y);
 uint ctz(uint x);
+uint popcount(uint x);
 bool isnan(float x);
 bool isinf(float x);
 bool isfinite(float x);
