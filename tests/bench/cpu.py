@@ -16,7 +16,7 @@ import mpsfunc as mf
 
 from . import clock, openblas, operations, rounds
 from .problems import Problem
-from .results import Row, checked
+from .results import Row, checked, has_oracle
 from .rivals import Side, on_mlx, ours, pytorch, stock
 
 THREADS = 2
@@ -108,6 +108,9 @@ def main(args: argparse.Namespace, kept: rounds.Kept | None = None) -> list[Row]
             continue
         if time.monotonic() > end:
             left += 1
+            continue
+        if not has_oracle(problem, pytorch.functions):
+            print(f"{problem.title}: left out, as PyTorch without torchvision does not have it", flush=True)
             continue
         print(f"{problem.title} {problem.dtype}", flush=True)
         try:

@@ -19,7 +19,7 @@ from mpsfunc.core.mlx_settings import CUDA_GRAPHS
 
 from . import clock, cupti, operations
 from .problems import TF32_TOLERANCE, Problem
-from .results import Row, checked
+from .results import Row, checked, has_oracle
 from .rivals import Call, Side, cudnn, on_mlx, ours, pytorch, stock, swapped
 
 SHAPE, QUICK_SHAPE = (128, 56, 56, 64), (8, 56, 56, 64)
@@ -54,6 +54,9 @@ def main(args: argparse.Namespace) -> list[Row]:
     rows = []
     for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE, tf32=args.tf32):
         if args.dtype and problem.dtype not in args.dtype:
+            continue
+        if not has_oracle(problem, pytorch.functions):
+            print(f"{problem.title}: left out, as PyTorch without torchvision does not have it", flush=True)
             continue
         print(f"{problem.title} {problem.dtype}", flush=True)
         rounds = args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)

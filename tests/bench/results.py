@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from support.benchmarks import COPY, OURS, Target
@@ -110,6 +110,11 @@ def checked(
         else:
             wrong[side.name] = off
     return calls, wrong
+
+
+def has_oracle(problem: Problem, functions: Any) -> bool:
+    """Whether PyTorch's functions can check answers; deform_conv's are torchvision's, which may be missing."""
+    return not problem.operation.by_value or hasattr(functions, problem.op)
 
 
 def _judge(problem: Problem, oracle: Side, inputs: SimpleNamespace) -> Callable[[list[np.ndarray]], float]:

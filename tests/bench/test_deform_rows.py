@@ -16,6 +16,7 @@ import mpsfunc as mf
 
 from .operations import OPERATIONS
 from .problems import Problem
+from .results import has_oracle
 
 PROBLEMS = {op: Problem(op, (2, 6, 5, 4), "float32", 3, 1, 1) for op in ("deform_conv", "deform_conv_grads")}
 
@@ -71,3 +72,9 @@ def test_targets() -> None:
         benchmark = OPERATIONS[op]
         assert [(t.versus, t.least) for measured in benchmark.cpu for t in measured.targets] == [(PYTORCH, 1.0)]
         assert [(t.versus, t.least) for measured in benchmark.gpu for t in measured.targets] == [(PYTORCH, least)]
+
+
+def test_rows_that_nothing_checks_are_left_out() -> None:
+    for op, problem in PROBLEMS.items():
+        assert not has_oracle(problem, SimpleNamespace(conv=1)) and has_oracle(problem, SimpleNamespace(**{op: 1}))
+    assert has_oracle(Problem("dropout", (2, 6, 5, 4), "float32"), SimpleNamespace())  # random: by what it drops
