@@ -297,7 +297,7 @@ def exponential(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = -1.0, *,
 
     Raises:
         TypeError: x is not a floating array, or a parameter is not a number.
-        ValueError: A parameter is no base, or not finite.
+        ValueError: A parameter is not a possible base, or not finite.
 
     Example:
         >>> exponential(mx.array([0.0, 3.0]), c=2.0)
@@ -323,7 +323,7 @@ def logarithm(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = -1.0, *, s
 
     Raises:
         TypeError: x is not a floating array, or a parameter is not a number.
-        ValueError: A parameter is no base, or not finite.
+        ValueError: A parameter is not a possible base, or not finite.
 
     Example:
         >>> logarithm(mx.array([1.0, 8.0]), c=2.0)

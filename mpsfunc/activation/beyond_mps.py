@@ -85,7 +85,7 @@ def mish(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 def gelu_tanh(x: mx.array, *, stream: StreamLike = None) -> mx.array:
     """An approximation of `gelu`, ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``.
 
-    In float32 it is exact to some 15 units in the last place down to -3, and to some 200 down to -13.
+    In float32 the error is about 15 units in the last place down to x = -3, and about 200 down to -13.
 
     Source: Hendrycks and Gimpel, Gaussian error linear units, 2016; ``gelu(approximate="tanh")`` of PyTorch.
 

@@ -56,7 +56,7 @@ def chosen(op: str, neuron: Any, channels: int, stream: mx.Stream, *, of: tuple[
         return parsed(op, "neuron.type", kind, parameters, channels, stream, of=of)
     if not is_a(neuron, str):
         raise TypeError(
-            f"{op}: neuron is no activation; got neuron={describe(neuron)}, expected None, a name or a Neuron"
+            f"{op}: neuron is not an activation; got neuron={describe(neuron)}, expected None, a name or a Neuron"
         )
     return parsed(op, "neuron", neuron, (None, None, None), channels, stream, of=of)
 

@@ -79,7 +79,7 @@ def neuron(
 
     Raises:
         TypeError: x or slopes are not a floating array, type is not a string, or a parameter is not a number.
-        ValueError: There is no such type, it has no such parameter, c is no base, or slopes do not fit x.
+        ValueError: There is no such type, it has no such parameter, c is not a possible base, or slopes do not fit x.
 
     Example:
         >>> neuron(mx.array([-2.0, 0.5, 9.0]), "relun", 0.5, 6.0)

@@ -102,7 +102,7 @@ def activation(op: str, name: NeuronName, a: Any = None, b: Any = None, c: Any =
             raise ValueError(f"{op}: {name} has no parameter {letter}; got {letter}={describe(given)}, expected None")
     if name in ("exponential", "logarithm") and made[2] != -1 and (made[2] <= 0 or (name, made[2]) == ("logarithm", 1)):
         rule = "c > 0" if name == "exponential" else "c > 0 but 1"
-        raise ValueError(f"{op}: c is no base; got c={made[2]:g}, expected {rule}, or -1 for e")
+        raise ValueError(f"{op}: c is not a possible base; got c={made[2]:g}, expected {rule}, or -1 for e")
     if name == "celu" and made[0] <= 0:
         raise ValueError(f"{op}: a is not positive; got a={describe(a)}, expected a > 0")
     if name in ("hard_shrink", "soft_shrink") and made[0] < 0:

@@ -110,7 +110,7 @@ def conv_transpose(
         stride: Output pixels between two input pixels, an int or (y, x). Default 1.
         padding: Pixels that are cropped from the output: an int, (y, x) or ((top, bottom), (left, right)); "same" or
             "same_lower", for an output of ``n_in * stride``, the gradient of a convolution with that padding
-            (TensorFlow, Keras, ONNX); or a `PaddingPolicy`, whose reverse rules give the size and the place. Default 0.
+            (TensorFlow, Keras, ONNX); or a `PaddingPolicy`, whose reverse rules give size and placement. Default 0.
         output_padding: Pixels added at the end of the output, fewer than stride or dilation. Default 0.
         dilation: Output pixels between two taps. Default 1.
         groups: Input and output channels are split into this many groups that do not mix. Default 1.

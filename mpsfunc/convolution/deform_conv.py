@@ -1,4 +1,4 @@
-"""Deformable convolution, whose taps stand where offsets move them. Images are NHWC, weights OHWI."""
+"""Deformable convolution, whose taps are moved by offsets. Images are NHWC, weights OHWI."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def deform_conv(
     offset_groups: int = 1,
     stream: StreamLike = None,
 ) -> mx.array:
-    """Convolution whose taps stand where offsets move them, between pixels too.
+    """Convolution whose taps are moved by offsets, also to positions between pixels.
 
-    ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * m * sample(n,v,u,c)`` with ``v = j * stride - pad + q *
-    dilation`` plus the offset along y, u the same along x, and m the mask. The sample mixes the four pixels around
-    (v, u) by the weights ``(1 - |row - v|) (1 - |col - u|)``; outside the image is 0.
+    ``y[n,j,i,o] = b[o] + sum over q, p, c of w[o,q,p,c] * m * sample(n,v,u,c)``, where m is the mask,
+    ``v = j * stride - pad + q * dilation`` plus the tap's offset along y, and u likewise along x. The sample
+    interpolates the four pixels around (v, u), with the weights ``(1 - |row - v|) (1 - |col - u|)``; pixels outside
+    the image are 0.
 
-    Tap (q, p) has number ``k = q * kw + p``. Group g of channels takes the offset along y from channel
-    ``2 * (g * kh * kw + k)`` of the offsets, the one along x from the channel behind it, and the mask from channel
-    ``g * kh * kw + k``: the order of torchvision, so that its offsets and masks become these by moving their channels
-    last.
+    Tap (q, p) has the number ``k = q * kw + p``. For group g of the channels, its offset along y is channel
+    ``2 * (g * kh * kw + k)`` of the offsets, its offset along x the next channel, and its mask is channel
+    ``g * kh * kw + k``. This is torchvision's order: move the channels of its offsets and masks to the last axis.
 
-    All gradients are exact and repeat bit for bit, at every order (but for routes to a GPU's library in the product
-    with the weights). Where slopes jump, at whole pixels, they are those to the right. A place that is NaN or infinite
-    reads nothing and has no slope. Samples
-    and sums are float32 (float64 for float64 images) and rounded once, as in `conv`.
+    Gradients of every order are exact and have the same bits on every run, except that on a GPU the product with the
+    weights may run in a library. At whole pixels, where the interpolation has no derivative, they are the derivative
+    from the right. A tap at NaN or infinity reads nothing, and the gradient of its offset is 0. Samples and sums are
+    float32 (float64 for float64 images) and rounded once, as in `conv`.
 
-    Source: torchvision's ``deform_conv2d``. There a NaN or infinite place is not defined, and a pixel of weight 0 or a
-    mask of 0 still makes NaN of infinity.
+    Source: torchvision's ``deform_conv2d``. There a tap at NaN or infinity is undefined, and infinity gives NaN even
+    if its weight or mask is 0.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.

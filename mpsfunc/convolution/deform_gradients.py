@@ -1,4 +1,4 @@
-"""The gradients of a deformable convolution, by its images, offsets, mask and parameters."""
+"""The gradients of a deformable convolution with respect to its images, offsets, mask and parameters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def deform_conv_grad_input(
 ) -> mx.array:
     """Gradient of `deform_conv` with respect to its images.
 
-    Every pixel receives what the samples that read it have, each times its weight, added up in a fixed order: the same
-    bits at every run.
+    ``dx`` of a pixel is the sum over the samples that read it, each times its weight. The order of the sum is fixed, so
+    every run gives the same bits.
 
     Args:
         dy: Gradient of the convolved images (n, out_h, out_w, o).
@@ -70,7 +70,7 @@ def deform_conv_grad_offsets(
     Args:
         dy: Gradient of the convolved images (n, out_h, out_w, o).
         x: The images, as for `deform_conv`.
-        offsets: The offsets, as there.
+        offsets: The offsets, as for `deform_conv`.
         w: The weights.
         state: From `deform_conv_fwd` or `deform_conv_state`.
         mask: The mask. Default: none.
@@ -114,10 +114,10 @@ def deform_conv_grad_mask(
     Args:
         dy: Gradient of the convolved images (n, out_h, out_w, o).
         x: The images, as for `deform_conv`.
-        offsets: The offsets, as there.
+        offsets: The offsets, as for `deform_conv`.
         w: The weights.
         state: From `deform_conv_fwd` or `deform_conv_state`.
-        mask: The mask, as there.
+        mask: The mask, as for `deform_conv`.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -159,7 +159,7 @@ def deform_conv_grad_weights(
     Args:
         dy: Gradient of the convolved images (n, out_h, out_w, o).
         x: The images, as for `deform_conv`.
-        offsets: The offsets, as there.
+        offsets: The offsets, as for `deform_conv`.
         state: From `deform_conv_fwd`, `deform_conv_state` or an earlier call.
         mask: The mask. Default: none.
         stream: Stream or device to run on. Default: the current one.

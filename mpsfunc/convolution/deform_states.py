@@ -15,7 +15,7 @@ from mpsfunc.core.arguments import refuse
 from mpsfunc.core.printing import describe
 from mpsfunc.windows.axis import Axis
 
-_MOST = 2**24  # positions along an axis that a float32 tells apart
+_MOST = 2**24  # positions along an axis that float32 can represent
 
 
 @printing.printed

@@ -1,4 +1,4 @@
-"""Gram matrices of images (``MPSNNGramMatrixCalculation``), by which the style of a picture is told, and the gradient.
+"""Gram matrices of images (``MPSNNGramMatrixCalculation``), which describe the style of a picture, and the gradient.
 
 Both are products that convolutions are made of, of each image by itself: the sums are a gradient of weights that lead
 from an image's channels to them, and their own gradient is a convolution with a matrix. A CPU's kernels share those of
@@ -21,10 +21,11 @@ from mpsfunc.windows.placement import place
 
 
 def gram_matrix(x: mx.array, *, alpha: float = 1.0, stream: StreamLike = None) -> mx.array:
-    """How the channels of each image go together, wherever they do.
+    """Products of the channels of each image with each other, summed over its pixels.
 
-    ``r[n,0,f,c] = alpha * sum over p of x[p,f] * x[p,c]``, where p are the pixels of image n. Sums are float32, or
-    float64, and rounded once, behind alpha: with ``1 / (h * w * c)`` those of float16 images stay in its range.
+    ``r[n,0,f,c] = alpha * sum over p of x[p,f] * x[p,c]``, where p runs over the pixels of image n. Sums are float32
+    (float64 for float64 images) and rounded after the multiplication by alpha, so with an alpha of ``1 / (h * w * c)``
+    results of float16 images stay in float16's range.
 
     Source: ``MPSNNGramMatrixCalculation``.
 

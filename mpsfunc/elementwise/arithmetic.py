@@ -68,11 +68,11 @@ def arithmetic(
         The result, of x's dtype.
 
     Raises:
-        TypeError: An operand is not a floating array nor a number beside one, their dtypes differ, or a parameter is
-            not a number.
-        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1 or of what is no image, an
-            operand that the other's dtype cannot hold, a parameter that float32 cannot hold, or minimum is greater than
-            maximum.
+        TypeError: An operand is neither a floating array nor a number, both are numbers, dtypes differ, or a parameter
+            is not a number.
+        ValueError: Shapes do not fit, an unknown operation, a stride other than 0 or 1, or of an array that is not an
+            image, an operand that the other's dtype cannot hold, a parameter that float32 cannot hold, or minimum is
+            greater than maximum.
 
     Example:
         >>> x, y = mx.array([1.0, 2.0, 3.0]), mx.array([4.0, -1.0, 8.0])

@@ -90,7 +90,7 @@ def dropout(
 ) -> mx.array:
     """Zeroes elements at random, and scales the others so that the mean is kept.
 
-    ``y = x * m / keep_probability``, where m is 1 with that probability and else 0. There is no switch for inference:
+    ``y = x * m / keep_probability``, where m is 1 with that probability, else 0. There is no switch for inference:
     leave it out there. Equal keys give equal masks on every device; see `dropout_mask` for how they are made.
 
     Without ``seed``, ``key`` and ``mask`` a key is drawn from MLX's global state, so ``mx.random.seed`` repeats it and

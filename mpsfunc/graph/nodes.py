@@ -181,7 +181,7 @@ class FilterNode:
 
     @property
     def result_state(self) -> StateNode:
-        """What its gradient needs beside images.
+        """What its gradient needs in addition to images.
 
         Raises:
             TypeError: Operations of this kind keep no state.

@@ -1,6 +1,6 @@
 """Grids of affine maps for `grid_sample`, and their gradient.
 
-What is a few products a place is made of MLX's own operations, which have the rules that they need.
+These are a few products for each position, made of MLX's own operations, which have the rules that they need.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from mpsfunc.windows.placement import IntOrPair
 def affine_grid(
     theta: mx.array, out_size: IntOrPair, *, align_corners: bool = False, stream: StreamLike = None
 ) -> mx.array:
-    """The normalized places of a result's pixels under an affine map, for `grid_sample`.
+    """The grid of an affine map, for `grid_sample` with "normalized" coordinates.
 
-    The middle of pixel (oh, ow) lies at ``x = (2 ow + 1) / w - 1`` and ``y = (2 oh + 1) / h - 1``, or with
-    ``align_corners`` at ``x = 2 ow / (w - 1) - 1`` and so on, 0 where there is one pixel; its place is
-    ``theta[n] @ (x, y, 1)``.
+    The result's pixel in row oh and column ow is sampled at ``theta[n] @ (x, y, 1)``, where (x, y) is the centre of
+    that pixel: ``x = (2 ow + 1) / w - 1`` and ``y = (2 oh + 1) / h - 1``, or with ``align_corners``
+    ``x = 2 ow / (w - 1) - 1`` and ``y = 2 oh / (h - 1) - 1``, which are 0 along an axis of one pixel.
 
     Source: PyTorch's ``affine_grid``.
 
     Args:
-        theta: Maps (n, 2, 3), whose rows make x and y; float32, float16, bfloat16, or float64 on the CPU.
+        theta: Maps (n, 2, 3), one row for x and one for y; float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
-        align_corners: As for `grid_sample`, which must be told the same. Default False.
+        align_corners: As for `grid_sample`; pass the same to both. Default False.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Places (n, y, x, 2) of theta's dtype; sums are float32, or float64, and rounded once.
+        A grid (n, y, x, 2) of theta's dtype; sums are float32 (float64 for float64) and rounded once.
 
     Raises:
         TypeError: theta is not a floating array, float64 on a GPU, out_size is not an int, or align_corners not a bool.
@@ -60,16 +60,16 @@ def affine_grid_grad(dy: mx.array, *, align_corners: bool = False, stream: Strea
     """Gradient of `affine_grid` with respect to its maps.
 
     Args:
-        dy: Gradient of the places (n, y, x, 2), such as `grid_sample_grad_grid` makes; floating.
+        dy: Gradient of the grid (n, y, x, 2), as `grid_sample_grad_grid` returns it; floating.
         align_corners: As for `affine_grid`.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Gradient (n, 2, 3) of dy's dtype; sums are float32, or float64, and rounded once.
+        Gradient (n, 2, 3) of dy's dtype; sums are float32 (float64 for float64) and rounded once.
 
     Raises:
         TypeError: dy is not a floating array, float64 on a GPU, or align_corners not a bool.
-        ValueError: dy is not (n, y, x, 2), or holds no places.
+        ValueError: dy is not (n, y, x, 2), or has no pixels.
 
     Example:
         >>> affine_grid_grad(mx.array([[1.0, 10], [2, 20]]).reshape(1, 1, 2, 2))
@@ -78,7 +78,7 @@ def affine_grid_grad(dy: mx.array, *, align_corners: bool = False, stream: Strea
     """
     op, stream = "affine_grid_grad", launch.resolve(stream)
     checks.image(op, "dy", dy, stream=stream)
-    checks.shape(op, "dy", dy, ("n", "y", "x", 2), "not a gradient of places")
+    checks.shape(op, "dy", dy, ("n", "y", "x", 2), "not a gradient of a grid")
     aligned = checks.switch(op, "align_corners", align_corners)
     _, height, width, _ = dy.shape
     return _grad(dy, _Spec(height, width, aligned, stream))

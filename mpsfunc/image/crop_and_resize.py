@@ -1,4 +1,4 @@
-"""Boxes cut out of images and resized (``MPSNNCropAndResizeBilinear``), and the gradients by both."""
+"""Boxes cut out of images and resized (``MPSNNCropAndResizeBilinear``), and the gradients with respect to both."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ METHODS: tuple[CropMethodName, ...] = get_args(CropMethodName)
 
 @printing.printed
 class CropAndResizeState(NamedTuple):
-    """How boxes were cut out, which besides the boxes is all that the gradients need.
+    """The sizes and options of a `crop_and_resize`: what its gradients need besides images and boxes.
 
     Fields:
         op: "crop_and_resize".
-        images: That there are.
-        height: Of the images.
-        width: Theirs too.
-        channels: And theirs.
-        rows: Of the result.
-        cols: Of the result.
+        images: Number of images.
+        height: Height of the images.
+        width: Width of the images.
+        channels: Channels of the images.
+        rows: Rows of a crop.
+        cols: Columns of a crop.
         method: "bilinear" or "nearest".
-        extrapolation_value: What samples outside are.
+        extrapolation_value: Value of samples outside the image.
     """
 
     op: str
@@ -68,29 +68,31 @@ def crop_and_resize(
     """Cuts boxes out of images and resizes each to one size.
 
     Box r, ``boxes[r] = (y1, x1, y2, x2)``, is cut out of image ``box_indices[r]``. Its coordinates are normalized: 0 is
-    the middle of the first pixel and 1 that of the last. Along an axis of L pixels, sample i of D lies at ``y1 (L - 1)
-    + i (y2 - y1) (L - 1) / (D - 1)``, or in the middle of the box if D is 1, counted in pixels. It mixes the two pixels
-    around that place along each axis, or with "nearest" takes one, of two that are as near the right or lower one. A
-    box with y1 > y2 or x1 > x2 is flipped. A sample outside [0, L - 1] is ``extrapolation_value``, likewise one at a
-    place that is NaN or infinite, and all of a box whose image does not exist.
+    the centre of the first pixel and 1 the centre of the last. The samples along an axis are evenly spaced from one
+    side of the box to the other: with L pixels in the image and D samples in the crop, sample i lies at the pixel
+    ``y1 (L - 1) + i (y2 - y1) (L - 1) / (D - 1)``, or at the centre of the box if D is 1. It interpolates the two
+    nearest pixels along each axis; with "nearest" it takes the nearest pixel, and of two that are equally near the one
+    to the right or below. A box with y1 > y2 or x1 > x2 is flipped. Samples outside the image (below 0 or above L - 1),
+    samples at NaN or infinity, and all samples of a box whose image does not exist are ``extrapolation_value``.
 
-    Gradients by the images and by the boxes are exact and repeat bit for bit, at every order. Where slopes jump, at
-    whole pixels, they are those to the right, and at the last pixel those to the left. "nearest" has none by the boxes,
-    and the jump at the edge of the image counts for nothing.
+    Gradients of every order, with respect to images and boxes, are exact and have the same bits on every run. At whole
+    pixels, where the interpolation has no derivative, they are the derivative from the right, and on the last pixel the
+    one from the left. With "nearest" the gradient with respect to the boxes is 0. That samples become
+    ``extrapolation_value`` at the edge of the image has no part in the gradient.
 
     Source: ``MPSNNCropAndResizeBilinear``, whose regions are ``{x, y, w, h}``: ``y1 = y, y2 = y + h``. Apple documents
-    neither the rule of coordinates nor the value outside; here they are those of TensorFlow's function of this name,
-    but that the outermost samples of a box lie exactly where it says, so that the whole image is never outside by a
-    rounding.
+    neither how coordinates are scaled nor the value outside; here both are as in TensorFlow's function of this name,
+    with one exception: the outermost samples lie exactly on the sides of the box, so rounding never moves the last
+    samples of a box that is the whole image outside of it.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
-        boxes: Boxes (r, 4), each (y1, x1, y2, x2), of x's dtype or float32; r may be 0. Places are computed in float32,
-            or in float64 for float64 images.
+        boxes: Boxes (r, 4), each (y1, x1, y2, x2), of x's dtype or float32; r may be 0. Positions are computed in
+            float32, or in float64 for float64 images.
         box_indices: For each box the number of its image (r,), of an integer dtype.
         crop_size: Size of the result, an int or (rows, columns).
         method: "bilinear" (default) or "nearest".
-        extrapolation_value: What samples outside are. Default 0.
+        extrapolation_value: Value of samples outside the image. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -98,7 +100,7 @@ def crop_and_resize(
 
     Raises:
         TypeError: x or boxes is not a floating array, box_indices is not one of integers, float64 on a GPU, the boxes
-            have neither x's dtype nor float32, or crop_size or extrapolation_value is no number.
+            have neither x's dtype nor float32, or crop_size or extrapolation_value is not a number.
         ValueError: x is not NHWC, boxes is not (r, 4) or box_indices not (r,), the method is unknown, crop_size is less
             than 1, extrapolation_value is not finite, or an axis or the result is too large.
 
@@ -125,7 +127,7 @@ def crop_and_resize_fwd(
     extrapolation_value: float = 0.0,
     stream: StreamLike = None,
 ) -> tuple[mx.array, CropAndResizeState]:
-    """`crop_and_resize`, and the state that its gradients need. Arguments and errors are its.
+    """`crop_and_resize`, and the state that its gradients need. Arguments and errors are those of `crop_and_resize`.
 
     Returns:
         The crops and the state.
@@ -156,14 +158,14 @@ def crop_and_resize_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         crop_size: As for `crop_and_resize`, like the rest.
-        method: As there.
-        extrapolation_value: As there.
+        method: As for `crop_and_resize`.
+        extrapolation_value: As for `crop_and_resize`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or crop_size or extrapolation_value is no number.
+        TypeError: x_shape is not a list or tuple, or crop_size or extrapolation_value is not a number.
         ValueError: x_shape is not (n, h, w, c), the method is unknown, crop_size is less than 1, extrapolation_value is
             not finite, or an axis or a crop is too large.
 
@@ -185,13 +187,13 @@ def crop_and_resize_grad(
 ) -> mx.array:
     """Gradient of `crop_and_resize` with respect to its images.
 
-    Every pixel receives what the samples that read it have, each times its weight, added up in a fixed order: the same
-    bits at every run.
+    ``dx`` of a pixel is the sum of dy over the samples that read it, each times its weight. The order of the sum is
+    fixed, so every run gives the same bits.
 
     Args:
         dy: Gradient of the crops (r, rows, columns, c), floating.
         boxes: The boxes, as for `crop_and_resize`.
-        box_indices: The numbers of their images, as there.
+        box_indices: For each box the number of its image.
         state: From `crop_and_resize_fwd` or `crop_and_resize_state`.
         stream: Stream or device to run on. Default: the current one.
 
@@ -231,18 +233,18 @@ def crop_and_resize_grad_boxes(
     *,
     stream: StreamLike = None,
 ) -> mx.array:
-    """Gradient of `crop_and_resize` with respect to its boxes; zeros where ``method`` is "nearest".
+    """Gradient of `crop_and_resize` with respect to its boxes; zeros if ``method`` is "nearest".
 
     Args:
         dy: Gradient of the crops (r, rows, columns, c), floating.
         x: The images, as for `crop_and_resize`.
-        boxes: The boxes, as there.
-        box_indices: The numbers of their images, as there.
+        boxes: The boxes, as for `crop_and_resize`.
+        box_indices: For each box the number of its image.
         state: From `crop_and_resize_fwd` or `crop_and_resize_state`.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Gradient (r, 4), by y1, x1, y2 and x2, of the boxes' dtype.
+        Gradient (r, 4) with respect to y1, x1, y2 and x2, of the boxes' dtype.
 
     Raises:
         TypeError: An array is not floating, box_indices is not one of integers, dy and x differ in dtype, the boxes

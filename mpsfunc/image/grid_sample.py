@@ -1,4 +1,4 @@
-"""Images sampled at places that a grid tells (``MPSNNGridSample``), and the gradients by both."""
+"""Images sampled at the positions in a grid (``MPSNNGridSample``), and the gradients with respect to both."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ GridEdgeName = Literal["zero", "border", "reflection"]
 COORDINATES: tuple[GridCoordinatesName, ...] = get_args(GridCoordinatesName)
 MODES: tuple[GridSampleModeName, ...] = get_args(GridSampleModeName)
 EDGES: tuple[GridEdgeName, ...] = get_args(GridEdgeName)
-_MOST = 2**24  # positions along an axis that a float32 tells apart
+_MOST = 2**24  # positions along an axis that float32 can represent
 
 
 @printing.printed
 class GridSampleState(NamedTuple):
-    """How images were sampled, which besides the grid is all that the gradients need.
+    """The sizes and options of a `grid_sample`: what its gradients need besides images and grid.
 
     Fields:
         op: "grid_sample".
-        height: Of the images.
-        width: Theirs too.
-        channels: And theirs.
+        height: Height of the images.
+        width: Width of the images.
+        channels: Channels of the images.
         coordinates: "normalized", "pixel" or "offset".
-        align_corners: Whether normalized coordinates end in the middles of the outermost pixels.
+        align_corners: Whether -1 and 1 are the centres of the outermost pixels.
         mode: "nearest", "bilinear" or "bicubic".
         edge_mode: "zero", "border" or "reflection".
     """
@@ -66,36 +66,39 @@ def grid_sample(
     edge_mode: GridEdgeName = "zero",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Samples images at places that a grid tells.
+    """Samples images at the positions in a grid.
 
-    Sample (oh, ow) of image n lies at ``grid[n, oh, ow]``, which is (x, y). Along an axis of L pixels, g stands for the
-    position u in pixels, 0 the middle of the first:
+    The sample in row oh and column ow of image n lies at ``grid[n, oh, ow]``, which is (x, y). Along an axis of L
+    pixels, a coordinate g means the position u, in pixels from the centre of the first pixel:
 
-    - ``u = ((g + 1) L - 1) / 2`` with "normalized", so that -1 and 1 are the outer edges of the image, or
-      ``u = (g + 1) (L - 1) / 2`` with ``align_corners``, so that they are the middles of the outermost pixels;
-    - ``u = g`` with "pixel", and ``u = ow + g`` or ``oh + g`` with "offset".
+    - "normalized": ``u = ((g + 1) L - 1) / 2``, so -1 and 1 are the outer edges of the image; or with
+      ``align_corners`` ``u = (g + 1) (L - 1) / 2``, so they are the centres of the outermost pixels;
+    - "pixel": ``u = g``;
+    - "offset": ``u = g`` plus the column ow or the row oh of the sample itself.
 
-    "bilinear" mixes the pixels i around u along both axes by the weights ``1 - |i - u|``, "bicubic" four along each
-    axis by those of `resize_bicubic`, and "nearest" takes one, of two as near the even one. What is beyond the image is
-    0 with "zero"; with "border" it is the nearest pixel, and with "reflection" what a mirror shows that stands at the
-    outer edges, or with ``align_corners`` at the middles of the outermost pixels. A pixel of weight 0 is not read.
+    "bilinear" interpolates: along each axis pixel i has the weight ``1 - |i - u|`` up to a distance of 1. "bicubic"
+    gives four pixels along each axis the weights of `resize_bicubic`. "nearest" takes the nearest pixel, and of two
+    that are equally near the even one. Outside the image pixels are 0 with "zero", the nearest pixel of the image with
+    "border", and reflected with "reflection": at the outer edges, or with ``align_corners`` at the centres of the
+    outermost pixels. A pixel of weight 0 is not read.
 
-    Gradients by the image and by the grid are exact and repeat bit for bit, at every order. Where slopes jump, at whole
-    pixels, they are those to the right. With "border" and "reflection" a bilinear sample has no slope by the grid at
-    the outermost pixels and beyond. A place that is NaN, or infinite, reads nothing with "zero"; with "border" NaN is
-    the first pixel and infinity the edge, and with "reflection" both are the first pixel. It has no slope by the grid.
+    Gradients of every order, with respect to images and grid, are exact and have the same bits on every run. At whole
+    pixels, where the interpolation has no derivative, they are the derivative from the right. With "border" and
+    "reflection" the gradient of a bilinear sample with respect to a coordinate is 0 from the centre of the outermost
+    pixel outwards. At NaN or infinity a sample is 0 with "zero"; with "border" NaN means the first pixel and infinity
+    the nearest edge; with "reflection" both mean the first pixel. The gradient with respect to such a coordinate is 0.
 
-    Source: ``MPSNNGridSample`` and PyTorch's ``grid_sample``, whose "zeros" is "zero". MPS's
-    ``useGridValueAsInputCoordinate`` is "pixel", and without it "offset"; what it does beyond the image, the order of x
-    and y, and the rest are not documented and PyTorch's here. PyTorch makes NaN of places that are none where it mixes
-    pixels, at least on CPUs.
+    Source: ``MPSNNGridSample`` and PyTorch's ``grid_sample``, which calls "zero" "zeros". In MPS "pixel" is
+    ``useGridValueAsInputCoordinate`` and "offset" its absence. Apple does not document the order of x and y, what lies
+    outside the image, and the rest; here they are as in PyTorch, except at NaN and infinity, where some of PyTorch's
+    modes return NaN on CPUs.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
-        grid: Places (n, oh, ow, 2), each (x, y), of x's dtype or float32. Positions are computed in float32, or in
-            float64 for float64 images.
+        grid: Positions (n, oh, ow, 2), each (x, y), of x's dtype or float32. u is computed in float32, or in float64
+            for float64 images.
         coordinates: "normalized" (default), "pixel" or "offset", as above.
-        align_corners: Whether -1 and 1 are the middles of the outermost pixels; for "normalized" alone. Default False.
+        align_corners: Whether -1 and 1 are the centres of the outermost pixels; only with "normalized". Default False.
         mode: "nearest", "bilinear" (default) or "bicubic".
         edge_mode: "zero" (default), "border" or "reflection".
         stream: Stream or device to run on. Default: the current one.
@@ -130,7 +133,7 @@ def grid_sample_fwd(
     edge_mode: GridEdgeName = "zero",
     stream: StreamLike = None,
 ) -> tuple[mx.array, GridSampleState]:
-    """`grid_sample`, and the state that its gradients need. Arguments and errors are its.
+    """`grid_sample`, and the state that its gradients need. Arguments and errors are those of `grid_sample`.
 
     Returns:
         The samples and the state.
@@ -164,15 +167,15 @@ def grid_sample_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         coordinates: As for `grid_sample`, like the rest.
-        align_corners: As there.
-        mode: As there.
-        edge_mode: As there.
+        align_corners: As for `grid_sample`.
+        mode: As for `grid_sample`.
+        edge_mode: As for `grid_sample`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or align_corners is not a bool.
+        TypeError: x_shape is not a list or tuple, or align_corners is not a bool.
         ValueError: x_shape is not (n, h, w, c), a name is unknown, align_corners comes with other coordinates than
             "normalized", or an axis is too large.
 
@@ -188,8 +191,8 @@ def grid_sample_state(
 def grid_sample_grad(dy: mx.array, grid: mx.array, state: GridSampleState, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `grid_sample` with respect to its images.
 
-    Every pixel receives what the samples that read it have, each times its weight, added up in a fixed order: the same
-    bits at every run.
+    ``dx`` of a pixel is the sum of dy over the samples that read it, each times its weight. The order of the sum is
+    fixed, so every run gives the same bits.
 
     Args:
         dy: Gradient of the samples (n, oh, ow, c), floating.
@@ -226,17 +229,17 @@ def grid_sample_grad(dy: mx.array, grid: mx.array, state: GridSampleState, *, st
 def grid_sample_grad_grid(
     dy: mx.array, x: mx.array, grid: mx.array, state: GridSampleState, *, stream: StreamLike = None
 ) -> mx.array:
-    """Gradient of `grid_sample` with respect to its grid; zeros where ``mode`` is "nearest".
+    """Gradient of `grid_sample` with respect to its grid; zeros if ``mode`` is "nearest".
 
     Args:
         dy: Gradient of the samples (n, oh, ow, c), floating.
         x: The images, as for `grid_sample`.
-        grid: The grid, as there.
+        grid: The grid, as for `grid_sample`.
         state: From `grid_sample_fwd` or `grid_sample_state`.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Gradient (n, oh, ow, 2), by x and by y, of the grid's dtype.
+        Gradient (n, oh, ow, 2) with respect to x and y, of the grid's dtype.
 
     Raises:
         TypeError: An array is not floating, dy and x differ in dtype, the grid has neither theirs nor float32, or state
@@ -287,7 +290,7 @@ def _state(
 
 
 def check_lengths(op: str, name: str, height: int, width: int) -> None:
-    """Lengths that a float32 counts."""
+    """Refuses lengths whose pixels float32 cannot number."""
     if max(height, width) > _MOST:
         raise ValueError(
             f"{op}: an axis of the {name} is too long; got (h, w)={describe((height, width))}, expected at most 2**24"
@@ -302,7 +305,7 @@ def _check_grid(op: str, grid: Any, images: int | str, other: str, dtype: mx.Dty
         raise TypeError(f"{op}: grid and {other} differ in dtype; got grid.dtype={grid.dtype}, expected {either}")
     _, height, width, _ = grid.shape
     if 0 in (height, width):
-        raise ValueError(f"{op}: a grid has no places; got grid.shape={tuple(grid.shape)}, expected oh, ow >= 1")
+        raise ValueError(f"{op}: a grid has no positions; got grid.shape={tuple(grid.shape)}, expected oh, ow >= 1")
     check_lengths(op, "grid", height, width)
 
 

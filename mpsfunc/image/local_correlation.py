@@ -1,4 +1,4 @@
-"""Correlations of pixels with those around their places in another image (``MPSNNLocalCorrelation``)."""
+"""Correlations of pixels with the neighbourhood of the same pixel in another image (``MPSNNLocalCorrelation``)."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def local_correlation(
     stride: int | Sequence[int] = 1,
     stream: StreamLike = None,
 ) -> mx.array:
-    """How alike the pixels of an image are to those around their places in another one: a cost volume.
+    """Products of each pixel of an image with the pixels around it in another image: a cost volume.
 
-    With wy and wx for the window, sy and sx for the stride,
+    With the window (wy, wx) and the stride (sy, sx),
     ``r[n,h,w,f] = sum over c of x[n,h,w,c] * y[n, h + (i - wy) sy, w + (j - wx) sx, c]``, where
-    ``f = i (2 wx + 1) + j``, i goes from 0 to 2 wy and j from 0 to 2 wx. So j, along x, runs fastest, and the feature
-    in the middle compares pixels at the same place. Beyond the image y is 0.
+    ``f = i (2 wx + 1) + j`` for i from 0 to 2 wy and j from 0 to 2 wx. So features are ordered row by row, and the
+    one in the middle multiplies pixels at the same position. Outside the image y is 0.
 
-    Source: ``MPSNNLocalCorrelation``. Its header prints ``f = i (2 wy + 1) + j``, but says that the offset along x runs
-    fastest, which needs wx. What lies beyond the image is not documented, and is ours. Networks for optical flow divide
-    by the number of channels; this sum does not.
+    Source: ``MPSNNLocalCorrelation``. Its header prints ``f = i (2 wy + 1) + j``, but says that the offset along x is
+    the one that changes fastest, which needs wx. Apple does not document what lies outside the image. Networks for
+    optical flow often divide by the number of channels; this function does not.
 
     Args:
         x: Primary images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         y: Secondary images of x's shape and dtype.
-        window: Strides to the farthest pixels, an int or a pair (y, x). Default 0, as MPS.
-        stride: Pixels from one of these to the next, an int or a pair (y, x). Default 1.
+        window: How many strides the window extends to each side, an int or a pair (y, x). Default 0, as in MPS.
+        stride: Distance between the pixels of a window, an int or a pair (y, x). Default 1.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -77,16 +77,17 @@ def local_correlation_grad(
 ) -> mx.array:
     """Gradient of `local_correlation` with respect to one of its images; MPS has none.
 
-    With ``d_f`` for the offset of feature f, that of the primary image is ``sum over f of dy[n,p,f] * y[n, p + d_f]``
-    and that of the secondary one ``sum over f of dy[n, p - d_f, f] * x[n, p - d_f]``, in a fixed order: the same bits
-    at every run.
+    With the offset ``d_f`` of feature f, the gradient of the primary image is
+    ``sum over f of dy[n,p,f] * y[n, p + d_f]``, and that of the secondary image
+    ``sum over f of dy[n, p - d_f, f] * x[n, p - d_f]``. The order of the sums is fixed, so every run gives the same
+    bits.
 
     Args:
         dy: Gradient of the correlations (n, h, w, (2 wy + 1) (2 wx + 1)).
         x: Primary images (n, h, w, c).
         y: Secondary images.
         window: As for `local_correlation`.
-        stride: As there.
+        stride: As for `local_correlation`.
         operand: Whose gradient: "primary" (default) or "secondary".
         stream: Stream or device to run on. Default: the current one.
 

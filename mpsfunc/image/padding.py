@@ -155,14 +155,14 @@ def pad_state(x_shape: Sequence[int], before: Sizes, after: Sizes, mode: PadMode
     Args:
         x_shape: (n, h, w, c) of the images.
         before: As for `pad`, like the rest.
-        after: As there.
-        mode: As there.
+        after: As for `pad`.
+        mode: As for `pad`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or a size is not an int.
+        TypeError: x_shape is not a list or tuple, or a size is not an int.
         ValueError: x_shape is not (n, h, w, c), sizes do not fit, mode is unknown, or the result is too large.
 
     Example:

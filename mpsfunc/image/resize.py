@@ -49,7 +49,8 @@ def resize_nearest(
         Images ``(n, *out_size, c)`` of x's dtype.
 
     Raises:
-        TypeError: x is not an array of real numbers, float64 on a GPU, out_size is not an int, or scale no number.
+        TypeError: x is not an array of real numbers, float64 on a GPU, out_size is not an int, or scale is not a
+            number.
         ValueError: x is not NHWC, the result would have no pixels or too many, or coordinate is unknown; there is
             neither a size nor a scale, or both.
 
@@ -100,14 +101,14 @@ def resize_nearest_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         out_size: As for `resize_nearest`, like the rest.
-        scale: As there.
-        coordinate: As there.
+        scale: As for `resize_nearest`.
+        coordinate: As for `resize_nearest`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or out_size is not an int or scale no number.
+        TypeError: x_shape is not a list or tuple, or out_size is not an int or scale is not a number.
         ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many,
             coordinate is unknown, or there is neither a size nor a scale, or both.
 
@@ -180,7 +181,7 @@ def resize_bilinear(
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
         scale: Instead of a size: the factor by which the result is larger, any number above 0 or (y, x).
-        align_corners: Corners stay corners. Default False.
+        align_corners: Whether the first and last pixels of both images have the same centres. Default False.
         antialias: Whether to filter when the result is smaller, as above; not with ``align_corners``, zeros or
             "asymmetric". Default False.
         edge_mode: Values outside the image: "clamp" (default) repeats the edge, or "zero". Not used with
@@ -193,7 +194,7 @@ def resize_bilinear(
         Images ``(n, *out_size, c)`` of x's dtype.
 
     Raises:
-        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, scale no number, or
+        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, scale is not a number, or
             align_corners or antialias not a bool.
         ValueError: x is not NHWC, the result would have no pixels or too many, a name is unknown, or arguments exclude
             each other; there is neither a size nor a scale, or both.
@@ -269,17 +270,17 @@ def resize_bilinear_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         out_size: As for `resize_bilinear`, like the rest.
-        scale: As there.
-        align_corners: As there.
-        antialias: As there.
-        edge_mode: As there.
-        coordinate: As there.
+        scale: As for `resize_bilinear`.
+        align_corners: As for `resize_bilinear`.
+        antialias: As for `resize_bilinear`.
+        edge_mode: As for `resize_bilinear`.
+        coordinate: As for `resize_bilinear`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, out_size is not an int, scale no number, or
+        TypeError: x_shape is not a list or tuple, out_size is not an int, scale is not a number, or
             align_corners or antialias not a bool.
         ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many, a name is
             unknown, or arguments exclude each other; there is neither a size nor a scale, or both.

@@ -40,7 +40,7 @@ def resize_area(
         Images (n, y, x, c) of x's dtype.
 
     Raises:
-        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, or scale no number.
+        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, or scale is not a number.
         ValueError: x is not NHWC, or the result would have no pixels or too many; there is neither a size nor a scale,
             or both.
 
@@ -83,13 +83,13 @@ def resize_area_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         out_size: As for `resize_area`.
-        scale: As there.
+        scale: As for `resize_area`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or out_size is not an int or scale no number.
+        TypeError: x_shape is not a list or tuple, or out_size is not an int or scale is not a number.
         ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many, or there is
             neither a size nor a scale, or both.
 

@@ -54,7 +54,7 @@ def resize_bicubic(
         Images (n, y, x, c) of x's dtype.
 
     Raises:
-        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, scale no number, or
+        TypeError: x is not a floating array, float64 on a GPU, out_size is not an int, scale is not a number, or
             align_corners or antialias not a bool.
         ValueError: x is not NHWC, the result would have no pixels or too many, coordinate is unknown, or arguments
             exclude each other; there is neither a size nor a scale, or both.
@@ -124,16 +124,16 @@ def resize_bicubic_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         out_size: As for `resize_bicubic`, like the rest.
-        scale: As there.
-        align_corners: As there.
-        antialias: As there.
-        coordinate: As there.
+        scale: As for `resize_bicubic`.
+        align_corners: As for `resize_bicubic`.
+        antialias: As for `resize_bicubic`.
+        coordinate: As for `resize_bicubic`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, out_size is not an int, scale no number, or
+        TypeError: x_shape is not a list or tuple, out_size is not an int, scale is not a number, or
             align_corners or antialias not a bool.
         ValueError: x_shape is not (n, h, w, c), the result would have no pixels or too many, coordinate is
             unknown, or arguments exclude each other; there is neither a size nor a scale, or both.

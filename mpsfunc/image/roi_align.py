@@ -1,4 +1,4 @@
-"""Means over the bins of regions of interest, as torchvision's ``roi_align``, and the gradients by both."""
+"""Means over the bins of regions of interest, as torchvision's ``roi_align``, and the gradients."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MOST_SAMPLES = 2**16  # of a bin along an axis
 
 @printing.printed
 class RoiAlignState(NamedTuple):
-    """How regions were sampled, which besides the regions is all that the gradients need.
+    """The sizes and options of a `roi_align`: what its gradients need besides images and regions.
 
     Fields:
         op: "roi_align".
-        images: That there are.
-        height: Of the images.
-        width: Theirs too.
-        channels: And theirs.
-        rows: Of bins.
-        cols: Of bins.
-        spatial_scale: Pixels of the images that 1 in the regions is.
-        sampling_ratio: Samples of a bin along an axis, 0 as many as it has pixels.
+        images: Number of images.
+        height: Height of the images.
+        width: Width of the images.
+        channels: Channels of the images.
+        rows: Rows of bins.
+        cols: Columns of bins.
+        spatial_scale: What coordinates are multiplied by to get pixels.
+        sampling_ratio: Samples of a bin along each axis; 0 means its length in pixels, rounded up.
         aligned: Whether coordinates count from the outer edge of the first pixel.
     """
 
@@ -67,33 +67,35 @@ def roi_align(
     box_indices: mx.array | None = None,
     stream: StreamLike = None,
 ) -> mx.array:
-    """Means over the bins of regions of interest, whose edges are not rounded.
+    """Divides regions of interest into bins, and takes the mean of each bin without rounding its edges to pixels.
 
-    Region r, ``rois[r] = (n, x1, y1, x2, y2)``, lies on image n. Along an axis it begins at ``y1 * spatial_scale`` and
-    ends at ``y2 * spatial_scale``, 0 the middle of the first pixel, and is one pixel long at least; with ``aligned`` 0
-    is the outer edge of the first pixel, half a pixel less, and the length is what it is. It is cut into D bins of
-    equal length, and each of them into S parts, in whose middles samples lie: ``sampling_ratio`` of them, or, where
-    that is not positive, as many as a bin has pixels, rounded up and at most 65536. A sample mixes the two pixels
-    around it along each axis; up to one pixel beyond the image it is the outermost pixel, and further outside 0. The
-    result is the mean over the S x S samples of a bin, of those outside too.
+    Region r, ``rois[r] = (n, x1, y1, x2, y2)``, lies on image n. Along the y axis it reaches from
+    ``y1 * spatial_scale`` to ``y2 * spatial_scale`` in pixels, where 0 is the centre of the first pixel, and is at
+    least one pixel long; with ``aligned`` 0 is the outer edge of the first pixel, half a pixel earlier, and there is no
+    least length. The x axis is alike. A region is divided into D bins of equal length, and a bin into S parts with a
+    sample at the centre of each. S is ``sampling_ratio`` or, if that is not positive, the length of a bin in pixels,
+    rounded up, and at most 65536. A sample interpolates the two nearest pixels along each axis. Up to one pixel outside
+    the image it is the outermost pixel, and further outside it is 0. The result is the mean over the S x S samples of a
+    bin, including those outside.
 
-    Where there are no samples, in a region that has no length with ``aligned`` and without ``sampling_ratio``, a bin is
-    0, and so are those of places that are NaN or infinite, and of a region whose image does not exist.
+    A bin without samples is 0: with ``aligned`` and no ``sampling_ratio`` this is a bin of a region without length.
+    Bins at NaN or infinity, and those of a region whose image does not exist, are also 0.
 
-    Gradients by the images and by the regions are exact and repeat bit for bit, at every order. The number of samples
-    counts as constant. Where slopes jump, at whole pixels, they are those to the right; on the outermost pixels and
-    beyond there are none.
+    Gradients of every order, with respect to images and regions, are exact and have the same bits on every run. The
+    number of samples counts as a constant. At whole pixels, where the interpolation has no derivative, they are the
+    derivative from the right; on the outermost pixels and outside the gradient with respect to regions is 0.
 
-    Source: torchvision's ``roi_align``, which has no gradient by regions. MPS has none of these.
+    Source: torchvision's ``roi_align``, which has no gradient with respect to regions. MPS has no such function.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         rois: Regions (r, 5), each (n, x1, y1, x2, y2), as torchvision's; or (r, 4) without n where ``box_indices`` is
-            given. Of x's dtype or float32; r may be 0. Places are computed in float32, or in float64 for float64
-            images. Dtypes of 16 bits tell apart few images: give float32.
+            given. Of x's dtype or float32; r may be 0. Positions are computed in float32, or in float64 for
+            float64 images. 16 bits can represent the numbers of few images: use float32 there.
         output_size: Bins of a region, an int or (rows, columns).
-        spatial_scale: Pixels of the images that 1 in the regions is. Default 1.
-        sampling_ratio: Samples of a bin along an axis; 0 or less for as many as it has pixels. Default -1.
+        spatial_scale: What coordinates are multiplied by to get pixels, such as 1/16 for features with a stride of 16.
+            Default 1.
+        sampling_ratio: Samples of a bin along each axis; 0 or less for its length in pixels, rounded up. Default -1.
         aligned: Whether coordinates count from the outer edge of the first pixel. Default False.
         box_indices: For each region the number of its image (r,), of an integer dtype. Default: in ``rois``.
         stream: Stream or device to run on. Default: the current one.
@@ -103,7 +105,7 @@ def roi_align(
 
     Raises:
         TypeError: x or rois is not a floating array, box_indices is not one of integers, float64 on a GPU, the regions
-            have neither x's dtype nor float32, or another argument is no number, or no bool.
+            have neither x's dtype nor float32, another argument is not a number, or aligned is not a bool.
         ValueError: x is not NHWC, rois is not (r, 5), or with box_indices not (r, 4), output_size is less than 1,
             spatial_scale is not finite, sampling_ratio is beyond 65536, or an axis or the result is too large.
 
@@ -128,7 +130,7 @@ def roi_align_fwd(
     box_indices: mx.array | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, RoiAlignState]:
-    """`roi_align`, and the state that its gradients need. Arguments and errors are its.
+    """`roi_align`, and the state that its gradients need. Arguments and errors are those of `roi_align`.
 
     Returns:
         The bins and the state.
@@ -157,17 +159,17 @@ def roi_align_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         output_size: As for `roi_align`, like the rest.
-        spatial_scale: As there.
-        sampling_ratio: As there.
-        aligned: As there.
+        spatial_scale: As for `roi_align`.
+        sampling_ratio: As for `roi_align`.
+        aligned: As for `roi_align`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or another argument is no number, or no bool.
+        TypeError: x_shape is not a list or tuple, another argument is not a number, or aligned is not a bool.
         ValueError: x_shape is not (n, h, w, c), output_size is less than 1, spatial_scale is not finite, sampling_ratio
-            is beyond 65536, or an axis or what is made of a region is too large.
+            is beyond 65536, or an axis or the result of one region is too large.
 
     Example:
         >>> roi_align_state((1, 4, 6, 3), 7, 1 / 16).width
@@ -188,14 +190,14 @@ def roi_align_grad(
 ) -> mx.array:
     """Gradient of `roi_align` with respect to its images.
 
-    Every pixel receives what the bins that read it have, each times its weight, added up in a fixed order: the same
-    bits at every run.
+    ``dx`` of a pixel is the sum of dy over the bins that read it, each times its weight. The order of the sum is fixed,
+    so every run gives the same bits.
 
     Args:
         dy: Gradient of the bins (r, rows, columns, c), floating.
         rois: The regions, as for `roi_align`.
         state: From `roi_align_fwd` or `roi_align_state`.
-        box_indices: The numbers of the regions' images, as there. Default: in ``rois``.
+        box_indices: For each region the number of its image. Default: in ``rois``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -238,13 +240,13 @@ def roi_align_grad_rois(
     Args:
         dy: Gradient of the bins (r, rows, columns, c), floating.
         x: The images, as for `roi_align`.
-        rois: The regions, as there.
+        rois: The regions, as for `roi_align`.
         state: From `roi_align_fwd` or `roi_align_state`.
-        box_indices: The numbers of the regions' images, as there. Default: in ``rois``.
+        box_indices: For each region the number of its image. Default: in ``rois``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Gradient of the regions' shape and dtype; 0 by the number of an image.
+        Gradient of the regions' shape and dtype; that of the number of an image is 0.
 
     Raises:
         TypeError: An array is not floating, box_indices is not one of integers, dy and x differ in dtype, the regions

@@ -29,7 +29,7 @@ def upsample_nearest(x: mx.array, scale: IntOrPair, *, stream: StreamLike = None
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, float64 on the CPU, or integers of any size.
-        scale: Whole factor, an int or (y, x), at least 1, where it is a copy.
+        scale: The factor, an int or (y, x), at least 1; 1 copies.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -76,7 +76,7 @@ def upsample_nearest_state(x_shape: Sequence[int], scale: IntOrPair) -> Resample
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or scale is not an int.
+        TypeError: x_shape is not a list or tuple, or scale is not an int.
         ValueError: x_shape is not (n, h, w, c), scale is less than 1, or the result is too large.
 
     Example:
@@ -123,7 +123,7 @@ def upsample_bilinear(
     coordinate: CoordinateName = "half_pixel",
     stream: StreamLike = None,
 ) -> mx.array:
-    """Mixes neighbouring pixels linearly, so that images become ``scale`` times as large.
+    """Interpolates neighbouring pixels linearly, so that images become ``scale`` times as large.
 
     Along an axis of length L, position j of the result lies at ``u`` in the source and, with ``f = u - floor(u)``, is
     ``(1 - f) * x[floor(u)] + f * x[floor(u) + 1]``, where
@@ -132,18 +132,18 @@ def upsample_bilinear(
     - ``u = j * (L - 1) / (s * L - 1)`` with ``align_corners``;
     - ``u = j / s`` with ``coordinate="asymmetric"``.
 
-    A pixel of weight 0 is not read, so infinity and NaN spread no further than they have weight. Sums are float32
-    (float64 for float64 images) and rounded once.
+    A pixel of weight 0 is not read, so infinity and NaN only affect positions where they have a weight. Sums are
+    float32 (float64 for float64 images) and rounded once.
 
     Source: PyTorch's ``interpolate`` with mode "bilinear". ``MPSCNNUpsamplingBilinear`` is ``align_corners=True``, or
     else ``coordinate="asymmetric", edge_mode="zero"``.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
-        scale: Whole factor, an int or (y, x), at least 1, where it is a copy.
-        align_corners: Corners stay corners. Default False.
-        edge_mode: What lies beyond the image: "clamp" (default) repeats the edge, "zero" fades the last ``s - 1`` rows
-            and columns out, or with half pixels ``s // 2`` on each side. With ``align_corners`` nothing is read there.
+        scale: The factor, an int or (y, x), at least 1; 1 copies.
+        align_corners: Whether the first and last pixels of both images have the same centres. Default False.
+        edge_mode: Values outside the image: "clamp" (default) repeats the edge; with "zero" the last ``s - 1`` rows and
+            columns fade out, or with half pixels ``s // 2`` on each side. Not used with ``align_corners``.
         coordinate: "half_pixel" (default) or "asymmetric", as above; not with ``align_corners``.
         stream: Stream or device to run on. Default: the current one.
 
@@ -207,15 +207,15 @@ def upsample_bilinear_state(
     Args:
         x_shape: (n, h, w, c) of the images.
         scale: As for `upsample_bilinear`, like the rest.
-        align_corners: As there.
-        edge_mode: As there.
-        coordinate: As there.
+        align_corners: As for `upsample_bilinear`.
+        edge_mode: As for `upsample_bilinear`.
+        coordinate: As for `upsample_bilinear`.
 
     Returns:
         The state.
 
     Raises:
-        TypeError: x_shape is no list or tuple, or scale is not an int or align_corners not a bool.
+        TypeError: x_shape is not a list or tuple, or scale is not an int or align_corners not a bool.
         ValueError: x_shape is not (n, h, w, c), scale is less than 1, a name is unknown, arguments exclude
             each other, or the result is too large.
 
@@ -232,7 +232,7 @@ def upsample_bilinear_grad(dy: mx.array, state: ResampleState, *, stream: Stream
     """Gradient of `upsample_bilinear` with respect to its images.
 
     ``dx[i]`` adds up ``A[j, i] * dy[j]`` along each axis, with the weights ``A`` of `upsample_bilinear`: those of
-    pixels beyond the image are dropped with edge mode "zero" and the edge's with "clamp".
+    pixels outside the image are dropped with edge mode "zero", and added to those of the edge pixel with "clamp".
 
     Source: ``MPSCNNUpsamplingBilinearGradient``. MPS's class has no ``alignCorners``; here it is the state's.
 

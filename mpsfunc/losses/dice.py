@@ -38,7 +38,7 @@ def dice_loss(
 
         1 - (2 * sum of p * t + smooth) / (sum of p + sum of t + smooth)
 
-    Its derivatives by y and by the target are exact, of every order.
+    Its derivatives with respect to y and target are exact, of every order.
 
     Source: none in MPS. With ``squared`` Milletari et al., "V-Net", 2016, whose formula has no ``smooth``; without
     ``squared`` as MONAI's ``DiceLoss`` computes it, whose ``smooth_nr`` and ``smooth_dr`` are ``smooth``.

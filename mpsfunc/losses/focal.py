@@ -32,8 +32,8 @@ def focal_loss(
 
         a * q ** gamma * (max(y, 0) - y * t + log(1 + exp(-|y|)))    a = alpha * t + (1 - alpha) * (1 - t)
 
-    Its derivatives by y and by the target are exact, of every order; but if ``a * gamma * |y|`` exceeds the range of
-    float32 (float64 for float64) and y is far from the target, a gradient of a gradient is NaN.
+    Its derivatives with respect to y and target are exact, of every order; but if ``a * gamma * |y|`` exceeds the range
+    of float32 (float64 for float64) and y is far from the target, a gradient of a gradient is NaN.
 
     Source: none in MPS. Lin et al., "Focal Loss for Dense Object Detection", 2017, as torchvision's
     ``sigmoid_focal_loss`` computes it, where an ``alpha`` below 0 is None.

@@ -81,12 +81,12 @@ def loss(
     kullback_leibler          ``t * (log(t) - y)``, y is a log-probability    ``-t``
     ========================= =============================================== =============================
 
-    A target of 0 times a logarithm is 0. The reductions are of each image: "none" (every element's loss), "sum", "mean"
-    (the sum over ``h * w * c``, in softmax cross-entropy over ``h * w``) and "sum_by_non_zero_weights" (the sum over
-    the number of weights that are not 0; of a weight that several elements share, once each, but in softmax
-    cross-entropy a weight of a whole pixel counts once; without weights it is "mean"). With ignore_index or
-    class_weights, "mean" divides every image by the average weight of an image in the batch (by 1 if that is 0), so
-    that the mean over images is the weighted mean over the batch.
+    A target of 0 times a logarithm is 0. Each image is reduced by itself: "none" returns the loss of every element,
+    "sum" adds them up, and "mean" divides that sum by ``h * w * c``, in softmax cross-entropy by ``h * w``.
+    "sum_by_non_zero_weights" divides it by the number of elements whose weight is not 0 (in softmax cross-entropy of
+    pixels, if a pixel has one weight); without weights it is "mean". With ignore_index or class_weights, "mean" divides
+    the sum of every image by the average weight of an image in the batch (by 1 if that is 0), so that the mean over
+    images is the weighted mean over the batch.
 
     The gradient is MPS's: it is not divided, whatever the reduction. Under autodiff the value's derivative is exact,
     and so is the gradient's own.
@@ -111,12 +111,12 @@ def loss(
         number_of_classes: See label_smoothing; MPS does not infer it from y. Softmax cross-entropy only. Default 1.
         epsilon: See log, the only type that takes one. Default 1e-7.
         delta: See huber, the only type that takes one. Default 1.
-        ignore_index: A label, of a class or not, whose pixels are ignored: they have no loss and no gradient, and are
-            not counted in a mean. With a NaN or a positive infinity among its logits, the gradient of softmax
-            cross-entropy is still NaN there. For integer labels. Default: none.
+        ignore_index: Pixels with this label, which may be that of a class, are ignored: they have no loss and no
+            gradient, and are not counted in a mean. If the logits of such a pixel contain NaN or positive infinity, the
+            gradient of softmax cross-entropy is still NaN there. For integer labels. Default: none.
         class_weights: Weights (c,) of the classes, for softmax and categorical cross-entropy: of each class's target.
-            Besides ``weight`` or ``weights``. With integer labels "mean" divides by those of the labels instead of the
-            number of pixels, and a label of no class has a weight of 0. Default: none.
+            In addition to ``weight`` or ``weights``. With integer labels "mean" divides by the class weights of the
+            labels instead of the number of pixels, and a label that is not a class has a weight of 0. Default: none.
         pos_weight: Weights (c,) of the first of the two terms of sigmoid cross-entropy, ``-t * log(sigmoid(y))``; of
             shape () or (1,) the weight of all classes. Default: none.
         stream: Stream or device to run on. Default: the current one.

@@ -52,62 +52,60 @@ def convert(
 ) -> Conversion:
     """Turns the layers of mlx.nn in a model into drop-ins, in place.
 
-    Modules stay the same objects, with their parameters, their states and their places in the model, shared ones too;
-    only what their call runs changes. So optimizers, checkpoints and references keep working. Layers of a class that
+    Modules stay the same objects, with their parameters, states and places in the model; only what a call of them runs
+    changes. So optimizers, checkpoints and references keep working, and modules may be shared. Layers of a class that
     you derived from one of MLX's are not changed.
 
-    A convolution, transposed convolution, linear layer or batch, instance or group norm applies the activation after it
-    in the same pass; ``LayerNorm`` does not. In an ``mlx.nn.Sequential`` that is the next layer. Elsewhere ``example``
-    shows which it is, or ``fuse`` names it. Each call checks whether an activation's argument is the array that a layer
-    returned, so modules that are shared, called by themselves or replaced later still compute the same. A relu that is
-    fused with anything but a normalization, or with the sum of one and a shortcut, has a slope of 0 at exactly 0, not
-    1.
+    Convolutions, transposed convolutions, linear layers, and batch, instance and group norms apply the activation that
+    follows them in the same pass (``LayerNorm`` does not). In an ``mlx.nn.Sequential`` that is the next layer.
+    Elsewhere ``example`` shows which activation follows, or ``fuse`` names it. Each call checks that the activation's
+    argument is the array that the layer returned; if not, both run separately. A fused relu has a slope of 0 at exactly
+    0, except after a normalization without a shortcut, where it is 1.
 
-    With an example the model runs once, in evaluation mode; afterwards its parameters, statistics and modes and MLX's
-    random state are unchanged. Activations are found if they are modules, or functions that the code of the model's own
-    classes calls: those of ``mlx.nn``, ``mx.sigmoid``, ``mx.tanh``, and ``mx.maximum`` of an array and 0; by name, as a
-    module's attribute, from a closure, in a lambda or ``functools.partial``, also in functions which that code calls.
-    What is added to a batch normalization's result ahead of an activation, as a block's shortcut is, the normalization
-    adds itself, if it has the same shape and dtype.
+    With an example the model runs once, in evaluation mode. Afterwards its parameters, statistics and modes, and MLX's
+    random state, are unchanged. Activations are found if they are modules, or if the code of the model's own classes
+    calls them: functions of ``mlx.nn``, ``mx.sigmoid``, ``mx.tanh``, and ``mx.maximum`` of an array and 0. They may be
+    called by name, as an attribute of a module, from a closure, in a lambda or ``functools.partial``, and in functions
+    that this code calls. If a shortcut of the same shape and dtype is added between a batch normalization and its
+    activation, the normalization adds it in the same pass.
 
-    Where code calls a function on a layer's result, the module gets a class that is derived from its own, with the same
-    name and methods of the same code, which look for activations elsewhere. ``isinstance`` holds, ``type(block) is
-    Block`` does not until `revert`. ``copy.deepcopy`` and ``pickle`` copy such a module with what is fused; nothing of
-    MLX and nothing that other code sees is changed. Functions in lists and dicts, in what ``mx.compile`` made before
-    the conversion, in objects that are no modules, and that code imports as it runs stay as they are, and are reported.
+    A module whose code calls such functions gets a subclass of its class, with the same name and the same code; in it
+    the names of activations mean functions that can be fused. ``isinstance(block, Block)`` still holds,
+    ``type(block) is Block`` does not, until `revert`. MLX and other code are not changed, and ``copy.deepcopy`` and
+    ``pickle`` work. Functions in lists and dicts, in methods compiled before the conversion, in objects that are not
+    modules, or imported while the code runs, are not fused; the report names them.
 
     For inference, batch normalizations are folded into the weights of the convolutions, transposed convolutions and
-    linear layers ahead of them, where those are neighbours in a Sequential or the example shows it, and what fuses with
-    an activation does so as before. That holds where a normalization is in evaluation mode; in training mode, which
-    `convert` does not change, it takes the statistics of the batch. Parameters stay where they are; folded weights are
-    kept beside them, in float32 where float16 has not the digits, and each call looks whether they come from the
-    arrays that the layers hold now, and otherwise folds again. On a CPU weights are kept as its kernels read them, also
-    those of convolutions and linear layers with nothing folded, and these add what the example shows to be added to
-    their results, or to those times a vector, where another layer reads the sum; the array that is the sum then holds
-    what they make. Without the C++ module it folds in each call.
+    linear layers before them, if they are neighbours in a Sequential or the example shows that one follows the other.
+    This takes effect in evaluation mode, which `convert` does not switch on. Parameters do not change: each layer keeps
+    folded weights in addition (in float32 if float16 could not represent them), and each call folds again if the
+    layer's arrays have changed. On a CPU the weights of all convolutions and linear layers are also kept in the layout
+    that the kernels read. With an example such layers also add a shortcut to their results if another layer reads the
+    sum, and a vector that multiplies the results before that is folded in. Without the C++ module weights are folded in
+    each call.
 
     Args:
         model: The model, or a single layer.
-        fuse: Paths of a layer and of the activation that is called on its results, as pairs; or patterns such as
-            ``"*.conv1 -> *.relu"``, with the wildcards of ``fnmatch``, each of which stands for the same text on both
-            sides, unless one side has none. Default: none.
-        example: What the model is called with: an array; a shape, that is a tuple or list of ints, for a float32 image
-            of random numbers; any other tuple or list, of arguments as they are; or a dict of arguments by name.
-            Default: it is not called.
-        inference: Whether batch normalizations are folded, and weights laid out. Until `revert`, also in later
-            conversions. Default: not.
-        group: Processes of ``mx.distributed`` over whose images batch normalizations take statistics together. Default:
-            as before, at first each process by itself.
+        fuse: Pairs of paths, of a layer and of the activation that is called on its results; or patterns such as
+            ``"*.conv1 -> *.relu"``. Wildcards are those of ``fnmatch``, and match the same text on both sides (unless
+            one side has none). Default: none.
+        example: What the model is called with: an array; a tuple or list of ints, the shape of a float32 image of
+            random numbers; any other tuple or list, the model's arguments; or a dict of arguments by name. Default: the
+            model is not called.
+        inference: Whether to fold batch normalizations and to rearrange weights. It stays in force in later
+            conversions, until `revert`. Default: False.
+        group: Processes of ``mx.distributed`` that share the statistics of batch normalizations. Default: as before,
+            and at first each process has its own.
 
     Returns:
-        What was done. Print it.
+        A report of what was done. Print it.
 
     Raises:
-        TypeError: model is not a module, fuse is not made of pairs and patterns, example is none, inference is not a
-            bool, or group is not a group.
-        ValueError: A path of ``fuse`` does not exist, or is no such layer or activation; a pattern matches nothing or
-            is none; a module holds itself; the call on the example raises, whose error is the cause of this one. Then
-            the model is what it was.
+        TypeError: model is not a module, fuse contains something other than pairs and patterns, example cannot be one,
+            inference is not a bool, or group is not a group.
+        ValueError: A path of ``fuse`` does not exist, or is not such a layer or activation; a pattern is not one, or
+            matches nothing; a module contains itself; or the call with the example raises an error, which is then the
+            cause of this one. The model is then unchanged.
 
     Example:
         >>> import mlx.nn

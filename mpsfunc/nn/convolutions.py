@@ -107,7 +107,7 @@ class Conv2d(_Convolution, stock.Conv2d):
         super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
-        """Ours, with images that are added before the activation."""
+        """What a call computes with mpsfunc's functions: the convolution, plus ``add``, then the activation."""
         if add is not None:
             return folding.added(self, x, neuron, add)
         given = _given(self, "padding_mode")
@@ -123,8 +123,8 @@ class ConvTranspose2d(_Transposed, stock.ConvTranspose2d):
     Its output padding has the rule of that function: fewer pixels than stride or dilation.
 
     Args:
-        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose2d`: groups of channels that do not mix; the
-            weights are (o, kh, kw, i / groups). Default 1.
+        groups: By name only, in addition to the arguments of `mlx.nn.ConvTranspose2d`: groups of channels that do not
+            mix; the weights are (o, kh, kw, i / groups). Default 1.
 
     Raises:
         TypeError: groups is not an int.
@@ -187,7 +187,7 @@ class Conv1d(_Convolution, stock.Conv1d):
         super().__init__(in_channels, out_channels, *arguments, padding_mode=padding_mode)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
-        """Ours, with images that are added before the activation."""
+        """What a call computes with mpsfunc's functions: the convolution, plus ``add``, then the activation."""
         if add is not None:
             return folding.added(self, x, neuron, add)
         given = _given(self, "padding_mode")
@@ -203,8 +203,8 @@ class ConvTranspose1d(_Transposed, stock.ConvTranspose1d):
     Its output padding has the rule of that function: fewer entries than stride or dilation.
 
     Args:
-        groups: By name only, besides the arguments of `mlx.nn.ConvTranspose1d`: groups of channels that do not mix; the
-            weights are (o, k, i / groups). Default 1.
+        groups: By name only, in addition to the arguments of `mlx.nn.ConvTranspose1d`: groups of channels that do not
+            mix; the weights are (o, k, i / groups). Default 1.
 
     Raises:
         TypeError: groups is not an int.

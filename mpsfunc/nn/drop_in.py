@@ -1,4 +1,4 @@
-"""What all drop-ins have in common, and how a layer applies the activation behind it."""
+"""What all drop-ins have in common, and how a layer applies the activation after it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DropIn:
         return ours or (x.dtype in FLOATING and not self.why_not(self))
 
     def run(self, x: mx.array) -> mx.array:
-        """Ours."""
+        """What a call computes with mpsfunc's functions."""
         raise NotImplementedError
 
     def read(self, x: mx.array) -> mx.array:
@@ -73,7 +73,7 @@ def other(**arguments: tuple[Any, Any]) -> str:
 
 
 class Fusing(DropIn):
-    """A layer that can apply the activation behind it.
+    """A layer that can apply the activation after it.
 
     Attributes:
         is_linear: Whether it multiplies by weights with the channels of its result first, and adds a bias.
@@ -96,7 +96,7 @@ class Fusing(DropIn):
         return False
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None) -> mx.array:
-        """Ours, with the activation behind it."""
+        """What a call computes with mpsfunc's functions, with the activation after it."""
         raise NotImplementedError
 
     def __call__(self, x: mx.array) -> mx.array:
@@ -166,7 +166,7 @@ class Sequential(Copied, DropIn, stock.Sequential):
 
 
 def fused(layer: Any, behind: Any) -> mf.Neuron | None:
-    """What a layer applies for the module or function behind it; None if it does not."""
+    """What a layer applies for the module or function after it; None if it does not."""
     if not can_fuse(layer):
         return None
     if isinstance(behind, Activation):

@@ -91,11 +91,11 @@ class MaxUnpool2d(stock.Module):
 
 
 class GridSample(stock.Module):
-    """`mpsfunc.grid_sample`: samples of images at places that a grid tells, as PyTorch's function of that name.
+    """`mpsfunc.grid_sample`: samples images at the positions in a grid, as PyTorch's function of that name.
 
     Args:
         coordinates: "normalized" (default), "pixel" or "offset".
-        align_corners: Whether -1 and 1 are the middles of the outermost pixels. Default False.
+        align_corners: Whether -1 and 1 are the centres of the outermost pixels. Default False.
         mode: "nearest", "bilinear" (default) or "bicubic".
         edge_mode: "zero" (default), "border" or "reflection".
 

@@ -32,7 +32,7 @@ class Linear(Fusing, stock.Linear):
         return super().takes(x) and mx.default_device() == mx.Device(mx.cpu)
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
-        """Ours, with images that are added before the activation."""
+        """What a call computes with mpsfunc's functions: the product, plus ``add``, then the activation."""
         if add is not None:
             return folding.added(self, x, neuron, add)
         rows = math.prod(x.shape[:-1])
@@ -52,7 +52,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
     Attributes:
         processes: The processes whose images share statistics, as ``group`` of `mpsfunc.bn_stats`. Default: none.
 
-    Running statistics keep the dtype that they have.
+    Running statistics keep their dtype.
 
     Example:
         >>> layer = BatchNorm(3)
@@ -72,7 +72,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
 
     @property
     def processes(self) -> mx.distributed.Group | None:
-        """Over whose images statistics are taken."""
+        """The processes over whose images statistics are computed."""
         return self._together.group if self._together else None
 
     @processes.setter
@@ -81,15 +81,15 @@ class BatchNorm(Fusing, stock.BatchNorm):
 
     @property
     def folds(self) -> bool:
-        """With running statistics."""
+        """Whether it has running statistics, with which it can be folded into the layer before it."""
         return bool(self.track_running_stats and isinstance(self.momentum, (int, float)) and not self.refuses(self))
 
     def takes(self, x: mx.array) -> bool:
-        """MLX's knows no processes, so with some it is ours that refuses."""
+        """Whether mpsfunc computes this or refuses it: also for several processes, which MLX's layer does not know."""
         return self.processes is not None or (super().takes(x) and isinstance(self.momentum, (int, float)))
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
-        """Ours, with images that are added before the activation behind it."""
+        """What a call computes with mpsfunc's functions: the norm of x, plus ``add``, then the activation."""
         if self.refuses(self):
             raise ValueError(
                 f"BatchNorm: momentum is out of range; got momentum={describe(self.momentum)}, expected 0 to 1"
@@ -207,7 +207,7 @@ class Dropout2d(DropIn, stock.Dropout2d):
 class Upsample(DropIn, stock.Upsample):
     """`mlx.nn.Upsample` by `mpsfunc.resize_nearest`, `resize_bilinear` or `resize_bicubic`, for rows and images.
 
-    For factors that are not integers positions are MLX's: they are 1 / factor apart, from the middle outwards, and the
+    For factors that are not integers positions are MLX's: they are 1 / factor apart, from the centre outwards, and the
     nearest of two pixels is the one that rounding in float32 selects. Volumes are computed by MLX.
 
     Raises:

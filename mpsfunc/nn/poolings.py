@@ -36,8 +36,8 @@ class AvgPool2d(_Average, stock.AvgPool2d):
     """`mlx.nn.AvgPool2d` by `mpsfunc.avg_pool`.
 
     Args:
-        divisor_override: By name only, besides the arguments of `mlx.nn.AvgPool2d`: what sums are divided by, as for
-            `mpsfunc.avg_pool` and PyTorch's layer. Default: the size of the window.
+        divisor_override: By name only, in addition to the arguments of `mlx.nn.AvgPool2d`: what sums are divided by, as
+            for `mpsfunc.avg_pool` and PyTorch's layer. Default: the size of the window.
 
     Raises:
         TypeError: In a call: divisor_override is not an int.
@@ -95,8 +95,8 @@ class AvgPool1d(_Average, stock.AvgPool1d):
     """`mlx.nn.AvgPool1d` by `mpsfunc.avg_pool1d`.
 
     Args:
-        divisor_override: By name only, besides the arguments of `mlx.nn.AvgPool1d`: what sums are divided by, as for
-            `mpsfunc.avg_pool1d` and PyTorch's layer. Default: the size of the window.
+        divisor_override: By name only, in addition to the arguments of `mlx.nn.AvgPool1d`: what sums are divided by, as
+            for `mpsfunc.avg_pool1d` and PyTorch's layer. Default: the size of the window.
 
     Raises:
         TypeError: In a call: divisor_override is not an int.

@@ -29,18 +29,17 @@ class Conversion(_Fields):
     """What `convert` did; it prints counts by the classes of layers.
 
     Fields:
-        replaced: The class of each layer that is a drop-in now, by its path in the model. Without Sequentials, which
-            compute nothing themselves.
-        fused: The layers that apply the activation after them, with that activation, or into which a normalization is
-            folded. A batch normalization before a shortcut and an activation also adds the shortcut, and so does, for
-            inference, a convolution or a linear layer ("a shortcut").
-        unfused: Activations that are not fused, and why; with ``inference`` also batch normalizations.
-        left: Layers of mlx.nn that were not replaced, and why.
+        replaced: For the path of each layer that is now a drop-in, its class. Sequentials are left out.
+        fused: For the path of each layer that something is fused with or folded into, what that is: the path or name of
+            the activation or normalization, or "a shortcut".
+        unfused: For the path of each activation that is not fused, why; with ``inference`` also of each batch
+            normalization that is not folded.
+        left: For the path of each layer of mlx.nn that was not replaced, why.
 
     A layer with two paths counts twice. ``classes`` has the class of every module by its path, and the name of every
-    function in a Sequential; ``example`` says whether the model was run on an example, ``before`` how many layers were
-    drop-ins already, and ``kept_twice`` how many bytes of folded and rearranged weights a model that was converted for
-    inference keeps in addition to its own.
+    function in a Sequential; ``example`` says whether the model was called with an example, ``before`` how many layers
+    were drop-ins already, and ``kept_twice`` how many bytes of folded and rearranged weights the model keeps in
+    addition to its parameters, if it was converted for inference.
 
     Example:
         >>> import mlx.nn

@@ -44,15 +44,15 @@ def compare(
 
     All get the parameters of the first, and their outputs in evaluation are compared before anything is timed; a model
     whose outputs differ by more than rounding (in the narrowest dtype of outputs, parameters and ``x``) is not timed. A
-    forward pass is compiled, in evaluation mode; a training step uses SGD with momentum, compiled with the model's, the
-    optimizer's and the random state. The models take turns, after a run of each that is not timed. If a training step
-    fails, or nothing can be trained, only the forward pass is timed.
+    forward pass is compiled, in evaluation mode; a training step uses SGD with momentum, compiled with the states of
+    the model and the optimizer and the random state. The models take turns, after a run of each that is not timed. If a
+    training step fails, or nothing can be trained, only the forward pass is timed.
 
-    A pass that has started in this process cannot be stopped. So MLX's layers first run on the first image only; if a
-    forward pass or a step would take longer than ``limit``, they are not timed, and outputs are compared for that
-    image. If MLX's layers take too long even for that, outputs are not compared, which the report says. ``python -m
-    mpsfunc.bench`` stops the pass itself, and has a process for each model, so that on a CPU memory is the growth of
-    the process; here it is the memory of MLX's arrays, without those that existed before.
+    A pass cannot be stopped once it has started in this process. So MLX's layers first run on the first image only. If
+    the whole batch would take longer than ``limit``, MLX's layers are not timed, and outputs are compared for that
+    image. If even the first image takes too long, outputs are not compared, and the report says so. ``python -m
+    mpsfunc.bench`` can stop a pass, and has a process for each model, so on a CPU memory is the growth of the process;
+    here it is the memory of MLX's arrays, without those that existed before.
 
     Args:
         build: Returns a new model of ``mlx.nn`` in each call, whose outputs are arrays, also in lists and dicts.
@@ -61,18 +61,18 @@ def compare(
             the arrays.
         train: Whether to time training steps. Default: True.
         rounds: How often each is timed, at least once. Default: 10.
-        limit: Seconds, more than 0, that a pass of MLX's layers may take, and that all rounds of one model together
-            may before it sits out. Default: 60.
+        limit: Seconds, more than 0, that one pass of MLX's layers may take, and that all rounds of one model may take
+            together; after that the model is not measured further. Default: 60.
 
     Returns:
-        What was found. Print it.
+        A report of what was measured. Print it.
 
     Raises:
-        TypeError: build is not a function without arguments or makes no module, x is neither an array nor a shape, the
-            model returns no arrays, loss is not a function or makes no number, or train, rounds or limit are of another
-            type.
-        ValueError: build fails, makes the same module twice, or others; a forward pass or the loss fails; a number is
-            out of range.
+        TypeError: build is not a function without arguments or does not return a module, x is neither an array nor a
+            shape, the model returns no arrays, loss is not a function or does not return a number, or train, rounds or
+            limit have another type.
+        ValueError: build fails, or returns the same module twice or modules that differ; a forward pass or the loss
+            fails; or a number is out of range.
 
     Example:
         >>> import mlx.nn

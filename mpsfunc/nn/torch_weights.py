@@ -31,44 +31,44 @@ def from_torch(
 ) -> list[tuple[str, mx.array]]:
     """The weights of a PyTorch checkpoint, with channels last.
 
-    Weights of convolutions become (o, ..., i / groups), from PyTorch's (o, i / groups, ...), or (i, o / groups, ...)
-    where they are transposed. Vectors, running statistics and weights of linear layers stay as they are;
+    PyTorch's weights of convolutions, (o, i / groups, ...), become (o, ..., i / groups), and so do those of transposed
+    convolutions, (i, o / groups, ...). Vectors, running statistics and weights of linear layers stay as they are;
     ``num_batches_tracked``, which MLX does not have, is left out. Dtypes are kept. PyTorch is not imported.
 
-    With a model, its layers say what each array is, names become the model's, where a Sequential has its layers in
-    ``layers``, and shapes have to be those of the model's parameters. What comes out is what ``model.load_weights``
-    takes. The model is not changed.
+    With a model, its layers say what each array is; arrays get the model's names (in MLX the layers of a Sequential are
+    in ``layers``), and must have the shapes of its parameters. The result is what ``model.load_weights`` takes. The
+    model is not changed.
 
-    PyTorch flattens images as (c, h, w), MLX as (h, w, c), so that a linear layer behind a flattened image needs its
-    columns in another order, and one whose result becomes an image its rows. No array says so. ``flattened`` and
-    ``unflattened`` have the channels of these images, and a linear layer has to be in them unless numbers of features
-    tell that it reads what a layer ahead of it made, or makes what a convolution behind it reads. Layers are taken to
-    be called in the order of the model or, without one, of ``state_dict``; what the last linear layers make, behind
-    which there is no convolution, is taken for features.
+    PyTorch flattens images as (c, h, w), MLX as (h, w, c). So a linear layer that reads a flattened image needs its
+    columns in another order, and one whose result is reshaped to an image needs its rows in another order. The arrays
+    do not show which layers do this: name them in ``flattened`` and ``unflattened`` with the channels of the image. A
+    linear layer must be named unless its number of features is the one that the layer before it returns, or that the
+    convolution after it reads. It is assumed that layers are called in the order of the model or, without one, of
+    ``state_dict``, and that the results of the last linear layers, with no convolution after them, are features.
 
     Args:
-        state_dict: Arrays by name: PyTorch's tensors, as ``state_dict()`` has them, NumPy's arrays, or MLX's, as
-            ``mx.load`` reads them.
+        state_dict: Arrays by name: PyTorch's tensors, as ``state_dict()`` returns them, NumPy's arrays, or MLX's, as
+            ``mx.load`` returns them.
         model: The model that they are for. Default: none.
-        flattened: The channels of the image that each linear layer, or a normalization of flattened images, reads, by
-            PyTorch's name of the layer, in which the wildcards of ``fnmatch`` may stand; None where it reads no image,
-            or one that is flattened as in PyTorch. Default: none is named.
-        unflattened: The same for linear layers, and normalizations of their results, whose results become images.
-        transposed: Without a model, the groups of each transposed convolution by its name, ``{}`` for none. Default:
-            the model says it.
-        strict: Whether all names have to be there on both sides. False leaves out what one side lacks, such as a head
-            for other classes; ``model.load_weights(..., strict=False)`` takes the rest. Default True.
+        flattened: For each linear layer (or normalization) that reads a flattened image, by its name in PyTorch, the
+            channels of that image; None if it reads no image, or one that is flattened as in PyTorch. Names may have
+            the wildcards of ``fnmatch``. Default: no layer is named.
+        unflattened: The same for linear layers (and normalizations of their results) whose results become images.
+        transposed: Without a model: the groups of each transposed convolution by its name, ``{}`` if there is none.
+            Default: the model says it.
+        strict: Whether the checkpoint and the model must have the same names. False leaves out what one of them lacks,
+            such as a head for other classes; then call ``model.load_weights(..., strict=False)``. Default True.
 
     Returns:
         Names and arrays, which are evaluated; in the order of the model, if there is one.
 
     Raises:
-        TypeError: state_dict is no mapping of names to arrays, model no module, one of the next three no mapping of
-            names to ints, or strict no bool.
-        ValueError: Names or shapes do not fit the model; a layer may read or make a flattened image, and is not
-            named; a name in the arguments is that of no such layer, or its channels or groups do not divide its sizes;
-            without a model, weights may be those of transposed convolutions, and ``transposed`` is not given; an array
-            of the model's own has several axes and equal lengths, so that their order cannot be told.
+        TypeError: state_dict is not a mapping of names to arrays, model is not a module, one of the next three is not
+            a mapping of names to ints, or strict is not a bool.
+        ValueError: Names or shapes do not fit the model; a layer may read or return a flattened image but is not named;
+            a name in the arguments is not that of such a layer, or its channels or groups do not divide its sizes;
+            without a model, weights may be those of transposed convolutions but ``transposed`` is not given; or a
+            parameter of your own has several axes of equal length, so the order of its axes is ambiguous.
 
     Example:
         >>> import mlx.nn

@@ -47,8 +47,8 @@ def batch_norm1d(
         Sequences of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, float64 on a GPU, eps is not a number, neuron is no activation,
-            or group is not a group.
+        TypeError: An argument is not a floating array, float64 on a GPU, eps is not a number, neuron is not an
+            activation, or group is not a group.
         ValueError: x is not (n, l, c) or has no elements, lengths differ, eps is negative or not finite, or neuron's
             name or parameters are not those of an activation.
 
@@ -138,7 +138,7 @@ def group_norm1d(
 
     Raises:
         TypeError: An argument is not a floating array, float64 on a GPU, groups is not an int, eps is not a number, or
-            neuron is no activation.
+            neuron is not an activation.
         ValueError: x is not (n, l, c), groups do not divide the channels, lengths differ, eps is negative or not
             finite, or neuron's name or parameters are not those of an activation.
 

@@ -66,8 +66,8 @@ def bn_normalize(
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, state is not a BatchNormState, neuron is no activation, or add
-            has another dtype.
+        TypeError: An argument is not a floating array, state is not a BatchNormState, neuron is not an activation, or
+            add has another dtype.
         ValueError: x is not NHWC, lengths differ, add has another shape, or neuron's name or parameters are not those
             of an activation.
 

@@ -53,10 +53,10 @@ class BatchNormState(NamedTuple):
         return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
 
     def dmean(self, gamma: mx.array | None = None) -> mx.array:
-        """Gradient by the mean of each channel (c,), the variance held, ``-gamma * dbeta / sqrt(var + eps)``.
+        """Gradient with respect to the mean of each channel (c,), ``-gamma * dbeta / sqrt(var + eps)``.
 
-        That of the result through the mean alone, as for statistics that are arguments. The state does not know the
-        scale, of which its own sums have no need.
+        The variance counts as a constant, as where mean and variance are arguments. The state does not contain the
+        scale, so pass it.
 
         Source: ``MPSCNNBatchNormalizationStatisticsGradient``.
 
@@ -83,14 +83,14 @@ class BatchNormState(NamedTuple):
         return -self._scaled("dmean", gamma) * self.dbeta * mx.rsqrt(self.var + self.eps)
 
     def dvar(self, gamma: mx.array | None = None) -> mx.array:
-        """Gradient by the variance of each channel (c,), ``-gamma * dgamma / (2 * (var + eps))``.
+        """Gradient with respect to the variance of each channel (c,), ``-gamma * dgamma / (2 * (var + eps))``.
 
         Arguments, errors and an example are those of `dmean`.
         """
         return -self._scaled("dvar", gamma) * self.dgamma / (2 * (self.var + self.eps))
 
     def _scaled(self, name: str, gamma: mx.array | None) -> mx.array:
-        """The scale of a gradient by statistics."""
+        """The scale of a gradient with respect to statistics."""
         op = f"BatchNormState.{name}"
         if self.summed == "":
             raise ValueError(f"{op}: no gradients were taken; got summed='', expected a state from bn_stats_grad")

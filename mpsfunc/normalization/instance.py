@@ -119,7 +119,7 @@ def instance_norm(
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, or neuron is no activation.
+        TypeError: An argument is not a floating array, or neuron is not an activation.
         ValueError: x is not NHWC, lengths differ, eps is negative or not finite, or neuron's name or parameters are
             not those of an activation.
 
@@ -187,7 +187,7 @@ def instance_norm_grad(
 
     Raises:
         TypeError: An argument is not a floating array, dy and x differ in dtype, state is not an InstanceNormState, or
-            neuron is no activation.
+            neuron is not an activation.
         ValueError: dy, x, gamma, beta or the state differ in shape, or neuron is not one of the activations.
 
     Example:
@@ -233,7 +233,7 @@ def group_norm(
         Images of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, groups is not an int, or neuron is no activation.
+        TypeError: An argument is not a floating array, groups is not an int, or neuron is not an activation.
         ValueError: x is not NHWC, groups do not divide the channels, lengths differ, eps is negative or not finite, or
             neuron's name or parameters are not those of an activation.
 
@@ -302,7 +302,7 @@ def group_norm_grad(
 
     Raises:
         TypeError: An argument is not a floating array, dy and x differ in dtype, state is not a GroupNormState, or
-            neuron is no activation.
+            neuron is not an activation.
         ValueError: dy, x, gamma, beta or the state differ in shape, or neuron is not one of the activations.
 
     Example:

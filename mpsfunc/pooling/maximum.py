@@ -72,7 +72,8 @@ def max_pool(
     taken, and any pixel before a zero of the padding. NaN counts as larger than any number.
 
     Source: ``MPSCNNPoolingMax`` and ``MPSCNNDilatedPoolingMax``, which have "zero" and "clamp". "exclude" is PyTorch's
-    and ONNX's padding with minus infinity, and the default unless windows are placed as MPS places them.
+    and ONNX's padding with minus infinity, and the default unless windows are placed by ``offset`` or a
+    `PaddingPolicy`.
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.

@@ -29,9 +29,9 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
     """Writes a tree to a file, which `load` reads again.
 
     A tree is an array, a state of this package or another of its records (`Neuron`, `PaddingPolicy`), None, a bool, an
-    int, a float, a string, or a dict with string keys, list or tuple of trees; ``mx.random.state`` counts as the list
-    of its key. So parameters are one, and ``state`` of an optimizer of MLX. Arrays may have every dtype and layout;
-    they are evaluated. The same array in two places is written once.
+    int, a float, a string, or a dict with string keys, list or tuple of trees; ``mx.random.state`` is saved as a list
+    with its key. So parameters are a tree, and so is the ``state`` of an optimizer of MLX. Arrays may have any dtype
+    and layout; they are evaluated. An array that occurs twice is written once.
 
     The file is replaced atomically once all of it is on the disk: readers see the old file or the new one, and a
     process that is killed leaves one of them (and perhaps a ``.mpsfunc-....tmp`` in the folder). The new file keeps the

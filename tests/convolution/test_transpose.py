@@ -241,7 +241,7 @@ CONVOLVED = mf.conv_state((1, 8, 8, 3), (2, 3, 3, 3), stride=2, padding=1)
         (ValueError, "unknown padding", {"padding": "valid"}),
         (TypeError, "stride is not an int", {"stride": None}),
         (ValueError, "unknown neuron", {"neuron": "maxout"}),
-        (TypeError, "neuron is no activation", {"neuron": 1}),
+        (TypeError, "neuron is not an activation", {"neuron": 1}),
         (ValueError, "groups do not divide", {"groups": 3}),
         (ValueError, "windows reach too far", {"offset": 2**30, "out_size": 4}),
     ],

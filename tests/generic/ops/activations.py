@@ -54,7 +54,7 @@ def _wrong_values(name: str, letters: str) -> Iterator[Wrong]:
     }.get(name, ()):
         yield told, partial(getattr(mf, name), IMAGES, **{letter: value})
     for base in {"exponential": (0.0, -2.0), "logarithm": (1.0, -0.5)}.get(name, ()):
-        yield "c is no base", partial(getattr(mf, name), IMAGES, c=base)
+        yield "c is not a possible base", partial(getattr(mf, name), IMAGES, c=base)
 
 
 def _wrong_types(name: str, letters: str) -> Iterator[Wrong]:

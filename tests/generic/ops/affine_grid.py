@@ -65,7 +65,7 @@ OPS = (
         reference=_maps,
         slack=4,
         linear=(0,),
-        wrong_values=(("not a gradient of places", lambda: mf.affine_grid_grad(numbers((2, 3, 4, 3)))),),
+        wrong_values=(("not a gradient of a grid", lambda: mf.affine_grid_grad(numbers((2, 3, 4, 3)))),),
         wrong_types=(("align_corners is not a bool", lambda: mf.affine_grid_grad(PLACES, align_corners=0)),),
     ),
 )

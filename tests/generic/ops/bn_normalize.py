@@ -228,7 +228,7 @@ OPS = (
             ("add does not belong to x", lambda: mf.bn_normalize(IMAGES, NORM, add=IMAGES[:, :1])),
         ),
         wrong_types=(
-            ("neuron is no activation", lambda: mf.bn_normalize(IMAGES, NORM, neuron=1)),
+            ("neuron is not an activation", lambda: mf.bn_normalize(IMAGES, NORM, neuron=1)),
             ("add is not an array", lambda: mf.bn_normalize(IMAGES, NORM, add=1.0)),
             ("add and x differ in dtype", lambda: mf.bn_normalize(IMAGES, NORM, add=IMAGES.astype(mx.float16))),
             (

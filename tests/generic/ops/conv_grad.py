@@ -186,7 +186,7 @@ OPS = (
             ),
             ("unknown neuron", _of(_GELU._replace(neuron="maxout"))),
             ("state.a is out of range", _of(_GELU._replace(a=float("nan")))),
-            ("c is no base", _of(_GELU._replace(neuron="logarithm", a=1.0, c=0.0))),
+            ("c is not a possible base", _of(_GELU._replace(neuron="logarithm", a=1.0, c=0.0))),
             ("dy does not belong to this state", _of(_GELU._replace(y=_GELU.y[:1]))),
             ("dy does not belong to this state", _of(_SIGMOID._replace(y=_SIGMOID.y[:, 1:]))),
             ("the slopes do not fit the channels", _of(_PRELU._replace(slopes=mx.ones(5)))),

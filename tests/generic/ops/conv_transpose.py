@@ -246,7 +246,7 @@ OPS = (
             ("not a state of this operation", _with(state=3)),
             ("padding is not an int", _with(padding=(1, "same"))),
             ("stride is not an int", _with(stride=None)),
-            ("neuron is no activation", _with(neuron=1)),
+            ("neuron is not an activation", _with(neuron=1)),
         ),
         nodes={
             "": Node(

@@ -1,4 +1,4 @@
-"""Samples at places that a grid tells: `grid_sample`, with `_fwd`, `_grad`, `_grad_grid` and `_state`."""
+"""Samples at the positions in a grid: `grid_sample`, with `_fwd`, `_grad`, `_grad_grid` and `_state`."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ OPS = (
         wrong_values=(
             ("the grid does not belong to x", lambda: mf.grid_sample(IMAGES, GRID[:1])),
             ("the grid does not belong to x", lambda: mf.grid_sample(IMAGES, numbers((2, 3, 2, 3)))),
-            ("a grid has no places", lambda: mf.grid_sample(IMAGES, GRID[:, :0])),
+            ("a grid has no positions", lambda: mf.grid_sample(IMAGES, GRID[:, :0])),
             ("unknown coordinates", lambda: mf.grid_sample(IMAGES, GRID, "pixels")),
             ("unknown mode", lambda: mf.grid_sample(IMAGES, GRID, mode="linear")),
             ("unknown edge_mode", lambda: mf.grid_sample(IMAGES, GRID, edge_mode="zeros")),

@@ -265,7 +265,7 @@ OPS = (
         linear=(0,),
         wrong_values=(
             ("unknown neuron", lambda: mf.neuron_grad(IMAGES, IMAGES, "")),
-            ("c is no base", lambda: mf.neuron_grad(IMAGES, IMAGES, "logarithm", c=0)),
+            ("c is not a possible base", lambda: mf.neuron_grad(IMAGES, IMAGES, "logarithm", c=0)),
             ("dy does not belong to x", lambda: mf.neuron_grad(IMAGES[:1], IMAGES, "relu")),
         ),
         wrong_types=(
