@@ -17,41 +17,41 @@ from . import FAMILIES
 _DTYPES = ("float32", "float16", "bfloat16")
 _ROUNDS, _QUICK_ROUNDS = 30, 2
 
-_RATIOS = """All sides solve one problem in one process and take turns for {rounds} rounds, slow sides in fewer. Times
-are medians. A ratio is that of two times in one round: given are its median and a bootstrap interval of 95 %, and a
-target is met by a median no lower than it with a lower end of no less than 97 % of it. Answers were compared with
-float64 first. *MB* counts each image once for each pass that the operation cannot do without; *of copy* compares the
-bandwidth on those bytes with that of"""
+_RATIOS = """All libraries solve the same problem in one process and take turns, for {rounds} rounds, or for fewer if
+they are slow. Times are medians. A ratio is that of two times in the same round; shown are its median and a bootstrap
+interval of 95 %. A target is met if the median reaches it and the lower end of the interval reaches 97 % of it.
+Results were compared with float64 first. *MB* is what the operation has to read and write at least, counting an image
+once for each pass over it. *of copy* compares the bandwidth for these bytes with that of"""
 
 _CPU = (
     _RATIOS
-    + """ two threads that copy x into arrays just made by MLX, one for each of our calls.
-Calls are timed one by one, as a user makes them: each result is there and is dropped before the next call. Where some
-side takes less than 2 ms in a few calls beforehand, ten such calls in a row are one sample, except for sides beyond
-20 ms; one call before them is not timed. Rows may be of several runs of this commit (`--minutes`). *kept* is the time
-of a call where the results of all ten are kept until the last is there, for ours in one evaluation, as in the forward
-pass of a training step; *of copy* is that of *kept*.
-PyTorch's operators run on images in both layouts, with autograd off, and ratios are to the faster layout, as is
-*PyTorch, kept*. Importing mpsfunc has the process keep freed memory (docs/conventions.md), for stock
-MLX's rows too. Stock MLX's gradients are `mx.vjp`'s. No side has more than two threads. Written by `make bench`."""
+    + """ two threads that copy x into new arrays of MLX, one for each call of mpsfunc. Calls are timed one by one, as
+a user makes them: each result is computed and freed before the next call. If a call takes less than 2 ms in any
+library, ten calls in a row are one sample (except in libraries that take more than 20 ms); one call before them is
+not timed. Rows may come from several runs of this commit (`--minutes`). *kept* is the time of a call if the results
+of all ten are kept until the last one is computed, in mpsfunc by one evaluation, as in the forward pass of a training
+step; *of copy* is that of *kept*. PyTorch's operators run on images in both layouts, with autograd off; ratios, and
+*PyTorch, kept*, are those of the faster layout. Since mpsfunc is imported, the process keeps freed memory
+(docs/conventions.md), in the rows of stock MLX too. Gradients of stock MLX are those of `mx.vjp`. No library has more
+than two threads. Written by `make bench`."""
 )
 _GPU = (
     _RATIOS
-    + """ a device copy of x. Rows without a target have at most ten rounds. A time is that for which the GPU
-works on a call, on each side: its kernels, copies and fills added up, by CUPTI's records, without what lies between
-them and without launching, which whole networks contain. Each call is evaluated by itself; cuDNN
-is in PyTorch's benchmark mode. TF32 is {tf32} everywhere. Sets of inputs take turns, so that 240 MB pass before one
-is read again, and a turn begins with all of them once, not counted: what the side before has written is still on its
-way to memory then. *routed* is a call that ours hands to the vendor's library through MLX, with *own kernel* beside it;
-*cuDNN* is what PyTorch's operators for it make of batch and instance norm, beside those that it has of its own;
-*MLX swapped* is the weight gradient by hand as a convolution with batch and channels swapped. In 16 bits
-`conv_grad_weights`, whose state holds float32, has rivals whose results are made float32 too, and `by mx.vjp` all sides
-give the weights' dtype. *same kernels*:
-ours and the rival launch kernels of the same names as often, which may still differ in their sizes; a target of 1 is
-met by 0.99 then. Written by `python -m tests.bench gpu`."""
+    + """ a device copy of x. Rows without a target have at most ten rounds. A time is how long the GPU works on a
+call: the sum of its kernels, copies and fills by CUPTI's records, without the gaps between them and without
+launching, which times of whole networks contain. Each call is evaluated by itself; cuDNN is in PyTorch's benchmark
+mode. TF32 is {tf32} everywhere. Calls use several sets of inputs in turn, 240 MB in all, so that caches do not hold
+them. A turn begins with one call for each set that is not counted, since results of the library before are then still
+being written. *routed* rows run in the vendor's library through MLX, and *own kernel* rows in mpsfunc's kernel
+instead; *cuDNN* is batch or instance norm by those operators of PyTorch that call cuDNN, in addition to its own; *MLX
+swapped* is the weight gradient as a convolution of MLX with batch and channels swapped. In 16 bits the state of
+`conv_grad_weights` holds float32, so results of other libraries are converted to float32 too; rows `by mx.vjp` have
+the weights' dtype in all libraries. *same kernels* means that mpsfunc and the other library launch kernels of the
+same names equally often (their sizes may still differ); a target of 1 is then met by 0.99. Written by `python -m
+tests.bench gpu`."""
 )
-_MEMORY = """Each call has a process of its own, which makes the inputs first; the figure is how far the call raises the
-peak of that process (VmHWM), less the outputs. Written by `make bench`."""
+_MEMORY = """Each call runs in a new process, in which the inputs were created before. The figure is how much the call
+raises that process's peak memory (VmHWM), minus the size of the outputs. Written by `make bench`."""
 
 _ONLY = f"operations, such as avg_pool_grad, and families: {', '.join(FAMILIES)}"
 

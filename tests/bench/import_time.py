@@ -31,12 +31,12 @@ begin = time.perf_counter()
 print(time.perf_counter() - begin)
 """
 _LINE = re.compile(r"^import time:\s+(\d+) \|\s+(\d+) \| \s*(\S+)$", re.MULTILINE)
-_METHOD = """What `import mpsfunc` takes where `mlx.core` is there already, and what MLX's own `mlx.nn` takes then for
-comparison: each in {rounds} processes of its own, by turns, with compiled files of Python there. Then what the single
-modules take, what they import left out, by `python -X importtime` in one more process, which makes all of them slower.
-Behind that, what it takes to ask for a name first, in processes of their own, since that imports what the function is
-made of; the name is at hand then. `load` knows the states of all families, and `nn` brings `mlx.nn`. Written by
-`python -m tests.bench.import_time`."""
+_METHOD = """The first table has the time of `import mpsfunc` in a process that has already imported `mlx.core`, and
+for comparison that of `import mlx.nn`, each in {rounds} new processes, in turns, with Python's bytecode already
+written. The second table has the times of single modules without what they import, by `python -X importtime` in
+another process, where all of them are slower. The third table has the time of the first use of a name, in new
+processes, since that imports the function's modules. `load` imports the states of all families, and `nn` imports
+`mlx.nn`. Written by `python -m tests.bench.import_time`."""
 
 
 _LOADED = """

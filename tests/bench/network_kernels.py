@@ -24,8 +24,8 @@ from .whole import Cell
 _METHOD = """Kernels of {steps} training steps, recorded by CUPTI through PyTorch's profiler in the process of each
 side, after {warm} that are not recorded. *busy* is the sum of their times, which is more than a step where kernels
 overlap; *a step* is by the clock, without the profiler. The networks are those of `python -m tests.bench networks`;
-float32 is with TensorFloat-32, and in bfloat16 everything is bfloat16. Names are cut to what tells them apart. Written
-by `python -m tests.bench.network_kernels`."""
+float32 is with TensorFloat-32, and in bfloat16 everything is bfloat16. Names are shortened to what distinguishes
+them. Written by `python -m tests.bench.network_kernels`."""
 _STEPS, _WARM, _LINES = 10, 10, 16
 SIDES = (OURS, STOCK, EAGER)
 

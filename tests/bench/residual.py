@@ -29,14 +29,14 @@ EXPANSION, CLASSES = 4, 1000
 WORTH = 0.03  # of a step, from which an addition inside the norm is worth having
 _METHOD = """A ResNet-50 block ends in `relu(bn(conv(x)) + shortcut)`. *inside* is MLX's model after
 `mpsfunc.nn.convert(model, example=...)`, where the norm adds the shortcut (`add=` of `mpsfunc.batch_norm`). *behind* is
-the same model after `convert(model)`, whose blocks add by MLX and then call `mpsfunc.relu`; *by MLX* has
-`mx.maximum(sum, 0)` there, which `mx.compile` fuses with the addition. *bound* leaves the addition out: the shortcut is
-dropped, a gradient goes to both sides as it is, and the activation is the norm's own. That is no network, but no step
-with the addition inside takes less time. Each step is compiled; all variants take turns, {rounds} each of {steps}, and
-the ratio is the median of that of *behind* or *by MLX*, whichever takes less, and *inside* in one turn, with a
-bootstrap interval of 95 %. *inside saves* is that of the step, *bound saves* likewise, and *is 3 %* is told where the
-whole interval of the former lies on one side. Images are 224x224x3, and the optimizer is SGD with momentum. Written by
-`python -m tests.bench.residual`."""
+the same model after `convert(model)`: MLX adds the shortcut, and `mpsfunc.relu` follows. In *by MLX* that is
+`mx.maximum(sum, 0)`, which `mx.compile` fuses with the addition. *bound* leaves the addition out: the norm ignores the
+shortcut, whose gradient is that of the block's result. This computes something else, but no step with the addition
+inside can take less time. Each step is compiled; all variants take turns, {rounds} each of {steps}. A ratio is the time
+of *behind* or *by MLX*, whichever is faster, divided by that of *inside* in the same turn; shown are its median and a
+bootstrap interval of 95 %. *inside saves* is the part of a step's time that *inside* saves, and *bound saves* the part
+that *bound* would save. *is 3 %* says whether *inside saves* is 3 % or more, if its whole interval lies on one side of
+that. Images are 224x224x3, and the optimizer is SGD with momentum. Written by `python -m tests.bench.residual`."""
 
 
 @mx.custom_function

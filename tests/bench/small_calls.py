@@ -21,10 +21,10 @@ from . import report, stats
 LEAST, ROUNDS, CALLS = 20.0, 300, 20  # microseconds that a call may take beyond MLX's; calls of a turn
 SHAPE = (1, 8, 8, 8)
 BASE = "x + x"
-_METHOD = """What a call on an image of {shape}, evaluated by itself and dropped, costs beyond `x + x` of stock MLX, in
-microseconds: medians over {rounds} rounds, in which all calls take turns of {calls} in a row, of the differences within
-a round, with a bootstrap interval of 95 %. A target of {least:g} is met by a median that is no higher. Written by
-`python -m tests.bench.small_calls`."""
+_METHOD = """How much longer a call on an image of {shape} takes than `x + x` of stock MLX, in microseconds, if every
+result is evaluated and freed before the next call. In each of {rounds} rounds every call has a turn of {calls} in a
+row. Shown are the medians of the differences within a round, with a bootstrap interval of 95 %. A target of {least:g}
+is met by a median that is not higher. Written by `python -m tests.bench.small_calls`."""
 
 Call = Callable[[], mx.array]
 

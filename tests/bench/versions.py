@@ -26,10 +26,11 @@ BATCH = 16
 # Calls and steps of a turn. The processor changes its speed within a second, so turns of calls are short and come ten
 # times as often.
 _BUILT, _OFTEN, _STEPS = 200, 10, 5
-_METHOD = """Two built checkouts in turns, {rounds} rounds: the import of mpsfunc, each in a process of its own and
-behind a first one that writes bytecode; building a call, which is all that happens before an evaluation, in ten short
-turns a round; and a training step of two networks of `tests/models/resnets.py`, batch 16, compiled. Written by
-`python -m tests.bench.versions BEFORE AFTER --out docs/benchmarks`, whose calls gave the same bits in both."""
+_METHOD = """Two built checkouts take turns, for {rounds} rounds. Each round has an import of mpsfunc, in a new
+process and with bytecode already written; the construction of a call, which is all that happens before its
+evaluation, in ten short turns; and a training step of two networks of `tests/models/resnets.py`, batch 16, compiled.
+Written by `python -m tests.bench.versions BEFORE AFTER --out docs/benchmarks`, whose calls gave the same bits in
+both."""
 _RESULTS = "results"
 _IMPORT = "import time; begun = time.perf_counter(); import mpsfunc; print(time.perf_counter() - begun)"
 
