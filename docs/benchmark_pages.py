@@ -192,7 +192,7 @@ def matrix(page: Page) -> tuple[list[Row], dict[str, tuple[str, str]]]:
         images = "one image" if line["batch"] == "1" else "batches"
         heads.setdefault(f"{line['mode']} {images}", (f"{line['mode']},", images))
         median, low, high = (float(value) for value in re.findall(r"[\d.]+", line["times as fast (95 %)"]))
-        target = 1.0 if line["asked"] == "1 x" else None
+        target = 1.0 if line["target"] == "1 x" else None
         point = Point(line["dtype"], median, low, high, target, verdict(line))
         row = found.setdefault(line["network"], Row(line["network"], line["network"], "", {}))
         row.points.setdefault(f"{line['mode']} {images}", []).append(point)

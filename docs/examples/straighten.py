@@ -4,13 +4,13 @@
     python straighten.py --seeds 5     five trainings and their median
     python straighten.py --seeds 5 --page straighten.md    and a page with their figures, beside the picture
 
-A classifier, that of train_digits.py, learns upright digits and then stays as it is. A small network looks at a warped
-digit and says through which affine map to look at it instead; `grid_sample` does, and the network may look again at
-what it sees then. It learns from how near that is to the digit before it was warped and from what the classifier makes
-of it, so all that it learns comes through the gradient of samples by their grid.
+A classifier, that of train_digits.py, learns upright digits and is then fixed. A small network predicts an affine map
+for each warped digit, and `grid_sample` samples the digit through this map; the network then sees the result and may
+correct the map. Its loss is the distance of the result from the digit before the warp, plus the classifier's loss. So
+everything that it learns comes through the gradient of the samples with respect to their grid.
 
-The digits are those of train_digits.py, and so is the fifth that is held out, warped once and for all. Nothing is
-chosen by it: the weights are those after the last epoch.
+The digits are those of train_digits.py, and so is the fifth of them that is held out and warped once. It is not used to
+select anything: the weights are those after the last epoch.
 """
 
 import argparse

@@ -67,7 +67,7 @@ Accuracies are those of a classifier that knows upright digits only. Seconds inc
 
 ![Held-out digits upright, warped and straightened]({Path(beside(page)).name})
 
-Above each image stands what the classifier takes it for, in red where that is wrong.
+The number above each image is the classifier's answer, in red if it is wrong.
 [Sampling](../families/image/sampling.md#an-example-digits-that-straighten-themselves) says how this works.
 """
     Path(page).write_text(text)

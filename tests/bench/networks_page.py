@@ -18,37 +18,38 @@ OF_ALIVE = 1.15  # on a GPU, times what is alive
 OF_EAGER = {"ResNet-50": 1.0}  # on a GPU what is alive, times PyTorch eager's; others 1.1
 _SIDES = """Networks are those of `tests/models`, written with mlx.nn and once more in PyTorch, with the same random
 weights and statistics; nothing is drawn at random in training (no dropout, no stochastic depth). *mpsfunc* is MLX's
-model after `mpsfunc.nn.convert` with an example, for inference with `inference=True` where that is known, compiled by
-`mx.compile`. PyTorch has its images channels last; *compiled* is `torch.compile`, for inference with frozen weights. A
-step of training is forward, backward and SGD with momentum; the loss is cross-entropy, or for the U-Net, the generator
-and the YOLO backbone (that of YOLOv8-s) the squares of how far results are from 1. In bfloat16 everything is bfloat16
-but the loss. Images have 224 pixels a side, the U-Net's 128, the YOLO backbone's 416, the generator's 64, and those of
-the two small ones 32: *small* has six 3x3 convolutions, and ResNet-20 is He's for CIFAR, with projections.
-What inference gives has to agree with PyTorch eager's to {outputs:g}; of a training the first loss to {losses:g}, and
-what is learned in two steps to a tenth of it, before anything is timed (in bfloat16 to {wide:g}, {wide_losses:g} and a
-half).
+model after `mpsfunc.nn.convert` with an example, for inference also with `inference=True`, compiled by `mx.compile`.
+PyTorch has its images channels last; *compiled* is `torch.compile`, for inference with frozen weights. A step of
+training is forward, backward and SGD with momentum; the loss is cross-entropy, or for the U-Net, the generator and the
+YOLO backbone (that of YOLOv8-s) the squared differences of the results from 1. In bfloat16 everything is bfloat16 but
+the loss. Images have 224 pixels a side, the U-Net's 128, the YOLO backbone's 416, the generator's 64, and those of the
+two small ones 32: *small* has six 3x3 convolutions, and ResNet-20 is He's for CIFAR, with projections. Before anything
+is timed, results are compared with those of PyTorch eager: outputs of inference have to agree to {outputs:g}, the first
+loss of a training to {losses:g}, and the fall of the loss in two steps to a tenth of it (in bfloat16 to {wide:g},
+{wide_losses:g} and a half).
 
-Every side has a process of its own, and they take turns, begun anew {processes} times. """
-_CPU = """A turn is a step that is
-not counted, since threads have slept and caches hold other things, and then the mean of as many as fill {turn} s, each
-evaluated; stock MLX and JAX take single steps in two turns where a step takes over a second, and are left out where it
-takes over a minute. *ms* are medians; ratios are the medians of the turns' ratios with a bootstrap interval of 95 %. No
-side has more than two threads, on two cores. A target is met by a median no lower than 1 with a lower end of no less
-than 0.97. In bfloat16 that is asked where the processor has instructions for it; elsewhere at most {float32:g} times
-our own time in float32. *MB* is the growth of the process's VmHWM over the first three steps, from when parameters and
-images are there, the optimizer's state included (of PyTorch compiled and JAX once they are compiled); of the processes
-the least. A training is to take no more than PyTorch eager's. Written by `python -m tests.bench networks`."""
+Each library runs in a process of its own. These take turns, and are started {processes} times. """
+_CPU = """A turn is a step that is not
+counted, since threads have slept and caches hold other data, and then the mean of as many evaluated steps as fill
+{turn} s. If a step takes more than a second, stock MLX and JAX take two turns of one step, and none if it takes more
+than a minute. *ms* are medians; ratios are the medians of the turns' ratios with a bootstrap interval of 95 %. No
+library has more than two threads, on two cores. A target is met by a median of at least 1 with a lower end of at least
+0.97. In bfloat16 this is the target if the processor has instructions for it; otherwise it is at most {float32:g} times
+mpsfunc's own time in float32. *MB* is the growth of a process's peak memory (VmHWM) over the first three steps, beyond
+parameters and images but with the optimizer's state (for compiled PyTorch and JAX after compiling); the least growth
+counts if there were several processes. The target of a training is no more memory than PyTorch eager. Written by
+`python -m tests.bench networks`."""
 _GPU = """A turn is {warm} steps
-that are not counted and then the mean of {steps}; nobody waits for a step before the last. Ratios are medians of the
-turns' ratios with a bootstrap interval of 95 %. Float32 is with TensorFloat-32 for all, and there results agree to
-{tf32:g}. A target is met by a median no lower than 1 with a lower end of no less than 0.97; for inference of one image
-it is beside PyTorch eager alone. *MB* is the peak of the library's allocator over steps that are evaluated one by one,
-*ahead* over {steps} launched ahead, and *alive* with `MLX_MAX_OPS_PER_BUFFER=2`. Written by
-`python -m tests.bench networks --gpu`."""
+that are not counted and then the mean of {steps}, which are launched without waiting for each other. Ratios are medians
+of the turns' ratios with a bootstrap interval of 95 %. Float32 is with TensorFloat-32 for all, and results then have to
+agree to {tf32:g}. A target is met by a median of at least 1 with a lower end of at least 0.97; for inference of one
+image it compares with PyTorch eager alone. *MB* is the peak of the library's allocator over steps that are evaluated
+one by one, *ahead* over {steps} steps launched without waiting, and *alive* with `MLX_MAX_OPS_PER_BUFFER=2`, which
+shows how much memory is in use at once. Written by `python -m tests.bench networks --gpu`."""
 
 
 class Line(NamedTuple):
-    """A cell: its rows, the rival that counts, how ours stands to that, what is asked, and whether it is met."""
+    """A cell: its rows, the rival that counts, how ours stands to that, the target, and whether it is met."""
 
     cell: list[Record]
     rival: Record
@@ -92,9 +93,9 @@ def write(table: Path) -> str:
     title = f"Whole networks on {'an NVIDIA GPU' if on_gpu else 'the CPU'}: {name.rpartition('_')[2]}"
     said = f"{means} {report.counted(met, 'targets')}"
     head = ["network", "mode", "batch", "dtype", *(f"{side}, ms" for side in (OURS, EAGER, "compiled"))]
-    head += ["beside", "times as fast (95 %)", *(f"{side}, MB" for side in (OURS, EAGER, "compiled"))]
+    head += ["compared with", "times as fast (95 %)", *(f"{side}, MB" for side in (OURS, EAGER, "compiled"))]
     parts = [f"# {title}", report.picture(name, said), method, report.table(["machine", ""], facts(records).items())]
-    parts += ["## Networks", means, report.table([*head, "asked", ""], (_cells(line) for line in lines))]
+    parts += ["## Networks", means, report.table([*head, "target", ""], (_cells(line) for line in lines))]
     if memory:
         kinds = ["evaluated", "ahead", "alive"] if on_gpu else [OURS]
         shown = ["network", "batch", "dtype", *(f"{kind}, MB" for kind in kinds), f"{EAGER}, MB", "at most", ""]
@@ -180,7 +181,7 @@ def geometric(lines: Iterable[Line]) -> list[str]:
         best = [line.ratio.median for line in lines if line.known[3] == dtype]
         if over:
             means = [math.exp(sum(map(math.log, ratios)) / len(ratios)) for ratios in (over, best)]
-            asked = f", where {OVER_EAGER:g} is asked" if dtype == "float32" else ""
+            asked = f" (target {OVER_EAGER:g})" if dtype == "float32" else ""
             found.append(
                 f"In {dtype} mpsfunc is {means[0]:.2f} times as fast as PyTorch eager in the geometric mean over "
                 f"{len(over)} cells{asked}, and {means[1]:.2f} times as fast as what is fastest in each."
