@@ -37,7 +37,7 @@ def crop_parts(x: mx.array, out_size: IntOrPair, offset: IntOrPair) -> tuple[Par
     for size, first, length in zip(sizes, firsts, (h, w), strict=True):
         if first + size > length:
             raise ValueError(
-                f"crop: the rectangle reaches beyond the image; got out_size={describe(out_size)} at "
+                f"crop: the rectangle reaches outside the image; got out_size={describe(out_size)} at "
                 f"offset={describe(offset)}, expected a part of {(h, w)}"
             )
     top, left = firsts

@@ -91,7 +91,7 @@ def instance_norm1d(
         Sequences of x's shape and dtype.
 
     Raises:
-        TypeError: An argument is not a floating array, float64 on a GPU, eps is not a number, or neuron is no
+        TypeError: An argument is not a floating array, float64 on a GPU, eps is not a number, or neuron is not an
             activation.
         ValueError: x is not (n, l, c), lengths differ, eps is negative or not finite, or neuron's name or parameters
             are not those of an activation.

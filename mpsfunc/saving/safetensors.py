@@ -99,7 +99,7 @@ def _short(digits: str) -> int:
 
 
 def _no_constant(word: str) -> Any:
-    raise Refused(f"{word} is no number", "a number")
+    raise Refused(f"{word} is not a number", "a number")
 
 
 # Writing ------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class PaddingPolicy(NamedTuple):
     Over ``length`` pixels, with ``style`` -1 for valid, 0 for same and 1 for full::
 
         n_out = ceil((length + style * (K - 1)) / stride)
-        extra = (n_out - 1) * stride + K - length        # pixels read beyond the image; may be negative
+        extra = (n_out - 1) * stride + K - length        # pixels read outside the image; may be negative
         pad = trunc((extra + corner) / 2)                # before the image; corner is 1 for top or left, else 0
 
     ``PaddingPolicy(remainder="bottom_right")`` is MPS's form of TensorFlow's SAME; where ``extra`` is

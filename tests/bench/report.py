@@ -138,7 +138,7 @@ def _result(rows: Sequence[Row]) -> str:
     met = [row.meets(target) for row in rows for target in row.targets]
     nearly = sum(row.nearly(target) for row in rows for target in row.targets)
     said = speed_result(ratios, [each for each in met if each is not None])
-    return said + f"; {nearly} of those met are 0.99 by the rival's own kernels" * bool(nearly)
+    return said + f"; {nearly} of those met are 0.99 with the same kernels" * bool(nearly)
 
 
 def speed_result(ratios: Sequence[float], met: Sequence[bool]) -> str:

@@ -163,7 +163,7 @@ def test_the_same_kernels_are_as_fast(tmp_path: Path) -> None:
     assert tied._replace(kernels={OURS: launched, "MLX": twice}).meets(target) is False
     text = report.write(tmp_path, "table", "Title", {}, "How.", [tied])
     assert "| 0.99 (0.99 to 0.99) | met | same kernels |" in text and "Kernels behind" not in text
-    assert "![1 of 1 targets are met, 0 missed; 1 of those met are 0.99 by the rival's own kernels](table.svg)" in text
+    assert "![1 of 1 targets are met, 0 missed; 1 of those met are 0.99 with the same kernels](table.svg)" in text
 
 
 def test_what_is_missed_shows_its_kernels(tmp_path: Path) -> None:

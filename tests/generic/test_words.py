@@ -27,14 +27,9 @@ PATTERNS = {phrase: pattern(phrase) for phrase in PHRASES}
 
 
 def pages() -> Iterator[Path]:
-    """The pages that people write; those of benchmark tables name the script that writes them."""
+    """All pages, those that scripts write included."""
     yield from ROOT.glob("*.md")
-    for path in sorted(ROOT.glob("docs/**/*.md")):
-        generated = path.parent.parts[-1] != "benchmarks" or re.search(
-            r"(?i)written\s+(?:by|from)\s+`(?:python -m tests|make bench)", path.read_text(encoding="utf-8")
-        )
-        if "benchmarks" not in path.parts or not generated:
-            yield path
+    yield from sorted(ROOT.glob("docs/**/*.md"))
 
 
 PAGES = {str(path.relative_to(ROOT)): path for path in pages()}

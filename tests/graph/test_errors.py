@@ -143,7 +143,7 @@ def test_dangling_and_unknown_inputs() -> None:
         (lambda x: graph.dropout(x, seed=-1, name="d"), ValueError, "d: dropout: seed is out of range"),
         (lambda x: graph.dropout(x, seed=1.5, name="d"), TypeError, "d: dropout: seed is not an int"),
         (lambda x: graph.crop(x, (5, 3), (2, 0)), ValueError, r"crop: crop: .* got out_size=\(5, 3\) .* of \(6, 5\)"),
-        (lambda x: graph.crop(x, (5, 3), (0, 3)), ValueError, "crop: crop: the rectangle reaches beyond the image"),
+        (lambda x: graph.crop(x, (5, 3), (0, 3)), ValueError, "crop: crop: the rectangle reaches outside the image"),
         (lambda x: graph.crop(x, 0), ValueError, "crop: crop: out_size is too small; got out_size=0"),
         (lambda x: graph.crop(x, 2, -1), ValueError, "crop: crop: offset is too small; got offset=-1"),
         (lambda x: graph.crop(x, "2"), TypeError, "crop: crop: out_size is not an int"),

@@ -206,7 +206,7 @@ def pair(**second: Any) -> tuple[dict[str, Any], bytes]:
         (with_header(b'{"a":' * DEEP + b"1" + b"}" * DEEP), "nested too deep"),
         (with_header(b'{"a":1,"a":1}'), "a name is there twice"),
         (with_header(b'{"a":' + b"1" * 10_000 + b"}"), "a number is too long"),
-        (with_header(b'{"a":NaN}'), "NaN is no number"),
+        (with_header(b'{"a":NaN}'), "NaN is not a number"),
         (with_header({"__metadata__": []}), "metadata"),
         (with_header({"__metadata__": {"a": 1}}), "metadata"),
     ],
