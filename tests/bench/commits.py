@@ -30,16 +30,18 @@ SETTINGS = {
 }
 COLUMNS = ("network", "batch", "dtype", "setting", "ms", "mb", "mb_ahead", "machine", "packages", "commit", "date")
 _TURNS = 3  # of each process
+_ONE = "Each setting has one process, and they follow one another."
+_SOME = "Each setting has {} processes, which follow one another; every other time settings go in the other order."
 _METHOD = """Training steps of converted networks, as `python -m tests.bench networks --gpu` has them. Launches wait
-for the GPU, and what they read and write stays in memory until it is through with them. *graphs* is MLX's own setting,
+for the GPU, and what they read and write stays in memory until it has finished them. *graphs* is MLX's own setting,
 in which up to a hundred launches are a CUDA graph; *100 launches* is MLX without graphs, of whose batches ten may wait.
 Percentages are `{percent}`: memory that launches may hold on top of what the work needs. *{alive}* commits
 every other launch (`{launches}=2`), so that what is in use is about what a step needs. Importing mpsfunc
 chooses {chosen} %, unless the user set these variables.
 
-Each setting has {processes} processes, which follow one another; the second time settings go in the other order. A turn
-is 20 steps that are launched ahead, after five that are not counted, and times are medians of {turns} turns a process.
-Megabytes are peaks of MLX's arrays over such steps. Written by `python -m tests.bench.commits`."""
+{processes}
+A turn is 20 steps that are launched ahead, after five that are not counted, and times are medians of {turns} turns a
+process. Megabytes are peaks of MLX's arrays over such steps. Written by `python -m tests.bench.commits`."""
 
 
 def measured(cell: Cell, settings: Sequence[str], processes: int) -> dict[str, tuple[float, float, float]]:
@@ -117,7 +119,7 @@ def main(args: argparse.Namespace) -> None:
         launches=LAUNCHES,
         alive=ALIVE,
         chosen=mlx_settings.PERCENT,
-        processes=args.processes,
+        processes=_ONE if args.processes == 1 else _SOME.format(args.processes),
         turns=_TURNS,
     )
     facts = {"GPU": machine.name, "packages": machine.packages, "commit": machine.commit, "date": machine.date}
