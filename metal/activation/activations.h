@@ -77,9 +77,15 @@ MPSF_POINTWISE Real sigmoid(Real x) {
 }
 
 template <typename Real>
-MPSF_POINTWISE Real sigmoid_slope(Real x) {
+MPSF_POINTWISE Real sigmoid_slope_by_decay(Real x) {
   const Real small = decay(x), over = 1 / (small + 1);
   return small * over * over;
+}
+
+// This, and gelus, CPUs with vectors for it have in another way of floats (primitives/kernels/activation/pieces.h).
+template <typename Real>
+MPSF_POINTWISE Real sigmoid_slope(Real x) {
+  return sigmoid_slope_by_decay(x);
 }
 
 // Beyond it a sigmoid has nothing left that an x times its slope would show, and no square of x overflows.
@@ -109,6 +115,15 @@ MPSF_POINTWISE Real tanh_of_softplus_slope(Real x) {
   return rest * ((x < 0 ? below : above) * over + 1) * sigmoid(x);
 }
 
+// The derivative of x times it, all by one exponential.
+template <typename Real>
+MPSF_POINTWISE Real mish_slope(Real x) {
+  const Real small = decay(x), below = small * (small + 2), above = small * 2 + 1, square = small * small * 2;
+  const Real over = 1 / (x < 0 ? below + 2 : above + square), rest = (x < 0 ? filled(x, 2) : square) * over;
+  const Real share = (x < 0 ? below : above) * over, sigmoid = (x < 0 ? small : filled(x, 1)) / (small + 1);
+  return share + bounded(x, 1000) * (rest * (share + 1) * sigmoid);
+}
+
 // A gelu by a hyperbolic tangent is x * sigmoid(w(x)): w and its derivatives, for x from -40 to 40.
 template <typename Real>
 MPSF_POINTWISE Real gelu_w(Real x) {
@@ -123,6 +138,28 @@ MPSF_POINTWISE Real gelu_w_slope(Real x) {
 template <typename Real>
 MPSF_POINTWISE Real gelu_w_curve(Real x) {
   return x * filled(x, MPSF_NUMBER(0.42812889763560147));
+}
+
+template <typename Real>
+MPSF_POINTWISE Real gelu_by_density(Real x) {
+  const Real size = at_most(absolute(x), 40);
+  return at_least(x, 0) - size * bell(size) * tail(size);
+}
+
+template <typename Real>
+MPSF_POINTWISE Real gelu_slope_by_density(Real x) {
+  const Real size = at_most(absolute(x), 40), bent = bell(size) * (size - tail(size));
+  return x < 0 ? -bent : bent + 1;
+}
+
+template <typename Real>
+MPSF_POINTWISE Real gelu(Real x) {
+  return gelu_by_density(x);
+}
+
+template <typename Real>
+MPSF_POINTWISE Real gelu_slope(Real x) {
+  return gelu_slope_by_density(x);
 }
 
 template <int K, typename Real, typename P>
@@ -146,10 +183,7 @@ MPSF_POINTWISE Real activated(Real x, P p) {
   if (K == kPower) return power(Real(x * p.a + p.b), p, 0);
   if (K == kExponential) return exp(Real((x * p.a + p.b) * p.log_c));
   if (K == kLogarithm) return log(Real(x * p.a + p.b)) / p.log_c;
-  if (K == kGelu) {
-    const Real size = at_most(absolute(x), 40);
-    return at_least(x, 0) - size * bell(size) * tail(size);
-  }
+  if (K == kGelu) return gelu(x);
   if (K == kSilu) {
     const Real share = sigmoid(Real(x * p.a));
     return share == 0 ? filled(x, 0) : x * share;
@@ -201,18 +235,13 @@ MPSF_POINTWISE Real passed(Real g, Real x, P p) {
   }
   if (K == kExponential) return g * (exp(Real((x * p.a + p.b) * p.log_c)) * (p.a * p.log_c));
   if (K == kLogarithm) return g * (p.a / ((x * p.a + p.b) * p.log_c));
-  if (K == kGelu) {
-    const Real size = at_most(absolute(x), 40), bent = bell(size) * (size - tail(size));
-    return g * (x < 0 ? -bent : bent + 1);
-  }
+  if (K == kGelu) return g * gelu_slope(x);
   if (K == kSilu) {
     const Real z = bounded(Real(x * p.a), 1000);
     return g * swish_slope(z, z, filled(z, 1));
   }
   if (K == kHardSwish) return x < -3 ? filled(x, 0) : x >= 3 ? g : g * ((x * 2 + 3) / 6);
-  if (K == kMish) {
-    return g * (tanh_of_softplus(x) + bounded(x, 1000) * tanh_of_softplus_slope(x));
-  }
+  if (K == kMish) return g * mish_slope(x);
   if (K == kGeluTanh) {
     const Real z = bounded(x, 40);
     return g * swish_slope(z, gelu_w(z), gelu_w_slope(z));

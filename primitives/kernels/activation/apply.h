@@ -2,6 +2,7 @@
 // through a function of its own, so that it neither grows their loops nor takes their registers.
 #pragma once
 #include "activation/params.h"
+#include "kernels/activation/pieces.h"
 #include "kernels/vector/power.h"
 #include "kernels/vector/vector_math.h"
 
@@ -60,6 +61,12 @@ MPSF_INLINE Vec<A> power(Vec<A> z, const Neuron<A>& neuron, int less) {
 }
 
 #include "activation/activations.h"
+
+#if defined(__AVX512F__)
+Vec<float> far_gelu(Vec<float> x) { return gelu_by_density(x); }
+Vec<float> far_gelu_slope(Vec<float> x) { return gelu_slope_by_density(x); }
+Vec<float> far_sigmoid_slope(Vec<float> x) { return sigmoid_slope_by_decay(x); }
+#endif
 
 // Calls f with a kind as a constant.
 template <typename F>

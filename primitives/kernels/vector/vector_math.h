@@ -96,11 +96,10 @@ MPSF_INLINE Reduced reduced(Vec<float> x) {
 
 // e ** r - 1 - r, over r * r, for |r| <= ln 2 / 2
 MPSF_INLINE Vec<float> exp_rest(Vec<float> r) {
-  Vec<float> rest = r * 0.000199142299f + 0.001394105f;
-  rest = rest * r + 0.00833327295f;
-  rest = rest * r + 0.0416663542f;
-  rest = rest * r + 0.166666667f;
-  return rest * r + 0.5f;
+  Vec<float> rest = r * 0.00138145939f + 0.00836871951f;
+  rest = rest * r + 0.0416683883f;
+  rest = rest * r + 0.166665206f;
+  return rest * r + 0.499999934f;
 }
 
 // v * 2 ** n, in two steps where n may be below the normal numbers.
@@ -127,8 +126,20 @@ MPSF_INLINE Vec<float> exp(Vec<float> x) {
 }
 
 MPSF_INLINE Vec<float> decay(Vec<float> x) {
+#if defined(__AVX512F__)
+  alignas(64) static const float kT[16] = {1.0, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916, 1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927, 1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543, 1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474};
+  const Vec<float> a = at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105);
+  const Vec<float> s = fused(a, splat(1.44269504f), splat(0x1.8p19f)), n = s - 0x1.8p19f;
+  const Vec<float> t = _mm512_permutexvar_ps(bit_cast<__m512i>(s), _mm512_load_ps(kT));
+  const Vec<float> r = fused(n, splat(-kRestOf2), fused(n, splat(-kLogOf2), a));
+  Vec<float> p = r * 0.166666667f + 0.5f;
+  p = p * r + 1;
+  p = p * r;
+  return scaled(p * t + t, n);
+#else
   const auto [n, r] = reduced(at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105));
   return scaled(exp_rest(r) * (r * r) + r + 1, n);
+#endif
 }
 
 MPSF_INLINE Vec<float> exp_m1(Vec<float> x) {
