@@ -94,6 +94,8 @@ _FLAT = (NONE, RELU, LINEAR, HARD_SIGMOID, ABSOLUTE, RELUN, HARD_TANH, HARD_SHRI
 
 def activation(op: str, name: NeuronName, a: Any = None, b: Any = None, c: Any = None) -> Activation:
     """An activation by its name, any but prelu's, and parameters, of which None are the type's own."""
+    if a is b is c is None and name in _USUAL:
+        return _USUAL[name]
     usual, made = PARAMETERS[name], []
     for i, (letter, given) in enumerate((("a", a), ("b", b), ("c", c))):
         if i < len(usual):
@@ -112,6 +114,10 @@ def activation(op: str, name: NeuronName, a: Any = None, b: Any = None, c: Any =
     if name in SYNONYMS:
         name, *made = SYNONYMS[name]
     return Activation(NAMES.index(name), *made)
+
+
+_USUAL: dict[NeuronName, Activation] = {}  # with the parameters that are a type's own
+_USUAL |= {name: activation("neuron", name) for name in PARAMETERS}
 
 
 # Operations on arrays of any one shape ------------------------------------------------------------------
@@ -280,6 +286,12 @@ def _launched(
     kernels: Callable[[mx.array, Activation], tuple[KernelLaunch, ...]],
     on: ActivationSpec,
 ) -> mx.array:
+    first, *_ = arrays.values()
+    shape = first.shape
+    if 1 <= len(shape) <= 4:  # without what other shapes need, for this runs at every call
+        result = (shape, first.dtype)
+        return launch.launch(op, arrays, on.act, (result,), lambda: kernels(first, on.act), on.stream)[0]
+
     def launched(some: list[mx.array]) -> mx.array:
         named, result = dict(zip(arrays, some, strict=True)), (tuple(some[0].shape), some[0].dtype)
         return launch.launch(op, named, on.act, (result,), lambda: kernels(some[0], on.act), on.stream)[0]

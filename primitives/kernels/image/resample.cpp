@@ -143,15 +143,16 @@ MPSF_INLINE void mix_both(const T* from, const Entry<A>* rows, Rows row_count, c
   });
 }
 
+// Asks for memory.
+MPSF_INLINE void ask(const void* from, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at);
+}
+
 // Asks for what the rows of a list have a little behind an offset: hardware follows one row, but not some by turns.
 template <typename T, typename A>
 MPSF_INLINE void ask_ahead(const T* from, const Entry<A>* rows, int count, int64_t offset, int64_t length) {
-  constexpr uintptr_t kAhead = 2048, kLine = 64;
-  const uintptr_t bytes = static_cast<uintptr_t>(length) * sizeof(T);
-  for (int i = 0; i < count; ++i) {
-    const uintptr_t start = reinterpret_cast<uintptr_t>(from + rows[i].at + offset) + kAhead;
-    for (uintptr_t at = 0; at < bytes; at += kLine) __builtin_prefetch(reinterpret_cast<const void*>(start + at));
-  }
+  for (int i = 0; i < count; ++i) ask(from + rows[i].at + offset, length * static_cast<int64_t>(sizeof(T)));
 }
 
 template <typename A>
@@ -213,7 +214,7 @@ void mixed(const Call& call) {
   const int64_t row_taps = 1 + row_lists.total() / rows, col_taps = 1 + col_lists.total() / cols;
 
   const bool at_once = out_pitch < pitch && longest(row_lists) <= 2 && longest(col_lists) <= 2;
-  const bool asked = col_lists.total() >= n_cols;  // else much of what is ahead is not read
+  const int64_t ahead = 1 + 2048 / (channels * col_taps * static_cast<int64_t>(sizeof(T)));  // columns to ask for
 
   parallel_groups(lines, kFiner * out_pitch, row_taps * pitch + col_taps * out_pitch, [&](int64_t begin, int64_t end) {
     const Scratch<A> buffer(pitch);
@@ -245,7 +246,9 @@ void mixed(const Call& call) {
         }
         if (at_once) {
           const Entry<A>* reads = col_lists.begin(col);
-          if (asked) ask_ahead(source, taps, count, reads[0].at, length * col_lists.size(col));
+          if (col + ahead < cols && col_lists.size(col + ahead) > 0) {
+            ask_ahead(source, taps, count, col_lists.begin(col + ahead)[0].at, channels * col_lists.size(col + ahead));
+          }
           for_counts<sizeof(A) == 4>(count, col_lists.size(col), [&](auto row_count, auto col_count) {
             mix_both(source, taps, row_count, reads, col_count, length, out, streamed);
           });
@@ -278,6 +281,8 @@ void gather_pixels(const Call& call) {
   const bool whole = pixel % kVectorBytes == 0;
   const auto again = [&](int64_t col) { return col + 1 < cols && columns[col + 1] == columns[col]; };
   const int64_t elements = out_pitch / element;
+  const bool sparse = 3 * cols <= 2 * n_cols;
+  const int64_t ahead = 1 + 2048 / pixel;
   parallel_groups(lines, kFiner * elements, elements, [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
       const uint32_t row = picked(call.in[1], line % rows, n_rows);
@@ -295,6 +300,7 @@ void gather_pixels(const Call& call) {
           twice(to + col * pixel, from + columns[col] * pixel, pixel, y.streamed);
           done = 2;
         } else {
+          if (sparse && col + ahead < cols) ask(from + columns[col + ahead] * pixel, pixel);
           move(to + col * pixel, from + columns[col] * pixel, runs[col] * pixel, y.streamed);
         }
       }

@@ -125,22 +125,33 @@ MPSF_INLINE Vec<float> exp(Vec<float> x) {
   return scaled(exp_rest(r) * (r * r) + r + 1, n);
 }
 
-MPSF_INLINE Vec<float> decay(Vec<float> x) {
 #if defined(__AVX512F__)
-  alignas(64) static const float kT[16] = {1.0, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916, 1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927, 1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543, 1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474};
-  const Vec<float> a = at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105);
-  const Vec<float> s = fused(a, splat(1.44269504f), splat(0x1.8p19f)), n = s - 0x1.8p19f;
-  const Vec<float> t = _mm512_permutexvar_ps(bit_cast<__m512i>(s), _mm512_load_ps(kT));
-  const Vec<float> r = fused(n, splat(-kRestOf2), fused(n, splat(-kLogOf2), a));
-  Vec<float> p = r * 0.166666667f + 0.5f;
-  p = p * r + 1;
-  p = p * r;
-  return scaled(p * t + t, n);
+
+// 2 ** (i / 16)
+alignas(64) constexpr float kSixteenths[16] = {
+    1.0f,        1.04427378f, 1.09050773f, 1.13878863f, 1.18920712f, 1.24185781f, 1.29683955f, 1.35425555f,
+    1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f, 1.68179283f, 1.75625216f, 1.83400809f, 1.91520656f};
+
+// The whole exponent is scaled by, the sixteenths, which end in the last bits of `moved`, are looked up, and what
+// remains is small.
+MPSF_INLINE Vec<float> decay(Vec<float> x) {
+  const Vec<float> least = at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105);
+  const Vec<float> moved = fused(least, splat(1.44269504f), splat(0x1.8p19f)), n = moved - 0x1.8p19f;
+  const Vec<float> r = fused(n, splat(-kRestOf2), fused(n, splat(-kLogOf2), least));
+  const Vec<float> power =
+      _mm512_maskz_permutexvar_ps(0xffff, bit_cast<__m512i>(moved), bit_cast<__m512>(load(kSixteenths)));
+  const Vec<float> more = ((r * 0.166666667f + 0.5f) * r + 1) * r;
+  return scaled(more * power + power, n);  // which rounds n down
+}
+
 #else
+
+MPSF_INLINE Vec<float> decay(Vec<float> x) {
   const auto [n, r] = reduced(at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105));
   return scaled(exp_rest(r) * (r * r) + r + 1, n);
-#endif
 }
+
+#endif
 
 MPSF_INLINE Vec<float> exp_m1(Vec<float> x) {
   const auto [n, r] = reduced(at_least(at_most(x, 89), -86));
