@@ -150,6 +150,28 @@ def test_slopes_to_the_last_places(isa: str, name: str, told: Told, limit: float
     assert places(of(name, told, x, "neuron_grad"), right(x)) <= limit
 
 
+def test_gelus_to_the_last_places_near_zero(isa: str) -> None:
+    """Where they are polynomials of pieces; the slope of a gelu is a difference, and its error that of the terms."""
+    x = np.arange(-4, 4, 2**-14).astype(np.float32).astype(np.float64)
+    limit = 4 if isa.startswith(("avx512", "amx")) else 6
+    assert places(of("gelu", (), x), oracle.neuron(x, "gelu")) <= limit
+    below = np.vectorize(math.erfc)(abs(x) / math.sqrt(2)) / 2
+    size = np.spacing((below + abs(x) * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)).astype(np.float32))
+    wrong = abs(of("gelu", (), x, "neuron_grad") - oracle.slope(x, "gelu"))
+    assert (wrong / np.maximum(size, np.where(x > 0, 2**-24, 0))).max() <= limit
+
+
+@each
+def test_no_number_depends_on_those_beside_it(isa: str, name: str, told: Told) -> None:
+    """Vectors of small numbers may be computed in another way, but not these where others are large."""
+    rng = np.random.default_rng(0)
+    small = np.concatenate([np.linspace(-9, 9, 4001), rng.uniform(-4, 4, 4001)]).astype(np.float32)
+    order = rng.permutation(len(small))
+    for op in ORDERS:
+        in_turn, mixed = of(name, told, np.sort(small), op), of(name, told, np.sort(small)[order], op)
+        np.testing.assert_array_equal(in_turn[order], mixed)
+
+
 def test_half_precision_rounds_once(isa: str) -> None:
     x = mx.arange(-65504, 65504, 7.0).astype(mx.float16) / 2048
     for name, told in EVERY:

@@ -322,3 +322,18 @@ def test_zeros_that_pixels_are_filled_with_keep_their_sign(on_cpu: mx.Device, fi
     for _ in range(2):
         y = mf.pad(mx.ones((1, 1, 1, 1)), 1, 1, value=fill)
         assert math.copysign(1, y[0, 0, 0, 0].item()) == math.copysign(1, fill)
+
+
+def test_a_state_that_was_right_vouches_for_no_other(on_cpu: mx.Device) -> None:
+    """Those that were found right are not looked at again."""
+    state, dy = mf.resize_nearest_state((1, 4, 4, 2), 2), mx.ones((1, 2, 2, 2))
+    for _ in range(2):
+        assert mf.resize_nearest_grad(dy, state).shape == (1, 4, 4, 2)
+        with pytest.raises(ValueError, match=r"^resize_bilinear_grad: a state of another operation; got state\.op="):
+            mf.resize_bilinear_grad(dy, state)
+        equal = state._replace(rows=tuple(state.rows))
+        assert equal == state
+        with pytest.raises(TypeError, match=r"^resize_nearest_grad: the state holds no axis; got state\.rows="):
+            mf.resize_nearest_grad(dy, equal)
+        with pytest.raises(ValueError, match="^resize_nearest_grad: dy does not belong to this state"):
+            mf.resize_nearest_grad(mx.ones((1, 2, 3, 2)), state)
