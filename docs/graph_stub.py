@@ -36,6 +36,7 @@ _TYPES = {
     "mpsfunc.image.padding": ("PadMode", "Sizes"),
     "mpsfunc.image.resampling": ("FloatOrPair", "NearestCoordinateName", "ResizeCoordinateName"),
     "mpsfunc.losses.arguments": ("ReductionName",),
+    "mpsfunc.losses.yolo_arguments": ("ClassLossName", "DistanceName", "YoloReductionName"),
     "mpsfunc.normalization.across_processes": ("Group",),
     "mpsfunc.typing": ("ComparisonName", "CoordinateName", "EdgeMode", "LossName", "MaxEdgeMode", "NeuronName"),
     "mpsfunc.windows.placement": ("IntOrPair", "KernelSize", "OutSize", "Padding", "Pixels"),

@@ -68,10 +68,13 @@ _NAMES_OF = {
         "upsample_bilinear upsample_bilinear_fwd upsample_bilinear_grad upsample_bilinear_state upsample_nearest "
         "upsample_nearest_fwd upsample_nearest_grad upsample_nearest_state"
     ),
+    "losses.boxes": "box_iou box_iou_loss box_iou_loss_grad",
     "losses.dice": "dice_loss dice_loss_grad",
     "losses.focal": "focal_loss focal_loss_grad",
     "losses.loss": "LossState loss loss_fwd loss_grad loss_value",
     "losses.softmax": "log_softmax log_softmax_grad softmax softmax_grad softmin",
+    "losses.suppression": "nms",
+    "losses.yolo": "YoloLossState yolo_boxes yolo_loss yolo_loss_fwd yolo_loss_grad",
     "normalization.along_a_line": "batch_norm1d group_norm1d instance_norm1d",
     "normalization.batch": "batch_norm batch_norm_fwd bn_grad bn_normalize bn_stats_grad",
     "normalization.batch_state": "BatchNormState",
@@ -253,6 +256,9 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.image.upsample import upsample_nearest_fwd as upsample_nearest_fwd
     from mpsfunc.image.upsample import upsample_nearest_grad as upsample_nearest_grad
     from mpsfunc.image.upsample import upsample_nearest_state as upsample_nearest_state
+    from mpsfunc.losses.boxes import box_iou as box_iou
+    from mpsfunc.losses.boxes import box_iou_loss as box_iou_loss
+    from mpsfunc.losses.boxes import box_iou_loss_grad as box_iou_loss_grad
     from mpsfunc.losses.dice import dice_loss as dice_loss
     from mpsfunc.losses.dice import dice_loss_grad as dice_loss_grad
     from mpsfunc.losses.focal import focal_loss as focal_loss
@@ -267,6 +273,12 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.losses.softmax import softmax as softmax
     from mpsfunc.losses.softmax import softmax_grad as softmax_grad
     from mpsfunc.losses.softmax import softmin as softmin
+    from mpsfunc.losses.suppression import nms as nms
+    from mpsfunc.losses.yolo import YoloLossState as YoloLossState
+    from mpsfunc.losses.yolo import yolo_boxes as yolo_boxes
+    from mpsfunc.losses.yolo import yolo_loss as yolo_loss
+    from mpsfunc.losses.yolo import yolo_loss_fwd as yolo_loss_fwd
+    from mpsfunc.losses.yolo import yolo_loss_grad as yolo_loss_grad
     from mpsfunc.normalization.along_a_line import batch_norm1d as batch_norm1d
     from mpsfunc.normalization.along_a_line import group_norm1d as group_norm1d
     from mpsfunc.normalization.along_a_line import instance_norm1d as instance_norm1d

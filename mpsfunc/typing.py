@@ -28,9 +28,13 @@ from mpsfunc.image.resampling import CoordinateName as CoordinateName
 from mpsfunc.image.resampling import NearestCoordinateName as NearestCoordinateName
 from mpsfunc.image.resampling import ResizeCoordinateName as ResizeCoordinateName
 from mpsfunc.losses.arguments import ReductionName as ReductionName
+from mpsfunc.losses.boxes import OverlapName as OverlapName
 from mpsfunc.losses.dice import SharesName as SharesName
 from mpsfunc.losses.focal import OverallName as OverallName
 from mpsfunc.losses.formulas import LossName as LossName
+from mpsfunc.losses.yolo_arguments import ClassLossName as ClassLossName
+from mpsfunc.losses.yolo_arguments import DistanceName as DistanceName
+from mpsfunc.losses.yolo_arguments import YoloReductionName as YoloReductionName
 from mpsfunc.saving.trees import Tree as Tree
 from mpsfunc.windows.axis import EdgeMode as EdgeMode
 from mpsfunc.windows.axis import MaxEdgeMode as MaxEdgeMode

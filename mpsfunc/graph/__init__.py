@@ -91,6 +91,7 @@ from mpsfunc.graph.filters import subtract as subtract
 from mpsfunc.graph.filters import tanh as tanh
 from mpsfunc.graph.filters import upsample_bilinear as upsample_bilinear
 from mpsfunc.graph.filters import upsample_nearest as upsample_nearest
+from mpsfunc.graph.filters import yolo_loss as yolo_loss
 from mpsfunc.graph.nodes import FilterNode as FilterNode
 from mpsfunc.graph.nodes import GradientFilterNode as GradientFilterNode
 from mpsfunc.graph.nodes import ImageNode as ImageNode

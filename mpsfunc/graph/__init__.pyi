@@ -22,6 +22,7 @@ from mpsfunc.image.grid_sample import GridCoordinatesName, GridEdgeName, GridSam
 from mpsfunc.image.padding import PadMode, Sizes
 from mpsfunc.image.resampling import FloatOrPair, NearestCoordinateName, ResizeCoordinateName
 from mpsfunc.losses.arguments import ReductionName
+from mpsfunc.losses.yolo_arguments import ClassLossName, DistanceName, YoloReductionName
 from mpsfunc.normalization.across_processes import Group
 from mpsfunc.typing import ComparisonName, CoordinateName, EdgeMode, LossName, MaxEdgeMode, NeuronName
 from mpsfunc.windows.placement import IntOrPair, KernelSize, OutSize, Padding, Pixels
@@ -226,3 +227,11 @@ def upsample_bilinear(
     coordinate: CoordinateName = ..., name: str | None = ...,
 ) -> FilterNode: ...
 def upsample_nearest(x: ImageNode | FilterNode, scale: IntOrPair, *, name: str | None = ...) -> FilterNode: ...
+def yolo_loss(
+    y: ImageNode | FilterNode, target: ImageNode | FilterNode, anchors: Sequence[tuple[float, float]],
+    reduction: YoloReductionName = ..., *, xy_loss: DistanceName = ..., wh_loss: DistanceName = ...,
+    class_loss: ClassLossName = ..., delta: float = ..., scale_xy: float = ..., scale_wh: float = ...,
+    scale_no_object: float = ..., scale_object: float = ..., scale_class: float = ...,
+    min_iou_for_object_presence: float | None = ..., max_iou_for_object_absence: float | None = ...,
+    rescore: bool = ..., epsilon: float = ..., divided: bool = ..., name: str | None = ...,
+) -> LossNode: ...

@@ -356,19 +356,29 @@ _LISTS: Own = {
     for name in ("class_weights", "pos_weight")
 }
 
+_DIVIDED: Own = {
+    "divided": (
+        *(False, "bool"),
+        "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.",
+    ),
+}
+
 loss = filter_of(
     kinds.loss,
     mf.loss,
     "MPSCNNLossNode",
     'loss(x, graph.ImageNode("labels"), "softmax_cross_entropy", "sum")',
     sources=("y", "target", "weights"),
-    own=_LISTS
-    | {
-        "divided": (
-            *(False, "bool"),
-            "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.",
-        ),
-    },
+    own=_LISTS | _DIVIDED,
+    made=LossNode,
+)
+yolo_loss = filter_of(
+    kinds.yolo_loss,
+    mf.yolo_loss,
+    "MPSCNNYOLOLossNode",
+    'yolo_loss(x, graph.ImageNode("labels"), [(1, 1), (2, 2)])',
+    sources=("y", "target"),
+    own=_DIVIDED,
     made=LossNode,
 )
 forward_loss = filter_of(

@@ -344,6 +344,15 @@ def _loss(call: Call) -> Made:
 loss = Kind("loss", _loss, keeps=True)
 
 
+def _yolo_loss(call: Call) -> Made:
+    value, state = mf.yolo_loss_fwd(call.x, call.images[1], **_but(call.options, "divided"))
+    exact = checks.switch("yolo_loss", "divided", call.options["divided"])
+    return Made((mf.yolo_loss_grad(call.x, state, divided=exact), value), state)
+
+
+yolo_loss = Kind("yolo_loss", _yolo_loss, keeps=True)
+
+
 def _forward_loss(call: Call) -> Made:
     wanted = checks.switch("forward_loss", "label_gradients", call.options["label_gradients"])
     target = call.images[1]

@@ -11,7 +11,7 @@ from mpsfunc.graph.nodes import FilterNode, Gradient, GradientFilterNode, ImageN
 class LossNode(FilterNode):
     """The node of a loss, which is its own gradient node, so that a backward pass starts at it.
 
-    Source: ``MPSCNNLossNode``.
+    Source: ``MPSCNNLossNode``, ``MPSCNNYOLOLossNode``.
 
     Attributes:
         result_image: The gradient of the first source. Targets and weights count as constants.

@@ -30,6 +30,7 @@ from mpsfunc.image.padding import PadState
 from mpsfunc.image.resampling import ResampleState
 from mpsfunc.image.roi_align import RoiAlignState
 from mpsfunc.losses.loss import LossState
+from mpsfunc.losses.yolo import YoloLossState
 from mpsfunc.normalization.batch_state import BatchNormState
 from mpsfunc.normalization.cross_channel import CrossChannelNormState
 from mpsfunc.normalization.instance import GroupNormState, InstanceNormState
@@ -50,6 +51,7 @@ RECORDS: dict[str, Any] = {
         *(AvgPoolState, BatchNormState, ConvState, ConvTransposeState, CropAndResizeState, CrossChannelNormState),
         *(DeformConvState, DropoutState, GridSampleState, GroupNormState, InstanceNormState, L2PoolState),
         *(LocalContrastNormState, LossState, MaxPoolState, PadState, ResampleState, RoiAlignState, SpatialNormState),
+        YoloLossState,
         *(Axis, Neuron, Padded, PaddingPolicy, Resized),
     )
 }

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("on_cpu")
 IMAGE, WEIGHTS = (2, 5, 4, 3), (4, 3, 3, 3)
 STATES: dict[str, Any] = {
     "loss": mf.LossState(mx.ones((2, 3)), "loss", "huber", "mean"),
+    "yolo_loss": mf.yolo_loss_fwd(mx.zeros((1, 2, 2, 7)), mx.zeros((1, 2, 2, 7)), [(1, 2)])[1],
     "avg_pool": mf.avg_pool_state(IMAGE, 2),
     "max_pool": mf.MaxPoolState(mx.zeros((2, 2, 2, 3), mx.uint8), "max_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),
     "l2_pool": mf.L2PoolState(mx.ones((2, 2, 2, 3)), "l2_pool", *mf.avg_pool_state(IMAGE, 2)[2:]),

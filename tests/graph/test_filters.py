@@ -19,7 +19,7 @@ FILTERS = {name for name, value in vars(graph).items() if inspect.isfunction(val
 
 
 def test_every_filter_has_a_row() -> None:
-    assert {name.partition(",")[0] for name in ROWS} | {"loss", "compare", "initial_gradient"} == FILTERS
+    assert {name.partition(",")[0] for name in ROWS} | {"loss", "yolo_loss", "compare", "initial_gradient"} == FILTERS
 
 
 def test_every_forward_function_has_a_filter_or_says_why_not() -> None:
@@ -27,7 +27,7 @@ def test_every_forward_function_has_a_filter_or_says_why_not() -> None:
     for op in OPS.values():
         if not behind.search(op.name):
             has = op.name in FILTERS
-            assert has == bool(op.nodes or op.name in ("loss", "compare")), op.name
+            assert has == bool(op.nodes or op.name in ("loss", "yolo_loss", "compare")), op.name
             assert has != bool(op.no_node), f"{op.name}: a filter, or why there is none"
 
 

@@ -1,0 +1,172 @@
+"""Non-maximum suppression: of boxes that overlap, the one with the highest score. MPS and MLX have none.
+
+Made of MLX's operations with shapes that do not depend on numbers, so it can be compiled and mapped, on any device.
+Whether a box is kept depends on those before it: boxes are taken in blocks by descending score, what kept boxes of
+earlier blocks suppress is one product of matrices, and in a block the answer is the fixed point of "is kept if no box
+before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mlx.core as mx
+
+from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import is_a
+from mpsfunc.core.launch import StreamLike
+from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
+from mpsfunc.core.printing import describe
+from mpsfunc.losses import overlaps
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_BLOCK = 64
+_MOST = 2**15  # boxes, whose pairs an array holds
+
+
+class Spec(NamedTuple):
+    """What is suppressed, how many boxes may be left, and where everything runs."""
+
+    threshold: float
+    most: int
+    stream: mx.Stream
+
+
+def nms(
+    boxes: mx.array,
+    scores: mx.array,
+    iou_threshold: float,
+    *,
+    classes: mx.array | None = None,
+    max_outputs: int | None = None,
+    stream: StreamLike = None,
+) -> tuple[mx.array, mx.array]:
+    """Which boxes to keep: those that no better kept box overlaps by more than a threshold.
+
+    Boxes are taken by descending score, of equal scores the first one first, and one is kept if its IOU with each that
+    was kept before it is at most the threshold. A score that is -inf or NaN marks a box that is not there, which is
+    never kept; so images with different numbers of boxes fit into one batch. A NaN in a box counts as no overlap.
+
+    The shape of the result does not depend on numbers: as many indices as there are boxes, or ``max_outputs`` if that
+    is less, of which the first ``count`` are kept boxes and the rest -1. So it can be compiled and mapped;
+    ``indices[:count.item()]`` is what torchvision returns. It has no derivative. Time and memory grow with the square
+    of the number of boxes: choose a thousand or so by their scores first.
+
+    Source: torchvision's ``nms``, and with ``classes`` its ``batched_nms``; they keep boxes of all scores, and return
+    an array whose length is the count. MPS and MLX have none.
+
+    Args:
+        boxes: Boxes (r, 4), each (x1, y1, x2, y2), or (n, r, 4) of several images; float32, float16, bfloat16, or
+            float64 on the CPU. The IOU is that of `box_iou`.
+        scores: (r,) or (n, r), of a floating dtype.
+        iou_threshold: From 0 to 1.
+        classes: Integers (r,) or (n, r): boxes of different classes do not suppress each other. Default: all are of
+            one.
+        max_outputs: At most so many are kept. Default: all.
+        stream: Stream or device to run on. Default: the current one.
+
+    Returns:
+        Indices, int32 (k,) or (n, k), in the order of scores; and the count, int32 () or (n,).
+
+    Raises:
+        TypeError: An array has a dtype that is not allowed, or another argument is not a number.
+        ValueError: Shapes do not fit, there are more than 32,768 boxes, or a number is out of range.
+
+    Example:
+        >>> boxes = mx.array([[0.0, 0, 2, 2], [0, 0, 2, 1.8], [3, 3, 4, 4]])
+        >>> indices, count = nms(boxes, mx.array([0.6, 0.9, 0.3]), 0.5)
+        >>> indices, count.item()
+        (array([1, 2, -1], dtype=int32), 2)
+        >>> nms(boxes, mx.array([0.6, 0.9, 0.3]), 0.5, classes=mx.array([0, 1, 0]))[0]
+        array([1, 0, 2], dtype=int32)
+    """
+    op, stream = "nms", launch.resolve(stream)
+    checks.array(op, "boxes", boxes, stream=stream)
+    if boxes.ndim not in (2, 3) or boxes.shape[-1] != 4:
+        raise ValueError(
+            f"{op}: boxes are not (x1, y1, x2, y2); got boxes.shape={tuple(boxes.shape)}, expected (r, 4) or (n, r, 4)"
+        )
+    if boxes.shape[-2] > _MOST:
+        raise ValueError(
+            f"{op}: too many boxes; got boxes.shape={tuple(boxes.shape)}, expected at most {_MOST} of an image"
+        )
+    checks.array(op, "scores", scores, stream=stream)
+    checks.shape(op, "scores", scores, tuple(boxes.shape[:-1]), "scores do not belong to boxes")
+    threshold = checks.number(op, "iou_threshold", iou_threshold, 0.0, 1.0)
+    if classes is not None:
+        _check_classes(op, classes, boxes)
+    count = boxes.shape[-2]
+    most = count if max_outputs is None else min(count, checks.whole(op, "max_outputs", max_outputs, 0))
+    spec = Spec(threshold, most, stream)
+    arrays = [mx.stop_gradient(a) for a in (boxes, scores, *(() if classes is None else (classes,)))]
+    with mx.stream(stream):
+        if boxes.ndim == 3:
+            return kept(*arrays, spec)
+        indices, total = kept(*[a[None] for a in arrays], spec)
+        return indices[0], total[0]
+
+
+def _check_classes(op: str, classes: Any, boxes: mx.array) -> None:
+    if not is_a(classes, mx.array):
+        raise TypeError(f"{op}: classes is not an array; got classes={describe(classes)}, expected an mx.array")
+    if not mx.issubdtype(classes.dtype, mx.integer):
+        raise TypeError(
+            f"{op}: classes has no integer dtype; got classes.dtype={classes.dtype}, expected an integer dtype"
+        )
+    checks.shape(op, "classes", classes, tuple(boxes.shape[:-1]), "classes do not belong to boxes")
+
+
+@operation("nms")
+def kept(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> tuple[mx.array, mx.array]:
+    """Indices and counts, of images with boxes (n, r, 4), scores (n, r) and perhaps classes (n, r)."""
+    boxes, scores, *classes = args[:-1]
+    spec: Spec = args[-1]
+    n, count, _ = boxes.shape
+    if n == 0 or count == 0:
+        return mx.zeros((n, spec.most), mx.int32), mx.zeros((n,), mx.int32)
+    there = scores > -mx.inf  # not of NaN
+    order = mx.argsort(-mx.where(there, scores, mx.full(scores.shape, -mx.inf, dtype=scores.dtype)), axis=1)
+    boxes = mx.take_along_axis(boxes.astype(launch.accumulator(boxes.dtype)), order[..., None], axis=1)
+    free = mx.take_along_axis(there, order, axis=1).astype(mx.float32)[:, None]  # (n, 1, r)
+    suppresses = overlaps.overlap(boxes[:, :, None], boxes[:, None], "iou", 0.0, exact=True) > spec.threshold
+    for each in classes:
+        named = mx.take_along_axis(each, order, axis=1)
+        suppresses = mx.logical_and(suppresses, named[:, :, None] == named[:, None])
+    place = mx.arange(count)
+    keeps = _in_order(free, mx.logical_and(suppresses, place[:, None] < place).astype(mx.float32)) > 0
+    places = mx.argsort(mx.where(keeps, place, place + count), axis=1)[:, : spec.most]
+    total = mx.minimum(keeps.sum(1), spec.most).astype(mx.int32)
+    indices = mx.take_along_axis(order, places, axis=1).astype(mx.int32)
+    return mx.where(mx.arange(spec.most) < total[:, None], indices, -1), total
+
+
+@kept.vjp
+def _kept_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
+    return (None,) * len(arrays)
+
+
+@kept.jvp
+def _kept_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> tuple[mx.array, mx.array]:
+    indices, total = kept(*arrays, spec)
+    return mx.zeros_like(indices), mx.zeros_like(total)
+
+
+kept.vmap(over_batches(kept))
+
+
+def _in_order(free: mx.array, suppresses: mx.array) -> mx.array:
+    """Which boxes (n, r) are kept, of those that are there (n, 1, r), by which suppress which later ones (n, r, r)."""
+    count = free.shape[-1]
+    done: list[mx.array] = []
+    for start in range(0, count, _BLOCK):
+        end = min(start + _BLOCK, count)
+        open_ = free[..., start:end]
+        if done:
+            open_ = mx.where(mx.concatenate(done, axis=-1) @ suppresses[:, :start, start:end] > 0, 0.0, open_)
+        within, found = suppresses[:, start:end, start:end], open_
+        for _ in range(end - start - 1):
+            found = mx.where(found @ within > 0, 0.0, open_)
+        done.append(found)
+    return mx.concatenate(done, axis=-1)[:, 0]

@@ -1,0 +1,103 @@
+"""Non-maximum suppression: beside the definition, which keeps boxes one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support import exact
+from support.oracle import detection as oracle
+
+import mpsfunc as mf
+from mpsfunc.losses import suppression
+
+NAN, INF = float("nan"), float("inf")
+
+
+def drawn(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Crowded boxes of sixteenths, scores of which some are equal or none, and classes."""
+    rng = np.random.default_rng([seed, count])
+    low = rng.integers(0, 48, (count, 2)) / 16
+    boxes = np.concatenate([low, low + rng.integers(4, 32, (count, 2)) / 16], 1)
+    scores = rng.integers(0, count + 1, count) / 64
+    scores[rng.random(count) < 0.1] = -INF
+    return boxes, scores, rng.integers(0, 3, count)
+
+
+def check(indices: mx.array, count: mx.array, right: list[int], length: int) -> None:
+    assert indices.dtype == count.dtype == mx.int32 and indices.shape == (length,)
+    assert indices.tolist() == [*right, *[-1] * (length - len(right))] and count.item() == len(right)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.55, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 130, 200])
+def test_definition(count: int, threshold: float, device: mx.Device) -> None:
+    """Of one class and of several, in blocks that are full, partial and several."""
+    boxes, scores, classes = drawn(count)
+    given = mx.array(boxes, mx.float32), mx.array(scores, mx.float32)
+    right = oracle.kept(boxes, scores, threshold)
+    check(*mf.nms(*given, threshold), right, count)
+    of_classes = oracle.kept(boxes, scores, threshold, classes)
+    check(*mf.nms(*given, threshold, classes=mx.array(classes)), of_classes, count)
+    most = len(right) // 2
+    check(*mf.nms(*given, threshold, max_outputs=most), right[:most], most)
+    check(*mf.nms(*given, threshold, max_outputs=count + 5), right, count)
+
+
+def test_in_each_dtype(dtype: mx.Dtype, device: mx.Device) -> None:
+    boxes, scores, _ = drawn(50)
+    given = mx.array(boxes, mx.float32).astype(dtype), mx.array(scores, mx.float32).astype(dtype)
+    check(*mf.nms(*given, 0.4), oracle.kept(*map(exact, given), 0.4), 50)
+
+
+def test_a_chain_in_which_each_box_depends_on_the_one_before(on_cpu: mx.Device) -> None:
+    """Every second one is kept: as many steps as there are boxes, in blocks and from one to the next."""
+    count = 3 * suppression._BLOCK + 5
+    low = np.arange(count) / 2
+    boxes = np.stack([low, low * 0, low + 1, low * 0 + 1], 1)
+    check(
+        *mf.nms(mx.array(boxes, mx.float32), -mx.arange(count).astype(mx.float32), 0.3), list(range(0, count, 2)), count
+    )
+
+
+def test_an_overlap_of_the_threshold_is_kept(on_cpu: mx.Device) -> None:
+    """As in torchvision: only a larger one is suppressed. Of equal scores the first box goes first."""
+    boxes, scores = mx.array([[0.0, 0, 2, 1], [0, 0, 1, 1], [0, 0, 2, 1]]), mx.array([1.0, 1.0, 1.0])
+    check(*mf.nms(boxes, scores, 0.5), [0, 1], 3)
+    check(*mf.nms(boxes, scores, 0.49), [0], 3)
+
+
+def test_what_is_not_there_and_what_is_no_number(on_cpu: mx.Device) -> None:
+    boxes = mx.array([[0.0, 0, 1, 1], [0, 0, 1, 1], [NAN, 0, 1, 1], [0, 0, 1, 1], [3, 3, 3, 3], [3, 3, 3, 3]])
+    check(*mf.nms(boxes, mx.array([NAN, 0.1, 0.9, -INF, 0.0, INF]), 0.5), [5, 2, 1, 4], 6)
+    check(*mf.nms(boxes, mx.full((6,), -INF), 0.5), [], 6)
+    check(*mf.nms(mx.zeros((0, 4)), mx.zeros(0), 0.5), [], 0)
+    check(*mf.nms(boxes, mx.zeros(6), 0.5, max_outputs=0), [], 0)
+    indices, count = mf.nms(mx.zeros((2, 0, 4)), mx.zeros((2, 0)), 0.5)
+    assert indices.shape == (2, 0) and count.tolist() == [0, 0]
+    indices, count = mf.nms(mx.zeros((0, 3, 4)), mx.zeros((0, 3)), 0.5)
+    assert indices.shape == (0, 3) and count.shape == (0,)
+
+
+def test_several_images_maps_and_compilation(device: mx.Device) -> None:
+    """The same shapes whatever is kept, so one trace serves all."""
+    images = [drawn(70, seed) for seed in range(3)]
+    boxes, scores, classes = (np.stack(each) for each in zip(*images, strict=True))
+    given: list[Any] = [mx.array(boxes, mx.float32), mx.array(scores, mx.float32), mx.array(classes)]
+    traces = []
+
+    def kept(boxes: mx.array, scores: mx.array, classes: mx.array) -> tuple[mx.array, mx.array]:
+        traces.append(1)
+        return mf.nms(boxes, scores, 0.35, classes=classes, max_outputs=30)
+
+    mapped, compiled = mx.vmap(kept)(*given), mx.compile(kept)
+    traces.clear()
+    for i, image in enumerate(images):
+        right = oracle.kept(image[0], image[1], 0.35, image[2])[:30]
+        check(kept(*given)[0][i], kept(*given)[1][i], right, 30)
+        check(mapped[0][i], mapped[1][i], right, 30)
+        traces.clear() if i == 0 else None
+        check(*compiled(*(a[i] for a in given)), right, 30)
+    assert not mx.grad(lambda b: mf.nms(b, given[1][0], 0.3)[0].astype(mx.float32).sum())(given[0][0]).any()
