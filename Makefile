@@ -21,7 +21,7 @@ same_everywhere := \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,building checkpoint_arguments checkpointing cuda_graphs environment exporting first_minute interpreters \
     interrupts memory native_module nvrtc nvrtc_compiles nvrtc_found operations processes releasing rules threads,core/test_$(name).py) \
-  $(foreach name,bad_calls bad_input demo docs error_texts layers pictures site state_transforms states straighten tracing transforms types, \
+  $(foreach name,bad_calls bad_input demo detect_shapes docs error_texts layers pictures site state_transforms states straighten tracing transforms types, \
     generic/test_$(name).py) \
   image/test_cpu.py losses/test_cpu.py \
   $(foreach name,checkpointing conversion named_pairs torch_weights,nn/test_$(name).py) \

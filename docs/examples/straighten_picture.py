@@ -53,7 +53,7 @@ def write_page(page: str, outcomes: Mapping[int, Outcome], epochs: int) -> None:
     median = f"| median | {means[0]:.1%} | {means[1]:.1%} | {means[2]:.1%} | {means[3]:.0f} |"
     count, device = len(next(iter(outcomes.values())).predicted[0]), mx.default_device().type.name
     run = f"python docs/examples/straighten.py --seeds {len(outcomes)} --page {Path(page).name}"
-    where = f"{device.upper()} of {_processor()}, {mf.get_num_threads()} threads, MLX {mx.__version__}"
+    where = f"{device.upper()} of {processor()}, {mf.get_num_threads()} threads, MLX {mx.__version__}"
     text = f"""# Straightened digits
 
 Written by `{run}`: {epochs} epochs, {count} held-out digits;
@@ -73,7 +73,7 @@ The number above each image is the classifier's answer, in red if it is wrong.
     Path(page).write_text(text)
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the processor, as far as the system tells it."""
     known = Path("/proc/cpuinfo")
     named = re.search(r"^model name\s*:\s*(.+)$", known.read_text() if known.exists() else "", re.MULTILINE)

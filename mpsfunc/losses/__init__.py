@@ -1,1 +1,1 @@
-"""Losses, softmax and log-softmax."""
+"""Losses, softmax and log-softmax; overlaps of boxes and their suppression."""

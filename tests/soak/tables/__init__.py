@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.soak.tables import (
     activations,
     correlations,
+    detection,
     elements,
     losses,
     moves,
@@ -30,4 +31,5 @@ ROWS: dict[str, Row] = {
     **samples.ROWS,
     **correlations.ROWS,
     **regions.ROWS,
+    **detection.ROWS,
 }
