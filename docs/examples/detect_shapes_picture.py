@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from average_precision import Found
     from detect_shapes import Outcome
 
-ROWS, COLS = 3, 8
-SURE = 0.5  # score of the boxes that are drawn
+ROWS, COLS = 2, 6
+SURE = 0.4  # score of the boxes that are drawn
 COLOURS = {"circle": "#d62828", "square": "#1d4ed8", "triangle": "#15803d"}
 LETTERS = {name: name[0] for name in COLOURS}
 
 
 def save(path: str, drawn: shapes.Shapes, found: Found) -> None:
     """Writes the PNG: the first held-out images, each with the boxes that the detector is rather sure of."""
-    figure = Figure(figsize=(COLS * 1.25, ROWS * 1.32), layout="constrained")
+    figure = Figure(figsize=(COLS * 1.4, ROWS * 1.48), layout="constrained")
     FigureCanvasAgg(figure)
     for i, axes in enumerate(figure.subplots(ROWS, COLS).flat):
         axes.set(xticks=[], yticks=[])
@@ -42,7 +42,7 @@ def save(path: str, drawn: shapes.Shapes, found: Found) -> None:
             axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, color=COLOURS[name], linewidth=1.2))
             label = {"facecolor": COLOURS[name], "edgecolor": "white", "linewidth": 0.5, "pad": 0.8}
             axes.text(x1, y1, f"{LETTERS[name]} {found.score[k]:.2f}", color="white", fontsize=5, bbox=label)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
 
 
 def write_page(page: str, outcomes: Mapping[int, Outcome], drawn: shapes.Shapes, steps: int) -> None:

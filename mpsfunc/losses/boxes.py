@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from mpsfunc.core import checks, launch
 from mpsfunc.core.launch import StreamLike
+from mpsfunc.core.operation import operation
 from mpsfunc.losses import overlaps
 from mpsfunc.losses.focal import OVERALL, OverallName
 
@@ -138,7 +139,7 @@ def box_iou_loss(
     """
     given = _checked("box_iou_loss", boxes, target, type, reduction, epsilon, exact, stream)
     with mx.stream(given.stream):
-        made = given.losses(boxes)
+        made = given.losses(boxes, target)
         if given.reduction == _NONE:
             return made.astype(boxes.dtype)
         return made.sum() * given.share
@@ -181,13 +182,12 @@ def box_iou_loss_grad(
         array([[-0.1111, 0, -0.3333, 0]], dtype=float32)
     """
     given = _checked("box_iou_loss_grad", boxes, target, type, reduction, epsilon, exact, stream)
-    with mx.stream(given.stream):
-        ones = mx.full(boxes.shape[:-1], given.share, dtype=launch.accumulator(boxes.dtype))
-        return mx.vjp(given.losses, [boxes], [ones])[1][0]
+    return gradient(boxes, target, given)
 
 
-class _Given(NamedTuple):
-    target: mx.array
+class Spec(NamedTuple):
+    """A loss of boxes, and where everything runs."""
+
     kind: OverlapName
     reduction: OverallName
     share: float  # of each box in a sum
@@ -195,16 +195,28 @@ class _Given(NamedTuple):
     exact: bool
     stream: mx.Stream
 
-    def losses(self, boxes: mx.array) -> mx.array:
+    def losses(self, boxes: mx.array, target: mx.array) -> mx.array:
         """Of every box, in the accumulator's dtype."""
         wide = launch.accumulator(boxes.dtype)
-        pair = boxes.astype(wide), self.target.astype(wide)
+        pair = boxes.astype(wide), target.astype(wide)
         return 1 - overlaps.overlap(*pair, self.kind, self.epsilon, exact=self.exact)
+
+
+@operation("box_iou_loss_grad")  # which hides `mx.vjp` from gradients around it, that would be wrong
+def gradient(boxes: mx.array, target: mx.array, spec: Spec) -> mx.array:
+    """By boxes, in their dtype."""
+    return _gradient(boxes, target, spec)
+
+
+@gradient.decomposition
+def _gradient(boxes: mx.array, target: mx.array, spec: Spec) -> mx.array:
+    shares = mx.full(boxes.shape[:-1], spec.share, dtype=launch.accumulator(boxes.dtype))
+    return mx.vjp(lambda boxes: spec.losses(boxes, target), [boxes], [shares])[1][0]
 
 
 def _checked(
     op: str, boxes: Any, target: Any, type: Any, reduction: Any, epsilon: Any, exact: Any, stream: Any
-) -> _Given:
+) -> Spec:
     stream = launch.resolve(stream)
     _check(op, "boxes", boxes, stream)
     checks.array(op, "target", target, stream=stream)
@@ -214,7 +226,7 @@ def _checked(
     reduced = checks.choice(op, "reduction", reduction, OVERALL)
     least = checks.number(op, "epsilon", epsilon, 0.0)
     share = 4 / max(boxes.size, 1) if reduced == _MEAN else 1.0
-    return _Given(target, kind, reduced, share, least, checks.switch(op, "exact", exact), stream)
+    return Spec(kind, reduced, share, least, checks.switch(op, "exact", exact), stream)
 
 
 def _check(op: str, name: str, value: Any, stream: mx.Stream) -> None:

@@ -23,10 +23,11 @@ ORIGINS: dict[str, Callable[[tuple[int, ...]], mx.array]] = {
 }
 # Functions that refuse: they take statistics of what is not there, or an entry's state or other arrays have images.
 REFUSED = {
-    "bn_stats", "batch_norm", "batch_norm1d", "batch_norm_fwd", "crop_and_resize_grad", "crop_and_resize_grad_boxes",
+    "bn_stats", "batch_norm", "batch_norm1d", "batch_norm_fwd", "box_iou", "box_iou_loss", "box_iou_loss_grad",
+    "crop_and_resize_grad", "crop_and_resize_grad_boxes",
     "dequantize_weights", "dice_loss", "dice_loss_grad",
     "dropout", "dropout_grad", "fold_batch_norm", "fully_connected", "loss", "loss_grad", "loss_value", "max_pool_grad",
-    "max_pool_grad_from_source", "max_unpool", "spatial_mean_grad",
+    "max_pool_grad_from_source", "max_unpool", "spatial_mean_grad", "yolo_loss", "yolo_loss_fwd", "yolo_loss_grad",
 }  # fmt: skip
 
 

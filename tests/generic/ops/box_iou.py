@@ -116,7 +116,6 @@ OPS = (
     ),
     OpInfo(
         name="box_iou_loss_grad",
-        launches=False,
         samples={
             **{kind: call("box_iou_loss_grad", SEVERAL, TARGET, kind, exact=True, epsilon=1e-3) for kind in KINDS},
             "a mean": call("box_iou_loss_grad", SEVERAL, TARGET, "giou", reduction="mean", epsilon=0.25),
@@ -127,7 +126,6 @@ OPS = (
     ),
     OpInfo(
         name="nms",
-        launches=False,
         differentiable=False,
         samples={
             "": call("nms", BOXES, SCORES, 0.2),

@@ -136,7 +136,6 @@ def _refused(y: mx.array = SEEN, state: Any = None, **fields: Any) -> mx.array:
 OPS = (
     OpInfo(
         name="yolo_loss",
-        launches=False,
         samples={
             **{label: call("yolo_loss", Y, LABELS, ANCHORS, **how) for label, how in HOW.items()},
             "of repeated labels": call("yolo_loss", Y, REPEATED, ANCHORS, **HOW[""]),
@@ -150,7 +149,6 @@ OPS = (
     ),
     OpInfo(
         name="yolo_loss_fwd",
-        launches=False,
         samples={
             **{label: call("yolo_loss_fwd", Y, LABELS, ANCHORS, take=0, **how) for label, how in HOW.items()},
         },
@@ -161,7 +159,6 @@ OPS = (
     ),
     OpInfo(
         name="yolo_loss_grad",
-        launches=False,
         samples={
             **{label: call("yolo_loss_grad", Y, _state(**how)) for label, how in HOW.items()},
             "divided": call("yolo_loss_grad", Y, _state(**HOW["a mean of other losses"]), divided=True),
@@ -188,7 +185,6 @@ OPS = (
     ),
     OpInfo(
         name="yolo_boxes",
-        launches=False,
         samples={
             "": call("yolo_boxes", Y, ANCHORS),
             "of one anchor": call("yolo_boxes", Array((2, 3, 1, 9)), ((0.5, 2.0),)),
