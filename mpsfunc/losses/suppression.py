@@ -100,8 +100,8 @@ def nms(
     count = boxes.shape[-2]
     most = count if max_outputs is None else min(count, checks.whole(op, "max_outputs", max_outputs, 0))
     spec = Spec(threshold, most, stream)
-    arrays = [mx.stop_gradient(a) for a in (boxes, scores, *(() if classes is None else (classes,)))]
     with mx.stream(stream):
+        arrays = [mx.stop_gradient(a) for a in (boxes, scores, *(() if classes is None else (classes,)))]
         if boxes.ndim == 3:
             return kept(*arrays, spec)
         indices, total = kept(*[a[None] for a in arrays], spec)

@@ -66,7 +66,11 @@ def launches(name: str) -> bool:
     return OPS[name.split()[0]].launches
 
 
-CUSTOM = "affine_grid", "affine_grid_grad"  # operations of MLX's that are a custom function together
+CUSTOM = (
+    "affine_grid",
+    "affine_grid_grad",
+    "box_iou_loss_grad",
+)  # operations of MLX's that are a custom function together
 
 SLICED = "box_iou", "box_iou_loss"  # of whose coordinates MLX does not infer the shape
 

@@ -116,6 +116,7 @@ OPS = (
     ),
     OpInfo(
         name="box_iou_loss_grad",
+        launches=False,
         samples={
             **{kind: call("box_iou_loss_grad", SEVERAL, TARGET, kind, exact=True, epsilon=1e-3) for kind in KINDS},
             "a mean": call("box_iou_loss_grad", SEVERAL, TARGET, "giou", reduction="mean", epsilon=0.25),
@@ -126,6 +127,7 @@ OPS = (
     ),
     OpInfo(
         name="nms",
+        launches=False,
         differentiable=False,
         samples={
             "": call("nms", BOXES, SCORES, 0.2),
