@@ -93,9 +93,13 @@ _NAMES_OF = {
     ),
     "pooling.along_a_line": "avg_pool1d l2_pool1d max_pool1d",
     "pooling.average": "AvgPoolState avg_pool avg_pool_fwd avg_pool_grad avg_pool_state",
+    "pooling.extremes": "reduce_argmax reduce_argmin reduce_max reduce_max_grad reduce_min reduce_min_grad",
     "pooling.l2": "L2PoolState l2_pool l2_pool_fwd l2_pool_grad",
     "pooling.maximum": (
         "MaxPoolState max_pool max_pool_fwd max_pool_grad max_pool_grad_from_source max_pool_indices max_unpool"
+    ),
+    "pooling.reductions": (
+        "reduce_mean reduce_mean_grad reduce_sum reduce_sum_grad reduce_weighted_sum reduce_weighted_sum_grad"
     ),
     "pooling.spatial_mean": "spatial_mean spatial_mean_grad",
     "saving.files": "load save",
@@ -323,6 +327,12 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.pooling.average import avg_pool_fwd as avg_pool_fwd
     from mpsfunc.pooling.average import avg_pool_grad as avg_pool_grad
     from mpsfunc.pooling.average import avg_pool_state as avg_pool_state
+    from mpsfunc.pooling.extremes import reduce_argmax as reduce_argmax
+    from mpsfunc.pooling.extremes import reduce_argmin as reduce_argmin
+    from mpsfunc.pooling.extremes import reduce_max as reduce_max
+    from mpsfunc.pooling.extremes import reduce_max_grad as reduce_max_grad
+    from mpsfunc.pooling.extremes import reduce_min as reduce_min
+    from mpsfunc.pooling.extremes import reduce_min_grad as reduce_min_grad
     from mpsfunc.pooling.l2 import L2PoolState as L2PoolState
     from mpsfunc.pooling.l2 import l2_pool as l2_pool
     from mpsfunc.pooling.l2 import l2_pool_fwd as l2_pool_fwd
@@ -334,6 +344,12 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.pooling.maximum import max_pool_grad_from_source as max_pool_grad_from_source
     from mpsfunc.pooling.maximum import max_pool_indices as max_pool_indices
     from mpsfunc.pooling.maximum import max_unpool as max_unpool
+    from mpsfunc.pooling.reductions import reduce_mean as reduce_mean
+    from mpsfunc.pooling.reductions import reduce_mean_grad as reduce_mean_grad
+    from mpsfunc.pooling.reductions import reduce_sum as reduce_sum
+    from mpsfunc.pooling.reductions import reduce_sum_grad as reduce_sum_grad
+    from mpsfunc.pooling.reductions import reduce_weighted_sum as reduce_weighted_sum
+    from mpsfunc.pooling.reductions import reduce_weighted_sum_grad as reduce_weighted_sum_grad
     from mpsfunc.pooling.spatial_mean import spatial_mean as spatial_mean
     from mpsfunc.pooling.spatial_mean import spatial_mean_grad as spatial_mean_grad
     from mpsfunc.saving.files import load as load

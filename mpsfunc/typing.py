@@ -35,6 +35,7 @@ from mpsfunc.losses.formulas import LossName as LossName
 from mpsfunc.losses.yolo_arguments import ClassLossName as ClassLossName
 from mpsfunc.losses.yolo_arguments import DistanceName as DistanceName
 from mpsfunc.losses.yolo_arguments import YoloReductionName as YoloReductionName
+from mpsfunc.pooling.reduced import ReducedName as ReducedName
 from mpsfunc.saving.trees import Tree as Tree
 from mpsfunc.windows.axis import EdgeMode as EdgeMode
 from mpsfunc.windows.axis import MaxEdgeMode as MaxEdgeMode

@@ -8,4 +8,14 @@ struct PoolParams {
   Axis rows, cols;
 };
 
+// Of sums over the middle axis of (outer, length, inner). mean: they are divided by the length. One word.
+struct ReduceSumParams {
+  int mean;
+};
+
+// Of extremes over that axis: the largest, or the least. results: 0 values, 1 places, 2 both. Two words.
+struct ReduceExtremeParams {
+  int largest, results;
+};
+
 #endif

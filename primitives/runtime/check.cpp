@@ -13,6 +13,7 @@
 #include "runtime/check_convolution.h"
 #include "runtime/check_elements.h"
 #include "runtime/check_images.h"
+#include "runtime/check_reductions.h"
 #include "runtime/check_rows.h"
 #include "runtime/requirements.h"
 
@@ -34,7 +35,8 @@ class Check : public Requirements {
       const bool scalar = call_.op == Op::power || (counting && a.dtype == Type::i64);
       require((scalar || a.shape.size() >= 1) && a.shape.size() <= 8, "inputs of rank 1 to 8");
       const bool laid_out = call_.op == Op::conv_laid_out && a.dtype == Type::u32;
-      const bool numbers = scalar || maximum() || tables() || labelled(a) || laid_out;
+      const bool placed = call_.op == Op::reduce_place && a.dtype == Type::u32;
+      const bool numbers = scalar || maximum() || tables() || labelled(a) || laid_out || placed;
       require(numbers || is_floating(a.dtype), "floating inputs");
     }
     for (const Shape& shape : call_.shapes) {
@@ -242,6 +244,14 @@ void check(const Signature& call) {
       c.input(1, c.in(0), c.image());
       c.input(2, c.in(2), c.accumulator());
       return c.output(0, c.in(2), c.accumulator());
+    case Op::reduce_sum:
+      return reduce_sum(c, call);
+    case Op::reduce_weigh:
+      return reduce_weigh(c);
+    case Op::reduce_extreme:
+      return reduce_extreme(c);
+    case Op::reduce_place:
+      return reduce_place(c);
     case Op::bn_stats:
       c.no_params();
       return channels(c, call, 1, 0, false);

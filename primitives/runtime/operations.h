@@ -5,8 +5,8 @@
 // for the CPU's choice of stages, arithmetic on vectors of which MLX makes the GPU's kernel, normalization by a state,
 // as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, as it does the sums
 // of the Dice loss, layer normalization, for which MLX has kernels there, and softmin, log_softmax and its gradient,
-// which are template arguments of softmax's bodies, weights that are laid out ahead, and Gram matrices, which a GPU
-// makes as gradients of weights) under metal/.
+// which are template arguments of softmax's bodies, weights that are laid out ahead, Gram matrices, which a GPU makes
+// as gradients of weights, and reductions, for which MLX has kernels there) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -16,6 +16,10 @@
   X(l2_pool)                 \
   X(l2_pool_grad)            \
   X(l2_pool_jvp)             \
+  X(reduce_sum)              \
+  X(reduce_weigh)            \
+  X(reduce_extreme)          \
+  X(reduce_place)            \
   X(bn_stats)                \
   X(bn_normalize)            \
   X(bn_normalize_add)        \
