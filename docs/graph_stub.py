@@ -38,6 +38,7 @@ _TYPES = {
     "mpsfunc.losses.arguments": ("ReductionName",),
     "mpsfunc.losses.yolo_arguments": ("ClassLossName", "DistanceName", "YoloReductionName"),
     "mpsfunc.normalization.across_processes": ("Group",),
+    "mpsfunc.pooling.reduced": ("ReducedName",),
     "mpsfunc.typing": ("ComparisonName", "CoordinateName", "EdgeMode", "LossName", "MaxEdgeMode", "NeuronName"),
     "mpsfunc.windows.placement": ("IntOrPair", "KernelSize", "OutSize", "Padding", "Pixels"),
     "mpsfunc.windows.transposed": ("ReversePadding",),
@@ -53,7 +54,8 @@ def filters() -> dict[str, Callable[..., Any]]:
 def imports() -> list[str]:
     """Those of the stub: what the package has besides the filters, and types."""
     lines = (PACKAGE / "__init__.py").read_text(encoding="utf-8").splitlines()
-    others = [line for line in lines if line.startswith("from ") and not line.startswith("from mpsfunc.graph.filters ")]
+    of_filters = tuple(f"from mpsfunc.graph.{name} " for name in ("filters", "reduction_filters"))
+    others = [line for line in lines if line.startswith("from ") and not line.startswith(of_filters)]
     types = [f"from {module} import {', '.join(names)}" for module, names in _TYPES.items()]
     return sorted([*others, *types], key=lambda line: line.split()[1::2])
 

@@ -98,4 +98,11 @@ from mpsfunc.graph.nodes import ImageNode as ImageNode
 from mpsfunc.graph.nodes import StateNode as StateNode
 from mpsfunc.graph.program import Graph as Graph
 from mpsfunc.graph.program import compile as compile
+from mpsfunc.graph.reduction_filters import reduce_argmax as reduce_argmax
+from mpsfunc.graph.reduction_filters import reduce_argmin as reduce_argmin
+from mpsfunc.graph.reduction_filters import reduce_max as reduce_max
+from mpsfunc.graph.reduction_filters import reduce_mean as reduce_mean
+from mpsfunc.graph.reduction_filters import reduce_min as reduce_min
+from mpsfunc.graph.reduction_filters import reduce_sum as reduce_sum
+from mpsfunc.graph.reduction_filters import reduce_weighted_sum as reduce_weighted_sum
 from mpsfunc.graph.training import training_graph as training_graph

@@ -109,6 +109,8 @@ class Problem(NamedTuple):
             return n, int(h * self.scale), int(w * self.scale), c
         if self.op.startswith("pad_"):
             return n, h + 2 * self.padding, w + 2 * self.padding, c
+        if self.operation.reduced:
+            return tuple(1 if i in self.operation.reduced else d for i, d in enumerate(self.shape))
         if self.exponent or self.operation.family == "pointwise":
             return *self.shape[:-1], self.operation.features or int(self.shape[-1] * self.operation.of_channels)
         extent = (self.kernel_size - 1) * self.dilation + 1

@@ -205,6 +205,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "crop": {"out_size": 2},
     "crop_and_resize": {"regions": [(0, 0, 1, 1)], "crop_size": 2},
     **dict.fromkeys(("slice_rows", "slice_columns"), {"start": 0, "stop": 2}),
+    **{f"reduce_{how}": {"over": "rows"} for how in ("sum", "mean", "weighted_sum", "max", "min", "argmax", "argmin")},
 }
 
 
@@ -220,6 +221,7 @@ def test_arguments_of_a_filter(name: str) -> None:
     images |= {"images": [x, x], "grid": graph.slice_channels(x, 0, 2)}
     if name == "yolo_loss":  # of three classes
         images |= dict.fromkeys(("y", "target"), graph.concatenate([x, x]))
+    images |= {"weights": x} if name == "reduce_weighted_sum" else {}
     right = {argument: value for argument, value in images.items() if argument in own}
     right |= FILTERS.get(name, {}) | {"name": name}
 

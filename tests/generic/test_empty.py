@@ -27,7 +27,8 @@ REFUSED = {
     "crop_and_resize_grad", "crop_and_resize_grad_boxes",
     "dequantize_weights", "dice_loss", "dice_loss_grad",
     "dropout", "dropout_grad", "fold_batch_norm", "fully_connected", "loss", "loss_grad", "loss_value", "max_pool_grad",
-    "max_pool_grad_from_source", "max_unpool", "spatial_mean_grad", "yolo_loss", "yolo_loss_fwd", "yolo_loss_grad",
+    "max_pool_grad_from_source", "max_unpool", "reduce_mean_grad", "reduce_sum_grad", "spatial_mean_grad",
+    "yolo_loss", "yolo_loss_fwd", "yolo_loss_grad",
 }  # fmt: skip
 
 

@@ -288,12 +288,13 @@ def test_every_operation_is_a_primitive_and_the_other_way_round() -> None:
 def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     texts = {path.stem for path in METAL.rglob("*.metal")}
     assert texts <= set().union(*map(words, MODULES.values()))
-    # MLX has powers and layer norm for a GPU; softmin and the logarithm of softmax are softmax's text, normalization by
-    # a state and as a whole those of its parts, also of a sum, and so is the Dice loss. A stage without a name of its
-    # own is called after its operation.
+    # MLX has powers, layer norm and reductions for a GPU; softmin and the logarithm of softmax are softmax's text,
+    # normalization by a state and as a whole those of its parts, also of a sum, and so is the Dice loss. A stage
+    # without a name of its own is called after its operation.
     others = {"power", "softmin", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE}
     others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", *LAID_OUT, *OF_A_SUM}
     others |= {"dice_sums", "dice_grad", "dice_loss_grad", "gram_matrix", "gram_matrix_grad"}
+    others |= {"reduce_sum", "reduce_weigh", "reduce_extreme", "reduce_place"}
     assert named(r"\bKernelLaunch") | operations() <= texts | others
 
 
@@ -304,6 +305,7 @@ def test_every_operation_is_public_or_a_gradient_that_its_family_folds_in() -> N
         *("batch_norm_grad", *BY_A_STATE, *OF_A_SUM, "glu_grad", "dice_sums", "dice_grad"),
         *("dropout_by_mask", "conv_grad_bias", "neuron_grad_from_output", "max_pool_gather", "l2_pool_jvp"),
         *("neuron_grad_grad", "layer_norm_grad_grad", "window_sum", "power", "gather_pixels", "resample", *LAID_OUT),
+        *("reduce_weigh", "reduce_extreme", "reduce_place"),
     }
     of_places = {name for name in operations() if name.startswith(("deform_", "box_sample"))}
     assert operations() - folded - of_places <= set(mf.__all__)

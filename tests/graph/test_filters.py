@@ -19,7 +19,8 @@ FILTERS = {name for name, value in vars(graph).items() if inspect.isfunction(val
 
 
 def test_every_filter_has_a_row() -> None:
-    assert {name.partition(",")[0] for name in ROWS} | {"loss", "yolo_loss", "compare", "initial_gradient"} == FILTERS
+    without = {"compare", "reduce_argmax", "reduce_argmin"}
+    assert {name.partition(",")[0] for name in ROWS} | {"loss", "yolo_loss", "initial_gradient"} | without == FILTERS
 
 
 def test_every_forward_function_has_a_filter_or_says_why_not() -> None:
@@ -27,7 +28,7 @@ def test_every_forward_function_has_a_filter_or_says_why_not() -> None:
     for op in OPS.values():
         if not behind.search(op.name):
             has = op.name in FILTERS
-            assert has == bool(op.nodes or op.name in ("loss", "yolo_loss", "compare")), op.name
+            assert has == bool(op.nodes or op.name in ("loss", "yolo_loss", "compare", "reduce_argmax", "reduce_argmin")), op.name
             assert has != bool(op.no_node), f"{op.name}: a filter, or why there is none"
 
 
@@ -122,6 +123,16 @@ def test_compare_has_no_gradient() -> None:
     (end,) = graph.training_graph(masked, graph.ImageNode("dy"))
     dx = graph.compile(end)({}, {"x": a, "y": b, "dy": mx.ones(X)})[0]
     close(dx, mf.compare(a, b, "less"))
+
+
+@pytest.mark.parametrize("name", ["reduce_argmax", "reduce_argmin"])
+def test_a_place_has_no_gradient(name: str) -> None:
+    x = graph.ImageNode("x")
+    node = getattr(graph, name)(x, "channels")
+    found = graph.compile(node)({}, {"x": numbers(X, 0)})[0]
+    close(found, getattr(mf, name)(numbers(X, 0), "channels"))
+    with pytest.raises(TypeError, match=f"{name}: an operation without a gradient"):
+        graph.training_graph(node)
 
 
 @pytest.mark.parametrize("divided", [False, True])

@@ -66,6 +66,7 @@ class Benchmark(NamedTuple):
         gpu: The rows of the GPU's table.
         of_channels: Of x's channels, in the output.
         features: Channels of the output, where x's do not decide.
+        reduced: Axes of x that have length 1 in the output.
     """
 
     family: str
@@ -80,3 +81,4 @@ class Benchmark(NamedTuple):
     gpu: tuple[Measured, ...] = ()
     of_channels: float = 1
     features: int = 0
+    reduced: tuple[int, ...] = ()

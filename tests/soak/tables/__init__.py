@@ -13,6 +13,7 @@ from tests.soak.tables import (
     losses,
     moves,
     norms,
+    reductions,
     regions,
     samples,
     sequences,
@@ -32,4 +33,5 @@ ROWS: dict[str, Row] = {
     **correlations.ROWS,
     **regions.ROWS,
     **detection.ROWS,
+    **reductions.ROWS,
 }
