@@ -154,10 +154,11 @@ MPSF_INLINE void for_tile(V (&tile)[Rows][Columns], const F& f) {
   }
 }
 
-// Applies a neuron to all that a tile holds in registers; one that is not plain by way of memory, so that the plain
-// ones have no call to save registers from.
+// Applies a neuron to all that a tile holds in registers; one that is not plain by way of memory, where `others` does
+// it, so that the plain ones have no call to save registers from.
 template <int Rows, int Columns, typename V, typename A>
-MPSF_INLINE void apply(V (&tile)[Rows][Columns], const Neuron<A>* neuron) {
+MPSF_INLINE void apply(V (&tile)[Rows][Columns], const Neuron<A>* neuron,
+                       void (*others)(Vec<A>*, int, const Neuron<A>&) = finish_others<A>) {
   if (neuron->form == kUnchanged) return;
   if (neuron->form == kRectified) return for_tile(tile, [](V z) { return rectified(z); });
   if (neuron->form == kClipped) {
@@ -173,7 +174,7 @@ MPSF_INLINE void apply(V (&tile)[Rows][Columns], const Neuron<A>* neuron) {
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) room[i][j] = tile[i][j];
   }
-  finish_others(&room[0][0], Rows * Columns, *neuron);
+  others(&room[0][0], Rows * Columns, *neuron);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4

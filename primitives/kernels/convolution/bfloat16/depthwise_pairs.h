@@ -88,7 +88,7 @@ MPSF_INLINE void finish_turns(const DepthwisePairs& pairs, Vec<float> (&acc)[Pix
       acc[i][1] += bit_cast<Vec<float>>(more.upper);
     }
   }
-  apply(acc, d.neuron);
+  apply(acc, d.neuron, finish_roughly);
   const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
 #pragma GCC unroll 4
   for (int i = 0; i < Pixels; ++i) {

@@ -1,7 +1,7 @@
 // The tile that products of bfloat16 are made in, by the instructions that multiply pairs of them and add in float32:
 // sums of kPairRows rows of a panel by kPairLanes lanes of weights, which lie as [k / 2][lane][2].
 #pragma once
-#include "kernels/activation/apply.h"
+#include "kernels/activation/rounded.h"
 #include "kernels/vector/channels.h"
 #include "kernels/vector/simd.h"
 
@@ -84,7 +84,7 @@ inline void finish_rows(int rows, const PairSums& sums, const Finish& finish) {
       const int64_t channel = finish.channel + lane;
       Vec<float> value[1][1] = {{load(from + lane) + load_some(finish.bias + channel, n)}};
       if (finish.added) value[0][0] += load_some(finish.added + r * finish.pitch + channel, n);
-      apply(value, finish.neuron);
+      apply(value, finish.neuron, finish_roughly);
       store_result(finish.to + r * finish.pitch + channel, value[0][0], n, finish.streamed);
     }
   }
@@ -208,7 +208,7 @@ void multiply_pairs(const PairPanel& panel, const Bfloat* weights, bool add, con
 #pragma GCC unroll 14
     for (int r = 0; r < Rows; ++r) acc[r][v] += load_some(more + r * finish->pitch, n);
   }
-  apply(acc, finish->neuron);
+  apply(acc, finish->neuron, finish_roughly);
   const bool streamed = finish->streamed;
   if (Vectors == 2 && finish->count >= kPairLanes) {  // a line of the cache at once
 #pragma GCC unroll 14
