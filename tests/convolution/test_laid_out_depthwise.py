@@ -41,7 +41,7 @@ def test_every_window(used: str, windows: Windows, channels: int) -> None:
     k, expected = defined(windows, (channels, 1, 1), 2)
     got = laid(k)
     close(got, *expected[0])
-    touching = k.cols.dilation == 1 and (k.cols.stride == 1 and k.cols.size <= 5)
+    touching = k.cols.dilation == 1 and k.cols.stride == 1 and k.cols.size in (1, 2, 3, 4, 5, 7)
     if touching or (k.cols.dilation == 1 and k.cols.stride == 2 and k.cols.size in (3, 5)):
         assert same_bits(got, k.conv())
     assert same_bits(laid(k._replace(neuron=Activation(RELU))), mx.maximum(got, 0))

@@ -259,7 +259,7 @@ inline void depthwise_of_turns_apart(const DepthwisePairs& pairs) {
 inline bool has_turns(const ConvAxis& rows, const ConvAxis& cols) {
   const bool touching = cols.src_tap == 1 && rows.taps <= kTurnedRows;
   const int taps = cols.taps;
-  if (cols.src_out == 1) return touching && taps >= 1 && taps <= 5;
+  if (cols.src_out == 1) return touching && taps >= 1 && taps <= 7 && taps != 6;
   return touching && cols.src_out == 2 && (taps == 3 || taps == 5);
 }
 
@@ -271,7 +271,8 @@ inline void run_turns(const DepthwisePairs& pairs) {
   if (taps == 2) return depthwise_of_turns<2, 1>(pairs);
   if (taps == 3) return depthwise_of_turns<3, 1>(pairs);
   if (taps == 4) return depthwise_of_turns<4, 1>(pairs);
-  depthwise_of_turns<5, 1>(pairs);
+  if (taps == 5) return depthwise_of_turns<5, 1>(pairs);
+  depthwise_of_turns<7, 1>(pairs);
 }
 
 // What has_turns is true of.
