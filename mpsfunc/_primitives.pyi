@@ -204,6 +204,14 @@ def become(a: mlx.core.array, b: mlx.core.array) -> None:
     Has an object hold another array of the same shape and dtype, as an assignment to all of it does.
     """
 
+def joined(a: mlx.core.array) -> list[mlx.core.array] | None:
+    """
+    The arrays that one, which is not evaluated yet, is the concatenation of along the last axis, or None.
+    """
+
+def join(parts: Sequence[mlx.core.array]) -> mlx.core.array:
+    """What mx.concatenate along the last axis makes, in all threads."""
+
 def mean_of(a: mlx.core.array) -> mlx.core.array | None:
     """
     The images of whose pixels an array, not evaluated yet, is the mean, or None.

@@ -68,6 +68,21 @@ def channel_scale(a: mx.array) -> tuple[mx.array, mx.array] | None:
     return None if module is None else module.channel_scale(a)
 
 
+def joined(a: mx.array) -> list[mx.array] | None:
+    """The arrays that ``a`` is the concatenation of along the last axis on a CPU, if it is not evaluated yet.
+
+    None also without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.joined(a)
+
+
+def join(parts: list[mx.array]) -> mx.array:
+    """``mx.concatenate(parts, axis=-1)`` on the CPU, by all threads; with the C++ module."""
+    made: mx.array = launch.module("join").join(parts)
+    return made
+
+
 def become(a: mx.array, b: mx.array) -> None:
     """Has the object ``a`` hold what ``b`` holds, as ``a[...] = b`` does; of the same shape and dtype.
 

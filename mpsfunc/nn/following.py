@@ -43,6 +43,9 @@ class Watch(Protocol):
     def summed(self, call: Call, reader: Any) -> None:
         """A layer, `reader`, was called on a sum of that call's result and images."""
 
+    def changed(self, reader: Any) -> None:
+        """A layer was called on a sum or a concatenation that was to be made by threads."""
+
 
 class Following:
     """Lets activations take over the calls of layers, of those that somebody named or that an example showed.
@@ -172,6 +175,11 @@ class Following:
             self.watch.summed(call, reader)
         self._forget(call)
         lazy.become(z, self.run(call.layer, call.x, None, **added))
+
+    def changed(self, reader: Any) -> None:
+        """A layer was given what is now made by threads."""
+        if self.watch is not None:
+            self.watch.changed(reader)
 
     def forget_sums(self) -> None:
         """Forgets the calls whose results no user holds any more."""

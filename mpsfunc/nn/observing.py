@@ -79,6 +79,7 @@ class Observation:
         self._lines: dict[str, list[int]] = {}  # of functions that were given no layer's result
         self.called: set[int] = set()  # activations, by identity
         self.sums: list[Pair] = []  # and the layers that read them
+        self.readers: set[int] = set()  # of what threads are to make, by identity
 
     def seen(self, call: Call | None, y: mx.array, behind: Any, in_a_sum: bool = False) -> None:
         """Notes it."""
@@ -96,6 +97,10 @@ class Observation:
     def summed(self, call: Call, reader: Any) -> None:
         """Notes it."""
         self.sums.append(Pair(_last(call), reader, call.y, True))
+
+    def changed(self, reader: Any) -> None:
+        """Notes it."""
+        self.readers.add(id(reader))
 
     def alone(self) -> dict[str, str]:
         """Functions that were given no layer's result."""
@@ -247,6 +252,7 @@ def observed(
     sums = [pair for pair in watch.sums if id(pair.layer) not in twice]
     common.folds.keep({(id(pair.layer), id(pair.behind)) for pair in good}, {id(pair.layer) for pair in sums})
     follow = {id(each) for pair in (*good, *sums) for each in (pair.layer, pair.behind)}
+    follow |= watch.readers
     for pair in (*good, *sums):
         if pair.in_a_sum:
             vars(pair.layer)["is_added_to"] = True

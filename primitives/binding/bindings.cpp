@@ -6,6 +6,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include "binding/copies.h"
 #include "binding/cpu_op.h"
 #include "binding/heap.h"
 #include "binding/reading.h"
@@ -46,7 +47,7 @@ std::vector<mx::array> make(Op op, std::vector<mx::array> inputs, std::vector<in
     // An evaluated array has its layout, although MLX calls it available only once somebody asked. To tell that of
     // others would save nodes, which cost less than the memory that MLX makes further ahead without them.
     bool known = a.status() != mx::array::Status::unscheduled && (a.size() == 0 || a.flags().row_contiguous);
-    if (!known) a = mx::contiguous(a, /* allow_col_major = */ false, stream);
+    if (!known) a = contiguous(a, stream);
     in.push_back(a.shape());
   }
   auto primitive = std::make_shared<CpuOp>(stream, op, std::move(params), std::move(in), out, out_dtypes);
@@ -88,6 +89,12 @@ NB_MODULE(_primitives, m) {
   m.def(
       "become", [](mx::array& a, const mx::array& b) { a.overwrite_descriptor(b); }, "a"_a, "b"_a,
       "Has an object hold another array of the same shape and dtype, as an assignment to all of it does.");
+  m.def("joined", &joined, "a"_a,
+        "The arrays that one, which is not evaluated yet, is the concatenation of along the last axis, or None.");
+  m.def(
+      "join",
+      [](const std::vector<mx::array>& parts) { return join(parts, mx::default_stream(mx::Device(mx::Device::cpu))); },
+      "parts"_a, "What mx.concatenate along the last axis makes, in all threads.");
   m.def("mean_of", &mean_of, "a"_a, "The images of whose pixels an array, not evaluated yet, is the mean, or None.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "convolution/params.h"
-
+#include "runtime/parallel.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -189,6 +189,8 @@ void run_kernel(Op op, const Call& call) {
   if (op == Op::conv_laid_out) isa = kIsas + static_cast<const Layout*>(call.in[1].data)->isa;
   isa->kernels[static_cast<int>(op)](call);
 }
+
+void run_on_pool(void* context, void (*task)(void*, int64_t), int64_t chunks) { run_chunks(context, task, chunks); }
 
 int isa_number() { return static_cast<int>(active().load() - kIsas); }
 

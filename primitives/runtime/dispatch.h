@@ -23,6 +23,9 @@ enum class Op : int { MPSF_KERNELS(MPSF_ENUMERATE) };
 // Runs the kernel on the calling thread and the pool.
 [[gnu::visibility("default")]] void run_kernel(Op op, const Call& call);
 
+// Calls task(context, i) for every i in [0, chunks) on the calling thread and the pool: what a binding does by itself.
+[[gnu::visibility("default")]] void run_on_pool(void* context, void (*task)(void*, int64_t), int64_t chunks);
+
 // Names of the instruction sets that were compiled and that this machine has, widest first.
 [[gnu::visibility("default")]] std::vector<std::string> isas();
 [[gnu::visibility("default")]] std::string active_isa();
