@@ -212,6 +212,11 @@ def joined(a: mlx.core.array) -> list[mlx.core.array] | None:
 def join(parts: Sequence[mlx.core.array]) -> mlx.core.array:
     """What mx.concatenate along the last axis makes, in all threads."""
 
+def hard_sigmoid_of(a: mlx.core.array) -> mlx.core.array | None:
+    """
+    What an array, not evaluated yet, is the hard sigmoid of, relu6(x + 3) / 6; None of others.
+    """
+
 def mean_of(a: mlx.core.array) -> mlx.core.array | None:
     """
     The images of whose pixels an array, not evaluated yet, is the mean, or None.

@@ -83,6 +83,15 @@ def join(parts: list[mx.array]) -> mx.array:
     return made
 
 
+def hard_sigmoid_of(a: mx.array) -> mx.array | None:
+    """The x of which ``a`` is ``relu6(x + 3) / 6``, if ``a`` is not evaluated yet and MLX has not fused these steps.
+
+    So within ``mx.compile``. None also without the C++ module.
+    """
+    module = launch.optional_module()
+    return None if module is None else module.hard_sigmoid_of(a)
+
+
 def become(a: mx.array, b: mx.array) -> None:
     """Has the object ``a`` hold what ``b`` holds, as ``a[...] = b`` does; of the same shape and dtype.
 

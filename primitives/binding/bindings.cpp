@@ -95,6 +95,8 @@ NB_MODULE(_primitives, m) {
       "join",
       [](const std::vector<mx::array>& parts) { return join(parts, mx::default_stream(mx::Device(mx::Device::cpu))); },
       "parts"_a, "What mx.concatenate along the last axis makes, in all threads.");
+  m.def("hard_sigmoid_of", &hard_sigmoid_of, "a"_a,
+        "What an array, not evaluated yet, is the hard sigmoid of, relu6(x + 3) / 6; None of others.");
   m.def("mean_of", &mean_of, "a"_a, "The images of whose pixels an array, not evaluated yet, is the mean, or None.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,

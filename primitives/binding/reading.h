@@ -44,6 +44,34 @@ inline std::optional<std::pair<mx::array, mx::array>> channel_scale(const mx::ar
   return std::nullopt;
 }
 
+// The number that an array repeats, if that is a constant.
+inline std::optional<double> repeated_number(const mx::array& a) {
+  const mx::array* at = &a;
+  while ((made_by(*at, "Broadcast") || made_by(*at, "AsType")) && at->inputs().size() == 1) at = &at->inputs()[0];
+  if (at->size() != 1 || at->is_tracer() || !at->is_available()) return std::nullopt;
+  if (at->dtype() == mx::float32) return *at->data<float>();
+  if (at->dtype() == mx::bfloat16) return float(*at->data<mx::bfloat16_t>());
+  if (at->dtype() == mx::float16) return float(*at->data<mx::float16_t>());
+  if (at->dtype() == mx::int32) return *at->data<int32_t>();
+  return std::nullopt;
+}
+
+// What an operation combines with that number, which stands behind it or, where the order does not matter, ahead.
+inline const mx::array* combined_with(const mx::array* a, const char* name, double number, bool ordered = false) {
+  if (a == nullptr || !made_by(*a, name) || a->inputs().size() != 2) return nullptr;
+  const mx::array &first = a->inputs()[0], &second = a->inputs()[1];
+  if (repeated_number(second) == number) return &first;
+  return !ordered && repeated_number(first) == number ? &second : nullptr;
+}
+
+// What an array is the hard sigmoid of, as code that has none writes it: relu6(x + 3) / 6.
+inline std::optional<mx::array> hard_sigmoid_of(const mx::array& a) {
+  const mx::array* clipped = combined_with(&a, "Divide", 6, /* ordered = */ true);
+  const mx::array* x = combined_with(combined_with(combined_with(clipped, "Minimum", 6), "Maximum", 0), "Add", 3);
+  if (x == nullptr) x = combined_with(combined_with(combined_with(clipped, "Maximum", 0), "Minimum", 6), "Add", 3);
+  return x != nullptr && x->shape() == a.shape() && x->dtype() == a.dtype() ? std::optional(*x) : std::nullopt;
+}
+
 // Whether an array is a constant that counts as 1 / count in its dtype.
 inline bool is_inverse(const mx::array& a, double count) {
   if (a.size() != 1 || a.is_tracer() || !a.is_available()) return false;
