@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -113,9 +114,22 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
     names = {"processor": "machine", "instruction set used": "isa", "bfloat16 multiplied by": "bfloat16_by"}
     names |= {name: name for name in ("packages", "commit")}
     told = {shown: "; ".join(dict.fromkeys(record[name] for record in records)) for shown, name in names.items()}
+    told["commit"] = _commits(records)
     told["bfloat16 multiplied by"] = told["bfloat16 multiplied by"] or "nothing"
     dates = sorted(record["date"] for record in records)
     return told | {"date": dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"}
+
+
+def _commits(records: Sequence[Record]) -> str:
+    """That of all rows, or that of most, and of which rows the others are."""
+    counted = Counter(record["commit"] for record in records)
+    most = counted.most_common(1)[0][0]
+    found = [most]
+    for commit in (each for each in counted if each != most):
+        cells = [record for record in records if record["commit"] == commit and record["side"] == OURS]
+        named = dict.fromkeys(f"{each['network']}, {each['mode']} x{each['batch']}, {each['dtype']}" for each in cells)
+        found.append(f"but {commit} of: {'; '.join(named)}")
+    return "; ".join(found)
 
 
 def judged(records: Sequence[Record], on_gpu: bool) -> list[Line]:

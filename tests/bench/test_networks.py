@@ -220,6 +220,18 @@ def test_a_run_that_is_begun_again_goes_on(tmp_path: Path, monkeypatch: pytest.M
         assert len(list(csv.DictReader(file))) == 6
 
 
+def test_a_page_says_of_which_commit_rows_are(tmp_path: Path) -> None:
+    table = tmp_path / "networks_amd.csv"
+    for cell in (TRAINED, INFERRED):
+        networks_csv.keep(table, timed(cell, ours=1.0, eager=2.0), ZEN)
+    assert networks_page.facts(networks_csv.read(table))["commit"] == "c0ffee"
+    for cell in (INFERRED._replace(batch=8), INFERRED._replace(dtype="bfloat16")):
+        networks_csv.keep(table, timed(cell, ours=1.0, eager=2.0), ZEN._replace(commit="d0d0"))
+    networks_csv.keep(table, timed(TRAINED._replace(dtype="bfloat16"), ours=1.0, eager=2.0), ZEN)
+    said = networks_page.facts(networks_csv.read(table))["commit"]
+    assert said == "c0ffee; but d0d0 of: small, inference x8, float32; small, inference x1, bfloat16"
+
+
 def test_a_commit_of_tables_alone_changes_nothing(tmp_path: Path) -> None:
     def commit(name: str) -> str:
         (tmp_path / name).parent.mkdir(exist_ok=True)
