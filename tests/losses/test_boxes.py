@@ -201,3 +201,11 @@ def test_a_box_alone_and_maps(device: mx.Device) -> None:
     close(mx.compile(lambda a, b: mf.box_iou(a, b, "ciou"))(a, b), right)
     grid = mx.vmap(mx.vmap(mf.box_iou, (None, 0)), (0, None))(a, b)
     close(grid, exact(mf.box_iou(a[:, None], b)))
+
+
+@each_kind
+def test_where_a_ratio_is_0_to_0_there_is_no_slope(kind: OverlapName, on_cpu: mx.Device) -> None:
+    """Of a line or a point and itself, whose areas would grow if a side did."""
+    for box in (LINE, UPRIGHT, POINT):
+        same = mx.array([box, box])
+        assert not mf.box_iou_loss_grad(same, same, kind, epsilon=0.0).any()
