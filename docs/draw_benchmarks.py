@@ -17,6 +17,7 @@ from typing import NamedTuple
 from benchmark_pages import COPY, OURS, Block, Page, Point, Row, matrix, memory, networks, panel_of, read, rows, verdict
 
 FOLDER = Path(__file__).parent / "benchmarks"
+NOT_DRAWN = ("commits.csv",)  # compares settings, which the tables of its page show
 
 # A picture's width, the space around it, and the sizes of text. In pixels: 13 are 9 on a telephone.
 WIDTH, MARGIN, FONT, SMALL, PRINT = 540, 14, 14, 13, 12
@@ -383,7 +384,7 @@ def draw(page: Page) -> str:
 def pictures(folder: Path = FOLDER) -> dict[Path, str]:
     """The text of every picture, by its file."""
     files = [file for file in sorted(folder.glob("**/*.csv")) if file.with_suffix(".md").exists()]
-    return {file.with_suffix(".svg"): draw(read(file)) for file in files}
+    return {file.with_suffix(".svg"): draw(read(file)) for file in files if file.name not in NOT_DRAWN}
 
 
 if __name__ == "__main__":
