@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # A process a core; ARGS=-n0 for one, which a debugger needs.
 PYTEST := $(BIN)/python -m pytest -n auto
 # What has tests beside PyTorch.
-of_parity := tests/bench tests/windows/test_placement.py $(wildcard tests/*/test_parity.py)
+of_parity := tests/bench tests/windows/test_placement.py $(wildcard tests/*/test_*parity.py)
 # What is marked programs, so that only these are looked through.
 of_programs := $(shell grep -rl "mark.programs" tests --include="test_*.py")
 beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench

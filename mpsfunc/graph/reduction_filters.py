@@ -53,13 +53,14 @@ reduce_argmin = _filter(kinds.without_gradient("reduce_argmin", mf.reduce_argmin
 
 
 def _weighted_sum_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
-    return Pulled(mf.reduce_weighted_sum_grad(dy, *call.images, operand=OPERANDS[at], **call.options))
+    x, weights = call.images
+    return Pulled(mf.reduce_weighted_sum_grad(dy, x, weights, operand=OPERANDS[at], **call.options))
 
 
 reduce_weighted_sum = filter_of(
     Kind(
         "reduce_weighted_sum",
-        lambda call: Made((mf.reduce_weighted_sum(*call.images, **call.options),)),
+        lambda call: Made((mf.reduce_weighted_sum(call.x, call.images[1], **call.options),)),
         _weighted_sum_grad,
     ),
     mf.reduce_weighted_sum,

@@ -122,7 +122,11 @@ def weighed(t: mx.array, w: mx.array, spec: Spec) -> mx.array:
 @operation("shared_weights")
 def shared_weights(x: mx.array, t: mx.array, spec: Spec) -> mx.array:
     """The gradient (1, length, inner) of weights that all outer ones share, in the accumulator's dtype."""
-    return mx.sum(_wide(x) * t[:, None], axis=0, keepdims=True)
+    outer, length, inner = x.shape
+    if outer == 0:
+        return mx.zeros((1, length, inner), t.dtype)
+    each = (_wide(x) * t[:, None]).reshape(1, outer, length * inner)
+    return sums(each, SumSpec(outer, False, spec.stream)).reshape(1, length, inner)
 
 
 def by_weights(x: mx.array, t: mx.array, w: mx.array, spec: Spec) -> mx.array:
@@ -229,8 +233,9 @@ def _shared_weights_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) 
     return mx.broadcast_to(mx.sum(x * t[:, :, None], axis=1, keepdims=True), (size, 1, *x.shape[2:]))
 
 
-def _with_weights(first: mx.array, w: mx.array, mapped: Mapped, size: int) -> tuple[mx.array, mx.array]:
-    """As one longer batch; weights that all share stay so."""
+def _with_weights(arrays: Arrays, mapped: Mapped, size: int) -> tuple[mx.array, mx.array]:
+    """An array and weights as one longer batch; weights that all share stay so."""
+    first, w = arrays
     outer = first.shape[1] if mapped[0] else first.shape[0]
     if mapped[1] and w.shape[1] != outer:
         w = mx.broadcast_to(w, (size, outer, *w.shape[2:]))
@@ -241,13 +246,13 @@ def _with_weights(first: mx.array, w: mx.array, mapped: Mapped, size: int) -> tu
 
 @dots.vmap
 def _dots_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
-    x, w = _with_weights(*arrays, mapped, size)
+    x, w = _with_weights(arrays, mapped, size)
     return dots(x, w, spec).reshape(size, -1, x.shape[2])
 
 
 @weighed.vmap
 def _weighed_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
-    t, w = _with_weights(*arrays, mapped, size)
+    t, w = _with_weights(arrays, mapped, size)
     return weighed(t, w, spec).reshape(size, -1, *w.shape[1:])
 
 

@@ -149,6 +149,7 @@ class OpInfo:
         takes_numbers: Whether a Python number stands for an array.
         takes_integers: Whether arrays may hold integers.
         launches: Whether it runs kernels of its own; not what is made of MLX's operations.
+        pulls_by_kernels: Whether its derivative does, where it itself does not.
         wrong_values: Calls that end in a ValueError.
         wrong_types: Calls that end in a TypeError.
         loads: Of each kernel body that is the function's.
@@ -169,6 +170,7 @@ class OpInfo:
     takes_numbers: bool = False
     takes_integers: bool = False
     launches: bool = True
+    pulls_by_kernels: bool = False
     wrong_values: tuple[Wrong, ...] = ()
     wrong_types: tuple[Wrong, ...] = ()
     loads: Mapping[str, Loads] = field(default_factory=dict)

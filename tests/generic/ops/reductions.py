@@ -166,6 +166,7 @@ OPS = (
                 dy / (np.prod([shape[i] for i in AXES[over]]) if mean else 1), shape
             ),
             launches=False,
+            pulls_by_kernels=True,
             slack=2,
             linear=(0,),
             wrong_values=(
