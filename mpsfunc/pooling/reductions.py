@@ -216,7 +216,9 @@ def reduce_weighted_sum_grad(
         t = known.shared_out(dy.astype(launch.accumulator(dy.dtype)).reshape(known.of.flat_result))
         if not secondary:
             return rules.weighed(t, known.weights, spec).reshape(x.shape)
-        made = rules.by_weights(x.reshape(known.of.lines), t, known.weights, spec)
+        flat, repeated = x.reshape(known.of.lines), known.expansion.given != known.expansion.whole
+        # What is added up once more is not rounded before.
+        made = rules.by_weights(flat.astype(t.dtype) if repeated else flat, t, known.weights, spec)
         return rules.contracted(made, known.expansion).reshape(weights.shape).astype(x.dtype)
 
 

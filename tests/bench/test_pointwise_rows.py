@@ -35,6 +35,7 @@ ENTROPY = {"cross_entropy_weighted", "cross_entropy_images", "sigmoid_entropy"}
 ON_CPU = PADDED | ENTROPY | {"shrink_filtered", "shrink_filtered_grad"}
 SAMPLED |= {"crop_and_resize", "crop_and_resize_grad", "roi_align", "roi_align_grad"}
 NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP | ON_CPU | SAMPLED
+REDUCED = {op for op in POINTWISE if op.startswith("reduce_")}  # on CPUs alone, too
 # What is measured in float32 alone.
 BEYOND_MPS = (
     *("hard_swish", "mish", "gelu_tanh", "gelu_fast", "celu", "selu", "hard_tanh", "hard_shrink", "soft_shrink"),
@@ -48,6 +49,7 @@ IN_FLOAT32 = (
     | ON_CPU
     | SAMPLED
     | {"step"}
+    | {op for op in REDUCED if op.startswith(("reduce_argmax", "reduce_max_grad"))}
     | {f"{name}{end}" for name in BEYOND_MPS for end in ("", "_grad")}
 )
 COARSE = ("cross_entropy_dense", "bfloat16")
@@ -178,12 +180,12 @@ def test_targets() -> None:
     }
     assert {*full.values()} == {(8, 56, 56, 64)}
     rows = gpu.problems(POINTWISE, gpu.SHAPE, tf32=False)
-    assert {p.op for p, _ in rows} == {*POINTWISE} - ON_CPU - OF_MPS and not any(
+    assert {p.op for p, _ in rows} == {*POINTWISE} - ON_CPU - OF_MPS - REDUCED and not any(
         t for p, t in rows if p.dtype != "float32"
     )
     least = {p.op: targets[0].least for p, targets in rows if targets and targets[0].versus == (COPY,)}
     without = {"multiply_channels_grad", "cross_entropy", "cross_entropy_dense", "dice_loss", "dice_loss_grad"}
-    assert {*POINTWISE} - ON_CPU - OF_MPS - {*least} == without | SAMPLED
+    assert {*POINTWISE} - ON_CPU - OF_MPS - REDUCED - {*least} == without | SAMPLED
     beside = {p.op: targets for p, targets in rows if p.op in SAMPLED}
     assert {op: target.least for op, (target,) in beside.items()} == {
         "grid_sample": 1, "grid_sample_grad": 0.8, "grid_sample_grads": 0.8, **dict.fromkeys(PAIRED, 1),

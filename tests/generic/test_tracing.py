@@ -63,7 +63,8 @@ def test_transformations_nested_twice(name: str) -> None:
 
 
 def launches(name: str) -> bool:
-    return OPS[name.split()[0]].launches
+    op = OPS[name.split()[0]]
+    return op.launches or op.pulls_by_kernels
 
 
 CUSTOM = (

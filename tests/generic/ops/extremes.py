@@ -9,13 +9,13 @@ import numpy as np
 from generic.opinfo import Array, Call, OpInfo, Sample, call
 from generic.ops.reductions import SIZES, SMALL, by_axes, measured, nodes, reduced
 from support import numbers
-from support.benchmarks import BOTH, FLOAT32, LEVEL, Measured
+from support.benchmarks import FLOAT32, LEVEL, Measured
 from support.oracle.reductions import AXES, placed
 
 import mpsfunc as mf
 
 IMAGES, PULL = numbers((2, 6, 5, 4)), numbers((2, 6, 1, 4))
-_VALUES, _ONCE = Measured(targets=LEVEL, dtypes=BOTH), Measured(targets=LEVEL, dtypes=FLOAT32)
+_VALUES, _ONCE = Measured(targets=LEVEL), Measured(targets=LEVEL, dtypes=FLOAT32)
 
 
 def _gradients(name: str) -> dict[str, Sample | Call]:

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Node, OpInfo, Sample, call
 from support import numbers
-from support.benchmarks import BOTH, LEVEL, Benchmark, Measured
+from support.benchmarks import LEVEL, Benchmark, Measured
 from support.oracle.reductions import AXES
 
 import mpsfunc as mf
@@ -108,7 +108,7 @@ def _weighted_sum_grad(
 
 # What is measured ---------------------------------------------------------------------------------------
 
-_CPU = Measured(targets=LEVEL, dtypes=BOTH)
+_CPU = Measured(targets=LEVEL)
 
 
 def measured(name: str, passes: int = 1, given: tuple[str, ...] = (), of: Measured = _CPU) -> dict[str, Benchmark]:
