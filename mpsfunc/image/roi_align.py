@@ -275,7 +275,9 @@ def roi_align_grad_rois(
         # By the beginnings and the lengths of bins; the rest is a few numbers a region, which MLX differentiates.
         wide = rois.astype(rows.dtype)
         made = launch.cut(rules.slopes(dy, x, rows, spec), (..., slice(1, 5)))
-        return mx.vjp(lambda rois: mx.concatenate(_bins_of(rois, state), axis=1), [wide], [made])[1][0].astype(rois.dtype)
+        return mx.vjp(lambda rois: mx.concatenate(_bins_of(rois, state), axis=1), [wide], [made])[1][0].astype(
+            rois.dtype
+        )
 
 
 def _state(

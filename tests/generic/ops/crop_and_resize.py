@@ -265,8 +265,8 @@ OPS = (
             "box_sample": Loads(_turned, {"x": (IMAGE, 4 * IMAGE), "boxes": (40, 40 * 12 * 12 * 4)}),
             # By all three threadgroups twice, the number of each box.
             "box_order": Loads(_turned, {"boxes": (40, 2 * 3 * 2 * 4)}),
-            # By eight tiles, of 256 threads: the limits of the list by each, the box by one that looks for boxes near and
-            # by 32 that make weights, each of which reads both ends along an axis.
+            # By eight tiles, of 256 threads: the limits of the list by each, the box by one that looks for boxes near
+            # and by 32 that make weights, each of which reads both ends along an axis.
             "box_sample_grad": Loads(
                 _turned,
                 {
