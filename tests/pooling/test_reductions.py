@@ -12,6 +12,7 @@ from support import DTYPES, close, exact, numbers, primitives, same_bits, same_b
 from support.oracle.reductions import AXES, place, placed
 
 import mpsfunc as mf
+from mpsfunc.pooling import reduction_rules
 
 # Lines, rows of few and of many channels, those that are cut for threads, and tiles.
 SHAPES = {
@@ -93,6 +94,32 @@ def test_a_nan_is_before_all_numbers_and_the_first_stays(
     np.testing.assert_array_equal(y, (np.max if largest else np.min)(values, AXES[over], keepdims=True))
     at = getattr(mf, f"reduce_arg{name}")(x, over)
     np.testing.assert_array_equal(np.array(at), place(values, over, largest=largest))
+
+
+@over_each
+@pytest.mark.parametrize("shape", [(2, 3, 5, 3), (1, 2, 30, 3), (3, 1, 1, 1)], ids=str)
+def test_what_a_gpu_makes_of_mlx_is_the_same(
+    shape: tuple[int, ...], over: str, on_cpu: mx.Device, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = exact(mx.round(2 * numbers(shape, dtype)))
+    values[np.random.default_rng(3).random(shape) < 0.05] = np.nan
+    values[np.random.default_rng(4).random(shape) < 0.1] = np.inf
+    x, w = mx.array(values, mx.float64).astype(dtype), numbers(shape, dtype, 1)
+    dy = numbers(tuple(mf.reduce_sum(w, over).shape), dtype, 2)
+
+    def made() -> list[mx.array]:
+        several = [getattr(mf, f"reduce_{name}")(x, over) for name in ("max", "min", "argmax", "argmin")]
+        several += [mf.reduce_max_grad(dy, x, over), mf.reduce_weighted_sum_grad(dy, w, w, over)]
+        return several + mx.vjp(lambda x: [mf.reduce_min(x, over)], [x], [dy])[1]
+
+    expected = made()
+    sums = [f(w, over) for f in (mf.reduce_sum, mf.reduce_mean)] + [mf.reduce_weighted_sum(w, w, over)]
+    mx.eval(expected, sums)
+    monkeypatch.setattr(reduction_rules, "_on_cpu", lambda spec: False)
+    assert all(same_bits(a, b) for a, b in zip(made(), expected, strict=True))
+    others = [f(w, over) for f in (mf.reduce_sum, mf.reduce_mean)] + [mf.reduce_weighted_sum(w, w, over)]
+    for a, b in zip(others, sums, strict=True):
+        close(a, exact(b), 20)
 
 
 @over_each
