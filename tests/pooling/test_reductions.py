@@ -22,6 +22,7 @@ SHAPES = {
     "long columns": (2, 140, 2, 20),
     "large": (1, 90, 110, 16),
     "a long line": (1, 70, 90, 1),
+    "a very long line": (1, 130, 131, 1),
     "wide": (2, 3, 2, 1500),
     "very wide": (1, 2, 3, 5000),
     "rest of a vector": (3, 9, 7, 37),
@@ -145,6 +146,9 @@ def test_sums_of_long_and_wide_images(shape: tuple[int, ...], over: str, device:
     of_channels = (values * shared).sum(AXES[over], keepdims=True)
     sizes = abs(values * shared).sum(AXES[over], keepdims=True)
     close(mf.reduce_weighted_sum(x, w[:1, :1, :1], over), of_channels, sizes)
+    dy = numbers(of_channels.shape, dtype, 2)
+    close(mf.reduce_weighted_sum_grad(dy, x, w, over), exact(dy) * weights)
+    close(mf.reduce_weighted_sum_grad(dy, x, w[:1, :1, :1], over), exact(dy) * np.broadcast_to(shared, shape))
 
 
 @over_each
