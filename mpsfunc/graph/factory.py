@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from inspect import Parameter
 from typing import Any
@@ -88,7 +89,7 @@ def filter_of(
 
     make.__name__ = make.__qualname__ = op
     make.__signature__ = signature  # type: ignore[attr-defined]
-    make.__doc__ = _doc(like, mps, example, own, defaults)
+    make.__doc__ = _doc(like, mps, example, own, defaults, made)
     return make
 
 
@@ -136,13 +137,13 @@ def _node_type(argument: Parameter) -> str:
 
 _DOC = """{first}
 
-Source: ``{mps}``.
+Source: {mps}.
 
 Args:
     {arguments}
 
 Returns:
-    A `FilterNode`.
+    A `{made}`.
 
 Raises:
     TypeError: An argument is unknown, or is not a node where one is expected.
@@ -154,7 +155,9 @@ Example:
 """
 
 
-def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: dict[str, Any]) -> str:
+def _doc(
+    like: Callable[..., Any], mps: str, example: str, own: Own, defaults: dict[str, Any], made: type[FilterNode]
+) -> str:
     """A docstring: what the function's does not say."""
     first = str(like.__doc__)
     if getattr(mf, like.__name__, None) is like:
@@ -163,7 +166,8 @@ def _doc(like: Callable[..., Any], mps: str, example: str, own: Own, defaults: d
     otherwise = ", but for ``antialias=True``" if "antialias" in inspect.signature(like).parameters else ""
     told = [f"{name}: Default ``{value!r}``, as MPS's nodes have it{otherwise}." for name, value in defaults.items()]
     told += [f"{name}: {meaning}" for name, (*_, meaning) in own.items()]
-    return _DOC.format(first=first, mps=mps, arguments="\n    ".join(told), example=example)
+    source = re.sub(r"\bMPS\w+", r"``\g<0>``", mps)
+    return _DOC.format(first=first, mps=source, arguments="\n    ".join(told), example=example, made=made.__name__)
 
 
 def _images(op: str, argument: str, given: Any, optional: bool) -> list[ImageNode]:

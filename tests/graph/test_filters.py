@@ -86,6 +86,25 @@ def test_defaults_are_those_of_the_functions_but_where_nodes_of_mps_differ() -> 
         assert found == differ.get(name, set()), name
 
 
+@pytest.mark.parametrize("name", sorted(FILTERS))
+def test_help_tells_what_is_made_and_every_argument_of_its_own(name: str) -> None:
+    make = getattr(graph, name)
+    told, signature = inspect.getdoc(make), inspect.signature(make)
+    like = re.match(r"Makes a node of `mpsfunc\.(\w+)`\.", told)
+    theirs = set(inspect.signature(getattr(mf, like[1])).parameters) if like else set()
+    made = signature.return_annotation
+    assert f"Returns:\n    A `{made}`." in told and made in ("FilterNode", "LossNode", "ForwardLossNode") + (
+        ("InitialGradientNode",) if name == "initial_gradient" else ()
+    )
+    for argument in signature.parameters.values():
+        assert argument.annotation is not inspect.Parameter.empty
+        if like and argument.name not in theirs:
+            assert f"\n    {argument.name}: " in told, argument.name
+    assert not re.search(r"(?<![`\w])MPS[A-Z]\w+", told.partition("Source:")[2].partition("Args:")[0])
+    node = eval(told.rpartition("node = ")[2], {"graph": graph, "x": graph.ImageNode("x")})
+    assert type(node).__name__ == made
+
+
 def test_whoever_places_windows_gets_no_policy() -> None:
     x = graph.ImageNode("x")
     assert graph.avg_pool(x, 2, offset=1, out_size=(2, 2)).options["padding"] == 0
