@@ -29,7 +29,7 @@ def drawn(count: int, dtype: mx.Dtype, seed: int = 0) -> mx.array:
     """Boxes with an area, that mostly overlap."""
     rng = np.random.default_rng([seed, count])
     low = rng.uniform(0, 3, (count, 2))
-    return mx.array(np.concatenate([low, low + rng.uniform(0.5, 3, (count, 2))], 1), mx.float64).astype(dtype)
+    return mx.array(np.concatenate([low, low + rng.uniform(0.5, 3, (count, 2))], 1), dtype)
 
 
 # By hand, and beside others -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ PAIR = [(1, 1), (2, 2)]
 
 
 def labels(dtype: mx.Dtype = mx.float32) -> mx.array:
-    return mx.array(LABELS, mx.float64).astype(dtype)
+    return mx.array(LABELS, dtype)
 
 
 def one_cell(*label: float) -> mx.array:

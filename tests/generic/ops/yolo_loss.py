@@ -76,7 +76,7 @@ def _state(**how: Any) -> Call:
 
 SEEN, CELLS = numbers((2, 2, 2, 14)), numbers((2, 2, 2, 7))
 _STATE = mf.yolo_loss_fwd(SEEN, CELLS, ANCHORS)[1]
-_OF_16 = mf.yolo_loss_fwd(SEEN.astype(mx.float64), CELLS, ANCHORS, stream=mx.cpu)[1]
+_OF_FLOAT64 = mf.yolo_loss_fwd(numbers((2, 2, 2, 14), mx.float64), CELLS, ANCHORS, stream=mx.cpu)[1]
 
 
 def _wrong_values(function: Callable[..., Any]) -> tuple[Wrong, ...]:
@@ -178,7 +178,7 @@ OPS = (
             ("y is not an array", lambda: _refused(None)),
             ("not a state of this operation", lambda: mf.yolo_loss_grad(SEEN, SEEN)),
             ("the state holds no array", lambda: _refused(target=None)),
-            ("state.target has another dtype", lambda: _refused(state=_OF_16)),
+            ("state.target has another dtype", lambda: _refused(state=_OF_FLOAT64)),
             ("state.weights has no floating dtype", lambda: _refused(weights=mx.ones(SEEN.shape, mx.int32))),
             ("divided is not a bool", lambda: mf.yolo_loss_grad(SEEN, _STATE, divided=1)),
         ),

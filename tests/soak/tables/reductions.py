@@ -82,7 +82,7 @@ def _extreme(name: str) -> Callable[[Rng], Case]:
 
         def more(x: mx.array) -> Iterator[str]:
             place = np.array(getattr(of, "reduce_argmax" if largest else "reduce_argmin")(x, over))
-            seen = np.array(x.astype(mx.float64), copy=True)
+            seen = np.array(x.astype(mx.float64, stream=mx.cpu), copy=True)
             lines = seen.reshape(len(seen), -1, seen.shape[3])[:, :, None] if over == "space" else seen
             at = 1 if over == "space" else axis
             right = (np.argmax if largest else np.argmin)(lines, axis=at)
