@@ -189,7 +189,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
     """The gradient of the function that made the state."""
     stream = launch.resolve(stream)
     checks.array(op, "dy", dy, stream=stream)
-    if _accepted.get((op, id(state))) is not state:
+    if _accepted.get((op, id(state)), _NONE) is not state:
         _check_state(op, state, stream)
     expected = "n", state.rows.n_out, state.cols.n_out, state.channels
     checks.shape(op, "dy", dy, expected, "dy does not belong to this state")
@@ -200,6 +200,7 @@ def gradient(op: str, dy: Any, state: Any, stream: StreamLike) -> mx.array:
 # third of what a call takes before anything is computed.
 _accepted: dict[tuple[str, int], ResampleState] = {}
 _MOST_ACCEPTED = 256
+_NONE = object()
 
 
 def _check_state(op: str, state: Any, stream: mx.Stream) -> None:

@@ -252,7 +252,7 @@ def yolo_boxes(
         (float64 for float64).
 
     Raises:
-        TypeError: y is not a floating array, or anchors is no list of pairs of numbers.
+        TypeError: y is not a floating array, or anchors is not a list of pairs of numbers.
         ValueError: y is not NHWC, its channels do not fit the anchors, or an anchor is not above 0.
 
     Example:

@@ -83,7 +83,7 @@ def anchors_of(op: str, value: Any) -> Anchors:
     given = entries(value)
     rule = "a list of (width, height) above 0, in cells"
     if not given:
-        raise TypeError(f"{op}: anchors is no list of anchors; got anchors={describe(value)}, expected {rule}")
+        raise TypeError(f"{op}: anchors is not a list of anchors; got anchors={describe(value)}, expected {rule}")
     if len(given) > MOST:
         raise ValueError(f"{op}: too many anchors; got {len(given)} anchors, expected at most {MOST}")
     made = []

@@ -35,7 +35,8 @@ def reduce_max(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
 
     Example:
         >>> x = mx.array([[1.0, 3, 3], [2, 0, -1]]).reshape(1, 2, 3, 1)
-        >>> [reduce_max(x, over).reshape(-1).tolist() for over in ("rows", "columns", "space")]
+        >>> axes = "rows", "columns", "space"
+        >>> [reduce_max(x, over).reshape(-1).tolist() for over in axes]
         [[3.0, 2.0], [2.0, 3.0, 3.0], [3.0]]
     """
     return _extreme("reduce_max", x, over, True, stream)
@@ -89,7 +90,8 @@ def reduce_min(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
 
     Example:
         >>> x = mx.array([[1.0, 3, 3], [2, 0, -1]]).reshape(1, 2, 3, 1)
-        >>> [reduce_min(x, over).reshape(-1).tolist() for over in ("rows", "columns", "space")]
+        >>> axes = "rows", "columns", "space"
+        >>> [reduce_min(x, over).reshape(-1).tolist() for over in axes]
         [[1.0, -1.0], [1.0, 0.0, -1.0], [-1.0]]
     """
     return _extreme("reduce_min", x, over, False, stream)
@@ -145,7 +147,8 @@ def reduce_argmax(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
 
     Example:
         >>> x = mx.array([[1.0, 3, 3], [2, 0, -1]]).reshape(1, 2, 3, 1)
-        >>> [reduce_argmax(x, over).reshape(-1).tolist() for over in ("rows", "columns", "space")]
+        >>> axes = "rows", "columns", "space"
+        >>> [reduce_argmax(x, over).reshape(-1).tolist() for over in axes]
         [[1, 0], [1, 0, 0], [1]]
     """
     return _place("reduce_argmax", x, over, True, stream)
@@ -170,7 +173,8 @@ def reduce_argmin(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
 
     Example:
         >>> x = mx.array([[1.0, 3, 1], [2, 0, -1]]).reshape(1, 2, 3, 1)
-        >>> [reduce_argmin(x, over).reshape(-1).tolist() for over in ("rows", "columns", "space")]
+        >>> axes = "rows", "columns", "space"
+        >>> [reduce_argmin(x, over).reshape(-1).tolist() for over in axes]
         [[0, 2], [0, 1, 1], [5]]
     """
     return _place("reduce_argmin", x, over, False, stream)

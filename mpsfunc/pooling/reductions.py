@@ -39,7 +39,8 @@ def reduce_sum(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
 
     Example:
         >>> x = mx.array([[1.0, 3, 3], [2, 0, -1]]).reshape(1, 2, 3, 1)
-        >>> [reduce_sum(x, over).reshape(-1).tolist() for over in ("rows", "columns", "space")]
+        >>> axes = "rows", "columns", "space"
+        >>> [reduce_sum(x, over).reshape(-1).tolist() for over in axes]
         [[7.0, 1.0], [3.0, 3.0, 2.0], [8.0]]
     """
     return _summed("reduce_sum", x, over, False, stream)
@@ -64,7 +65,8 @@ def reduce_sum_grad(dy: mx.array, shape: Sequence[int], over: ReducedName, *, st
         ValueError: shape is not that of images, dy does not belong to it, or over is unknown.
 
     Example:
-        >>> reduce_sum_grad(mx.array([6.0, 1.0]).reshape(1, 2, 1, 1), (1, 2, 2, 1), "rows").reshape(2, 2)
+        >>> dy = mx.array([6.0, 1.0]).reshape(1, 2, 1, 1)
+        >>> reduce_sum_grad(dy, (1, 2, 2, 1), "rows").reshape(2, 2)
         array([[6, 6],
                [1, 1]], dtype=float32)
     """
@@ -91,7 +93,8 @@ def reduce_mean(x: mx.array, over: ReducedName, *, stream: StreamLike = None) ->
 
     Example:
         >>> x = mx.array([[1.0, 3, 5], [2, 0, -2]]).reshape(1, 2, 3, 1)
-        >>> [reduce_mean(x, over).reshape(-1).tolist() for over in ("rows", "columns", "space")]
+        >>> axes = "rows", "columns", "space"
+        >>> [reduce_mean(x, over).reshape(-1).tolist() for over in axes]
         [[3.0, 0.0], [1.5, 1.5, 1.5], [1.5]]
     """
     return _summed("reduce_mean", x, over, True, stream)
@@ -116,7 +119,8 @@ def reduce_mean_grad(dy: mx.array, shape: Sequence[int], over: ReducedName, *, s
         ValueError: As for `reduce_sum_grad`.
 
     Example:
-        >>> reduce_mean_grad(mx.array([6.0, 1.0]).reshape(1, 2, 1, 1), (1, 2, 2, 1), "rows").reshape(2, 2)
+        >>> dy = mx.array([6.0, 1.0]).reshape(1, 2, 1, 1)
+        >>> reduce_mean_grad(dy, (1, 2, 2, 1), "rows").reshape(2, 2)
         array([[3, 3],
                [0.5, 0.5]], dtype=float32)
     """
@@ -199,11 +203,12 @@ def reduce_weighted_sum_grad(
         >>> x = mx.array([[1.0, 2, 3], [4, 5, 6]]).reshape(1, 1, 2, 3)
         >>> weights = mx.array([1.0, 0, 3]).reshape(1, 1, 1, 3)
         >>> dy = mx.array([1.0, 10]).reshape(1, 1, 2, 1)
-        >>> [
-        ...     reduce_weighted_sum_grad(dy, x, weights, "channels", operand=which).reshape(-1).tolist()
+        >>> dx, dweights = (
+        ...     reduce_weighted_sum_grad(dy, x, weights, "channels", operand=which)
         ...     for which in ("primary", "secondary")
-        ... ]
-        [[1.0, 0.0, 3.0, 10.0, 0.0, 30.0], [41.0, 52.0, 63.0]]
+        ... )
+        >>> dx.reshape(-1).tolist(), dweights.reshape(-1).tolist()
+        ([1.0, 0.0, 3.0, 10.0, 0.0, 30.0], [41.0, 52.0, 63.0])
     """
     op, stream = "reduce_weighted_sum_grad", launch.resolve(stream)
     known = _weighted(op, x, weights, over, by_nonzero, stream)

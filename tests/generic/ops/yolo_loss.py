@@ -116,8 +116,8 @@ def _wrong_types(function: Callable[..., Any]) -> tuple[Wrong, ...]:
         ("target is not an array", lambda: function(SEEN, [[0.0]], ANCHORS)),
         ("target has no floating dtype", lambda: function(SEEN, CELLS.astype(mx.int32), ANCHORS)),
         ("target and y differ in dtype", lambda: function(SEEN, CELLS.astype(mx.float16), ANCHORS)),
-        ("anchors is no list of anchors", lambda: function(SEEN, CELLS, [])),
-        ("anchors is no list of anchors", lambda: function(SEEN, CELLS, mx.ones((2, 2)))),
+        ("anchors is not a list of anchors", lambda: function(SEEN, CELLS, [])),
+        ("anchors is not a list of anchors", lambda: function(SEEN, CELLS, mx.ones((2, 2)))),
         ("reduction is not a name", lambda: function(SEEN, CELLS, ANCHORS, None)),
         ("xy_loss is not a name", lambda: function(SEEN, CELLS, ANCHORS, xy_loss=None)),
         ("scale_object is not a number", lambda: function(SEEN, CELLS, ANCHORS, scale_object=None)),
@@ -149,9 +149,7 @@ OPS = (
     ),
     OpInfo(
         name="yolo_loss_fwd",
-        samples={
-            **{label: call("yolo_loss_fwd", Y, LABELS, ANCHORS, take=0, **how) for label, how in HOW.items()},
-        },
+        samples={label: Sample(call("yolo_loss_fwd", Y, LABELS, ANCHORS, **how), (0,)) for label, how in HOW.items()},
         reference=_loss,
         slack=64,
         wrong_values=_wrong_values(mf.yolo_loss_fwd),
@@ -198,7 +196,7 @@ OPS = (
         ),
         wrong_types=(
             ("y is not an array", lambda: mf.yolo_boxes(None, ANCHORS)),
-            ("anchors is no list of anchors", lambda: mf.yolo_boxes(SEEN, 2)),
+            ("anchors is not a list of anchors", lambda: mf.yolo_boxes(SEEN, 2)),
         ),
         no_node="MPS has no such node",
     ),
