@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mpsfunc.core import launch
+
 
 class Sides(NamedTuple):
     """The ends of boxes along one axis."""
@@ -63,7 +65,7 @@ def ratio(part: mx.array, whole: mx.array, epsilon: float = 0.0) -> mx.array:
 
 
 def _sides(boxes: mx.array) -> tuple[Sides, Sides]:
-    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    x1, y1, x2, y2 = (launch.cut(boxes, (..., i)) for i in range(4))
     return Sides(x1, x2), Sides(y1, y2)
 
 

@@ -269,6 +269,10 @@ def yolo_boxes(
     yolo_arguments.check_channels(op, y, len(known))
     with mx.stream(stream):
         made = yolo_parts.places(y, len(known))
+        if made.size == 0:  # on CUDA reading MLX's gradient of slices of nothing ends the process
+            return mx.zeros((*made.shape[:2], 4), made.dtype), mx.zeros(
+                (*made.shape[:2], made.shape[2] - 5), made.dtype
+            )
         middle = yolo_parts.shown(made, stream)[..., :2]
         middle = middle + yolo_parts.cell_of(y.shape[1:3], len(known), made.dtype)
         half = 0.5 * yolo_parts.sizes(made[..., 2:4], known, stream)
