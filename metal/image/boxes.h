@@ -144,7 +144,7 @@ MPSF_SAMPLING_FN BinRange bins_near(P p, int bins, Span<Real> span, int begin, i
   BinRange r;
   r.begin = 0;
   r.end = bins;
-  if (bins == 1) return r;  // in the middle of a crop
+  if (bins == 1 || step == 0) return r;  // in the middle of a crop; all in one place, where -0 has another order
   if (first > 0) r.begin = first < Real(bins) ? int(first) : bins;
   if (last < Real(bins)) r.end = last > 0 ? int(last) : 0;
   return r;

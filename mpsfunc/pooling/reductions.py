@@ -133,7 +133,8 @@ def reduce_weighted_sum(
     """Sums of images times weights, over rows, columns, channels or space; perhaps by the number of weights that count.
 
     With ``by_nonzero`` a sum is divided by the number of its weights that are not 0, so that with weights of 0 and 1 it
-    is the mean of what they leave; if all of them are 0, it is 0. This number counts as a constant in derivatives.
+    is the mean of what they leave; if all of them are 0, it is 0 for finite images. This number counts as a constant
+    in derivatives.
 
     Source: ``MPSNNReduceFeatureChannelsAndWeightsSum`` with ``doWeightedSumByNonZeroWeights``. The other axes, sums
     without a weight and derivatives are ours. ``MPSNNReduceFeatureChannelsAndWeightsMean`` has no documented formula.

@@ -27,10 +27,12 @@ struct Rows {
 std::optional<Rows> rows_of(const mx::array& a) {
   const int last = static_cast<int>(a.ndim()) - 1;
   if (last < 1 || a.size() == 0 || (a.shape(last) > 1 && a.strides(last) != 1)) return std::nullopt;
-  int64_t pitch = a.shape(last), expected = -1;
+  int64_t pitch = a.shape(last), expected = 0;
+  bool first = true;
   for (int axis = last - 1; axis >= 0; --axis) {
     if (a.shape(axis) == 1) continue;
-    if (expected < 0) pitch = expected = a.strides(axis);
+    if (first) pitch = expected = a.strides(axis);  // negative where the axis is flipped
+    first = false;
     if (a.strides(axis) != expected) return std::nullopt;
     expected *= a.shape(axis);
   }

@@ -10,6 +10,7 @@ import pytest
 from support import DTYPES, VIEWS, accumulator, close, exact, numbers, same_bits, same_bits_for_threads
 from support.oracle import pooling as oracle
 
+import mpsfunc as mf
 from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core.params import for_cpu
 from mpsfunc.windows.axis import Axis
@@ -230,3 +231,13 @@ def test_an_image_without_rows_averages_to_zero(isa: str) -> None:
     rows = Axis(0, 2, 3, 1, 1, 1, edge=0, zero_pad=0, begin=0, end=2, zero_pad_after=0)
     cols = Axis(4, 4, 1, 1, 1, 0, edge=0, zero_pad=0, begin=0, end=4, zero_pad_after=0)
     assert mx.array_equal(pool(mx.zeros((1, 0, 4, 3)), rows, cols), mx.zeros((1, 2, 4, 3)))
+
+
+@pytest.mark.parametrize("height", [16, 64, 65])
+def test_flipped_images_are_read_as_they_lie(height: int, on_cpu: mx.Device) -> None:
+    """Of many bytes, which all threads copy; of a part of a longer array, too."""
+    x = numbers((1, height + 70, 64, 4))
+    mx.eval(x)
+    for part in (slice(None), slice(2, height)):
+        for flipped in (x[:, part, ::-1], x[:, part][:, ::-1], x[:, part][:, ::-1, ::-1], x[:, part][..., ::-1]):
+            np.testing.assert_array_equal(np.array(mf.max_pool(flipped, 1)), np.array(flipped))

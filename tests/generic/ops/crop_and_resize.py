@@ -120,6 +120,19 @@ def _beside_infinity() -> Case:
     return Case("box_sample beside infinity", BODIES, check)
 
 
+def _in_one_place() -> Case:
+    """Along an axis of one pixel all samples of a box lie on it, also of a flipped box, whose length is then -0."""
+
+    def check() -> None:
+        x, boxes = numbers((1, 1, 4, 1)), mx.array([[0.5, 0, -0.5, 1], [0.0, 1, -0.0, 0]])
+        of = mx.array([0, 0])
+        y, state = mf.crop_and_resize_fwd(x, boxes, of, (3, 2))
+        dx = mf.crop_and_resize_grad(mx.ones(y.shape), boxes, of, state)
+        np.testing.assert_array_equal(exact(dx).ravel(), [6, 0, 0, 6])
+
+    return Case("box_sample in one place", BODIES[:3], check)
+
+
 def _mixed() -> Case:
     """Derivatives of the gradient by the boxes: those by one axis and then by the other."""
 
@@ -176,6 +189,7 @@ def _cases() -> Iterator[Case]:
     yield _case((2, 41, 36, 4), F32, (60, 70), 7, crowded=True)  # tiles that few of the bins read
     yield _nearest()
     yield _beside_infinity()
+    yield _in_one_place()
     yield _mixed()
 
 
