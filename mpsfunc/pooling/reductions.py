@@ -180,7 +180,8 @@ def reduce_weighted_sum_grad(
 ) -> mx.array:
     """Gradient of `reduce_weighted_sum` with respect to its images, ``dy * weights``, or to its weights, ``dy * x``.
 
-    Weights that are the same along an axis get the sum over it. With ``by_nonzero`` both are divided by the number.
+    Weights that are the same along an axis get the sum over it. With ``by_nonzero`` both are divided by the number,
+    or by 1 where all weights are 0.
 
     Source: none of MPS's; this is the derivative.
 
