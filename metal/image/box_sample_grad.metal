@@ -1,4 +1,4 @@
-// dx[n,h,w,c] adds up dy of the bins whose samples read the pixel, each times its weight, in the order of boxes and bins.
+// dx[n,h,w,c] adds up dy of the bins whose samples read the pixel, each times its weight, in a fixed order.
 // A threadgroup of G threads owns a tile of DY by DX pixels and S packs of V channels. Of the boxes of its image it finds
 // those that may read the tile. Of G / 32 of them at a time, and of 16 rows and 16 columns of bins of each, a thread adds
 // up the weights that one row or column has of the tile's, E at most; then it gathers for its own pixel.

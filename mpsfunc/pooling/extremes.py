@@ -39,7 +39,7 @@ def reduce_max(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
         >>> [reduce_max(x, over).reshape(-1).tolist() for over in axes]
         [[3.0, 2.0], [2.0, 3.0, 3.0], [3.0]]
     """
-    return _extreme("reduce_max", x, over, True, stream)
+    return _reduce("reduce_max", x, over, True, stream, place=False)
 
 
 def reduce_max_grad(dy: mx.array, x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
@@ -94,7 +94,7 @@ def reduce_min(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
         >>> [reduce_min(x, over).reshape(-1).tolist() for over in axes]
         [[1.0, -1.0], [1.0, 0.0, -1.0], [-1.0]]
     """
-    return _extreme("reduce_min", x, over, False, stream)
+    return _reduce("reduce_min", x, over, False, stream, place=False)
 
 
 def reduce_min_grad(dy: mx.array, x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
@@ -151,7 +151,7 @@ def reduce_argmax(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
         >>> [reduce_argmax(x, over).reshape(-1).tolist() for over in axes]
         [[1, 0], [1, 0, 0], [1]]
     """
-    return _place("reduce_argmax", x, over, True, stream)
+    return _reduce("reduce_argmax", x, over, True, stream, place=True)
 
 
 def reduce_argmin(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
@@ -177,15 +177,19 @@ def reduce_argmin(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
         >>> [reduce_argmin(x, over).reshape(-1).tolist() for over in axes]
         [[0, 2], [0, 1, 1], [5]]
     """
-    return _place("reduce_argmin", x, over, False, stream)
+    return _reduce("reduce_argmin", x, over, False, stream, place=True)
 
 
-def _extreme(op: str, x: mx.array, over: Any, largest: bool, stream: StreamLike) -> mx.array:
+def _reduce(op: str, x: mx.array, over: Any, largest: bool, stream: StreamLike, *, place: bool) -> mx.array:
+    """The extremes, or their places."""
     stream = launch.resolve(stream)
     of, spec = _checked(op, x, over, largest, stream)
     with mx.stream(stream):
         flat = x.reshape(of.lines)
-        made = rules.values(flat, spec) if _floats(x) else rules.of_integers(flat, spec, place=False)
+        if not mx.issubdtype(x.dtype, mx.floating):
+            made = rules.of_integers(flat, spec, place=place)
+        else:
+            made = (rules.places if place else rules.values)(flat, spec)
         return made.reshape(of.result)
 
 
@@ -201,20 +205,7 @@ def _gradient(op: str, dy: mx.array, x: mx.array, over: Any, largest: bool, stre
         return rules.placed(dy.reshape(of.flat_result), found, spec).reshape(of.source)
 
 
-def _place(op: str, x: mx.array, over: Any, largest: bool, stream: StreamLike) -> mx.array:
-    stream = launch.resolve(stream)
-    of, spec = _checked(op, x, over, largest, stream)
-    with mx.stream(stream):
-        flat = x.reshape(of.lines)
-        made = rules.places(flat, spec) if _floats(x) else rules.of_integers(flat, spec, place=True)
-        return made.reshape(of.result)
-
-
 def _checked(op: str, x: mx.array, over: Any, largest: bool, stream: mx.Stream) -> tuple[Reduced, rules.ExtremeSpec]:
     checks.moved_image(op, "x", x, stream=stream)
     of = reduced(op, x.shape, over)
     return of, rules.ExtremeSpec(of.length, largest, stream)
-
-
-def _floats(x: mx.array) -> bool:
-    return mx.issubdtype(x.dtype, mx.floating)

@@ -270,7 +270,7 @@ def test_the_page_names_what_has_a_slope_at_nan(on_cpu: mx.Device) -> None:
     slopes = {name: mf.neuron_grad(mx.array(1.0), mx.array(NAN), name).item() for name in NAMES if name != "prelu"}
     slopes["prelu"] = mf.prelu_grad(mx.ones(1), mx.array([NAN]), mx.array([0.25]))[0].item()
     known = {name for name, value in slopes.items() if not math.isnan(value)}
-    assert set(re.findall(r"`(\w+)`", told)) - {"power"} == known - {"power"}  # whose exponent decides
+    assert set(re.findall(r"`(\w+)`", told)) == known | {"power"}  # whose exponent decides
 
 
 def test_a_gradient_of_infinity_is_cut_too(isa: str) -> None:

@@ -37,7 +37,7 @@ def picture(values: Any, dtype: mx.Dtype = mx.float32) -> mx.array:
 
 
 def found(name: str, *args: Any, **how: Any) -> list[float]:
-    return getattr(mf, f"reduce_{name}")(*args, **how).reshape(-1).tolist()  # type: ignore[no-any-return]
+    return getattr(mf, f"reduce_{name}")(*args, **how).reshape(-1).tolist()  # type: ignore[no-any-return]  # by name
 
 
 def test_a_picture_by_hand(device: mx.Device, dtype: mx.Dtype) -> None:

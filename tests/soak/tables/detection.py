@@ -60,6 +60,7 @@ def _overlaps(rng: Rng) -> Case:
 
     def more(a: mx.array, b: mx.array) -> Iterator[str]:
         made, right = of.box_iou(a[:, None], b, name), _overlap(numpy(a)[:, None], numpy(b), name)
+        # The result is rounded to the boxes' dtype, and differences of areas lose digits of the accumulator.
         if not np.allclose(numpy(made), right, rtol=1e-2 if kind == mx.bfloat16 else 1e-3, atol=1e-5):
             yield f"box_iou of all pairs is {numpy(made).tolist()}, expected {right.tolist()}"
 
