@@ -89,11 +89,6 @@ void put_side_by_side(std::vector<Rows> parts, mx::array& out, mx::Stream stream
   });
 }
 
-// The axis of MLX's node. Its type information is not exported, which a sanitizer would look at.
-__attribute__((no_sanitize("vptr"))) int axis_of(const mx::Primitive& node) {
-  return static_cast<const mx::Concatenate&>(node).state();
-}
-
 // A node of MLX's that puts rows side by side, of one array or of several; this one does so in all threads. It holds
 // MLX's primitive rather than being one, whose classes are not exported.
 class SideBySide : public mx::Primitive {
@@ -158,7 +153,7 @@ mx::array contiguous(const mx::array& a, mx::Stream stream) {
 
 std::optional<std::vector<mx::array>> joined(const mx::array& a) {
   if (!made_by(a, "Concatenate") || dynamic_cast<const SideBySide*>(&a.primitive()) != nullptr) return std::nullopt;
-  const int axis = axis_of(a.primitive());
+  const int axis = static_cast<const mx::Concatenate&>(a.primitive()).state();
   const bool channels = a.primitive().device() == mx::Device::cpu && axis == static_cast<int>(a.ndim()) - 1;
   return channels ? std::optional(a.inputs()) : std::nullopt;
 }
