@@ -80,8 +80,9 @@ def measure(cell: Cell, names: Sequence[str], rounds: int, processes: int = PROC
             with contextlib.ExitStack() as stack:
                 running: dict[str, Side] = {}
                 slow = [name for name in names if reports[name] and reports[name][0]["slow"]]
-                for name in (name for name in names if name not in notes and name not in slow):
-                    side = stack.enter_context(Side(name, cell, Path(folder)))
+                taking_part = [name for name in names if name not in notes and name not in slow]
+                begun_sides = [stack.enter_context(Side(name, cell, Path(folder))) for name in taking_part]
+                for name, side in zip(taking_part, begun_sides, strict=True):
                     try:
                         reports[name].append(side.report())
                         if begun == 0 and name != EAGER and reports[EAGER]:
@@ -147,9 +148,10 @@ class Side:
 
     def __init__(self, name: str, cell: Cell, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "tests.bench.networks_turns", name, json.dumps(cell), str(folder)]
-        # With processes of its own for compiling, PyTorch had not compiled after four minutes on two cores.
-        env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        env |= {"MLX_ENABLE_TF32": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        env = {**os.environ, "MLX_ENABLE_TF32": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        if cell.device == "cpu":
+            # With processes of its own for compiling, PyTorch had not compiled after four minutes on two cores.
+            env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         for variables in ENVIRONMENT.values():
             for variable in variables:
                 env.pop(variable, None)
@@ -182,22 +184,27 @@ class Side:
                 stream.close()
 
     def report(self) -> dict[str, Any]:
-        """What it says of its first steps.
+        """Has it take its first steps, which nobody else does meanwhile, and gives what it says of them.
 
         Raises:
             Refused: It ended, or is stock MLX or JAX and takes over a minute for one.
         """
         self._answer(None)  # it is there
+        self._tell("begin")
         self._answer(MINUTE if self._name in (STOCK, JAX) else None)  # and has taken a step
         report: dict[str, Any] = json.loads(self._answer(None))
         return report
 
     def turn(self) -> float:
         """Seconds of a step."""
-        assert self._process.stdin
-        self._process.stdin.write(b"turn\n")
-        self._process.stdin.flush()
+        self._tell("turn")
         return float(self._answer(None))
+
+    def _tell(self, word: str) -> None:
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as the answer says
+            self._process.stdin.write(word.encode() + b"\n")
+            self._process.stdin.flush()
 
     def _answer(self, patience: float | None) -> bytes:
         assert self._process.stdout
@@ -236,13 +243,15 @@ def built(name: str, cell: Cell, folder: Path) -> Any:
 
 
 def child(name: str, cell: Cell, folder: Path) -> None:
-    """A side: builds, says so, takes its first steps, reports, and then takes a turn for every line that it reads."""
+    """A side: builds, says so, waits, takes its first steps, reports, and takes a turn for every further line."""
     from .clock import wall_of
     from .peak import given_back, peak, peak_from_now
 
     module, runner = _module(name), built(name, cell, folder)
     on_gpu = cell.device == "gpu"
     print("built", flush=True)
+    if not sys.stdin.buffer.readline():
+        return
     curve = [runner.run(1) for _ in range(cell.trains and name in (COMPILED, AUTOTUNED))]  # else they are compiled
     module.reset_peak()
     given_back()
