@@ -204,4 +204,5 @@ def _within(op: str, dz: mx.array, spec: Spec, window: SourceWindow | None) -> m
             return mx.zeros_like(dz)
         (top, bottom), (left, right) = ((axis.begin, axis.end) for axis in kept)
         margins = [(axis.begin, axis.n_out - axis.end) for axis in kept]
-        return mx.pad(dz[:, top:bottom, left:right], [(0, 0), *margins, (0, 0)])
+        part = launch.cut(dz, (slice(None), slice(top, bottom), slice(left, right)))
+        return mx.pad(part, [(0, 0), *margins, (0, 0)])

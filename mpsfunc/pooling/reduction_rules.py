@@ -310,7 +310,7 @@ def values(x: mx.array, spec: ExtremeSpec) -> mx.array:
 
 def of_integers(x: mx.array, spec: ExtremeSpec, *, place: bool) -> mx.array:
     """The extremes of integers, or their places, by MLX."""
-    return _arg_most(x, spec) if place else (mx.max if spec.largest else mx.min)(x, axis=1)
+    return _arg_most(x, largest=spec.largest) if place else (mx.max if spec.largest else mx.min)(x, axis=1)
 
 
 def _found(x: mx.array, results: int, spec: ExtremeSpec) -> list[mx.array]:
@@ -325,14 +325,17 @@ def _most(x: mx.array, spec: ExtremeSpec) -> mx.array:
     return (mx.max if spec.largest else mx.min)(x, axis=1)  # of a NaN and numbers NaN
 
 
-def _arg_most(x: mx.array, spec: ExtremeSpec) -> mx.array:
-    return (mx.argmax if spec.largest else mx.argmin)(x, axis=1)
+def _arg_most(x: mx.array, *, largest: bool) -> mx.array:
+    if not x.size:  # which MLX refuses
+        return mx.zeros((x.shape[0], x.shape[2]), mx.uint32)
+    return (mx.argmax if largest else mx.argmin)(x, axis=1)
 
 
 def _place_of_most(x: mx.array, spec: ExtremeSpec) -> mx.array:
     """MLX's, which passes over NaNs."""
     absent = mx.isnan(x)
-    return mx.where(mx.any(absent, axis=1), mx.argmax(absent, axis=1), _arg_most(x, spec))
+    most = _arg_most(x, largest=spec.largest)
+    return mx.where(mx.any(absent, axis=1), _arg_most(absent, largest=True), most)
 
 
 @operation("reduce_place")

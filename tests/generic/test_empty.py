@@ -65,6 +65,17 @@ def test_losses_of_no_images(origin: str, device: mx.Device) -> None:
     assert value.size == 0 and gradient.shape == y.shape
 
 
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.int32])
+@pytest.mark.parametrize("over", ["rows", "columns", "channels", "space"])
+def test_extremes_of_no_images(over: mf.typing.ReducedName, dtype: mx.Dtype, device: mx.Device) -> None:
+    x = mx.zeros((0, 3, 4, 5), dtype)
+    shape = mx.sum(x, {"rows": 2, "columns": 1, "channels": 3, "space": (1, 2)}[over], keepdims=True).shape
+    for function in (mf.reduce_max, mf.reduce_min, mf.reduce_argmax, mf.reduce_argmin):
+        y = function(x, over)
+        mx.eval(y)
+        assert y.shape == shape and y.dtype == (mx.uint32 if "arg" in function.__name__ else dtype)
+
+
 def further_derivatives(name: str) -> None:
     def norm(x: mx.array) -> mx.array:
         return mf.instance_norm(x, gamma) if name == "instance_norm" else mf.group_norm(x, 2, gamma)
