@@ -43,11 +43,12 @@ launching, which times of whole networks contain. Each call is evaluated by itse
 mode. TF32 is {tf32} everywhere. Calls use several sets of inputs in turn, 240 MB in all, so that caches do not hold
 them. A turn begins with one call for each set that is not counted, since results of the library before are then still
 being written. *routed* rows run in the vendor's library through MLX, and *own kernel* rows in mpsfunc's kernel
-instead; *cuDNN* is batch or instance norm by those operators of PyTorch that call cuDNN, in addition to its own; *MLX
-swapped* is the weight gradient as a convolution of MLX with batch and channels swapped. In 16 bits the state of
+instead; *PyTorch deterministic* has NCHW images and `torch.use_deterministic_algorithms`, which some adjoints refuse;
+*cuDNN* is batch or instance norm by those operators of PyTorch that call cuDNN, in addition to its own; *MLX swapped*
+is the weight gradient as a convolution of MLX with batch and channels swapped. In 16 bits the state of
 `conv_grad_weights` holds float32, so results of other libraries are converted to float32 too; rows `by mx.vjp` have
-the weights' dtype in all libraries. *same kernels* means that mpsfunc and the other library launch kernels of the
-same names equally often (their sizes may still differ); a target of 1 is then met by 0.99. Written by `python -m
+the weights' dtype in all libraries. *same kernels* means that mpsfunc and the other library launch kernels of the same
+names equally often (their sizes may still differ); a target of 1 is then met by 0.99. Written by `python -m
 tests.bench gpu`."""
 )
 _MEMORY = """Each call runs in a new process, in which the inputs were created before. The figure is how much the call

@@ -21,6 +21,7 @@ from . import clock, cupti, operations
 from .problems import TF32_TOLERANCE, Problem
 from .results import Row, checked, has_oracle
 from .rivals import Call, Side, cudnn, on_mlx, ours, pytorch, stock, swapped
+from .rivals.pytorch import deterministic
 
 SHAPE, QUICK_SHAPE = (128, 56, 56, 64), (8, 56, 56, 64)
 OWN, SWAPPED = "own kernel", "MLX swapped"
@@ -143,6 +144,7 @@ def _sides(free: bool, own: bool) -> list[Side]:
         unrouted = SimpleNamespace(**{op: _unrouted(getattr(ours.functions, op)) for op in convolutions})
         sides.insert(1, on_mlx.side(OWN, unrouted))
     sides += [pytorch.side(name, layout, "cuda") for name, layout in pytorch.LAYOUTS.items()]
+    sides.append(pytorch.side(deterministic.NAME, torch.contiguous_format, "cuda", functions=deterministic.functions))
     return sides + [pytorch.side(name, layout, "cuda", functions=cudnn) for name, layout in CUDNN.items()]
 
 

@@ -209,11 +209,14 @@ def _records(row: Row) -> Iterable[list[object]]:
         numbers = [ms, row.kept_ms(name), row.calls[name], taken, *ratio]
         yield [*known, name, *map(_rounded, numbers), p.necessary_bytes, "", row.routed and name == OURS]
     for name, error in row.wrong.items():
-        yield [*known, name, *[""] * 7, p.necessary_bytes, f"{error:.2g}", False]
+        yield [*known, name, *[""] * 7, p.necessary_bytes, "refused" if error is None else f"{error:.2g}", False]
 
 
 def _time(row: Row, name: str) -> str:
-    return f"wrong by {row.wrong[name]:.1g}" if name in row.wrong else _milliseconds(row.ms(name))
+    if name not in row.wrong:
+        return _milliseconds(row.ms(name))
+    error = row.wrong[name]
+    return "refused" if error is None else f"wrong by {error:.1g}"
 
 
 def _note(row: Row) -> str:

@@ -12,7 +12,7 @@ from support.benchmarks import COPY, OURS, Target
 from . import stats
 from .cupti import Kernel
 from .problems import TOLERANCES, Problem, drop_error, error
-from .rivals import Call, Side
+from .rivals import Call, Refused, Side
 from .stats import Ratio
 
 # What meets a target of 1 where ours and the rival launch the same kernels.
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     times: dict[str, list[float]]
     calls: dict[str, int]  # timed together
     kept: dict[str, list[float]]  # the same of as many calls whose results are kept until all are there; on the CPU
-    wrong: dict[str, float]  # rivals that were not timed, and their error
+    wrong: dict[str, float | None]  # rivals that were not timed, and their error; None for one that refuses
     targets: tuple[Target, ...]
     routed: bool = False
     kernels: Mapping[str, tuple[Kernel, ...]] = MappingProxyType({})  # what a call of each rival runs on a GPU
@@ -87,22 +87,27 @@ def checked(
     oracle: Side,
     inputs: SimpleNamespace,
     tolerance: float | None = None,
-) -> tuple[dict[str, Call], dict[str, float]]:
+) -> tuple[dict[str, Call], dict[str, float | None]]:
     """The calls of the sides whose answers are right, to the dtype's tolerance or another, and the others' errors.
 
     Raises:
         AssertionError: Ours is wrong: no time of it is worth anything.
     """
     off_by = _judge(problem, oracle, inputs)
-    calls, wrong = {}, {}
+    calls: dict[str, Call] = {}
+    wrong: dict[str, float | None] = {}
     tolerance = TOLERANCES[problem.dtype] if tolerance is None else tolerance
     for side in sides:
         if not hasattr(side.functions, problem.op):  # nor need it get the inputs
             continue
-        call = side.bind(problem, side.place(inputs, problem.dtype))
-        if call is None:
+        try:
+            call = side.bind(problem, side.place(inputs, problem.dtype))
+            if call is None:
+                continue
+            off = off_by(side.answer(problem.op, call()))
+        except Refused:
+            wrong[side.name] = None
             continue
-        off = off_by(side.answer(problem.op, call()))
         if off <= tolerance:
             calls[side.name] = call
         elif side.name == OURS:

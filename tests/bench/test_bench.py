@@ -19,7 +19,7 @@ from . import clock, cupti, memory, report, rounds, stats
 from .cupti import Kernel
 from .problems import Problem, error
 from .results import Row
-from .rivals import Call
+from .rivals import Call, Refused
 
 ROOT = Path(__file__).parents[2]
 AVG_POOL_GRAD = Problem("avg_pool_grad", (2, 8, 8, 4), "float32", 3, 2, 1)
@@ -212,7 +212,7 @@ def test_quick_run_makes_a_row_for_each_dtype(tmp_path: Path) -> None:
 
 
 @pytest.mark.parity
-def test_wrong_answers_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_answers_are_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from . import cpu
     from .rivals import ours, stock
@@ -226,6 +226,14 @@ def test_wrong_answers_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stock.functions, "avg_pool_grad", wrong)
     row = cpu.measure(AVG_POOL_GRAD, (), args)
     assert row.wrong["MLX"] == pytest.approx(0.01, rel=1e-3) and "MLX" not in row.times
+
+    def refusing(p: Problem, a: SimpleNamespace) -> Call:
+        raise Refused
+
+    monkeypatch.setattr(stock.functions, "avg_pool_grad", refusing)
+    row = cpu.measure(AVG_POOL_GRAD, (), args)
+    assert row.wrong["MLX"] is None and "MLX" not in row.times
+    assert "| refused |" in report.write(tmp_path, "cpu", "Speed", {}, "", [row])
     monkeypatch.setattr(ours.functions, "avg_pool_grad", wrong)
     with pytest.raises(AssertionError, match="avg_pool_grad 3x3 s2 p1 float32: wrong"):
         cpu.measure(AVG_POOL_GRAD, (), args)

@@ -17,6 +17,10 @@ from ..problems import Problem
 Call = Callable[[], list[Any]]
 
 
+class Refused(Exception):
+    """A library has no such operation in the mode that is asked for, and says so when it is called."""
+
+
 class Side(NamedTuple):
     """One library, or one way of using it."""
 
