@@ -1,4 +1,4 @@
-"""What the kernels of Apple's MPSCNN compute, forward and backward, in pure functions on MLX arrays."""
+"""Apple's MPSCNN kernels, forward and backward, as pure functions on MLX arrays."""
 
 import typing as _typing
 from importlib import import_module as _import_module

@@ -1,7 +1,7 @@
-"""Types for annotations of one's own code: the names that arguments may be, and trees, as `load` returns them.
+"""Types for your own annotations: the names that arguments may be, and trees, as `load` returns them.
 
-A name that comes from elsewhere, such as a file of settings, is a str, which type checkers do not take for one of
-these; functions refuse a wrong one when they are called.
+Type checkers do not accept a str, such as a name from a settings file, for one of these; functions check names when
+they are called.
 
 Example:
     >>> import mlx.core as mx

@@ -35,7 +35,7 @@ ON_REQUEST = {"huge": "arrays past 2**31 elements", "models": "networks of other
 CPU = pytest.param("cpu", marks=pytest.mark.needs_cpu_module)
 GPU = pytest.param("gpu", marks=pytest.mark.gpu)
 LEFT_OUT = pytest.StashKey[collections.Counter[str]]()  # how many tests do not run here, by the reason
-NO_CPU_MODULE = "mpsfunc was built without its CPU module"
+NO_CPU_MODULE = "mpsfunc was built without its C++ module"
 
 
 def no_cpu_module() -> bool:

@@ -68,7 +68,7 @@ Accuracies are those of a classifier that knows upright digits only. Seconds inc
 ![Held-out digits upright, warped and straightened]({Path(beside(page)).name})
 
 The number above each image is the classifier's answer, in red if it is wrong.
-[Sampling](../families/image/sampling.md#an-example-digits-that-straighten-themselves) says how this works.
+[Sampling](../families/image/sampling.md#an-example-straightening-digits) says how this works.
 """
     Path(page).write_text(text)
 

@@ -43,7 +43,7 @@ def linear(x: mx.array, a: float = 1.0, b: float = 0.0, *, stream: StreamLike = 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU.
         a: Slope. Default 1.
-        b: Level. Default 0.
+        b: Value at 0. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -83,7 +83,7 @@ def sigmoid(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 
 
 def hard_sigmoid(x: mx.array, a: float = 0.2, b: float = 0.5, *, stream: StreamLike = None) -> mx.array:
-    """``a * x + b``, but 0 below 0 and 1 above 1; its slope at both ends is a.
+    """``a * x + b``, clipped to [0, 1]; its slope where it reaches 0 or 1 is a.
 
     Source: ``MPSCNNNeuronHardSigmoid``.
 
@@ -108,7 +108,7 @@ def hard_sigmoid(x: mx.array, a: float = 0.2, b: float = 0.5, *, stream: StreamL
 
 
 def tanh(x: mx.array, a: float = 1.0, b: float = 1.0, *, stream: StreamLike = None) -> mx.array:
-    """A hyperbolic tangent, a times that of b times x.
+    """The hyperbolic tangent of ``b * x``, times a.
 
     Source: ``MPSCNNNeuronTanH``.
 
@@ -255,7 +255,7 @@ def relun(x: mx.array, a: float = 1.0, b: float = 6.0, *, stream: StreamLike = N
 def power(x: mx.array, a: float = 1.0, b: float = 0.0, c: float = 1.0, *, stream: StreamLike = None) -> mx.array:
     """``(a * x + b)^c``.
 
-    Of a negative base it is NaN, unless c is a whole number.
+    For a negative base the result is NaN, unless c is an integer.
 
     Source: ``MPSCNNNeuronPower``.
 

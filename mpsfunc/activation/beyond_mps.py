@@ -318,13 +318,13 @@ def log_sigmoid(x: mx.array, *, stream: StreamLike = None) -> mx.array:
 def step(x: mx.array, a: float = 0.0, *, stream: StreamLike = None) -> mx.array:
     """``1 if x >= a else 0``; its derivative is 0.
 
-    Of NaN it is NaN. MLX's ``step`` has a result of integers.
+    The result at NaN is NaN. MLX's ``step`` returns integers.
 
     Source: ``step`` of MLX.
 
     Args:
         x: An array of any shape; float32, float16, bfloat16, or float64 on the CPU.
-        a: Where it jumps. Default 0.
+        a: The threshold. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

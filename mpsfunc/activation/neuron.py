@@ -59,9 +59,9 @@ def neuron(
     "step"             1 if x >= a else 0                  a = 0
     =================  ==================================  ======================
 
-    Each is computed in float32 (float64 for float64 arrays) and rounded once, without overflow on the way. At a kink
-    the derivative is the one from the right, as in MPS; docs/families/activation.md has all of them.
-    Differentiable in x, and in the slopes of "prelu".
+    Each is computed in float32 (float64 for float64 arrays) and rounded once, without overflow on the way. Where there
+    is no derivative, it is the derivative from the right, as in MPS, with the exceptions in
+    docs/families/activation.md. Differentiable in x, and in the slopes of "prelu".
 
     Source: ``MPSCNNNeuron`` and its subclasses, with their defaults; MPS does not have those below "gelu".
 
@@ -103,9 +103,9 @@ def neuron_grad(
 ) -> mx.array:
     """Gradient of `neuron` with respect to x: ``dy * f'(x)``.
 
-    At a kink f' is the derivative from the right: that of "relu", "elu" and "prelu" is 1 at 0, that of "relun" 0 at b.
-    "hard_sigmoid" has the slope a at both of its ends, "absolute" has 0 at 0. Parameters get no gradient here, as in
-    MPS; `prelu_grad` has that of slopes.
+    Where f has no derivative, f' is the derivative from the right: that of "relu", "elu" and "prelu" is 1 at 0, that of
+    "relun" 0 at b. "hard_sigmoid" has the slope a at both of its ends, "absolute" has 0 at 0. Parameters get no
+    gradient here, as in MPS; `prelu_grad` has that of slopes.
 
     Source: ``MPSCNNNeuronGradient``. Apple's header prints b for the slope of "relun" from b on, where it is 0, and in
     its first version tests x, not a * x + b, for "hard_sigmoid".

@@ -61,7 +61,7 @@ class ConvTransposeState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(dw, db, y, slopes), for the transforms that take arrays only."""
+        """(dw, db, y, slopes), for transformations that only take arrays."""
         return self[:4]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> ConvTransposeState:

@@ -62,7 +62,8 @@ def conv(
         edge_mode: Values outside the image: "zero" (default), or "clamp", the nearest pixel.
         padding_mode: The same by PyTorch's names: "zeros" (default, which leaves it to ``edge_mode``), "replicate"
             (edge mode "clamp"), "reflect", the image mirrored at its edge pixels, or "circular", its opposite side.
-            "reflect" reads less outside than the image has pixels that way, "circular" at most as much.
+            With "reflect" the padding must be less than the image's size along that axis, with "circular" at most as
+            large.
         neuron: Activation of the sum: the name of one, such as "relu" or "gelu", with the defaults of `neuron`, or a
             `Neuron` with parameters. Default: none. Gradient functions then take the gradient of the activated images
             and multiply it by the slope; that of "relu" at 0 is 0 here.

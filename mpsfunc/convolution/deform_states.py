@@ -44,7 +44,7 @@ class DeformConvState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(dw, db), for the transforms that take arrays only."""
+        """(dw, db), for transformations that only take arrays."""
         return self[:2]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> DeformConvState:

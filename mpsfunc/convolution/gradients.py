@@ -48,7 +48,7 @@ def conv_grad_input(
         w: The weights.
         state: From `conv_fwd` or `conv_state`.
         kernel_offset: MPS's ``kernelOffset``, an int or (y, x), for a window elsewhere; zeros are then read outside
-            dy, whatever the edge mode. Default: where the exact gradient has it.
+            dy, whatever the edge mode. Default: that of the exact gradient.
         source_window: ((y, x), (height, width)): only these outputs propagate, as if dy were 0 elsewhere.
             Default: all.
         stream: Stream or device to run on. Default: the current one.

@@ -25,10 +25,10 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
 
     Arrays in lists, tuples, NamedTuples (such as states) and dicts, as arguments and results, take part in ``mx.grad``,
     ``mx.vjp``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile``, which needs ``inputs=mx.random.state,
-    outputs=mx.random.state`` where random numbers are drawn. Keys may be among them. The function gets copies of lists
-    and dicts, so changes to them are lost. Arguments without arrays are passed on unchanged, and so are functions and
-    other callables, in which arrays are constants. As in MLX, ``mx.vmap`` may be inside ``mx.grad`` but not around it,
-    and arrays that are not arguments are constants for derivatives: for a module of ``mlx.nn`` use
+    outputs=mx.random.state`` where random numbers are drawn. Keys of ``mx.random`` may be among them. The function gets
+    copies of lists and dicts, so changes to them are lost. Arguments without arrays are passed on unchanged, and so are
+    functions and other callables, in which arrays are constants. As in MLX, ``mx.vmap`` may be inside ``mx.grad`` but
+    not around it, and arrays that are not arguments are constants for derivatives: for a module of ``mlx.nn`` use
     `mpsfunc.nn.checkpoint`. If the function changes anything else, the second call changes it again.
 
     Args:
@@ -41,7 +41,7 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
         TypeError: function is not callable, or is a module; when called, an argument or the result holds an array in
             anything but the above, such as a deque, a set or a dataclass, a list, tuple or dict of a class of its own,
             or an iterator.
-        ValueError: When called, an argument or the result is nested deeper than 100 levels, or holds itself.
+        ValueError: When called, an argument or the result is nested deeper than 100 levels, or contains itself.
 
     Example:
         >>> import mlx.core as mx

@@ -55,18 +55,18 @@ def load() -> tuple[ModuleType | None, str]:
     """
     found = built_for()
     if not folders():
-        why = "this mpsfunc was built without its CPU module"
+        why = "this mpsfunc was built without its C++ module"
         then = f"nothing runs here, since MLX has no GPU; in a checkout, with a C++ compiler, run: {REINSTALL}"
         return None, why if mx.is_available(mx.gpu) else _warned(why, then)
     if _version not in found:
         known = ", ".join(sorted(found)) or "no other"
-        return None, _warned(f"mpsfunc has no CPU module for mlx {_version}, but for {known}")
+        return None, _warned(f"mpsfunc has no C++ module for mlx {_version}, but for {known}")
     try:
         return load_from(found[_version]), ""
     except ImportError as error:
         if str(error).startswith("MPSFUNC_"):  # it loads, and refuses its settings
             raise ValueError(str(error)) from None
-        return None, _warned(f"mpsfunc's CPU module for mlx {_version} does not load ({error})")
+        return None, _warned(f"mpsfunc's C++ module for mlx {_version} does not load ({error})")
 
 
 def remedy() -> str:

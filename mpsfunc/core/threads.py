@@ -19,7 +19,7 @@ def set_num_threads(count: int) -> None:
     Raises:
         TypeError: count is not an int.
         ValueError: count is out of range.
-        RuntimeError: This install has no CPU module.
+        RuntimeError: The C++ module is not installed.
 
     Example:
         >>> set_num_threads(2)

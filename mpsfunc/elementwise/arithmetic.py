@@ -52,7 +52,7 @@ def arithmetic(
 
     Args:
         x: Primary operand (n, h, w, c), or of any shape; float32, float16, bfloat16, or float64 on the CPU. Or a
-            number, Python's or NumPy's, which takes y's dtype: one that this holds, or infinite or NaN.
+            number, Python's or NumPy's, which gets y's dtype: finite and representable in it, or infinite or NaN.
         y: Secondary operand of x's dtype, or a number.
         operation: "add", "subtract", "multiply" or "divide".
         primary_scale: Factor of x. Default 1.
@@ -302,10 +302,10 @@ def compare(
 
     Args:
         x: Primary operand (n, h, w, c), or of any shape; floating as for `arithmetic`, or of any integer dtype. Or a
-            number that y's dtype holds, which it takes; they are broadcast as for `arithmetic`.
+            number, which gets y's dtype and must be representable in it; they are broadcast as for `arithmetic`.
         y: Secondary operand of x's dtype, or a number.
         comparison: "equal" (default), "not_equal", "less", "less_equal", "greater" or "greater_equal".
-        threshold: How far apart equals may be. Default 0.
+        threshold: The largest difference of operands that count as equal. Default 0.
         primary_stride: Strides (y, x, c) of x, each 0 or 1, as for `arithmetic`. Default 1.
         secondary_stride: Likewise of y.
         stream: Stream or device to run on. Default: the current one.

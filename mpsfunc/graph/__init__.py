@@ -1,7 +1,7 @@
 """Networks as in MPSNNGraph: filter nodes and their gradient nodes.
 
-Nodes are connected first and run later. `training_graph` walks back from a loss node and makes the gradient nodes,
-without autodiff but in the gradient of a `forward_loss`; `compile` makes one pure function of it all.
+Nodes are connected first and run later. `training_graph` goes backward from a loss node and makes the gradient nodes,
+without autodiff except in the gradient of a `forward_loss`; `compile` turns the nodes into one pure function.
 
 Example:
     >>> import mlx.core as mx

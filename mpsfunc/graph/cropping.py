@@ -1,4 +1,4 @@
-"""Parts of images, which `mpsfunc` has no functions for, since arrays have slices."""
+"""Nodes for parts of images; outside of graphs, slice the arrays."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def crop(x: mx.array, out_size: IntOrPair, offset: IntOrPair = 0) -> mx.array:
 
 
 def slice_rows(x: mx.array, start: int, stop: int) -> mx.array:
-    """The rows of images from ``start`` up to, but without, ``stop``."""
+    """The rows of images from ``start`` up to but not including ``stop``."""
     return _cut(x, *row_parts(x, start, stop))
 
 
 def slice_columns(x: mx.array, start: int, stop: int) -> mx.array:
-    """The columns of images from ``start`` up to, but without, ``stop``."""
+    """The columns of images from ``start`` up to but not including ``stop``."""
     return _cut(x, *column_parts(x, start, stop))
 
 

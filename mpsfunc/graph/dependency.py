@@ -1,4 +1,4 @@
-"""An image that waits for others to be made."""
+"""An image that is computed after other images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes, from a kind and the function that it stands for, what users call for nodes of that kind."""
+"""Makes the functions that users call to get nodes."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _doc(
         same = "Formula, shapes, errors and all other arguments are the function's; images are nodes."
         first = f"Makes a node of `mpsfunc.{like.__name__}`.\n\n{same}"
     otherwise = ", but for ``antialias=True``" if "antialias" in inspect.signature(like).parameters else ""
-    told = [f"{name}: Default ``{value!r}``, as MPS's nodes have it{otherwise}." for name, value in defaults.items()]
+    told = [f"{name}: Default ``{value!r}``, as in MPS's nodes{otherwise}." for name, value in defaults.items()]
     told += [f"{name}: {meaning}" for name, (*_, meaning) in own.items()]
     source = re.sub(r"\bMPS\w+", r"``\g<0>``", mps)
     return _DOC.format(first=first, mps=source, arguments="\n    ".join(told), example=example, made=made.__name__)

@@ -1,7 +1,7 @@
 """The filters: a row for each. Calling one makes a node, with the arguments and defaults of its function.
 
-Where the defaults of MPS's nodes are not those of its kernels, so it is here: a `PaddingPolicy` places windows, pooling
-clamps, and local contrast normalization has an alpha of 1.
+Where MPS's nodes have other defaults than its kernels, nodes have them here too: a `PaddingPolicy` places windows,
+pooling clamps, and local contrast normalization has an alpha of 1.
 """
 
 from __future__ import annotations
@@ -97,11 +97,12 @@ batch_norm = filter_of(
     | {
         "momentum": (
             *(0.1, "float"),
-            "Share of a batch in the running statistics, as `mpsfunc.bn_running` has it. Default 0.1.",
+            "Share of a batch in the running statistics, as in `mpsfunc.bn_running`. Default 0.1.",
         ),
         "statistics": (
             *("automatic", "StatisticsName"),
-            'Those of the batch where a gradient node reads them; or "always", or "never".',
+            'Which statistics are used: "automatic" (default), those of the batch in a training graph and running ones '
+            'elsewhere; "always", those of the batch; "never", running ones.',
         ),
     },
     without=("add",),
@@ -216,8 +217,8 @@ dropout = by_name("dropout", "x")(
         own={
             "seed": (
                 *(None, "int | None"),
-                "Of the first step's mask, which no key or mask can give. Default: from the key of `Graph.init`, "
-                "another for each node.",
+                "Seed of the first step's mask; nodes take neither a key nor a mask. Default: a key for each node, "
+                "from the key of `Graph.init`.",
             ),
         },
         without=("key", "mask"),
@@ -226,7 +227,8 @@ dropout = by_name("dropout", "x")(
 
 
 def _arithmetic(name: OperationName, function: Callable[..., Any], mps: str) -> Filter:
-    clamp: Own = {"clamp": (False, "bool", "Whether gradients are 0 where the limits cut. Default False, as in MPS.")}
+    where = "Whether gradients are 0 where the result is clamped to a limit. Default False, as in MPS."
+    clamp: Own = {"clamp": (False, "bool", where)}
     kind = kinds.of_two(name)
     return filter_of(
         kind, function, f"MPSNN{mps}Node", f'{name}(x, graph.ImageNode("y"))', sources=("x", "y"), own=clamp
@@ -359,7 +361,7 @@ _LISTS: Own = {
 _DIVIDED: Own = {
     "divided": (
         *(False, "bool"),
-        "Whether the gradient is the exact one of the reduced value. Default False, as in MPS.",
+        "Whether the gradient is the exact derivative of the reduced value. Default False, as in MPS.",
     ),
 }
 

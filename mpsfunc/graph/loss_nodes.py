@@ -1,4 +1,4 @@
-"""The nodes where a backward pass starts: losses, and the gradient of what is at the end."""
+"""The nodes where a backward pass starts: losses, and the initial gradient."""
 
 from __future__ import annotations
 

@@ -196,10 +196,10 @@ class FilterNode:
         return tuple(self.options)
 
     def configure(self, **options: Any) -> None:
-        """Changes arguments. What is compiled already stays as it is.
+        """Changes arguments. Graphs that are compiled already do not change.
 
-        A gradient node has the arguments of its filter, but for those that it may have for itself: ``zero_pad`` and
-        ``edge_mode`` of an average, and whether arithmetic applies the mask of its limits (``clamp``).
+        A gradient node has the arguments of its filter, except those that may differ: ``zero_pad`` and ``edge_mode`` of
+        an average, and whether arithmetic applies the mask of its limits (``clamp``).
 
         Raises:
             TypeError: The node has no such argument.
@@ -225,7 +225,7 @@ class FilterNode:
 
         Raises:
             TypeError: The operation has no gradient, or gradient is not an image node.
-            ValueError: It has several sources, so that `gradient_filters` is meant; or a list has not one gradient.
+            ValueError: It has several sources: use `gradient_filters`; or the list does not have exactly one gradient.
 
         Example:
             >>> from mpsfunc import graph
@@ -298,7 +298,7 @@ class GradientFilterNode(FilterNode):
 
     @property
     def configurable(self) -> tuple[str, ...]:
-        """The arguments that it may have for itself."""
+        """The arguments that may differ from those of its filter."""
         return self.kind.tunable
 
     def gradient_filters(self, gradient: Gradient) -> list[GradientFilterNode]:

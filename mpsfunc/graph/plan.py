@@ -1,4 +1,4 @@
-"""What a network is made of, found once when it is compiled."""
+"""The nodes, parameters and states of a network, collected once when it is compiled."""
 
 from __future__ import annotations
 

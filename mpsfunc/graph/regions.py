@@ -1,4 +1,4 @@
-"""Regions of images, which are the same for each image of a batch, as MPS has them."""
+"""Regions of images, which are the same for each image of a batch, as in MPS."""
 
 from __future__ import annotations
 

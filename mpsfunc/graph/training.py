@@ -1,4 +1,4 @@
-"""The training graph of a network: gradient nodes, found by walking back from its end."""
+"""The training graph of a network: gradient nodes, made from its end backward."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def training_graph(
     """Makes the gradient nodes of all filters that lead to a node, or to several.
 
     Where several filters read an image, addition nodes sum its gradients. It stops at inputs and at images with
-    ``stop_gradient``; a filter with parameters that reads such an image still gets its gradient node. From several
-    nodes it trains their sum.
+    ``stop_gradient``; a filter with parameters that reads such an image still gets its gradient node. For several nodes
+    it trains the sum of their results.
 
     Source: ``trainingGraphWithSourceGradient:nodeHandler:``.
 
@@ -37,7 +37,7 @@ def training_graph(
             made, which it may configure. Default: none.
 
     Returns:
-        The last gradient nodes, whose results no other gradient node reads, for ``gradients`` of `compile`.
+        The last gradient nodes, whose results no other gradient node reads: pass them as ``gradients`` of `compile`.
 
     Raises:
         TypeError: A node has no gradient, or an argument is not a node or not a function.

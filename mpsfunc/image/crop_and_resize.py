@@ -77,8 +77,8 @@ def crop_and_resize(
 
     Gradients of every order, with respect to images and boxes, are exact and have the same bits on every run. At whole
     pixels, where the interpolation has no derivative, they are the derivative from the right, and on the last pixel the
-    one from the left. With "nearest" the gradient with respect to the boxes is 0. That samples become
-    ``extrapolation_value`` at the edge of the image has no part in the gradient.
+    one from the left. With "nearest" the gradient with respect to the boxes is 0. The jump of samples to
+    ``extrapolation_value`` at the edge of the image does not contribute to the gradient.
 
     Source: ``MPSNNCropAndResizeBilinear``, whose regions are ``{x, y, w, h}``: ``y1 = y, y2 = y + h``. Apple documents
     neither how coordinates are scaled nor the value outside; here both are as in TensorFlow's function of this name,
@@ -89,7 +89,7 @@ def crop_and_resize(
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         boxes: Boxes (r, 4), each (y1, x1, y2, x2), of x's dtype or float32; r may be 0. Positions are computed in
             float32, or in float64 for float64 images.
-        box_indices: For each box the number of its image (r,), of an integer dtype.
+        box_indices: For each box the index of its image (r,), of an integer dtype.
         crop_size: Size of the result, an int or (rows, columns).
         method: "bilinear" (default) or "nearest".
         extrapolation_value: Value of samples outside the image. Default 0.
@@ -193,7 +193,7 @@ def crop_and_resize_grad(
     Args:
         dy: Gradient of the crops (r, rows, columns, c), floating.
         boxes: The boxes, as for `crop_and_resize`.
-        box_indices: For each box the number of its image.
+        box_indices: For each box the index of its image.
         state: From `crop_and_resize_fwd` or `crop_and_resize_state`.
         stream: Stream or device to run on. Default: the current one.
 
@@ -239,7 +239,7 @@ def crop_and_resize_grad_boxes(
         dy: Gradient of the crops (r, rows, columns, c), floating.
         x: The images, as for `crop_and_resize`.
         boxes: The boxes, as for `crop_and_resize`.
-        box_indices: For each box the number of its image.
+        box_indices: For each box the index of its image.
         state: From `crop_and_resize_fwd` or `crop_and_resize_state`.
         stream: Stream or device to run on. Default: the current one.
 

@@ -86,8 +86,8 @@ def pad(
         before: Elements before the image along each axis: (y, x, c), (y, x), or an int for y and x.
         after: Elements after the image, in the same form.
         mode: As above. Default "constant".
-        value: The constant, rounded to a floating dtype, where what is too large becomes infinite; integers must hold
-            it. Default 0.
+        value: The constant. It is rounded to a floating dtype, and becomes infinite if it is too large; an integer
+            dtype must be able to represent it. Default 0.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

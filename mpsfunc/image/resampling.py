@@ -37,8 +37,8 @@ class ResampleState(NamedTuple):
             "resize_bicubic" or "resize_area".
         channels: Channels of the image.
         rows: What the rows of the result read: the lengths of the source and of the result; "nearest", "bilinear",
-            "bicubic" or "area"; "asymmetric", "half_pixel", "half_pixel_symmetric", "align_corners" or "mlx"; "zero"
-            or "clamp"; whether a filter is applied; and a factor if that says more than the lengths do, else 0.
+            "bicubic" or "area"; "asymmetric", "half_pixel", "half_pixel_symmetric", "align_corners" or "mlx"; "zero" or
+            "clamp"; whether a filter is applied; and a factor if it does not follow from the lengths, else 0.
         cols: The same for its columns.
     """
 

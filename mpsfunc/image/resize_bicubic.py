@@ -43,7 +43,7 @@ def resize_bicubic(
         x: Images (n, h, w, c); float32, float16, bfloat16, or float64 on the CPU.
         out_size: Size of the result, an int or (y, x).
         scale: Instead of a size: the factor by which the result is larger, any number above 0 or (y, x).
-        align_corners: Corners stay corners. Default False.
+        align_corners: Whether the first and last pixels of both images have the same centres. Default False.
         antialias: Whether to filter when the result is smaller, as above; not with ``align_corners`` or
             "asymmetric". Default False.
         coordinate: "half_pixel" (default), "half_pixel_symmetric" or "asymmetric", as for `resize_bilinear`; not with

@@ -69,14 +69,14 @@ def roi_align(
 ) -> mx.array:
     """Divides regions of interest into bins, and takes the mean of each bin without rounding its edges to pixels.
 
-    Region r, ``rois[r] = (n, x1, y1, x2, y2)``, lies on image n. Along the y axis it reaches from
-    ``y1 * spatial_scale`` to ``y2 * spatial_scale`` in pixels, where 0 is the centre of the first pixel, and is at
-    least one pixel long; with ``aligned`` 0 is the outer edge of the first pixel, half a pixel earlier, and there is no
-    least length. The x axis is alike. A region is divided into D bins of equal length, and a bin into S parts with a
-    sample at the centre of each. S is ``sampling_ratio`` or, if that is not positive, the length of a bin in pixels,
-    rounded up, and at most 65536. A sample interpolates the two nearest pixels along each axis. Up to one pixel outside
-    the image it is the outermost pixel, and further outside it is 0. The result is the mean over the S x S samples of a
-    bin, including those outside.
+    Region r, ``rois[r] = (n, x1, y1, x2, y2)``, lies on image n. Along the y axis it reaches from ``y1 *
+    spatial_scale`` to ``y2 * spatial_scale`` in pixels, where 0 is the centre of the first pixel, and is at least one
+    pixel long; with ``aligned`` 0 is the outer edge of the first pixel, half a pixel earlier, and there is no minimum
+    length. The x axis works in the same way. A region is divided into D bins of equal length, and a bin into S parts
+    with a sample at the centre of each. S is ``sampling_ratio`` or, if that is not positive, the length of a bin in
+    pixels, rounded up, and at most 65536. A sample interpolates the two nearest pixels along each axis. Up to one pixel
+    outside the image it is the outermost pixel, and further outside it is 0. The result is the mean over the S x S
+    samples of a bin, including those outside.
 
     A bin without samples is 0: with ``aligned`` and no ``sampling_ratio`` this is a bin of a region without length.
     Bins at NaN or infinity, and those of a region whose image does not exist, are also 0.
@@ -97,7 +97,7 @@ def roi_align(
             Default 1.
         sampling_ratio: Samples of a bin along each axis; 0 or less for its length in pixels, rounded up. Default -1.
         aligned: Whether coordinates count from the outer edge of the first pixel. Default False.
-        box_indices: For each region the number of its image (r,), of an integer dtype. Default: in ``rois``.
+        box_indices: For each region the index of its image (r,), of an integer dtype. Default: in ``rois``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -197,7 +197,7 @@ def roi_align_grad(
         dy: Gradient of the bins (r, rows, columns, c), floating.
         rois: The regions, as for `roi_align`.
         state: From `roi_align_fwd` or `roi_align_state`.
-        box_indices: For each region the number of its image. Default: in ``rois``.
+        box_indices: For each region the index of its image. Default: in ``rois``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -242,7 +242,7 @@ def roi_align_grad_rois(
         x: The images, as for `roi_align`.
         rois: The regions, as for `roi_align`.
         state: From `roi_align_fwd` or `roi_align_state`.
-        box_indices: For each region the number of its image. Default: in ``rois``.
+        box_indices: For each region the index of its image. Default: in ``rois``.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -35,19 +35,20 @@ def box_iou(boxes: mx.array, others: mx.array, type: OverlapName = "iou", *, str
            the angle of a box is ``atan(width / height)``
     ====== ===================================================================================================
 
-    Defined here, where formulas do not say: a box with ``x2 < x1`` or ``y2 < y1`` has a width or a height of 0; a ratio
-    of 0 to 0 is 0, so boxes without an area have an IOU of 0 with all boxes, themselves too; the angle of a point is 0.
-    A NaN in a box makes its values NaN.
+    Where the formulas are undefined: a box with ``x2 < x1`` or ``y2 < y1`` has a width or a height of 0; a ratio of 0
+    to 0 is 0, so boxes without an area have an IOU of 0 with all boxes, even with themselves; the angle of a box
+    without width and height is 0. A NaN in a box makes its values NaN.
 
-    Derivatives are exact, of every order, and by both arguments. Where coordinates of two boxes are equal, both get
-    half the slope, as in PyTorch, so that equal boxes have a derivative of 0. Boxes that only touch do not overlap.
+    Derivatives of every order, with respect to both arguments, are exact. Where coordinates of two boxes are equal,
+    both get half the slope, as in PyTorch, so that equal boxes have a derivative of 0. Boxes that only touch do not
+    overlap.
 
     Source: torchvision's ``box_iou``, ``generalized_box_iou``, ``distance_box_iou`` and ``complete_box_iou``, which
     compare every box with every other: here ``box_iou(boxes[:, None], others)``. MPS has none.
 
     Args:
-        boxes: Boxes (..., 4); float32, float16, bfloat16, or float64 on the CPU. Dtypes of 16 bits tell apart few
-            pixels.
+        boxes: Boxes (..., 4); float32, float16, bfloat16, or float64 on the CPU. 16-bit dtypes can represent few
+            positions.
         others: Boxes (..., 4) of the same dtype, whose leading axes broadcast with those of boxes.
         type: One of the names above. Default "iou".
         stream: Stream or device to run on. Default: the current one.
@@ -56,8 +57,8 @@ def box_iou(boxes: mx.array, others: mx.array, type: OverlapName = "iou", *, str
         Values of the shape that the leading axes broadcast to, of the boxes' dtype.
 
     Raises:
-        TypeError: An array is not floating, the dtypes differ, or type is no name.
-        ValueError: An array has not (x1, y1, x2, y2) along its last axis, leading axes do not broadcast, or the type is
+        TypeError: An array is not floating, the dtypes differ, or type is not a string.
+        ValueError: The last axis of an array does not have length 4, leading axes do not broadcast, or the type is
             unknown.
 
     Example:
@@ -99,16 +100,15 @@ def box_iou_loss(
 ) -> mx.array:
     """1 minus `box_iou` of predicted boxes and true ones, row by row: a loss for boxes.
 
-    The formulas are those of `box_iou`, but with ``epsilon`` added to each denominator, as in torchvision's losses. The
-    loss of a point is 1 with "iou", and 0 of the same point with "giou" if ``epsilon`` is 0.
+    The formulas are those of `box_iou`, but with ``epsilon`` added to each denominator, as in torchvision's losses. For
+    two equal boxes without width and height the loss is 1 with "iou" and, if ``epsilon`` is 0, 0 with "giou".
 
-    The factor ``v / (1 - I / U + v)`` of "ciou" counts as constant in derivatives, as its authors and torchvision have
-    it; with ``exact`` it does not, so that derivatives are those of the value. Those of the other types always are, of
-    every order, and by both arguments.
+    The factor ``v / (1 - I / U + v)`` of "ciou" is a constant in derivatives, as in the paper and in torchvision; with
+    ``exact`` it is differentiated too. Otherwise derivatives of every order, with respect to both arguments, are exact.
 
     Source: torchvision's ``generalized_box_iou_loss``, ``distance_box_iou_loss`` and ``complete_box_iou_loss``, which
-    return float32 for boxes of 16 bits. Its boxes must have ``x1 < x2`` and ``y1 < y2``; `box_iou` says what others are
-    here. MPS has none.
+    return float32 for boxes of 16 bits. Its boxes must have ``x1 < x2`` and ``y1 < y2``; `box_iou` says how others are
+    treated here. MPS has none.
 
     Args:
         boxes: Predicted boxes (..., 4), each (x1, y1, x2, y2); float32, float16, bfloat16, or float64 on the CPU.
@@ -125,7 +125,7 @@ def box_iou_loss(
 
     Raises:
         TypeError: An array is not floating, the dtypes differ, or another argument has a wrong type.
-        ValueError: boxes has not (x1, y1, x2, y2) along its last axis, target has another shape, a name is unknown, or
+        ValueError: the last axis of boxes does not have length 4, target has another shape, a name is unknown, or
             epsilon is below 0.
 
     Example:
@@ -173,7 +173,7 @@ def box_iou_loss_grad(
 
     Raises:
         TypeError: An array is not floating, the dtypes differ, or another argument has a wrong type.
-        ValueError: boxes has not (x1, y1, x2, y2) along its last axis, target has another shape, a name is unknown, or
+        ValueError: the last axis of boxes does not have length 4, target has another shape, a name is unknown, or
             epsilon is below 0.
 
     Example:

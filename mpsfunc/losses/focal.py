@@ -43,8 +43,8 @@ def focal_loss(
         target: Of y's shape and dtype, from 0 to 1.
         alpha: The weight of targets that are 1, while those that are 0 have ``1 - alpha``; from 0 to 1. None: no
             weights. Default 0.25.
-        gamma: Exponent of q, at least 0: the larger, the less count predictions that are right. With 0 it is sigmoid
-            cross-entropy. Default 2.
+        gamma: Exponent of q, at least 0: the larger it is, the less predictions that are right count. With 0 it is
+            sigmoid cross-entropy. Default 2.
         reduction: "none", the loss of every element; "sum" or "mean" over the whole batch.
             Default "none", as in torchvision.
         stream: Stream or device to run on. Default: the current one.

@@ -73,7 +73,7 @@ def loss(
     softmax_cross_entropy     ``-t * log(p)``                                 ``p - t``
     sigmoid_cross_entropy     ``max(y, 0) - y * t + log(1 + exp(-|y|))``      ``sigmoid(y) - t``
     categorical_cross_entropy ``-t * log(y)``                                 ``-t / y``
-    hinge (t is 0 or 1)       ``max(0, 1 - (2t - 1) * y)``                    ``1 - 2t``, 0 where that is 0
+    hinge (t is 0 or 1)       ``max(0, 1 - (2t - 1) * y)``                    ``1 - 2t``, 0 where loss is 0
     huber, d = y - t          ``d^2 / 2``, or ``delta * (|d| - delta / 2)``   ``d``, or ``delta * sign(d)``
                               where ``|d| > delta``
     cosine_distance           ``1 - sum of y * t`` of an image                ``-t``
@@ -164,8 +164,8 @@ def loss_value(
 ) -> mx.array:
     """Only the value of `loss`, for autodiff. Arguments and errors are those of `loss`.
 
-    Its derivative is exact: that of softmax cross-entropy by y does not assume that targets add up to 1, a reduction
-    that divides divides the derivative too, and targets and weights have derivatives as well.
+    Its derivative is exact: that of softmax cross-entropy with respect to y does not assume that targets add up to 1,
+    the divisor of a reduction divides the derivative too, and targets and weights have derivatives as well.
 
     Returns:
         The value.
@@ -211,7 +211,7 @@ def loss_grad(
         target: As for `loss`.
         type: As for `loss`.
         reduction: As for `loss`; counts only if the gradient is divided. Default "sum".
-        divided: True gives the exact derivative of the value, summed over images: divided as the reduction divides,
+        divided: True gives the exact derivative of the value, summed over images: with the divisor of the reduction,
             and for softmax cross-entropy ``p * (sum of w * t) - w * t``. False, the default, gives MPS's gradient,
             there ``w * (p - t)``, which is the same without a reduction if targets add up to 1 and a pixel has one
             weight.

@@ -43,14 +43,14 @@ def nms(
     max_outputs: int | None = None,
     stream: StreamLike = None,
 ) -> tuple[mx.array, mx.array]:
-    """Which boxes to keep: those that no better kept box overlaps by more than a threshold.
+    """Non-maximum suppression: keeps boxes that no kept box with a higher score overlaps by more than a threshold.
 
     Boxes are taken by descending score, of equal scores the first one first, and one is kept if its IOU with each that
-    was kept before it is at most the threshold. A score that is -inf or NaN marks a box that is not there, which is
-    never kept; so images with different numbers of boxes fit into one batch. A NaN in a box counts as no overlap.
+    was kept before it is at most the threshold. A score of -inf or NaN means that there is no box, so images with
+    different numbers of boxes fit into one batch. A NaN in a box counts as no overlap.
 
-    The shape of the result does not depend on numbers: as many indices as there are boxes, or ``max_outputs`` if that
-    is less, of which the first ``count`` are kept boxes and the rest -1. So it can be compiled and mapped;
+    The shape of the result does not depend on values: as many indices as there are boxes, or ``max_outputs`` if that is
+    less, of which the first ``count`` are kept boxes and the rest -1. So it can be compiled and mapped;
     ``indices[:count.item()]`` is what torchvision returns. It has no derivative. Time and memory grow with the square
     of the number of boxes: choose a thousand or so by their scores first.
 
@@ -62,9 +62,9 @@ def nms(
             float64 on the CPU. The IOU is that of `box_iou`.
         scores: (r,) or (n, r), of a floating dtype.
         iou_threshold: From 0 to 1.
-        classes: Integers (r,) or (n, r): boxes of different classes do not suppress each other. Default: all are of
-            one.
-        max_outputs: At most so many are kept. Default: all.
+        classes: Integers (r,) or (n, r): boxes of different classes do not suppress each other. Default: all boxes are
+            of one class.
+        max_outputs: How many boxes are kept at most. Default: all.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:

@@ -25,12 +25,12 @@ class YoloLossState(NamedTuple):
 
     Fields:
         target: What each channel is compared with, of y's shape: x and y within the cell, ``log(w / anchor)`` and
-            ``log(h / anchor)``, the confidence, the classes; 0 where nothing is there. float32 or float64.
-        weights: What each channel counts, of the same shape: a scale, or 0.
+            ``log(h / anchor)``, the confidence, the classes; 0 where there is no object. float32 or float64.
+        weights: The weight of each channel, of the same shape: a scale, or 0.
         op: "yolo_loss".
         reduction: Of the loss.
         anchors: How many there are.
-        xy_loss: The loss of places.
+        xy_loss: The loss of positions.
         wh_loss: The loss of sizes.
         class_loss: The loss of classes.
         delta: Of "huber".
@@ -80,10 +80,10 @@ def yolo_loss(
 ) -> mx.array:
     """The loss of a YOLO detector, of boxes around anchors in the cells of a grid.
 
-    The channels of y are x, y, w, h, a confidence and the classes, anchor by anchor. With s the sigmoid, the middle of
+    The channels of y are x, y, w, h, a confidence and the classes, anchor by anchor. With s the sigmoid, the centre of
     a predicted box is ``(s(x), s(y))`` within its cell, its size ``(exp(w), exp(h))`` times the anchor's. In a cell
-    with an object one anchor is responsible for it and has the losses of its place, size and classes; every anchor has
-    that of its confidence:
+    with an object one anchor is responsible for it. This anchor has losses of position, size and classes; every anchor
+    has a loss of its confidence:
 
     =========== ====================== ============================ ============================================
     channels    compared               with                         by, times
@@ -95,14 +95,14 @@ def yolo_loss(
     classes     the logits             the label's                  ``class_loss``, ``scale_class``
     =========== ====================== ============================ ============================================
 
-    Targets count as constants, the IOU too: the derivative by y is exact with them as they are, of every order, and
-    labels have none.
+    Targets are constants in derivatives, also the IOU; for constant targets derivatives of every order with respect to
+    y are exact. Labels have no derivatives.
 
     Source: ``MPSCNNYOLOLoss``. Apple documents the channels, the sigmoid of x and y alone, the four losses and the
     scales. The rest is not documented, and is here as in Apple's Turi Create, or where that does not say, our choice:
 
-    - the label of a cell is the place of the middle in the cell, the size in cells, 1, and a share of each class; a
-      cell whose confidence is not above 0 has no object. Anchors are in cells;
+    - the label of a cell is the position of the centre in the cell, the size in cells, 1, and a probability for each
+      class; a cell whose confidence is not above 0 has no object. The unit of anchors is a cell;
     - responsible is the anchor whose shape has the largest IOU with the label's, of several the first (ours);
     - the target of w and h, of confidence, and that it is a constant. ``epsilon``, e above, is Turi Create's;
     - MPS's .7 and .3 of ``min_iou_for_object_presence`` and ``max_iou_for_object_absence``: the default here is
@@ -118,19 +118,20 @@ def yolo_loss(
         anchors: (width, height) of each anchor, in cells.
         reduction: "none", the loss of every element; "sum", of each image; "mean", that over ``h * w * c``.
             Default "sum".
-        xy_loss: "mean_absolute_error", "mean_squared_error" or "huber", as `loss` has them. Default
+        xy_loss: "mean_absolute_error", "mean_squared_error" or "huber", as in `loss`. Default
             "mean_squared_error".
         wh_loss: One of these. Default "huber".
         class_loss: "softmax_cross_entropy" or "sigmoid_cross_entropy". Default "softmax_cross_entropy".
         delta: Of "huber". Default 1.
-        scale_xy: Of places. Default 10.
+        scale_xy: Of positions. Default 10.
         scale_wh: Of sizes. Default 10.
         scale_no_object: Of confidences where there is no object. Default 5.
         scale_object: Of confidences of objects. Default 100.
         scale_class: Of classes. Default 2.
-        min_iou_for_object_presence: IOU from which an anchor is responsible besides the best. Default: none is.
-        max_iou_for_object_absence: IOU up to which an anchor that is not responsible stands for no object. Default:
-            all do.
+        min_iou_for_object_presence: IOU from which an anchor is responsible in addition to the best one. Default: none
+            is.
+        max_iou_for_object_absence: IOU up to which an anchor that is not responsible has a loss of its confidence.
+            Default: all have one.
         rescore: Whether the target of confidence is the IOU, else 1. Default True.
         epsilon: Added in the target of w and h. Default 1e-5.
         stream: Stream or device to run on. Default: the current one.
@@ -176,7 +177,7 @@ def yolo_loss_fwd(
     epsilon: float = 1e-5,
     stream: StreamLike = None,
 ) -> tuple[mx.array, YoloLossState]:
-    """`yolo_loss`, and the state that its gradient needs. Arguments and errors are its.
+    """`yolo_loss`, and the state that its gradient needs. Arguments and errors are those of `yolo_loss`.
 
     Returns:
         The value, and the state.
@@ -235,11 +236,12 @@ def yolo_loss_grad(y: mx.array, state: YoloLossState, *, divided: bool = False, 
 def yolo_boxes(
     y: mx.array, anchors: Sequence[tuple[float, float]], *, stream: StreamLike = None
 ) -> tuple[mx.array, mx.array]:
-    """The boxes that predictions mean, as `yolo_loss` trains them, and the scores of their classes.
+    """Decodes predictions of a network trained with `yolo_loss` into boxes and the scores of their classes.
 
-    Boxes are in cells: multiply them with the pixels of a cell. `nms` removes those of the same objects.
+    The unit of boxes is a cell: multiply them by the size of a cell in pixels. `nms` removes all but one box of each
+    object.
 
-    Source: the account in `yolo_loss`; MPS has no such function.
+    Source: the formulas of `yolo_loss`; MPS has no such function.
 
     Args:
         y: Predictions (n, h, w, (5 + classes) * anchors), as for `yolo_loss`.

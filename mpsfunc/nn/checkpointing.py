@@ -1,4 +1,4 @@
-"""`checkpoint` for modules, whose second run leaves them as the first did."""
+"""`checkpoint` for modules: their second call starts from the state of the first and restores it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def checkpoint(module: _Layer[P, R] | stock.Module, fn: Callable[P, R] | None = 
     Raises:
         TypeError: module is not a module, or fn is not callable; when called, an argument or the result holds an array
             in anything else, or an iterator.
-        ValueError: When called, an argument or the result is nested deeper than 100 levels, or holds itself.
+        ValueError: When called, an argument or the result is nested deeper than 100 levels, or contains itself.
 
     Example:
         >>> from mpsfunc import nn

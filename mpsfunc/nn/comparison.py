@@ -1,4 +1,4 @@
-"""What a comparison of a model with its conversions found, in one screen."""
+"""The results of `compare`, which print on one screen."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
     Fields:
         setting: Shape, dtype, device and rounds.
         variants: What was measured, of each variant.
-        report: What `convert` said of the converted model.
+        report: The report of `convert` on the converted model.
     """
 
     setting: str
@@ -79,7 +79,7 @@ class Comparison(NamedTuple):
 
     @property
     def agree(self) -> bool | None:
-        """Whether all outputs are mlx.nn's but for rounding; None where some were not compared and none differs."""
+        """Whether all outputs equal those of mlx.nn up to rounding; None if some were not compared and none differs."""
         told = [each.agrees for each in self.variants if each.name != STOCK]
         return False if False in told else None if None in told else True
 
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
         return "\n".join([*lines, str(self.report)])
 
     def as_dict(self) -> dict[str, object]:
-        """The same for JSON, which has no infinite numbers: None stands for such a difference."""
+        """The comparison as a dict for JSON. JSON has no infinite numbers, so an infinite difference is None."""
         report = {**self.report._asdict(), "hint": self.report.hint, "kept_twice": self.report.kept_twice}
         variants = [
             {

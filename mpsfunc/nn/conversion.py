@@ -92,10 +92,10 @@ def convert(
         example: What the model is called with: an array; a tuple or list of ints, the shape of a float32 image of
             random numbers; any other tuple or list, the model's arguments; or a dict of arguments by name. Default: the
             model is not called.
-        inference: Whether to fold batch normalizations and to rearrange weights. It stays in force in later
-            conversions, until `revert`. Default: False.
-        group: Processes of ``mx.distributed`` that share the statistics of batch normalizations. Default: as before,
-            and at first each process has its own.
+        inference: Whether to fold batch normalizations and to rearrange weights. It also holds for later conversions,
+            until `revert`. Default: False.
+        group: Processes of ``mx.distributed`` that share the statistics of batch normalizations. Default: unchanged; in
+            a new model each process has its own statistics.
 
     Returns:
         A report of what was done. Print it.
@@ -191,8 +191,8 @@ def revert(model: stock.Module) -> stock.Module:
 
     Raises:
         TypeError: model is not a module.
-        ValueError: A module holds itself, or a drop-in was made with an argument that MLX's layer does not have; then
-            nothing is turned back.
+        ValueError: A module contains itself, or a drop-in was made with an argument that MLX's layer does not have;
+            then nothing is changed.
 
     Example:
         >>> import mlx.nn

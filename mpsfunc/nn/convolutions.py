@@ -82,7 +82,7 @@ class Conv2d(_Convolution, stock.Conv2d):
             "reflect", "replicate" or "circular", as for `mpsfunc.conv` and PyTorch's layer. Default "zeros".
 
     Raises:
-        ValueError: In a call: padding_mode is unknown, or the padding wider than it takes.
+        ValueError: In a call: padding_mode is unknown, or the padding is too large for it.
 
     Example:
         >>> layer = Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
@@ -163,7 +163,7 @@ class Conv1d(_Convolution, stock.Conv1d):
             "zeros", "reflect", "replicate" or "circular", as for `mpsfunc.conv1d` and PyTorch's layer. Default "zeros".
 
     Raises:
-        ValueError: In a call: padding_mode is unknown, or the padding wider than it takes.
+        ValueError: In a call: padding_mode is unknown, or the padding is too large for it.
 
     Example:
         >>> Conv1d(3, 8, 3, stride=2, padding=1)(mx.ones((2, 8, 3))).shape

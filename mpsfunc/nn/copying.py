@@ -1,4 +1,4 @@
-"""Copies and pickles of what holds functions of MLX, which neither ``copy.deepcopy`` nor ``pickle`` takes."""
+"""Copying and pickling layers that contain functions of MLX, which ``copy.deepcopy`` and ``pickle`` do not support."""
 
 from __future__ import annotations
 

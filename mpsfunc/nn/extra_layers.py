@@ -126,8 +126,8 @@ class GridSample(stock.Module):
 class DeformConv2d(stock.Module):
     """`mpsfunc.deform_conv` with weights of its own, as torchvision's layer of that name.
 
-    Offsets and masks are arguments of a call, mostly what other convolutions make of the images. How many groups of
-    channels have offsets of their own follows from the offsets' shape.
+    Offsets and masks are arguments of a call; usually other convolutions compute them from the images. The number of
+    channel groups with their own offsets follows from the shape of the offsets.
 
     Args:
         in_channels: Channels of the images.
@@ -203,7 +203,7 @@ class RoIAlign(stock.Module):
 
     Args:
         output_size: Bins of a region, an int or (rows, columns).
-        spatial_scale: Pixels of the images that 1 in the regions is. Default 1.
+        spatial_scale: How many pixels of the images 1 in the regions is. Default 1.
         sampling_ratio: Samples of a bin along an axis; 0 or less for as many as it has pixels. Default -1.
         aligned: Whether coordinates count from the outer edge of the first pixel. Default False.
 

@@ -1,9 +1,10 @@
-"""Batch normalizations by running statistics, folded into the weights of the layers ahead.
+"""Batch normalizations with running statistics, folded into the weights of the layers before them.
 
-What is folded is kept beside the layers with copies of the arrays that it comes from, and each call compares those with
-what the layers hold by then. So whatever changes a parameter, in place or not, has it folded again, and a layer that
-trains is not asked. In a transformation that looks on parameters their folding is part of what is transformed, and
-nothing of it is kept. Where a CPU's kernels would lay weights out in every call, they are kept laid out instead.
+Folded weights are stored with copies of the arrays that they were computed from, and each call compares these copies
+with the arrays that the layers now have. So after any change of a parameter, in place or not, the weights are folded
+again. Layers in training mode are not folded. If parameters are traced by a transformation, folding is part of the
+transformed function, and nothing is stored. If the CPU's kernels would rearrange weights in every call, the rearranged
+weights are stored.
 """
 
 from __future__ import annotations

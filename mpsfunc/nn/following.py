@@ -1,4 +1,4 @@
-"""How an activation takes over the call of the layer whose result it is given."""
+"""How an activation is computed in the call of the layer whose result is its argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of MLX that are activations, and what a call of one comes to."""
+"""Functions of MLX that are activations, and the activation that a call of one computes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from mpsfunc.nn.drop_in import DropIn, Fusing
 
 
 class Linear(Fusing, stock.Linear):
-    """`mlx.nn.Linear` by `mpsfunc.fully_connected` on the CPU; on GPUs MLX's product is the vendor's, and stays.
+    """`mlx.nn.Linear` by `mpsfunc.fully_connected` on the CPU; on GPUs MLX's own product runs, which is a vendor's.
 
     Example:
         >>> Linear(3, 8)(mx.ones((2, 5, 3))).shape

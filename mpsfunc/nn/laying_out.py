@@ -1,7 +1,7 @@
-"""Weights of convolutions and linear layers laid out ahead, for inference on a CPU, which else does so in each call.
+"""Weights of convolutions and linear layers, rearranged once for inference on a CPU instead of in each call.
 
-They belong to a layer, or to one with a folded normalization, and live until the weights that they come from change:
-each call compares those with the ones that the layer holds by then. Copies of a layer lay out for themselves.
+They belong to a layer, or to one with a folded normalization, and are used until its weights change: each call compares
+the weights that they were made from with those that the layer now has. Copies of a layer make their own.
 """
 
 from __future__ import annotations

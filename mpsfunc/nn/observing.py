@@ -1,4 +1,4 @@
-"""What runs while a model is called on an example, and which activation is given which layer's result."""
+"""Observes a model while it is called on an example: which activation is applied to which layer's result."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class AvgPool2d(_Average, stock.AvgPool2d):
 
 
 class MaxPool2d(_Maximum, stock.MaxPool2d):
-    """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`, of less padding than window.
+    """`mlx.nn.MaxPool2d` by `mpsfunc.max_pool`, whose padding must be smaller than the window.
 
     Example:
         >>> MaxPool2d(2)(mx.ones((1, 4, 4, 3))).shape
@@ -79,7 +79,7 @@ class MaxPool2d(_Maximum, stock.MaxPool2d):
         """The maxima, and the state that `MaxUnpool2d` takes.
 
         Raises:
-            ValueError: Windows may be of padding alone.
+            ValueError: A window may contain only padding.
 
         Example:
             >>> y, state = MaxPool2d(2).with_state(mx.ones((1, 4, 4, 3)))
@@ -124,7 +124,7 @@ class AvgPool1d(_Average, stock.AvgPool1d):
 
 
 class MaxPool1d(_Maximum, stock.MaxPool1d):
-    """`mlx.nn.MaxPool1d` by `mpsfunc.max_pool1d`, of less padding than window.
+    """`mlx.nn.MaxPool1d` by `mpsfunc.max_pool1d`, whose padding must be smaller than the window.
 
     Example:
         >>> MaxPool1d(2)(mx.ones((1, 4, 3))).shape

@@ -1,4 +1,4 @@
-"""What a layer reads in place of arrays that MLX would make slowly, if nobody has evaluated them yet."""
+"""Replaces unevaluated arguments of a layer that MLX would compute slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `convert` did, in one screen: how many layers of which kinds, what runs by itself and why, and what to do."""
+"""The report of `convert`, which prints on one screen: which layers were replaced and fused, which not, and why."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Conversion(_Fields):
 
     @property
     def hint(self) -> str:
-        """Why activations run by themselves, and what to do about it; empty where there is nothing to say."""
+        """Why activations are not fused, and what to do about it; empty if there is nothing to report."""
         alone = sum(why == IN_NO_SEQUENTIAL for why in self.unfused.values())
         if alone and not self.example:
             which = f"{alone} activations stand" if alone > 1 else "an activation stands"

@@ -1,9 +1,9 @@
-"""Code of users that calls an activation of MLX as a function, run so that the layer ahead can apply it.
+"""Fuses calls of MLX's activation functions in the code of users' modules.
 
-A module whose code does gets a class derived from its own, with its name. Methods of that class are the user's code
-objects over other globals, which read the module's through and change what they give in one point: an activation of
-MLX, and MLX's modules, come as objects that look whether an array is a layer's result and otherwise call MLX's
-function. What no such method runs does not see them, and nothing of MLX or of the user's is written to.
+A module with such code gets a subclass of its class, with the same name. The methods of this subclass have the user's
+code objects, but other globals. These globals forward to those of the user's module, with one difference: an activation
+function of MLX, and MLX's modules, are replaced by objects that check whether an array is the result of a layer, and
+otherwise call MLX's function. Only these methods see the objects; neither MLX nor the user's code is modified.
 """
 
 from __future__ import annotations

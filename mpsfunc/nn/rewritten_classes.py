@@ -1,4 +1,4 @@
-"""Classes of modules whose methods are those of a user's class, rewritten, and which pass for it."""
+"""Subclasses of users' modules with rewritten methods, which have the name of the user's class."""
 
 from __future__ import annotations
 

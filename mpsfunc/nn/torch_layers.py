@@ -1,7 +1,8 @@
-"""The layers of a PyTorch checkpoint, and which of them read or make flattened images.
+"""The layers of a PyTorch checkpoint, and which of them read or return flattened images.
 
-PyTorch flattens images as (c, h, w) and MLX as (h, w, c). Neither weights nor modules say where that happens, but
-numbers of features do: a linear layer that reads as many as a layer ahead of it made reads them as they are.
+PyTorch flattens images as (c, h, w) and MLX as (h, w, c). Neither weights nor modules show where that happens, but
+numbers of features do: a linear layer that reads as many features as the layer before it returns reads no flattened
+image.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def bn_normalize(
 ) -> mx.array:
     """Normalizes images by a state's statistics, then scales and shifts them.
 
-    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta + add)``. Differentiable by x, by the state's mean and var, by
-    gamma and beta, and by add; mean and var are independent inputs here (`batch_norm` differentiates through the
+    ``y = act(gamma * (x - mean) / sqrt(var + eps) + beta + add)``. Differentiable with respect to x, the state's mean
+    and var, gamma, beta and add; mean and var are independent inputs here (`batch_norm` differentiates through the
     statistics).
 
     `bn_stats_grad` and `bn_grad` have no ``add``: if there is one, pass them ``dz``, the gradient of the

@@ -44,7 +44,7 @@ class BatchNormState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(mean, var, count, dgamma, dbeta), for the transforms that take arrays only."""
+        """(mean, var, count, dgamma, dbeta), for transformations that only take arrays."""
         return self[:5]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:

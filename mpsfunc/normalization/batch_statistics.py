@@ -26,9 +26,9 @@ def bn_stats(
 ) -> BatchNormState:
     """Mean and variance of each channel, merged with those that a state already holds.
 
-    ``mean[c] = sum x / M`` and ``var[c] = sum (x - mean)**2 / M`` over the M elements of every image seen so far, so
-    a batch may come in parts, and the same parts give the same bits. Two sets merge by the pairwise rule of Chan, Golub
-    and LeVeque (1979). Differentiable in x and in the state's arrays.
+    ``mean[c] = sum x / M`` and ``var[c] = sum (x - mean)**2 / M`` over the M elements of every image seen so far, so a
+    batch may come in parts, and the same parts give the same bits. Statistics are merged by the pairwise rule of Chan,
+    Golub and LeVeque (1979). Differentiable in x and in the state's arrays.
 
     Source: ``MPSCNNBatchNormalizationStatistics``.
 

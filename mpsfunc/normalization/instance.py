@@ -52,7 +52,7 @@ class InstanceNormState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(mean, var, dgamma, dbeta), for the transforms that take arrays only."""
+        """(mean, var, dgamma, dbeta), for transformations that only take arrays."""
         return self[:4]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> InstanceNormState:
@@ -82,7 +82,7 @@ class GroupNormState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(mean, var, dgamma, dbeta), for the transforms that take arrays only."""
+        """(mean, var, dgamma, dbeta), for transformations that only take arrays."""
         return self[:4]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> GroupNormState:
@@ -178,7 +178,7 @@ def instance_norm_grad(
         state: From `instance_norm_fwd`.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only an activation needs. Default: zeros.
-        neuron: What the forward function was given. With an activation, dy is multiplied by its slope in all of the
+        neuron: What the forward function was given. With an activation, dy is multiplied by its slope in all formulas
             above.
         stream: Stream or device to run on. Default: the current one.
 
@@ -293,7 +293,7 @@ def group_norm_grad(
         state: From `group_norm_fwd`.
         gamma: Scale (c,). Default: ones.
         beta: Shift (c,), which only an activation needs. Default: zeros.
-        neuron: What the forward function was given. With an activation, dy is multiplied by its slope in all of the
+        neuron: What the forward function was given. With an activation, dy is multiplied by its slope in all formulas
             above.
         stream: Stream or device to run on. Default: the current one.
 

@@ -105,8 +105,8 @@ def max_pool1d(
         dilation: Elements between two taps. Default 1.
         ceil_mode: Round the output's length up; no window starts after the sequence. Default False.
         out_size: With "adaptive": the output's length. Default: none.
-        edge_mode: Values outside the sequence, as for `max_pool`: "exclude" (default), none; "zero", 0; "clamp", the
-            nearest element.
+        edge_mode: Values outside the sequence, as for `max_pool`: "exclude" (default) ignores them, with "zero" they
+            are 0, and with "clamp" the nearest element.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
@@ -115,7 +115,7 @@ def max_pool1d(
     Raises:
         TypeError: x is not an array of numbers, or float64 on a GPU; a size is not an int.
         ValueError: x is not (n, l, c), windows do not fit, arguments exclude each other, or with "exclude" a window
-            holds no element.
+            contains no element.
 
     Example:
         >>> x = mx.array([1.0, 3.0, 2.0, -7.0]).reshape(1, 4, 1)

@@ -70,7 +70,7 @@ def avg_pool(
     image. A window without such a tap gives 0. Sums are float32 (float64 for float64 images) and rounded once.
 
     Source: ``MPSCNNPoolingAverage``. ``edge_mode="clamp"`` is PyTorch's ``count_include_pad=False``; with
-    ``zero_pad=padding`` it is its and ONNX's ``count_include_pad=True``, in ceil mode too, also with padding that
+    ``zero_pad=padding`` it is ``count_include_pad=True`` of PyTorch and ONNX, also in ceil mode and with padding that
     differs by side. ``divisor_override`` is PyTorch's.
 
     Args:

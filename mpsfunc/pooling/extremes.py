@@ -13,13 +13,13 @@ from mpsfunc.pooling.reduced import Reduced, ReducedName, reduced
 
 
 def reduce_max(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
-    """The largest of each row, of each column, of each pixel's channels, or of each channel of an image.
+    """The largest element of each row, of each column, of each pixel's channels, or of each channel of an image.
 
-    Of a NaN and numbers it is NaN. Its derivative goes to the first of equal ones, as that of `max_pool` does; where
-    there are NaNs, to the first of them.
+    If an element is NaN, the result is NaN. The gradient goes to the first of equal elements, as in `max_pool`, or to
+    the first NaN.
 
-    Source: ``MPSNNReduceRowMax``, ``MPSNNReduceColumnMax`` and ``MPSNNReduceFeatureChannelsMax``, of which no gradient
-    is documented; that and "space" are ours.
+    Source: ``MPSNNReduceRowMax``, ``MPSNNReduceColumnMax`` and ``MPSNNReduceFeatureChannelsMax``, whose gradients Apple
+    does not document. MPS has no "space".
 
     Args:
         x: Images (n, h, w, c); float32, float16, bfloat16, any integer dtype, or float64 on the CPU.
@@ -43,9 +43,9 @@ def reduce_max(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
 
 
 def reduce_max_grad(dy: mx.array, x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `reduce_max` with respect to its images: dy at the first of the largest, and zeros.
+    """Gradient of `reduce_max` with respect to its images: dy at the first maximum, and zeros elsewhere.
 
-    Source: none of MPS's; this is the derivative.
+    Source: none in MPS; this is the derivative.
 
     Args:
         dy: Gradient of the maxima, of x's dtype.
@@ -70,9 +70,9 @@ def reduce_max_grad(dy: mx.array, x: mx.array, over: ReducedName, *, stream: Str
 
 
 def reduce_min(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
-    """The least of each row, of each column, of each pixel's channels, or of each channel of an image.
+    """The smallest element of each row, of each column, of each pixel's channels, or of each channel of an image.
 
-    Of a NaN and numbers it is NaN. Its derivative goes to the first of equal ones, or of NaNs.
+    If an element is NaN, the result is NaN. The gradient goes to the first of equal elements, or to the first NaN.
 
     Source: ``MPSNNReduceRowMin``, ``MPSNNReduceColumnMin`` and ``MPSNNReduceFeatureChannelsMin``, as for `reduce_max`.
 
@@ -98,9 +98,9 @@ def reduce_min(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
 
 
 def reduce_min_grad(dy: mx.array, x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
-    """Gradient of `reduce_min` with respect to its images: dy at the first of the least, and zeros.
+    """Gradient of `reduce_min` with respect to its images: dy at the first minimum, and zeros elsewhere.
 
-    Source: none of MPS's; this is the derivative.
+    Source: none in MPS; this is the derivative.
 
     Args:
         dy: Gradient of the minima, of x's dtype.
@@ -125,13 +125,13 @@ def reduce_min_grad(dy: mx.array, x: mx.array, over: ReducedName, *, stream: Str
 
 
 def reduce_argmax(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
-    """Where the largest is: the first of equal ones, and the first NaN where there is one. It has no derivative.
+    """Index of the largest element: of equal ones the first, or the first NaN if there is one. It has no derivative.
 
-    It is the number of the column with "rows", of the row with "columns", of the channel with "channels", and with
+    It is the index of the column with "rows", of the row with "columns", of the channel with "channels", and with
     "space" ``row * w + column``.
 
-    Source: ``MPSNNReduceFeatureChannelsArgumentMax``. What it does with equal ones and NaNs is not documented; that and
-    the other axes are ours.
+    Source: ``MPSNNReduceFeatureChannelsArgumentMax``. Apple does not document what it does with equal elements and
+    NaNs, and has it for channels only.
 
     Args:
         x: As for `reduce_max`.
@@ -139,7 +139,7 @@ def reduce_argmax(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Numbers of the shape of `reduce_max`'s result, uint32 as those of `mx.argmax`.
+        Indices of the shape of `reduce_max`'s result, uint32 as those of `mx.argmax`.
 
     Raises:
         TypeError: As for `reduce_max`.
@@ -155,7 +155,7 @@ def reduce_argmax(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
 
 
 def reduce_argmin(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> mx.array:
-    """Where the least is: the first of equal ones, and the first NaN where there is one. It has no derivative.
+    """Index of the smallest element: of equal ones the first, or the first NaN if there is one. It has no derivative.
 
     Source: ``MPSNNReduceFeatureChannelsArgumentMin``, as for `reduce_argmax`.
 
@@ -165,7 +165,7 @@ def reduce_argmin(x: mx.array, over: ReducedName, *, stream: StreamLike = None) 
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Numbers as `reduce_argmax` returns them.
+        Indices as `reduce_argmax` returns them.
 
     Raises:
         TypeError: As for `reduce_max`.

@@ -47,7 +47,7 @@ class MaxPoolState(NamedTuple):
         return (self.winners,)
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> MaxPoolState:
-        """This state with other winners."""
+        """This state with other indices of the maxima."""
         (winners,) = checks.arrays_of("MaxPoolState", arrays, 1)
         return self._replace(winners=winners)
 
@@ -93,8 +93,8 @@ def max_pool(
 
     Raises:
         TypeError: x is not an array of numbers, or float64 on a GPU; a size is not an int.
-        ValueError: x is not NHWC, windows do not fit, arguments exclude each other, or with "exclude" a window holds no
-            pixel.
+        ValueError: x is not NHWC, windows do not fit, arguments exclude each other, or with "exclude" a window contains
+            no pixel.
 
     Example:
         >>> x = mx.array(

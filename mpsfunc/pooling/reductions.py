@@ -49,7 +49,7 @@ def reduce_sum(x: mx.array, over: ReducedName, *, stream: StreamLike = None) -> 
 def reduce_sum_grad(dy: mx.array, shape: Sequence[int], over: ReducedName, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `reduce_sum` with respect to its images: dy for each pixel or channel that was added up.
 
-    Source: none of MPS's; this is the derivative.
+    Source: none in MPS; this is the derivative.
 
     Args:
         dy: Gradient of the sums, floating.
@@ -58,7 +58,7 @@ def reduce_sum_grad(dy: mx.array, shape: Sequence[int], over: ReducedName, *, st
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        Gradient of that shape and dy's dtype. No number is copied: it is dy as `mx.broadcast_to` shows it.
+        Gradient of that shape and dy's dtype: `mx.broadcast_to` of dy, which copies nothing.
 
     Raises:
         TypeError: dy is not a floating array, or over is not a name.
@@ -103,7 +103,7 @@ def reduce_mean(x: mx.array, over: ReducedName, *, stream: StreamLike = None) ->
 def reduce_mean_grad(dy: mx.array, shape: Sequence[int], over: ReducedName, *, stream: StreamLike = None) -> mx.array:
     """Gradient of `reduce_mean` with respect to its images: each gets its share of dy.
 
-    Source: none of MPS's but that of the spatial mean; this is the derivative.
+    Source: the derivative; MPS has only that of the spatial mean.
 
     Args:
         dy: As for `reduce_sum_grad`.
@@ -130,14 +130,16 @@ def reduce_mean_grad(dy: mx.array, shape: Sequence[int], over: ReducedName, *, s
 def reduce_weighted_sum(
     x: mx.array, weights: mx.array, over: ReducedName, *, by_nonzero: bool = False, stream: StreamLike = None
 ) -> mx.array:
-    """Sums of images times weights, over rows, columns, channels or space; perhaps by the number of weights that count.
+    """Sums of images times weights, over rows, columns, channels or space.
 
-    With ``by_nonzero`` a sum is divided by the number of its weights that are not 0, so that with weights of 0 and 1 it
-    is the mean of what they leave; if all of them are 0, it is 0 for finite images. This number counts as a constant
-    in derivatives.
+    With ``by_nonzero`` a sum is divided by the number of its weights that are not 0, so with weights of 0 and 1 it is
+    the mean of the elements whose weight is 1; if all of them are 0, it is 0 for finite images. This number counts as a
+    constant in derivatives.
 
-    Source: ``MPSNNReduceFeatureChannelsAndWeightsSum`` with ``doWeightedSumByNonZeroWeights``. The other axes, sums
-    without a weight and derivatives are ours. ``MPSNNReduceFeatureChannelsAndWeightsMean`` has no documented formula.
+    Source: ``MPSNNReduceFeatureChannelsAndWeightsSum`` with ``doWeightedSumByNonZeroWeights``. MPS only has channels.
+        It documents neither derivatives nor the result if all weights are 0.
+        ``MPSNNReduceFeatureChannelsAndWeightsMean`` has no
+    documented formula.
 
     Args:
         x: As for `reduce_sum`.
@@ -183,7 +185,7 @@ def reduce_weighted_sum_grad(
     Weights that are the same along an axis get the sum over it. With ``by_nonzero`` both are divided by the number,
     or by 1 where all weights are 0.
 
-    Source: none of MPS's; this is the derivative.
+    Source: none in MPS; this is the derivative.
 
     Args:
         dy: Gradient of the sums.

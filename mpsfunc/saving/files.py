@@ -117,7 +117,7 @@ def load(path: str | os.PathLike[str], expected: type[_Expected] | None = None) 
     """Reads the tree that `save` wrote.
 
     Types, the order of keys, and every bit of every array and float are as they were saved. The arrays are evaluated
-    and independent of the file. No code comes from a file, and no class but those of this package.
+    and independent of the file. Nothing in a file is executed, and it can name no classes but those of this package.
 
     Args:
         path: A file that `save` wrote.

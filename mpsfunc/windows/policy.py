@@ -34,11 +34,12 @@ class PaddingPolicy(NamedTuple):
     window, as no other framework does; ``align="bottom_right"`` starts it at pixel 0.
 
     Fields:
-        align: Where ``extra`` goes: half to each side by the last formula, all before the image, or all after it.
+        align: Where ``extra`` goes: half to each side by the last formula ("centered"), all before the image, or all
+            after it.
         remainder: The corner of "centered", which gets an odd pixel.
         size: The style.
-        exclude_edges: Average pooling only, Caffe's rule: divide by the taps within the image and its
-            padding. That is edge mode "clamp", with what the policy puts before the image as the zero pad.
+        exclude_edges: Average pooling only, Caffe's rule: divide by the taps within the image and its padding. That is
+            edge mode "clamp", with the policy's padding before the image as ``zero_pad``.
 
     A field with another value is a ValueError where the policy is used.
 
@@ -65,7 +66,7 @@ class PaddingPolicy(NamedTuple):
             axis: 0 for y, 1 for x; a remainder corner can mean either side.
 
         Raises:
-            ValueError: An argument is below 1, or a field of the policy is none of its names.
+            ValueError: An argument is below 1, or a field of the policy has an unknown value.
             TypeError: An argument is not an int.
 
         Example:
@@ -86,10 +87,10 @@ class PaddingPolicy(NamedTuple):
     ) -> tuple[int, int]:
         """What `forward` returns, for a kernel that enlarges: a transposed convolution, or a gradient.
 
-        Such a kernel runs with stride 1 over its source with ``stride - 1`` zeros between neighbours, and the
-        offset counts in those coordinates; ``n_out = (length - 1) * stride + 1 + style * (K - 1)``. That is
-        the smallest length from which the `inverse` policy makes ``length``; a gradient state knows the right
-        one, so gradient functions need no policy. Arguments and errors are those of `forward`.
+        Such a kernel runs with stride 1 over its source with ``stride - 1`` zeros between neighbours, and the offset
+        counts in those coordinates; ``n_out = (length - 1) * stride + 1 + style * (K - 1)``. That is the smallest of
+        the lengths from which the `inverse` policy makes ``length``. Gradient functions need no policy, since the state
+        of the forward function contains the length. Arguments and errors are those of `forward`.
 
         Example:
             >>> valid = PaddingPolicy(size="valid")
@@ -100,7 +101,7 @@ class PaddingPolicy(NamedTuple):
         return self.forward((length - 1) * stride + 1, kernel_size, 1, dilation, axis=axis)
 
     def inverse(self) -> PaddingPolicy:
-        """The policy whose `reverse` undoes this one's size: valid and full change places, same stays."""
+        """The policy whose `reverse` undoes this one's size: it exchanges "valid" and "full"."""
         swapped: dict[SizeName, SizeName] = {"valid": "full", "full": "valid"}
         return self._replace(size=swapped.get(self.size, self.size))
 

@@ -17,7 +17,7 @@ import mpsfunc as mf
 from mpsfunc.channels.activation_spec import NAMES, Activation
 from mpsfunc.core.params import for_cpu
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 ORDERS = {
     "neuron": oracle.neuron,

@@ -32,12 +32,12 @@ COLUMNS = ("network", "batch", "dtype", "setting", "ms", "mb", "mb_ahead", "mach
 _TURNS = 3  # of each process
 _ONE = "Each setting has one process, and they follow one another."
 _SOME = "Each setting has {} processes, which follow one another; every other time settings go in the other order."
-_METHOD = """Training steps of converted networks, as `python -m tests.bench networks --gpu` has them. Launches wait
-for the GPU, and what they read and write stays in memory until it has finished them. *graphs* is MLX's own setting,
-in which up to a hundred launches are a CUDA graph; *100 launches* is MLX without graphs, of whose batches ten may wait.
-Percentages are `{percent}`: memory that launches may hold on top of what the work needs. *{alive}* commits
-every other launch (`{launches}=2`), so that what is in use is about what a step needs. Importing mpsfunc
-chooses {chosen} %, unless the user set these variables.
+_METHOD = """Training steps of converted networks, the same as in `python -m tests.bench networks --gpu`. Launches wait
+for the GPU, and what they read and write stays in memory until it has finished them. *graphs* is MLX's own setting, in
+which up to a hundred launches are a CUDA graph; *100 launches* is MLX without graphs, which submits launches in
+batches, of which ten may wait. Percentages are `{percent}`: memory that the launches that wait may hold, beyond what
+the program needs. *{alive}* commits every other launch (`{launches}=2`), so that peaks are about what a step needs.
+Importing mpsfunc chooses {chosen} %, unless the user set these variables.
 
 {processes}
 A turn is 20 steps that are launched ahead, after five that are not counted, and times are medians of {turns} turns a
@@ -123,7 +123,7 @@ def main(args: argparse.Namespace) -> None:
         turns=_TURNS,
     )
     facts = {"GPU": machine.name, "packages": machine.packages, "commit": machine.commit, "date": machine.date}
-    parts = ["# Launches that are committed together on a GPU", method, report.table(["machine", ""], facts.items())]
+    parts = ["# CUDA graphs and the memory of launches that wait", method, report.table(["machine", ""], facts.items())]
     report.save(args.out, "commits", parts + page(records))
 
 

@@ -17,7 +17,7 @@ from mpsfunc.convolution.params import ConvGradWeightsParams
 from mpsfunc.core.params import for_cpu
 from mpsfunc.windows.axis import Axis
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 # Values ---------------------------------------------------------------------------------------------------
 

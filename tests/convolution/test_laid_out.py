@@ -16,7 +16,7 @@ from mpsfunc.convolution.laid_out import LaidOut, LaidOutSpec, conv_laid_out
 from mpsfunc.core import launch
 from mpsfunc.core.params import for_cpu
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
 # Images, weights, groups, and where windows sit.

@@ -14,7 +14,7 @@ from support import numbers, same_bits
 from mpsfunc.channels.activation_spec import RELU, Activation
 from mpsfunc.core.params import for_cpu
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 LIST = Path(__file__).parents[2] / "primitives" / "runtime" / "operations.h"
 OPERATIONS = re.findall(r"^  X\((\w+)\)", LIST.read_text(), re.MULTILINE)

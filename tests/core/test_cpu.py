@@ -15,7 +15,7 @@ from mpsfunc.channels.activation_spec import NO_ACTIVATION
 from mpsfunc.core.params import for_cpu
 from mpsfunc.windows.axis import Axis
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 ISAS = _primitives.isas()
 PLAIN = for_cpu(NO_ACTIVATION)

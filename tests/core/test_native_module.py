@@ -36,8 +36,8 @@ def test_the_module_is_that_of_this_mlx() -> None:
 
 
 def test_where_none_fits_a_warning_says_what_makes_one(folder: Path) -> None:
-    with pytest.warns(UserWarning, match=f"no CPU module for mlx {mx.__version__}, but for {NEWER}; GPUs") as told:
-        assert native.load() == (None, f"mpsfunc has no CPU module for mlx {mx.__version__}, but for {NEWER}")
+    with pytest.warns(UserWarning, match=f"no C++ module for mlx {mx.__version__}, but for {NEWER}; GPUs") as told:
+        assert native.load() == (None, f"mpsfunc has no C++ module for mlx {mx.__version__}, but for {NEWER}")
     assert len(told) == 1 and "`python -m mpsfunc build`" in str(told[0].message)
     assert native.remedy() == "`python -m mpsfunc build`"
 
@@ -63,7 +63,7 @@ def test_a_package_without_cpp_warns_where_there_is_no_gpu(gpu: bool, monkeypatc
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         module, why = native.load()
-    assert module is None and "without its CPU module" in why and native.REINSTALL in native.remedy()
+    assert module is None and "without its C++ module" in why and native.REINSTALL in native.remedy()
     said = "nothing runs here, since MLX has no GPU; in a checkout, with a C++ compiler, run: pip install "
     assert [said in str(each.message) for each in told] == [True] * (not gpu)
 

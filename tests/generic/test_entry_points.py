@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 from soak import entry_points
 

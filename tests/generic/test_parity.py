@@ -257,10 +257,10 @@ ROWS: dict[int, tuple[str, Callable[[], Any]]] = {
     23: ("an error", lambda: error(lambda: F.conv2d(torch.ones(1, 1, 1, 1).half(), torch.ones(1, 1, 1, 1)))),
     24: ("float32", lambda: (torch.ones(2) + torch.ones(2).half()).dtype),
     25: ("float16", half_gradient),
-    26: ("channel before pixel: `pixel_shuffle`", channel_first),
+    26: ("ONNX's CRD: the channel varies slowest (`pixel_shuffle`)", channel_first),
     27: ("0 for a vector, 1 for an image, with a warning", lambda: (default_axis(1), default_axis(4)) == (0, 1)),
     28: ("`(1, 2)`", lambda: F.pad(torch.ones(1, 1, 1, 1), (1, 2)).reshape(-1).tolist() == [0, 1, 0, 0]),
-    29: ("1, of `clamp`", lambda: slope(lambda x: (x + 1).clamp(max=1.0), 0.0)),
+    29: ("1, with `clamp`", lambda: slope(lambda x: (x + 1).clamp(max=1.0), 0.0)),
     31: ("an error", lambda: error(lambda: F.avg_pool2d(torch.ones(1, 1, 2, 2, dtype=torch.int32), 2))),
     32: ("NaN", lambda: str(F.silu(torch.tensor(-np.inf)).item())),
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import DTYPES, VIEWS, close, exact, numbers, same_bits, same_bits_for_threads
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 NOTHING = 2**32 - 1
 # Broken vectors of every width, and few elements.

@@ -12,7 +12,7 @@ from support import exact, numbers
 from mpsfunc.core.params import for_cpu
 from mpsfunc.losses.params import DiceLossParams, DiceParams, LossNumbers
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 F32 = mx.float32
 LINES, HALF = ((2, 3, 4), F32), ((2, 3, 4), mx.float16)

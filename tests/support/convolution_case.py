@@ -16,7 +16,7 @@ from mpsfunc.windows.axis import Axis
 from support import accumulator, close, exact, numbers, same_bits
 from support.oracle import convolution as oracle
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 # The `isa` of the fixture; the uppermost decorator's values take turns with all others the same.
 each_isa = pytest.mark.parametrize("isa", _primitives.isas(), indirect=True)

@@ -9,7 +9,7 @@ import pytest
 
 from support import accumulator, numbers
 
-_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its CPU module")
+_primitives = pytest.importorskip("mpsfunc._primitives", reason="mpsfunc was built without its C++ module")
 
 # The `isa` of the fixture; the uppermost decorator's values take turns with all others the same.
 each_isa = pytest.mark.parametrize("isa", _primitives.isas(), indirect=True)
