@@ -185,7 +185,7 @@ neuron_kernel.vmap(elementwise(neuron_kernel))
 
 
 def grad(dy: mx.array, x: mx.array, on: ActivationSpec) -> mx.array:
-    """``dy * f'(x)``, at a kink with the slope from the right; that of an absolute value is 0 there."""
+    """``dy * f'(x)``, where f has no derivative with the slope from the right; that of an absolute value is 0 there."""
     return grad_kernel(dy, x, on) if on.act.kind else dy
 
 
@@ -254,13 +254,13 @@ applied_kernel.vmap(elementwise(applied_kernel))
 
 
 def grad_from_output(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
-    """``dy * f'(z)`` of a relu, told from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
+    """``dy * f'(z)`` of a relu, computed from ``y = f(z)``; where the y of a plain one is 0 its slope is."""
     return grad_from_output_kernel(dy, y, on) if on.act.kind else dy
 
 
 @operation("neuron_grad_from_output")
 def grad_from_output_kernel(dy: mx.array, y: mx.array, on: ActivationSpec) -> mx.array:
-    """``dy * f'(z)`` of a relu, told from ``y = f(z)``."""
+    """``dy * f'(z)`` of a relu, computed from ``y = f(z)``."""
     return _launched("neuron_grad_from_output", {"dy": dy, "y": y}, activation_launches.neuron_grad_from_output, on)
 
 

@@ -260,7 +260,7 @@ plain_bn_stats_grad.vmap(mapped_images(plain_bn_stats_grad, 2, shared=False))
 def activated_bn_stats_grad(
     dy: mx.array, x: mx.array, mean: ChannelVectors, scale: ChannelVectors, shift: ChannelVectors, on: ActivationSpec
 ) -> tuple[ChannelVectors, ChannelVectors]:
-    """`bn_stats_grad` behind an activation."""
+    """`bn_stats_grad` with an activation."""
     return _launched_bn_stats_grad({"dy": dy, "x": x, "mean": mean, "scale": scale, "shift": shift}, on)
 
 
@@ -357,7 +357,7 @@ def activated_bn_grad(
     shift: ChannelVectors,
     on: ActivationSpec,
 ) -> mx.array:
-    """`bn_grad` behind an activation."""
+    """`bn_grad` with an activation."""
     of_neuron = {"scale": scale, "shift": shift}
     return _launched_bn_grad({"dy": dy, "x": x, "mean": mean, "a": a, "b": b, "d": d, **of_neuron}, on)
 

@@ -198,7 +198,7 @@ def _grad_places(
     mask: mx.array | None,
     stream: mx.Stream,
 ) -> tuple[mx.array, mx.array]:
-    """The gradients by the offsets and by the mask, of which without one the second is empty."""
+    """The gradients with respect to the offsets and the mask, of which without one the second is empty."""
     spec = gradient(op, dy, state, mask is not None, stream)
     states.of_state(op, w, state, stream)
     states.source(op, x, dy, state, "n_in", stream)

@@ -33,7 +33,7 @@ def _wide(images: mx.array) -> mx.array:
 
 
 def _axis(length: int, taps: int = 1) -> Axis:
-    """Windows side by side along the columns of so many outputs."""
+    """Windows next to each other along the columns of so many outputs."""
     return Axis(length * taps, length, taps, taps, 1, 0, 0, 0, 0, length, 0)
 
 

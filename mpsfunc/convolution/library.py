@@ -231,7 +231,7 @@ def _places(spec: Spec) -> tuple[slice, slice, slice]:
 
 
 def _overhang(axis: Axis) -> int:
-    """Pixels that the last window hangs over the end of the image; negative when it ends inside."""
+    """Pixels by which the last window extends past the end of the image; negative when it ends inside."""
     return (axis.n_out - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1 - axis.pad - axis.n_in
 
 

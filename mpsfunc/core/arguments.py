@@ -1,7 +1,7 @@
 """Names, numbers and pairs as arguments, of all kinds as Python's own, and what a wrong name was meant to be.
 
-They are told by their types alone: an array in the place of one is not evaluated, and of a class that derives from
-Python's or NumPy's no method is called but theirs.
+They are recognized by their types alone: an array that is passed instead is not evaluated, and of a class that derives
+from Python's or NumPy's no method is called but theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs one operation on the device a stream names; CPU, Metal and CUDA are told apart here and by no other module.
+"""Runs one operation on the device a stream names; no other module distinguishes CPU, Metal and CUDA.
 
 On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `KernelLaunch`, each of a
 kernel body ``metal/<family>/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it

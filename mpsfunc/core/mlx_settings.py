@@ -6,9 +6,9 @@ only to arrays of its size, while a training frees the small images of its last 
 size of the first ones. So malloc keeps what is freed, where it is glibc's, and cuts any size out of it.
 
 On NVIDIA GPUs MLX gathers launches in CUDA graphs and alters a graph for the next step. Those that hold some of cuDNN's
-convolutions it builds anew each time, and waits for the GPU before it lets go of one. Without graphs it hands launches
-over one by one, and what they read stays in memory until a whole batch of a hundred is over, of which ten may be under
-way. Ours bound that by bytes (primitives/binding/run_ahead.h). tests/bench/commits.py measures both.
+convolutions it builds anew each time, and waits for the GPU before it frees one. Without graphs it hands launches over
+one by one, and what they read stays in memory until a whole batch of a hundred is over, of which ten may be under way.
+Ours bound that by bytes (primitives/binding/run_ahead.h). tests/bench/commits.py measures both.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Only Python's own types, NumPy's numbers and a few more are printed as they print themselves, and what derives from
 Python's as those. Of everything else the type is told, since what another ``__repr__`` does is not known: it may raise,
-evaluate arrays or fill pages. So types are taken as they are (``isinstance`` would ask for ``__class__``), and what
+evaluate arrays or fill pages. So types are compared directly (``isinstance`` would ask for ``__class__``), and what
 classes have is looked up past their metaclasses.
 """
 

@@ -128,7 +128,7 @@ def _signature(
 
 
 def _node_type(argument: Parameter) -> str:
-    """The type of a node, or of several, in the place of an argument that is an image or a state."""
+    """The type of a node, or of several, instead of an argument that is an image or a state."""
     node = "StateNode | FilterNode" if argument.name == "state" else "ImageNode | FilterNode"
     if argument.annotation.startswith("Sequence["):
         return f"Sequence[{node}]"

@@ -129,6 +129,6 @@ def _grad_by_mlx(dy: mx.array, spec: _Spec) -> mx.array:
 
 
 def _middles(length: int, align_corners: bool, dtype: mx.Dtype) -> mx.array:
-    """Where the middles of so many pixels lie between -1 and 1."""
+    """Where the centres of so many pixels lie between -1 and 1."""
     at = mx.arange(length, dtype=dtype)
     return (2 * at + (1 - length)) / (max(length - 1, 1) if align_corners else length)

@@ -1,4 +1,4 @@
-"""Images side by side along channels, and parts of them (``MPSNNConcatenationNode``, ``MPSNNSlice``).
+"""Images concatenated along channels, and parts of them (``MPSNNConcatenationNode``, ``MPSNNSlice``).
 
 What only moves elements is made of MLX's own operations, which have the rules that they need.
 """

@@ -1,4 +1,4 @@
-"""Samples at places that a grid tells: three operations, of which the derivatives of any order are made.
+"""Samples at the positions in a grid: three operations, of which the derivatives of any order are made.
 
 A sample is ``sum_ij wy_i wx_j x[r_i, s_j]``, with weights that depend on the grid. With derivatives of the weights, of
 an order by y and one by x, in their place it is a derivative by the grid. `sample` computes it; `spread`, its

@@ -1,7 +1,8 @@
 """Local correlations and their gradients by either image: of a form in two images and a cotangent, one for each.
 
-``sum_p sum_k dy[p, k] sum_c x[p, c] y[p + d_k, c]`` is linear in each of the three. `correlate` is its gradient by the
-cotangent, and `spread` those by the two images, so that the derivatives of each are the other two.
+``sum_p sum_k dy[p, k] sum_c x[p, c] y[p + d_k, c]`` is linear in each of the three. `correlate` is its gradient with
+respect to the cotangent, and `spread` those with respect to the two images, so that the derivatives of each are the
+other two.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Spec(NamedTuple):
         return (2 * self.params.window_y + 1) * (2 * self.params.window_x + 1)
 
     def by(self, secondary: int) -> Spec:
-        """That of a gradient by the primary image, or the secondary one."""
+        """That of a gradient with respect to the primary image, or the secondary one."""
         return self._replace(params=self.params._replace(secondary=secondary))
 
     def runs(self, width: int) -> int:

@@ -24,7 +24,7 @@ class ResampleLaunch(NamedTuple):
 
 
 class GridSampleParams(NamedTuple):
-    """Samples at places that a grid tells.
+    """Samples at the positions in a grid.
 
     Fields:
         height: Of the images that are sampled.

@@ -1,6 +1,6 @@
 """Images of any other size, and the gradients (``MPSNNResizeBilinear``, which has none of its own).
 
-The rules are those of `upsample` with the ratio of the two sizes, or any factor, in the place of the scale.
+The rules are those of `upsample` with the ratio of the two sizes, or any factor, instead of the scale.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def check_arguments(
     counting: Counting,
     passed: bool = True,
 ) -> Given:
-    """The arguments of `loss`, checked; ``passed`` is whether they are for the gradient that MPS passes on."""
+    """The arguments of `loss`, checked; ``passed`` is whether they are for MPS's gradient."""
     stream = launch.resolve(stream)
     check_images(op, y, stream)
     type = checks.choice(op, "type", type, formulas.TYPES)

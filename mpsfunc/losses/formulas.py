@@ -354,7 +354,7 @@ def value(arrays: Arrays, spec: Spec) -> mx.array:
 
 
 def gradient(arrays: Arrays, spec: Spec) -> mx.array:
-    """What MPS passes on: every element's slope times its weight."""
+    """MPS's gradient: every element's slope times its weight."""
     if spec.by_terms:
         return _slopes_by_terms(arrays, spec).astype(arrays[0].dtype)
     y, t, w = parts(arrays, spec)

@@ -96,7 +96,7 @@ def check_classes(
     ``otherwise`` ends the error: what else a label may be.
 
     Raises:
-        ValueError: One is no class, or what they are is not known yet.
+        ValueError: One is not a class, or their values are not known yet.
     """
     if not environment.switch("MPSFUNC_CHECK_LABELS", False):
         return

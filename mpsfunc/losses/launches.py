@@ -18,7 +18,7 @@ _PACKS = 8
 
 
 def loss(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...]:
-    """The sums of images (n,), "total", and the "gradient" that MPS passes on."""
+    """The sums of images (n,), "total", and MPS's "gradient"."""
     y = arrays["y"]
     n, pixels, classes = y.shape
     vector_width, template = _template(arrays, spec)
@@ -42,7 +42,7 @@ def elements(arrays: dict[str, mx.array], spec: Spec) -> tuple[KernelLaunch, ...
 
 
 def loss_grad(arrays: dict[str, mx.array], spec: Spec, exact: bool) -> tuple[KernelLaunch, ...]:
-    """The gradient that MPS passes on, or the derivative."""
+    """MPS's gradient, or the derivative."""
     return _for_elements(arrays, spec, (2 if spec.scaled else 1) if exact else 0)
 
 

@@ -1,4 +1,4 @@
-"""Losses: the value, and the gradient that a backward chain starts with.
+"""Losses: the value, and the gradient that a backward pass starts with.
 
 ``MPSCNNLoss`` with ``MPSCNNLossDescriptor`` and ``MPSCNNLossLabels``.
 """

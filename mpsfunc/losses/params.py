@@ -9,7 +9,7 @@ class LossNumbers(NamedTuple):
     """The numbers of a loss.
 
     Fields:
-        kept: A target becomes kept * target + share, but for a label that is no class, whose targets stay zeros.
+        kept: A target becomes kept * target + share, but for a label that is not a class, whose targets stay zeros.
         share: What all classes get of it.
         epsilon: Of the type "log"; of the focal loss its alpha.
         delta: Of the type "huber"; of the focal loss its gamma.
@@ -49,7 +49,7 @@ class LossGradParams(NamedTuple):
 
     Fields:
         type: As `LossParams` has it.
-        exact: Whether it is the derivative of the value, else what MPS passes on.
+        exact: Whether it is the derivative of the value, else MPS's gradient.
         labelled: Whether the target is a class a pixel.
         weighted: Whether there are weights.
         scaled: Whether there is a factor for each image.

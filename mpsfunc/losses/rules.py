@@ -1,8 +1,8 @@
 """The kernels of losses, and their rules.
 
-Arrays are (images, pixels, classes). Two operations: `loss` computes the value, with the gradient that MPS passes on
-beside it, and `loss_grad` either that gradient or the derivative of the value. A value's derivative is always the
-latter; those by targets and weights, and all beyond the first, are those of `losses.formulas`.
+Arrays are (images, pixels, classes). Two operations: `loss` computes the value and MPS's gradient, and `loss_grad`
+either that gradient or the derivative of the value. A value's derivative is always the latter; those by targets and
+weights, and all beyond the first, are those of `losses.formulas`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ value.vmap(over_batches(value))
 
 @operation("loss_grad")
 def gradient(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> mx.array:
-    """The gradient that MPS passes on."""
+    """MPS's gradient."""
     *arrays, spec = args
     return _launched_gradient(arrays, spec, False)
 

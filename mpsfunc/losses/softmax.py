@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, with gradients that are told from the forward result.
+"""Softmax and its logarithm, with gradients that are computed from the forward result.
 
 ``MPSCNNSoftMax``, ``MPSCNNLogSoftMax``, ``MPSCNNSoftMaxGradient`` and ``MPSCNNLogSoftMaxGradient``.
 """

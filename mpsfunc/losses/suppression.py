@@ -1,6 +1,6 @@
 """Non-maximum suppression: of boxes that overlap, the one with the highest score. MPS and MLX have none.
 
-Made of MLX's operations with shapes that do not depend on numbers, so it can be compiled and mapped, on any device.
+Made of MLX's operations with shapes that do not depend on values, so it can be compiled and mapped, on any device.
 Whether a box is kept depends on those before it: boxes are taken in blocks by descending score, what kept boxes of
 earlier blocks suppress is one product of matrices, and in a block the answer is the fixed point of "is kept if no box
 before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain.

@@ -20,7 +20,7 @@ class OfOneNumber(DropIn):
     def refuses(cls, layer: Any) -> str:
         """What is infinite in float32, or NaN."""
         attribute, called = cls.parameter
-        return "" if finite(getattr(layer, attribute)) else f"{called} that is no number of float32"
+        return "" if finite(getattr(layer, attribute)) else f"{called} that is not a number of float32"
 
 
 class ReLU(Activation, stock.ReLU):

@@ -225,7 +225,7 @@ def revert(model: stock.Module) -> stock.Module:
 
 
 def _modules(op: str, model: stock.Module) -> list[tuple[str, stock.Module]]:
-    """MLX's ``named_modules``, which does not end where a module holds itself."""
+    """MLX's ``named_modules``, which does not end where a module contains itself."""
     found: list[tuple[str, stock.Module]] = []
     left: list[tuple[str, stock.Module, tuple[stock.Module, ...]]] = [("", model, ())]
     while left:
@@ -239,7 +239,9 @@ def _modules(op: str, model: stock.Module) -> list[tuple[str, stock.Module]]:
             raise ValueError(f"{op}: a module is nested too deep; got {describe(path)}, {rule}") from None
         for at, child in children:
             if any(child is holder for holder in holders):
-                raise ValueError(f"{op}: a module holds itself; got {describe(at)}, expected modules without circles")
+                raise ValueError(
+                    f"{op}: a module contains itself; got {describe(at)}, expected modules without circles"
+                )
             left.append((at, child, holders))
     return found
 

@@ -71,7 +71,7 @@ class _Transposed(Fusing):
         if _negative(layer.padding) or _negative(layer.output_padding):
             return "negative padding"
         steps = zip(*map(_pair, (layer.output_padding, layer.stride, layer.dilation)), strict=True)
-        return "as much output padding as stride" if any(more >= max(rest) for more, *rest in steps) else ""
+        return "an output padding of at least the stride" if any(more >= max(rest) for more, *rest in steps) else ""
 
 
 class Conv2d(_Convolution, stock.Conv2d):

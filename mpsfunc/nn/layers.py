@@ -68,7 +68,7 @@ class BatchNorm(Fusing, stock.BatchNorm):
     def refuses(cls, layer: Any) -> str:
         """MLX's extrapolates running statistics."""
         known = isinstance(layer.momentum, (int, float))
-        return "a momentum beyond 0 to 1" if known and not 0 <= layer.momentum <= 1 else ""
+        return "a momentum outside 0 to 1" if known and not 0 <= layer.momentum <= 1 else ""
 
     @property
     def processes(self) -> mx.distributed.Group | None:

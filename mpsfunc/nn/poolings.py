@@ -23,13 +23,13 @@ class _Average(Copied, DropIn):
 
 
 class _Maximum(Copied, DropIn):
-    """Of less padding than window."""
+    """With padding that is smaller than the window."""
 
     @classmethod
     def refuses(cls, layer: Any) -> str:
-        """A window of padding alone has no maximum; MLX's is minus infinity."""
+        """A window that contains only padding has no maximum; MLX's is minus infinity."""
         far = any(max(pad) >= size for pad, size in zip(layer._padding, layer._kernel_size, strict=True))
-        return "windows of padding alone" if far else ""
+        return "windows that contain only padding" if far else ""
 
 
 class AvgPool2d(_Average, stock.AvgPool2d):
@@ -87,7 +87,7 @@ class MaxPool2d(_Maximum, stock.MaxPool2d):
             (1, 2, 2, 3)
         """
         if why := self.refuses(self):
-            raise ValueError(f"MaxPool2d: no state; got {why}, expected less padding than window")
+            raise ValueError(f"MaxPool2d: no state; got {why}, expected padding that is smaller than the window")
         return mf.max_pool_fwd(x, **_windows(self), edge_mode="exclude")
 
 

@@ -79,7 +79,7 @@ class Conversion(_Fields):
         before: int = 0,
         kept_twice: int = 0,
     ) -> Conversion:
-        """The four fields, and what they are told by."""
+        """The four fields, and what they are made from."""
         made = super().__new__(cls, replaced, fused, unfused, left)
         made.classes, made.example, made.before, made.kept_twice = classes or {}, example, before, kept_twice
         return made

@@ -141,7 +141,7 @@ class _Module(ModuleType):
 
 
 class _Cell:
-    """What a cell of a closure holds, in the place of it, as long as it does."""
+    """What a cell of a closure holds, instead of the cell, as long as it does."""
 
     def __init__(self, cell: Any, known: Any, seen: Any) -> None:
         self._cell, self._known, self._seen = cell, known, seen
@@ -168,7 +168,7 @@ _Rewritten = tuple[FunctionType, tuple[Any, ...]]  # a function, and what of the
 
 
 class Owner:
-    """What the code of one rewritten class sees in the place of activations."""
+    """What the code of one rewritten class sees instead of activations."""
 
     def __init__(self, following: Following, attributes: frozenset[str] = frozenset()) -> None:
         self.following, self.attributes = following, attributes

@@ -137,7 +137,7 @@ def _members(base: type, owner: Owner) -> dict[str, _Member]:
 
 
 def _derived(bases: tuple[type, ...], like: type, members: dict[str, Any]) -> type:
-    """A class that looks like another, of whose making that is not told."""
+    """A class that looks like another; ``__init_subclass__`` of the other does not run for it."""
     quiet = type("_Quiet", (), {"__slots__": (), "__init_subclass__": classmethod(lambda cls, **how: None)})
     space = {"__module__": like.__module__, "__qualname__": like.__qualname__, "__doc__": like.__doc__, "__slots__": ()}
     return type.__new__(type, like.__name__, (quiet, *bases), space | members)

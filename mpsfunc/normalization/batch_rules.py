@@ -135,7 +135,7 @@ def activated_bn_stats_grad_by(
     beta: Vector,
     by: NormSpec,
 ) -> tuple[Vector, Vector]:
-    """`bn_stats_grad_by` behind an activation."""
+    """`bn_stats_grad_by` with an activation."""
     vectors = {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta, "gamma": gamma, "beta": beta}
     return _launched_bn_stats_grad_by(dy, x, vectors, by)
 
@@ -247,7 +247,7 @@ def activated_bn_grad_by(
     beta: Vector,
     by: NormSpec,
 ) -> mx.array:
-    """`bn_grad_by` behind an activation."""
+    """`bn_grad_by` with an activation."""
     vectors = {"mean": mean, "var": var, "dgamma": dgamma, "dbeta": dbeta, "gamma": gamma, "count": count}
     return _launched_bn_grad_by(dy, x, {**vectors, "beta": beta}, by)
 

@@ -1,7 +1,7 @@
 """The normalizations by window as operations.
 
 Each norm is one kernel and its gradient another. Derivatives of the second order and on are those of what the kernels
-compute, told by sums over windows (`window_sum`, linear) and powers (`power`), which have rules of their own.
+compute, computed from sums over windows (`window_sum`, linear) and powers (`power`), which have rules of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Poolings of sequences (n, l, c): those of images of one row.
 
 The images are views, so nothing is copied, and derivatives of every order are those of the poolings. For states and
-explicit gradients call `avg_pool_fwd` and its kin on ``x[:, None]`` with windows ``(1, k)``.
+explicit gradients call `avg_pool_fwd` and the like on ``x[:, None]`` with windows ``(1, k)``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Maximum pooling and its gradient (``MPSCNNPoolingMax``, ``MPSCNNDilatedPoolingMax`` and their gradients).
 
-The state holds the winning tap of every window, one byte for windows of up to 255 taps.
+The state holds the index of the maximum of every window, one byte for windows of up to 255 taps.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def pool(
         raise ValueError(f"{op}: too many taps; got kernel_size={size}, expected less than 2**31 in a window")
     if not (_holds_pixels(rows) and _holds_pixels(cols)):
         raise ValueError(
-            f"{op}: a window holds no pixel; got edge_mode={describe(mode or 'exclude')}, expected less padding, or "
+            f"{op}: a window contains no pixel; got edge_mode={describe(mode or 'exclude')}, expected less padding, or "
             "edge_mode='zero' (0 there) or 'clamp' (the nearest pixel)"
         )
     with mx.stream(stream):

@@ -172,7 +172,7 @@ def _uncompiled() -> Iterator[None]:
 
 
 def _compile_ahead(device: mx.Device, calls: list[Checked]) -> None:
-    """Kernels for NVIDIA, which would take minutes one by one; what fails here is told by its family."""
+    """Kernels for NVIDIA, which would take minutes one by one; what fails here is reported by its family."""
     with contextlib.suppress(Exception), _ours(), _uncompiled(), mx.stream(device):
         if launch.backend(launch.resolve(None)) == "cuda":
             launch.compiled_ahead(lambda: [call.computed(mx.float32) for call in calls])

@@ -76,10 +76,10 @@ class Axis(NamedTuple):
         stride: Pixels between two windows.
         dilation: Pixels between two taps.
         pad: Pixels before the image at which output 0 starts; negative when it starts inside.
-        edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps
-            within ``[-zero_pad, n_in - 1 + zero_pad_after]``. For a maximum or a norm, 1 reads the nearest pixel
-            instead, and 2 (exclude) passes the tap by. 3: windows part the image evenly and read nothing outside. 4:
-            as 0, but an average divides by ``zero_pad``. 5 (reflect), 6 (circular): what a convolution reads outside.
+        edge: 0 (zero): an average always divides by ``size``. 1 (clamp): it divides by the number of taps within
+            ``[-zero_pad, n_in - 1 + zero_pad_after]``. For a maximum or a norm, 1 reads the nearest pixel instead, and
+            2 (exclude) passes the tap by. 3: adaptive windows, which read nothing outside. 4: as 0, but an average
+            divides by ``zero_pad``. 5 (reflect), 6 (circular): what a convolution reads outside.
         zero_pad: Zeros in front of the image that count in that divisor; 0 when ``edge`` is 0. Where it is 4, the
             divisor.
         begin: First output that takes part; the others give 0 and take no gradient.

@@ -47,16 +47,16 @@ def place(
     edge_modes: Sequence[MaxEdgeMode] = ("zero",),
     zero_pad: Pixels | None = None,
 ) -> tuple[Axis, Axis]:
-    """Puts windows on an image. They may hang over it or lie wholly outside, where they read nothing.
+    """Puts windows on an image. They may extend past it or lie wholly outside, where they read nothing.
 
     Args:
         op: The public function that asks, for its errors.
         n_in: Height and width; 0 is legal with ``offset`` only.
-        kernel_size: Taps in a window: an int or (y, x), like everything below that says nothing else. Or one of
+        kernel_size: Taps in a window: an int or (y, x), like everything below unless it says otherwise. Or one of
 
             - "global": one window over the whole image
-            - "adaptive": as many windows as ``out_size`` says, which part the image evenly (PyTorch); window o
-              begins at pixel ``floor(o * n_in / n_out)`` and ends before ``ceil((o + 1) * n_in / n_out)``
+            - "adaptive": as many windows as ``out_size`` says, as in PyTorch's adaptive pooling; window o begins at
+              pixel ``floor(o * n_in / n_out)`` and ends before ``ceil((o + 1) * n_in / n_out)``
 
             These place the windows alone: stride, padding, dilation, ceil_mode and offset stay as they are.
         stride: Pixels between two windows; None means ``kernel_size``.
@@ -162,8 +162,8 @@ def restrict_outputs(op: str, axes: tuple[Axis, Axis], window: Sequence[IntOrPai
     Args:
         op: The public function that asks, for its errors.
         axes: Rows and columns.
-        window: ((y, x), (height, width)): where the part begins, and its size, at least 0. It may hang over
-            the output; only what lies within counts. None keeps all.
+        window: ((y, x), (height, width)): where the part begins, and its size, at least 0. It may extend past the
+            output; only what lies within counts. None keeps all.
 
     Returns:
         The axes with ``begin`` and ``end`` narrowed.
@@ -203,7 +203,7 @@ _ALONE = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "offs
 
 
 def _over_all(op: str, n_in: IntPair, name: str, out_size: object, given: Mapping[str, object]) -> tuple[Axis, Axis]:
-    """Windows that cover the image without padding, so that the edge mode says nothing."""
+    """Windows that cover the image without padding, so that the edge mode has no effect."""
     rule = "an int or a (y, x) pair, 'global' or 'adaptive'"
     choice(op, "kernel_size", name, WINDOWS, rule)
     if min(n_in) < 1:

@@ -271,5 +271,5 @@ def tiles(found: Reads, size: int, ahead: int) -> Tiles:
 
 
 def best_tiles(found: Reads, size: int) -> Tiles:
-    """`tiles` that begin where the least is read."""
+    """`tiles` whose start makes them read as little as possible."""
     return min((tiles(found, size, ahead) for ahead in range(size)), key=lambda t: len(t.indices))

@@ -24,6 +24,8 @@ def pattern(phrase: str) -> re.Pattern[str]:
 
 
 PATTERNS = {phrase: pattern(phrase) for phrase in PHRASES}
+SOURCES = sorted((ROOT / "mpsfunc").rglob("*.py"))
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 
 
 def pages() -> Iterator[Path]:
@@ -54,7 +56,7 @@ def test_docstrings_have_plain_words() -> None:
     assert not {name: found for name, text in docs.items() if text and (found := found_in(text))}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "mpsfunc").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_messages_have_plain_words(path: Path) -> None:
     """Strings that are raised or warned of, in whole or in parts."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -66,6 +68,14 @@ def test_messages_have_plain_words(path: Path) -> None:
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
     assert not found_in("\n".join(said))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_of_sources_have_plain_words(path: Path) -> None:
+    """Those of modules, members of classes and private names too, which `test_docstrings_have_plain_words` lacks."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, DOCUMENTED)]
+    assert not found_in("\n\n".join(texts))
 
 
 def test_every_phrase_is_found() -> None:

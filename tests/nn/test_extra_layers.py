@@ -34,5 +34,5 @@ def test_unpooling() -> None:
     y, state = pool.with_state(numbers(X))
     assert same_bits(y, pool(numbers(X)))
     assert same_bits(nn.MaxUnpool2d()(y, state), mf.max_unpool(y, state))
-    with pytest.raises(ValueError, match="MaxPool2d: no state; got windows of padding alone"):
+    with pytest.raises(ValueError, match="MaxPool2d: no state; got windows that contain only padding"):
         nn.MaxPool2d(2, 2, 2).with_state(numbers(X))

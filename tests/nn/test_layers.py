@@ -187,12 +187,12 @@ def test_what_ours_does_not_take_is_mlx_s(name: str, dtype: mx.Dtype) -> None:
 REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "output padding": (
         lambda m: m.ConvTranspose2d(4, 1, 3, stride=1, output_padding=2),
-        "as much output padding as stride",
+        "an output padding of at least the stride",
         "conv_transpose: output_padding is too large; got output_padding=(2, 2), expected less than stride or dilation",
     ),
     "output padding along x": (
         lambda m: m.ConvTranspose2d(4, 1, 3, stride=(3, 2), output_padding=(2, 2)),
-        "as much output padding as stride",
+        "an output padding of at least the stride",
         "conv_transpose: output_padding is too large; got output_padding=(2, 2), expected less than stride or dilation",
     ),
     "negative output padding": (
@@ -217,37 +217,37 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "output padding along a line": (
         lambda m: m.ConvTranspose1d(4, 1, 3, stride=1, output_padding=1),
-        "as much output padding as stride",
+        "an output padding of at least the stride",
         "conv_transpose1d: output_padding is too large; got output_padding=(0, 1), expected less than stride or dil",
     ),
     "windows of padding along a line": (
         lambda m: m.MaxPool1d(2, 2, 2),
-        "windows of padding alone",
-        "max_pool1d: a window holds no pixel; got edge_mode='exclude', expected ",
+        "windows that contain only padding",
+        "max_pool1d: a window contains no pixel; got edge_mode='exclude', expected ",
     ),
     "windows of padding": (
         lambda m: m.MaxPool2d(2, 2, 2),
-        "windows of padding alone",
-        "max_pool: a window holds no pixel; got edge_mode='exclude', expected ",
+        "windows that contain only padding",
+        "max_pool: a window contains no pixel; got edge_mode='exclude', expected ",
     ),
     "momentum": (
         lambda m: m.BatchNorm(4, momentum=1.5),
-        "a momentum beyond 0 to 1",
+        "a momentum outside 0 to 1",
         "BatchNorm: momentum is out of range; got momentum=1.5, expected 0 to 1",
     ),
     "slope": (
         lambda m: m.LeakyReLU(float("-inf")),
-        "a slope that is no number of float32",
+        "a slope that is not a number of float32",
         "neuron: a is out of range; got a=-inf, expected ",
     ),
     "slope of NaN": (
         lambda m: m.LeakyReLU(float("nan")),
-        "a slope that is no number of float32",
+        "a slope that is not a number of float32",
         "neuron: a is out of range; got a=nan, expected ",
     ),
     "alpha": (
         lambda m: m.ELU(1e39),
-        "an alpha that is no number of float32",
+        "an alpha that is not a number of float32",
         "neuron: a is out of range; got a=1e+39, expected ",
     ),
 }

@@ -141,7 +141,7 @@ def test_a_border_of_negative_numbers_stays_negative(device: mx.Device, dtype: m
 def test_a_window_without_a_pixel_is_told_what_to_do(device: mx.Device, how: dict[str, Any]) -> None:
     x = mx.ones((1, 4, 4, 1))
     words = (
-        r"^max_pool: a window holds no pixel; got edge_mode='exclude', expected less padding, or edge_mode='zero' "
+        r"^max_pool: a window contains no pixel; got edge_mode='exclude', expected less padding, or edge_mode='zero' "
         r"\(0 there\) or 'clamp' \(the nearest pixel\)$"
     )
     for call in (mf.max_pool, mf.max_pool_fwd):
@@ -162,7 +162,7 @@ def test_definition_in_every_geometry(device: mx.Device, dtype: mx.Dtype, name: 
         x = numbers((batch, *image, channels), dtype)
         rows, cols = place("max_pool", image, kernel, edge_modes=EDGES, edge_mode=edge_mode, **placement)
         if edge_mode == "exclude" and not (reads(rows).any((1, 2)).all() and reads(cols).any((1, 2)).all()):
-            with pytest.raises(ValueError, match="^max_pool: a window holds no pixel; got edge_mode='exclude'"):
+            with pytest.raises(ValueError, match="^max_pool: a window contains no pixel; got edge_mode='exclude'"):
                 mf.max_pool(x, kernel, edge_mode=edge_mode, **placement)
             continue
         check(x, *mf.max_pool_fwd(x, kernel, edge_mode=edge_mode, **placement))

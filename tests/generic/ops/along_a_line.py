@@ -277,7 +277,7 @@ OPS = (
         ("zero_pad is negative", lambda: mf.avg_pool1d(GIVEN, 2, zero_pad=-1)),
         ("divisor_override is out of range", lambda: mf.avg_pool1d(GIVEN, 2, divisor_override=0)),
     ),
-    _pool("max_pool1d", _maxima, {}, ("a window holds no pixel", lambda: mf.max_pool1d(GIVEN, 2, padding=2))),
+    _pool("max_pool1d", _maxima, {}, ("a window contains no pixel", lambda: mf.max_pool1d(GIVEN, 2, padding=2))),
     _pool("l2_pool1d", _norms, {}),
     _norm("batch_norm1d", partial(_normalized, (0, 1))),
     _norm("instance_norm1d", partial(_normalized, (1,))),

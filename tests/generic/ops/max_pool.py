@@ -178,7 +178,7 @@ OPS = (
             ("window does not fit", lambda: mf.max_pool(IMAGES, 9)),
             ("not an image batch", lambda: mf.max_pool(IMAGES[0], 2)),
             ("too many taps", lambda: mf.max_pool(IMAGES, (2**16, 2**15), offset=0, out_size=1)),
-            ("a window holds no pixel", lambda: mf.max_pool(IMAGES, 1, padding=1)),
+            ("a window contains no pixel", lambda: mf.max_pool(IMAGES, 1, padding=1)),
             ("an image is too large", lambda: mf.max_pool(IMAGES, 1, offset=0, out_size=2**15)),
         ),
         wrong_types=(
