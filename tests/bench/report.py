@@ -146,7 +146,7 @@ def speed_result(ratios: Sequence[float], met: Sequence[bool]) -> str:
     parts = []
     if ratios:
         as_fast = f"{sum(ratio >= 1 for ratio in ratios)} of {len(ratios)} rows"
-        middle = f"{statistics.median(ratios):.2f} times as fast in the middle"
+        middle = f"{statistics.median(ratios):.2f} times as fast in the median row"
         parts.append(f"mpsfunc is at least as fast as PyTorch's faster layout in {as_fast}, {middle}")
     return "; ".join(parts + [counted(met, "targets")] * bool(met))
 

@@ -141,7 +141,7 @@ def test_tables_say_what_was_met_missed_and_wrong(tmp_path: Path) -> None:
     assert "| avg_pool_grad 3x3 s2 p1 | float32 | 2x8x8x4 | 2 x PyTorch | 2.00 (2.00 to 2.00) | met | routed |" in text
     assert "| 3 x PyTorch | 2.00 (2.00 to 2.00) | **missed** |" in text
     assert "wrong by 0.5" in text
-    said = "mpsfunc is at least as fast as PyTorch's faster layout in 1 of 1 rows, 2.00 times as fast in the middle"
+    said = "mpsfunc is at least as fast as PyTorch's faster layout in 1 of 1 rows, 2.00 times as fast in the median row"
     assert f"# Title\n\n![{said}; 1 of 2 targets are met, 1 missed](table.svg)\n\nHow.\n" in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert [line.split(",")[14] for line in lines] == ["rival", OURS, PYTORCH[0], COPY, "MLX"]
