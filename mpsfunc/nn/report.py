@@ -12,8 +12,8 @@ from mpsfunc.nn.drop_in import Fusing
 
 # What `convert` says of an activation that no Sequential holds.
 IN_NO_SEQUENTIAL = "in no Sequential"
-NOT_FOLDED = "not folded, after no convolution or linear layer in a Sequential"  # likewise of a batch normalization
-NOT_FOLDED_HERE = "not folded, on no result of a convolution or linear layer that nothing else reads"
+NOT_FOLDED = "not folded: it follows no convolution or linear layer in a Sequential"  # of a normalization
+NOT_FOLDED_HERE = "not folded: its input is not the result of a convolution or linear layer that nothing else reads"
 
 _KINDS, _LINES, _PATHS, _WIDTH = 8, 4, 3, 100  # shown of each: kinds in a row, rows, paths behind one, characters
 
@@ -99,7 +99,7 @@ class Conversion(_Fields):
         """Why activations are not fused, and what to do about it; empty if there is nothing to report."""
         alone = sum(why == IN_NO_SEQUENTIAL for why in self.unfused.values())
         if alone and not self.example:
-            which = f"{alone} activations stand" if alone > 1 else "an activation stands"
+            which = f"{alone} activations are" if alone > 1 else "an activation is"
             what_to_do = "convert(model, example=x) sees which layer each follows; or name pairs by fuse="
             return f"{which} in no Sequential: {what_to_do}"
         if NOT_FOLDED in self.unfused.values():
@@ -143,7 +143,7 @@ class Conversion(_Fields):
         layers = len(self.replaced) + len(self.left) + self.before
         counts = [f"{len(self.replaced)} replaced", f"{len(self.fused)} fused"]
         if self.before:
-            counts.insert(1, f"{self.before} before")
+            counts.insert(1, f"{self.before} already converted")
         left = _counted((self._class(path) for path in self.left), _LINES)
         told = f"{layers} layer{'' if layers == 1 else 's'}: {', '.join(counts)}"
         return f"{told}; left: {', '.join(left)}" if left else told

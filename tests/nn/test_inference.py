@@ -377,6 +377,6 @@ def test_the_report_says_what_is_not_folded() -> None:
         def __call__(self, x: mx.array) -> mx.array:
             return self.norm(self.conv(self.first(x)) * 2)
 
-    why = "not folded, on no result of a convolution or linear layer that nothing else reads"
+    why = "not folded: its input is not the result of a convolution or linear layer that nothing else reads"
     assert nn.convert(Apart(), example=X, inference=True).unfused == {"first": why, "norm": why}
     assert nn.convert(Apart(), example=X).unfused == {}

@@ -46,7 +46,7 @@ def test_counts_come_first_and_one_screen_is_enough() -> None:
             "  replaced   51 Conv2d, 51 BatchNorm, 34 ReLU6, 1 Linear\n"
             "  not fused  34 ReLU6 (in no Sequential): blocks.0.acts.0, blocks.0.acts.1, blocks.1.acts.0 and 31 more\n"
             "  left       12 Embedding (no drop-in): embeddings.0, embeddings.1, embeddings.2 and 9 more\n"
-            "  hint       34 activations stand in no Sequential: "
+            "  hint       34 activations are in no Sequential: "
             "convert(model, example=x) sees which layer each follows; or\n"
             "             name pairs by fuse="
         )
@@ -103,7 +103,7 @@ def test_pairs_are_told_by_their_classes() -> None:
     want = "  fused      1 Conv2d with relu, 1 BatchNorm with SiLU and Tanh, 1 BatchNorm with Tanh"
     assert want in str(report).splitlines()
     again = str(nn.convert(model))  # where none is replaced any more
-    assert again.splitlines() == ["5 layers: 0 replaced, 5 before, 3 fused", want]
+    assert again.splitlines() == ["5 layers: 0 replaced, 5 already converted, 3 fused", want]
 
 
 def test_functions_and_derived_classes_are_told() -> None:
@@ -141,8 +141,8 @@ def test_where_nothing_is_fused_it_says_why() -> None:
     functions = nn.convert(Net(kind=None))
     assert not functions.unfused and "convert(model, example=x) sees functions that blocks call" in functions.hint
     assert "  hint       nothing is fused" in str(functions)
-    assert nn.convert(Block()).hint.startswith("2 activations stand in no Sequential: convert(model, example=x)")
-    assert nn.convert(stock.ReLU()).hint.startswith("an activation stands in no Sequential")
+    assert nn.convert(Block()).hint.startswith("2 activations are in no Sequential: convert(model, example=x)")
+    assert nn.convert(stock.ReLU()).hint.startswith("an activation is in no Sequential")
     for hintless in (stock.Conv2d(3, 3, 1), stock.Sequential(stock.Linear(2, 2), stock.ReLU()), stock.Identity()):
         assert nn.convert(hintless).hint == ""
 
@@ -225,7 +225,7 @@ def test_what_an_example_would_show_is_said_of_normalizations() -> None:
 
     model = Own().eval()
     report = nn.convert(model, inference=True)
-    assert report.unfused == {"norm": "not folded, after no convolution or linear layer in a Sequential"}
+    assert report.unfused == {"norm": "not folded: it follows no convolution or linear layer in a Sequential"}
     assert "example=x" in report.hint
     report = nn.convert(model, inference=True, example=(1, 4, 4, 3))
     assert report.kept_twice == nn.convert(model).kept_twice == kept(model.conv.weight) + 4 * 4
