@@ -203,7 +203,7 @@ def no_step(error: Exception) -> NotMeasured:
     """Says why there is no training step."""
     said = brief(" ".join(str(error).split()))
     how = "train=False, or --no-train in a shell, times the forward pass alone"
-    return NotMeasured(f"no training step, which fails by {type(error).__name__}: {said} ({how})")
+    return NotMeasured(f"no training step, which fails with {type(error).__name__}: {said} ({how})")
 
 
 class Passes:
@@ -400,4 +400,4 @@ class _Local:
             return
         self._of_one = self._of_one or passes.outputs
         if taken > self._limit:
-            raise NotMeasured(f"no {NAMES[what]}, which by that of one image takes {taken:.3g} s")
+            raise NotMeasured(f"no {NAMES[what]}, which would take {taken:.3g} s, estimated from one image")

@@ -176,7 +176,7 @@ def test_where_stock_is_left_out_one_image_is_compared(wrong: tuple[str, ...], m
     found = nn.compare(build, SHAPE, rounds=1, limit=1e-9)
     first, *others = found.variants
     assert first.forward is None and first.step is None and first.agrees is None
-    assert first.note.startswith("no forward pass, which by that of one image takes ")
+    assert first.note.startswith("no forward pass, which would take ")
     assert found.agree is (not wrong)
     for each in others:
         assert each.agrees is (each.name not in wrong) and (each.forward is None) == (each.name in wrong)
@@ -198,7 +198,7 @@ def test_a_step_alone_may_take_too_long() -> None:
     slow = timing._Local(STOCK, build(), nn.Conversion({}, {}, {}, {}), mx.ones(SHAPE), None, 0, 60.0, build())
     assert slow.first("forward") > 0
     slow._limit = 0.0
-    with pytest.raises(NotMeasured, match="no training step, which by that of one image takes "):
+    with pytest.raises(NotMeasured, match="no training step, which would take "):
         slow.first("step")
     assert slow.seconds("forward") > 0 and isinstance(slow._passes, passes)
 
@@ -241,7 +241,7 @@ class Dividing(Evaluating):
 
 
 NOTHING = "no training step, since the model has no parameter that is not frozen"
-FAILS = "no training step, which fails by {} (train=False, or --no-train in a shell, times the forward pass alone)"
+FAILS = "no training step, which fails with {} (train=False, or --no-train in a shell, times the forward pass alone)"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ FAILS = "no training step, which fails by {} (train=False, or --no-train in a sh
         (frozen, NOTHING),
         (lambda: stock.Sequential(stock.ReLU()), NOTHING),
         (Dividing, FAILS.format("ZeroDivisionError: while it trains")),
-        (Evaluating, "no training step, which fails by ValueError: [eval] Attempting to eval an array during"),
+        (Evaluating, "no training step, which fails with ValueError: [eval] Attempting to eval an array during"),
     ],
     ids=["frozen", "without parameters", "raising", "evaluating"],
 )
