@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import doctest
 import inspect
 import os
@@ -234,6 +235,14 @@ def test_ratios_of_networks_are_those_of_their_pages() -> None:
     training, _, narrow, _ = here["NVIDIA H200, batch 512"]
     assert training == f"{medians['small', 'float32']} and {medians['resnet20', 'float32']}"
     assert narrow == f"training {medians['small', 'bfloat16']} (one network)"
+
+    with (ROOT / "docs/benchmarks/networks_h200.csv").open(encoding="utf-8") as file:
+        ratios = {(row["network"], row["side"]): f"{float(row['times_ours']):.2f}" for row in csv.DictReader(file)}
+    networks = ("ResNet-50", "MobileNetV2")
+    assert {network for network, _ in ratios} == set(networks)
+    eager, compiled = ([ratios[network, side] for network in networks] for side in ("PyTorch", "PyTorch, compiled"))
+    assert here["NVIDIA H200, batch 128"][2] == "training {} and {}".format(*eager)
+    assert "are {} and {} times\nas fast as with it".format(*compiled) in TEXTS["docs/benchmarks/README.md"]
 
 
 def test_every_row_of_the_defaults_is_executed() -> None:
