@@ -36,7 +36,7 @@ def test_the_module_is_that_of_this_mlx() -> None:
 
 
 def test_where_none_fits_a_warning_says_what_makes_one(folder: Path) -> None:
-    with pytest.warns(UserWarning, match=f"no C++ module for mlx {mx.__version__}, but for {NEWER}; GPUs") as told:
+    with pytest.warns(UserWarning, match=rf"no C\+\+ module for mlx {mx.__version__}, but for {NEWER}; GPUs") as told:
         assert native.load() == (None, f"mpsfunc has no C++ module for mlx {mx.__version__}, but for {NEWER}")
     assert len(told) == 1 and "`python -m mpsfunc build`" in str(told[0].message)
     assert native.remedy() == "`python -m mpsfunc build`"
