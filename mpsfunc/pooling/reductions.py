@@ -137,9 +137,8 @@ def reduce_weighted_sum(
     constant in derivatives.
 
     Source: ``MPSNNReduceFeatureChannelsAndWeightsSum`` with ``doWeightedSumByNonZeroWeights``. MPS only has channels.
-        It documents neither derivatives nor the result if all weights are 0.
-        ``MPSNNReduceFeatureChannelsAndWeightsMean`` has no
-    documented formula.
+    It documents neither derivatives nor the result if all weights are 0. ``MPSNNReduceFeatureChannelsAndWeightsMean``
+    has no documented formula.
 
     Args:
         x: As for `reduce_sum`.
